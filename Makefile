@@ -1,0 +1,38 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench gallery mutants clean
+
+demo: .venv/ready        ## draw the gallery and walk through the lectures' example
+	$(BIN)/regard demo
+
+test: .venv/ready        ## the whole suite
+	$(BIN)/pytest
+
+check: .venv/ready       ## ruff, pyright and the suite
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/pytest
+
+bench: .venv/ready       ## time and memory against length; writes benchmarks/results
+	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/block_maps.py
+
+gallery: .venv/ready     ## redraw docs/gallery.md and its pictures
+	$(BIN)/regard gallery docs
+
+mutants: .venv/ready     ## plant one error at a time; each must turn a test red
+	$(BIN)/python benchmarks/mutants.py
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Regard needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv out

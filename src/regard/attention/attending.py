@@ -1,0 +1,128 @@
+"""q, k, v and a recipe in; the output, every step on the way, or the reasons of the backends out."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention.backends import BACKENDS, choose, reference
+from regard.attention.backends.reference import Steps
+from regard.attention.places import Places
+from regard.attention.recipe import Recipe
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    recipe: Recipe = Recipe(),
+    *,
+    q_at: int | Tensor | None = None,
+    k_at: int | Tensor | None = None,
+    backend: str | None = None,
+    check_finite: bool = False,
+) -> Tensor:
+    """Each query's weighted sum of values: q is (b, h, i, d), k (b, g, j, d), v (b, g, j, e); out (b, h, i, e).
+
+    Args:
+        recipe: what attention is: score × position × pattern × normaliser.
+        q_at: where the queries stand: the place of the first, or all places, (i) or (b, i). Default: from 0.
+        k_at: where the keys stand, likewise.
+        backend: who computes it. Default: the first that neither objects nor doubts; see `explain`.
+        check_finite: look for NaN and infinity in q, k and v, and object.
+    """
+    q, k, places = prepare(q, k, v, recipe, q_at, k_at, check_finite=check_finite)
+    name = choose(recipe, q, k, places)[0] if backend is None else backend
+    if name not in BACKENDS:
+        raise ValueError(f"no backend is called {name!r}; there are {', '.join(BACKENDS)}")
+    if backend and (why := BACKENDS[name].objections(recipe, q, k, places)):
+        raise ValueError(f"{name} cannot run this recipe: {'; '.join(why)}")
+    return BACKENDS[name].attend(recipe, q, k, v, places)
+
+
+def steps(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    recipe: Recipe = Recipe(),
+    *,
+    q_at: int | Tensor | None = None,
+    k_at: int | Tensor | None = None,
+) -> Steps:
+    """Everything in the open: scores, adjusted, visible, weights and output, by the reference."""
+    q, k, places = prepare(q, k, v, recipe, q_at, k_at)
+    return reference.steps(recipe, q, k, v, places.cells(*q.shape[:2]))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Who runs a recipe, and why each better one does not. Prints as sentences."""
+
+    backend: str
+    reasons: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        lines = [f"{self.backend} runs this recipe"]
+        lines += [f"  not {name}: {'; '.join(why)}" for name, why in self.reasons.items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(recipe: Recipe, q: Tensor, k: Tensor | None = None, *, q_at: int | Tensor | None = None) -> Explanation:
+    """Which backend runs this recipe for such queries (and keys, if they differ), and why the others do not."""
+    q, k, places = prepare(q, q if k is None else k, q if k is None else k, recipe, q_at, None)
+    return Explanation(*choose(recipe, q, k, places))
+
+
+def prepare(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    recipe: Recipe,
+    q_at: int | Tensor | None,
+    k_at: int | Tensor | None,
+    *,
+    check_finite: bool = False,
+) -> tuple[Tensor, Tensor, Places]:
+    """What every backend may rely on: shapes that fit, and q and k already turned by rotary positions."""
+    check(q, k, v, recipe, q_at, k_at)
+    if check_finite:
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if not bool(torch.isfinite(x).all()):
+                raise ValueError(f"{name} holds {int((~torch.isfinite(x)).sum())} values that are NaN or infinite")
+    places = Places.of(q, k, q_at, k_at)
+    for scheme in recipe.inside:
+        q, k = scheme.turn(q, places.q), scheme.turn(k, places.k)
+    return q, k, places
+
+
+def check(
+    q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_at: int | Tensor | None, k_at: int | Tensor | None
+) -> None:
+    """The user's mistakes, each with the offending values and a remedy. Nothing is ever broadcast in silence."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ValueError(f"{name} must be (batch, heads, tokens, width), not {tuple(x.shape)}; add axes of size 1")
+        if not x.is_floating_point():
+            raise ValueError(f"{name} holds {x.dtype}; attention needs floating-point numbers: use {name}.float()")
+        if x.dtype != q.dtype or x.device != q.device:
+            raise ValueError(f"q is {q.dtype} on {q.device}, {name} {x.dtype} on {x.device}; move one to the other")
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(f"every key needs a value: k is {tuple(k.shape)}, v is {tuple(v.shape)}")
+    if q.shape[0] != k.shape[0]:
+        raise ValueError(f"q holds {q.shape[0]} sentences and k {k.shape[0]}; use expand to share one among all")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"{q.shape[1]} query heads cannot share {k.shape[1]} key heads: not a multiple")
+    if why := recipe.score.misfit(q.shape[-1], k.shape[-1]):
+        raise ValueError(why)
+    if recipe.pattern.batches not in (1, q.shape[0]):
+        raise ValueError(f"the pattern holds data for {recipe.pattern.batches} sentences, q for {q.shape[0]}")
+    for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
+        if isinstance(at, Tensor) and (
+            at.is_floating_point() or tuple(at.shape) not in ((x.shape[2],), (x.shape[0], x.shape[2]))
+        ):
+            raise ValueError(
+                f"{name} must hold whole numbers shaped ({x.shape[2]},) or ({x.shape[0]}, {x.shape[2]}), "
+                f"not {tuple(at.shape)} of {at.dtype}"
+            )

@@ -1,0 +1,75 @@
+"""torch's FlexAttention: patterns and biases are handed over as they are, with our block map instead of its builder."""
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from regard.attention.blocks import FULL, MIXED
+from regard.attention.given import Edges
+from regard.attention.normaliser import Softmax
+from regard.attention.notation import leaves
+from regard.attention.places import Places
+from regard.attention.position import Bias
+from regard.attention.recipe import Recipe
+from regard.attention.score import InnerProduct
+
+SIZE = 128
+
+
+def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    return [
+        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *(f"{scheme} adds to the values too" for scheme in recipe.on_score if not isinstance(scheme, Bias)),
+        *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *([] if places.start is not None else ["its block map needs consecutive positions"]),
+        *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),
+        *(["it has no backward pass on the CPU"] if q.device.type == "cpu" and torch.is_grad_enabled() else []),
+    ]
+
+
+def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    if q.device.type == "cpu":
+        return ["on the CPU it runs uncompiled and forms every score"]
+    return []
+
+
+def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    start = places.start or 0
+
+    def mask_mod(b, h, i, j):
+        return recipe.pattern.sees(b, h, i + start, j)
+
+    def score_mod(score, b, h, i, j):
+        for scheme in recipe.on_score:
+            assert isinstance(scheme, Bias)  # or it objected
+            score = score + scheme.bias(b, h, i + start, j).to(score.dtype)
+        return score
+
+    run = flex_attention if q.device.type == "cpu" else torch.compile(flex_attention)
+    out = run(
+        recipe.score.fold_q(q),
+        recipe.score.fold_k(k),
+        v,
+        score_mod=score_mod if recipe.on_score else None,
+        block_mask=block_mask(recipe, q, k, start, mask_mod),
+        scale=1.0,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    assert isinstance(out, Tensor)  # it returns a tuple only when asked for more
+    return out
+
+
+def block_mask(recipe: Recipe, q: Tensor, k: Tensor, start: int, mask_mod) -> BlockMask:
+    """Our block map in FlexAttention's words: for each row, which columns are mixed and which are full."""
+    states = recipe.pattern.blocks(q.shape[2], k.shape[2], SIZE, start=start).dense().to(q.device)
+    counts, indices = zip(*(columns(states == state) for state in (MIXED, FULL)), strict=True)
+    return BlockMask.from_kv_blocks(
+        counts[0], indices[0], counts[1], indices[1], SIZE, mask_mod, seq_lengths=(q.shape[2], k.shape[2])
+    )
+
+
+def columns(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of each row are chosen, and their columns first in line."""
+    order = chosen.to(torch.int8).sort(dim=1, descending=True, stable=True).indices
+    return chosen.sum(1).to(torch.int32)[None, None], order.to(torch.int32)[None, None].contiguous()

@@ -1,0 +1,77 @@
+"""torch's scaled_dot_product_attention: whatever is softmax of an inner product plus a bias."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard.attention.backends.reference import folded
+from regard.attention.normaliser import Dropped, Normaliser, Softmax
+from regard.attention.pattern import Causal, Full
+from regard.attention.places import Cells, Places
+from regard.attention.position import Bias
+from regard.attention.recipe import Recipe
+from regard.attention.score import InnerProduct
+
+LARGEST_MASK = 2**26  # cells; beyond that a mask is dearer than the attention
+
+
+def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    return [
+        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *(f"{scheme} adds to the values too" for scheme in recipe.on_score if not isinstance(scheme, Bias)),
+        *([] if dropout_of(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
+    ]
+
+
+def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    if maskless(recipe, places) or q.shape[2] * k.shape[2] <= LARGEST_MASK:
+        return []
+    return [f"it would need a {q.shape[2]} × {k.shape[2]} mask"]
+
+
+def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+    if maskless(recipe, places):
+        return fused(recipe, q, k, v, None, is_causal=recipe.pattern == Causal())
+    cells = places.cells(*q.shape[:2])
+    return over(recipe, q, k, v, cells, recipe.pattern.sees(*cells.all()))
+
+
+def over(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, cells: Cells, visible: Tensor | None) -> Tensor:
+    """Attention over given cells; `visible` may leave out axes that do not matter, None hides nothing."""
+    biases = (scheme.on_score(folded(recipe, q), *cells.all()) for scheme in recipe.on_score)
+    bias = sum(biases, torch.zeros((), device=q.device))
+    if visible is None:
+        return fused(recipe, q, k, v, bias if recipe.on_score else None)
+    # A row that sees nothing would be 0/0: let it see everything, then put 0 in its place, gradients included.
+    blind = ~visible.any(-1, keepdim=True)
+    mask = torch.where(visible | blind, bias, -torch.inf).to(q.dtype)
+    return fused(recipe, q, k, v, mask).masked_fill(blind, 0.0)
+
+
+def fused(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool = False) -> Tensor:
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    q, k = recipe.score.fold_q(q), recipe.score.fold_k(k)
+    if mask is not None and mask.dim() < 4:
+        mask = mask.expand(1, 1, q.shape[2], k.shape[2])
+    return scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        dropout_p=dropout_of(recipe.normaliser) or 0.0,
+        is_causal=is_causal,
+        scale=1.0,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def maskless(recipe: Recipe, places: Places) -> bool:
+    """No mask is formed at all: everybody is seen, or torch's own causal flag says the same as the pattern."""
+    return not recipe.on_score and (recipe.pattern == Full() or (recipe.pattern == Causal() and places.start == 0))
+
+
+def dropout_of(normaliser: Normaliser) -> float | None:
+    """The dropout rate of a softmax; None if it is something else."""
+    if normaliser == Softmax():
+        return 0.0
+    return normaliser.rate if isinstance(normaliser, Dropped) and normaliser.then == Softmax() else None

@@ -1,0 +1,177 @@
+"""A pattern in; which blocks of its n x n mask are empty, mixed or full out, without ever forming n x n.
+
+A block's state follows from how many of its cells are visible. Every pattern bounds that number from below and
+above for whole rows of blocks at once (`count`); bounds combine under &, | and ~ like numbers. Where they leave a
+doubt (two mixed masks may or may not meet) the few doubtful blocks are looked at cell by cell.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+EMPTY, MIXED, FULL = 0, 1, 2
+
+Bounds = tuple[Tensor, Tensor]  # at least and at most so many visible cells, for each block
+
+ROWS_AT_ONCE = 2**21  # blocks surveyed together: bounds the memory, whatever the length
+CELLS_AT_ONCE = 2**22  # doubtful cells looked at together
+PATIENCE = 2**30  # doubtful cells looked at in all; past that a doubtful block stays mixed, which is always safe
+
+
+@dataclass(frozen=True)
+class Span:
+    """The positions start, start + 1, ... stop - 1, cut into blocks of `size` (the last may be shorter)."""
+
+    start: int
+    stop: int
+    size: int
+
+    def __len__(self) -> int:
+        return -(-(self.stop - self.start) // self.size)
+
+    @property
+    def firsts(self) -> Tensor:
+        return torch.arange(self.start, self.stop, self.size)
+
+    @property
+    def lasts(self) -> Tensor:
+        return (self.firsts + self.size).clamp(max=self.stop) - 1
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.lasts - self.firsts + 1
+
+    def below(self, bound: int) -> Tensor:
+        """How many positions of each block lie before `bound`."""
+        return (bound - self.firsts).clamp(min=0).minimum(self.sizes)
+
+    def pieces(self, blocks: int) -> Iterator["Span"]:
+        for start in range(self.start, self.stop, blocks * self.size):
+            yield Span(start, min(start + blocks * self.size, self.stop), self.size)
+
+
+class Countable(Protocol):
+    """What a survey asks of a pattern."""
+
+    @property
+    def batches(self) -> int: ...
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor: ...
+    def count(self, rows: Span, cols: Span) -> Bounds: ...
+
+
+@dataclass(frozen=True, eq=False)
+class BlockMap:
+    """Each row of blocks as runs: blocks first[r] ... stop[r] - 1 of row[r] are all mixed or all full."""
+
+    rows: Span
+    cols: Span
+    row: Tensor
+    first: Tensor
+    stop: Tensor
+    state: Tensor
+
+    def dense(self) -> Tensor:
+        """The state of every block as a matrix (for small maps and pictures)."""
+        states = torch.full((len(self.rows), len(self.cols)), EMPTY, dtype=torch.uint8)
+        for row, first, stop, state in zip(*map(Tensor.tolist, self.runs()), strict=True):
+            states[row, first:stop] = state
+        return states
+
+    def runs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.row, self.first, self.stop, self.state
+
+    def counted(self) -> dict[str, int]:
+        """How many blocks are empty, mixed and full."""
+        lengths = self.stop - self.first
+        mixed, full = (int(lengths[self.state == state].sum()) for state in (MIXED, FULL))
+        return {"empty": len(self.rows) * len(self.cols) - mixed - full, "mixed": mixed, "full": full}
+
+    @property
+    def density(self) -> float:
+        """The share of blocks that must be computed."""
+        return 1 - self.counted()["empty"] / max(1, len(self.rows) * len(self.cols))
+
+    def visible_blocks(self) -> tuple[Tensor, Tensor]:
+        """Row and column of every block that is not empty, row by row."""
+        lengths = self.stop - self.first
+        before = lengths.cumsum(0) - lengths
+        row, first, before = (x.repeat_interleave(lengths) for x in (self.row, self.first, before))
+        return row, first + torch.arange(len(row)) - before
+
+
+def survey(pattern: Countable, rows: Span, cols: Span) -> BlockMap:
+    """The block map of a pattern, a few rows of blocks at a time."""
+    patience, runs = PATIENCE, []
+    per_piece = max(1, ROWS_AT_ONCE // max(1, len(cols)))
+    for number, piece in enumerate(rows.pieces(per_piece)):
+        low, high = pattern.count(piece, cols)
+        area = piece.sizes[:, None] * cols.sizes
+        state = torch.full(area.shape, MIXED, dtype=torch.uint8)
+        state[high == 0] = EMPTY
+        state[low == area] = FULL
+        # no cell proven visible, or none proven hidden, and yet not settled
+        doubtful = ((low == 0) | (high == area)) & (state == MIXED)
+        where = doubtful.nonzero()
+        if 0 < len(where) * rows.size * cols.size <= patience:
+            patience -= len(where) * rows.size * cols.size
+            for part in where.split(max(1, CELLS_AT_ONCE // (rows.size * cols.size * pattern.batches))):
+                state[part[:, 0], part[:, 1]] = look(pattern, piece, cols, part)
+        row, first, stop, kind = run_lengths(state)
+        runs.append((row + number * per_piece, first, stop, kind))
+    return BlockMap(rows, cols, *(torch.cat(part) for part in zip(*runs, strict=True)))
+
+
+def look(pattern: Countable, rows: Span, cols: Span, where: Tensor) -> Tensor:
+    """The state of some blocks, cell by cell, over every sentence of the batch."""
+    i = (rows.firsts[where[:, 0], None] + torch.arange(rows.size))[:, :, None]
+    j = (cols.firsts[where[:, 1], None] + torch.arange(cols.size))[:, None, :]
+    inside = (i < rows.stop) & (j < cols.stop)
+    b = torch.arange(pattern.batches).view(-1, 1, 1, 1)
+    seen = pattern.sees(b, torch.zeros_like(b), i.clamp(max=rows.stop - 1), j.clamp(max=cols.stop - 1))
+    some, every = (seen & inside).amax((0, 2, 3)), (seen | ~inside).amin((0, 2, 3))
+    return (some.to(torch.uint8) * MIXED).masked_fill_(every, FULL)
+
+
+def run_lengths(state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Each row of a matrix of states as runs of equal blocks, the empty ones left out."""
+    changes = torch.ones(state.shape[0], state.shape[1] + 1, dtype=torch.bool)
+    changes[:, 1:-1] = state[:, 1:] != state[:, :-1]
+    edges = changes.nonzero().to(torch.int32)
+    same_row = edges[1:, 0] == edges[:-1, 0]
+    row, first, stop = edges[:-1, 0][same_row], edges[:-1, 1][same_row], edges[1:, 1][same_row]
+    kind = state[row, first]
+    kept = kind != EMPTY
+    return row[kept], first[kept], stop[kept], kind[kept]
+
+
+def count_by_difference(pattern: Countable, rows: Span, cols: Span) -> Bounds:
+    """The exact number of visible cells per block when sees(i, j) depends on i - j alone.
+
+    With f the predicate on the difference, S its running sum and T the running sum of S, the rectangle
+    i0..i1, j0..j1 holds  sum_i [S(i - j0) - S(i - j1 - 1)]  visible cells: four look-ups in T.
+    """
+    least = rows.start - cols.stop - 1  # the smallest difference asked for below; sums may start anywhere before
+    differences = torch.arange(least, rows.stop - cols.start)
+    zero = torch.zeros_like(differences)
+    sums = pattern.sees(zero, zero, differences, zero).to(torch.int64).cumsum(0).cumsum(0)
+
+    def up_to(i: Tensor, j: Tensor) -> Tensor:
+        return sums[i[:, None] - j - least]
+
+    i0, i1, j0, j1 = rows.firsts, rows.lasts, cols.firsts, cols.lasts
+    total = up_to(i1, j0) - up_to(i0 - 1, j0) - up_to(i1, j1 + 1) + up_to(i0 - 1, j1 + 1)
+    return exactly(total)
+
+
+def exactly(exact: Tensor) -> Bounds:
+    return exact, exact
+
+
+def scatter(total: Tensor, i: Tensor, j: Tensor, rows: Span, cols: Span) -> None:
+    """Add one to the block of every cell (i, j) that lies within the spans."""
+    inside = (i >= rows.start) & (i < rows.stop) & (j >= cols.start) & (j < cols.stop)
+    row, col = (i[inside] - rows.start) // rows.size, (j[inside] - cols.start) // cols.size
+    total.view(-1).index_add_(0, row * len(cols) + col, torch.ones_like(row))

@@ -1,0 +1,78 @@
+"""Every named attention, one line each; for the gallery, the tests and whoever looks for a name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from regard.attention.given import Documents
+from regard.attention.hard import Hard, StraightThrough
+from regard.attention.normaliser import Proportional, ReLU, Sigmoid, Sparsemax, TopK
+from regard.attention.pattern import Before, Causal, Full, Strided, Window
+from regard.attention.position import Alibi, Learned, NoPosition, Position, Rotary, Sinusoidal
+from regard.attention.reach import Block, Global, Prefix, Random
+from regard.attention.recipe import Recipe
+from regard.attention.relative import Clipped, LogBuckets, RelativeBias, RelativeVectors
+from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The numbers that a name leaves open."""
+
+    heads: int = 8
+    head: int = 64
+    tokens: int = 512
+    window: int = 64
+    block: int = 16
+
+
+POSITIONS: dict[str, Callable[[Sizes], Position]] = {
+    "none": lambda n: NoPosition(),
+    "sinusoidal": lambda n: Sinusoidal(),
+    "learned": lambda n: Learned(n.tokens, n.heads * n.head),
+    "rotary": lambda n: Rotary(),
+    "alibi": lambda n: Alibi(n.heads),
+    "t5": lambda n: RelativeBias(LogBuckets(), n.heads),
+    "shaw": lambda n: RelativeVectors(Clipped(4), n.head),
+}
+
+RECIPES: dict[str, Callable[[Sizes, Position], Recipe]] = {
+    "dot": lambda n, p: Recipe(score=Dot(), position=p),
+    "scaled dot": lambda n, p: Recipe(position=p),
+    "luong general": lambda n, p: Recipe(score=Bilinear(n.head), position=p),
+    "bahdanau": lambda n, p: Recipe(score=Additive(n.head, hidden=n.head), position=p),
+    "cosine": lambda n, p: Recipe(score=Cosine(), position=p),
+    "causal": lambda n, p: Recipe(position=p, pattern=Causal()),
+    "strictly before": lambda n, p: Recipe(position=p, pattern=Before()),
+    "sliding window": lambda n, p: Recipe(position=p, pattern=Causal() & Window(n.window)),
+    "dilated window": lambda n, p: Recipe(position=p, pattern=Window(n.window) & Strided(2)),
+    "strided": lambda n, p: Recipe(position=p, pattern=Causal() & (Window(n.window) | Strided(n.window))),
+    "never itself": lambda n, p: Recipe(position=p, pattern=Full() & ~Window(1)),
+    "prefix": lambda n, p: Recipe(position=p, pattern=Causal() | Prefix(n.window)),
+    "documents": lambda n, p: Recipe(position=p, pattern=Causal() & texts(n)),
+    "local blocks": lambda n, p: Recipe(position=p, pattern=Block(n.block)),
+    "longformer": lambda n, p: Recipe(position=p, pattern=Window(n.window) | Global(1)),
+    "random": lambda n, p: Recipe(position=p, pattern=Random(3, seed=0) | Window(1)),
+    "bigbird": lambda n, p: Recipe(position=p, pattern=Block(n.block, Window(2) | Global(1) | Random(3, seed=0))),
+    "relu": lambda n, p: Recipe(position=p, normaliser=ReLU()),
+    "sigmoid": lambda n, p: Recipe(position=p, normaliser=Sigmoid()),
+    "sparsemax": lambda n, p: Recipe(position=p, normaliser=Sparsemax()),
+    "top-k": lambda n, p: Recipe(position=p, normaliser=TopK(3)),
+    "hard": lambda n, p: Recipe(position=p, normaliser=Hard()),
+    "hard, straight-through": lambda n, p: Recipe(position=p, normaliser=Hard(training=StraightThrough())),
+    "linear": lambda n, p: Recipe(score=Feature(), position=p, normaliser=Proportional()),
+    "causal linear": lambda n, p: Recipe(score=Feature(), position=p, pattern=Causal(), normaliser=Proportional()),
+}
+
+
+def texts(n: Sizes) -> Documents:
+    """Three texts in one row."""
+    third = n.tokens // 3
+    return Documents.of_lengths([third, third, n.tokens - 2 * third])
+
+
+def named(name: str, position: str = "none", sizes: Sizes = Sizes()) -> Recipe:
+    """A recipe by its name, e.g. named("bigbird", "rotary")."""
+    for wanted, known in ((name, RECIPES), (position, POSITIONS)):
+        if wanted not in known:
+            raise ValueError(f"nothing is called {wanted!r}; there are {', '.join(known)}")
+    return RECIPES[name](sizes, POSITIONS[position](sizes))

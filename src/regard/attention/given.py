@@ -1,0 +1,132 @@
+"""Patterns that hold a batch's own data: the lengths of its sentences, its documents, the edges of its graph."""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from regard.attention.blocks import Span, exactly, scatter
+from regard.attention.pattern import Pattern
+
+
+class Given(Pattern):
+    """Abstract: compares and hashes by the data it holds."""
+
+    def held(self) -> tuple[Tensor, ...]:
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return tuple(value for value in values if isinstance(value, Tensor))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Given) or type(self) is not type(other):
+            return NotImplemented
+        return len(self.held()) == len(other.held()) and all(map(same, self.held(), other.held()))
+
+    def __hash__(self) -> int:
+        return hash((type(self), tuple(tuple(x.shape) for x in self.held())))
+
+
+def same(x: Tensor, y: Tensor) -> bool:
+    return x is y or (x.device == y.device and torch.equal(x, y))
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Given):
+    """Sentence b has lengths[b] keys; what follows them is padding, which nobody sees."""
+
+    lengths: Tensor
+
+    def __post_init__(self):
+        if self.lengths.dim() != 1 or self.lengths.is_floating_point():
+            raise ValueError(f"Padding wants one whole number per sentence, not {describe(self.lengths)}")
+
+    def sees(self, b, h, i, j):
+        return (j < self.lengths[b]) & (i == i)
+
+    def count(self, rows, cols):
+        lengths = self.lengths.cpu()
+        low, high = (rows.sizes[:, None] * cols.below(int(bound)) for bound in (lengths.min(), lengths.max()))
+        return low, high
+
+    @property
+    def batches(self):
+        return len(self.lengths)
+
+
+@dataclass(frozen=True, eq=False)
+class Documents(Given):
+    """Several texts in one row: ids[b, t] names the text of token t; only tokens of one text see each other.
+
+    For cross-attention give the ids of the keys as well.
+    """
+
+    ids: Tensor
+    keys: Tensor | None = None
+
+    def __post_init__(self):
+        for ids in self.held():
+            if ids.dim() != 2 or ids.is_floating_point():
+                raise ValueError(f"Documents wants whole numbers shaped (batch, tokens), not {describe(ids)}")
+
+    @staticmethod
+    def of_lengths(lengths: list[int]) -> "Documents":
+        """One row that holds texts of these lengths, one after the other."""
+        return Documents(torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
+
+    def sees(self, b, h, i, j):
+        return self.ids[b, i] == (self.ids if self.keys is None else self.keys)[b, j]
+
+    def count(self, rows, cols):
+        (low_i, high_i), (low_j, high_j) = (
+            extremes(ids.cpu(), span)
+            for ids, span in ((self.ids, rows), (self.ids if self.keys is None else self.keys, cols))
+        )
+        apart = (high_i[:, :, None] < low_j[:, None]) | (high_j[:, None] < low_i[:, :, None])
+        one = (low_i == high_i)[:, :, None] & (low_j == high_j)[:, None] & ~apart
+        area = rows.sizes[:, None] * cols.sizes
+        return torch.where(one.all(0), area, 0), torch.where(apart.all(0), 0, area)
+
+    @property
+    def batches(self):
+        return len(self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Edges(Given):
+    """Attention over a graph: query i sees key j if (i, j) is an edge. Edges are the columns of a 2 x e matrix."""
+
+    pairs: Tensor
+
+    def __post_init__(self):
+        if self.pairs.dim() != 2 or len(self.pairs) != 2 or self.pairs.is_floating_point():
+            raise ValueError(f"Edges wants whole numbers shaped (2, edges), not {describe(self.pairs)}")
+        if self.pairs.numel() and self.pairs.min() < 0:
+            raise ValueError(f"Edges: node {int(self.pairs.min())} is negative; nodes are numbered from 0")
+
+    def codes(self) -> Tensor:
+        """Each edge as one number, sorted, so that membership is a binary search and no n x n table exists."""
+        return (self.pairs[0].long() * 2**31 + self.pairs[1].long()).unique()
+
+    def sees(self, b, h, i, j):
+        codes, wanted = self.codes(), i * 2**31 + j
+        if not len(codes):
+            return wanted < 0
+        return codes[torch.searchsorted(codes, wanted).clamp(max=len(codes) - 1)] == wanted
+
+    def count(self, rows, cols):
+        codes = self.codes().cpu()
+        total = torch.zeros(len(rows), len(cols), dtype=torch.int64)
+        scatter(total, codes // 2**31, codes % 2**31, rows, cols)
+        return exactly(total)
+
+
+def extremes(ids: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+    """The smallest and largest id in each block of the span."""
+    here = ids[:, span.start : span.stop]
+    if here.shape[1] < span.stop - span.start:
+        raise ValueError(f"Documents names {ids.shape[1]} tokens, but token {span.stop - 1} was asked for")
+    filled = torch.cat((here, here[:, -1:].expand(-1, len(span) * span.size - here.shape[1])), 1)
+    return filled.view(len(ids), len(span), span.size).aminmax(dim=2)
+
+
+def describe(x: Tensor) -> str:
+    return f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"

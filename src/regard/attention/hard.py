@@ -1,0 +1,65 @@
+"""Hard attention: scores to weights that choose one key per query (fourth lecture), and how it is trained."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from regard.attention.normaliser import Normaliser, Scores, Softmax, Visible
+
+
+@dataclass(frozen=True)
+class Sampled(Normaliser):
+    """One key per row, drawn with its softmax probability: not differentiable, so trained by REINFORCE."""
+
+    def weigh(self, scores, visible):
+        return choose(scores + gumbel(scores), visible)
+
+    def log_probability(self, scores: Scores, visible: Visible, weights: Scores) -> Float[Tensor, "b h i"]:
+        """log p of the keys that `weights` chose; 0 for a row that had no choice."""
+        log_weights = scores.masked_fill(~visible, -torch.inf).log_softmax(-1)
+        return torch.where(weights > 0, log_weights, 0.0).sum(-1)
+
+
+@dataclass(frozen=True)
+class StraightThrough(Normaliser):
+    """Sampled forwards, softmax backwards: the straight-through Gumbel estimator (Jang et al. 2017)."""
+
+    temperature: float = 1.0
+
+    def weigh(self, scores, visible):
+        noisy = scores + gumbel(scores)
+        soft = Softmax().weigh(noisy / self.temperature, visible)
+        return choose(noisy, visible) + (soft - soft.detach())
+
+
+@dataclass(frozen=True)
+class Hard(Normaliser):
+    """The best key of each row and nothing else (the first of equals); while training, `training` instead."""
+
+    training: Normaliser = Sampled()
+
+    def weigh(self, scores, visible):
+        return choose(scores, visible)
+
+    def while_training(self):
+        return self.training
+
+
+def choose(scores: Scores, visible: Visible) -> Scores:
+    best = scores.masked_fill(~visible, -torch.inf).argmax(-1)
+    return (one_hot(best, scores.shape[-1]).bool() & visible).to(scores.dtype)
+
+
+def gumbel(scores: Scores) -> Scores:
+    """Noise after which the arg-max is a draw from the softmax."""
+    return -torch.empty_like(scores).exponential_().log()
+
+
+def reinforce(
+    log_probability: Float[Tensor, "*rows"], reward: Float[Tensor, "*rows"], baseline: Float[Tensor, "*rows"]
+) -> Float[Tensor, ""]:
+    """A loss whose gradient is -E[(reward - baseline) ∇ log p] (Williams 1992); the baseline only calms it."""
+    return -((reward - baseline).detach() * log_probability).mean()

@@ -1,0 +1,104 @@
+"""Scores to weights. A hidden key always weighs exactly 0; a row that sees nothing is all 0, never NaN."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import dropout
+
+Scores = Float[Tensor, "b h i j"]
+Visible = Bool[Tensor, "b h i j"]
+
+
+class Normaliser(ABC):
+    """Abstract: `weigh` turns the scores of each row into weights."""
+
+    @abstractmethod
+    def weigh(self, scores: Scores, visible: Visible) -> Scores: ...
+
+    def while_training(self) -> "Normaliser":
+        """What takes this normaliser's place while a model trains."""
+        return self
+
+
+@dataclass(frozen=True)
+class Softmax(Normaliser):
+    """exp(s) / Σ exp(s)"""
+
+    def weigh(self, scores, visible):
+        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        # a row without a visible key is 0/0 here, hence the second look
+        return torch.where(visible, weights, 0.0)
+
+
+@dataclass(frozen=True)
+class ReLU(Normaliser):
+    """max(s, 0): "you don't have to use softmax" (fourth lecture). The weights need not sum to 1."""
+
+    def weigh(self, scores, visible):
+        return torch.where(visible, scores.relu(), 0.0)
+
+
+@dataclass(frozen=True)
+class Sigmoid(Normaliser):
+    """1 / (1 + exp(-s)): each key by itself."""
+
+    def weigh(self, scores, visible):
+        return torch.where(visible, scores.sigmoid(), 0.0)
+
+
+@dataclass(frozen=True)
+class Proportional(Normaliser):
+    """s / Σ s: with the positive scores of a feature map, the normaliser of linear attention."""
+
+    def weigh(self, scores, visible):
+        scores = torch.where(visible, scores, 0.0)  # not scores * visible: 0 · nan is nan
+        total = scores.sum(-1, keepdim=True)
+        return scores / total.masked_fill(total == 0, 1.0)
+
+
+@dataclass(frozen=True)
+class Sparsemax(Normaliser):
+    """The nearest point of the simplex: small scores weigh exactly 0 (Martins & Astudillo 2016, algorithm 1)."""
+
+    def weigh(self, scores, visible):
+        ranked = scores.masked_fill(~visible, -torch.inf).sort(-1, descending=True).values
+        rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+        sums = ranked.masked_fill(ranked == -torch.inf, 0).cumsum(-1)
+        support = (1 + rank * ranked > sums).sum(-1, keepdim=True).clamp(min=1)
+        threshold = (sums.gather(-1, support - 1) - 1) / support
+        return torch.where(visible, (scores - threshold).relu(), 0.0)
+
+
+@dataclass(frozen=True)
+class TopK(Normaliser):
+    """Only the k best keys of each row are seen (and what ties with the last); `then` weighs those."""
+
+    k: int
+    then: Normaliser = Softmax()
+
+    def __post_init__(self):
+        if self.k < 1:
+            raise ValueError(f"TopK({self.k}) sees nothing; k must be at least 1")
+
+    def weigh(self, scores, visible):
+        hidden = scores.masked_fill(~visible, -torch.inf)
+        least = hidden.topk(min(self.k, scores.shape[-1]), -1).values[..., -1:]
+        return self.then.weigh(scores, visible & (hidden >= least))
+
+
+@dataclass(frozen=True)
+class Dropped(Normaliser):
+    """Dropout on the weights of `then`; always at work, so use it while training alone."""
+
+    rate: float
+    then: Normaliser = Softmax()
+
+    def __post_init__(self):
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"a dropout rate lies in [0, 1), not {self.rate}")
+
+    def weigh(self, scores, visible):
+        return dropout(self.then.weigh(scores, visible), self.rate)

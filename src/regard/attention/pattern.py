@@ -1,0 +1,200 @@
+"""Who may look at whom: a predicate on indices, True = may look. Patterns combine with &, | and ~.
+
+    Causal() & Window(512)                                   the last 512 tokens
+    Window(256) | Global(1)                                  Longformer
+    Block(64, Window(2) | Global(1) | Random(3, seed=0))     BigBird, in blocks of 64
+
+`sees` is the definition. `count` lets `blocks` tell which blocks of the mask are empty without forming it.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention.blocks import BlockMap, Bounds, Span, count_by_difference, survey
+
+
+def require(part: object, condition: bool, remedy: str) -> None:  # noqa: FBT001
+    if not condition:
+        raise ValueError(f"{part}: {remedy}")
+
+
+class Pattern(ABC):
+    """Abstract: `sees` must be given; the rest may stay as it is."""
+
+    @abstractmethod
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """True where, in sentence b and head h, the query at i may look at the key at j. Indices broadcast."""
+
+    def count(self, rows: Span, cols: Span) -> Bounds:
+        """At least and at most how many cells of each block are visible. A pattern that knows nothing says so."""
+        if self.by_difference:
+            return count_by_difference(self, rows, cols)
+        area = rows.sizes[:, None] * cols.sizes
+        return torch.zeros_like(area), area
+
+    @property
+    def by_difference(self) -> bool:
+        """Does `sees` depend on i - j alone?"""
+        return False
+
+    @property
+    def batches(self) -> int:
+        """For how many sentences the pattern holds data; 1 when it is the same for all."""
+        return 1
+
+    def blocks(self, n_q: int, n_k: int | None = None, block: int = 128, *, start: int = 0) -> BlockMap:
+        """The empty, mixed and full blocks for queries at start, start + 1, ... and keys at 0, 1, ..."""
+        if min(n_q, n_q if n_k is None else n_k, block) < 1 or start < 0:
+            raise ValueError(f"blocks({n_q}, {n_k}, {block}, start={start}): lengths and block must be at least 1")
+        return survey(self, Span(start, start + n_q, block), Span(0, n_q if n_k is None else n_k, block))
+
+    def __and__(self, other: "Pattern") -> "Pattern":
+        return And(self, other)
+
+    def __or__(self, other: "Pattern") -> "Pattern":
+        return Or(self, other)
+
+    def __invert__(self) -> "Pattern":
+        return Not(self)
+
+
+# --- the algebra ---
+
+
+class Both(Pattern):
+    """Abstract: two patterns combined."""
+
+    left: Pattern
+    right: Pattern
+
+    @property
+    def by_difference(self):
+        return self.left.by_difference and self.right.by_difference
+
+    @property
+    def batches(self):
+        return max(self.left.batches, self.right.batches)
+
+
+@dataclass(frozen=True)
+class And(Both):
+    left: Pattern
+    right: Pattern
+
+    def sees(self, b, h, i, j):
+        return self.left.sees(b, h, i, j) & self.right.sees(b, h, i, j)
+
+    def count(self, rows, cols):
+        if self.by_difference:
+            return count_by_difference(self, rows, cols)
+        (low, high), (low_too, high_too) = self.left.count(rows, cols), self.right.count(rows, cols)
+        area = rows.sizes[:, None] * cols.sizes
+        return (low + low_too - area).clamp(min=0), high.minimum(high_too)
+
+    def __repr__(self):
+        return " & ".join(f"({p})" if isinstance(p, Or) else f"{p}" for p in (self.left, self.right))
+
+
+@dataclass(frozen=True)
+class Or(Both):
+    left: Pattern
+    right: Pattern
+
+    def sees(self, b, h, i, j):
+        return self.left.sees(b, h, i, j) | self.right.sees(b, h, i, j)
+
+    def count(self, rows, cols):
+        if self.by_difference:
+            return count_by_difference(self, rows, cols)
+        (low, high), (low_too, high_too) = self.left.count(rows, cols), self.right.count(rows, cols)
+        return low.maximum(low_too), (high + high_too).minimum(rows.sizes[:, None] * cols.sizes)
+
+    def __repr__(self):
+        return f"{self.left} | {self.right}"
+
+
+@dataclass(frozen=True)
+class Not(Pattern):
+    inner: Pattern
+
+    def sees(self, b, h, i, j):
+        return ~self.inner.sees(b, h, i, j)
+
+    def count(self, rows, cols):
+        (low, high), area = self.inner.count(rows, cols), rows.sizes[:, None] * cols.sizes
+        return area - high, area - low
+
+    @property
+    def by_difference(self):
+        return self.inner.by_difference
+
+    @property
+    def batches(self):
+        return self.inner.batches
+
+    def __repr__(self):
+        return f"~({self.inner})" if isinstance(self.inner, And | Or) else f"~{self.inner}"
+
+
+# --- patterns of the difference i - j ---
+
+
+class ByDifference(Pattern):
+    """Abstract: the same picture along every diagonal."""
+
+    @property
+    def by_difference(self):
+        return True
+
+
+@dataclass(frozen=True)
+class Full(ByDifference):
+    """Everybody sees everybody."""
+
+    def sees(self, b, h, i, j):
+        return i - j == i - j
+
+
+@dataclass(frozen=True)
+class Causal(ByDifference):
+    """Itself and the past: the look-ahead mask."""
+
+    def sees(self, b, h, i, j):
+        return j <= i
+
+
+@dataclass(frozen=True)
+class Before(ByDifference):
+    """The past alone, as the second lecture writes it (j < i); the first query sees nothing and gives 0."""
+
+    def sees(self, b, h, i, j):
+        return j < i
+
+
+@dataclass(frozen=True)
+class Window(ByDifference):
+    """Keys nearer than `size`: Window(1) sees only itself."""
+
+    size: int
+
+    def __post_init__(self):
+        require(self, self.size >= 1, "size must be at least 1; Window(1) sees only itself")
+
+    def sees(self, b, h, i, j):
+        return (i - j).abs() < self.size
+
+
+@dataclass(frozen=True)
+class Strided(ByDifference):
+    """Keys a whole number of strides away."""
+
+    stride: int
+
+    def __post_init__(self):
+        require(self, self.stride >= 1, "stride must be at least 1")
+
+    def sees(self, b, h, i, j):
+        return (i - j) % self.stride == 0

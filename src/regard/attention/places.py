@@ -1,0 +1,55 @@
+"""Where queries and keys stand, and the grid of index cells (b, h, i, j) that patterns and biases are asked about."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Indices that broadcast to (b, h, i, j)."""
+
+    b: Tensor
+    h: Tensor
+    i: Tensor
+    j: Tensor
+
+    def all(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.b, self.h, self.i, self.j
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The positions of queries and keys, each shared, (t), or per sentence, (b, t)."""
+
+    q: Tensor
+    k: Tensor
+    start: int | None  # set if the queries stand at start, start + 1, ... and the keys at 0, 1, ...; else None
+
+    @staticmethod
+    def of(q: Tensor, k: Tensor, q_at: int | Tensor | None, k_at: int | Tensor | None) -> "Places":
+        at_q, first_q = standing(q, q_at)
+        at_k, first_k = standing(k, k_at)
+        return Places(at_q, at_k, first_q if first_k == 0 else None)
+
+    def cells(self, batch: int, heads: int) -> Cells:
+        device = self.q.device
+        i, j = (at if at.dim() == 2 else at[None] for at in (self.q, self.k))
+        return Cells(
+            torch.arange(batch, device=device).view(-1, 1, 1, 1),
+            torch.arange(heads, device=device).view(1, -1, 1, 1),
+            i[:, None, :, None],
+            j[:, None, None, :],
+        )
+
+
+def standing(x: Tensor, at: int | Tensor | None) -> tuple[Tensor, int | None]:
+    """The positions of x's tokens, and the first of them if they are consecutive."""
+    if isinstance(at, Tensor):
+        # looking at the numbers would make a GPU wait, so there a tensor of positions may be anything
+        if at.device.type == "cpu" and at.dim() == 1 and len(at) and bool((at.diff() == 1).all()):
+            return at, int(at[0])
+        return at, None
+    first = at or 0
+    return torch.arange(first, first + x.shape[2], device=x.device), first

@@ -1,0 +1,118 @@
+"""Patterns of i and j that are not the same along every diagonal: prefix, global, random, and blocks of tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention.blocks import Span, exactly, scatter
+from regard.attention.pattern import Pattern, Window, require
+
+
+@dataclass(frozen=True)
+class Prefix(Pattern):
+    """The first `length` keys are seen by all; `Causal() | Prefix(n)` is the prefix language model."""
+
+    length: int
+
+    def __post_init__(self):
+        require(self, self.length >= 0, "length cannot be negative")
+
+    def sees(self, b, h, i, j):
+        return (j < self.length) & (i == i)
+
+    def count(self, rows, cols):
+        return exactly(rows.sizes[:, None] * cols.below(self.length))
+
+
+@dataclass(frozen=True)
+class Global(Pattern):
+    """The first `tokens` tokens see all and are seen by all."""
+
+    tokens: int
+
+    def __post_init__(self):
+        require(self, self.tokens >= 0, "tokens cannot be negative")
+
+    def sees(self, b, h, i, j):
+        return (i < self.tokens) | (j < self.tokens)
+
+    def count(self, rows, cols):
+        others = (rows.sizes - rows.below(self.tokens))[:, None] * (cols.sizes - cols.below(self.tokens))
+        return exactly(rows.sizes[:, None] * cols.sizes - others)
+
+
+@dataclass(frozen=True)
+class Random(Pattern):
+    """Every token picks `picks` tokens before it, and the two see each other. Seeded, whatever the length.
+
+    The past is cut into `picks` equal strata and one token is drawn from each, so no token is picked twice and a
+    longer text does not change the picks of a shorter one.
+    """
+
+    picks: int
+    seed: int = 0
+
+    def __post_init__(self):
+        require(self, self.picks >= 1, "picks must be at least 1")
+
+    def sees(self, b, h, i, j):
+        later, earlier = torch.maximum(i, j), torch.minimum(i, j)
+        seen = later < 0
+        for stratum in range(self.picks):
+            picked, exists = self.pick(later, stratum)
+            seen = seen | (exists & (picked == earlier))
+        return seen
+
+    def pick(self, token: Tensor, stratum: int) -> tuple[Tensor, Tensor]:
+        """The earlier token picked in this stratum, and whether the stratum holds any."""
+        start, stop = token * stratum // self.picks, token * (stratum + 1) // self.picks
+        noise = token * 0x9E3779B + stratum * 0x85EBCA7 + self.seed * 0xC2B2AE3
+        for _ in range(3):  # multiply and fold, within 31 bits so that int64 never overflows
+            noise = ((noise & 0x7FFFFFFF) ^ ((noise & 0x7FFFFFFF) >> 15)) * 0x45D9F3B
+        return start + ((noise & 0x7FFFFFFF) * (stop - start) >> 31), stop > start
+
+    def count(self, rows, cols):
+        tokens = torch.arange(max(rows.stop, cols.stop))
+        total = torch.zeros(len(rows), len(cols), dtype=torch.int64)
+        for stratum in range(self.picks):
+            picked, exists = self.pick(tokens, stratum)
+            later, earlier = tokens[exists], picked[exists]
+            scatter(total, later, earlier, rows, cols)
+            scatter(total, earlier, later, rows, cols)
+        return total, total
+
+
+@dataclass(frozen=True)
+class Block(Pattern):
+    """Another pattern, seen from further away: it speaks of blocks of `size` tokens instead of tokens."""
+
+    size: int
+    among: Pattern = Window(1)
+
+    def __post_init__(self):
+        require(self, self.size >= 1, "size must be at least 1")
+
+    def sees(self, b, h, i, j):
+        return self.among.sees(b, h, i // self.size, j // self.size)
+
+    def count(self, rows, cols):
+        area = rows.sizes[:, None] * cols.sizes
+        (far_rows, row), (far_cols, col) = self.from_afar(rows), self.from_afar(cols)
+        if far_rows is None or far_cols is None:
+            return torch.zeros_like(area), area
+        low, high = self.among.count(far_rows, far_cols)
+        full = (low == far_rows.sizes[:, None] * far_cols.sizes)[row[:, None], col]
+        return torch.where(full, area, 0), torch.where((high == 0)[row[:, None], col], 0, area)
+
+    def from_afar(self, span: Span) -> tuple[Span | None, Tensor]:
+        """The span counted in my blocks, and which of them each block of the span lies in; None if they cross."""
+        far = self.size * max(1, span.size // self.size)
+        if far % span.size or far % self.size or span.start % min(span.size, self.size):
+            return None, span.firsts
+        first = span.start // far * far // self.size
+        return Span(first, -(-span.stop // self.size), far // self.size), span.firsts // far - span.start // far
+
+    @property
+    def batches(self):
+        return self.among.batches

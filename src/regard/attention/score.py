@@ -1,0 +1,140 @@
+"""How well does query i match key j?  Heads in, one number per (i, j) out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import elu, normalize, relu
+
+
+class Score(ABC):
+    """Abstract: one number for every query and key. Queries and keys may differ in width where the score says so."""
+
+    @abstractmethod
+    def compare(self, q: Float[Tensor, "b h i d"], k: Float[Tensor, "b h j c"]) -> Float[Tensor, "b h i j"]: ...
+
+    def misfit(self, d: int, c: int) -> str | None:
+        """Why queries of width d cannot be compared with keys of width c; None if they can."""
+        return None if d == c else f"{self} compares queries and keys of one width, not {d} and {c}"
+
+
+class InnerProduct(Score):
+    """Abstract: a plain dot product once q and k are mapped, each by itself: all that a fused kernel can do."""
+
+    @abstractmethod
+    def fold_q(self, q: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def fold_k(self, k: Tensor) -> Tensor: ...
+
+    def compare(self, q: Float[Tensor, "b h i d"], k: Float[Tensor, "b h j c"]) -> Float[Tensor, "b h i j"]:
+        return einsum(self.fold_q(q), self.fold_k(k), "b h i d, b h j d -> b h i j")
+
+
+@dataclass(frozen=True)
+class Dot(InnerProduct):
+    """q · k"""
+
+    def fold_q(self, q):
+        return q
+
+    def fold_k(self, k):
+        return k
+
+
+@dataclass(frozen=True)
+class ScaledDot(InnerProduct):
+    """q · k / √d, so that the scores' spread does not grow with the width (Vaswani et al. 2017, eq. 1)."""
+
+    def fold_q(self, q):
+        return q * q.shape[-1] ** -0.5
+
+    def fold_k(self, k):
+        return k
+
+
+@dataclass(frozen=True)
+class Cosine(InnerProduct):
+    """τ cos(q, k): only the direction matters."""
+
+    temperature: float = 10.0
+
+    def fold_q(self, q):
+        return self.temperature * normalize(q, dim=-1)
+
+    def fold_k(self, k):
+        return normalize(k, dim=-1)
+
+
+# All positive, so that the scores can be divided by their sum. elu + 1 is Katharopoulos et al. 2020, eq. 7.
+FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
+    "elu+1": lambda x: elu(x) + 1,
+    "relu": relu,
+    "exp": torch.exp,
+}
+
+
+@dataclass(frozen=True)
+class Feature(InnerProduct):
+    """φ(q) · φ(k): the score of linear attention."""
+
+    map: str = "elu+1"
+
+    def __post_init__(self):
+        if self.map not in FEATURES:
+            raise ValueError(f"no feature map is called {self.map!r}; there are {', '.join(FEATURES)}")
+
+    def fold_q(self, q):
+        return FEATURES[self.map](q)
+
+    def fold_k(self, k):
+        return FEATURES[self.map](k)
+
+
+@dataclass(eq=False)
+class Bilinear(nn.Module, InnerProduct):
+    """qᵀ W k: Luong et al. 2015's "general". All heads share W."""
+
+    query: int
+    key: int | None = None
+
+    def __post_init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(self.query, self.key or self.query) * self.query**-0.5)
+
+    def misfit(self, d, c):
+        fits = (d, c) == tuple(self.weight.shape)
+        return None if fits else f"{self} compares widths {tuple(self.weight.shape)}, not {d} and {c}"
+
+    def fold_q(self, q):
+        return q @ self.weight
+
+    def fold_k(self, k):
+        return k
+
+
+@dataclass(eq=False)
+class Additive(nn.Module, Score):
+    """vᵀ tanh(W q + U k): Bahdanau et al. 2015. A small network looks at q and k together, so nothing folds."""
+
+    query: int
+    hidden: int
+    key: int | None = None
+
+    def __post_init__(self):
+        super().__init__()
+        self.W = nn.Linear(self.query, self.hidden, bias=False)
+        self.U = nn.Linear(self.key or self.query, self.hidden, bias=False)
+        self.v = nn.Parameter(torch.randn(self.hidden) * self.hidden**-0.5)
+
+    def misfit(self, d, c):
+        widths = (self.query, self.key or self.query)
+        return None if (d, c) == widths else f"{self} compares widths {widths}, not {d} and {c}"
+
+    def compare(self, q, k):
+        pair = rearrange(self.W(q), "b h i m -> b h i 1 m") + rearrange(self.U(k), "b h j m -> b h 1 j m")
+        return einsum(torch.tanh(pair), self.v, "b h i j m, m -> b h i j")

@@ -1,0 +1,54 @@
+"""Head indices of dependency trees in; depths and paths out.
+
+A tree comes as CoNLL-U writes it: heads[b, t] is the 1-based head of token t, 0 for the root and for padding.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import einsum
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Which tokens lie on the way from each token to its root, itself included: above[b, t, ancestor]."""
+
+    above: Tensor
+
+    @staticmethod
+    def of_heads(heads: Tensor) -> "Tree":
+        if heads.dim() != 2 or heads.is_floating_point():
+            raise ValueError(f"a tree wants whole head indices shaped (batch, tokens), not {tuple(heads.shape)}")
+        tokens = heads.shape[1]
+        if heads.numel() and not 0 <= int(heads.min()) <= int(heads.max()) <= tokens:
+            raise ValueError(f"a head index lies in 0 (root) to {tokens} (the last token), as in CoNLL-U")
+        # one extra place stands for the root: it is its own head
+        parent = torch.cat((torch.zeros_like(heads[:, :1]), heads), 1)
+        at = torch.arange(tokens + 1, device=heads.device).expand_as(parent)
+        above = heads.new_zeros(len(heads), tokens + 1, tokens + 1, dtype=torch.bool)
+        for _ in range(tokens + 1):
+            above = above.scatter(2, at[..., None], torch.ones_like(at[..., None], dtype=torch.bool))
+            at = parent.gather(1, at)
+        if at.any():
+            sentence = int(at.any(1).nonzero()[0])
+            raise ValueError(f"sentence {sentence}: the heads run in a circle and never reach the root (0)")
+        return Tree(above[:, 1:, 1:])
+
+    def depth(self) -> Tensor:
+        """How many edges below the root word, (b, t)."""
+        return self.above.sum(-1) - 1
+
+    def path(self) -> Tensor:
+        """The signed path from i to j, (b, i, j).
+
+        Along one line of descent it is the difference in depth; otherwise the length of the way over the nearest
+        common ancestor, positive if i stands after j in the sentence. (Wang et al. always go by way of the root.)
+        """
+        shared = einsum(self.above.float(), self.above.float(), "b i a, b j a -> b i j").long()
+        depth = self.depth() + 1
+        length = depth[:, :, None] + depth[:, None] - 2 * shared
+        line = (shared == depth[:, :, None]) | (shared == depth[:, None])
+        at = torch.arange(depth.shape[1], device=depth.device)
+        order = torch.sign(at[:, None] - at)
+        return torch.where(line, depth[:, :, None] - depth[:, None], order * length)
