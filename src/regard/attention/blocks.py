@@ -131,6 +131,7 @@ def look(pattern: Countable, rows: Span, cols: Span, where: Tensor) -> Tensor:
     inside = (i < rows.stop) & (j < cols.stop)
     b = torch.arange(pattern.batches).view(-1, 1, 1, 1)
     seen = pattern.sees(b, torch.zeros_like(b), i.clamp(max=rows.stop - 1), j.clamp(max=cols.stop - 1))
+    inside = inside[None]
     some, every = (seen & inside).amax((0, 2, 3)), (seen | ~inside).amin((0, 2, 3))
     return (some.to(torch.uint8) * MIXED).masked_fill_(every, FULL)
 

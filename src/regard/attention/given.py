@@ -25,6 +25,11 @@ class Given(Pattern):
         return hash((type(self), tuple(tuple(x.shape) for x in self.held())))
 
 
+def own(b: Tensor, data: Tensor) -> Tensor:
+    """Which row of the data belongs to sentence b: its own, or the only one there is."""
+    return b if len(data) > 1 else b * 0
+
+
 def same(x: Tensor, y: Tensor) -> bool:
     return x is y or (x.device == y.device and torch.equal(x, y))
 
@@ -40,7 +45,7 @@ class Padding(Given):
             raise ValueError(f"Padding wants one whole number per sentence, not {describe(self.lengths)}")
 
     def sees(self, b, h, i, j):
-        return (j < self.lengths[b]) & (i == i)
+        return (j < self.lengths[own(b, self.lengths)]) & (i == i)
 
     def count(self, rows, cols):
         lengths = self.lengths.cpu()
@@ -73,7 +78,8 @@ class Documents(Given):
         return Documents(torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
 
     def sees(self, b, h, i, j):
-        return self.ids[b, i] == (self.ids if self.keys is None else self.keys)[b, j]
+        keys = self.ids if self.keys is None else self.keys
+        return self.ids[own(b, self.ids), i] == keys[own(b, keys), j]
 
     def count(self, rows, cols):
         (low_i, high_i), (low_j, high_j) = (

@@ -2,11 +2,11 @@
 
 The pattern's block map says which blocks of keys each block of queries can see. Rows of blocks that see equally many
 are gathered and attended together, as if they were a batch: each row then holds all the keys it may see, so every
-score, position and normaliser works unchanged. Nothing but q, k, v and the output is kept for the backward pass,
-which gathers and computes each row again.
+score, position and normaliser works unchanged. Nothing of the size of the scores is kept for the backward pass,
+which gathers each row again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -17,49 +17,20 @@ from torch.nn.functional import pad
 
 from regard.attention.backends import reference, sdpa
 from regard.attention.blocks import MIXED
+from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Pattern
 from regard.attention.places import Cells, Places
+from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
+from regard.attention.score import Dot, InnerProduct
 
 SIZES = {64: 1.6, 128: 1.2, 256: 1.0}  # block sizes to choose from, and what a cell costs at each (measured)
 SHORTEST = 1024  # below this the bookkeeping costs more than it saves
 DENSEST = 0.5
 CELLS_AT_ONCE = 2**23
 
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Rows of query blocks that see equally many key blocks."""
-
-    rows: Tensor  # r
-    cols: Tensor  # r c
-    mixed: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    size: int
-    density: float
-    groups: tuple[Group, ...]
-
-
-@lru_cache(maxsize=64)
-def plan(pattern: Pattern, n_q: int, n_k: int, start: int, sizes: tuple[int, ...]) -> Plan:
-    """Which blocks to compute, at the block size that makes them cheapest."""
-    maps = {size: pattern.blocks(n_q, n_k, size, start=start) for size in sizes}
-    size = min(sizes, key=lambda size: maps[size].density * SIZES.get(size, 1.0))
-    row, col = maps[size].visible_blocks()
-    seen = torch.bincount(row, minlength=len(maps[size].rows))
-    mixed = torch.zeros_like(seen, dtype=torch.bool)
-    mixed[maps[size].row[maps[size].state == MIXED].long()] = True
-    mixed[-1] |= n_k % size != 0  # the last keys are padding there
-    groups = []
-    for count in seen.unique().tolist():
-        rows = (seen == count).nonzero().flatten()
-        if count:
-            cols = col[(seen == count)[row]].view(len(rows), count).long()
-            groups.append(Group(rows, cols, bool(mixed[rows].any()) or bool((cols == n_k // size).any())))
-    return Plan(size, maps[size].density, tuple(groups))
+flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
@@ -74,10 +45,77 @@ def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
 
 
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+    if isinstance(recipe.score, InnerProduct):  # map q and k once, not again in every row
+        q, k, recipe = recipe.score.fold_q(q), recipe.score.fold_k(k), replace(recipe, score=Dot())
+    learned = list(recipe.learned().parameters())
     start = places.start or 0
-    todo = plan(recipe.pattern, q.shape[2], k.shape[2], start, tuple(SIZES))
-    call = Call(recipe, todo, q.shape, k.shape, start)
-    return Gathered.apply(call, q, k, v, *recipe.learned().parameters())
+    call = Call(
+        recipe,
+        plan(recipe.pattern, q.shape[2], k.shape[2], start, tuple(SIZES)),
+        q.shape,
+        k.shape,
+        start,
+        # torch's CPU kernel has a backward pass of its own, but none for a bias
+        fused=q.device.type == "cpu"
+        and not learned
+        and recipe.normaliser == Softmax()
+        and recipe.score == Dot()
+        and all(isinstance(scheme, Bias) for scheme in recipe.on_score)
+        and q.shape[3] == v.shape[3],
+    )
+    if call.fused:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    return Gathered.apply(call, q, k, v, *learned)
+
+
+# --- which blocks ---
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Rows of query blocks that see equally many key blocks."""
+
+    rows: Tensor  # r
+    cols: Tensor  # r c
+    mixed: bool  # some block is mixed, so a mask is needed
+    alike: bool  # every row has the same mask
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    size: int
+    density: float
+    groups: tuple[Group, ...]
+
+
+@lru_cache(maxsize=64)
+def plan(pattern: Pattern, n_q: int, n_k: int, start: int, sizes: tuple[int, ...]) -> Plan:
+    """Which blocks to compute, at the block size that makes them cheapest."""
+    maps = {size: pattern.blocks(n_q, n_k, size, start=start) for size in sizes}
+    size = min(sizes, key=lambda size: maps[size].density * SIZES.get(size, 1.0))
+    chosen = maps[size]
+    row, col = (x.long() for x in chosen.visible_blocks())
+    seen = torch.bincount(row, minlength=len(chosen.rows))
+    mixed = torch.zeros_like(seen, dtype=torch.bool)
+    mixed[chosen.row[chosen.state == MIXED].long()] = True
+    whole = n_k // size  # blocks of keys from here on are filled up, and what fills them must be hidden
+    groups = []
+    for count in seen[seen > 0].unique().tolist():
+        rows = (seen == count).nonzero().flatten()
+        cols = col[(seen == count)[row]].view(len(rows), count)
+        offsets = cols - rows[:, None]
+        # along a diagonal nothing changes, so rows that look the same way share one mask
+        shapes = offsets.unique(dim=0, return_inverse=True)[1] if pattern.by_difference else torch.zeros_like(rows)
+        shapes = shapes * 2 + (cols >= whole).any(1)
+        for shape in shapes.unique().tolist():
+            mine = shapes == shape
+            filled = bool(shape % 2)
+            masked = bool(mixed[rows[mine]].any()) or filled
+            groups.append(Group(rows[mine], cols[mine], masked, pattern.by_difference and not filled))
+    return Plan(size, chosen.density, tuple(groups))
+
+
+# --- attention over them ---
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +127,15 @@ class Call:
     q_shape: torch.Size
     k_shape: torch.Size
     start: int
+    fused: bool
 
     def cut(self, x: Tensor) -> Tensor:
         """Into blocks, batch and heads side by side, the last block filled with zeros."""
         missing = -x.shape[2] % self.plan.size
-        return rearrange(pad(x, (0, 0, 0, missing)), "b h (n s) d -> n (b h) s d", s=self.plan.size)
+        return rearrange(pad(x, (0, 0, 0, missing)), "b h (n s) d -> (b h) n s d", s=self.plan.size)
 
     def paste(self, blocks: Tensor, like: torch.Size) -> Tensor:
-        return rearrange(blocks, "n (b h) s d -> b h (n s) d", b=like[0])[:, :, : like[2]]
+        return rearrange(blocks, "(b h) n s d -> b h (n s) d", b=like[0])[:, :, : like[2]]
 
     def chunks(self):
         """Rows of blocks that are computed together: few enough for their scores to fit."""
@@ -104,69 +143,130 @@ class Call:
             cells = self.q_shape[0] * self.q_shape[1] * self.plan.size**2 * group.cols.shape[1]
             step = max(1, CELLS_AT_ONCE // cells)
             for rows, cols in zip(group.rows.split(step), group.cols.split(step), strict=True):
-                yield rows, cols, group.mixed
+                yield Rows(self, group, rows, cols)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, rows: Tensor, cols: Tensor, *, mixed: bool) -> Tensor:
-        """Each row of blocks is a batch of its own; sentences and heads lie along the head axis."""
-        size, device = self.plan.size, q.device
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of blocks. Each is a batch of its own; sentences and heads lie along the head axis."""
+
+    call: Call
+    group: Group
+    rows: Tensor
+    cols: Tensor
+
+    def queries(self, blocks: Tensor) -> Tensor:
+        return rearrange(blocks[:, self.rows], "h r s ... -> r h s ...")
+
+    def keys(self, blocks: Tensor) -> Tensor:
+        return rearrange(blocks[:, self.cols], "h r c s d -> r h (c s) d")
+
+    def put(self, total: Tensor, part: Tensor) -> None:
+        total[:, self.rows] = rearrange(part, "r h s ... -> h r s ...")
+
+    def spread(self, total: Tensor, part: Tensor) -> None:
+        """Add what belongs to gathered keys back to where they came from."""
+        blocks = rearrange(part, "r h (c s) d -> (h r c) s d", s=self.call.plan.size)
+        first = torch.arange(0, total.shape[0] * total.shape[1], total.shape[1])
+        where = (first[:, None] + self.cols.flatten()).flatten().to(part.device)
+        total.flatten(0, 1).index_add_(0, where, blocks)  # one axis: along two, torch adds block by block
+
+    def cells(self, device: torch.device, rows: int | None = None) -> tuple[Cells, Tensor]:
+        """The index cells of these rows (or the first of them), and which keys are more than filling."""
+        size, (batch, heads, n_q, _), n_k = self.call.plan.size, self.call.q_shape, self.call.k_shape[2]
         inside = torch.arange(size, device=device)
-        i = rows.to(device)[:, None] * size + inside + self.start
-        j = rearrange(cols.to(device)[:, :, None] * size + inside, "r c s -> r (c s)")
-        batch, heads = self.q_shape[:2]
+        i = self.rows[:rows].to(device)[:, None] * size + inside + self.call.start
+        j = rearrange(self.cols[:rows].to(device)[:, :, None] * size + inside, "r c s -> r (c s)")
+        b, h = torch.arange(batch, device=device), torch.arange(heads, device=device)
         cells = Cells(
-            torch.arange(batch, device=device).repeat_interleave(heads).view(1, -1, 1, 1),
-            torch.arange(heads, device=device).repeat(batch).view(1, -1, 1, 1),
-            i.clamp(max=self.start + self.q_shape[2] - 1)[:, None, :, None],  # what is filled in asks no new question
-            j.clamp(max=self.k_shape[2] - 1)[:, None, None, :],
+            b.repeat_interleave(heads).view(1, -1, 1, 1),
+            h.repeat(batch).view(1, -1, 1, 1),
+            i.clamp(max=self.call.start + n_q - 1)[:, None, :, None],  # filling asks about a place that exists
+            j.clamp(max=n_k - 1)[:, None, None, :],
         )
-        visible = None
-        if mixed:
-            visible = self.recipe.pattern.sees(*cells.all()) & (j < self.k_shape[2])[:, None, None, :]
-        if sdpa.objections(self.recipe, q, k, Places(i, j, None)):
-            return reference.steps(self.recipe, q, k, v, cells, visible).output
-        return sdpa.over(self.recipe, q, k, v, cells, visible)
+        return cells, (j < n_k)[:, None, None, :]
+
+    def visible(self, device: torch.device) -> Tensor | None:
+        if not self.group.mixed:
+            return None
+        cells, real = self.cells(device, 1 if self.group.alike else None)
+        return self.call.recipe.pattern.sees(*cells.all()) & real
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        recipe, (cells, _) = self.call.recipe, self.cells(q.device)
+        if sdpa.objections(recipe, q, k, Places(q, k, None)):
+            visible = self.visible(q.device)
+            everything = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+            return reference.steps(recipe, q, k, v, cells, everything if visible is None else visible).output
+        return sdpa.over(recipe, q, k, v, cells, self.visible(q.device))
+
+    def mask(self, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """For the fused kernel: what to add to the scores, and which queries see nothing."""
+        visible = self.visible(q.device)
+        if visible is None and not self.call.recipe.on_score:
+            return None, None
+        cells = self.cells(q.device)[0] if self.call.recipe.on_score else None
+        mask, blind = sdpa.mask(self.call.recipe, q, cells, visible)
+        return mask.expand(q.shape[0], -1, -1, -1), blind
 
 
 class Gathered(torch.autograd.Function):
-    """Attention over gathered blocks that keeps only its inputs and computes the rest again when asked."""
+    """Attention over gathered blocks that keeps only its inputs and what a fused kernel wants back."""
 
     @staticmethod
     def forward(ctx, call: Call, q: Tensor, k: Tensor, v: Tensor, *learned: Tensor) -> Tensor:
-        ctx.call, ctx.random = call, torch.get_rng_state()
-        ctx.save_for_backward(q, k, v, *learned)
+        ctx.call, ctx.random, ctx.learned, ctx.shapes = (
+            call,
+            torch.get_rng_state(),
+            learned,
+            (q.shape, k.shape, v.shape),
+        )
         q, k, v = call.cut(q), call.cut(k), call.cut(v)
         out = v.new_zeros(*q.shape[:3], v.shape[3])
-        for rows, cols, mixed in call.chunks():
-            out[rows] = call.attend(q[rows], gather(k, cols), gather(v, cols), rows, cols, mixed=mixed)
+        lse = q.new_zeros(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
+        for some in call.chunks():
+            inputs = some.queries(q), some.keys(k), some.keys(v)
+            if call.fused:
+                mask, blind = some.mask(inputs[0])
+                part, sums = flash(*inputs, 0.0, False, attn_mask=mask, scale=1.0)  # noqa: FBT003
+                some.put(out, part if blind is None else part.masked_fill(blind, 0.0))
+                some.put(lse, sums)
+            else:
+                some.put(out, some.attend(*inputs))
+        ctx.save_for_backward(q, k, v, *((out, lse) if call.fused else ()))
         return call.paste(out, call.q_shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):  # type: ignore[override]
-        call, (q, k, v, *learned) = ctx.call, ctx.saved_tensors
-        shapes = [x.shape for x in (q, k, v)]
-        q, k, v, grad = call.cut(q), call.cut(k), call.cut(v), call.cut(grad)
-        totals = [torch.zeros_like(x) for x in (q, k, v)]
-        sums = [torch.zeros_like(x) for x in learned]
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        call, (q, k, v, *kept) = ctx.call, ctx.saved_tensors
+        grad = call.cut(grad)
+        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        learned = [torch.zeros_like(x) for x in ctx.learned]
+        with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(ctx.random)  # what was dropped or drawn going forwards is dropped or drawn again
-            for rows, cols, mixed in call.chunks():
-                inputs = [x.detach().requires_grad_() for x in (q[rows], gather(k, cols), gather(v, cols))]
-                out = call.attend(*inputs, rows, cols, mixed=mixed)
-                if not out.requires_grad:
-                    continue
-                dq, dk, dv, *rest = torch.autograd.grad(out, (*inputs, *learned), grad[rows], allow_unused=True)
-                if dq is not None:
-                    totals[0][rows] = dq
-                for total, part in zip(totals[1:], (dk, dv), strict=True):
-                    if part is not None:
-                        spread = rearrange(part, "r h (c s) d -> (r c) h s d", s=call.plan.size)
-                        total.index_add_(0, cols.flatten().to(part.device), spread)
-                for total, part in zip(sums, rest, strict=True):
-                    if part is not None:
-                        total += part
-        return None, *map(call.paste, totals, shapes), *sums
+            for some in call.chunks():
+                inputs, upstream = (some.queries(q), some.keys(k), some.keys(v)), some.queries(grad)
+                if call.fused:
+                    mask, blind = some.mask(inputs[0])
+                    upstream = upstream if blind is None else upstream.masked_fill(blind, 0.0)
+                    out, lse = map(some.queries, kept)
+                    parts = flash_backward(upstream, *inputs, out, lse, 0.0, False, attn_mask=mask, scale=1.0)  # noqa: FBT003
+                else:
+                    parts = gradients(some, inputs, ctx.learned, upstream)
+                some.put(dq, parts[0])
+                some.spread(dk, parts[1])
+                some.spread(dv, parts[2])
+                for total, part in zip(learned, parts[3:], strict=True):
+                    total += part
+        return None, *map(call.paste, (dq, dk, dv), ctx.shapes), *learned
 
 
-def gather(blocks: Tensor, cols: Tensor) -> Tensor:
-    return rearrange(blocks[cols], "r c h s d -> r h (c s) d")
+def gradients(
+    some: Rows, inputs: tuple[Tensor, ...], learned: tuple[Tensor, ...], upstream: Tensor
+) -> tuple[Tensor, ...]:
+    """Attend again, this time under the eyes of autograd."""
+    with torch.enable_grad():
+        inputs = (*(x.detach().requires_grad_() for x in inputs), *learned)
+        out = some.attend(*inputs[:3])
+        return torch.autograd.grad(out, inputs, upstream, materialize_grads=True)

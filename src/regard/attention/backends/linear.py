@@ -49,25 +49,26 @@ def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
 
 
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
-    q, k, v = fold(recipe, q, k, v)
+    dtype, (q, k, v) = q.dtype, fold(recipe, q, k, v)
     if recipe.pattern == Full():
-        return read(q, remember(k, v))
+        return read(q, remember(k, v)).to(dtype)
     old = k.shape[2] - q.shape[2]
-    return chunked(q, k[:, :, old:], v[:, :, old:], remember(k[:, :, :old], v[:, :, :old]))
+    return chunked(q, k[:, :, old:], v[:, :, old:], remember(k[:, :, :old], v[:, :, :old])).to(dtype)
 
 
 def step(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
     """New tokens, and all that went before as a state: the same answer as reading everything again."""
-    q, k, v = fold(recipe, q, k, v)
+    dtype, (q, k, v) = q.dtype, fold(recipe, q, k, v)
     state = remember(k[:, :, :0], v[:, :, :0]) if state is None else state
     new = remember(k, v)
-    return chunked(q, k, v, state), State(state.kv + new.kv, state.k + new.k)
+    return chunked(q, k, v, state).to(dtype), State(state.kv + new.kv, state.k + new.k)
 
 
 def fold(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     assert isinstance(recipe.score, InnerProduct)  # or it objected
     k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
-    return recipe.score.fold_q(q), recipe.score.fold_k(k), v
+    wide = torch.promote_types(q.dtype, torch.float32)  # a sum over thousands of keys overflows half precision
+    return recipe.score.fold_q(q).to(wide), recipe.score.fold_k(k).to(wide), v.to(wide)
 
 
 def remember(k: Float[Tensor, "b h j d"], v: Float[Tensor, "b h j e"]) -> State:

@@ -38,26 +38,36 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
 
 def over(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, cells: Cells, visible: Tensor | None) -> Tensor:
     """Attention over given cells; `visible` may leave out axes that do not matter, None hides nothing."""
-    biases = (scheme.on_score(folded(recipe, q), *cells.all()) for scheme in recipe.on_score)
-    bias = sum(biases, torch.zeros((), device=q.device))
+    if visible is None and not recipe.on_score:
+        return fused(recipe, q, k, v, None)
+    added, blind = mask(recipe, q, cells, visible)
+    out = fused(recipe, q, k, v, added)
+    return out if blind is None else out.masked_fill(blind, 0.0)
+
+
+def mask(recipe: Recipe, q: Tensor, cells: Cells | None, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """What to add to the scores, and the rows that see nothing.
+
+    Such a row would be 0/0: it is let see everything, for the caller to put 0 in its place, gradients included.
+    """
+    bias = torch.zeros((), dtype=q.dtype, device=q.device)
+    for scheme in recipe.on_score:
+        assert cells is not None  # nothing can be added nowhere
+        bias = bias + scheme.on_score(folded(recipe, q), *cells.all())
     if visible is None:
-        return fused(recipe, q, k, v, bias if recipe.on_score else None)
-    # A row that sees nothing would be 0/0: let it see everything, then put 0 in its place, gradients included.
+        return bias, None
     blind = ~visible.any(-1, keepdim=True)
-    mask = torch.where(visible | blind, bias, -torch.inf).to(q.dtype)
-    return fused(recipe, q, k, v, mask).masked_fill(blind, 0.0)
+    return torch.where(visible | blind, bias, -torch.inf), blind
 
 
-def fused(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool = False) -> Tensor:
+def fused(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, *, is_causal: bool = False) -> Tensor:
     assert isinstance(recipe.score, InnerProduct)  # or it objected
     q, k = recipe.score.fold_q(q), recipe.score.fold_k(k)
-    if mask is not None and mask.dim() < 4:
-        mask = mask.expand(1, 1, q.shape[2], k.shape[2])
     return scaled_dot_product_attention(
         q,
         k,
         v,
-        attn_mask=mask,
+        attn_mask=added,
         dropout_p=dropout_of(recipe.normaliser) or 0.0,
         is_causal=is_causal,
         scale=1.0,
