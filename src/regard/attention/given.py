@@ -1,6 +1,6 @@
 """Patterns that hold a batch's own data: the lengths of its sentences, its documents, the edges of its graph."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,11 @@ class Given(Pattern):
     def held(self) -> tuple[Tensor, ...]:
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return tuple(value for value in values if isinstance(value, Tensor))
+
+    def to(self, device):
+        moved = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in moved.items()}
+        return replace(self, **moved)  # type: ignore[type-var]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Given) or type(self) is not type(other):
@@ -48,9 +53,8 @@ class Padding(Given):
         return (j < self.lengths[own(b, self.lengths)]) & (i == i)
 
     def count(self, rows, cols):
-        lengths = self.lengths.cpu()
-        low, high = (rows.sizes[:, None] * cols.below(int(bound)) for bound in (lengths.min(), lengths.max()))
-        return low, high
+        low, high = (cols.below(int(bound)) for bound in (self.lengths.min(), self.lengths.max()))
+        return rows.sizes[:, None] * low, rows.sizes[:, None] * high
 
     @property
     def batches(self):
@@ -83,7 +87,7 @@ class Documents(Given):
 
     def count(self, rows, cols):
         (low_i, high_i), (low_j, high_j) = (
-            extremes(ids.cpu(), span)
+            extremes(ids, span)
             for ids, span in ((self.ids, rows), (self.ids if self.keys is None else self.keys, cols))
         )
         apart = (high_i[:, :, None] < low_j[:, None]) | (high_j[:, None] < low_i[:, :, None])
@@ -119,7 +123,7 @@ class Edges(Given):
         return codes[torch.searchsorted(codes, wanted).clamp(max=len(codes) - 1)] == wanted
 
     def count(self, rows, cols):
-        codes = self.codes().cpu()
+        codes = self.codes()
         total = torch.zeros(len(rows), len(cols), dtype=torch.int64)
         scatter(total, codes // 2**31, codes % 2**31, rows, cols)
         return exactly(total)

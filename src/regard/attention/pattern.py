@@ -45,11 +45,24 @@ class Pattern(ABC):
         """For how many sentences the pattern holds data; 1 when it is the same for all."""
         return 1
 
+    def to(self, device: torch.device | str) -> "Pattern":
+        """The same pattern, with whatever data it holds on this device."""
+        return self
+
+    @property
+    def asks_head(self) -> bool:
+        """Does `sees` differ from head to head? Then its answer spreads along the head axis."""
+        one = torch.zeros(1, 1, 1, 1, dtype=torch.long)
+        return self.sees(one, torch.arange(2).view(1, 2, 1, 1), one, one).numel() > 1
+
     def blocks(self, n_q: int, n_k: int | None = None, block: int = 128, *, start: int = 0) -> BlockMap:
         """The empty, mixed and full blocks for queries at start, start + 1, ... and keys at 0, 1, ..."""
         if min(n_q, n_q if n_k is None else n_k, block) < 1 or start < 0:
             raise ValueError(f"blocks({n_q}, {n_k}, {block}, start={start}): lengths and block must be at least 1")
-        return survey(self, Span(start, start + n_q, block), Span(0, n_q if n_k is None else n_k, block))
+        here = self.to("cpu")
+        if here.asks_head:
+            raise ValueError(f"{self} differs from head to head; a block map holds for all of them")
+        return survey(here, Span(start, start + n_q, block), Span(0, n_q if n_k is None else n_k, block))
 
     def __and__(self, other: "Pattern") -> "Pattern":
         return And(self, other)
@@ -78,6 +91,9 @@ class Both(Pattern):
     def batches(self):
         return max(self.left.batches, self.right.batches)
 
+    def to(self, device):
+        return type(self)(self.left.to(device), self.right.to(device))  # type: ignore[call-arg]
+
 
 @dataclass(frozen=True)
 class And(Both):
@@ -95,7 +111,8 @@ class And(Both):
         return (low + low_too - area).clamp(min=0), high.minimum(high_too)
 
     def __repr__(self):
-        return " & ".join(f"({p})" if isinstance(p, Or) else f"{p}" for p in (self.left, self.right))
+        left = f"({self.left})" if isinstance(self.left, Or) else f"{self.left}"
+        return f"{left} & ({self.right})" if isinstance(self.right, Both) else f"{left} & {self.right}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +130,7 @@ class Or(Both):
         return low.maximum(low_too), (high + high_too).minimum(rows.sizes[:, None] * cols.sizes)
 
     def __repr__(self):
-        return f"{self.left} | {self.right}"
+        return f"{self.left} | ({self.right})" if isinstance(self.right, Or) else f"{self.left} | {self.right}"
 
 
 @dataclass(frozen=True)
@@ -135,8 +152,11 @@ class Not(Pattern):
     def batches(self):
         return self.inner.batches
 
+    def to(self, device):
+        return Not(self.inner.to(device))
+
     def __repr__(self):
-        return f"~({self.inner})" if isinstance(self.inner, And | Or) else f"~{self.inner}"
+        return f"~({self.inner})" if isinstance(self.inner, Both) else f"~{self.inner}"
 
 
 # --- patterns of the difference i - j ---

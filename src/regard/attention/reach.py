@@ -101,9 +101,11 @@ class Block(Pattern):
         (far_rows, row), (far_cols, col) = self.from_afar(rows), self.from_afar(cols)
         if far_rows is None or far_cols is None:
             return torch.zeros_like(area), area
-        low, high = self.among.count(far_rows, far_cols)
-        full = (low == far_rows.sizes[:, None] * far_cols.sizes)[row[:, None], col]
-        return torch.where(full, area, 0), torch.where((high == 0)[row[:, None], col], 0, area)
+        low, high = (bound[row[:, None], col] for bound in self.among.count(far_rows, far_cols))
+        # each of my blocks holds `unit` cells of theirs, fewer where the text ends within it
+        unit = min(self.size, rows.size) * min(self.size, cols.size)
+        missing = (far_rows.sizes[:, None] * far_cols.sizes)[row[:, None], col] * unit - area
+        return (low * unit - missing).clamp(min=0), (high * unit).minimum(area)
 
     def from_afar(self, span: Span) -> tuple[Span | None, Tensor]:
         """The span counted in my blocks, and which of them each block of the span lies in; None if they cross."""
@@ -116,3 +118,6 @@ class Block(Pattern):
     @property
     def batches(self):
         return self.among.batches
+
+    def to(self, device):
+        return Block(self.size, self.among.to(device))

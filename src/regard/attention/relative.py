@@ -6,6 +6,7 @@ A relation (distance, logarithmic bucket, path through a tree) says which learne
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass
+from math import log
 
 import torch
 from einops import einsum
@@ -62,7 +63,7 @@ class LogBuckets(Relation):
         distance = ahead.abs() if self.both_ways else (-ahead).clamp(min=0)
         exact = buckets // 2
         # T5 computes this in float32; a larger type would move the bucket borders
-        ratio = torch.log(distance.clamp(min=1).float() / exact) / torch.log(torch.tensor(self.furthest / exact))
+        ratio = torch.log(distance.clamp(min=1).float() / exact) / log(self.furthest / exact)
         far = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
         return first + torch.where(distance < exact, distance, far)
 

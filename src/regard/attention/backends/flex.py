@@ -23,6 +23,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
         *([] if places.start is not None else ["its block map needs consecutive positions"]),
         *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),
+        *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.to("cpu").asks_head else []),
         *(["it has no backward pass on the CPU"] if q.device.type == "cpu" and torch.is_grad_enabled() else []),
     ]
 
@@ -36,6 +37,8 @@ def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
     assert isinstance(recipe.score, InnerProduct)  # or it objected
     start = places.start or 0
+    if not torch.is_grad_enabled():  # on the CPU it refuses whatever could have a gradient, even if none is wanted
+        q, k, v = q.detach(), k.detach(), v.detach()
 
     def mask_mod(b, h, i, j):
         return recipe.pattern.sees(b, h, i + start, j)

@@ -1,0 +1,63 @@
+"""Describes the machine a figure was measured on, runs a measurement in a process of its own, and writes results."""
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    cpu = next(
+        (line.split(":")[1].strip() for line in read("/proc/cpuinfo").splitlines() if line.startswith("model name")),
+        platform.processor(),
+    )
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.system(),
+    }
+
+
+def read(path: str) -> str:
+    return Path(path).read_text() if Path(path).exists() else ""
+
+
+def peak_mib() -> float:
+    """The most memory this process has held so far."""
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kib / 1024 if sys.platform != "darwin" else kib / 2**20
+
+
+def alone(function: Callable[..., Any], *args: Any) -> Any:
+    """The function's answer from a fresh process, so that its peak memory is its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def write(name: str, command: str, rows: list[dict[str, Any]], **more: Any) -> Path:
+    """benchmarks/results/NAME.json: the figures, the command that made them, and the machine."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    content = {"command": command, "commit": commit(), "machine": machine(), **more, "rows": rows}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path

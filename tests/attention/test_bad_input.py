@@ -1,0 +1,161 @@
+"""A user's mistake is a ValueError with the value and the remedy; nothing is ever broadcast in silence."""
+
+import pytest
+import torch
+
+from regard import MultiHeadAttention, Recipe, attend, explain
+from regard.attention import (
+    Additive,
+    Bilinear,
+    Causal,
+    Clipped,
+    Documents,
+    Dropped,
+    Edges,
+    Feature,
+    Learned,
+    Packed,
+    Padding,
+    RelativeVectors,
+    Strided,
+    TopK,
+    Tree,
+    Window,
+    named,
+    read,
+)
+
+X = torch.zeros(2, 4, 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "says"),
+    [
+        (X[0], X, X, "q must be"),
+        (X, X[None], X, "k must be"),
+        (X, X, X[:, :, :3], "every key needs a value"),
+        (X, X[:1], X[:1], "2 sentences and k 1"),
+        (X, X[:, :3], X[:, :3], "4 query heads cannot share 3"),
+        (X, X[..., :6], X, "not 8 and 6"),
+        (X, X.double(), X, "k torch.float64"),
+        (X, X, X.half(), "v torch.float16"),
+        (X.long(), X.long(), X.long(), "floating-point"),
+    ],
+)
+def test_tensors_that_do_not_fit(q, k, v, says):
+    with pytest.raises(ValueError, match=says):
+        attend(q, k, v)
+
+
+def test_a_batch_of_one_is_not_shared_in_silence():
+    with pytest.raises(ValueError, match="use expand"):
+        attend(X, X[:1], X[:1])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_numbers_that_are_none_are_found_on_request(bad):
+    poisoned = X.clone()
+    poisoned[0, 0, 0, 0] = bad
+    attend(poisoned, X, X)  # not asked, not looked at
+    with pytest.raises(ValueError, match="q holds 1 values that are NaN or infinite"):
+        attend(poisoned, X, X, check_finite=True)
+    with pytest.raises(ValueError, match="v holds 1 values"):
+        attend(X, X, poisoned, check_finite=True)
+
+
+@pytest.mark.parametrize("at", [torch.arange(4), torch.zeros(3, 5, dtype=torch.long), torch.zeros(5)])
+def test_positions_that_do_not_fit(at):
+    with pytest.raises(ValueError, match="q_at must hold whole numbers"):
+        attend(X, X, X, q_at=at)
+    with pytest.raises(ValueError, match="k_at must hold whole numbers"):
+        attend(X, X, X, k_at=at)
+
+
+def test_a_pattern_for_another_batch():
+    with pytest.raises(ValueError, match="3 sentences, q for 2"):
+        attend(X, X, X, Recipe(pattern=Padding(torch.tensor([1, 2, 3]))))
+
+
+def test_backends_that_do_not_exist_or_object():
+    with pytest.raises(ValueError, match="no backend is called 'warp'; there are linear"):
+        attend(X, X, X, backend="warp")
+    with pytest.raises(ValueError, match=r"linear cannot run this recipe: Softmax\(\) is not proportional"):
+        attend(X, X, X, backend="linear")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: MultiHeadAttention(10, heads=3), "3 heads do not divide a model of width 10"),
+        (lambda: MultiHeadAttention(12, heads=4, groups=3), "4 heads cannot share 3 groups"),
+        (lambda: MultiHeadAttention(12, heads=0), "0 heads"),
+        (lambda: MultiHeadAttention(12, heads=4, dropout=1.5), "not 1.5"),
+        (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(5, 8)), "x must be"),
+        (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(1, 5, 8), torch.zeros(5, 8)), "memory must be"),
+        (lambda: Window(0), "sees only itself"),
+        (lambda: Strided(0), "stride must be"),
+        (lambda: TopK(0), "sees nothing"),
+        (lambda: Dropped(1.0), "rate"),
+        (lambda: Feature("cosh"), "no feature map is called 'cosh'; there are elu"),
+        (lambda: Padding(torch.zeros(2, 2).long()), "one whole number per sentence"),
+        (lambda: Padding(torch.zeros(2)), "one whole number per sentence"),
+        (lambda: Documents(torch.zeros(3).long()), "shaped"),
+        (lambda: Edges(torch.zeros(3, 2).long()), "shaped"),
+        (lambda: Edges(torch.tensor([[0], [-1]])), "negative"),
+        (lambda: Packed.of([torch.zeros(3, 4), torch.zeros(3, 5)]), "packing wants"),
+        (lambda: Tree.of_heads(torch.tensor([[2, 1]])), "run in a circle"),
+        (lambda: Tree.of_heads(torch.tensor([[7, 0]])), "head index lies in"),
+        (lambda: Tree.of_heads(torch.zeros(2)), "head indices"),
+        (lambda: Recipe(pattern="causal"), "pattern must be a Pattern, not 'causal'"),
+        (lambda: Recipe(score=Additive(4, hidden=4), position=RelativeVectors(Clipped(2), head=4)), "inner product"),
+        (lambda: named("bigfoot"), "nothing is called 'bigfoot'"),
+        (lambda: named("causal", "where"), "nothing is called 'where'"),
+        (lambda: Learned(3, 4).table(torch.arange(4), 4), "knows places 0 to 2"),
+        (lambda: attend(X, X, X, Recipe(score=Bilinear(7))), r"widths \(7, 7\), not 8 and 8"),
+        (lambda: attend(X, X, X, Recipe(score=Additive(7, hidden=2))), "not 8 and 8"),
+        (lambda: Documents(torch.zeros(1, 3).long()).blocks(5), "names 3 tokens"),
+    ],
+)
+def test_parts_that_make_no_sense(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Windo(3)", "known parts"),
+        ("Window(3", "cannot read"),
+        ("Window(sizes=3)", "unexpected keyword"),
+        ("__import__('os').system('true')", "cannot read"),
+        ("Window(3).sees", "cannot read"),
+        ("Window(3) + Causal()", "cannot read"),
+        ("open('x')", "cannot read"),
+    ],
+)
+def test_text_that_describes_no_part(text, says):
+    with pytest.raises(ValueError, match=says):
+        read(text)
+
+
+def test_a_recipe_file_with_an_unknown_line():
+    with pytest.raises(ValueError, match="a recipe has no 'mask'"):
+        Recipe.from_toml('mask = "Causal()"')
+
+
+def test_a_batchs_own_data_is_not_written_to_a_recipe_file():
+    with pytest.raises(ValueError, match="holds the data of one batch"):
+        Recipe(pattern=Causal() & Padding(torch.tensor([1]))).to_toml()
+
+
+def test_explain_says_who_runs_and_why_the_others_do_not():
+    q = torch.zeros(1, 2, 4096, 8)
+    said = explain(Recipe(pattern=Causal() & Window(64)), q)
+    assert said.backend == "block"
+    assert str(said).startswith("block runs this recipe\n  not linear: Softmax() is not proportional")
+    assert "no backward pass on the CPU" in said.reasons["flex"][0]
+    assert explain(Recipe(), q).backend == "sdpa"
+    assert "100% of the blocks" in explain(Recipe(), q).reasons["block"][0]
+    assert explain(named("causal linear"), q).backend == "linear"
+    assert explain(named("sparsemax"), q[:, :, :16]).backend == "reference"
+    assert explain(Recipe(pattern=Causal() & Window(64)), q[:, :, :16]).backend == "sdpa"

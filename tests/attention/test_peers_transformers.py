@@ -1,0 +1,400 @@
+"""Our attention against the layers of Hugging Face transformers, overheard at work inside their own models."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from regard.attention import (
+    Alibi,
+    Block,
+    Causal,
+    Dot,
+    Edges,
+    Global,
+    LogBuckets,
+    MultiHeadAttention,
+    Padding,
+    Pattern,
+    Recipe,
+    RelativeBias,
+    Rotary,
+    Window,
+    attend,
+    steps,
+)
+
+transformers = pytest.importorskip("transformers")
+
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402
+from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
+
+LENGTHS = torch.tensor([11, 5])
+# Llama takes its angles and its softmax in float32, whatever the model's type; these are float32's own tolerances.
+FLOAT32 = {"rtol": 1.3e-6, "atol": 1e-5}
+
+
+def awake(model: nn.Module) -> nn.Module:
+    """In float64, without dropout, and with weights so large that attention is far from uniform."""
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, std=1.0 if name.endswith("bias") else parameter.shape[-1] ** -0.5)
+    return model.double().eval()
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+
+def not_padding(lengths: Tensor, tokens: int) -> Tensor:
+    """transformers' attention_mask: 1 is a word, 0 is padding."""
+    return (torch.arange(tokens) < lengths[:, None]).long()
+
+
+def gradients(output: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Of a sum in which every number of the output counts differently."""
+    weight = torch.arange(output.numel(), dtype=output.dtype).cos().view_as(output)
+    return torch.autograd.grad(output, inputs, weight, retain_graph=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Overheard:
+    """What a layer was given by its model, and what it answered."""
+
+    hidden: Tensor
+    output: Tensor
+    weights: Tensor
+
+
+def overhear(layer: nn.Module, run: Callable[[], object]) -> Overheard:
+    """Run the model, and note what passes through one of its layers: masks and positions are the model's own."""
+    noted = []
+
+    def note(_, given, named, answer):
+        noted.append(Overheard(given[0] if given else named["hidden_states"], answer[0], answer[-1]))
+
+    handle = layer.register_forward_hook(note, with_kwargs=True)
+    try:
+        run()
+    finally:
+        handle.remove()
+    assert len(noted) == 1
+    return noted[0]
+
+
+def with_weights(ours: MultiHeadAttention, **projections: nn.Module) -> MultiHeadAttention:
+    """Our layer with a copy of their projections."""
+    ours = ours.double().eval()
+    for name, projection in projections.items():
+        getattr(ours, name).load_state_dict(projection.state_dict())
+    return ours
+
+
+def unbiased(width_in: int, width_out: int) -> nn.Linear:
+    return nn.Linear(width_in, width_out, bias=False)
+
+
+def assert_same_layer(
+    ours: MultiHeadAttention,
+    theirs: Overheard,
+    memory: Tensor | None = None,
+    *,
+    pattern: Pattern | None = None,
+    then: Callable[[Tensor], Tensor] = lambda x: x,
+    **tolerances: float,
+) -> None:
+    """Output, weights and gradients agree, on the reference and on whichever backend runs by default."""
+    read = (theirs.hidden,) if memory is None else (theirs.hidden, memory)
+    looked, seen = ours.look(*read, pattern=pattern)
+    assert_close(seen.weights, theirs.weights, **tolerances)
+    for output in (looked, ours(*read, pattern=pattern)):
+        assert_close(then(output), theirs.output, **tolerances)
+        assert_close(gradients(then(output), *read), gradients(theirs.output, *read), **tolerances)
+
+
+# --- BERT ---
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "padding"])
+def test_the_attention_of_bert_is_ours(lengths: Tensor | None):
+    config = transformers.BertConfig(
+        hidden_size=15,
+        num_attention_heads=3,
+        num_hidden_layers=1,
+        intermediate_size=7,
+        vocab_size=17,
+        attn_implementation="eager",
+    )
+    model = awake(transformers.BertModel(config))
+    layer = model.encoder.layer[0].attention
+    ours = with_weights(
+        MultiHeadAttention(15, heads=3),
+        query=layer.self.query,
+        key=layer.self.key,
+        value=layer.self.value,
+        output=layer.output.dense,
+    )
+    x, mask = drawn(2, 11, 15), None if lengths is None else not_padding(lengths, 11)
+    theirs = overhear(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
+    assert_same_layer(
+        ours,
+        theirs,
+        pattern=None if lengths is None else Padding(lengths),
+        then=lambda output: layer.output.LayerNorm(output + theirs.hidden),
+    )
+
+
+# --- GPT-2 ---
+
+
+def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """GPT-2 keeps its projections as (in, out); torch as (out, in)."""
+    ours = nn.Linear(*weight.shape, dtype=weight.dtype)
+    ours.load_state_dict({"weight": weight.T, "bias": bias})
+    return ours
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["causal", "causal and padding"])
+def test_the_attention_of_gpt2_is_ours(lengths: Tensor | None):
+    config = transformers.GPT2Config(
+        n_embd=15, n_head=3, n_layer=1, n_inner=7, n_positions=13, vocab_size=17, attn_implementation="eager"
+    )
+    model = awake(transformers.GPT2Model(config))
+    layer = model.h[0].attn
+    parts = zip(layer.c_attn.weight.chunk(3, 1), layer.c_attn.bias.chunk(3), strict=True)
+    query, key, value = (linear(weight, bias) for weight, bias in parts)
+    ours = with_weights(
+        MultiHeadAttention(15, heads=3, recipe=Recipe(pattern=Causal())),
+        query=query,
+        key=key,
+        value=value,
+        output=linear(layer.c_proj.weight, layer.c_proj.bias),
+    )
+    x, mask = drawn(2, 11, 15), None if lengths is None else not_padding(lengths, 11)
+    theirs = overhear(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
+    assert_same_layer(ours, theirs, pattern=None if lengths is None else Padding(lengths))
+
+
+# --- T5 ---
+
+T5 = {"heads": 3, "head": 5, "model": 13, "buckets": 8, "furthest": 7}  # far enough to share buckets in 11 tokens
+
+
+def t5() -> nn.Module:
+    config = transformers.T5Config(
+        d_model=T5["model"],
+        d_kv=T5["head"],
+        num_heads=T5["heads"],
+        d_ff=7,
+        num_layers=1,
+        num_decoder_layers=1,
+        vocab_size=17,
+        relative_attention_num_buckets=T5["buckets"],
+        relative_attention_max_distance=T5["furthest"],
+        attn_implementation="eager",
+    )
+    return awake(transformers.T5Model(config))
+
+
+def ours_for_t5(layer: nn.Module, recipe: Recipe) -> MultiHeadAttention:
+    ours = MultiHeadAttention(T5["model"], heads=T5["heads"], head=T5["head"], recipe=recipe, projection=unbiased)
+    return with_weights(ours, query=layer.q, key=layer.k, value=layer.v, output=layer.o)
+
+
+def t5_bias(layer: nn.Module, *, both_ways: bool) -> RelativeBias:
+    bias = RelativeBias(LogBuckets(T5["buckets"], T5["furthest"], both_ways=both_ways), heads=T5["heads"]).double()
+    bias.load_state_dict({"weight": layer.relative_attention_bias.weight.T})
+    return bias
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_the_self_attention_of_t5_is_ours(part: str):
+    model = t5()
+    layer = getattr(model, part).block[0].layer[0].SelfAttention
+    bias = t5_bias(layer, both_ways=part == "encoder")
+    pattern = Padding(LENGTHS) if part == "encoder" else Causal()
+    ours = ours_for_t5(layer, Recipe(score=Dot(), position=bias, pattern=pattern))
+    x, y = drawn(2, 11, 13), drawn(2, 11, 13)
+    theirs = overhear(
+        layer,
+        lambda: model(inputs_embeds=x, decoder_inputs_embeds=y, attention_mask=not_padding(LENGTHS, 11)),
+    )
+    assert_same_layer(ours, theirs)
+    (of_theirs,) = gradients(theirs.output, layer.relative_attention_bias.weight)
+    assert_close(gradients(ours(theirs.hidden), bias.weight), (of_theirs.T,))
+
+
+def test_the_cross_attention_of_t5_is_ours():
+    model = t5()
+    layer = model.decoder.block[0].layer[1].EncDecAttention
+    ours = ours_for_t5(layer, Recipe(score=Dot()))
+    x, y = drawn(2, 11, 13), drawn(2, 7, 13)
+    read = []
+    model.encoder.register_forward_hook(lambda module, given, answer: read.append(answer[0]))
+    theirs = overhear(
+        layer,
+        lambda: model(inputs_embeds=x, decoder_inputs_embeds=y, attention_mask=not_padding(LENGTHS, 11)),
+    )
+    assert_same_layer(ours, theirs, read[0], pattern=Padding(LENGTHS))
+
+
+@pytest.mark.parametrize("both_ways", [True, False], ids=["encoder", "decoder"])
+@pytest.mark.parametrize(
+    ("buckets", "furthest"), [(32, 128), (8, 7), (32, 512), (64, 1000), (10, 37), (320, 800), (36, 98), (72, 98)]
+)
+def test_the_buckets_of_t5_are_ours(buckets: int, furthest: int, *, both_ways: bool):
+    i, j = torch.tensor(5000), torch.arange(10_000)
+    expected = T5Attention._relative_position_bucket(
+        j - i, bidirectional=both_ways, num_buckets=buckets, max_distance=furthest
+    )
+    ours = LogBuckets(buckets, furthest, both_ways=both_ways).between(torch.tensor(0), i, j)
+    assert torch.equal(ours, expected)
+    assert len(ours.unique()) > buckets // 2
+
+
+# --- Llama ---
+
+
+def llama(heads: int, groups: int) -> tuple[nn.Module, MultiHeadAttention]:
+    config = transformers.LlamaConfig(
+        hidden_size=30,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        head_dim=14,
+        num_hidden_layers=1,
+        intermediate_size=7,
+        vocab_size=17,
+        rope_parameters={"rope_type": "default", "rope_theta": 101.0},
+        attn_implementation="eager",
+    )
+    model = awake(transformers.LlamaModel(config))
+    layer = model.layers[0].self_attn
+    recipe = Recipe(position=Rotary(theta=101.0, pairs="halves"), pattern=Causal())
+    ours = with_weights(
+        MultiHeadAttention(30, heads=heads, groups=groups, head=14, recipe=recipe, projection=unbiased),
+        query=layer.q_proj,
+        key=layer.k_proj,
+        value=layer.v_proj,
+        output=layer.o_proj,
+    )
+    return model, ours
+
+
+@pytest.mark.parametrize("groups", [6, 3, 1])
+def test_the_attention_of_llama_is_ours(groups: int):
+    model, ours = llama(6, groups)
+    x = drawn(2, 11, 30)
+    theirs = overhear(model.layers[0].self_attn, lambda: model(inputs_embeds=x))
+    assert_same_layer(ours, theirs, **FLOAT32)
+
+
+def test_reading_on_is_llamas_reading_on():
+    model, ours = llama(6, 2)
+    layer, past, cache = model.layers[0].self_attn, transformers.DynamicCache(config=model.config), None
+    for piece in drawn(2, 11, 30).split((5, 1, 3, 2), 1):
+        theirs = overhear(layer, lambda piece=piece: model(inputs_embeds=piece, past_key_values=past, use_cache=True))
+        output, cache = ours.extend(theirs.hidden) if cache is None else ours.extend(theirs.hidden, cache)
+        assert_close(output, theirs.output, **FLOAT32)
+    assert cache.seen == past.get_seq_length() == 11
+
+
+# --- Bloom ---
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17])
+def test_the_slopes_of_alibi_are_blooms(heads: int):
+    # Bloom adds slope · j: its keys are numbered from the left, which softmax cannot tell from a distance
+    added = build_alibi_tensor(torch.ones(1, 2), heads, torch.float64)
+    assert_close(Alibi(heads).slopes(), added[:, 0, 1])
+
+
+# --- BigBird ---
+
+BIGBIRD = {"heads": 3, "head": 5, "block": 13, "blocks": 11, "random": 2}
+
+
+@pytest.fixture
+def _numpy_as_it_was():
+    """BigBird draws its blocks from numpy's global generator."""
+    state = np.random.get_state()
+    yield
+    np.random.set_state(state)
+
+
+def blocks_drawn(layer: nn.Module) -> Tensor:
+    """The random blocks of every head and row, drawn once more by BigBird's own function from its own seed."""
+    tokens, block = BIGBIRD["blocks"] * BIGBIRD["block"], BIGBIRD["block"]
+    lengths, counts = layer._get_rand_attn_plan(tokens, block, BIGBIRD["random"])
+    np.random.seed(layer.seed)
+    drawn_by_head = layer._bigbird_block_rand_mask_with_head(
+        tokens, tokens, block, block, BIGBIRD["heads"], lengths, counts
+    )
+    return torch.from_numpy(np.stack(drawn_by_head)).long()
+
+
+def pattern_of_bigbird(picked: Tensor) -> Pattern:
+    """One head's: its neighbours, the first and the last block, and what rows 1, 2, ... picked."""
+    last = BIGBIRD["blocks"] - 1
+    every = torch.arange(BIGBIRD["blocks"])
+    ends = torch.full_like(every, last)
+    rows = torch.arange(1, last).repeat_interleave(picked.shape[1])
+    edges = torch.cat(
+        (torch.stack((every, ends)), torch.stack((ends, every)), torch.stack((rows, picked.flatten()))), 1
+    )
+    return Block(BIGBIRD["block"], Window(2) | Global(1) | Edges(edges))
+
+
+@pytest.mark.usefixtures("_numpy_as_it_was")
+@pytest.mark.parametrize("lengths", [None, torch.tensor([143, 83])], ids=["full", "padding"])
+@pytest.mark.parametrize("backend", ["reference", "block", "sdpa"])
+def test_the_blocks_of_bigbird_are_ours(lengths: Tensor | None, backend: str):
+    tokens, width = BIGBIRD["blocks"] * BIGBIRD["block"], BIGBIRD["heads"] * BIGBIRD["head"]
+    config = transformers.BigBirdConfig(
+        hidden_size=width,
+        num_attention_heads=BIGBIRD["heads"],
+        num_hidden_layers=1,
+        intermediate_size=7,
+        vocab_size=17,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        sep_token_id=3,
+        max_position_embeddings=tokens,
+        attention_type="block_sparse",
+        block_size=BIGBIRD["block"],
+        num_random_blocks=BIGBIRD["random"],
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        attn_implementation="eager",
+    )
+    # In eval mode BigBird draws nothing and counts its first block several times over; it is itself while training.
+    model = awake(transformers.BigBirdModel(config)).train()
+    layer = model.encoder.layer[0].attention.self
+    x, mask = drawn(2, tokens, width), None if lengths is None else not_padding(lengths, tokens)
+    theirs = overhear(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
+
+    picked = blocks_drawn(layer)
+    assert not torch.equal(picked[0], picked[1])  # each head has blocks of its own, so it is asked by itself
+    q, k, v = (
+        rearrange(part(theirs.hidden), "b t (h d) -> b h t d", h=BIGBIRD["heads"])
+        for part in (layer.query, layer.key, layer.value)
+    )
+    outputs, looked = [], []
+    for head, blocks in enumerate(picked):
+        pattern = pattern_of_bigbird(blocks)
+        recipe = Recipe(pattern=pattern if lengths is None else pattern & Padding(lengths))
+        alone = [part[:, head : head + 1] for part in (q, k, v)]
+        outputs.append(attend(*alone, recipe, backend=backend))
+        looked.append(steps(*alone, recipe))
+    # the queries that are padding are nobody's business: BigBird sets their output to 0
+    words = torch.ones(2, tokens) if mask is None else mask
+    output = rearrange(torch.cat(outputs, 1), "b h t d -> b t (h d)") * words[..., None]
+    assert_close(output, theirs.output)
+    assert_close(gradients(output, theirs.hidden), gradients(theirs.output, theirs.hidden))
+    asked = words.bool()[:, None, :, None]
+    assert_close(torch.cat([seen.weights for seen in looked], 1) * asked, theirs.weights * asked)
+    assert torch.equal(torch.cat([seen.visible for seen in looked], 1) & asked, (theirs.weights > 0) & asked)
