@@ -219,7 +219,7 @@ def test_alibi_dims_the_distance_by_half_and_quarter():
 
 def test_alibi_slopes_for_three_heads_follow_the_papers_rule():
     """Two heads: 2^-4, 2^-8; the third comes from the series for four heads: 2^-2."""
-    assert Alibi(heads=3).slopes().tolist() == [2**-4, 2**-8, 2**-2]
+    assert Alibi(heads=3).slope(torch.arange(3)).tolist() == [2**-4, 2**-8, 2**-2]
 
 
 def test_rotary_turns_a_pair_by_its_place():

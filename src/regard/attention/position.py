@@ -160,12 +160,15 @@ class Alibi(Bias):
 
     heads: int
 
-    def slopes(self) -> Tensor:
-        # the paper's rule: for a power of two a geometric series; otherwise fill up from the next power's odd terms
+    def slope(self, h: Tensor) -> Tensor:
+        # the paper's rule: for a power of two a geometric series; otherwise the rest comes from every other term of
+        # the series for the next power
         power = 2 ** (self.heads.bit_length() - 1)
-        series = [2 ** (-8 * (n + 1) / power) for n in range(power)]
-        between = [2 ** (-8 * (n + 1) / (2 * power)) for n in range(0, 2 * power, 2)]
-        return torch.tensor((series + between)[: self.heads], dtype=torch.float64)
+        h = h.double()
+        return torch.exp2(-torch.where(h < power, h + 1, h - power + 0.5) * 8 / power)
+
+    def slopes(self) -> Tensor:
+        return self.slope(torch.arange(self.heads))
 
     def bias(self, b, h, i, j):
-        return -self.slopes().to(i.device)[h] * (i - j).abs()
+        return -self.slope(h) * (i - j).abs()

@@ -66,6 +66,7 @@ class Random(Pattern):
 
     def pick(self, token: Tensor, stratum: int) -> tuple[Tensor, Tensor]:
         """The earlier token picked in this stratum, and whether the stratum holds any."""
+        token = token.long()  # a compiled kernel may count in 32 bits, where the noise would overflow
         start, stop = token * stratum // self.picks, token * (stratum + 1) // self.picks
         noise = token * 0x9E3779B + stratum * 0x85EBCA7 + self.seed * 0xC2B2AE3
         for _ in range(3):  # multiply and fold, within 31 bits so that int64 never overflows

@@ -1,0 +1,133 @@
+"""Time and peak memory against length, forwards and backwards on the CPU: who grows as n², who as n."""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from machine import RESULTS, alone, forget_peak, peak_mib, write
+
+HEADS, HEAD, RANK = 2, 64, 256
+PATTERNS = {
+    "full": "Full()",
+    "window": "Window(512)",
+    "bigbird": "Block(64, Window(2) | Global(1) | Random(3, seed=0))",
+}
+KINDS = [*PATTERNS, "linformer", "linear", "causal linear"]
+FIT_FROM = 4096
+
+
+def job(kind: str, n: int):
+    """A function that attends forwards and backwards once, and who runs it."""
+    import torch
+
+    from regard.attention import Linformer, Recipe, attend, explain, named, read
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, HEADS, n, HEAD, requires_grad=True) for _ in range(3))
+    recipe = Recipe(pattern=read(PATTERNS[kind])) if kind in PATTERNS else Recipe()
+    recipe = named(kind) if "linear" in kind else recipe
+    mix = Linformer(longest=n, rank=RANK) if kind == "linformer" else None
+
+    def run() -> None:
+        keys, values = (k, v) if mix is None else mix(k, v)
+        attend(q, keys, values, recipe).sum().backward()
+        for x in (q, k, v):
+            x.grad = None
+
+    return run, explain(recipe, q, None if mix is None else mix(k, v)[0]).backend
+
+
+def timed(run) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def measure(kind: str, n: int) -> dict:
+    """Median time and peak memory beyond what was there before, in this process."""
+    import regard.attention  # loaded before the memory is looked at  # noqa: F401
+
+    forget_peak()
+    before = peak_mib()
+    run, backend = job(kind, n)
+    first = timed(run)
+    repeats = 0 if first > 20 else 3 if first > 1 else 7
+    times = [timed(run) for _ in range(repeats)] or [first]
+    return {
+        "kind": kind,
+        "tokens": n,
+        "backend": backend,
+        "seconds": statistics.median(times),
+        "mib": peak_mib() - before,
+    }
+
+
+def side_by_side(n: int) -> dict:
+    """Window(512) and full attention taking turns in one process."""
+    runs = {kind: job(kind, n)[0] for kind in ("window", "full")}
+    for run in runs.values():
+        run()
+    times = {kind: [] for kind in runs}
+    for _ in range(3):
+        for kind, run in runs.items():
+            times[kind].append(timed(run))
+    medians = {kind: statistics.median(values) for kind, values in times.items()}
+    return {"tokens": n, **medians, "ratio": medians["full"] / medians["window"]}
+
+
+def exponent(rows: list[dict], kind: str, what: str) -> float:
+    """The slope of log(what) against log(tokens), from FIT_FROM tokens up."""
+    points = [(row["tokens"], row[what]) for row in rows if row["kind"] == kind and row["tokens"] >= FIT_FROM]
+    return float(np.polyfit(*np.log(np.array(points)).T, 1)[0]) if len(points) > 1 else float("nan")
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    for axes, (what, label) in zip(figure.subplots(1, 2), (("seconds", "seconds"), ("mib", "peak MiB")), strict=True):
+        for kind in KINDS:
+            points = [(row["tokens"], row[what]) for row in rows if row["kind"] == kind]
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=kind)
+        axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label, title=f"{label}, forwards and backwards")
+        axes.set_xticks(sorted({row["tokens"] for row in rows}), labels=[f"{row // 1024}k" for row in lengths(rows)])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def lengths(rows: list[dict]) -> list[int]:
+    return sorted({row["tokens"] for row in rows})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, epilog="example: python benchmarks/growth.py --longest 16384")
+    parser.add_argument("--longest", type=int, default=65536, help="the longest text, in tokens (default: %(default)s)")
+    longest = parser.parse_args().longest
+    tokens = [2**power for power in range(10, longest.bit_length())]
+    jobs = [(kind, n) for n in tokens for kind in KINDS]
+    rows = [alone(measure, kind, n) for kind, n in track(jobs, description="growing")]
+    together = alone(side_by_side, min(16384, longest))
+    exponents = {kind: {what: exponent(rows, kind, what) for what in ("seconds", "mib")} for kind in KINDS}
+    table = Table("", *(f"{n // 1024}k" for n in tokens), "time ~ n^", "memory ~ n^", "backend")
+    for kind in KINDS:
+        mine = [row for row in rows if row["kind"] == kind]
+        cells = [f"{row['seconds']:.3f} s\n{row['mib']:.0f} MiB" for row in mine]
+        slopes = (f"{exponents[kind][what]:.2f}" for what in ("seconds", "mib"))
+        table.add_row(kind, *cells, *slopes, mine[-1]["backend"])
+    Console(width=150).print(table)
+    print("Window(512) is {ratio:.1f} times faster than full attention at {tokens:,} tokens".format(**together))
+    plot(rows, RESULTS / "growth.png")
+    sizes = {"heads": HEADS, "head": HEAD, "linformer rank": RANK, "fitted from": FIT_FROM}
+    command = "python benchmarks/growth.py"
+    print(write("growth", command, rows, sizes=sizes, exponents=exponents, window_against_full=together))
+
+
+if __name__ == "__main__":
+    main()
