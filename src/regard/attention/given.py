@@ -16,6 +16,14 @@ class Given(Pattern):
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return tuple(value for value in values if isinstance(value, Tensor))
 
+    @property
+    def asks_head(self):
+        return False
+
+    def __repr__(self) -> str:
+        """By shape: to print the data would make a GPU wait for every sentence about the pattern."""
+        return f"{type(self).__name__}({', '.join('×'.join(map(str, x.shape)) for x in self.held())})"
+
     def to(self, device):
         moved = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in moved.items()}
@@ -39,7 +47,7 @@ def same(x: Tensor, y: Tensor) -> bool:
     return x is y or (x.device == y.device and torch.equal(x, y))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Padding(Given):
     """Sentence b has lengths[b] keys; what follows them is padding, which nobody sees."""
 
@@ -61,7 +69,7 @@ class Padding(Given):
         return len(self.lengths)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Documents(Given):
     """Several texts in one row: ids[b, t] names the text of token t; only tokens of one text see each other.
 
@@ -100,7 +108,7 @@ class Documents(Given):
         return len(self.ids)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Edges(Given):
     """Attention over a graph: query i sees key j if (i, j) is an edge. Edges are the columns of a 2 x e matrix."""
 

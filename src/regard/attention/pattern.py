@@ -91,6 +91,10 @@ class Both(Pattern):
     def batches(self):
         return max(self.left.batches, self.right.batches)
 
+    @property
+    def asks_head(self):
+        return self.left.asks_head or self.right.asks_head
+
     def to(self, device):
         return type(self)(self.left.to(device), self.right.to(device))  # type: ignore[call-arg]
 
@@ -151,6 +155,10 @@ class Not(Pattern):
     @property
     def batches(self):
         return self.inner.batches
+
+    @property
+    def asks_head(self):
+        return self.inner.asks_head
 
     def to(self, device):
         return Not(self.inner.to(device))

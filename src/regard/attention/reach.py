@@ -120,5 +120,9 @@ class Block(Pattern):
     def batches(self):
         return self.among.batches
 
+    @property
+    def asks_head(self):
+        return self.among.asks_head
+
     def to(self, device):
         return Block(self.size, self.among.to(device))

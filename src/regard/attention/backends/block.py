@@ -36,7 +36,7 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     return [
         *([] if places.start is not None else ["its block map needs consecutive positions: give q_at as a number"]),
-        *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.to("cpu").asks_head else []),
+        *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.asks_head else []),
     ]
 
 

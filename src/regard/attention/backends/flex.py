@@ -24,7 +24,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
         *([] if places.start is not None else ["its block map needs consecutive positions"]),
         *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),
-        *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.to("cpu").asks_head else []),
+        *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.asks_head else []),
         *(["it has no backward pass on the CPU"] if q.device.type == "cpu" and torch.is_grad_enabled() else []),
     ]
 
