@@ -43,7 +43,7 @@ def test_every_file_opens_with_a_sentence():
 def test_the_heart_can_be_read_in_one_sitting():
     way = ["score", "position", "pattern", "normaliser", "recipe", "backends/reference"]
     lines = sum(len((SOURCE / "attention" / f"{name}.py").read_text().splitlines()) for name in way)
-    assert lines < 800
+    assert lines < 850
 
 
 def imports(tree: ast.Module) -> list[str]:

@@ -6,26 +6,35 @@ import torch
 from regard import MultiHeadAttention, Recipe, attend, explain
 from regard.attention import (
     Additive,
+    Alibi,
     Bilinear,
+    Block,
     Causal,
     Clipped,
     Documents,
     Dropped,
     Edges,
     Feature,
+    Hard,
     Learned,
+    Linformer,
     Packed,
     Padding,
+    RelativeBias,
     RelativeVectors,
+    Rotary,
+    Sinusoidal,
     Strided,
     TopK,
     Tree,
+    TreePath,
     Window,
     named,
     read,
 )
 
 X = torch.zeros(2, 4, 5, 8)
+SHORT_TREES = Recipe(position=RelativeBias(TreePath(2), heads=4)).given(tree=Tree.of_heads(torch.tensor([[0, 1]] * 2)))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +101,13 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: MultiHeadAttention(12, heads=4, dropout=1.5), "not 1.5"),
         (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(5, 8)), "x must be"),
         (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(1, 5, 8), torch.zeros(5, 8)), "memory must be"),
-        (lambda: Window(0), "sees only itself"),
+        (lambda: Window(0), "size must be a whole number, at least 1"),
+        (lambda: Window(2.5), "whole number"),
         (lambda: Strided(0), "stride must be"),
+        (lambda: Block(4, 3), "`among` must be a pattern"),
+        (lambda: Rotary(pairs="thirds"), "'adjacent' or 'halves'"),
+        (lambda: Sinusoidal(theta=0), "theta must be positive"),
+        (lambda: Recipe.from_toml("pattern = 3"), "described by text"),
         (lambda: TopK(0), "sees nothing"),
         (lambda: Dropped(1.0), "rate"),
         (lambda: Feature("cosh"), "no feature map is called 'cosh'; there are elu"),
@@ -113,7 +127,20 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: Learned(3, 4).table(torch.arange(4), 4), "knows places 0 to 2"),
         (lambda: attend(X, X, X, Recipe(score=Bilinear(7))), r"widths \(7, 7\), not 8 and 8"),
         (lambda: attend(X, X, X, Recipe(score=Additive(7, hidden=2))), "not 8 and 8"),
-        (lambda: Documents(torch.zeros(1, 3).long()).blocks(5), "names 3 tokens"),
+        (lambda: Documents(torch.zeros(1, 3).long()).blocks(5), "names 3 queries and 3 keys, not 5 and 5"),
+        (lambda: attend(X, X, X, Recipe(pattern=Documents(torch.zeros(1, 3).long()))), "names 3 queries"),
+        (lambda: attend(X, X, X, Recipe(position=Alibi(2))), "slopes for 2 heads, not 4"),
+        (lambda: Alibi(0), "there must be a head"),
+        (lambda: attend(X, X, X, Recipe(position=RelativeBias(Clipped(2), heads=3))), "for 3 heads, not 4"),
+        (lambda: attend(X, X, X, Recipe(position=RelativeVectors(Clipped(2), head=3))), "width 3, not 8"),
+        (lambda: attend(X, X, X, SHORT_TREES), "trees of 2 words"),
+        (
+            lambda: MultiHeadAttention(8, heads=2, recipe=Recipe(position=Rotary()), compress=Linformer(9, 2)),
+            "no place",
+        ),
+        (lambda: MultiHeadAttention(8, heads=2, recipe=Recipe(normaliser=Hard()), dropout=0.1), "the one key"),
+        (lambda: MultiHeadAttention(8, heads=2).extend(torch.zeros(1, 3, 8)), "looks ahead"),
+        (lambda: MultiHeadAttention(8, heads=2, recipe=named("linear")).extend(torch.zeros(1, 3, 8)), "looks ahead"),
     ],
 )
 def test_parts_that_make_no_sense(make, says):
@@ -131,6 +158,9 @@ def test_parts_that_make_no_sense(make, says):
         ("Window(3).sees", "cannot read"),
         ("Window(3) + Causal()", "cannot read"),
         ("open('x')", "cannot read"),
+        ("Causal() & 3", "unsupported operand"),
+        ("Causal() & Softmax()", "unsupported operand"),
+        ("Sinusoidal() + 3", "unsupported operand"),
     ],
 )
 def test_text_that_describes_no_part(text, says):

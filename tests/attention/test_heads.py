@@ -21,6 +21,7 @@ from regard.attention import (
     Rotary,
     Sampled,
     Sizes,
+    TopK,
     Tree,
     TreePath,
     Window,
@@ -119,9 +120,9 @@ def test_a_tree_reaches_the_layer():
     x = torch.randn(1, 6, 8, dtype=torch.double)
     cat, chain = Tree.of_heads(torch.tensor([[3, 3, 4, 0, 6, 4]])), Tree.of_heads(torch.tensor([[0, 1, 2, 3, 4, 5]]))
     assert not torch.allclose(layer(x, tree=cat), layer(x, tree=chain))
-    # a chain is a row: its paths are distances, seen from the other side
+    # a chain is a row: its paths are distances
     row = MultiHeadAttention(8, heads=2, recipe=Recipe(position=RelativeVectors(Clipped(2), head=4))).double()
-    row.load_state_dict({name: w.flip(0) if "position" in name else w for name, w in layer.state_dict().items()})
+    row.load_state_dict(layer.state_dict())
     assert_close(layer(x, tree=chain), row(x))
     with pytest.raises(ValueError, match="needs the sentences' trees"):
         layer(x)
@@ -215,6 +216,15 @@ def test_reinforce_has_the_right_mean_with_any_baseline(baseline):
     )
     estimate = -torch.autograd.grad(loss, scores)[0]
     assert_close(estimate, exact, rtol=0, atol=0.03)
+
+
+def test_a_draw_among_the_best_knows_its_probability():
+    scores = torch.log(torch.tensor([1.0, 3.0, 4.0])).expand(1, 1, 40, 3)
+    visible = torch.ones_like(scores, dtype=torch.bool)
+    normaliser = TopK(2, Sampled())
+    weights = normaliser.weigh(scores, visible)
+    logs = normaliser.log_probability(scores, visible, weights)
+    assert_close(logs.exp()[0, 0], (weights * torch.tensor([0, 3 / 7, 4 / 7])).sum(-1)[0, 0])
 
 
 def test_the_layer_gives_log_probabilities_to_train_with():

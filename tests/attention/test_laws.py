@@ -1,6 +1,6 @@
 """Laws that hold for every part, checked on generated inputs."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from regard.attention import (
     Full,
     Hard,
     Padding,
+    Pattern,
     Prefix,
     Proportional,
     Recipe,
@@ -277,3 +278,19 @@ def test_patterns_are_values(combine):
     assert combine(Causal(), Prefix(2)) == combine(Causal(), Prefix(2))
     assert len({combine(Causal(), Prefix(2)), combine(Causal(), Prefix(2)), combine(Causal(), Prefix(3))}) == 2
     assert Not(Causal()) != Causal()
+
+
+@dataclass
+class Careless(Pattern):
+    """Neither frozen nor spread over the indices."""
+
+    def sees(self, b, h, i, j):
+        return torch.tensor(1 == 1)
+
+
+def test_a_careless_pattern_works_or_is_refused():
+    q, k, v = qkv(9)
+    for backend in ("sdpa", "reference", None):
+        assert_close(attend(q, k, v, Recipe(pattern=Careless()), backend=backend), attend(q, k, v))
+    with pytest.raises(ValueError, match="make it a frozen dataclass"):
+        attend(q, k, v, Recipe(pattern=Careless()), backend="block")

@@ -13,11 +13,11 @@ from regard.attention.normaliser import Dropped, Normaliser, Proportional, ReLU,
 from regard.attention.notation import read
 from regard.attention.packing import Packed
 from regard.attention.pattern import Before, Causal, Full, Pattern, Strided, Window
-from regard.attention.position import Alibi, Learned, NoPosition, Position, Rotary, Sinusoidal
+from regard.attention.position import Alibi, Beside, Bias, Inside, Learned, NoPosition, Position, Rotary, Sinusoidal
 from regard.attention.reach import Block, Global, Prefix, Random
 from regard.attention.recipe import Recipe
-from regard.attention.relative import Clipped, LogBuckets, RelativeBias, RelativeVectors
-from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
+from regard.attention.relative import Clipped, LogBuckets, Relation, RelativeBias, RelativeVectors
+from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
 from regard.attention.syntax import TreeDepth, TreePath
 from regard.attention.tree import Tree
 from regard.attention.worked import WORKED, Worked

@@ -69,9 +69,17 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(recipe: Recipe, q: Tensor, k: Tensor | None = None, *, q_at: int | Tensor | None = None) -> Explanation:
+def explain(
+    recipe: Recipe,
+    q: Tensor,
+    k: Tensor | None = None,
+    *,
+    q_at: int | Tensor | None = None,
+    k_at: int | Tensor | None = None,
+) -> Explanation:
     """Which backend runs this recipe for such queries (and keys, if they differ), and why the others do not."""
-    q, k, places = prepare(q, q if k is None else k, q if k is None else k, recipe, q_at, None)
+    k = q if k is None else k
+    q, k, places = prepare(q, k, k, recipe, q_at, k_at)
     return Explanation(*choose(recipe, q, k, places))
 
 
@@ -118,6 +126,20 @@ def check(
         raise ValueError(why)
     if recipe.pattern.batches not in (1, q.shape[0]):
         raise ValueError(f"the pattern holds data for {recipe.pattern.batches} sentences, q for {q.shape[0]}")
+    # places given as a tensor may be anywhere, and a GPU would have to wait to tell
+    ends = (
+        (0, 0)
+        if isinstance(q_at, Tensor) or isinstance(k_at, Tensor)
+        else (
+            (q_at or 0) + q.shape[2],
+            (k_at or 0) + k.shape[2],
+        )
+    )
+    for scheme in recipe.on_score:
+        if why := scheme.misfit(q.shape[1], q.shape[-1], max(ends)):
+            raise ValueError(why)
+    if why := recipe.pattern.misfit(*ends):
+        raise ValueError(why)
     for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
         if isinstance(at, Tensor) and (
             at.is_floating_point() or tuple(at.shape) not in ((x.shape[2],), (x.shape[0], x.shape[2]))

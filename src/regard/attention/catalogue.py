@@ -74,5 +74,5 @@ def named(name: str, position: str = "none", sizes: Sizes = Sizes()) -> Recipe:
     """A recipe by its name, e.g. named("bigbird", "rotary")."""
     for wanted, known in ((name, RECIPES), (position, POSITIONS)):
         if wanted not in known:
-            raise ValueError(f"nothing is called {wanted!r}; there are {', '.join(known)}")
+            raise ValueError(f"nothing is called {wanted!r}; there are {', '.join(map(repr, known))}")
     return RECIPES[name](sizes, POSITIONS[position](sizes))

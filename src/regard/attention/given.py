@@ -89,6 +89,12 @@ class Documents(Given):
         """One row that holds texts of these lengths, one after the other."""
         return Documents(torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
 
+    def misfit(self, n_q, n_k):
+        known = self.ids.shape[1], (self.ids if self.keys is None else self.keys).shape[1]
+        if n_q <= known[0] and n_k <= known[1]:
+            return None
+        return f"{self} names {known[0]} queries and {known[1]} keys, not {n_q} and {n_k}"
+
     def sees(self, b, h, i, j):
         keys = self.ids if self.keys is None else self.keys
         return self.ids[own(b, self.ids), i] == keys[own(b, keys), j]
@@ -140,8 +146,6 @@ class Edges(Given):
 def extremes(ids: Tensor, span: Span) -> tuple[Tensor, Tensor]:
     """The smallest and largest id in each block of the span."""
     here = ids[:, span.start : span.stop]
-    if here.shape[1] < span.stop - span.start:
-        raise ValueError(f"Documents names {ids.shape[1]} tokens, but token {span.stop - 1} was asked for")
     filled = torch.cat((here, here[:, -1:].expand(-1, len(span) * span.size - here.shape[1])), 1)
     return filled.view(len(ids), len(span), span.size).aminmax(dim=2)
 

@@ -17,8 +17,8 @@ class Sampled(Normaliser):
     def weigh(self, scores, visible):
         return choose(scores + gumbel(scores), visible)
 
-    def log_probability(self, scores: Scores, visible: Visible, weights: Scores) -> Float[Tensor, "b h i"]:
-        """log p of the keys that `weights` chose; 0 for a row that had no choice."""
+    def log_probability(self, scores, visible, weights):
+        # a row that saw nothing drew nothing, and log p = 0
         log_weights = scores.masked_fill(~visible, -torch.inf).log_softmax(-1)
         return torch.where(weights > 0, log_weights, 0.0).sum(-1)
 

@@ -11,6 +11,7 @@ from regard.attention.attending import attend, steps
 from regard.attention.backends import linear
 from regard.attention.backends.reference import Steps
 from regard.attention.given import Padding
+from regard.attention.hard import Hard
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import Dropped
 from regard.attention.pattern import Full, Pattern
@@ -25,6 +26,15 @@ class Cache:
 
     past: tuple[Tensor, Tensor] | linear.State | None = None
     seen: int = 0
+
+
+def looks_ahead(pattern: Pattern, within: int = 64) -> bool:
+    """Does some token see a later one? Asked of the first few places."""
+    at = torch.arange(within)
+    if pattern.misfit(within, within) or pattern.batches > 1:  # a batch's own data hides more, never less
+        return False
+    cells = Places(at, at, 0).cells(1, 1)
+    return bool(cells.visible(pattern.to("cpu")).triu(1).any())
 
 
 def absent(width_in: int, width_out: int) -> nn.Module:
@@ -69,6 +79,12 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"{heads} heads do not divide a model of width {model}; say how wide a head is: head=...")
         if compress is not None and recipe.pattern != Full():
             raise ValueError(f"{compress} mixes all keys, so {recipe.pattern} cannot be told any more; use Full()")
+        if compress is not None and (recipe.inside or recipe.on_score):
+            raise ValueError(
+                f"{compress} mixes all keys, so they have no place any more; {recipe.position} cannot be used"
+            )
+        if dropout and isinstance(recipe.normaliser, Hard):
+            raise ValueError(f"dropout would drop the one key that {recipe.normaliser} chooses; use dropout=0")
         head = model // heads if head is None else head
         self.heads, self.groups, self.recipe, self.learned = heads, groups, recipe, recipe.learned()
         self.dropout = Dropped(dropout).rate
@@ -92,12 +108,15 @@ class MultiHeadAttention(nn.Module):
         seen = steps(q, k, v, self.recipe_for(pattern, tree))
         return self.joined(seen.output), seen
 
-    def extend(self, x: Tensor, cache: Cache = Cache(), *, pattern: Pattern | None = None) -> tuple[Tensor, Cache]:
+    def extend(self, x: Tensor, cache: Cache | None = None, *, pattern: Pattern | None = None) -> tuple[Tensor, Cache]:
         """Read on: new tokens after those the cache remembers. The cache is a value; the old one stays as it was."""
+        cache = Cache() if cache is None else cache
         if self.compress is not None:
             raise ValueError(f"{self.compress} mixes the whole text at once and cannot read on; call the layer instead")
         q, k, v = self.projected(x, None, None)
         recipe, seen = self.recipe_for(pattern, None), cache.seen + x.shape[1]
+        if cache.seen == 0 and looks_ahead(recipe.pattern):
+            raise ValueError(f"{recipe.pattern} looks ahead, so reading on would change what was read; call the layer")
         if not linear.objections(recipe, q, k, Places.of(q, k, None, None)) and not isinstance(cache.past, tuple):
             for scheme in recipe.inside:
                 at = torch.arange(cache.seen, seen, device=x.device)
@@ -175,10 +194,10 @@ class MultiHeadAttention(nn.Module):
         """Back again: only a layer that torch's own can express."""
         if self.recipe != Recipe() or self.compress is not None or self.groups != self.heads:
             raise ValueError(f"torch's layer knows plain scaled dot-product attention alone, not {self.recipe}")
-        query, key, value, output = self.query, self.key, self.value, self.output
-        linear_all = isinstance(query, nn.Linear) and isinstance(key, nn.Linear) and isinstance(value, nn.Linear)
-        if not (linear_all and isinstance(output, nn.Linear)):
+        parts = [part for part in (self.query, self.key, self.value, self.output) if isinstance(part, nn.Linear)]
+        if len(parts) < 4:
             raise ValueError("torch's layer always projects, and linearly")
+        query, key, value, output = parts
         if query.out_features != output.out_features:
             raise ValueError(f"torch's heads divide the model: {query.out_features} for {output.out_features}")
         theirs = nn.MultiheadAttention(

@@ -18,6 +18,10 @@ class Normaliser(ABC):
     @abstractmethod
     def weigh(self, scores: Scores, visible: Visible) -> Scores: ...
 
+    def log_probability(self, scores: Scores, visible: Visible, weights: Scores) -> Float[Tensor, "b h i"] | None:
+        """log p of the keys that `weights` chose, if the normaliser draws keys at all."""
+        return None
+
     def while_training(self) -> "Normaliser":
         """What takes this normaliser's place while a model trains."""
         return self
@@ -84,9 +88,14 @@ class TopK(Normaliser):
             raise ValueError(f"TopK({self.k}) sees nothing; k must be at least 1")
 
     def weigh(self, scores, visible):
+        return self.then.weigh(scores, self.best(scores, visible))
+
+    def log_probability(self, scores, visible, weights):
+        return self.then.log_probability(scores, self.best(scores, visible), weights)
+
+    def best(self, scores: Scores, visible: Visible) -> Visible:
         hidden = scores.masked_fill(~visible, -torch.inf)
-        least = hidden.topk(min(self.k, scores.shape[-1]), -1).values[..., -1:]
-        return self.then.weigh(scores, visible & (hidden >= least))
+        return visible & (hidden >= hidden.topk(min(self.k, scores.shape[-1]), -1).values[..., -1:])
 
 
 @dataclass(frozen=True)

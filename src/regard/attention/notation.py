@@ -48,6 +48,8 @@ def leaves(part: Part) -> tuple[Part, ...]:
 
 def read(text: str) -> Any:
     """The part that a text describes, e.g. "Window(256) | Global(1)"."""
+    if not isinstance(text, str):
+        raise ValueError(f"a part is described by text such as 'Window(256)', not by {text!r}")
     try:
         return build(ast.parse(text.strip(), mode="eval").body, text)
     except SyntaxError as error:

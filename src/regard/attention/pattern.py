@@ -16,9 +16,10 @@ from torch import Tensor
 from regard.attention.blocks import BlockMap, Bounds, Span, count_by_difference, survey
 
 
-def require(part: object, condition: bool, remedy: str) -> None:  # noqa: FBT001
-    if not condition:
-        raise ValueError(f"{part}: {remedy}")
+def require(part: object, number: int, least: int, what: str) -> None:
+    """A pattern is made of whole numbers that make sense."""
+    if not isinstance(number, int) or number < least:
+        raise ValueError(f"{part}: {what} must be a whole number, at least {least}")
 
 
 class Pattern(ABC):
@@ -45,6 +46,10 @@ class Pattern(ABC):
         """For how many sentences the pattern holds data; 1 when it is the same for all."""
         return 1
 
+    def misfit(self, n_q: int, n_k: int) -> str | None:
+        """Why the pattern cannot be asked about so many places; None if it can."""
+        return None
+
     def to(self, device: torch.device | str) -> "Pattern":
         """The same pattern, with whatever data it holds on this device."""
         return self
@@ -59,16 +64,18 @@ class Pattern(ABC):
         """The empty, mixed and full blocks for queries at start, start + 1, ... and keys at 0, 1, ..."""
         if min(n_q, n_q if n_k is None else n_k, block) < 1 or start < 0:
             raise ValueError(f"blocks({n_q}, {n_k}, {block}, start={start}): lengths and block must be at least 1")
+        if why := self.misfit(start + n_q, n_q if n_k is None else n_k):
+            raise ValueError(why)
         here = self.to("cpu")
         if here.asks_head:
             raise ValueError(f"{self} differs from head to head; a block map holds for all of them")
         return survey(here, Span(start, start + n_q, block), Span(0, n_q if n_k is None else n_k, block))
 
     def __and__(self, other: "Pattern") -> "Pattern":
-        return And(self, other)
+        return And(self, other) if isinstance(other, Pattern) else NotImplemented
 
     def __or__(self, other: "Pattern") -> "Pattern":
-        return Or(self, other)
+        return Or(self, other) if isinstance(other, Pattern) else NotImplemented
 
     def __invert__(self) -> "Pattern":
         return Not(self)
@@ -90,6 +97,9 @@ class Both(Pattern):
     @property
     def batches(self):
         return max(self.left.batches, self.right.batches)
+
+    def misfit(self, n_q, n_k):
+        return self.left.misfit(n_q, n_k) or self.right.misfit(n_q, n_k)
 
     @property
     def asks_head(self):
@@ -156,6 +166,9 @@ class Not(Pattern):
     def batches(self):
         return self.inner.batches
 
+    def misfit(self, n_q, n_k):
+        return self.inner.misfit(n_q, n_k)
+
     @property
     def asks_head(self):
         return self.inner.asks_head
@@ -209,7 +222,7 @@ class Window(ByDifference):
     size: int
 
     def __post_init__(self):
-        require(self, self.size >= 1, "size must be at least 1; Window(1) sees only itself")
+        require(self, self.size, 1, "size")
 
     def sees(self, b, h, i, j):
         return (i - j).abs() < self.size
@@ -222,7 +235,7 @@ class Strided(ByDifference):
     stride: int
 
     def __post_init__(self):
-        require(self, self.stride >= 1, "stride must be at least 1")
+        require(self, self.stride, 1, "stride")
 
     def sees(self, b, h, i, j):
         return (i - j) % self.stride == 0

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.attention.pattern import Pattern
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -17,6 +19,11 @@ class Cells:
 
     def all(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.b, self.h, self.i, self.j
+
+    def visible(self, pattern: Pattern) -> Tensor:
+        """Who may look at whom; the axes of sentences and heads stay 1 where they make no difference."""
+        seen = pattern.sees(*self.all())
+        return seen.expand(torch.broadcast_shapes(seen.shape, (1, 1, self.i.shape[2], self.j.shape[3])))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,14 @@ class Position(ABC):  # noqa: B024 (its verbs belong to the three places below)
     """Abstract: each scheme is one of Beside, Inside and OnScore; `+` uses two of them together."""
 
     def __add__(self, other: "Position") -> "Position":
-        return Together((*self.parts(), *other.parts()))
+        return Together((*self.parts(), *other.parts())) if isinstance(other, Position) else NotImplemented
 
     def parts(self) -> tuple["Position", ...]:
         return (self,)
+
+    def misfit(self, heads: int, head: int, places: int) -> str | None:
+        """Why the scheme does not fit so many heads of such a width, or so many places; None if it does."""
+        return None
 
     def given(self, tree: Tree) -> "Position":
         """The same scheme, told the trees of this batch; most do not ask."""
@@ -72,6 +76,10 @@ class Sinusoidal(Beside):
 
     theta: float = 10_000.0
 
+    def __post_init__(self):
+        if not self.theta > 0:
+            raise ValueError(f"{self}: theta must be positive; the slowest wave is about theta places long")
+
     def table(self, at, model):
         pair = torch.arange(0, model, 2, device=at.device, dtype=torch.float64)
         angle = at[..., None].double() * self.theta ** (-pair / model)
@@ -116,6 +124,10 @@ class Rotary(Inside):
     theta: float = 10_000.0
     pairs: Literal["adjacent", "halves"] = "adjacent"
 
+    def __post_init__(self):
+        if self.pairs not in ("adjacent", "halves") or not self.theta > 0:
+            raise ValueError(f"{self}: theta must be positive, and pairs 'adjacent' or 'halves'")
+
     def turn(self, x, at):
         if x.shape[-1] % 2:
             raise ValueError(f"Rotary turns pairs of features; a head of width {x.shape[-1]} is odd")
@@ -159,6 +171,13 @@ class Alibi(Bias):
     """-m |i - j|: far keys are dimmed, each head by a slope m of its own (Press et al. 2022)."""
 
     heads: int
+
+    def __post_init__(self):
+        if not isinstance(self.heads, int) or self.heads < 1:
+            raise ValueError(f"{self}: there must be a head to have a slope")
+
+    def misfit(self, heads, head, places):
+        return None if heads == self.heads else f"{self} has slopes for {self.heads} heads, not {heads}"
 
     def slope(self, h: Tensor) -> Tensor:
         # the paper's rule: for a power of two a geometric series; otherwise the rest comes from every other term of

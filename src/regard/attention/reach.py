@@ -16,7 +16,7 @@ class Prefix(Pattern):
     length: int
 
     def __post_init__(self):
-        require(self, self.length >= 0, "length cannot be negative")
+        require(self, self.length, 0, "length")
 
     def sees(self, b, h, i, j):
         return (j < self.length) & (i == i)
@@ -32,7 +32,7 @@ class Global(Pattern):
     tokens: int
 
     def __post_init__(self):
-        require(self, self.tokens >= 0, "tokens cannot be negative")
+        require(self, self.tokens, 0, "tokens")
 
     def sees(self, b, h, i, j):
         return (i < self.tokens) | (j < self.tokens)
@@ -54,7 +54,8 @@ class Random(Pattern):
     seed: int = 0
 
     def __post_init__(self):
-        require(self, self.picks >= 1, "picks must be at least 1")
+        require(self, self.picks, 1, "picks")
+        require(self, self.seed, 0, "seed")
 
     def sees(self, b, h, i, j):
         later, earlier = torch.maximum(i, j), torch.minimum(i, j)
@@ -92,7 +93,9 @@ class Block(Pattern):
     among: Pattern = Window(1)
 
     def __post_init__(self):
-        require(self, self.size >= 1, "size must be at least 1")
+        require(self, self.size, 1, "size")
+        if not isinstance(self.among, Pattern):
+            raise ValueError(f"Block({self.size}, {self.among!r}): `among` must be a pattern, e.g. Window(2)")
 
     def sees(self, b, h, i, j):
         return self.among.sees(b, h, i // self.size, j // self.size)
@@ -119,6 +122,9 @@ class Block(Pattern):
     @property
     def batches(self):
         return self.among.batches
+
+    def misfit(self, n_q, n_k):
+        return self.among.misfit(-(-n_q // self.size), -(-n_k // self.size))
 
     @property
     def asks_head(self):

@@ -1,14 +1,16 @@
 """attention = score × position × pattern × normaliser. A recipe is a value: print it, compare it, take it apart."""
 
 import tomllib
-from dataclasses import dataclass, fields, replace
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from torch import Tensor, nn
 
 from regard.attention.normaliser import Normaliser, Softmax
 from regard.attention.notation import read, write
 from regard.attention.pattern import Full, Pattern
-from regard.attention.position import Beside, Inside, NoPosition, OnScore, Position
+from regard.attention.position import Beside, Inside, NoPosition, OnScore, Position, Together
 from regard.attention.relative import RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot, Score
 from regard.attention.tree import Tree
@@ -77,5 +79,14 @@ class Recipe:
         return Recipe(**{name: read(part) for name, part in lines.items()})
 
     def fresh(self) -> "Recipe":
-        """The same recipe with new weights, so that layers built from one recipe do not share them."""
-        return Recipe.from_toml(self.to_toml())
+        """The same recipe with weights of its own, so that layers built from one recipe do not share them."""
+        parts = tuple(renewed(part) for part in self.position.parts())
+        position = self.position if not parts else parts[0] if len(parts) == 1 else Together(parts)
+        return replace(self, score=renewed(self.score), position=position)
+
+
+def renewed(part: Any) -> Any:
+    """A learned part of ours is made again, with new weights; a user's own is copied."""
+    if not isinstance(part, nn.Module):
+        return part
+    return replace(part) if is_dataclass(part) else deepcopy(part)

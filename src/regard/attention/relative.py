@@ -26,6 +26,10 @@ class Relation(ABC):
     @abstractmethod
     def between(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor: ...
 
+    def misfit(self, places: int) -> str | None:
+        """Why it cannot be asked about so many places; None if it can."""
+        return None
+
     def given(self, tree: Tree) -> "Relation":
         return self
 
@@ -79,6 +83,10 @@ class RelativeBias(nn.Module, Bias):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(self.heads, self.relation.kinds) * 0.1)
 
+    def misfit(self, heads, head, places):
+        wrong = f"{self} has numbers for {self.heads} heads, not {heads}"
+        return wrong if heads != self.heads else self.relation.misfit(places)
+
     def bias(self, b, h, i, j):
         return self.weight[h, self.relation.between(b, i, j)]
 
@@ -102,6 +110,10 @@ class RelativeVectors(nn.Module, OnScore):
         self.keys, self.values = (
             nn.Parameter(torch.randn(self.relation.kinds, self.head) * self.head**-0.5) for _ in range(2)
         )
+
+    def misfit(self, heads, head, places):
+        wrong = f"{self} adds to heads of width {self.head}, not {head}"
+        return wrong if head != self.head else self.relation.misfit(places)
 
     def on_score(self, q, b, h, i, j):
         per_relation = einsum(q, self.keys, "b h i d, r d -> b h i r")

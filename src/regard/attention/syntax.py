@@ -26,6 +26,11 @@ class TreePath(Relation):
     def kinds(self):
         return 2 * self.reach + 1
 
+    def misfit(self, places):
+        if self.paths is None or places <= self.paths.shape[1]:
+            return None
+        return f"{self} was given trees of {self.paths.shape[1]} words, but there are {places}"
+
     def given(self, tree: Tree) -> "TreePath":
         return TreePath(self.reach, tree.path())
 

@@ -42,13 +42,13 @@ class Tree:
     def path(self) -> Tensor:
         """The signed path from i to j, (b, i, j).
 
-        Along one line of descent it is the difference in depth; otherwise the length of the way over the nearest
-        common ancestor, positive if i stands after j in the sentence. (Wang et al. always go by way of the root.)
+        Along one line of descent it is the difference in depth, positive if j is the deeper; otherwise the length of
+        the way over the nearest common ancestor, positive if j stands after i. (Wang et al. always go by the root.)
         """
         shared = einsum(self.above.float(), self.above.float(), "b i a, b j a -> b i j").long()
         depth = self.depth() + 1
         length = depth[:, :, None] + depth[:, None] - 2 * shared
         line = (shared == depth[:, :, None]) | (shared == depth[:, None])
         at = torch.arange(depth.shape[1], device=depth.device)
-        order = torch.sign(at[:, None] - at)
-        return torch.where(line, depth[:, :, None] - depth[:, None], order * length)
+        order = torch.sign(at - at[:, None])
+        return torch.where(line, depth[:, None] - depth[:, :, None], order * length)

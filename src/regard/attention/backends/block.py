@@ -36,6 +36,7 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     return [
         *([] if places.start is not None else ["its block map needs consecutive positions: give q_at as a number"]),
+        *([] if hashable(recipe.pattern) else [f"{recipe.pattern} has no hash: make it a frozen dataclass"]),
         *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.asks_head else []),
     ]
 
@@ -69,6 +70,14 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
     if call.fused:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     return Gathered.apply(call, q, k, v, *learned)
+
+
+def hashable(pattern: Pattern) -> bool:
+    try:
+        hash(pattern)
+    except TypeError:
+        return False
+    return True
 
 
 # --- which blocks ---
@@ -162,7 +171,13 @@ class Rows:
         return rearrange(blocks[:, self.rows], "h r s ... -> r h s ...")
 
     def keys(self, blocks: Tensor) -> Tensor:
-        return rearrange(blocks[:, self.cols], "h r c s d -> r h (c s) d")
+        gathered = blocks.flatten(0, 1)[self.where(blocks)]
+        return rearrange(gathered, "(h r c) s d -> r h (c s) d", r=len(self.rows), c=self.cols.shape[1])
+
+    def where(self, blocks: Tensor) -> Tensor:
+        """Which blocks these are, all heads in a row: along two axes torch gathers and adds far more slowly."""
+        first = torch.arange(0, blocks.shape[0] * blocks.shape[1], blocks.shape[1])
+        return (first[:, None] + self.cols.flatten()).flatten().to(blocks.device)
 
     def put(self, total: Tensor, part: Tensor) -> None:
         total[:, self.rows] = rearrange(part, "r h s ... -> h r s ...")
@@ -170,9 +185,7 @@ class Rows:
     def spread(self, total: Tensor, part: Tensor) -> None:
         """Add what belongs to gathered keys back to where they came from."""
         blocks = rearrange(part, "r h (c s) d -> (h r c) s d", s=self.call.plan.size)
-        first = torch.arange(0, total.shape[0] * total.shape[1], total.shape[1])
-        where = (first[:, None] + self.cols.flatten()).flatten().to(part.device)
-        total.flatten(0, 1).index_add_(0, where, blocks)  # one axis: along two, torch adds block by block
+        total.flatten(0, 1).index_add_(0, self.where(total), blocks)
 
     def cells(self, device: torch.device, rows: int | None = None) -> tuple[Cells, Tensor]:
         """The index cells of these rows (or the first of them), and which keys are more than filling."""
@@ -193,7 +206,7 @@ class Rows:
         if not self.group.mixed:
             return None
         cells, real = self.cells(device, 1 if self.group.alike else None)
-        return self.call.recipe.pattern.sees(*cells.all()) & real
+        return cells.visible(self.call.recipe.pattern) & real
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         recipe, (cells, _) = self.call.recipe, self.cells(q.device)

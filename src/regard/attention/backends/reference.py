@@ -6,7 +6,6 @@ from einops import einsum, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.attention.hard import Sampled
 from regard.attention.places import Cells, Places
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
@@ -49,18 +48,14 @@ def steps(
     scores = adjusted = recipe.score.compare(q, k)
     for scheme in recipe.on_score:
         adjusted = adjusted + scheme.on_score(folded(recipe, q), *cells.all())
-    visible = (recipe.pattern.sees(*cells.all()) if visible is None else visible).expand_as(scores)
+    visible = (cells.visible(recipe.pattern) if visible is None else visible).expand_as(scores)
     weights = recipe.normaliser.weigh(adjusted, visible)
     output = einsum(weights, v, "b h i j, b h j e -> b h i e")
     for scheme in recipe.on_score:
         if (more := scheme.on_value(weights, *cells.all())) is not None:
             output = output + more
-    log_probability = (
-        recipe.normaliser.log_probability(adjusted, visible, weights)
-        if isinstance(recipe.normaliser, Sampled)
-        else None
-    )
-    return Steps(scores, adjusted, visible, weights, output, log_probability)
+    drawn = recipe.normaliser.log_probability(adjusted, visible, weights)
+    return Steps(scores, adjusted, visible, weights, output, drawn)
 
 
 def folded(recipe: Recipe, q: Tensor) -> Tensor:

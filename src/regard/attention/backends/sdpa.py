@@ -33,7 +33,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
     if maskless(recipe, places):
         return fused(recipe, q, k, v, None, is_causal=recipe.pattern == Causal())
     cells = places.cells(*q.shape[:2])
-    return over(recipe, q, k, v, cells, recipe.pattern.sees(*cells.all()))
+    return over(recipe, q, k, v, cells, cells.visible(recipe.pattern))
 
 
 def over(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, cells: Cells, visible: Tensor | None) -> Tensor:

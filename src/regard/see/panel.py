@@ -1,0 +1,113 @@
+"""What there is to see: matrices and curves with their labels and scales, for a figure or for a terminal alike."""
+
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The meaning of a colour. Panels with equal scales share one legend.
+
+    mask      True or False             weights  from 0 upwards
+    blocks    empty, mixed or full      signed   to both sides of 0
+    kinds     numbers that only name    dimming  what is added to a score, coloured by what it does: exp(bias)
+    """
+
+    kind: Literal["mask", "blocks", "kinds", "weights", "signed", "dimming"]
+    low: float = 0.0
+    high: float = 1.0
+    name: str = ""
+    beyond: bool = False  # some values are larger than `high`
+
+    def share(self, value: float) -> float:
+        """How far up the scale a value stands, from 0 to 1."""
+        if self.kind == "dimming":
+            return exp(min(value, self.high))
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+
+    @staticmethod
+    def of(values: Tensor, name: str = "") -> "Scale":
+        """From 0 to the largest value; from -x to x if some are negative."""
+        finite = values[torch.isfinite(values)]
+        least, most = (float(f(finite)) if len(finite) else 0.0 for f in (torch.min, torch.max))
+        if least < 0:
+            return Scale("signed", -max(-least, most), max(-least, most), name)
+        return Scale("weights", 0.0, most or 1.0, name)
+
+    @staticmethod
+    def of_rows(weights: Tensor, name: str = "") -> "Scale":
+        """As `of`, but a few rows with a large weight (the first ones, which see little) do not dim the others."""
+        scale = Scale.of(weights, name)
+        usual = float(weights.nan_to_num().flatten(0, -2).amax(-1).quantile(0.8))
+        if weights.shape[-2] < 16 or scale.kind == "signed" or not 0 < usual < scale.high:
+            return scale
+        return replace(scale, high=usual, beyond=True)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What runs along a side of a panel; numbers from 0 where no labels are given."""
+
+    name: str
+    labels: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """A matrix to look at. Where `visible` is False the cell is hidden, which is not the same as 0."""
+
+    title: str
+    values: Tensor
+    scale: Scale
+    visible: Tensor | None = None
+    down: Axis = Axis("query")
+    across: Axis = Axis("key")
+
+    def __post_init__(self):
+        assert self.values.dim() == 2, self.values.shape
+        assert self.visible is None or self.visible.shape == self.values.shape
+
+    @property
+    def square(self) -> bool:
+        """Are the cells square? Where both sides are tokens they are; a table of features may be stretched."""
+        return self.across.name != "feature"
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One number against another."""
+
+    title: str
+    x: Tensor
+    y: Tensor
+    across: str
+    up: str
+
+
+@dataclass(frozen=True)
+class Row:
+    panels: tuple[Panel | Curve, ...]
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """Rows of panels, a title (as code) above and lines of (name, code) below."""
+
+    rows: tuple[Row, ...]
+    title: str = ""
+    notes: tuple[tuple[str, str], ...] = ()
+    side: float | None = None  # inches; by default as large as the contents ask for
+
+    def panels(self) -> tuple[Panel | Curve, ...]:
+        return tuple(panel for row in self.rows for panel in row.panels)
+
+
+def grid(panels: list[Panel], most: int = 4) -> tuple[Row, ...]:
+    """Small multiples in rows of nearly equal length."""
+    per_row = -(-len(panels) // -(-len(panels) // most))
+    return tuple(Row(tuple(panels[n : n + per_row])) for n in range(0, len(panels), per_row))

@@ -1,0 +1,82 @@
+"""The gallery names everything, shows what it names, stays small, and is the same every time."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from regard.attention import POSITIONS, RECIPES, Recipe
+from regard.see import gallery
+from regard.see.captions import POSITION_LINES, RECIPE_LINES, line_for
+from regard.see.page import slug
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    return gallery(tmp_path_factory.mktemp("gallery"))
+
+
+def test_every_recipe_and_position_is_named_and_described(page):
+    text = page.read_text()
+    for name in RECIPES:
+        assert f"\n### {name}\n\n{RECIPE_LINES[name]}\n" in text
+    for name in POSITIONS:
+        assert f"\n### {name} position\n\n{POSITION_LINES[name]}\n" in text
+    with pytest.raises(ValueError, match="'new' has no caption; add its line"):
+        line_for("new", RECIPE_LINES)
+
+
+def test_every_picture_is_shown_and_every_shown_picture_exists(page):
+    shown = re.findall(r'src="(gallery/[^"]+)"', page.read_text())
+    there = [f"gallery/{path.name}" for path in (page.parent / "gallery").iterdir()]
+    assert sorted(shown) == sorted(there)
+    assert len(shown) == 1 + len(RECIPES) + len(POSITIONS) - 1
+    for name in shown:
+        with Image.open(page.parent / name) as picture:
+            assert len(picture.convert("RGB").getcolors(2**20) or []) > 20, name
+
+
+def test_every_link_leads_to_a_heading(page):
+    text = page.read_text()
+    anchors = {slug(heading) for heading in re.findall(r"^### (.+)$", text, re.MULTILINE)}
+    links = set(re.findall(r"\(#([^)]+)\)", text))
+    assert links == anchors
+
+
+def test_the_files_it_shows_can_be_read_back(page):
+    blocks = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == len(RECIPES) - 1 + len(POSITIONS)
+    for block in blocks:
+        assert tomllib.loads(block)
+        assert isinstance(Recipe.from_toml(block), Recipe)
+
+
+def test_what_each_row_sees_is_said(page):
+    text = page.read_text()
+    assert "Each of 64 rows sees 1 to 64 keys, 51% of all pairs; 120 of 256 blocks of 4 are empty." in text
+    assert "Each of 64 rows sees 63 keys, 98% of all pairs." in text
+
+
+def test_the_gallery_is_small(page):
+    files = [page, *(page.parent / "gallery").iterdir()]
+    assert sum(path.stat().st_size for path in files) < 600_000
+
+
+def test_made_twice_it_is_the_same_and_touches_no_random_numbers(page, tmp_path):
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    again = gallery(tmp_path / "new" / "folder")
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert again.read_bytes() == page.read_bytes()
+    for path in (page.parent / "gallery").iterdir():
+        assert (again.parent / "gallery" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_the_published_page_is_this_one(page):
+    assert (DOCS / "gallery.md").read_text() == page.read_text(), "the catalogue has changed: run `make gallery`"
+    assert {p.name for p in (DOCS / "gallery").iterdir()} == {p.name for p in (page.parent / "gallery").iterdir()}
