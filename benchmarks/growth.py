@@ -58,7 +58,7 @@ def measure(kind: str, n: int) -> dict:
     before = peak_mib()
     run, backend = job(kind, n)
     first = timed(run)
-    repeats = 0 if first > 20 else 3 if first > 1 else 7
+    repeats = 0 if first > 20 else 1 if first > 5 else 3 if first > 1 else 7
     times = [timed(run) for _ in range(repeats)] or [first]
     return {
         "kind": kind,

@@ -40,6 +40,7 @@ from regard.attention import (
     steps,
 )
 from regard.attention import blocks as blocks_module
+from regard.attention.backends import flex
 from tests.attention.patterns import dense
 
 LOG = torch.log(torch.arange(0, 10, dtype=torch.double))  # LOG[n] is log n: softmax weights become fractions
@@ -87,8 +88,8 @@ def test_the_last_block_of_an_uneven_text_is_not_full_though_most_of_it_is():
     assert Block(2, Causal()).blocks(7, block=4).dense().tolist() == [[MIXED, 0], [FULL, MIXED]]
 
 
-def test_a_map_made_in_pieces_is_the_map(monkeypatch):
-    monkeypatch.setattr(blocks_module, "ROWS_AT_ONCE", 1)
+def test_a_map_made_two_rows_at_a_time_is_the_map(monkeypatch):
+    monkeypatch.setattr(blocks_module, "ROWS_AT_ONCE", 2 * 3)
     assert Causal().blocks(6, block=2).dense().tolist() == [[MIXED, 0, 0], [FULL, MIXED, 0], [FULL, FULL, MIXED]]
 
 
@@ -241,6 +242,39 @@ def test_a_sum_over_thousands_of_keys_does_not_overflow_half_precision():
     """8192 keys φ(8) = 9 sum to 73,728, beyond the largest half, 65,504; the mean of ones is one."""
     x = torch.full((1, 1, 8192, 1), 8.0, dtype=torch.half)
     assert_close(attend(x, x, torch.ones_like(x), LINEAR), torch.ones_like(x))
+
+
+# --- backends ---
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("backend", ["flex", "block", "sdpa", "reference"])
+def test_two_biases_add_up(backend):
+    """log 2 for the key before and log 3 for every key after: weights of 2, 1 and 3 sixths; added, of 4, 1 and 9."""
+    scheme = RelativeBias(Clipped(1), heads=1).double()
+    with torch.no_grad():
+        scheme.weight.copy_(LOG[[2, 1, 3]])
+        x, v = torch.zeros(1, 1, 3, 3, dtype=torch.double), torch.eye(3, dtype=torch.double)[None, None]
+        once, twice = (
+            attend(x[:, :, :1], x, v, Recipe(position=position), q_at=1, backend=backend).flatten()
+            for position in (scheme, scheme + scheme)
+        )
+    assert_close(once * 6, torch.tensor([2.0, 1.0, 3.0], dtype=torch.double))
+    assert_close(twice * 14, torch.tensor([4.0, 1.0, 9.0], dtype=torch.double))
+
+
+@pytest.mark.parametrize(("start", "mixed", "full"), [(0, [0, 1, 2], [0, 1, 2]), (128, [1, 2], [1, 2])])
+def test_flex_is_told_which_blocks_are_mixed_and_which_are_full(start, mixed, full):
+    """384 keys are three blocks of 128: the one on the diagonal is mixed, all before it are full."""
+    k = torch.zeros(1, 1, 384, 4)
+    q = k[:, :, start:]
+    told = flex.block_mask(Recipe(pattern=Causal()), q, k, start, lambda b, h, i, j: j <= i + start)
+    assert told.kv_num_blocks.flatten().tolist() == [1] * len(mixed)
+    assert told.kv_indices[0, 0, :, 0].tolist() == mixed
+    assert told.full_kv_num_blocks.flatten().tolist() == full
+    assert [sorted(row[:n]) for row, n in zip(told.full_kv_indices[0, 0].tolist(), full, strict=True)] == [
+        list(range(n)) for n in full
+    ]
 
 
 # --- notation ---

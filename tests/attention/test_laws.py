@@ -237,6 +237,7 @@ def test_linear_attentions_three_forms_agree(tokens, chunk, cut, seed):
     want = attend(q, k, v, recipe, backend="reference")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "CHUNK", chunk)
+        patch.setattr(linear, "PIECE", 3 * chunk + 1)
         assert_close(attend(q, k, v, recipe, backend="linear"), want)
         cut, state, parts = min(cut, tokens), None, []
         for piece in (slice(0, cut), *(slice(t, t + 1) for t in range(cut, tokens))):

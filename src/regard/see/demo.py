@@ -39,6 +39,7 @@ def demo(console: Console, folder: Path) -> None:
     page = gallery(folder)
     console.print(Text(f"The gallery is {page}, its contact sheet {page.parent / 'gallery' / 'overview.png'}.\n"))
     console.print(Rule("What to try next", align="left"))
+    console.print(Text("  source .venv/bin/activate", "bold"))
     for command, does in NEXT.items():
         console.print(Text.assemble("  ", (f"{command:<49}", "bold"), does))
 

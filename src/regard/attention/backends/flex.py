@@ -15,6 +15,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 
 SIZE = 128
+SHORTEST = 1024  # below this torch's dense kernels with a mask do as well, and nothing has to be compiled
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
@@ -32,6 +33,8 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
 def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     if q.device.type == "cpu":
         return ["on the CPU it runs uncompiled and forms every score"]
+    if min(q.shape[2], k.shape[2]) < SHORTEST:
+        return [f"{q.shape[2]} queries and {k.shape[2]} keys are too few to compile for"]
     return ["without a mask or bias, torch's dense kernels are faster"] if maskless(recipe, places) else []
 
 

@@ -18,6 +18,7 @@ from regard.attention.places import Places
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 
+PIECE = 8192
 CHUNK = 128  # as many states are kept as there are chunks; within a chunk the scores are in the open
 
 
@@ -49,26 +50,46 @@ def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
 
 
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
-    dtype, (q, k, v) = q.dtype, fold(recipe, q, k, v)
+    k, v = repeated(q, k, v)
     if recipe.pattern == Full():
-        return read(q, remember(k, v)).to(dtype)
+        state = summed(recipe, k, v)
+        return torch.cat([read(folded(recipe, part), state) for part in q.split(PIECE, 2)], 2).to(q.dtype)
     old = k.shape[2] - q.shape[2]
-    return chunked(q, k[:, :, old:], v[:, :, old:], remember(k[:, :, :old], v[:, :, :old])).to(dtype)
+    past = summed(recipe, k[:, :, :old], v[:, :, :old])
+    return causal(recipe, q, k[:, :, old:], v[:, :, old:], past)[0]
 
 
 def step(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
     """New tokens, and all that went before as a state: the same answer as reading everything again."""
-    dtype, (q, k, v) = q.dtype, fold(recipe, q, k, v)
-    state = remember(k[:, :, :0], v[:, :, :0]) if state is None else state
-    new = remember(k, v)
-    return chunked(q, k, v, state).to(dtype), State(state.kv + new.kv, state.k + new.k)
+    k, v = repeated(q, k, v)
+    return causal(recipe, q, k, v, summed(recipe, k[:, :, :0], v[:, :, :0]) if state is None else state)
 
 
-def fold(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    assert isinstance(recipe.score, InnerProduct)  # or it objected
+def repeated(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """A key and value head for every query head."""
     k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
-    wide = torch.promote_types(q.dtype, torch.float32)  # a sum over thousands of keys overflows half precision
-    return recipe.score.fold_q(q).to(wide), recipe.score.fold_k(k).to(wide), v.to(wide)
+    return k, v
+
+
+def wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))  # a sum over thousands of keys overflows half precision
+
+
+def folded(recipe: Recipe, q: Tensor) -> Tensor:
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    return wide(recipe.score.fold_q(q))
+
+
+def mapped(recipe: Recipe, k: Tensor) -> Tensor:
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    return wide(recipe.score.fold_k(k))
+
+
+def summed(recipe: Recipe, k: Tensor, v: Tensor) -> State:
+    """The state after these keys and values, a piece at a time."""
+    pieces = zip(k.split(PIECE, 2), v.split(PIECE, 2), strict=True)
+    states = [remember(mapped(recipe, part), wide(values)) for part, values in pieces]
+    return State(sum(state.kv for state in states), sum(state.k for state in states))  # type: ignore[arg-type]
 
 
 def remember(k: Float[Tensor, "b h j d"], v: Float[Tensor, "b h j e"]) -> State:
@@ -79,23 +100,35 @@ def read(q: Float[Tensor, "b h i d"], state: State) -> Float[Tensor, "b h i e"]:
     return divide(einsum(q, state.kv, "b h i d, b h d e -> b h i e"), einsum(q, state.k, "b h i d, b h d -> b h i"))
 
 
+def causal(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, past: State) -> tuple[Tensor, State]:
+    """A long text in pieces that fit the caches, each starting from the state the one before left."""
+    parts = []
+    for part, keys, values in zip(*(x.split(PIECE, 2) for x in (q, k, v)), strict=True):
+        out, past = chunked(folded(recipe, part), mapped(recipe, keys), wide(values), past)
+        parts.append(out.to(q.dtype))
+    return torch.cat(parts, 2), past
+
+
 def chunked(
     q: Float[Tensor, "b h t d"], k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"], past: State
-) -> Float[Tensor, "b h t e"]:
+) -> tuple[Float[Tensor, "b h t e"], State]:
     tokens = q.shape[2]
     size = min(CHUNK, max(tokens, 1))
     q, k, v = (rearrange(pad(x, (0, 0, 0, -tokens % size)), "b h (n s) d -> b h n s d", s=size) for x in (q, k, v))
     # the state before each chunk: everything older, summed
-    kv = before(einsum(k, v, "b h n s d, b h n s e -> b h n d e"), past.kv)
-    keys = before(k.sum(3), past.k)
+    kv = running(einsum(k, v, "b h n s d, b h n s e -> b h n d e"), past.kv)
+    keys = running(k.sum(3), past.k)
+    after = State(kv[:, :, -1], keys[:, :, -1])
+    kv, keys = kv[:, :, :-1], keys[:, :, :-1]
     scores = einsum(q, k, "b h n i d, b h n j d -> b h n i j").tril()
     above = einsum(q, kv, "b h n i d, b h n d e -> b h n i e") + scores @ v
     below = einsum(q, keys, "b h n i d, b h n d -> b h n i") + scores.sum(-1)
-    return rearrange(divide(above, below), "b h n s e -> b h (n s) e")[:, :, :tokens]
+    return rearrange(divide(above, below), "b h n s e -> b h (n s) e")[:, :, :tokens], after
 
 
-def before(parts: Tensor, past: Tensor) -> Tensor:
-    return torch.cat((past[:, :, None], parts[:, :, :-1]), 2).cumsum(2)
+def running(parts: Tensor, past: Tensor) -> Tensor:
+    """The sum before each part, and after the last."""
+    return torch.cat((past[:, :, None], parts), 2).cumsum(2)
 
 
 def divide(above: Tensor, below: Tensor) -> Tensor:

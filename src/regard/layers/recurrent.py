@@ -1,0 +1,108 @@
+"""A text in, a state after every token out: fused by torch, or token by token in the open. Padding changes no state."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import dropout, linear
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from regard.layers.cells import Cell, Parts
+
+Text = Float[Tensor, "b t width"]
+Lengths = Int[Tensor, " b"]
+
+
+class Recurrent(nn.Module):
+    """Layers of one cell. A state holds tensors of shape (b, layers × directions, hidden), directions side by side.
+
+    Args:
+        width: of the tokens.
+        hidden: of the states.
+        cell: the equations; the weights are torch's, so that its fused kernels can use them.
+        layers: each reads the states of the one below.
+        directions: 1 reads forwards; 2 also backwards, and the two states stand side by side.
+        dropout: between the layers, while training.
+    """
+
+    def __init__(
+        self, width: int, hidden: int, *, cell: Cell, layers: int = 1, directions: int = 1, dropout: float = 0.0
+    ):
+        super().__init__()
+        if directions not in (1, 2):
+            raise ValueError(f"a text has 1 or 2 directions, not {directions}")
+        self.cell, self.layers, self.directions, self.hidden = cell, layers, directions, hidden
+        self.dropout = dropout if layers > 1 else 0.0  # there is nothing between the layers of one
+        self.fused = cell.fused(
+            width, hidden, layers, batch_first=True, dropout=self.dropout, bidirectional=directions == 2
+        )
+
+    def zeros(self, x: Text) -> Parts:
+        """The state before the first token."""
+        return (x.new_zeros(len(x), self.layers * self.directions, self.hidden),) * self.cell.parts
+
+    def forward(self, x: Text, state: Parts | None = None, lengths: Lengths | None = None) -> tuple[Tensor, Parts]:
+        """The states after each token, 0 on padding, and the last state of each sentence."""
+        given = tuple(rearrange(part, "b n h -> n b h").contiguous() for part in state or self.zeros(x))
+        text = x if lengths is None else packed(x, lengths)
+        out, last = self.fused(text, given if self.cell.parts > 1 else given[0])
+        if isinstance(out, PackedSequence):
+            out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
+        last = last if self.cell.parts > 1 else (last,)
+        return out, tuple(rearrange(part, "n b h -> b n h") for part in last)
+
+    def token_by_token(
+        self, x: Text, state: Parts | None = None, lengths: Lengths | None = None
+    ) -> tuple[Tensor, Parts]:
+        """The same with the cell's own equations, every step in the open."""
+        state, lasts = state or self.zeros(x), []
+        for layer in range(self.layers):
+            x = dropout(x, self.dropout, self.training and layer > 0)
+            ways = []
+            for direction in range(self.directions):
+                out, last = self.one_way(x, state, lengths, layer, direction)
+                ways.append(out)
+                lasts.append(last)
+            x = torch.cat(ways, -1)
+        return x, side_by_side(lasts)
+
+    def one_way(
+        self, x: Text, state: Parts, lengths: Lengths | None, layer: int, direction: int
+    ) -> tuple[Tensor, Parts]:
+        """One layer in one direction. A sentence waits in its state while the token is padding."""
+        U, W, b, c = self.weights(layer, direction)
+        now = tuple(part[:, layer * self.directions + direction] for part in state)
+        Ux, outs = linear(x, U, b), {}
+        for at in range(x.shape[1]) if direction == 0 else reversed(range(x.shape[1])):
+            then = self.cell.step(Ux[:, at], linear(now[0], W, c), now)
+            real = torch.ones_like(now[0][:, :1]).bool() if lengths is None else (at < lengths)[:, None]
+            now = tuple(torch.where(real, new, old) for new, old in zip(then, now, strict=True))
+            outs[at] = torch.where(real, now[0], 0.0)
+        return torch.stack([outs[at] for at in range(x.shape[1])], 1), now
+
+    def next(self, Ux: Float[Tensor, "b gates"], state: Parts) -> tuple[Tensor, Parts]:
+        """One token through all layers, forwards; Ux is what it says to the gates of the first."""
+        lasts = []
+        for layer in range(self.layers):
+            U, W, b, c = self.weights(layer)
+            if layer > 0:
+                Ux = linear(dropout(lasts[-1][0], self.dropout, self.training), U, b)
+            here = tuple(part[:, layer] for part in state)
+            lasts.append(self.cell.step(Ux, linear(here[0], W, c), here))
+        return lasts[-1][0], side_by_side(lasts)
+
+    def weights(self, layer: int = 0, direction: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """U, W, b and c of b + U x and c + W h."""
+        U, W, b, c = self.fused.all_weights[layer * self.directions + direction]
+        return U, W, b, c
+
+
+def side_by_side(lasts: list[Parts]) -> Parts:
+    return tuple(torch.stack(same, 1) for same in zip(*lasts, strict=True))
+
+
+def packed(x: Text, lengths: Lengths) -> PackedSequence:
+    here = lengths.cpu()
+    if len(here) != len(x) or int(here.min()) < 1 or int(here.max()) > x.shape[1]:
+        raise ValueError(f"lengths must be {len(x)} numbers from 1 to {x.shape[1]}, not {here.tolist()}")
+    return pack_padded_sequence(x, here, batch_first=True, enforce_sorted=False)

@@ -1,0 +1,194 @@
+"""Plain values as a file holds them in, a checked description of a model out: one for every rung of the ladder."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from types import UnionType
+from typing import Any
+
+import torch
+
+from regard.attention import Additive, Bilinear, Dot, Learned, Recipe, Sinusoidal
+from regard.layers.block import ACTIVATIONS, ORDERS
+from regard.layers.cells import CELLS
+from regard.layers.words import TIES
+from regard.models.aligning import READOUTS
+
+PLAIN = ("elman", "gru", "lstm")
+LUONG = ("luong-dot", "luong-general")
+ALIGNING = ("bahdanau", *LUONG)
+KINDS = (*PLAIN, *ALIGNING, "transformer")
+
+# fields that not every kind can use
+USED_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("heads", "groups", "norm", "activation", "attention_dropout", "encoder", "decoder"), ("transformer",)
+    ),
+    "cross": (*ALIGNING, "transformer"),
+    "cell": ALIGNING,
+    "directions": (*PLAIN, *LUONG),
+    "readout": ("bahdanau",),
+    "input_feeding": LUONG,
+}
+CALLED = {str: "text", float: "a number", bool: "true or false"}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "kind": KINDS,
+    "tie": tuple(TIES),
+    "norm": tuple(ORDERS),
+    "activation": tuple(ACTIVATIONS),
+    "cell": ("", *CELLS),
+    "readout": tuple(READOUTS),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Plain fields, as a TOML file holds them. What a kind cannot use must be left as it is.
+
+    Args:
+        kind: the rung: elman, gru or lstm without attention; bahdanau, luong-dot, luong-general; transformer.
+        layers: of the encoder, and as many of the decoder.
+        model: the width of word vectors, and of everything in a Transformer.
+        hidden: the width of recurrent states, or of a Transformer's feed-forward layers.
+        dropout: on embeddings, between layers or on residual branches, and on recurrent outputs.
+        tie: which word tables are one: none, target (and output), all.
+        heads, groups: query heads, and the key and value heads that serve them (left out: one each).
+        norm: pre or post.
+        activation: relu or gelu.
+        attention_dropout: on the attention weights.
+        encoder, decoder, cross: recipes in TOML, as Recipe.to_toml writes them. A line left out means the kind's own:
+            sinusoidal positions beside the words of a Transformer, the additive score of Bahdanau and so on.
+        cell: elman, gru or lstm, for decoders with attention (left out: gru for Bahdanau, lstm for Luong).
+        directions: 2 lets the encoder read backwards as well, each way with half of `hidden`. Bahdanau's always does,
+            each way with all of it.
+        readout: maxout or tanh, between Bahdanau's states and the words.
+        input_feeding: Luong's decoder is told what it concluded last.
+    """
+
+    kind: str
+    layers: int = 2
+    model: int = 128
+    hidden: int = 256
+    dropout: float = 0.1
+    tie: str = "none"
+    heads: int = 4
+    groups: int | None = None
+    norm: str = "pre"
+    activation: str = "relu"
+    attention_dropout: float = 0.0
+    encoder: str = ""
+    decoder: str = ""
+    cross: str = ""
+    cell: str = ""
+    directions: int = 1
+    readout: str = "maxout"
+    input_feeding: bool = False
+
+    def __post_init__(self):
+        for field in fields(self):
+            check(field.name, getattr(self, field.name), field.type)  # type: ignore[arg-type]
+            kinds = USED_BY.get(field.name, KINDS)
+            if self.kind not in kinds and getattr(self, field.name) != field.default:
+                raise ValueError(
+                    f"{field.name} = {getattr(self, field.name)!r} means nothing to a model of kind {self.kind!r}; "
+                    f"leave it out, or choose a kind that uses it: {', '.join(kinds)}"
+                )
+        if self.kind == "transformer" and self.model % self.heads:
+            raise ValueError(f"heads = {self.heads} does not divide model = {self.model}; choose one that does")
+        if self.groups is not None and self.heads % self.groups:
+            raise ValueError(f"groups = {self.groups} does not divide heads = {self.heads}; choose one that does")
+        if self.hidden % self.directions:
+            raise ValueError(f"two directions cannot share hidden = {self.hidden}; make it even")
+        with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, and here they are thrown away
+            for place in ("encoder", "decoder", "cross"):
+                recipe(self, place)
+
+    @staticmethod
+    def named(kind: str, size: str = "small") -> "ModelConfig":
+        """One of the sizes; change what you like with dataclasses.replace."""
+        sizes = TRANSFORMER_SIZES if kind == "transformer" else RECURRENT_SIZES
+        if size not in sizes:
+            raise ValueError(f"no size is called {size!r}; there are {', '.join(sizes)}")
+        return sizes[size](kind)
+
+    def to_dict(self) -> dict[str, str | int | float]:
+        """For a TOML file, which has no None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @staticmethod
+    def from_dict(given: Mapping[str, Any]) -> "ModelConfig":
+        names = [field.name for field in fields(ModelConfig)]
+        if unknown := [name for name in given if name not in names]:
+            raise ValueError(f"a model has no {unknown[0]!r}; it has {', '.join(names)}")
+        if "kind" not in given:
+            raise ValueError(f"a model needs a kind: {', '.join(KINDS)}")
+        return ModelConfig(**given)
+
+
+Size = Callable[[str], ModelConfig]
+TRANSFORMER_SIZES: dict[str, Size] = {
+    "tiny": lambda kind: ModelConfig(kind=kind, layers=2, model=128, heads=4, hidden=256),
+    "small": lambda kind: ModelConfig(kind=kind, layers=4, model=256, heads=4, hidden=1024),
+    # Vaswani et al. 2017, table 3
+    "base": lambda kind: ModelConfig(kind=kind, layers=6, model=512, heads=8, hidden=2048, norm="post", tie="target"),
+}
+RECURRENT_SIZES: dict[str, Size] = {
+    "tiny": lambda kind: ModelConfig(kind=kind, layers=1, model=128, hidden=128),
+    "small": lambda kind: ModelConfig(kind=kind, layers=1, model=256, hidden=512, dropout=0.3),
+    "base": lambda kind: ModelConfig(kind=kind, layers=2, model=512, hidden=1024, dropout=0.3),
+}
+
+
+def check(name: str, value: object, kind: type | UnionType) -> None:
+    """Values from a file may be anything; a whole number will do for a fraction."""
+    wanted = int | float if kind is float else kind
+    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{name} = {value!r} should be {CALLED.get(kind, 'a whole number')}")
+    if name in CHOICES and value not in CHOICES[name]:
+        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(filter(None, CHOICES[name]))}")
+    if "dropout" in name and not 0 <= value < 1:  # type: ignore[operator]
+        raise ValueError(f"{name} = {value} should lie in [0, 1)")
+    if name == "directions" and value not in (1, 2):
+        raise ValueError(f"directions = {value} should be 1 or 2")
+    if isinstance(value, int) and kind is not float and not isinstance(value, bool) and value < 1:
+        raise ValueError(f"{name} = {value} should be at least 1")
+
+
+def recipe(config: ModelConfig, place: str) -> Recipe:
+    """The recipe at one of the three places: what the text says, and the kind's own where it says nothing."""
+    try:
+        text = getattr(config, place)
+        given, written = Recipe.from_toml(text), tomllib.loads(text)
+        own = {name: part for name, part in own_parts(config, place).items() if name not in written}
+        made = replace(given, **own)
+        fit(config, made)
+    except ValueError as error:
+        raise ValueError(f"the recipe {place!r}: {error}") from None
+    return made
+
+
+def own_parts(config: ModelConfig, place: str) -> dict[str, Any]:
+    match config.kind:
+        case "transformer":
+            return {} if place == "cross" else {"position": Sinusoidal()}
+        case "bahdanau":
+            return {"score": Additive(config.hidden, hidden=config.hidden, key=2 * config.hidden)}
+        case "luong-general":
+            return {"score": Bilinear(config.hidden)}
+    return {"score": Dot()}
+
+
+def fit(config: ModelConfig, made: Recipe) -> None:
+    """Parts with sizes of their own must have those of the model."""
+    if config.kind == "transformer":
+        heads, query, key = config.heads, config.model // config.heads, config.model // config.heads
+    else:
+        heads, query, key = 1, config.hidden, config.hidden * (2 if config.kind == "bahdanau" else 1)
+    misfits = [made.score.misfit(query, key), *(scheme.misfit(heads, query, 0) for scheme in made.on_score)]
+    misfits += [
+        f"{scheme} adds to words of width {scheme.model}, not {config.model}"
+        for scheme in made.beside
+        if isinstance(scheme, Learned) and scheme.model != config.model
+    ]
+    for why in filter(None, misfits):
+        raise ValueError(why)

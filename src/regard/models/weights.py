@@ -1,0 +1,31 @@
+"""A model's weights to a safetensors file and back. Nothing is ever unpickled."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Safetensors into a model; a file that does not fit is refused with the first name that differs."""
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
+    wanted = tensors_of(model)
+    for name in sorted(tensors.keys() ^ wanted.keys()):
+        raise ValueError(f"{path} {'has' if name in tensors else 'lacks'} {name!r}: it belongs to another model")
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape:
+            raise ValueError(f"{path}: {name!r} is {tuple(tensor.shape)}, the model wants {tuple(wanted[name].shape)}")
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(tensors[name])
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every weight once: tied ones under their first name."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach().contiguous() for name, tensor in named}

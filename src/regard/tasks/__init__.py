@@ -1,0 +1,1 @@
+"""Tasks: data, model, loss and metric of what people train models for."""

@@ -1,0 +1,36 @@
+"""Text: corpora, tokenisers and batches. Names are fetched when first used, so that only batches wait for torch."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.text.batches import Batch, Batches, Example, Feed, Held, Long, collate, lengths_of, padded
+    from regard.text.corpus import Count, Pair, count, read_pairs, refuse, sides
+    from regard.text.files import lines_of, read_lines
+    from regard.text.normal import Normal
+    from regard.text.saved import load_tokeniser
+    from regard.text.stream import Passed, Shuffled, Streamed
+    from regard.text.subwords import Subwords
+    from regard.text.vocabulary import BOS, EOS, PAD, UNK, Characters, Tokeniser, Words
+
+NAMES = {
+    "batches": ("Batch", "Batches", "Example", "Feed", "Held", "Long", "collate", "lengths_of", "padded"),
+    "corpus": ("Count", "Pair", "count", "read_pairs", "refuse", "sides"),
+    "files": ("lines_of", "read_lines"),
+    "normal": ("Normal",),
+    "saved": ("load_tokeniser",),
+    "stream": ("Passed", "Shuffled", "Streamed"),
+    "subwords": ("Subwords",),
+    "vocabulary": ("BOS", "EOS", "PAD", "UNK", "Characters", "Tokeniser", "Words"),
+}
+HOMES = {name: module for module, names in NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'regard.text' has no attribute {name!r}; it has {', '.join(sorted(HOMES))}")
+    return getattr(import_module(f"regard.text.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

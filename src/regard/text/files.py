@@ -1,0 +1,110 @@
+"""A text file, plain, .gz or .xz, in; its lines as strings out. What cannot be read is named by file and line."""
+
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
+# The first bytes of files that are often mistaken for UTF-8 text, and what to do about them.
+STRANGERS = {
+    b"\xff\xfe": "it looks like UTF-16; convert it: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "it looks like UTF-16; convert it: iconv -f UTF-16 -t UTF-8",
+    b"\x1f\x8b": "it looks gz-compressed; give it a name that ends in .gz",
+    b"\xfd7zXZ": "it looks xz-compressed; give it a name that ends in .xz",
+}
+BOM = "\ufeff"
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """The lines without their ends, one at a time, so that a file may be larger than memory.
+
+    A line ends in \\n or \\r\\n and nowhere else: U+2028 and its like are text. A byte-order mark is dropped.
+    """
+    path = existing(path)
+    return _stream(path)
+
+
+def existing(path: str | Path) -> Path:
+    """The path, if there is a file; otherwise a ValueError that helps to find it."""
+    path = Path(path)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; give the files in it by name")
+    beside = [str(other) for ending in COMPRESSED if (other := Path(f"{path}{ending}")).is_file()]
+    remedy = f"but there is {beside[0]}" if beside else f"check the name (looked in {path.absolute().parent})"
+    raise ValueError(f"{path}: no such file; {remedy}")
+
+
+def lines_of(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    """The lines of any stream of bytes, such as sys.stdin.buffer; `name` stands for it in what is said."""
+    number = 0
+    try:
+        for number, raw in enumerate(stream, 1):
+            yield line_of(raw, f"{name}:{number}", opening=number == 1)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(
+            f"{name}: cannot be read beyond line {number} ({error}); fetch or pack the file again"
+        ) from None
+
+
+def line_of(raw: bytes, where: str, *, opening: bool = False) -> str:
+    try:
+        line = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        mistaken = [remedy for magic, remedy in STRANGERS.items() if opening and raw.startswith(magic)]
+        remedy = mistaken[0] if mistaken else "convert the file, for example: iconv -f LATIN1 -t UTF-8"
+        at = f"byte 0x{raw[error.start]:02x}, the {error.start + 1}. of the line"
+        raise ValueError(f"{where}: not UTF-8 ({at}); {remedy}") from None
+    line = line.removeprefix(BOM) if opening else line
+    line = line.removesuffix("\n").removesuffix("\r")
+    if "\r" in line:
+        # Some programs break the line here and some do not, so the two sides of a corpus would come apart.
+        raise ValueError(f"{where}: a carriage return inside the line; remove it, or end every line in \\n")
+    return sound(line, where)
+
+
+def sound(text: str, where: str) -> str:
+    """The text, unless it holds what no sentence can: NUL, or half of a surrogate pair."""
+    if "\0" in text:
+        raise ValueError(f"{where}: a NUL character; the file is damaged, or not UTF-8 text")
+    if at := half(text):
+        raise ValueError(f"{where}: half of a surrogate pair (U+{ord(text[at - 1]):04X}, character {at}); remove it")
+    return text
+
+
+def half(text: str) -> int:
+    """Where, counting from 1, the first half of a surrogate pair stands without the other; 0 if nowhere."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return error.start + 1
+    return 0
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """The file holds all of the text or what it held before: a full disk tears nothing."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(beside, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written ({error.strerror}); make room, or choose another place") from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _stream(path: Path) -> Iterator[str]:
+    opener = COMPRESSED.get(path.suffix, open)
+    try:
+        with opener(path, "rb") as lines:
+            yield from lines_of(lines, str(path))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be opened ({error.strerror}); check who may read it") from None

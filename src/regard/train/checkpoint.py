@@ -1,0 +1,134 @@
+"""A training state in, a folder on disk out, and back. Written atomically: a crash costs at most the last interval.
+
+run/checkpoints/00000500/model.safetensors   the weights
+                         optimiser.safetensors   what the optimiser remembers
+                         state.json              step, epoch, validation history, and the other files' checksums
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from regard.models.weights import load_weights, tensors_of
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, besides its weights: all that the next step depends on."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0  # the next batch of this epoch
+    best: float | None = None
+    best_step: int = 0
+    worse: int = 0  # validations since the best
+    history: tuple[dict[str, float], ...] = ()
+    scaler: dict[str, float] = field(default_factory=dict)
+
+
+def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
+    """A complete checkpoint under its final name, or none at all."""
+    final, draft = folder / f"{progress.step:08d}", folder / f".draft-{os.getpid()}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        save_file(tensors_of(model), draft / "model.safetensors")
+        save_file(remembered(optimiser), draft / "optimiser.safetensors")
+        sums = {path.name: checksum(path) for path in sorted(draft.iterdir())}
+        (draft / "state.json").write_text(json.dumps({"progress": asdict(progress), "sums": sums}, indent=1))
+        for path in draft.iterdir():
+            sync(path)
+        shutil.rmtree(final, ignore_errors=True)
+        draft.rename(final)
+        sync(folder)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise ValueError(
+            f"cannot write a checkpoint to {folder}: {error.strerror}; earlier ones are untouched"
+        ) from None
+    return final
+
+
+def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
+    """Load the newest checkpoint that is whole; None if there is none."""
+    for path in reversed(checkpoints(folder)):
+        state = whole(path)
+        if state is not None:
+            load_weights(model, path / "model.safetensors")
+            recall(optimiser, load_file(path / "optimiser.safetensors"))
+            progress = state["progress"]
+            return Progress(**{**progress, "history": tuple(progress["history"])})
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Finished checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir()) if folder.exists() else []
+
+
+def whole(path: Path) -> dict[str, Any] | None:
+    """The state of a checkpoint whose files are all as they were written; None if any is missing or torn."""
+    try:
+        state = json.loads((path / "state.json").read_text())
+        return state if all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def keep(folder: Path, newest: int, *, always: int | None = None) -> None:
+    """Delete all but the newest checkpoints, and the one of step `always`."""
+    for path in checkpoints(folder)[: -newest or None]:
+        if path.name != f"{always or 0:08d}":
+            shutil.rmtree(path)
+
+
+def remembered(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    state = optimiser.state_dict()["state"]
+    return {
+        f"{index}.{name}": torch.as_tensor(value).contiguous()
+        for index, values in state.items()
+        for name, value in values.items()
+    } or {"none": torch.zeros(1)}
+
+
+def recall(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if "." in key:
+            index, name = key.split(".")
+            state.setdefault(int(index), {})[name] = tensor
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def average(paths: list[Path]) -> dict[str, Tensor]:
+    """The mean of several checkpoints' weights, summed in float64."""
+    if not paths:
+        raise ValueError("there is no checkpoint to average")
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        for name, tensor in load_file(path / "model.safetensors").items():
+            total[name] = tensor.double() if name not in total else total[name] + tensor.double()
+    like = load_file(paths[0] / "model.safetensors")
+    return {name: (tensor / len(paths)).to(like[name].dtype) for name, tensor in total.items()}
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Ask the system to really write it, so that a power cut cannot reorder what was written."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

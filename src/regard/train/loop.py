@@ -1,0 +1,208 @@
+"""A model, data and a plan in; a trained model out. The same weights to the bit, however often it is interrupted.
+
+Every step is a function of the weights, the optimiser's memory and the step's number: the batches come from
+(seed, epoch), the rate from the schedule, and the noise of dropout from (seed, step), which is why resuming needs no
+random state. A step's gradient is that of the mean over all its tokens, so it does not depend on how they are split.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.train.checkpoint import Progress, keep, read_checkpoint, write_checkpoint
+from regard.train.schedule import Schedule
+
+
+class Data(Protocol):
+    """Micro-batches for every step, by epoch and index, whatever came before."""
+
+    def steps(self, epoch: int) -> int:
+        """How many steps the epoch has."""
+        ...
+
+    def at(self, epoch: int, index: int) -> Sequence[Any]:
+        """The micro-batches whose gradients are added up in one step."""
+        ...
+
+
+# A batch's summed loss and the number of tokens (or labels) it was summed over.
+Loss = Callable[[nn.Module, Any], tuple[Tensor, int]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train."""
+
+    schedule: Schedule
+    steps: int
+    seed: int = 0
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    precision: str = "float32"  # "bfloat16" and "float16" use torch's autocast
+    validate_every: int = 500
+    checkpoint_every: int = 500
+    patience: int = 0  # stop after so many validations without a better one; 0 never stops
+    keep: int = 5
+
+    def __post_init__(self):
+        if self.precision not in ("float32", "bfloat16", "float16"):
+            raise ValueError(f"precision is float32, bfloat16 or float16, not {self.precision!r}")
+        for name in ("steps", "validate_every", "checkpoint_every", "keep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one step did, for whoever watches."""
+
+    step: int
+    loss: float
+    rate: float
+    norm: float
+    tokens: int
+    skipped: bool
+    validation: dict[str, float] | None = None
+
+
+class Diverged(RuntimeError):
+    """The loss or the gradient was not a number several times in a row."""
+
+
+MOST_SKIPS = 10  # steps in a row that may be skipped because a gradient was not finite
+
+
+def train(
+    model: nn.Module,
+    data: Data,
+    loss: Loss,
+    plan: Plan,
+    folder: Path,
+    validate: Callable[[nn.Module], dict[str, float]] | None = None,
+) -> Iterator[Report]:
+    """Train in `folder`, going on from its newest checkpoint if there is one; yields a report after every step.
+
+    `validate` returns figures of which "loss" decides which checkpoint is best. Leaving the iterator early (Ctrl-C)
+    writes a checkpoint, so that calling again goes on from there.
+    """
+    optimiser = torch.optim.AdamW(
+        grouped(model, plan.weight_decay), lr=plan.schedule.rate(1), betas=plan.betas, eps=1e-9
+    )
+    saved = folder / "checkpoints"
+    progress = read_checkpoint(saved, model, optimiser) or Progress()
+    written, skips, between_steps = progress.step, 0, True
+    try:
+        while progress.step < plan.steps and not out_of_patience(progress, plan):
+            between_steps = False  # an interruption from here on leaves weights that belong to no step
+            report, progress = one_step(model, optimiser, data, loss, plan, progress)
+            between_steps = True
+            skips = skips + 1 if report.skipped else 0
+            if skips >= MOST_SKIPS:
+                raise Diverged(
+                    f"step {report.step}: the loss or its gradient was not a number {skips} times in a row; "
+                    f"lower the learning rate (it was {report.rate:.2g}) or use precision bfloat16 or float32"
+                )
+            if validate and (report.step % plan.validate_every == 0 or report.step == plan.steps):
+                model.eval()
+                with torch.no_grad(), autocast(model, plan):
+                    figures = validate(model)
+                progress, report = judged(progress, figures), replace(report, validation=figures)
+            if report.step % plan.checkpoint_every == 0 or report.validation or report.step == plan.steps:
+                write_checkpoint(saved, model, optimiser, progress)
+                keep(saved, plan.keep, always=progress.best_step)
+                written = report.step
+            yield report
+    finally:
+        if progress.step > written and between_steps and not skips:
+            write_checkpoint(saved, model, optimiser, progress)
+
+
+def one_step(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    data: Data,
+    loss: Loss,
+    plan: Plan,
+    progress: Progress,
+) -> tuple[Report, Progress]:
+    step = progress.step + 1
+    model.train()
+    torch.manual_seed(hash_of(plan.seed, step))
+    batches = data.at(progress.epoch, progress.index)
+    optimiser.zero_grad(set_to_none=True)
+    scale = float(progress.scaler.get("scale", 2.0**16)) if plan.precision == "float16" else 1.0
+    total, tokens = 0.0, 0
+    for batch in batches:
+        with autocast(model, plan):
+            summed, count = loss(model, batch)
+        (summed * scale).backward()
+        total, tokens = total + summed.detach(), tokens + count
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.div_(tokens * scale)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), plan.clip if plan.clip else math.inf).item()
+    mean, rate = float(total) / max(1, tokens), plan.schedule.rate(step)
+    healthy = math.isfinite(norm) and math.isfinite(mean)
+    if healthy:
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.step()
+    more = progress.index + 1 < data.steps(progress.epoch)
+    after = replace(
+        progress,
+        step=step,
+        epoch=progress.epoch if more else progress.epoch + 1,
+        index=progress.index + 1 if more else 0,
+        scaler=rescaled(scale, step, healthy=healthy) if plan.precision == "float16" else {},
+    )
+    return Report(step, mean, rate, norm, tokens, skipped=not healthy), after
+
+
+def rescaled(scale: float, step: int, *, healthy: bool) -> dict[str, float]:
+    """Loss scaling for float16: halve after an overflow, double every two thousand steps."""
+    return {"scale": scale / 2 if not healthy else min(scale * 2, 2.0**24) if step % 2000 == 0 else scale}
+
+
+def judged(progress: Progress, figures: dict[str, float]) -> Progress:
+    """Is this validation the best so far? Kept with the whole history."""
+    better = progress.best is None or figures["loss"] < progress.best
+    return replace(
+        progress,
+        best=figures["loss"] if better else progress.best,
+        best_step=progress.step if better else progress.best_step,
+        worse=0 if better else progress.worse + 1,
+        history=(*progress.history, {"step": progress.step, **figures}),
+    )
+
+
+def out_of_patience(progress: Progress, plan: Plan) -> bool:
+    return plan.patience > 0 and progress.worse >= plan.patience
+
+
+def autocast(model: nn.Module, plan: Plan):
+    if plan.precision == "float32":
+        return nullcontext()
+    device = next(model.parameters()).device.type
+    return torch.autocast(device, dtype=getattr(torch, plan.precision))
+
+
+def grouped(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases, norms and other vectors do not."""
+    wide = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    flat = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+    return [{"params": wide, "weight_decay": decay}, {"params": flat, "weight_decay": 0.0}]
+
+
+def hash_of(seed: int, step: int) -> int:
+    """A seed of its own for every step (splitmix64)."""
+    x = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return (x ^ x >> 31) % 2**63

@@ -1,0 +1,165 @@
+"""Beam search: the definition, exhaustive search, penalties, early stopping, n-best."""
+
+from math import log
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.decode import Allowed, Beam, Greedy, Longest, translate
+from regard.decode.penalties import length_penalty
+
+from .toys import EOS, Toy, dice, every_translation, glance, naive_beam, naive_greedy, penalised, tree
+
+PENALTIES = [(0.0, 0.0), (0.6, 0.0), (1.0, 0.0), (2.5, 0.0), (0.0, 0.3), (0.8, 0.2)]
+
+
+def test_wu_s_length_penalty_on_paper():
+    assert length_penalty(1, 1.0) == 1.0
+    assert length_penalty(7, 1.0) == 2.0
+    assert length_penalty(13, 2.0) == 9.0
+    assert length_penalty(13, 0.0) == 1.0
+
+
+def test_wu_s_coverage_penalty_on_paper():
+    """Two source tokens and the end got 1¼, ½ and ¼ from two predictions: β (log 1 + log ½ + log ¼)."""
+    gazes = {(): [[0.75, 0.25, 0.0]], (4,): [[0.5, 0.25, 0.25]]}
+    model = Toy(tree({(): {4: 1.0}}), lambda source, written: gazes[written])
+    [[found]] = translate(model, [(5, 6)], Beam(2, coverage_penalty=0.7))
+    assert found.ids == (4,)
+    assert found.score == pytest.approx(-0.7 * log(8))
+    assert found.log_probability == 0.0
+
+
+@pytest.mark.parametrize(("alpha", "beta"), PENALTIES)
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_batch_finds_what_the_definition_finds(size, alpha, beta):
+    """Batched, cached and stopped early = one by one, from scratch, to the very end."""
+    model = Toy(dice(size), glance(size))
+    beam = Beam(size, alpha, beta, best=size, longest=Longest(0.5, 4))
+    sources = [(3, 4), (), (5,), (6, 6, 3, 4, 5), (4, 4, 4)]
+    for source, found in zip(sources, translate(model, sources, beam), strict=True):
+        expected = naive_beam(model, source, len(source) // 2 + 4, beam)
+        assert [(h.ids, h.finished) for h in found] == [(ids, finished) for ids, _, _, finished in expected]
+        assert [h.log_probability for h in found] == pytest.approx([total for _, total, _, _ in expected], abs=1e-9)
+        assert [h.score for h in found] == pytest.approx([score for _, _, score, _ in expected], abs=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.integers(1, 4),
+    alpha=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+    spread=st.sampled_from([0.1, 1.0, 4.0]),
+    data=st.data(),
+)
+def test_stopping_early_changes_nothing(seed, size, alpha, spread, data):
+    best = data.draw(st.integers(1, size))
+    model = Toy(dice(seed, vocabulary=5, spread=spread))
+    beam = Beam(size, alpha, best=best, longest=Longest(0, 7))
+    found = translate(model, [(3,)], beam)[0]
+    assert [h.ids for h in found] == [ids for ids, *_ in naive_beam(model, (3,), 7, beam)]
+
+
+def late_bloomer(steps: int) -> Toy:
+    """Ends at once with probability 0.6; or sets out with 0.4 on a way that is certain and long."""
+    certain = {(4,) * n: {4: 1.0} for n in range(1, steps)}
+    return Toy(tree({(): {EOS: 0.6, 4: 0.4}, **certain}))
+
+
+def test_a_long_translation_overtakes_a_short_one_at_the_last_moment():
+    """log 0.6 / 1 against log 0.4 / lp: with α = 1 the long one wins from lp > 1.79, which is 6 tokens."""
+    for steps, winner in [(4, ()), (5, (4,) * 5), (11, (4,) * 11)]:
+        [[found]] = translate(late_bloomer(steps), [(3,)], Beam(2, length_penalty=1.0))
+        assert found.ids == winner, steps
+
+
+def test_without_length_penalty_a_sentence_stops_as_soon_as_the_best_has_ended():
+    model = late_bloomer(9)
+    assert translate(model, [(3,)], Beam(2))[0][0].ids == ()
+    assert len(model.rows) == 1
+
+
+def test_a_limit_that_leaves_no_room_to_overtake_stops_the_search():
+    """The way would win at 6 tokens, but 5 are allowed: there is nothing to wait for."""
+    model = late_bloomer(9)
+    beam = Beam(2, length_penalty=1.0, longest=Longest(0, 5))
+    assert translate(model, [(3,)], beam)[0][0].ids == ()
+    assert len(model.rows) == 1
+
+
+@pytest.mark.parametrize(("alpha", "beta"), PENALTIES)
+def test_a_beam_as_wide_as_the_world_is_exhaustive_search(alpha, beta):
+    """4 tokens, at most 4 places with the end: 85 translations, all of them found and in the right order."""
+    model, source, limit = Toy(dice(11), glance(11)), (5, 3), 4
+    everything = every_translation(model, source, limit)
+    assert len(everything) == 1 + 4 + 16 + 64
+    beam = Beam(4**4 + 85, alpha, beta, best=85, longest=Longest(0, limit))
+    [found] = translate(model, [source], beam)
+    scores = {ids: penalised(model, source, ids, total, beam) for ids, total in everything.items()}
+    assert [h.ids for h in found] == sorted(scores, key=lambda ids: -scores[ids])
+    assert [h.score for h in found] == pytest.approx(sorted(scores.values(), reverse=True), abs=1e-9)
+    assert [h.log_probability for h in found] == pytest.approx([everything[h.ids] for h in found], abs=1e-9)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), PENALTIES)
+def test_a_beam_of_one_is_greedy_search_whatever_the_penalties(alpha, beta):
+    model = Toy(dice(5), glance(5))
+    sources = [(3,) * n for n in range(11)]
+    beams = translate(model, sources, Beam(1, alpha, beta))
+    for source, [beam], [greedy] in zip(sources, beams, translate(model, sources, Greedy()), strict=True):
+        assert (beam.ids, beam.scores, beam.finished) == (greedy.ids, greedy.scores, greedy.finished)
+        ids, total, finished = naive_greedy(model, source, 2 * len(source) + 10)
+        assert (greedy.ids, greedy.finished) == (ids, finished)
+        assert greedy.score == greedy.log_probability == pytest.approx(total)
+
+
+def test_the_best_are_distinct_and_in_order():
+    found = translate(Toy(dice(2)), [(4,), (5, 3)], Beam(7, 0.6, best=7))
+    for hypotheses in found:
+        assert len({h.ids for h in hypotheses}) == len(hypotheses) > 1
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+
+
+def test_equals_go_to_the_lower_token_and_then_the_lower_beam():
+    even = Toy(lambda source, written: [0.0] * 7)
+    assert translate(even, [(3,)], Greedy())[0][0].ids == ()  # the end has the lowest id that may come
+    found = translate(even, [(3,)], Beam(4, best=4, longest=Longest(0, 2)), allowed=Allowed(shortest=1))[0]
+    assert [h.ids for h in found] == [(3,), (4,), (5,), (6,)]
+    assert all(h.finished for h in found)
+    # seven tokens are equal but the beam has room for three
+    found = translate(even, [(3,)], Beam(3, best=3, longest=Longest(0, 1)), allowed=Allowed(shortest=1))[0]
+    assert [h.ids for h in found] == [(3,), (4,), (5,)]
+
+
+def test_what_meets_the_limit_is_unfinished_and_ranks_behind_what_is_finished():
+    """The way that never ends is the more probable, and still no translation."""
+    model = Toy(tree({(4,) * n: {4: 0.9, EOS: 0.1} for n in range(9)}))
+    beam = Beam(3, length_penalty=1.0, best=3, longest=Longest(0, 2))
+    found = translate(model, [(3,)], beam)[0]
+    assert [(h.ids, h.finished) for h in found] == [((4,), True), ((), True), ((4, 4), False)]
+    assert found[2].log_probability == pytest.approx(2 * log(0.9))
+    assert found[2].score == pytest.approx(2 * log(0.9) / (7 / 6))
+    assert found[0].score == pytest.approx(log(0.09) / (7 / 6))
+
+
+def test_sentences_that_are_done_leave_the_batch():
+    """Sentence n ends after n tokens; beams of one sentence start as one row."""
+    ends = Toy(lambda source, written: [0.0] * 2 + [9.0 if len(written) >= len(source) else -99.0, 0.0, 1.0])
+    sources = [(4,) * n for n in (3, 1, 2)]
+    translate(ends, sources, Greedy())
+    assert ends.rows == [3, 3, 2, 1]
+    ends.rows.clear()
+    translate(ends, sources, Beam(2))
+    assert ends.rows == [3, 6, 4, 2]
+
+
+def test_penalties_and_sizes_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="size 3 cannot give the best 4"):
+        Beam(3, best=4)
+    with pytest.raises(ValueError, match=r"length -0\.5"):
+        Beam(3, length_penalty=-0.5)
+    with pytest.raises(ValueError, match="use coverage_penalty=0"):
+        translate(Toy(dice(0)), [(3,)], Beam(3, coverage_penalty=0.1))
+    with pytest.raises(ValueError, match="nan"):
+        translate(Toy(lambda source, written: [float("nan")] * 7), [(3,)], Beam(3))

@@ -1,0 +1,77 @@
+"""Feed-forward, residuals, and word tables."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from regard.layers import FeedForward, PostNorm, PreNorm, Words
+
+
+def test_feed_forward_is_written_out():
+    """x = 2: up gives (3, −1), ReLU keeps 3, down makes 2 · 3 + 1."""
+    layer = FeedForward(1, 2)
+    layer.load_state_dict(
+        {
+            "up.weight": torch.tensor([[1.0], [-1.0]]),
+            "up.bias": torch.tensor([1.0, 1.0]),
+            "down.weight": torch.tensor([[2.0, 5.0]]),
+            "down.bias": torch.tensor([1.0]),
+        }
+    )
+    assert layer(torch.tensor([[[2.0]]])).item() == 7
+
+
+def test_gelu_is_a_choice_and_nonsense_is_not():
+    relu, gelu = FeedForward(3, 5), FeedForward(3, 5, activation="gelu")
+    gelu.load_state_dict(relu.state_dict())
+    x = torch.randn(1, 2, 3)
+    assert not torch.allclose(relu(x), gelu(x))
+    with pytest.raises(ValueError, match="no activation is called 'swish'; there are relu, gelu"):
+        FeedForward(3, 5, activation="swish")
+
+
+def test_the_norm_comes_before_or_after():
+    """Of (1, 3) the norm makes (−1, 1). f doubles."""
+    x = torch.tensor([[[1.0, 3.0]]])
+    pre, post = PreNorm(2), PostNorm(2)
+    assert_close(pre(x, lambda y: 2 * y), torch.tensor([[[1.0 - 2, 3.0 + 2]]]), atol=1e-4, rtol=0)
+    assert_close(post(x, lambda y: 2 * y), torch.tensor([[[-1.0, 1.0]]]), atol=1e-4, rtol=0)
+    assert isinstance(PreNorm.last(2), nn.LayerNorm)
+    assert isinstance(PostNorm.last(2), nn.Identity)
+
+
+def test_only_the_branch_is_dropped():
+    x = torch.randn(1, 2, 100)
+    path = PreNorm(100, dropout=0.5)
+    out = path(x, torch.ones_like)
+    assert (out - x).unique().numel() > 1
+    dropped = torch.isclose(out, x)
+    assert dropped.any()
+    assert_close(out[~dropped], (x + 2)[~dropped])
+    assert_close(path.eval()(x, torch.ones_like), x + 1)
+
+
+def test_words_are_read_at_size_one_and_scored_small():
+    words = Words(499, 499, 64, tie="all")
+    assert_close(words.source(torch.arange(499)[None]).std().item(), 1.0, atol=0.05, rtol=0)
+    assert_close(words.logits(torch.randn(1, 101, 64)).std().item(), 1.0, atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize(("tie", "tables"), [("none", 3), ("target", 2), ("all", 1)])
+def test_a_tie_shares_storage_and_stores_nothing_twice(tie, tables):
+    words = Words(13, 13, 5, tie=tie)
+    stored = [weight for name, weight in words.state_dict().items() if "tables" in name]
+    assert len(stored) == len({weight.data_ptr() for weight in stored}) == tables
+    source, target, output = (words.table(name).weight for name in ("source", "target", "output"))
+    assert (output is target) == (tie != "none")
+    assert (source is target) == (tie == "all")
+
+
+def test_ties_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="11 source and 13 target words; use one joint vocabulary"):
+        Words(11, 13, 5, tie="all")
+    with pytest.raises(ValueError, match="width 5 cannot score states of width 7"):
+        Words(11, 13, 5, tie="target", output=7)
+    with pytest.raises(ValueError, match="no tie is called 'some'; there are none, target, all"):
+        Words(11, 13, 5, tie="some")

@@ -1,0 +1,151 @@
+"""The Transformer: its recipes, its caches, its start, and torch's own beside it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from regard.attention import POSITIONS, RECIPES, Causal, MultiHeadAttention, Recipe, Sinusoidal, Sizes, Window, named
+from regard.layers import Words
+from regard.models import Stack, Transformer
+from regard.models.transformer import looking_back
+from tests.models.ladder import LENGTHS, SOURCE, TARGET, model_of, sentences
+
+SIZES = Sizes(heads=2, head=4, tokens=7, window=2, block=2)
+STACK = Stack(layers=2, model=8, heads=2, hidden=11)
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "alibi"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_any_recipe_serves_the_encoder(name, position):
+    """And a sentence never feels its padding."""
+    recipe = named(name, position, SIZES)
+    model = Transformer(Words(SOURCE, TARGET, 8), STACK, encoder=recipe).double().eval()
+    source, lengths, target = sentences()
+    together = model(source, lengths, target)
+    n, length = 2, LENGTHS[2]
+    alone = model(source[n : n + 1, :length], lengths[n : n + 1], target[n : n + 1])
+    assert_close(alone[0], together[n], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_any_position_serves_both_sides(position):
+    recipe = Recipe(position=POSITIONS[position](SIZES))
+    model = Transformer(Words(SOURCE, TARGET, 8), STACK, encoder=recipe, decoder=recipe).double().eval()
+    source, lengths, target = sentences()
+    source[0] = torch.arange(3, 10)
+    moved = source.clone()
+    moved[0] = source[0, [3, 1, 2, 0, 4, 5, 6]]
+    felt = not torch.allclose(model(moved, lengths, target)[0], model(source, lengths, target)[0])
+    assert felt == (position != "none")
+    model(source, lengths, target).square().sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+def test_layers_built_from_one_recipe_share_nothing():
+    recipe = named("bahdanau", "learned", SIZES)
+    model = Transformer(Words(SOURCE, TARGET, 8), STACK, encoder=recipe, decoder=recipe)
+    scores = [weight for name, weight in model.named_parameters() if name.endswith("score.v")]
+    places = [weight for name, weight in model.named_parameters() if "places" in name]
+    assert len({id(weight) for weight in scores}) == 4
+    assert len({id(weight) for weight in places}) == 2
+    assert id(recipe.score.v) not in map(id, model.parameters())
+
+
+def test_the_decoder_looks_back_whatever_its_recipe():
+    assert looking_back(Recipe()).pattern == looking_back(Recipe(pattern=Causal())).pattern == Causal()
+    assert looking_back(Recipe(pattern=Window(3))).pattern == Window(3) & Causal()
+
+
+def test_the_source_is_projected_once():
+    """Memory holds each layer's keys and values; reading on touches them no more."""
+    model, (source, lengths, target) = model_of("transformer, one group"), sentences()
+    memory = model.encode(source, lengths)
+    assert [[tuple(x.shape) for x in layer] for layer in memory.layers] == [[(3, 1, 7, 4)] * 2] * 2
+    touched = []
+    for layer in model.decoder:
+        layer.cross.key.register_forward_hook(lambda *_: touched.append("key"))
+    _, state = model.step(target, model.start(memory), memory)
+    assert touched == []
+    assert [cache.seen for cache in state.layers] == [5, 5]
+
+
+def test_a_linear_decoder_remembers_a_state_of_fixed_size():
+    model, (source, lengths, target) = model_of("transformer, linear decoder"), sentences()
+    memory = model.encode(source, lengths)
+    state, sizes = model.start(memory), set()
+    for word in target.split(1, 1):
+        _, state = model.step(word, state, memory)
+        sizes.add(state.layers[0].past.kv.numel())
+    assert len(sizes) == 1
+
+
+def test_cross_attention_has_no_embeddings():
+    with pytest.raises(ValueError, match="give it to the encoder's or the decoder's recipe"):
+        Transformer(Words(SOURCE, TARGET, 8), STACK, cross=Recipe(position=Sinusoidal()))
+
+
+# --- torch's own beside it ---
+
+
+def take(ours: Transformer, theirs: nn.Transformer) -> None:
+    """The weights of torch's layers into ours."""
+    for mine, other in zip(ours.encoder, theirs.encoder.layers, strict=True):
+        mine.attention.load_state_dict(MultiHeadAttention.from_torch(other.self_attn).state_dict())
+        take_rest(mine, other, [mine.around_attention, mine.around_feed_forward], [other.norm1, other.norm2])
+    for mine, other in zip(ours.decoder, theirs.decoder.layers, strict=True):
+        mine.attention.load_state_dict(MultiHeadAttention.from_torch(other.self_attn).state_dict())
+        mine.cross.load_state_dict(MultiHeadAttention.from_torch(other.multihead_attn).state_dict())
+        around = [mine.around_attention, mine.around_cross, mine.around_feed_forward]
+        take_rest(mine, other, around, [other.norm1, other.norm2, other.norm3])
+
+
+def take_rest(mine, other, around, norms) -> None:
+    mine.feed_forward.up.load_state_dict(other.linear1.state_dict())
+    mine.feed_forward.down.load_state_dict(other.linear2.state_dict())
+    for residual, norm in zip(around, norms, strict=True):
+        residual.norm.load_state_dict(norm.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_torchs_transformer_agrees(norm):
+    """The same weights give the same scores. (After post-norm torch norms once more, which Vaswani does not.)"""
+    ours = Transformer(Words(SOURCE, TARGET, 8), Stack(layers=2, model=8, heads=2, hidden=11, norm=norm))
+    theirs = nn.Transformer(8, 2, 2, 2, 11, 0.0, batch_first=True, norm_first=norm == "pre").double()
+    ours = ours.double().eval()
+    take(ours, theirs)
+    if norm == "post":
+        theirs.encoder.norm = theirs.decoder.norm = None
+    source, lengths, target = sentences()
+    padding = torch.arange(7) >= lengths[:, None]
+    x, y = (
+        Sinusoidal().embed(read(words), torch.arange(words.shape[1]))
+        for read, words in ((ours.words.source, source), (ours.words.target, target))
+    )
+    ahead = torch.ones(5, 5).triu(1).bool()
+    out = theirs(x, y, tgt_mask=ahead, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+    assert_close(ours(source, lengths, target), ours.words.logits(out))
+
+
+# --- how it starts ---
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_deep_stack_starts_at_size_one(norm):
+    """Whatever the depth, scores begin neither vanished nor exploded."""
+    for layers in (1, 8):
+        stack = Stack(layers=layers, model=64, heads=4, hidden=128, norm=norm)
+        model = Transformer(Words(101, 103, 64), stack)
+        logits = model(torch.randint(3, 101, (3, 11)), torch.tensor([11, 5, 7]), torch.randint(3, 103, (3, 13)))
+        assert 0.5 < logits.std() < 2
+
+
+def test_branches_start_smaller_where_nothing_norms_their_sum():
+    pre, post = (
+        Transformer(Words(5, 5, 64), Stack(layers=8, model=64, heads=4, hidden=128, norm=norm))
+        for norm in ("pre", "post")
+    )
+    ratio = post.encoder[0].feed_forward.down.weight.std() / pre.encoder[0].feed_forward.down.weight.std()
+    assert_close(ratio.item(), 4.0, rtol=0.05, atol=0)  # √16: eight layers of two branches
+    assert_close(post.encoder[0].attention.query.weight.std().item(), (1 / 128) ** 0.5, rtol=0.05, atol=0)

@@ -1,0 +1,184 @@
+"""The translation task: settings, vocabularies, loss, saving and loading, and that training translates."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.decode import Greedy, translate_all
+from regard.models.config import ModelConfig
+from regard.tasks.metrics import bleu, by_length, chrf, exact
+from regard.tasks.settings import Settings, TextSettings, TrainSettings
+from regard.tasks.translate import Corpus, Smoothed, Translator, validation
+from regard.text import Pair, collate
+from regard.train import Constant, Plan, train
+from regard.world import World, pairs
+
+WORDS = TextSettings(kind="words", joint=False)
+TINY = ModelConfig(kind="transformer", layers=1, model=32, heads=2, hidden=64, dropout=0.0)
+SETTINGS = Settings(text=WORDS, model=TINY, train=TrainSettings(tokens=256, steps=5, smoothing=0.1))
+
+
+def some(count: int, split: str = "train") -> list[Pair]:
+    return [Pair(*pair) for pair in pairs(World(longest=6), "fr", count, split)]  # type: ignore[arg-type]
+
+
+# --- settings ---
+
+
+def test_settings_survive_a_file():
+    assert Settings.from_toml(SETTINGS.to_toml()) == SETTINGS
+    assert Settings.from_toml("") == Settings()
+
+
+def test_a_file_names_a_size_and_changes_it():
+    settings = Settings.from_toml('[model]\nkind = "bahdanau"\nsize = "tiny"\ndropout = 0.25\n')
+    assert settings.model == replace(ModelConfig.named("bahdanau", "tiny"), dropout=0.25)
+
+
+def test_lines_can_be_replaced():
+    changed = SETTINGS.changed({"train.steps": "7", "text.kind": "bpe", "train.rate": "1e-4"})
+    assert (changed.train.steps, changed.text.kind, changed.train.rate) == (7, "bpe", 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[train]\nstep = 3", "has no 'step'; it has steps"),
+        ("[train]\nsteps = 'many'", "train.steps = 'many' should be int"),
+        ("[training]\n", "no table"),
+        ("[text]\nkind = 'syllables'", "choose from bpe"),
+        ("[train]\nschedule = 'linear'", "choose from noam"),
+        ("steps = ", "no TOML"),
+    ],
+)
+def test_settings_that_make_no_sense(text, says):
+    with pytest.raises(ValueError, match=says):
+        Settings.from_toml(text)
+
+
+# --- loss ---
+
+
+def test_label_smoothing_by_hand():
+    """Two words, logits 0 and log 3: -log p = log 4 - log 3; smoothed by 0.1 towards the uniform half and half."""
+
+    class Fixed(torch.nn.Module):
+        def forward(self, source, lengths, target):
+            logits = torch.full((*target.shape, 6), -torch.inf)
+            logits[..., 4], logits[..., 5] = 0.0, torch.log(torch.tensor(3.0))
+            return logits.clamp(min=-30.0)
+
+    batch = collate([([4], [5])])
+    plain, _ = Smoothed()(Fixed(), (batch, batch.tokens))
+    first = torch.log(torch.tensor(4 / 3))
+    end = torch.log(torch.tensor(4.0)) + 30.0
+    assert_close(plain, first + end, rtol=1e-4, atol=1e-4)
+
+
+def test_the_gradient_does_not_depend_on_how_sentences_are_batched():
+    translator = Translator.fresh(some(40), SETTINGS)
+    model = translator.model.double()
+    examples = translator.examples(some(12))
+    grads = []
+    for parts in ([examples], [examples[:5], examples[5:]], [[example] for example in examples]):
+        model.zero_grad()
+        tokens = 0
+        for part in parts:
+            batch = collate(part)
+            summed, count = Smoothed(0.1)(model, (batch, batch.tokens))
+            summed.backward()
+            tokens += count
+        grads.append([part.grad.clone() / tokens for part in model.parameters() if part.grad is not None])
+    for other in grads[1:]:
+        assert_close(other, grads[0])
+
+
+# --- translators ---
+
+
+def test_a_translator_is_the_same_after_saving(tmp_path):
+    translator = Translator.fresh(some(60), SETTINGS)
+    translator.save(tmp_path)
+    again = Translator.load(tmp_path)
+    assert again.settings == translator.settings
+    sources = [source for source, _ in translator.examples(some(5))]
+    assert sources == [source for source, _ in again.examples(some(5))]
+    translator.model.eval()
+    for one, other in zip(
+        translate_all(translator.model, sources, Greedy()), translate_all(again.model, sources, Greedy()), strict=True
+    ):
+        assert one == other
+
+
+def test_a_folder_without_a_translator_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"settings\.toml is missing; train one with"):
+        Translator.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "characters"])
+def test_a_joint_vocabulary_is_shared(kind):
+    settings = replace(SETTINGS, text=TextSettings(kind=kind, size=400, joint=True, lower=True, target_language="fr"))
+    translator = Translator.fresh(some(50), settings)
+    assert translator.source.size == translator.target.size
+    assert translator.target.normal.language == "fr"
+
+
+def test_training_translates_by_heart_and_resumes_to_the_bit(tmp_path):
+    known = some(12)
+    settings = replace(SETTINGS, train=TrainSettings(tokens=200, steps=150))
+
+    def run(folder: Path, cut: int | None = None) -> Translator:
+        translator = Translator.fresh(known, settings)
+        corpus = Corpus.of(translator.examples(known), settings)
+        plan = Plan(Constant(3e-3, warmup=10), 150, checkpoint_every=40)
+        steps = train(translator.model, corpus, Smoothed(), plan, folder)
+        for report in steps:
+            if report.step == cut:
+                steps.close()
+                return run(folder)
+        return translator
+
+    straight, resumed = run(tmp_path / "a"), run(tmp_path / "b", cut=67)
+    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    straight.model.eval()
+    found = translate_all(straight.model, [source for source, _ in straight.examples(known)], Greedy())
+    texts = [straight.text(best[0].ids) for best in found]
+    assert exact(texts, [pair.target for pair in known]).value == 100
+    assert validation(straight.model, straight.examples(known))["loss"] < 0.2
+
+
+def test_accumulation_leaves_no_sentence_out():
+    translator = Translator.fresh(some(40), SETTINGS)
+    examples = translator.examples(some(40))
+    corpus = Corpus.of(examples, replace(SETTINGS, train=TrainSettings(tokens=64, accumulate=3)))
+    seen = sum(len(batch) for step in range(corpus.steps(0)) for batch, _ in corpus.at(0, step))
+    assert seen == 40
+
+
+# --- metrics ---
+
+
+def test_metrics_carry_their_signatures():
+    same = ["the black cat ate the mouse", "a light box is here"]
+    assert_close(bleu(same, same).value, 100.0)
+    assert "tok:13a" in bleu(same, same).signature
+    assert "tok:none" in bleu(same, same, tokenised=True).signature
+    assert_close(chrf(same, same).value, 100.0)
+    assert exact(same, [same[0], "something else"]).value == 50.0
+
+
+def test_bleu_by_length_sorts_sentences_by_their_source():
+    found, wanted = ["a b c d e", "x x x x x"], ["a b c d e", "a b c d e"]
+    rows = by_length(found, wanted, [4, 12], edges=[0, 10])
+    assert [(low, count) for low, count, _ in rows] == [(0, 1), (10, 1)]
+    assert_close(rows[0][2], 100.0)
+    assert rows[1][2] < 1
+
+
+def test_metrics_want_one_reference_for_each():
+    with pytest.raises(ValueError, match="2 translations for 1 references"):
+        bleu(["a", "b"], ["a"])

@@ -1,0 +1,230 @@
+"""Parallel files become pairs, whatever they are packed in; what is wrong with them is named by file and line."""
+
+import errno
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.text import Count, Pair, count, lines_of, read_lines, read_pairs, sides
+from regard.text.files import write_whole
+
+SENTENCES = [Pair("the cat", "le chat"), Pair("a\u2028b 😀", "č \x85 ش"), Pair(" two  blanks ", "deux")]
+PACKED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+
+
+@pytest.fixture
+def put(tmp_path, monkeypatch):
+    """Writes a file and gives its name; tests run beside the files, so that messages can be told exactly."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, content: str | bytes) -> str:
+        raw = content.encode() if isinstance(content, str) else content
+        Path(name).write_bytes(PACKED[Path(name).suffix if Path(name).suffix in PACKED else ""](raw))
+        return name
+
+    return write
+
+
+def says(message: str, *paths: str, **choices) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
+        list(read_pairs(paths if len(paths) > 1 else paths[0], **choices))
+    assert str(caught.value) == message
+    assert type(caught.value) is ValueError
+
+
+# --- what is read ---
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_every_layout_gives_the_same_pairs(put, packed):
+    source = put(f"a.en{packed}", "".join(f"{pair.source}\n" for pair in SENTENCES))
+    target = put(f"a.fr{packed}", "".join(f"{pair.target}\n" for pair in SENTENCES))
+    table = put(f"a.tsv{packed}", "".join(f"{pair.source}\t{pair.target}\n" for pair in SENTENCES))
+    objects = [json.dumps({"source": pair.source, "more": 1, "target": pair.target}) for pair in SENTENCES]
+    lines = put(f"a.jsonl{packed}", "\n".join(objects))
+    assert list(read_pairs([source, target])) == SENTENCES
+    assert list(read_pairs(table)) == SENTENCES
+    assert list(read_pairs(Path(lines))) == SENTENCES
+    assert count([source, target]) == count(table) == count(lines) == Count(pairs=3, skipped=0)
+
+
+def test_fields_have_any_name_and_may_be_swapped(put):
+    lines = put("a.jsonl", '{"en": "cat", "fr": "chat"}\n')
+    assert list(read_pairs(lines, fields=("en", "fr"))) == [Pair("cat", "chat")]
+    assert list(read_pairs(lines, fields=("fr", "en"))) == [Pair("cat", "chat").swapped()]
+
+
+def test_windows_line_ends_and_byte_order_marks_are_no_text(put):
+    assert list(read_lines(put("a.txt", "\ufeffone\r\ntwo\r\n\ufeffthree"))) == ["one", "two", "\ufeffthree"]
+    assert list(read_pairs(put("a.tsv", "\ufeffcat\tchat\r\n"))) == [Pair("cat", "chat")]
+
+
+def test_only_a_newline_ends_a_line(put):
+    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"
+    assert list(read_lines(put("a.txt", text + "\nh\n"))) == [text, "h"]
+
+
+def test_an_empty_corpus_is_no_pair(put):
+    assert list(read_pairs([put("a.en", ""), put("a.fr", "")])) == []
+    assert count(put("a.tsv", "")) == count(put("a.jsonl.xz", "")) == Count(0, 0)
+
+
+def test_pairs_are_read_one_at_a_time(put):
+    pairs = read_pairs(put("a.tsv", "one\tun\nbroken\n"))
+    assert next(pairs) == Pair("one", "un")
+
+
+def test_both_sides_come_in_turn():
+    assert list(sides([Pair("a", "b"), Pair("c", "d")])) == ["a", "b", "c", "d"]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0\ufeff"))))
+def test_any_text_is_read_as_it_was_written(texts):
+    assert list(lines_of([f"{text}\n".encode() for text in texts], "x")) == texts
+
+
+# --- what cannot be read ---
+
+
+def test_the_longer_of_two_files_is_named(put):
+    short, long = put("a.en", "one\ntwo\n"), put("a.fr", "un\ndeux\ntrois\n")
+    ended = "no partner, because a.en ends after line 2; the two files must match line by line"
+    says(f"a.fr:3: {ended}", short, long)
+    says(f"a.fr:3: {ended}", long, short)
+
+
+def test_an_empty_side_is_refused_by_default(put):
+    remedy = "fill it in, remove the pair, or skip such pairs"
+    source = put("a.en", "one\n \nthree\n")
+    says(f"a.en:2: the source is empty; {remedy}", source, put("a.fr", "un\ndeux\n\n"))
+    says(f"b.fr:3: the target is empty; {remedy}", put("b.en", "1\n2\n3\n"), put("b.fr", "un\ndeux\n\n"))
+    says(f"a.tsv:1: the source is empty; {remedy}", put("a.tsv", "\tchat\n"))
+    says(f"a.tsv:2: both sides are empty; {remedy}", put("a.tsv", "cat\tchat\n\n"))
+    says(f"a.jsonl:1: the target is empty; {remedy}", put("a.jsonl", '{"source": "cat", "target": ""}'))
+    says(f"a.jsonl:1: both sides are empty; {remedy}", put("a.jsonl", "\n"))
+
+
+def test_empty_sides_can_be_skipped_and_counted(put):
+    paths = [put("a.en", "one\n\nthree\n\u3000\n"), put("a.fr", "un\ndeux\n\n\n")]
+    skipped: list[str] = []
+    assert list(read_pairs(paths, blank=skipped.append)) == [Pair("one", "un")]
+    assert skipped == [
+        "a.en:2: the source is empty",
+        "a.fr:3: the target is empty",
+        "a.fr:4: both sides are empty",
+    ]
+    assert count(paths) == Count(pairs=1, skipped=3)
+
+
+@pytest.mark.parametrize(("line", "found"), [("cat chat", "no tab"), ("a\tb\tc", "2 tabs"), ("a\tb\t", "2 tabs")])
+def test_a_table_has_one_tab_in_a_line(put, line, found):
+    says(f"a.tsv:2: {found}; a line is source, one tab, target", put("a.tsv", f"cat\tchat\n{line}\n"))
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("[1]", "list instead of an object with the field 'source'"),
+        ('{"source": "cat"}', "no field 'target', only 'source'"),
+        ("{}", "no field 'source', only an empty object"),
+        ('{"source": "cat", "target": 3}', "the field 'target' is int, not text"),
+        (
+            r'{"source": "cat", "target": "a\ud800"}',
+            "half of a surrogate pair (U+D800, character 2); remove it",
+        ),
+        (r'{"source": "\u0000", "target": "a"}', "a NUL character; the file is damaged, or not UTF-8 text"),
+    ],
+)
+def test_an_object_that_is_none_is_named(put, line, wrong):
+    says(f"a.jsonl:2: {wrong}", put("a.jsonl", f'{{"source": "a", "target": "b"}}\n{line}\n'))
+
+
+@pytest.mark.parametrize("line", ['{"source": "cat', "nonsense", "[" * 100_000, "1" * 5000 + "x"])
+def test_what_is_not_json_is_named(put, line):
+    with pytest.raises(ValueError, match=r"^a\.jsonl:1: not JSON \(.*\); every line is one object$"):
+        list(read_pairs(put("a.jsonl", line)))
+
+
+@pytest.mark.parametrize(
+    ("raw", "wrong"),
+    [
+        (
+            b"ok\nb\xe4r\n",
+            "2: not UTF-8 (byte 0xe4, the 2. of the line); convert the file, for example: iconv -f LATIN1",
+        ),
+        (
+            b"\xff\xfea\0",
+            "1: not UTF-8 (byte 0xff, the 1. of the line); it looks like UTF-16; convert it: iconv -f UTF-16",
+        ),
+        (gzip.compress(b"cat"), "1: not UTF-8 (byte 0x8b, the 2. of the line); it looks gz-compressed"),
+        (lzma.compress(b"cat"), "1: not UTF-8 (byte 0xfd, the 1. of the line); it looks xz-compressed"),
+        (
+            b"ok\n\xff\xfe\n",
+            "2: not UTF-8 (byte 0xff, the 1. of the line); convert the file, for example: iconv -f LATIN1",
+        ),
+        (b"a\xed\xa0\x80b\n", "1: not UTF-8 (byte 0xed, the 2. of the line)"),
+        (b"ok\na\0b\n", "2: a NUL character; the file is damaged, or not UTF-8 text"),
+        (b"ok\none\rtwo\n", "2: a carriage return inside the line; remove it, or end every line in \\n"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named(put, raw, wrong):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 the beginning of the message is compared
+        list(read_lines(put("a.en", raw)))
+    assert str(caught.value).startswith(f"a.en:{wrong}")
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz"])
+def test_a_torn_or_foreign_archive_is_named(put, ending):
+    whole = Path(put(f"a.tsv{ending}", "cat\tchat\n" * 5000)).read_bytes()
+    Path(f"torn.tsv{ending}").write_bytes(whole[:-9])
+    Path(f"plain.tsv{ending}").write_bytes(b"cat\tchat\n")
+    for name in ("torn", "plain"):
+        with pytest.raises(ValueError, match=rf"^{name}\.tsv{ending}: cannot be read beyond line \d+ .*again$"):
+            list(read_pairs(f"{name}.tsv{ending}"))
+
+
+def test_a_missing_file_is_noticed_before_reading_and_helped(put, tmp_path):
+    there = put("a.en", "cat\n")
+    with pytest.raises(ValueError, match=r"^b\.fr: no such file; check the name \(looked in /.*\)$"):
+        read_pairs([there, "b.fr"])
+    put("c.fr.xz", "chat\n")
+    with pytest.raises(ValueError, match=r"^c\.fr: no such file; but there is c\.fr\.xz$"):
+        read_pairs([there, "c.fr"])
+    with pytest.raises(ValueError, match="is a folder; give the files in it by name"):
+        read_lines(tmp_path)
+
+
+def test_the_number_of_files_and_their_endings_must_make_sense(put):
+    name = put("a.txt", "cat\n")
+    says("a.txt: one file of pairs ends in .tsv or .jsonl, not '.txt'; or give two files", name)
+    says("pairs come from one file or from two, not from 3", name, name, name)
+
+
+# --- what is written ---
+
+
+def test_a_full_disk_tears_nothing(put, monkeypatch):
+    put("a.json", "before")
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ValueError, match=r"^a\.json: cannot be written \(No space left on device\); make room"):
+        write_whole("a.json", "after")
+    assert os.listdir() == ["a.json"]
+    assert Path("a.json").read_text() == "before"
+
+
+def test_corpora_and_tokenisers_do_not_wait_for_torch():
+    names = "Pair, read_pairs, count, Words, Characters, Subwords, Normal, load_tokeniser, PAD"
+    program = f"import sys; from regard.text import {names}; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,46 @@
+"""Sentences are split as the published text is, and come back as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.text.words import LANGUAGES, join, split
+
+WORKED = [
+    ("en", "The dog's bone, isn't it?", "The dog 's bone , isn 't it ?"),
+    ("en", "In the 1990's, or 1990, 1,000 dogs ran...", "In the 1990 's , or 1990 , 1,000 dogs ran ..."),
+    ("en", "Mr. Smith met Dr. J. Doe in the U.S. today.", "Mr. Smith met Dr. J. Doe in the U.S. today ."),
+    ("en", "A T-shirt (red/blue) at 11:27 costs $5.50.", "A T-shirt ( red / blue ) at 11 : 27 costs $ 5.50 ."),
+    ("en", 'He said "go." Then he left.', 'He said " go . " Then he left .'),
+    ("en", "the dogs' bones", "the dogs ' bones"),
+    ("en", "50% off; e\u0301a 👩‍🚀👍🏽!", "50 % off ; e\u0301a 👩‍🚀 👍🏽 !"),
+    ("de", "Wie geht's am 3. Mai, z.B. Dr. Müller?", "Wie geht ' s am 3. Mai , z.B. Dr. Müller ?"),
+    ("de", "Er sagt: „Komm!“", "Er sagt : „ Komm ! “"),
+    ("fr", "L'homme n'a pas d'arbre aujourd'hui.", "L' homme n' a pas d' arbre aujourd' hui ."),
+    ("fr", "Où est-il ? Là : « ici ».", "Où est-il ? Là : « ici » ."),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "apart"), WORKED)
+def test_sentences_are_split_as_the_rules_say(language, text, apart):
+    assert split(text, language) == apart
+
+
+@pytest.mark.parametrize(("language", "text", "apart"), WORKED)
+def test_ordinary_sentences_come_back(language, text, apart):
+    # Whether a blank stood between two emoji is not in the split text.
+    assert join(apart, language) == text.replace("🚀👍", "🚀 👍")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_splitting_moves_blanks_and_nothing_else(language, text):
+    apart = split(text, language)
+    assert "".join(apart.split()) == "".join(text.split())
+    assert apart == " ".join(apart.split())
+    assert "".join(join(apart, language).split()) == "".join(text.split())
+
+
+def test_other_languages_are_refused():
+    with pytest.raises(ValueError, match="no customs of 'xx' are known; choose from en, de, fr"):
+        split("a", "xx")

@@ -1,0 +1,89 @@
+"""Ambiguous words: both readings occur, they come out differently, and the word said to decide does decide."""
+
+from collections import Counter, defaultdict
+
+from regard.world import READINGS, World
+from regard.world.entries import Adjective, Noun, Verb
+from tests.world.trees import ADJECTIVE, NOUN, VERB
+
+SENTENCES = [World(seed=9, longest=9).sentence(number) for number in range(5003)]
+FOUND = [(sentence, ambiguity) for sentence in SENTENCES for ambiguity in sentence.ambiguities]
+
+
+def word_with(sentence, index):
+    """The verb entries a word can be."""
+    return [verb for verb in VERB.values() if sentence.words[index] in verb.en]
+
+
+def test_a_third_of_the_sentences_has_one():
+    assert sum(bool(sentence.ambiguities) for sentence in SENTENCES) > len(SENTENCES) / 4
+
+
+def test_all_readings_of_at_least_eight_words_occur():
+    seen = Counter(ambiguity.reading for _, ambiguity in FOUND)
+    words = {
+        reading.split(".")[0]
+        for _, ambiguity in FOUND
+        for reading in ambiguity.readings
+        if len(ambiguity.languages) == 2
+    }
+    assert len(words) >= 8
+    for entries in READINGS.values():
+        assert all(seen[entry.key] >= 3 for entry in entries), [entry.key for entry in entries]
+
+
+def test_every_word_with_several_readings_is_reported():
+    for sentence in SENTENCES:
+        assert {a.at for a in sentence.ambiguities} == {i for i, word in enumerate(sentence.words) if word in READINGS}
+
+
+def test_readings_come_out_as_different_words():
+    said = defaultdict(set)
+    for sentence, ambiguity in FOUND:
+        for language in ambiguity.languages:
+            said[language, sentence.words[ambiguity.at], ambiguity.reading].add(sentence.expected(ambiguity, language))
+    for (language, word, reading), renderings in said.items():
+        for (other_language, other_word, other), others in said.items():
+            if (other_language, other_word) == (language, word) and other != reading:
+                assert not renderings & others, (word, reading, other)
+
+
+def test_the_decider_is_another_word():
+    for sentence, ambiguity in FOUND:
+        assert 0 <= ambiguity.decider < len(sentence.words)
+        assert ambiguity.decider != ambiguity.at
+
+
+def test_the_deciding_adjective_or_verb_suits_one_reading_only():
+    checked = 0
+    for sentence, ambiguity in FOUND:
+        entry, decider = NOUN.get(ambiguity.reading), sentence.words[ambiguity.decider]
+        rivals = [NOUN[reading] for reading in ambiguity.readings if reading in NOUN and reading != ambiguity.reading]
+        if entry is None or not rivals:
+            continue
+        deciding = [adjective for adjective in ADJECTIVE.values() if adjective.en == decider]
+        accepted = [adjective.kinds for adjective in deciding]
+        for verb in word_with(sentence, ambiguity.decider):
+            before = ambiguity.at < ambiguity.decider
+            accepted.append(
+                verb.subjects if before else verb.objects or (verb.goal.kinds if verb.goal else frozenset())
+            )
+        assert any(kinds & entry.kinds and not any(kinds & rival.kinds for rival in rivals) for kinds in accepted), (
+            sentence.text(),
+            decider,
+        )
+        checked += 1
+    assert checked > 100
+
+
+def test_an_ambiguous_adjective_is_decided_by_its_noun():
+    for sentence, ambiguity in FOUND:
+        if ambiguity.reading in ADJECTIVE:
+            assert sentence.tags[ambiguity.decider] == "NOUN"
+            nouns = [noun for noun in NOUN.values() if sentence.words[ambiguity.decider] in noun.en]
+            assert any(ADJECTIVE[ambiguity.reading].kinds & noun.kinds for noun in nouns), sentence.text()
+
+
+def test_readings_are_entries_of_the_lexicon():
+    for entries in READINGS.values():
+        assert all(isinstance(entry, Noun | Verb | Adjective) for entry in entries)

@@ -1,0 +1,193 @@
+"""What every sentence of every world keeps: shape, lengths, splits, and the same answer everywhere."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from regard.world import LANGUAGES, READINGS, SPLITS, World, pairs, split_of
+from regard.world.adjectives import ADJECTIVES
+from regard.world.chance import Chance, hashed
+from regard.world.lexicon import forms
+from regard.world.nouns import NOUNS
+from regard.world.verbs import VERBS
+
+UPOS = {"ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB"}
+WORLD = World(seed=3)
+SOME = {split: [WORLD.sentence(number, split) for number in range(1009)] for split in SPLITS}
+LONG = [World(seed=4, shortest=19, longest=61).sentence(number) for number in range(211)]
+EVERY = [*SOME["train"], *SOME["valid"], *SOME["test"], *LONG]
+
+
+def test_alignments_are_total_on_both_sides():
+    for sentence in EVERY:
+        for language in LANGUAGES:
+            rendering = sentence.into[language]
+            assert {here for here, _ in rendering.alignment} == set(range(len(sentence.words))), sentence.text()
+            assert {there for _, there in rendering.alignment} == set(range(len(rendering.words))), sentence.text()
+
+
+def test_tags_are_universal_and_as_many_as_words():
+    for sentence in EVERY:
+        assert len(sentence.tags) == len(sentence.words)
+        assert set(sentence.tags) <= UPOS
+
+
+def test_heads_are_a_projective_tree_with_one_root():
+    for sentence in EVERY:
+        heads = sentence.heads
+        assert len(heads) == len(sentence.words)
+        assert heads.count(0) == 1
+        for word in range(1, len(heads) + 1):
+            seen, at = set(), word
+            while at:
+                assert at not in seen, sentence.text()
+                seen.add(at)
+                at = heads[at - 1]
+        arcs = [(min(head, word), max(head, word)) for word, head in enumerate(heads, 1)]
+        for left, right in arcs:
+            assert not any(left < start < right < end for start, end in arcs), sentence.text()
+
+
+def test_words_are_single_and_text_is_joined_for_people():
+    for sentence in EVERY:
+        for language in ("en", *LANGUAGES):
+            assert not any(" " in word or not word for word in sentence.said(language))
+            assert "' " not in sentence.text(language)
+            assert " ," not in sentence.text(language)
+
+
+def test_a_becomes_an_before_a_vowel():
+    found = {
+        (word, follows[0]) for sentence in EVERY for word, follows in pairwise(sentence.words) if word in ("a", "an")
+    }
+    assert all((word == "an") == (letter in "aeiou") for word, letter in found)
+    assert {word for word, _ in found} == {"a", "an"}
+
+
+def test_every_length_is_equally_frequent():
+    counts = Counter(len(sentence.words) for sentence in SOME["train"])
+    assert set(counts) == set(range(3, 13))
+    assert all(60 < count < 145 for count in counts.values())
+
+
+@pytest.mark.parametrize("length", [3, 7, 13, 29, 61])
+def test_the_length_dial_is_exact(length):
+    world = World(shortest=length, longest=length)
+    for split in SPLITS:
+        assert {len(world.sentence(number, split).words) for number in range(11)} == {length}
+
+
+def test_train_never_shows_what_is_held_out_and_the_others_always_do():
+    for sentence in SOME["train"]:
+        assert {split_of(*pair) for pair in sentence.compositions} <= {"train"}
+    for split in ("valid", "test"):
+        for sentence in SOME[split]:
+            shown = {split_of(*pair) for pair in sentence.compositions}
+            assert split in shown
+            assert shown <= {"train", split}
+
+
+def test_no_sentence_is_in_two_splits_and_few_are_twice_in_one():
+    texts = {split: {sentence.words for sentence in SOME[split]} for split in SPLITS}
+    assert not texts["train"] & texts["test"]
+    assert not texts["train"] & texts["valid"]
+    assert not texts["valid"] & texts["test"]
+    for split in SPLITS:
+        longer = [sentence.words for sentence in SOME[split] if len(sentence.words) >= 6]
+        assert len(set(longer)) > 0.98 * len(longer)
+
+
+def test_every_entry_keeps_compositions_for_training():
+    """Whatever can be combined at all is left a combination that is not held out."""
+    found = {(word.key, noun.key) for noun in NOUNS for word in ADJECTIVES if word.kinds & noun.kinds}
+    found |= {(verb.key, noun.key) for noun in NOUNS for verb in VERBS if verb.objects & noun.kinds}
+    trained = {key for pair in found if split_of(*pair) == "train" for key in pair}
+    assert trained == {key for pair in found for key in pair}
+    for split in ("valid", "test"):
+        assert 0.06 < sum(split_of(*pair) == split for pair in found) / len(found) < 0.11
+
+
+@pytest.mark.slow
+def test_every_single_word_occurs_in_train():
+    seen = {word for number in range(30_011) for word in World().sentence(number).words}
+    wanted = {form for entry in (*NOUNS, *ADJECTIVES, *VERBS) for form in forms(entry)}
+    assert not wanted - seen
+
+
+def test_a_sentence_is_a_function_of_its_number():
+    assert WORLD.sentence(977) == SOME["train"][977]
+    assert World(seed=3).sentence(12, "test") == SOME["test"][12]
+    assert World(seed=4).sentence(977) != SOME["train"][977]
+    assert hash(SOME["train"][0]) == hash(WORLD.sentence(0))
+
+
+def test_the_same_sentences_in_every_process():
+    program = "from regard.world import World; w = World(7, 3, 31); print([w.sentence(n, 'test') for n in range(23)])"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "97")
+    }
+    assert len(said) == 1
+
+
+def test_the_draws_are_pinned():
+    """SplitMix64 from state 0 and a hash of a text, as anybody can compute them."""
+    chance = Chance()
+    assert [chance.below(1 << 64) for _ in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert hashed("") != hashed("a")
+
+
+def test_pairs_are_the_words_joined_by_spaces():
+    found = list(pairs(WORLD, "fr", 5, "valid", start=17))
+    sentences = SOME["valid"][17:22]
+    assert found == [(" ".join(s.words), " ".join(s.into["fr"].words)) for s in sentences]
+
+
+def test_one_english_text_has_one_translation():
+    seen: dict[str, tuple[str, str]] = {}
+    for number in range(6007):
+        sentence = World(seed=8, longest=5).sentence(number)
+        said = sentence.text("fr"), sentence.text("de")
+        assert seen.setdefault(sentence.text(), said) == said
+
+
+@pytest.mark.parametrize("form", sorted(READINGS))
+def test_an_ambiguous_form_has_different_counterparts(form):
+    assert len({entry.key for entry in READINGS[form]}) == len(READINGS[form]) >= 2
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: World(shortest=2),
+        lambda: World(shortest=9, longest=8),
+        lambda: WORLD.sentence(-1),
+        lambda: WORLD.sentence(0, "exam"),  # type: ignore[arg-type]
+        lambda: next(pairs(WORLD, "it", 1)),
+    ],
+)
+def test_a_mistake_is_named(mistake):
+    with pytest.raises(ValueError, match="not"):
+        mistake()
+
+
+def test_nothing_heavy_is_loaded():
+    program = "import sys, regard.world; print([m for m in ('torch', 'numpy', 'random') if m in sys.modules])"
+    answer = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+    )
+    assert answer.stdout.strip() == "[]"
