@@ -19,6 +19,7 @@ check: .venv/ready       ## ruff, pyright and the suite
 bench: .venv/ready       ## time and memory against length; writes benchmarks/results
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/block_maps.py
+	$(BIN)/python benchmarks/figures.py
 
 gallery: .venv/ready     ## redraw docs/gallery.md and its pictures
 	$(BIN)/regard gallery docs

@@ -144,7 +144,7 @@ class Call:
     def cut(self, x: Tensor) -> Tensor:
         """Into blocks, batch and heads side by side, the last block filled with zeros."""
         missing = -x.shape[2] % self.plan.size
-        return rearrange(pad(x, (0, 0, 0, missing)), "b h (n s) d -> (b h) n s d", s=self.plan.size)
+        return rearrange(pad(x, (0, 0, 0, missing)), "b h (n s) d -> (b h) n s d", s=self.plan.size).contiguous()
 
     def paste(self, blocks: Tensor, like: torch.Size) -> Tensor:
         return rearrange(blocks, "(b h) n s d -> b h (n s) d", b=like[0])[:, :, : like[2]]
@@ -171,8 +171,17 @@ class Rows:
         return rearrange(blocks[:, self.rows], "h r s ... -> r h s ...")
 
     def keys(self, blocks: Tensor) -> Tensor:
+        if self.slides():  # a window moving over the keys: no copy is needed, the rows may overlap
+            (h, n, s, d), (r, c) = blocks.shape, self.cols.shape
+            first = blocks.storage_offset() + int(self.cols[0, 0]) * s * d
+            return blocks.as_strided((r, h, c * s, d), (s * d, n * s * d, d, 1), first)
         gathered = blocks.flatten(0, 1)[self.where(blocks)]
         return rearrange(gathered, "(h r c) s d -> r h (c s) d", r=len(self.rows), c=self.cols.shape[1])
+
+    def slides(self) -> bool:
+        """Each row sees the blocks that follow one another, each row one further than the last."""
+        r, c = self.cols.shape
+        return bool((self.cols == self.cols[0, 0] + torch.arange(r)[:, None] + torch.arange(c)).all())
 
     def where(self, blocks: Tensor) -> Tensor:
         """Which blocks these are, all heads in a row: along two axes torch gathers and adds far more slowly."""

@@ -1,0 +1,59 @@
+"""Results in; the table of figures in the README out, so that no figure is typed by hand."""
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+START, STOP = "<!-- figures: python benchmarks/figures.py -->\n", "<!-- end of figures -->"
+
+
+def result(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table() -> str:
+    growth, maps, mutants = result("growth"), result("block_maps"), result("mutants")
+    ratio, machine = growth["window_against_full"], growth["machine"]
+    slopes = {kind: slope["seconds"] for kind, slope in growth["exponents"].items()}
+    full = slopes.pop("full")
+    million = [row for row in maps["rows"] if row["tokens"] == 2**20]
+    flex = max((row for row in maps["rows"] if row["who"] == "flex"), key=lambda row: row["tokens"])
+    rows = [
+        (
+            f"`Window(512)` against full attention, {ratio['tokens']:,} tokens, forwards and backwards",
+            f"{ratio['ratio']:.1f} times faster",
+            growth["command"],
+        ),
+        (
+            "time from 4k to 64k tokens grows as n to the power of",
+            f"{full:.2f} full; " + ", ".join(f"{slope:.2f} {kind}" for kind, slope in slopes.items()),
+            growth["command"],
+        ),
+        (
+            f"block maps of {len(million)} patterns at 1,048,576 tokens",
+            f"at most {max(row['seconds'] for row in million):.0f} s and {max(row['mib'] for row in million):.0f} MiB "
+            f"(FlexAttention's builder at {flex['tokens']:,}: {flex['seconds']:.0f} s and {flex['mib']:,.0f} MiB)",
+            maps["command"],
+        ),
+        (
+            "errors planted one at a time, and noticed by a test",
+            f"{sum(bool(row['noticed_by']) for row in mutants['rows'])} of {len(mutants['rows'])}",
+            mutants["command"],
+        ),
+    ]
+    cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
+    lines = [f"| measured on {cores} | | command |", "| --- | --- | --- |"]
+    lines += [f"| {what} | {figure} | `{command}` |" for what, figure, command in rows]
+    return "\n".join(lines) + "\n"
+
+
+def replaced(readme: str) -> str:
+    before, rest = readme.split(START)
+    return before + START + table() + STOP + rest.split(STOP)[1]
+
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    path.write_text(replaced(path.read_text(encoding="utf-8")), encoding="utf-8")
+    print(table())
