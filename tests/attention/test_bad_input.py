@@ -34,6 +34,8 @@ from regard.attention import (
 )
 
 X = torch.zeros(2, 4, 5, 8)
+FIVE = torch.zeros(1, 5).long()
+NEXT = Recipe(pattern=Causal() | Window(2))  # sees the past and the very next token
 SHORT_TREES = Recipe(position=RelativeBias(TreePath(2), heads=4)).given(tree=Tree.of_heads(torch.tensor([[0, 1]] * 2)))
 
 
@@ -130,6 +132,12 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: Documents(torch.zeros(1, 3).long()).blocks(5), "names 3 queries and 3 keys, not 5 and 5"),
         (lambda: attend(X, X, X, Recipe(pattern=Documents(torch.zeros(1, 3).long()))), "names 3 queries"),
         (lambda: attend(X, X, X, Recipe(position=Alibi(2))), "slopes for 2 heads, not 4"),
+        (lambda: attend(X, X, X, Recipe(position=Alibi(8))), "slopes for 8 heads, not 4"),
+        (
+            lambda: attend(X, X, X, Recipe(pattern=Documents(FIVE, keys=FIVE[:, :3]))),
+            "5 queries and 3 keys, not 5 and 5",
+        ),
+        (lambda: MultiHeadAttention(8, heads=2, recipe=NEXT).extend(torch.zeros(1, 3, 8)), "looks ahead"),
         (lambda: Alibi(0), "there must be a head"),
         (lambda: attend(X, X, X, Recipe(position=RelativeBias(Clipped(2), heads=3))), "for 3 heads, not 4"),
         (lambda: attend(X, X, X, Recipe(position=RelativeVectors(Clipped(2), head=3))), "width 3, not 8"),
