@@ -20,7 +20,6 @@ from regard.attention import (
     Feature,
     Learned,
     LogBuckets,
-    MultiHeadAttention,
     NoPosition,
     Padding,
     Proportional,
@@ -33,7 +32,6 @@ from regard.attention import (
     StraightThrough,
     Tree,
     TreeDepth,
-    Window,
     attend,
     named,
     read,
@@ -255,25 +253,6 @@ def test_flex_is_told_which_blocks_are_mixed_and_which_are_full(start, mixed, fu
     assert [sorted(row[:n]) for row, n in zip(told.full_kv_indices[0, 0].tolist(), full, strict=True)] == [
         list(range(n)) for n in full
     ]
-
-
-# --- what does not fit ---
-
-
-def test_keys_that_no_document_names_are_refused():
-    with pytest.raises(ValueError, match="names 3 queries and 3 keys, not 2 and 5"):
-        Documents(torch.zeros(1, 3, dtype=torch.long)).blocks(2, 5)
-
-
-def test_more_slopes_than_heads_are_refused():
-    x = torch.zeros(1, 2, 3, 4)
-    with pytest.raises(ValueError, match="slopes for 4 heads, not 2"):
-        attend(x, x, x, Recipe(position=Alibi(heads=4)))
-
-
-def test_a_layer_that_sees_the_very_next_token_cannot_read_on():
-    with pytest.raises(ValueError, match="looks ahead"):
-        MultiHeadAttention(4, heads=1, recipe=Recipe(pattern=Window(2))).extend(torch.zeros(1, 3, 4))
 
 
 # --- notation ---
