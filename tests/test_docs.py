@@ -42,7 +42,7 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def run_page(text: str, name: str) -> None:
+def check_page(text: str, name: str) -> None:
     """All python blocks in order, in one namespace: those with >>> as a dialogue, the others as a script."""
     shared: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(text):
@@ -89,7 +89,7 @@ def title(page: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_the_page_says_what_is_true(page):
-    run_page(page.read_text(), title(page))
+    check_page(page.read_text(), title(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
@@ -161,7 +161,7 @@ exit 1
 
 
 def test_a_true_page_passes():
-    run_page(RIGHT, "page.md")
+    check_page(RIGHT, "page.md")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_true_page_passes():
 def test_a_page_with_an_error_fails_and_says_where(right, wrong, says):
     assert RIGHT.count(right) == 1
     with pytest.raises(pytest.fail.Exception, match=says):
-        run_page(RIGHT.replace(right, wrong), "page.md")
+        check_page(RIGHT.replace(right, wrong), "page.md")
 
 
 def test_a_wrong_number_in_a_true_lesson_is_found():
@@ -192,7 +192,7 @@ def test_a_wrong_number_in_a_true_lesson_is_found():
     with pytest.raises(
         pytest.fail.Exception, match=r"lesson:\d+: show\(seen.weights\)\nthe page says\n 0.0634  0.4683  0.4684"
     ):
-        run_page(lesson.replace(weight, " 0.0634  0.4683  0.4684\n"), "lesson")
+        check_page(lesson.replace(weight, " 0.0634  0.4683  0.4684\n"), "lesson")
 
 
 def test_a_block_that_never_ends_is_found():
@@ -201,6 +201,6 @@ def test_a_block_that_never_ends_is_found():
 
 
 def test_pages_share_nothing():
-    run_page("```python\nx = 1\n```", "one")
+    check_page("```python\nx = 1\n```", "one")
     with pytest.raises(pytest.fail.Exception, match="NameError"):
-        run_page("```python\nassert x == 1\n```", "other")
+        check_page("```python\nassert x == 1\n```", "other")

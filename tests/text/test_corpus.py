@@ -33,7 +33,7 @@ def put(tmp_path, monkeypatch):
     return write
 
 
-def says(message: str, *paths: str, **choices) -> None:
+def assert_says(message: str, *paths: str, **choices) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
         list(read_pairs(paths if len(paths) > 1 else paths[0], **choices))
     assert str(caught.value) == message
@@ -97,19 +97,19 @@ def test_any_text_is_read_as_it_was_written(texts):
 def test_the_longer_of_two_files_is_named(put):
     short, long = put("a.en", "one\ntwo\n"), put("a.fr", "un\ndeux\ntrois\n")
     ended = "no partner, because a.en ends after line 2; the two files must match line by line"
-    says(f"a.fr:3: {ended}", short, long)
-    says(f"a.fr:3: {ended}", long, short)
+    assert_says(f"a.fr:3: {ended}", short, long)
+    assert_says(f"a.fr:3: {ended}", long, short)
 
 
 def test_an_empty_side_is_refused_by_default(put):
     remedy = "fill it in, remove the pair, or skip such pairs"
     source = put("a.en", "one\n \nthree\n")
-    says(f"a.en:2: the source is empty; {remedy}", source, put("a.fr", "un\ndeux\n\n"))
-    says(f"b.fr:3: the target is empty; {remedy}", put("b.en", "1\n2\n3\n"), put("b.fr", "un\ndeux\n\n"))
-    says(f"a.tsv:1: the source is empty; {remedy}", put("a.tsv", "\tchat\n"))
-    says(f"a.tsv:2: both sides are empty; {remedy}", put("a.tsv", "cat\tchat\n\n"))
-    says(f"a.jsonl:1: the target is empty; {remedy}", put("a.jsonl", '{"source": "cat", "target": ""}'))
-    says(f"a.jsonl:1: both sides are empty; {remedy}", put("a.jsonl", "\n"))
+    assert_says(f"a.en:2: the source is empty; {remedy}", source, put("a.fr", "un\ndeux\n\n"))
+    assert_says(f"b.fr:3: the target is empty; {remedy}", put("b.en", "1\n2\n3\n"), put("b.fr", "un\ndeux\n\n"))
+    assert_says(f"a.tsv:1: the source is empty; {remedy}", put("a.tsv", "\tchat\n"))
+    assert_says(f"a.tsv:2: both sides are empty; {remedy}", put("a.tsv", "cat\tchat\n\n"))
+    assert_says(f"a.jsonl:1: the target is empty; {remedy}", put("a.jsonl", '{"source": "cat", "target": ""}'))
+    assert_says(f"a.jsonl:1: both sides are empty; {remedy}", put("a.jsonl", "\n"))
 
 
 def test_empty_sides_can_be_skipped_and_counted(put):
@@ -126,7 +126,7 @@ def test_empty_sides_can_be_skipped_and_counted(put):
 
 @pytest.mark.parametrize(("line", "found"), [("cat chat", "no tab"), ("a\tb\tc", "2 tabs"), ("a\tb\t", "2 tabs")])
 def test_a_table_has_one_tab_in_a_line(put, line, found):
-    says(f"a.tsv:2: {found}; a line is source, one tab, target", put("a.tsv", f"cat\tchat\n{line}\n"))
+    assert_says(f"a.tsv:2: {found}; a line is source, one tab, target", put("a.tsv", f"cat\tchat\n{line}\n"))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_table_has_one_tab_in_a_line(put, line, found):
     ],
 )
 def test_an_object_that_is_none_is_named(put, line, wrong):
-    says(f"a.jsonl:2: {wrong}", put("a.jsonl", f'{{"source": "a", "target": "b"}}\n{line}\n'))
+    assert_says(f"a.jsonl:2: {wrong}", put("a.jsonl", f'{{"source": "a", "target": "b"}}\n{line}\n'))
 
 
 @pytest.mark.parametrize("line", ['{"source": "cat', "nonsense", "[" * 100_000, "1" * 5000 + "x"])
@@ -204,8 +204,8 @@ def test_a_missing_file_is_noticed_before_reading_and_helped(put, tmp_path):
 
 def test_the_number_of_files_and_their_endings_must_make_sense(put):
     name = put("a.txt", "cat\n")
-    says("a.txt: one file of pairs ends in .tsv or .jsonl, not '.txt'; or give two files", name)
-    says("pairs come from one file or from two, not from 3", name, name, name)
+    assert_says("a.txt: one file of pairs ends in .tsv or .jsonl, not '.txt'; or give two files", name)
+    assert_says("pairs come from one file or from two, not from 3", name, name, name)
 
 
 # --- what is written ---
