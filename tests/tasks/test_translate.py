@@ -1,5 +1,6 @@
 """The translation task: settings, vocabularies, loss, saving and loading, and that training translates."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from regard.decode import Greedy, translate_all
 from regard.models.config import ModelConfig
 from regard.tasks.metrics import bleu, by_length, chrf, exact
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
-from regard.tasks.translate import Corpus, Smoothed, Translator, validation
+from regard.tasks.translate import Consistent, Corpus, Smoothed, Translator, loss_of, validation
 from regard.text import Pair, collate
+from regard.text.vocabulary import EOS
 from regard.train import Constant, Plan, train
 from regard.world import World, pairs
 
@@ -47,7 +49,7 @@ def test_lines_can_be_replaced():
     ("text", "says"),
     [
         ("[train]\nstep = 3", "has no 'step'; it has steps"),
-        ("[train]\nsteps = 'many'", "train.steps = 'many' should be int"),
+        ("[train]\nsteps = 'many'", "train.steps = 'many' should be a whole number"),
         ("[training]\n", "no table"),
         ("[text]\nkind = 'syllables'", "choose from bpe"),
         ("[train]\nschedule = 'linear'", "choose from noam"),
@@ -76,6 +78,57 @@ def test_label_smoothing_by_hand():
     first = torch.log(torch.tensor(4 / 3))
     end = torch.log(torch.tensor(4.0)) + 30.0
     assert_close(plain, first + end, rtol=1e-4, atol=1e-4)
+
+
+class Halves(torch.nn.Module):
+    """Two passes that differ: 3 to 1 for word 5 in the first, 1 to 1 in the second; else the end comes."""
+
+    def forward(self, source, lengths, target):
+        logits = torch.full((*target.shape, 6), -30.0)
+        first, second = logits.chunk(2)
+        first[..., 5], first[..., EOS] = math.log(3), 0.0
+        second[..., 5], second[..., EOS] = 0.0, 0.0
+        return logits
+
+
+def test_consistency_by_hand():
+    """For each of two tokens, word and end: Σ (p − q)(log p − log q) = ¼ log 3/2 + ¼ log 2 = ¼ log 3.
+
+    The cross-entropies of both passes, (log 4/3 + log 4) and 2 log 2, are averaged; half the divergence counts 5 times.
+    """
+    batch = collate([([4], [5])])
+    summed, tokens = Consistent(smoothing=0.0, weight=5.0)(Halves(), (batch, batch.tokens))
+    wanted = (math.log(4 / 3) + math.log(4) + 2 * math.log(2)) / 2 + 5 * 2 * math.log(3) / 4 / 2
+    assert tokens == 2
+    assert_close(summed.item(), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_padding_disagrees_with_nothing():
+    short, long = ([4], [5]), ([4], [5, 5, 5])
+    loss = Consistent(smoothing=0.1, weight=5.0)
+    alone = [loss(Halves(), (collate([one]), 0))[0] for one in (short, long)]
+    assert_close(loss(Halves(), (collate([short, long]), 0))[0], alone[0] + alone[1])
+
+
+def test_without_dropout_both_passes_agree():
+    translator = Translator.fresh(some(20), SETTINGS)
+    batch = collate(translator.examples(some(7)))
+    one, other = (loss(translator.model, (batch, batch.tokens)) for loss in (Smoothed(0.1), Consistent(0.1, 5.0)))
+    assert_close(one[0], other[0])
+    assert one[1] == other[1] == batch.tokens
+
+
+def test_with_dropout_the_passes_differ():
+    model = replace(TINY, dropout=0.5)
+    translator = Translator.fresh(some(20), replace(SETTINGS, model=model))
+    batch = collate(translator.examples(some(7)))
+    agree, differ = (Consistent(0.0, weight)(translator.model, (batch, 1))[0] for weight in (0.0, 5.0))
+    assert differ > agree
+
+
+def test_the_loss_is_chosen_by_the_settings():
+    assert loss_of(TrainSettings(smoothing=0.2)) == Smoothed(0.2)
+    assert loss_of(TrainSettings(smoothing=0.2, consistency=5.0)) == Consistent(0.2, 5.0)
 
 
 def test_the_gradient_does_not_depend_on_how_sentences_are_batched():
@@ -172,11 +225,17 @@ def test_metrics_carry_their_signatures():
 
 
 def test_bleu_by_length_sorts_sentences_by_their_source():
-    found, wanted = ["a b c d e", "x x x x x"], ["a b c d e", "a b c d e"]
-    rows = by_length(found, wanted, [4, 12], edges=[0, 10])
-    assert [(low, count) for low, count, _ in rows] == [(0, 1), (10, 1)]
-    assert_close(rows[0][2], 100.0)
-    assert rows[1][2] < 1
+    found, wanted = ["a b c d e", "x x x x x", "a b c d e"], ["a b c d e"] * 3
+    short, long = by_length(found, wanted, [4, 12, 8], edges=[1, 10])
+    assert (short.first, short.last, short.sentences, short.length) == (1, 9, 2, 6.0)
+    assert (long.first, long.last, long.sentences, long.length) == (10, 12, 1, 12.0)
+    assert_close(short.bleu, 100.0)
+    assert long.bleu < 1
+    assert (str(short), str(long)) == ("1–9", "10–12")
+
+
+def test_a_length_that_no_sentence_has_is_no_bucket():
+    assert [bucket.first for bucket in by_length(["a"], ["a"], [7], edges=[1, 6, 11])] == [6]
 
 
 def test_metrics_want_one_reference_for_each():

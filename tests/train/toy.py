@@ -1,9 +1,5 @@
-"""A toy to train: tagging random tokens, with dropout, so that resuming has noise to get wrong.
+"""A toy to train: tagging random tokens, with dropout, so that resuming has noise to get wrong."""
 
-Run as a script it trains in a folder until it is done or killed: python -m tests.train.toy FOLDER STEPS
-"""
-
-import sys
 from pathlib import Path
 
 import torch
@@ -61,8 +57,3 @@ def run(folder: Path, steps: int, **more) -> Model:
     for _ in train(model, Data(), loss, plan(steps, **more), folder, validate):
         pass
     return model
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    run(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,10 +1,11 @@
 """A model's weights to a safetensors file and back. Nothing is ever unpickled."""
 
+import os
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 
@@ -19,13 +20,32 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise ValueError(f"{path} {'has' if name in tensors else 'lacks'} {name!r}: it belongs to another model")
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
-            raise ValueError(f"{path}: {name!r} is {tuple(tensor.shape)}, the model wants {tuple(wanted[name].shape)}")
+            shapes = f"{tuple(tensor.shape)}, the model wants {tuple(wanted[name].shape)}"
+            raise ValueError(f"{path}: {name!r} is {shapes}: it belongs to another model")
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(tensors[name])
+
+
+def note_of(path: Path) -> str:
+    """What was noted when the weights were written."""
+    with safe_open(path, framework="pt") as file:
+        return (file.metadata() or {}).get("note", "")
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Every weight once: tied ones under their first name."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach().contiguous() for name, tensor in named}
+
+
+def write_weights(tensors: dict[str, Tensor], path: Path, note: str = "") -> None:
+    """The whole file under its name, or what was there before: a full disk tears nothing. `note` stands in its head."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file(tensors, draft, {"note": note})
+        draft.replace(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: cannot be written ({error}); make room, or choose another place") from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -10,6 +10,8 @@ from regard.attention.backends.reference import Steps
 from regard.attention.pattern import Pattern
 from regard.attention.position import Position
 from regard.attention.recipe import Recipe
+from regard.see.alignment import Alignment, alignment_view
+from regard.see.lengths import Lengths, lengths_view
 from regard.see.paint import paint
 from regard.see.panel import View
 from regard.see.places import position_view
@@ -22,7 +24,8 @@ from regard.see.views import pattern_view, steps_view, weights_view
 def look(thing: object, **how: Any) -> View:
     """The panels that show a thing."""
     raise ValueError(
-        f"cannot draw a {type(thing).__name__}; a pattern, position, recipe, steps or a tensor of weights can be"
+        f"cannot draw a {type(thing).__name__}; a pattern, position, recipe, steps or a tensor of weights can be, "
+        "and an Alignment, Lengths or a View"
     )
 
 
@@ -31,9 +34,16 @@ look.register(Position, position_view)
 look.register(Recipe, recipe_view)
 look.register(Steps, steps_view)
 look.register(Tensor, weights_view)
+look.register(Alignment, alignment_view)
+look.register(Lengths, lengths_view)
 
 
-Seen = Pattern | Position | Recipe | Steps | Tensor
+@look.register
+def as_it_is(view: View) -> View:
+    return view
+
+
+Seen = Pattern | Position | Recipe | Steps | Tensor | Alignment | Lengths | View
 
 
 def draw(thing: Seen, **how: Any) -> Figure:
@@ -44,6 +54,9 @@ def draw(thing: Seen, **how: Any) -> Figure:
     draw(weights, tokens=[...], queries=[...])         (i, j), (h, i, j) or (1, h, i, j); visible=... marks the hidden
     draw(steps(q, k, v, recipe), tokens=[...])         scores → adjusted → visible → weights
     draw(recipe, tokens=48)                            its mask, its weights on an example, its four parts
+    draw(Alignment(source, target, weights, gold))     who was translated by whom; title=... stands above
+    draw(Lengths(curves))                              scores by sentence length; title=... stands above
+    draw(stack(strip(words, weights), strip(...)))     sentences, each word on its shade
     """
     return paint(look(thing, **how))
 

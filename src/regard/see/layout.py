@@ -3,31 +3,38 @@
 Sizes follow from the number of cells and the length of the labels, so nothing overlaps and nothing is measured twice.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
 from rich.cells import cell_len
 
-from regard.see.panel import Axis, Curve, Panel, Row, View
+from regard.see.panel import Axis, Curve, Curves, Panel, Row, Shown, Strip, View
 
 EDGE, GAP, LINE = 0.18, 0.34, 0.17  # around the figure, between panels, a line of small text
 LETTER = 0.068  # a terminal cell's worth of label
 CODE = 0.083  # a letter of the title
+HEADING = 0.09  # of a heading
 BELOW = 0.42  # room for a legend
 LEGEND = 1.45  # at least so wide
+KEY = 0.5  # and this much wider if cells are outlined too
 SIDE = 2.5  # of a picture that is not made of square cells
+BROAD = 7.0  # of a sentence in one row
+WORD = (0.085, 0.3)  # a terminal cell's worth of a shaded word, and its height
+APART = 0.05  # shaded words
 
 
 @dataclass(frozen=True)
 class Place:
-    """A panel's own rectangle, and where its title begins."""
+    """A panel's own rectangle, where its title begins, and whether the legend of its scale stands below it."""
 
-    panel: Panel | Curve
+    panel: Shown
     x: float
     y: float
     width: float
     height: float
     title: float
+    legend: bool
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,10 @@ class Layout:
 
 
 def arrange(view: View) -> Layout:
+    last = {panel.scale: panel for panel in view.panels() if isinstance(panel, Panel | Strip)}
     rows = [[measure(panel, view.side) for panel in row.panels] for row in view.rows]
-    texts = [CODE * min(len(view.title), 56), *(0.95 + CODE * min(len(code), 48) for _, code in view.notes)]
+    texts = [CODE * min(len(view.title), 56), *(HEADING * cell_len(row.heading) for row in view.rows)]
+    texts += [0.95 + CODE * min(len(code), 48) if name else LETTER * (len(code) + 1) for name, code in view.notes]
     widths = [sum(s.left + s.taken for s in row) + GAP * (len(row) - 1) for row in rows]
     width = 2 * EDGE + max(widths + texts)
     letters = int((width - 2 * EDGE) / CODE)
@@ -63,23 +72,32 @@ def arrange(view: View) -> Layout:
         if row.heading:
             lines.append(Line(row.heading, EDGE, y, "heading"))
             y += 1.7 * LINE
-        placed = list(place(row, sizes, y))
+        placed = list(place(row, sizes, y, list(last.values())))
         places += placed
-        y = max(p.y + p.height for p in placed) + BELOW
+        y = max(p.y + p.height + below(p) for p in placed)
     for name, code in view.notes:
-        lines.append(Line(name, EDGE, y, "name"))
-        for text in wrap(code, letters - 12, max_lines=3, break_on_hyphens=False, placeholder=" …"):
-            lines.append(Line(text, EDGE + 0.95, y, "code"))
+        lines += [Line(name, EDGE, y, "name")] if name else []
+        x, letter, kind = (EDGE + 0.95, CODE, "code") if name else (EDGE, LETTER, "panel")
+        for text in wrap(code, int((width - EDGE - x) / letter), max_lines=3, break_on_hyphens=False, placeholder=" …"):
+            lines.append(Line(text, x, y, kind))
             y += 1.2 * LINE
     return Layout(width, y + EDGE / 2, tuple(places), tuple(lines))
 
 
-def place(row: Row, sizes: list["Size"], y: float):
+def place(row: Row, sizes: list["Size"], y: float, last: list[Panel | Strip]):
     x, above = EDGE, max(s.above for s in sizes)
     for panel, s in zip(row.panels, sizes, strict=True):
         x += s.left
-        yield Place(panel, x, y + above, s.width, s.height, y + above - s.above)
+        legend = any(panel is other for other in last)
+        yield Place(panel, x, y + above, s.width, s.height, y + above - s.above, legend)
         x += s.taken + GAP
+
+
+def below(place: Place) -> float:
+    """What stands under a panel: a legend, or the numbers of an axis; strips of one scale stand close."""
+    if isinstance(place.panel, Curves):
+        return BELOW + 0.5 * LINE
+    return BELOW if place.legend or not isinstance(place.panel, Strip) else 0.8 * LINE
 
 
 # --- how large a panel is ---
@@ -94,13 +112,22 @@ class Size:
     left: float
     above: float
     right: float = 0.0
+    legend: float = LEGEND
 
     @property
     def taken(self) -> float:
-        return max(self.width + self.right, LEGEND)
+        return max(self.width + self.right, self.legend)
 
 
-def measure(panel: Panel | Curve, side: float | None) -> Size:
+def measure(panel: Shown, side: float | None) -> Size:
+    if isinstance(panel, Curves):
+        names = LETTER * max(cell_len(series.name) for series in panel.series)
+        return Size(1.6 * (side or SIDE), side or SIDE, 0.62, above(panel.title, 0.3 * LINE), 0.55 + names)
+    if isinstance(panel, Strip):
+        boxes = word_boxes(panel)
+        width, height = max(x + w for x, _, w in boxes), (boxes[-1][1] + 1) * (WORD[1] + APART) - APART
+        beyond = max(0.0, LETTER * cell_len(panel.title) - width)
+        return Size(width, height, 0.0, 1.3 * LINE if panel.title else 0.0, beyond)
     if isinstance(panel, Curve) or not panel.square:
         return Size(1.4 * (side or SIDE), side or SIDE, 0.42, above(panel.title, LINE))
     rows, columns = panel.values.shape
@@ -108,7 +135,8 @@ def measure(panel: Panel | Curve, side: float | None) -> Size:
     left = LETTER * widest(panel.down) + 0.26 if panel.down.labels else 0.4
     last = panel.across.labels[-1] if panel.across.labels and slanted(panel.across, cell) else ""
     right = max(0.0, 0.71 * LETTER * cell_len(last) - cell / 2)
-    return Size(cell * columns, cell * rows, left, above(panel.title, label_height(panel.across, cell)), right)
+    legend = LEGEND + (KEY if panel.outlined else 0.0)
+    return Size(cell * columns, cell * rows, left, above(panel.title, label_height(panel.across, cell)), right, legend)
 
 
 def above(title: str, labels: float) -> float:
@@ -119,8 +147,9 @@ def above(title: str, labels: float) -> float:
 def cell_size(panel: Panel) -> float:
     """Room for a number in each cell while there are few; then as small as the labels allow."""
     most = max(panel.values.shape)
-    readable = 0.15 if panel.down.labels or panel.across.labels else 0.0
-    return max(min(0.42, 2.9 / most), min(readable, 10 / most))
+    readable = 0.17 if panel.down.labels or panel.across.labels else 0.0
+    broad = readable > 0 and panel.values.shape[0] == 1
+    return max(min(0.42, (BROAD if broad else 2.9) / most), min(readable, 10 / most))
 
 
 def widest(axis: Axis) -> int:
@@ -136,3 +165,23 @@ def label_height(axis: Axis, cell: float) -> float:
     if axis.labels is None or not slanted(axis, cell):
         return 0.8 * LINE
     return 0.71 * LETTER * widest(axis) + 0.1
+
+
+# --- words in lines ---
+
+
+def word_boxes(strip: Strip) -> list[tuple[float, int, float]]:
+    """Where each word of a strip begins, on which line, and how wide it is."""
+    widths = [WORD[0] * cell_len(word) + 0.12 for word in strip.words]
+    return [(x, line, w) for (x, line), w in zip(flowed(widths, BROAD, APART), widths, strict=True)]
+
+
+def flowed(widths: Sequence[float], room: float, gap: float) -> list[tuple[float, int]]:
+    """Where each word begins and on which line, when words of such widths fill lines from the left."""
+    x, line, found = 0.0, 0, []
+    for width in widths:
+        if x > 0 and x + width > room:
+            x, line = 0.0, line + 1
+        found.append((x, line))
+        x += width + gap
+    return found

@@ -1,22 +1,27 @@
 """A scale in; the small strip below a panel that says what its colours mean out."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from regard.see.marks import OUTLINE
 from regard.see.panel import Scale
 from regard.see.style import FRAME, HATCH, HIDDEN, MIXED, MUTED, PLAIN, SEEN, colours
 
 HEIGHT = 0.07
 
 
-def legend(figure: Figure, scale: Scale, at: tuple[float, float], width: float, *, hides: bool, hatch: bool) -> None:
-    """Stands at (x, y) inches from the top left, below a panel so wide."""
+def legend(
+    figure: Figure, scale: Scale, at: tuple[float, float], width: float, *, hides: bool, hatch: bool, outlined: str = ""
+) -> None:
+    """Stands at (x, y) inches from the top left, below a panel so wide; says what is `outlined`, if anything is."""
     wide, high = figure.get_size_inches()
     axes = figure.add_axes((at[0] / wide, 1 - (at[1] + HEIGHT) / high, width / wide, HEIGHT / high))
     axes.axis("off")
-    hidden = {"hatch": "////////", "edgecolor": HATCH} if hatch else {"edgecolor": FRAME}
+    hidden: dict[str, Any] = {"hatch": "////////", "edgecolor": HATCH} if hatch else {"edgecolor": FRAME}
     match scale.kind:
         case "mask":
             after = key(axes, 0.0, "may look", facecolor=SEEN, edgecolor=SEEN)
@@ -26,16 +31,20 @@ def legend(figure: Figure, scale: Scale, at: tuple[float, float], width: float, 
             after = key(axes, after, "mixed", facecolor=MIXED, edgecolor=MIXED)
             key(axes, after, "empty", facecolor=HIDDEN, edgecolor=FRAME)
         case _:
-            length = max(0.7, min(1.3, width - 0.75)) if hides else min(width, 1.6)
+            keys = 0.75 * hides + (0.34 + 0.06 * len(outlined) if outlined else 0.0)
+            length = max(0.7, min(1.3, width - keys)) if keys else min(width, 1.6)
             ramp(axes, scale, length)
+            after = length + 0.16
             if hides:
-                key(axes, length + 0.16, "hidden", facecolor=HIDDEN, **hidden)
+                after = key(axes, after, "hidden", facecolor=HIDDEN, **hidden)
+            if outlined:
+                key(axes, after, outlined, facecolor="none", edgecolor=OUTLINE, linewidth=1.4)
     axes.set(xlim=(0, width), ylim=(0, HEIGHT))  # last, for an image moves them
 
 
-def key(axes: Axes, x: float, meaning: str, **look: str) -> float:
+def key(axes: Axes, x: float, meaning: str, *, linewidth: float = 0.5, **look: Any) -> float:
     """A patch of colour and its meaning; says where the next may stand."""
-    axes.add_patch(Rectangle((x, -0.02), 0.11, 0.11, linewidth=0.5, clip_on=False, **look))  # type: ignore[arg-type]
+    axes.add_patch(Rectangle((x, -0.02), 0.11, 0.11, linewidth=linewidth, clip_on=False, **look))
     axes.text(x + 0.16, HEIGHT / 2, meaning, fontsize=6.5, color=MUTED, family=PLAIN, va="center")
     return x + 0.3 + 0.06 * len(meaning)
 
@@ -44,7 +53,8 @@ def ramp(axes: Axes, scale: Scale, width: float) -> None:
     """Every colour of the scale between its lowest and its highest number."""
     steps = int(scale.high) + 1 if scale.kind == "kinds" else 128
     extent = (0.0, width, 0.0, HEIGHT)
-    axes.imshow(np.linspace(0, 1, steps)[None], cmap=colours(scale), extent=extent, aspect="auto", interpolation="none")
+    shades = np.linspace(0, 1, steps)[None]
+    axes.imshow(shades, cmap=colours(scale), extent=extent, aspect="auto", interpolation="none", clip_on=False)
     axes.add_patch(Rectangle((0, 0), width, HEIGHT, fill=False, edgecolor=FRAME, linewidth=0.5, clip_on=False))
     below, beyond = "≤ " if scale.kind == "dimming" else "", "≥ " if scale.beyond else ""
     style = {"fontsize": 6.5, "color": MUTED, "family": PLAIN, "va": "top"}

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from regard.see import marks
 from regard.see.layout import Line, arrange
 from regard.see.legend import legend
-from regard.see.panel import Curve, Panel, View
+from regard.see.panel import Curve, Curves, Panel, Strip, View
 from regard.see.style import CODE, INK, MUTED, PAPER, WORDS, fonts
+from regard.text.files import whole
 
 # kind of line: font, size, colour
 LINES = {
@@ -43,24 +44,29 @@ def paint(view: View) -> Figure:
     figure = Figure(figsize=(layout.width, layout.height), facecolor=PAPER, dpi=144)
     for line in layout.lines:
         write(figure, line)
-    last = {place.panel.scale: place for place in layout.places if isinstance(place.panel, Panel)}
     hiding = {p.scale for p in view.panels() if isinstance(p, Panel) and p.visible is not None and not p.visible.all()}
     for place in layout.places:
         axes = place_axes(figure, place.x, place.y, place.width, place.height)
         write(figure, Line(place.panel.title, place.x, place.title, "panel"))
-        if isinstance(place.panel, Curve):
-            marks.curve(axes, place.panel)
-            continue
-        marks.matrix(axes, place.panel, place.width / place.panel.values.shape[1])
-        scale = place.panel.scale
-        if last[scale] is place:
+        match place.panel:
+            case Curve():
+                marks.curve(axes, place.panel)
+            case Curves():
+                marks.curves(axes, place.panel, place.width, place.height)
+            case Strip():
+                marks.strip(axes, place.panel)
+            case Panel():
+                marks.matrix(axes, place.panel, place.width / place.panel.values.shape[1])
+        if place.legend and isinstance(place.panel, Panel | Strip):
+            scale, outlined = place.panel.scale, place.panel.outlined if isinstance(place.panel, Panel) else None
             legend(
                 figure,
                 scale,
                 (place.x, place.y + place.height + 0.09),
                 place.width,
                 hides=scale in hiding,
-                hatch=marks.hatched(place.panel),
+                hatch=isinstance(place.panel, Panel) and marks.hatched(place.panel),
+                outlined=outlined.meaning if outlined else "",
             )
     return figure
 
@@ -91,9 +97,8 @@ def save(figure: Figure, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in UNSAID:
         raise ValueError(f"cannot write {path.name!r}: a picture ends in {', '.join(UNSAID)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings(), whole(path) as file:
         # a letter that no font of this machine has is drawn as a box, and stays itself in an SVG
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(path, metadata=UNSAID[path.suffix.lower()])
+        figure.savefig(file, format=path.suffix[1:].lower(), metadata=UNSAID[path.suffix.lower()])
     return path

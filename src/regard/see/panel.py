@@ -1,7 +1,7 @@
-"""What there is to see: matrices and curves with their labels and scales, for a figure or for a terminal alike."""
+"""What there is to see: matrices, curves and words with labels and scales, for a figure or a terminal alike."""
 
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, inf
 from typing import Literal
 
 import torch
@@ -57,6 +57,14 @@ class Axis:
 
 
 @dataclass(frozen=True, eq=False)
+class Outlined:
+    """Cells that stand out from the others, and what they are."""
+
+    cells: Tensor
+    meaning: str
+
+
+@dataclass(frozen=True, eq=False)
 class Panel:
     """A matrix to look at. Where `visible` is False the cell is hidden, which is not the same as 0."""
 
@@ -66,10 +74,13 @@ class Panel:
     visible: Tensor | None = None
     down: Axis = Axis("query")
     across: Axis = Axis("key")
+    outlined: Outlined | None = None
+    least: float = -inf  # smaller numbers are not written into their cells
 
     def __post_init__(self):
         assert self.values.dim() == 2, self.values.shape
         assert self.visible is None or self.visible.shape == self.values.shape
+        assert self.outlined is None or self.outlined.cells.shape == self.values.shape
 
     @property
     def square(self) -> bool:
@@ -88,22 +99,69 @@ class Curve:
     up: str
 
 
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One line among several: its points, and how many cases each of them rests on."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Several lines in one picture, from 0 to `most`."""
+
+    series: tuple[Series, ...]
+    across: str
+    up: str
+    most: float
+    counted: str  # what the counts count
+    title: str = ""
+
+    def counts(self) -> dict[float, str]:
+        """How many cases there are at each x; where the lines differ, from the fewest to the most."""
+        at: dict[float, list[int]] = {}
+        for line in self.series:
+            for x, count in zip(line.x, line.counts, strict=True):
+                at.setdefault(x, []).append(count)
+        return {x: "–".join(map(str, sorted({min(n), max(n)}))) for x, n in sorted(at.items())}
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """A sentence to look at, each word on its shade; the word `at` is outlined."""
+
+    title: str
+    words: tuple[str, ...]
+    weights: Tensor
+    scale: Scale
+    at: int | None = None
+
+    def __post_init__(self):
+        assert self.weights.shape == (len(self.words),), self.weights.shape
+
+
+Shown = Panel | Curve | Curves | Strip
+
+
 @dataclass(frozen=True)
 class Row:
-    panels: tuple[Panel | Curve, ...]
+    panels: tuple[Shown, ...]
     heading: str = ""
 
 
 @dataclass(frozen=True)
 class View:
-    """Rows of panels, a title (as code) above and lines of (name, code) below."""
+    """Rows of panels, a title (as code) above and lines of (name, code) below; a line without a name is a sentence."""
 
     rows: tuple[Row, ...]
     title: str = ""
     notes: tuple[tuple[str, str], ...] = ()
     side: float | None = None  # inches; by default as large as the contents ask for
 
-    def panels(self) -> tuple[Panel | Curve, ...]:
+    def panels(self) -> tuple[Shown, ...]:
         return tuple(panel for row in self.rows for panel in row.panels)
 
 

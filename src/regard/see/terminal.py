@@ -1,14 +1,25 @@
 """A view in, text out: shades for a terminal. Widths are measured in cells, so that wide letters stand in line."""
 
+from math import ceil
+from textwrap import wrap
+
 from rich.cells import cell_len, set_cell_size
 
+from regard.see.labels import short
+from regard.see.layout import flowed
 from regard.see.numbers import brief
-from regard.see.panel import Curve, Panel, View
+from regard.see.panel import Curve, Curves, Panel, Scale, Shown, Strip, View
 
 SEES, HIDDEN, PARTLY = "■", "·", "▒"
 SHADES = " ░▒▓█"
 BARS = "▁▂▃▄▅▆▇█"
+EIGHTHS = " ▏▎▍▌▋▊▉"
 SPACED = 40  # cells a side that stand apart; more would not fit an ordinary window
+SCREEN = 80  # so wide is an ordinary window
+CUT = 12  # cells of a label where room is short
+ABREAST = 5  # columns of bars side by side
+WIDEST = 36  # such a column
+MARK = "●"  # beside the shade of an outlined cell that has no room for brackets
 
 
 def printed(view: View, *, numbers: bool = False) -> str:
@@ -17,10 +28,26 @@ def printed(view: View, *, numbers: bool = False) -> str:
     for row in view.rows:
         blocks += [row.heading] if row.heading else []
         for panel in row.panels:
-            text = bars(panel) if isinstance(panel, Curve) else cells(panel, numbers=numbers)
-            blocks.append(f"{panel.title}\n{text}" if several and panel.title else text)
-    blocks += ["\n".join(f"{name:<11} {code}" for name, code in view.notes)] if view.notes else []
+            text, titled = text_of(panel, numbers=numbers), several or isinstance(panel, Strip)
+            blocks.append(f"{panel.title}\n{text}" if titled and panel.title else text)
+    notes = (f"{name:<11} {code}" if name else code for name, code in view.notes)
+    blocks += ["\n".join(notes)] if view.notes else []
     return "\n\n".join(blocks)
+
+
+def text_of(panel: Shown, *, numbers: bool) -> str:
+    match panel:
+        case Curve():
+            return bars(panel)
+        case Curves():
+            return "\n\n".join(table(panel, n) for n in range(0, len(panel.series), ABREAST))
+        case Strip():
+            return words(panel, numbers=numbers)
+        case Panel():
+            return cells(panel, numbers=numbers)
+
+
+# --- matrices ---
 
 
 def cells(panel: Panel, *, numbers: bool) -> str:
@@ -30,15 +57,61 @@ def cells(panel: Panel, *, numbers: bool) -> str:
         return "\n".join(bare(panel, i) for i in range(rows))
     across = panel.across.labels or tuple(map(str, range(columns)))
     down = panel.down.labels or tuple(map(str, range(rows)))
-    width = max(7 if numbers else 2, *map(cell_len, across))
+    widths = [max(7 if numbers else 2, *map(cell_len, across))] * columns
+    if not numbers and wide(down, widths) > SCREEN:
+        across, down = (tuple(short(label, CUT) for label in labels) for labels in (across, down))
+        widths = [max(2, cell_len(label)) for label in across]
+        if wide(down, widths) > SCREEN:
+            return upright(panel, across, down)
     margin = max(map(cell_len, down))
-    head = " " * margin + "".join(f"  {padded(label, width)}" for label in across)
-    body = (
-        padded(label, margin, right=True)
-        + "".join(f"  {cell(panel, i, j, width, numbers=numbers)}" for j in range(columns))
-        for i, label in enumerate(down)
-    )
-    return "\n".join([head.rstrip(), *body])
+    head = " " * margin + "".join(f"  {padded(label, width)}" for label, width in zip(across, widths, strict=True))
+    body = []
+    for i, label in enumerate(down):
+        row, before = padded(label, margin, right=True), " "
+        for j, width in enumerate(widths):
+            left, right = "[]" if outlined(panel, i, j) else "  "
+            row += f"{before}{left}{cell(panel, i, j, width, numbers=numbers)}"
+            before = right
+        body.append(row + before.rstrip())
+    return "\n".join([head.rstrip(), *body, *explained(panel, "[ ]")])
+
+
+def wide(down: tuple[str, ...], widths: list[int]) -> int:
+    return max(map(cell_len, down)) + sum(widths) + 2 * len(widths)
+
+
+def upright(panel: Panel, across: tuple[str, ...], down: tuple[str, ...]) -> str:
+    """As `cells`, but columns two wide, their labels written downwards and the rows' cut to fit."""
+    columns = [letters(label) for label in across]
+    margin = min(max(map(cell_len, down)), max(CUT // 2, SCREEN - 1 - 2 * len(columns)))
+    deep = max(map(len, columns))
+    columns = [[""] * (deep - len(column)) + column for column in columns]
+    head = [" " * (margin + 1) + "".join(padded(column[n], 2) for column in columns) for n in range(deep)]
+    body = []
+    for i, label in enumerate(down):
+        signs = (cell(panel, i, j, 2, numbers=False) for j in range(len(columns)))
+        marked = (sign[0] + MARK if outlined(panel, i, j) else sign for j, sign in enumerate(signs))
+        body.append(f"{padded(short(label, margin), margin, right=True)} {''.join(marked)}")
+    return "\n".join([*(line.rstrip() for line in head), *body, *explained(panel, MARK)])
+
+
+def letters(label: str) -> list[str]:
+    """What stands in one place of a terminal each: a letter with its accents, an emoji with all its parts."""
+    found: list[str] = []
+    for sign in label:
+        if found and (cell_len(sign) == 0 or found[-1].endswith("\u200d")):
+            found[-1] += sign
+        else:
+            found.append(sign)
+    return found
+
+
+def outlined(panel: Panel, i: int, j: int) -> bool:
+    return panel.outlined is not None and bool(panel.outlined.cells[i, j])
+
+
+def explained(panel: Panel, mark: str) -> list[str]:
+    return [] if panel.outlined is None else ["", f"{mark} {panel.outlined.meaning}"]
 
 
 def bare(panel: Panel, i: int) -> str:
@@ -70,6 +143,10 @@ def sign(panel: Panel, i: int, j: int) -> str:
         return SEES if value else HIDDEN
     if scale.kind == "blocks":
         return (HIDDEN, PARTLY, SEES)[int(value)]
+    return shade(scale, value)
+
+
+def shade(scale: Scale, value: float) -> str:
     return SHADES[round(scale.share(value) * (len(SHADES) - 1))] if value == value else "?"
 
 
@@ -77,8 +154,58 @@ def padded(label: str, width: int, *, right: bool = False) -> str:
     return " " * max(0, width - cell_len(label)) + label if right else set_cell_size(label, width)
 
 
+# --- sentences ---
+
+
+def words(strip: Strip, *, numbers: bool) -> str:
+    """Under each word its shade, and its number if wanted; the outlined word is in brackets."""
+    labels = [f"[{word}]" if n == strip.at else word for n, word in enumerate(strip.words)]
+    weights = [float(weight) for weight in strip.weights]
+    widths = [max(cell_len(label), 4 if numbers else 1) for label in labels]
+    lines: dict[int, list[list[str]]] = {}
+    places = flowed(widths, SCREEN, 1)
+    for label, weight, width, (_, line) in zip(labels, weights, widths, places, strict=True):
+        rows = lines.setdefault(line, [[], [], []])
+        for row, text in zip(rows, (label, shade(strip.scale, weight) * width, brief(weight)), strict=True):
+            row.append(padded(text, width))
+    shown = [rows if numbers else rows[:2] for rows in lines.values()]
+    return "\n".join(" ".join(row).rstrip() for rows in shown for row in rows)
+
+
+# --- curves ---
+
+
 def bars(curve: Curve) -> str:
     """A curve as one line of bars, between its least and its greatest value."""
     least, most = float(curve.y.min()), float(curve.y.max())
     signs = (BARS[round((y - least) / ((most - least) or 1.0) * (len(BARS) - 1))] for y in curve.y.tolist())
     return f"{''.join(signs)}  {brief(least)} to {brief(most)}"
+
+
+def table(curves: Curves, first: int) -> str:
+    """The x down, one column of bars per line: each column is its curve turned on its side."""
+    shown, counts = curves.series[first : first + ABREAST], curves.counts()
+    at = [f"{x:g}" for x in counts]
+    margin, counted = max(map(len, at)), max(map(len, (curves.counted, *counts.values())))
+    width = min(WIDEST, (SCREEN - margin - counted - 2) // len(shown) - 2)
+    full = 10 * ceil(max(y for series in curves.series for y in series.y) / 10) or 10
+
+    names = [wrap(series.name, width) for series in shown]
+    deep = max(map(len, names))
+    heads = zip(*([""] * (deep - len(name)) + name for name in names), strict=True)
+    rows = [("", curves.counted if n == deep - 1 else "", *head) for n, head in enumerate(heads)]
+    lines = [dict(zip(series.x, series.y, strict=True)) for series in shown]
+    for text, (x, count) in zip(at, counts.items(), strict=True):
+        cells = (f"{y[x]:5.1f} {bar(y[x] / full, width - 6)}" if x in y else "    –" for y in lines)
+        rows.append((text, count, *cells))
+    body = (
+        f"{x:>{margin}}  {count:>{counted}}" + "".join(f"  {padded(cell, width)}" for cell in cells)
+        for x, count, *cells in rows
+    )
+    return "\n".join([f"{curves.up} by {curves.across}; a full bar is {full}", "", *(line.rstrip() for line in body)])
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of a length from 0 to 1, to an eighth of a letter."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

@@ -108,7 +108,7 @@ def weights_view(
         Panel(name, head, scale, None if shown is None else shown[h], down, across)
         for h, (name, head) in enumerate(zip(names, heads, strict=True))
     ]
-    return View(grid(panels))
+    return View(grid(panels, most=4 if heads.shape[1] > 1 else 1))
 
 
 def by_head(x: Tensor) -> Tensor:
@@ -122,6 +122,8 @@ def by_head(x: Tensor) -> Tensor:
 def sides(heads: Tensor, tokens: Sequence[str] | None, queries: Sequence[str] | None) -> tuple[Axis, Axis]:
     _, n_q, n_k = heads.shape
     across = Axis("key", None if tokens is None else labelled(tokens, wanted=n_k, name="tokens"))
+    if queries is None and tokens is not None and n_q == 1 < n_k:
+        return Axis("", ("",)), across  # the one row needs no name
     if queries is None and tokens is not None and n_q != n_k:
         raise ValueError(f"{n_k} tokens name the keys, but there are {n_q} queries; name them too: queries=[...]")
     named = tokens if queries is None else queries

@@ -24,7 +24,7 @@ def bleu(found: Sequence[str], wanted: Sequence[str], *, tokenised: bool = False
     check(found, wanted)
     metric = BLEU(tokenize="none" if tokenised else "13a", force=tokenised)
     score = metric.corpus_score(list(found), [list(wanted)])
-    return Figure("BLEU", score.score, str(metric.get_signature()))
+    return Figure("BLEU", min(score.score, 100.0), str(metric.get_signature()))  # rounding may carry it beyond
 
 
 def chrf(found: Sequence[str], wanted: Sequence[str]) -> Figure:
@@ -40,16 +40,33 @@ def exact(found: Sequence[str], wanted: Sequence[str]) -> Figure:
     return Figure("exact match", 100 * hits / len(found), f"sentences:{len(found)}")
 
 
+@dataclass(frozen=True)
+class Bucket:
+    """The sentences whose source has from `first` to `last` words: how many, their mean length, their BLEU."""
+
+    first: int
+    last: int
+    sentences: int
+    length: float
+    bleu: float
+
+    def __str__(self) -> str:
+        return f"{self.first}–{self.last}"
+
+
 def by_length(
     found: Sequence[str], wanted: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
-) -> list[tuple[int, int, float]]:
-    """BLEU of the sentences whose source length lies in [edge, next edge), and how many there are."""
+) -> list[Bucket]:
+    """BLEU of tokenised texts by the length of their source; a bucket reaches from one edge to the next."""
+    check(found, wanted)
     rows = []
-    for low, high in zip(edges, (*edges[1:], 10**9), strict=True):
+    for low, high in zip(edges, (*edges[1:], max(*lengths, *edges) + 1), strict=True):
         mine = [n for n, length in enumerate(lengths) if low <= length < high]
         if mine:
             score = bleu([found[n] for n in mine], [wanted[n] for n in mine], tokenised=True)
-            rows.append((low, len(mine), score.value))
+            rows.append(
+                Bucket(low, high - 1, len(mine), round(sum(lengths[n] for n in mine) / len(mine), 1), score.value)
+            )
     return rows
 
 

@@ -1,21 +1,23 @@
 """Sentence pairs in; a trained translator out, and texts to translations with it."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from einops import repeat
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard.models.building import build_model
 from regard.models.seq2seq import Seq2Seq
-from regard.models.weights import load_weights, tensors_of
-from regard.tasks.settings import Settings, TextSettings
+from regard.models.weights import load_weights, note_of, tensors_of, write_weights
+from regard.tasks.settings import Settings, TextSettings, TrainSettings
 from regard.text.batches import Batch, Batches, Example, Long, collate, lengths_of
 from regard.text.corpus import Pair
+from regard.text.files import make_folder, write_whole
 from regard.text.normal import Normal
 from regard.text.saved import load_tokeniser
 from regard.text.subwords import Subwords
@@ -55,6 +57,11 @@ def epoch_of(batches: Batches, epoch: int) -> list[list[int]]:
     return batches.epoch(epoch)
 
 
+def precise(logits: Tensor) -> Tensor:
+    """At least float32: a softmax over a vocabulary needs it."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 @dataclass(frozen=True)
 class Smoothed:
     """Cross-entropy summed over the target tokens, a share `smoothing` of it against the uniform distribution."""
@@ -66,9 +73,41 @@ class Smoothed:
         logits = model(given.source, given.source_lengths, given.target[:, :-1])
         wanted = given.target[:, 1:].flatten()
         summed = cross_entropy(
-            logits.flatten(0, 1).float(), wanted, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing
+            precise(logits).flatten(0, 1), wanted, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing
         )
         return summed, tokens
+
+
+@dataclass(frozen=True)
+class Consistent:
+    """The loss of two passes under different dropout, and how far they disagree (R-Drop, Liang et al. 2021).
+
+    Per token: the mean of both cross-entropies + weight · ½ (KL(p ‖ q) + KL(q ‖ p)). Small corpora gain most.
+    """
+
+    smoothing: float
+    weight: float
+
+    def __call__(self, model: nn.Module, batch: tuple[Batch, int]) -> tuple[Tensor, int]:
+        given, tokens = batch
+        source, lengths, target = (
+            repeat(part, "b ... -> (two b) ...", two=2) for part in (given.source, given.source_lengths, given.target)
+        )
+        logits = precise(model(source, lengths, target[:, :-1]))
+        wanted = target[:, 1:]
+        summed = cross_entropy(
+            logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing
+        )
+        p, q = logits.log_softmax(-1).chunk(2)
+        apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)  # both directions of the divergence at once
+        real = wanted.chunk(2)[0] != PAD
+        return summed / 2 + self.weight * (apart * real).sum() / 2, tokens
+
+
+def loss_of(settings: TrainSettings) -> Smoothed | Consistent:
+    if settings.consistency:
+        return Consistent(settings.smoothing, settings.consistency)
+    return Smoothed(settings.smoothing)
 
 
 def validation(
@@ -123,6 +162,12 @@ def under(tokeniser: Tokeniser, normal: Normal) -> Tokeniser:
     return replace(tokeniser, normal=normal)  # type: ignore[type-var]
 
 
+def vocabularies(folder: Path) -> str:
+    """A checksum of both tokenisers: others of the same size would fit the weights, and write nonsense."""
+    both = ((folder / f"{side}.json").read_bytes() for side in ("source", "target"))
+    return hashlib.sha256(b"".join(both)).hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
 class Translator:
     """A model with what it needs to read and write text."""
@@ -150,19 +195,25 @@ class Translator:
 
     def describe(self, folder: Path) -> None:
         """All but the weights: settings.toml and both tokenisers."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "settings.toml").write_text(self.settings.to_toml(), encoding="utf-8")
+        make_folder(folder)
         self.source.save(folder / "source.json")
         self.target.save(folder / "target.json")
+        write_whole(folder / "settings.toml", self.settings.to_toml())  # last: what it describes is all there
 
     def save(self, folder: Path) -> None:
         self.describe(folder)
-        save_file(tensors_of(self.model), folder / "model.safetensors")
+        write_weights(tensors_of(self.model), folder / "model.safetensors", vocabularies(folder))
 
     @staticmethod
     def load(folder: Path, device: str = "cpu") -> "Translator":
         translator = Translator.described(folder)
+        if not (folder / "model.safetensors").exists():
+            raise ValueError(f"{folder} is not trained to the end; go on with it: regard train --out {folder}")
         load_weights(translator.model, folder / "model.safetensors")
+        if note_of(folder / "model.safetensors") not in ("", vocabularies(folder)):
+            raise ValueError(
+                f"{folder}: source.json or target.json is not what the weights were trained with; put it back"
+            )
         translator.model.to(device).eval()
         return translator
 
@@ -171,7 +222,7 @@ class Translator:
         """What `describe` wrote, with new weights."""
         if not (folder / "settings.toml").exists():
             raise ValueError(f"{folder} holds no translator: settings.toml is missing; train one with regard train")
-        settings = Settings.from_toml((folder / "settings.toml").read_text(encoding="utf-8"))
+        settings = Settings.load(folder / "settings.toml")
         source, target = (load_tokeniser(folder / f"{side}.json") for side in ("source", "target"))
         torch.manual_seed(settings.train.seed)
         return Translator(build_model(settings.model, source.size, target.size), source, target, settings)

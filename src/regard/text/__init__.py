@@ -7,21 +7,25 @@ if TYPE_CHECKING:
     from regard.text.batches import Batch, Batches, Example, Feed, Held, Long, collate, lengths_of, padded
     from regard.text.corpus import Count, Pair, count, read_pairs, refuse, sides
     from regard.text.files import lines_of, read_lines
+    from regard.text.known import KNOWN, known_pairs
     from regard.text.normal import Normal
     from regard.text.saved import load_tokeniser
     from regard.text.stream import Passed, Shuffled, Streamed
     from regard.text.subwords import Subwords
     from regard.text.vocabulary import BOS, EOS, PAD, UNK, Characters, Tokeniser, Words
+    from regard.text.writing import write_pairs
 
 NAMES = {
     "batches": ("Batch", "Batches", "Example", "Feed", "Held", "Long", "collate", "lengths_of", "padded"),
     "corpus": ("Count", "Pair", "count", "read_pairs", "refuse", "sides"),
     "files": ("lines_of", "read_lines"),
+    "known": ("KNOWN", "known_pairs"),
     "normal": ("Normal",),
     "saved": ("load_tokeniser",),
     "stream": ("Passed", "Shuffled", "Streamed"),
     "subwords": ("Subwords",),
     "vocabulary": ("BOS", "EOS", "PAD", "UNK", "Characters", "Tokeniser", "Words"),
+    "writing": ("write_pairs",),
 }
 HOMES = {name: module for module, names in NAMES.items() for name in names}
 

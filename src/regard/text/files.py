@@ -5,7 +5,9 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
 # The first bytes of files that are often mistaken for UTF-8 text, and what to do about them.
@@ -85,20 +87,41 @@ def half(text: str) -> int:
     return 0
 
 
-def write_whole(path: str | Path, text: str) -> None:
-    """The file holds all of the text or what it held before: a full disk tears nothing."""
-    path = Path(path)
+@contextmanager
+def whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place when all of it is written: before that, there is what was there before.
+
+    A link stays, and the file it leads to is written; a device, a pipe or a folder would be replaced, and is refused.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: is a folder, a device or a pipe, not a file; choose another place")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(beside, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(beside, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be written ({error.strerror}); make room, or choose another place") from None
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # there is none, or its folder could not be made
+            beside.unlink()
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """The file holds all of the text or what it held before: a full disk tears nothing."""
+    with whole(Path(path)) as file:
+        file.write(text.encode("utf-8"))
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be made a folder ({error.strerror}); choose another place") from None
 
 
 def _stream(path: Path) -> Iterator[str]:

@@ -3,17 +3,21 @@
 run/checkpoints/00000500/model.safetensors   the weights
                          optimiser.safetensors   what the optimiser remembers
                          state.json              step, epoch, validation history, and the other files' checksums
+                .draft-…, .gone-…            being written, being deleted: what is left of them after a crash is no
+                                             checkpoint, and the next run sweeps it away
 """
 
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -30,30 +34,31 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     worse: int = 0  # validations since the best
+    skips: int = 0  # steps in a row whose gradient was no number
     history: tuple[dict[str, float], ...] = ()
     scaler: dict[str, float] = field(default_factory=dict)
 
 
 def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
     """A complete checkpoint under its final name, or none at all."""
-    final, draft = folder / f"{progress.step:08d}", folder / f".draft-{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    final = place(folder, progress.step)
+    draft = folder / f".draft-{final.name}"
     try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
         save_file(tensors_of(model), draft / "model.safetensors")
         save_file(remembered(optimiser), draft / "optimiser.safetensors")
         sums = {path.name: checksum(path) for path in sorted(draft.iterdir())}
         (draft / "state.json").write_text(json.dumps({"progress": asdict(progress), "sums": sums}, indent=1))
-        for path in draft.iterdir():
+        for path in (*draft.iterdir(), draft):
             sync(path)
-        shutil.rmtree(final, ignore_errors=True)
+        discard(final)  # of an earlier try
         draft.rename(final)
         sync(folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise ValueError(
-            f"cannot write a checkpoint to {folder}: {error.strerror}; earlier ones are untouched"
-        ) from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"cannot write a checkpoint to {folder}: {why}; earlier ones are untouched") from None
     return final
 
 
@@ -69,9 +74,16 @@ def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optim
     return None
 
 
+def place(folder: Path, step: int) -> Path:
+    return folder / f"{step:08d}"
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir()) if folder.exists() else []
+    return sorted(
+        (path for path in folder.glob("[0-9]*") if path.is_dir() and path.name.isdecimal()),
+        key=lambda path: int(path.name),
+    )
 
 
 def whole(path: Path) -> dict[str, Any] | None:
@@ -79,15 +91,43 @@ def whole(path: Path) -> dict[str, Any] | None:
     try:
         state = json.loads((path / "state.json").read_text())
         return state if all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
-    except (OSError, ValueError, KeyError):
-        return None
+    except (FileNotFoundError, ValueError, KeyError):
+        return None  # any other trouble with the disk is not for us to pass over: it may pass
 
 
-def keep(folder: Path, newest: int, *, always: int | None = None) -> None:
-    """Delete all but the newest checkpoints, and the one of step `always`."""
-    for path in checkpoints(folder)[: -newest or None]:
-        if path.name != f"{always or 0:08d}":
-            shutil.rmtree(path)
+def keep(folder: Path, newest: int, *, always: int, due: Callable[[int], bool]) -> None:
+    """Delete all but the newest checkpoints that were due, the one of step `always`, and the very last.
+
+    Of those that were not due (someone left) a run that was never left has none, and so must this one in the end.
+    """
+    steps = [int(path.name) for path in checkpoints(folder)]
+    kept = {always, *steps[-1:], *[step for step in steps if due(step)][-newest:]}
+    for step in steps:
+        if step not in kept:
+            discard(place(folder, step))
+
+
+def sweep(folder: Path, after: int) -> None:
+    """Delete what a killed run left behind, and torn checkpoints later than the step that one could go on from.
+
+    A torn one would take the place of a newer whole one among those to keep, and of an older in their mean.
+    """
+    torn = [path for path in checkpoints(folder) if int(path.name) > after]
+    if after == 0 and len(torn) > 1:  # no crash tears two, so this is not for us to throw away
+        raise ValueError(f"of {len(torn)} checkpoints in {folder} none is whole; to begin anew, move that folder away")
+    for path in (*folder.glob(".draft-*"), *folder.glob(".gone-*")):
+        shutil.rmtree(path)
+    for path in torn:
+        discard(path)
+
+
+def discard(path: Path) -> None:
+    """Delete a checkpoint, which at no moment is there by half."""
+    if path.exists():
+        gone = path.with_name(f".gone-{path.name}")
+        shutil.rmtree(gone, ignore_errors=True)
+        path.rename(gone)
+        shutil.rmtree(gone)
 
 
 def remembered(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -104,7 +144,8 @@ def recall(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None
     for key, tensor in tensors.items():
         if "." in key:
             index, name = key.split(".")
-            state.setdefault(int(index), {})[name] = tensor
+            # a copy: the file is only mapped into memory, and some file systems delete no folder of which a part is
+            state.setdefault(int(index), {})[name] = tensor.clone()
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

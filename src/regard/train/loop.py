@@ -6,7 +6,7 @@ random state. A step's gradient is that of the mean over all its tokens, so it d
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.train.checkpoint import Progress, keep, read_checkpoint, write_checkpoint
+from regard.train.checkpoint import Progress, keep, read_checkpoint, sweep, write_checkpoint
+from regard.train.claim import claimed
+from regard.train.exact import exactly
 from regard.train.schedule import Schedule
 
 
@@ -50,6 +52,7 @@ class Plan:
     checkpoint_every: int = 500
     patience: int = 0  # stop after so many validations without a better one; 0 never stops
     keep: int = 5
+    exact: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
 
     def __post_init__(self):
         if self.precision not in ("float32", "bfloat16", "float16"):
@@ -77,6 +80,7 @@ class Diverged(RuntimeError):
 
 
 MOST_SKIPS = 10  # steps in a row that may be skipped because a gradient was not finite
+FIRST_SCALE = 2.0**4  # of a summed loss in float16; for the mean over a few thousand tokens it is the usual 2¹⁶
 
 
 def train(
@@ -86,42 +90,44 @@ def train(
     plan: Plan,
     folder: Path,
     validate: Callable[[nn.Module], dict[str, float]] | None = None,
-) -> Iterator[Report]:
+) -> Generator[Report]:
     """Train in `folder`, going on from its newest checkpoint if there is one; yields a report after every step.
 
     `validate` returns figures of which "loss" decides which checkpoint is best. Leaving the iterator early (Ctrl-C)
     writes a checkpoint, so that calling again goes on from there.
     """
     optimiser = torch.optim.AdamW(
-        grouped(model, plan.weight_decay), lr=plan.schedule.rate(1), betas=plan.betas, eps=1e-9
+        grouped(model, plan.weight_decay), lr=plan.schedule.rate(1), betas=plan.betas, eps=1e-9, fused=True
     )
     saved = folder / "checkpoints"
-    progress = read_checkpoint(saved, model, optimiser) or Progress()
-    written, skips, between_steps = progress.step, 0, True
-    try:
-        while progress.step < plan.steps and not out_of_patience(progress, plan):
-            between_steps = False  # an interruption from here on leaves weights that belong to no step
-            report, progress = one_step(model, optimiser, data, loss, plan, progress)
-            between_steps = True
-            skips = skips + 1 if report.skipped else 0
-            if skips >= MOST_SKIPS:
-                raise Diverged(
-                    f"step {report.step}: the loss or its gradient was not a number {skips} times in a row; "
-                    f"lower the learning rate (it was {report.rate:.2g}) or use precision bfloat16 or float32"
-                )
-            if validate and (report.step % plan.validate_every == 0 or report.step == plan.steps):
-                model.eval()
-                with torch.no_grad(), autocast(model, plan):
-                    figures = validate(model)
-                progress, report = judged(progress, figures), replace(report, validation=figures)
-            if report.step % plan.checkpoint_every == 0 or report.validation or report.step == plan.steps:
+
+    def due(step: int) -> bool:
+        return step % plan.checkpoint_every == 0 or step == plan.steps or bool(validate and validates(plan, step))
+
+    with claimed(saved):
+        progress = read_checkpoint(saved, model, optimiser) or Progress()
+        sweep(saved, progress.step)
+        keep(saved, plan.keep, always=progress.best_step, due=due)  # it may have been killed before it came to that
+        written, settled = progress.step, True
+        try:
+            while progress.step < plan.steps and not out_of_patience(progress, plan):
+                settled = False  # an interruption from here on leaves weights, or a history, that belong to no step
+                with exactly(device_of(model)) if plan.exact else nullcontext():
+                    report, progress = one_step(model, optimiser, data, loss, plan, progress)
+                    if validate and validates(plan, report.step):
+                        model.eval()
+                        with torch.no_grad(), autocast(model, plan):
+                            figures = validate(model)
+                        progress, report = judged(progress, figures), replace(report, validation=figures)
+                settled = True
+                if due(report.step):
+                    write_checkpoint(saved, model, optimiser, progress)
+                    written = report.step
+                    keep(saved, plan.keep, always=progress.best_step, due=due)
+                yield report
+        finally:
+            if settled and progress.step > written:
                 write_checkpoint(saved, model, optimiser, progress)
-                keep(saved, plan.keep, always=progress.best_step)
-                written = report.step
-            yield report
-    finally:
-        if progress.step > written and between_steps and not skips:
-            write_checkpoint(saved, model, optimiser, progress)
 
 
 def one_step(
@@ -137,16 +143,15 @@ def one_step(
     torch.manual_seed(hash_of(plan.seed, step))
     batches = data.at(progress.epoch, progress.index)
     optimiser.zero_grad(set_to_none=True)
-    scale = float(progress.scaler.get("scale", 2.0**16)) if plan.precision == "float16" else 1.0
+    scale = float(progress.scaler.get("scale", FIRST_SCALE)) if plan.precision == "float16" else 1.0
     total, tokens = 0.0, 0
     for batch in batches:
         with autocast(model, plan):
             summed, count = loss(model, batch)
         (summed * scale).backward()
         total, tokens = total + summed.detach(), tokens + count
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.div_(tokens * scale)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    torch._foreach_div_(gradients, tokens * scale)  # type: ignore[reportPrivateImportUsage]
     norm = nn.utils.clip_grad_norm_(model.parameters(), plan.clip if plan.clip else math.inf).item()
     mean, rate = float(total) / max(1, tokens), plan.schedule.rate(step)
     healthy = math.isfinite(norm) and math.isfinite(mean)
@@ -154,12 +159,19 @@ def one_step(
         for group in optimiser.param_groups:
             group["lr"] = rate
         optimiser.step()
+    skips = 0 if healthy else progress.skips + 1
+    if skips >= MOST_SKIPS:
+        raise Diverged(
+            f"step {step}: the loss or its gradient was not a number {skips} times in a row; "
+            f"lower the learning rate (it was {rate:.2g}) or use precision bfloat16 or float32"
+        )
     more = progress.index + 1 < data.steps(progress.epoch)
     after = replace(
         progress,
         step=step,
         epoch=progress.epoch if more else progress.epoch + 1,
         index=progress.index + 1 if more else 0,
+        skips=skips,
         scaler=rescaled(scale, step, healthy=healthy) if plan.precision == "float16" else {},
     )
     return Report(step, mean, rate, norm, tokens, skipped=not healthy), after
@@ -172,7 +184,7 @@ def rescaled(scale: float, step: int, *, healthy: bool) -> dict[str, float]:
 
 def judged(progress: Progress, figures: dict[str, float]) -> Progress:
     """Is this validation the best so far? Kept with the whole history."""
-    better = progress.best is None or figures["loss"] < progress.best
+    better = figures["loss"] < (math.inf if progress.best is None else progress.best)  # so not a number never is
     return replace(
         progress,
         best=figures["loss"] if better else progress.best,
@@ -182,6 +194,10 @@ def judged(progress: Progress, figures: dict[str, float]) -> Progress:
     )
 
 
+def validates(plan: Plan, step: int) -> bool:
+    return step % plan.validate_every == 0 or step == plan.steps
+
+
 def out_of_patience(progress: Progress, plan: Plan) -> bool:
     return plan.patience > 0 and progress.worse >= plan.patience
 
@@ -189,8 +205,11 @@ def out_of_patience(progress: Progress, plan: Plan) -> bool:
 def autocast(model: nn.Module, plan: Plan):
     if plan.precision == "float32":
         return nullcontext()
-    device = next(model.parameters()).device.type
-    return torch.autocast(device, dtype=getattr(torch, plan.precision))
+    return torch.autocast(device_of(model).type, dtype=getattr(torch, plan.precision))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 def grouped(model: nn.Module, decay: float) -> list[dict[str, Any]]:

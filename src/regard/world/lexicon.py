@@ -20,13 +20,6 @@ COMMON = 60_000
 MOST_TICKETS = 48
 
 
-@cache
-def split_of(first: str, second: str) -> Split:
-    """Where a composition may occur. One in twelve is held out for each of valid and test, in every world alike."""
-    draw = hashed(f"{first} + {second}") % 12
-    return "test" if draw == 0 else "valid" if draw == 1 else "train"
-
-
 def forms(entry: Entry) -> tuple[str, ...]:
     """The English words of an entry."""
     if isinstance(entry, Adjective):
@@ -44,6 +37,22 @@ def _readings() -> MappingProxyType[str, tuple[Entry, ...]]:
 
 # Every ambiguous English form with its entries.
 READINGS = _readings()
+
+
+# The keys of all that can be misread.
+AMBIGUOUS = frozenset(entry.key for entries in READINGS.values() for entry in entries)
+
+
+@cache
+def split_of(first: str, second: str) -> Split:
+    """Where a composition may occur. One in ten is held out for each of valid and test, in every world alike.
+
+    None with an ambiguous word is: which nut one loosens, nobody can know who was never shown it.
+    """
+    if {first, second} & AMBIGUOUS:
+        return "train"
+    draw = hashed(f"{first} + {second}") % 10
+    return "test" if draw == 0 else "valid" if draw == 1 else "train"
 
 
 def _lemma(entry: Entry, language: str) -> str:

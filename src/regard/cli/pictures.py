@@ -1,59 +1,11 @@
-"""Words typed in a terminal in; pictures, explanations and a walk through the lectures out.
+"""Words typed in a terminal in; pictures of parts and recipes, and who runs them, out."""
 
-Torch takes seconds to start, so each command imports what it needs by itself and `regard --help` answers at once.
-"""
-
-import sys
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
-
-# what typer raises for a wrong command line: the base of its BadParameter, whether click is inside it or beside it
-Mistyped = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 
 
-class OneLine(TyperGroup):
-    """A group of commands for which a user's mistake is one line on stderr, with the remedy, and exit code 2."""
-
-    def main(self, *args: Any, **extra: Any) -> Any:
-        try:
-            code = super().main(*args, **(extra | {"standalone_mode": False}))
-        except typer.Abort:
-            sys.exit(130)
-        except Mistyped as mistake:
-            fail(f"{mistake.format_message().rstrip('.')}; see regard --help")
-        except ValueError as mistake:
-            fail(str(mistake))
-        except OSError as mistake:
-            fail(f"{mistake.filename}: {mistake.strerror}; choose another place")
-        else:
-            sys.exit(code if isinstance(code, int) else 0)
-
-
-def fail(why: str) -> NoReturn:
-    typer.echo(f"regard: {' '.join(why.split())}", err=True)
-    sys.exit(2)
-
-
-app = typer.Typer(cls=OneLine, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
-
-
-@app.callback(invoke_without_command=True)
-def regard(
-    context: typer.Context,
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,  # noqa: FBT002
-) -> None:
-    """Attention models you can build, train, run, trust and see."""
-    if show_version:
-        typer.echo(version("regard"))
-    elif context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@app.command()
 def draw(
     what: Annotated[str, typer.Argument(help='A part such as "Causal() & Window(4)", or a name such as bigbird.')],
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens.")] = 32,
@@ -76,7 +28,6 @@ def draw(
         typer.echo(f"drawn: {see.save(see.draw(thing, tokens=tokens), save)}")
 
 
-@app.command()
 def explain(
     what: Annotated[str, typer.Argument(help="A name such as bigbird, a recipe's TOML file, or a part.")],
     tokens: Annotated[int, typer.Option(min=1, max=2**20, help="How many tokens.")] = 4096,
@@ -105,7 +56,6 @@ def explain(
         typer.echo(str(explained(recipe, torch.zeros(1, heads, tokens, width))))
 
 
-@app.command()
 def gallery(folder: Annotated[Path, typer.Argument(help="Where gallery.md and its pictures go.")]) -> None:
     """Draw every named attention and position, and the page that shows them.
 
@@ -114,16 +64,3 @@ def gallery(folder: Annotated[Path, typer.Argument(help="Where gallery.md and it
     from regard import see
 
     typer.echo(f"drawn: {see.gallery(folder)}")
-
-
-@app.command()
-def demo(folder: Annotated[Path, typer.Option(help="Where the gallery is drawn.")] = Path("out")) -> None:
-    """Walk through the lectures' example, a mask and an explanation, and draw the gallery.
-
-    Example: `regard demo`
-    """
-    from rich.console import Console
-
-    from regard.see.demo import demo as walk
-
-    walk(Console(), folder)

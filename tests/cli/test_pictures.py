@@ -1,71 +1,11 @@
-"""The command line: it answers at once, draws, explains, and says mistakes in one line."""
-
-import subprocess
-import sys
-from importlib.metadata import version
+"""regard draw, explain, gallery and lecture: pictures, who runs what, and mistakes in one line."""
 
 import pytest
-from typer.testing import CliRunner
 
 from regard.attention import Recipe, named
-from regard.cli import app
-from regard.see import demo as walk
+from regard.see import lecture as walk
 
-COMMANDS = ["draw", "explain", "gallery", "demo"]
-
-
-def run(*words):
-    return CliRunner().invoke(app, list(words), prog_name="regard")
-
-
-def test_help_waits_for_nothing():
-    code = """
-import sys
-from typer.testing import CliRunner
-from regard.cli import app
-answer = CliRunner().invoke(app, ["--help"])
-assert answer.exit_code == 0, answer.output
-heavy = {"torch", "matplotlib", "numpy", "regard.attention", "regard.see"} & set(sys.modules)
-sys.exit(f"imported {heavy}" if heavy else 0)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_what_regard_offers_is_fetched_when_it_is_used():
-    code = """
-import sys, regard
-assert "torch" not in sys.modules
-assert {"Recipe", "attend", "explain", "MultiHeadAttention"} <= set(dir(regard))
-from regard import MultiHeadAttention, Recipe, attend, explain
-assert Recipe is sys.modules["regard.attention"].Recipe
-try:
-    regard.atend
-except AttributeError as error:
-    assert "no attribute 'atend'" in str(error)
-else:
-    sys.exit("it has everything")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_version():
-    assert run("--version").output == f"{version('regard')}\n"
-
-
-def test_without_a_command_it_says_what_there_is():
-    answer = run()
-    assert answer.exit_code == 0
-    assert all(command in answer.output for command in COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(command):
-    answer = run(command, "--help")
-    assert answer.exit_code == 0
-    assert f"Example: regard {command}" in answer.output
-
+from .commands import regard as run
 
 # --- draw ---
 
@@ -131,7 +71,7 @@ def test_explain_reads_files_texts_and_parts(tmp_path):
     ("words", "says"),
     [
         (["fly"], "No such command 'fly'; see regard --help"),
-        (["draw"], "Missing argument 'what'; see regard --help"),
+        (["draw"], "Missing argument 'what'; see regard draw --help"),
         (["draw", "Causal()", "--tokens", "0"], "Invalid value for '--tokens'"),
         (["draw", "Causal()", "--colour"], "No such option: --colour"),
         (["draw", "bigbrd"], "nothing is called 'bigbrd'; did you mean 'bigbird'?"),
@@ -144,7 +84,7 @@ def test_explain_reads_files_texts_and_parts(tmp_path):
         (["draw", "TreeDepth()"], "TreeDepth(theta=10000.0) needs the sentences' trees: use recipe.given"),
         (["draw", "Additive(3, hidden=-1)"], "'Additive(3, hidden=-1)' does not work"),
         (["draw", "Causal()", "--save", "a.gif"], "cannot write 'a.gif': a picture ends in .png, .svg, .pdf"),
-        (["draw", "Causal()", "--save", "/dev/null/a.png"], "/dev/null: "),
+        (["draw", "Causal()", "--save", "/dev/null/a.png"], "/dev/null/a.png: cannot be written"),
         (["draw", "causal", "--tokens", "5000"], "the weights of 5000 tokens are too many for a picture"),
         (["explain", "missing.toml"], "there is no file 'missing.toml'; a recipe file is what recipe.to_toml() writes"),
         (["explain", "pattern = 'Causal()'\nmask = 'Causal()'"], "a recipe has no 'mask'; it has score, position"),
@@ -167,12 +107,12 @@ def test_parts_that_do_not_go_together_are_one_line_too(text):
     assert answer.stderr.count("\n") == 1
 
 
-# --- demo ---
+# --- lecture ---
 
 
-def test_the_demo_walks_through_the_lectures_numbers(tmp_path, monkeypatch):
+def test_the_lecture_walks_through_the_lectures_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(walk, "gallery", lambda folder: folder / "gallery.md")
-    answer = run("demo", "--folder", str(tmp_path))
+    answer = run("lecture", "--folder", str(tmp_path))
     assert answer.exit_code == 0, answer.output
     assert "1.8639  6.3194  1.7042  ✓" in answer.output
     assert "1.9366  6.6831  1.5951  ✓" in answer.output
@@ -182,7 +122,7 @@ def test_the_demo_walks_through_the_lectures_numbers(tmp_path, monkeypatch):
     assert "overview.png" in answer.output.replace("\n", "")
 
 
-def test_the_demo_would_notice_other_numbers():
+def test_the_lecture_would_notice_other_numbers():
     case = walk.example("look-ahead mask")
     output = walk.steps(*case.qkv(), Recipe()).output
     assert walk.verdict(case, output).startswith("✗")

@@ -31,7 +31,7 @@ NEXT = {
 }
 
 
-def demo(console: Console, folder: Path) -> None:
+def walk(console: Console, folder: Path) -> None:
     by_hand(console)
     looking_back(console)
     fast(console)

@@ -1,0 +1,117 @@
+"""A recipe in; the translator it describes trained and measured, its figures written to benchmarks/results, out."""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from machine import write
+from regard.decode import Beam
+from regard.decode.texts import translations
+from regard.tasks.data import Split, read_split
+from regard.tasks.metrics import Figure, bleu, chrf, exact
+from regard.tasks.settings import Settings
+from regard.tasks.translate import Translator
+from regard.text.corpus import Pair
+from regard.text.normal import Normal
+from regard.train.fit import Fit
+
+SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all the times it was gone on with
+TOKENS = 16384  # source tokens × beams translated at once; it changes no result
+
+
+def main() -> None:
+    asked = arguments()
+    settings = Settings.from_toml(asked.recipe.read_text(encoding="utf-8"))
+    console = Console(stderr=True)
+    splits: list[Split] = [split for split in get_args(Split) if split != "test" or asked.test]
+    pairs = {split: read_split(settings.data, split, asked.data).pairs for split in splits}
+    translator = trained(settings, asked, pairs["train"], pairs["valid"], console)
+    searches = [Beam(asked.beam, length_penalty=alpha) for alpha in asked.length_penalty]
+    found = {search: measured(translator, "valid", pairs["valid"], search, console) for search in searches}
+    best = max(found, key=lambda search: found[search][0]["value"])  # of equals the first
+    rows = [row for rows in found.values() for row in rows]
+    if asked.test:
+        rows += measured(translator, "test", pairs["test"], best, console)
+    more = {
+        "seconds": round(spent(asked.out)),
+        "weights": sum(weight.numel() for weight in translator.model.parameters()),
+        "search": repr(best),
+        "settings": settings.to_toml().splitlines(),
+    }
+    print(write(f"translation-{asked.recipe.stem}", " ".join(["python", *sys.argv]), rows, **more))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="example: python benchmarks/translation.py recipes/world.toml --out run --test"
+    )
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--data", type=Path, help="the folder that holds known corpora")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the run; one that holds it goes on")
+    parser.add_argument("--test", action="store_true", help="measure on the test set too")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument(
+        "--length-penalty", type=float, nargs="+", default=[1.0], help="of several, the best on valid is used on test"
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args()
+
+
+def trained(
+    settings: Settings, asked: argparse.Namespace, pairs: list[Pair], held_out: list[Pair], console: Console
+) -> Translator:
+    """As `regard train` does it; a run that is finished is only read."""
+    begun = (asked.out / "settings.toml").exists()
+    translator = Translator.described(asked.out) if begun else Translator.fresh(pairs, settings)
+    if translator.settings != settings:
+        raise ValueError(f"{asked.out} holds a run with other settings; choose another --out")
+    fit = Fit.of(translator, pairs, held_out, asked.out, asked.device)
+    left, before, began = settings.train.steps - fit.done, spent(asked.out), time.perf_counter()
+    for _ in track(fit.steps(), "training", left, console=console, transient=True):
+        pass
+    if left:
+        (asked.out / SECONDS).write_text(json.dumps(before + time.perf_counter() - began))
+    return translator
+
+
+def spent(folder: Path) -> float:
+    path = folder / SECONDS
+    return json.loads(path.read_text()) if path.exists() else 0.0
+
+
+def measured(
+    translator: Translator, split: Split, pairs: list[Pair], search: Beam, console: Console
+) -> list[dict[str, str | float]]:
+    arriving = translations(translator, [pair.source for pair in pairs], search, tokens=TOKENS)
+    found = dict(track(arriving, f"translating {split}", len(pairs), console=console, transient=True))
+    texts = [found[place][0].text for place in range(len(pairs))]
+    scores = figures(translator.target.normal, texts, [pair.target for pair in pairs])
+    print(f"{split}, length penalty {search.length_penalty}", *scores, sep="\n  ", flush=True)
+    return [{"split": split, "length penalty": search.length_penalty, **vars(score)} for score in scores]
+
+
+def figures(normal: Normal, found: list[str], wanted: list[str]) -> list[Figure]:
+    """All that can be said of texts in this normal form: a lower-cased one has no capitals to be judged by."""
+    if normal.lower:
+        return [tokenised(normal, found, wanted)]
+    forms = [replace(normal, lower=True), normal] if normal.language else []
+    words = [tokenised(form, found, wanted) for form in forms]
+    return [*words, bleu(found, wanted), chrf(found, wanted), exact(found, wanted)]
+
+
+def tokenised(normal: Normal, found: list[str], wanted: list[str]) -> Figure:
+    """BLEU over the words of this normal form."""
+    score = bleu([normal.apply(text) for text in found], [normal.apply(text) for text in wanted], tokenised=True)
+    return replace(score, name=f"BLEU, {'lower-cased, ' if normal.lower else ''}tokenised")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""The miniature world with its length dial: BLEU against length, alignments against gold, ambiguous words, and why.
+
+    python benchmarks/world.py gru bahdanau luong-dot transformer      trains and measures, writes results/world-*.json
+    python benchmarks/world.py deciding                                which word decided, by the model of `make demo`
+    python benchmarks/world.py draw                                    draws what was measured into docs/pictures
+
+Heads are chosen on validation sentences; every figure is of test sentences, which hold compositions that occur in no
+training sentence.
+"""
+
+import json
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from machine import RESULTS, write
+from regard.cli.heads import chosen
+from regard.cli.measure import measured
+from regard.cli.options import device_of
+from regard.cli.watch import watch
+from regard.decode import Greedy, Head
+from regard.decode.agreement import agreement_of, attention_to
+from regard.decode.reading import annotated, decided, look
+from regard.tasks.data import read_split
+from regard.tasks.settings import Settings
+from regard.tasks.translate import Translator
+from regard.train.fit import Fit
+from regard.world import Ambiguity, Sentence, World, known
+
+PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+SHARED = {
+    "data.longest": 30,
+    "data.sentences": 60_000,
+    "train.steps": 2000,
+    "train.tokens": 8192,
+    "train.warmup": 300,
+    "train.validate_every": 500,
+    "train.smoothing": 0.0,
+    "train.rate": 2e-3,
+    "train.decay": 0.1,
+}
+RECURRENT = {"model.size": "tiny", "model.hidden": 256, "model.dropout": 0.0}
+RUNGS: dict[str, dict[str, Any]] = {
+    "gru": {"model.kind": "gru", **RECURRENT},
+    "bahdanau": {"model.kind": "bahdanau", **RECURRENT},
+    "luong-dot": {"model.kind": "luong-dot", **RECURRENT},
+    "transformer": {"model.kind": "transformer", "model.size": "tiny", "model.dropout": 0.0},
+}
+TESTS = 1000
+MATRIX = "the black cat ate the mouse"
+AMBIGUOUS = ("the man carries the light box", "she turned off the light")
+
+
+# --- train and measure ---
+
+
+def measure(kind: str) -> Path:
+    console, device = Console(stderr=True), device_of("auto")
+    settings = Settings.of_world().changed({**SHARED, **RUNGS[kind]})
+    pairs, held_out, tests = (read_split(settings.data, split).pairs for split in ("train", "valid", "test"))
+    translator = Translator.fresh(pairs, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        if not watch(Fit.of(translator, pairs, held_out, Path(folder), device), console):
+            raise SystemExit(f"{kind}: stopped before the end; nothing is measured")
+    found = measured(translator, tests, Greedy(), console)
+    world = World(shortest=settings.data.shortest, longest=settings.data.longest)
+    sentences = [world.sentence(number, "test") for number in range(TESTS)]
+    assert [" ".join(sentence.words) for sentence in sentences] == [pair.source for pair in tests]
+    heads = chosen(translator, held_out)
+    rows = {
+        **found.figures(),
+        "ambiguous": ambiguous(sentences, found.translations),
+        **(aligned(translator, sentences, heads) if heads else {}),
+    }
+    command = f"python benchmarks/world.py {kind}"
+    return write(f"world-{kind}", command, [rows], settings=settings.to_toml(), weights=count(translator))
+
+
+def count(translator: Translator) -> int:
+    return sum(parameter.numel() for parameter in translator.model.parameters())
+
+
+def asked(sentences: list[Sentence]) -> list[tuple[int, Ambiguity]]:
+    """Every ambiguous word that French tells apart, with the number of its sentence."""
+    return [(n, one) for n, sentence in enumerate(sentences) for one in sentence.ambiguities if "fr" in one.languages]
+
+
+def ambiguous(sentences: list[Sentence], translations: tuple[str, ...]) -> dict[str, Any]:
+    """A reading is right if every word that shows it stands in the translation."""
+    right, total = Counter[str](), Counter[str]()
+    for n, one in asked(sentences):
+        wanted, written = Counter(sentences[n].expected(one, "fr")), Counter(translations[n].split())
+        total[one.reading] += 1
+        right[one.reading] += wanted <= written
+    wrong = {reading: [right[reading], total[reading]] for reading in total if right[reading] < total[reading]}
+    return {"right": right.total(), "of": total.total(), "readings that failed": wrong}
+
+
+def aligned(translator: Translator, sentences: list[Sentence], heads: tuple[Head, ...]) -> dict[str, Any]:
+    """Alignment error of the chosen heads, and the weights of the sentences that are drawn."""
+    examples = [annotated(translator, sentence) for sentence in sentences]
+    total = agreement_of(heads, attention_to(translator.model, examples), examples)
+    return {
+        "heads": [asdict(head) for head in heads],
+        "aer": total.error,
+        "precision": total.precision,
+        "recall": total.recall,
+        "matrix": matrix(translator, heads),
+    }
+
+
+def matrix(translator: Translator, heads: tuple[Head, ...]) -> dict[str, Any]:
+    sentence = known(MATRIX)
+    assert sentence is not None
+    seen = look(translator, MATRIX, " ".join(sentence.into.fr.words))
+    return {
+        "source": sentence.words,
+        "target": sentence.into.fr.words,
+        "gold": sorted(sentence.into.fr.alignment),
+        "weights": seen.words(heads).tolist(),
+    }
+
+
+# --- which word decided ---
+
+
+def deciding() -> Path:
+    """By the model of `make demo`: of ambiguous words, how many hang on one other word, and is it the grammar's?"""
+    settings = Settings.of_world()
+    pairs, held_out = (read_split(settings.data, split).pairs for split in ("train", "valid"))
+    translator = Translator.fresh(pairs, settings)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        watch(Fit.of(translator, pairs, held_out, Path(folder)), Console(stderr=True))
+    heads = chosen(translator, held_out)
+    world = World(shortest=settings.data.shortest, longest=settings.data.longest)
+    sentences = [world.sentence(number, "test") for number in range(TESTS)]
+    some = named = 0
+    for n, one in asked(sentences):
+        words, said = sentences[n].words, sentences[n].expected(one, "fr")
+        found = {at for word in said for at in decided(translator, " ".join(words), word)} - {one.at}
+        some, named = some + bool(found), named + (one.decider in found)
+    rows = {"words": len(asked(sentences)), "hang on another word": some, "on the one the grammar names": named}
+    strips = [strip_of(translator, heads, text) for text in AMBIGUOUS]
+    return write("world-deciding", "python benchmarks/world.py deciding", [{**rows, "strips": strips}])
+
+
+def strip_of(translator: Translator, heads: tuple[Head, ...], text: str) -> dict[str, Any]:
+    """Where the model looked to translate the ambiguous word, and how it translates without each other word."""
+    sentence = known(text)
+    assert sentence is not None
+    (one,) = sentence.ambiguities
+    there = min(there for here, there in sentence.into.fr.alignment if here == one.at)
+    said = sentence.into.fr.words[there]
+    return {
+        "words": sentence.words,
+        "at": one.at,
+        "said": said,
+        "looked": look(translator, text, " ".join(sentence.into.fr.words)).words(heads)[there, :-1].tolist(),
+        "without": {at: text for at, text in decided(translator, text, said).items() if at != one.at},
+    }
+
+
+# --- draw ---
+
+
+def draw() -> None:
+    from regard import see
+    from regard.see.alignment import Alignment, stack, strip
+    from regard.see.lengths import Lengths
+
+    found = {kind: json.loads((RESULTS / f"world-{kind}.json").read_text())["rows"][0] for kind in RUNGS}
+    PICTURES.mkdir(exist_ok=True)
+    curves = tuple(
+        (kind, tuple((at["length"], at["bleu"], at["sentences"]) for at in row["by_length"]))
+        for kind, row in found.items()
+    )
+    see.save(see.draw(Lengths(curves)), PICTURES / "bleu-by-length.png")
+    for kind, row in found.items():
+        if "matrix" not in row:
+            continue
+        drawn = row["matrix"]
+        gold = frozenset((source, target) for source, target in drawn["gold"])
+        weights = torch.tensor(drawn["weights"])
+        alignment = Alignment(tuple(drawn["source"]), tuple(drawn["target"]), weights, gold)
+        see.save(see.draw(alignment, title=kind), PICTURES / f"alignment-{kind}.png")
+    strips = []
+    for case in json.loads((RESULTS / "world-deciding.json").read_text())["rows"][0]["strips"]:
+        words, said = case["words"], case["said"]
+        hangs = torch.tensor([float(str(at) in case["without"]) for at in range(len(words))])
+        strips.append(strip(words, torch.tensor(case["looked"]), f"where it looked to write “{said}”", at=case["at"]))
+        for at, text in case["without"].items():
+            strips.append(strip(words, hangs, f"without “{words[int(at)]}”: {text}", at=case["at"]))
+    see.save(see.draw(stack(*strips)), PICTURES / "deciding-words.png")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or [*RUNGS, "deciding", "draw"]:
+        draw() if name == "draw" else print(deciding() if name == "deciding" else measure(name))

@@ -1,0 +1,17 @@
+"""The command line. Torch takes seconds to start, so each command imports what it needs by itself: help is instant."""
+
+from regard.cli.data import data
+from regard.cli.demo import demo, lecture
+from regard.cli.evaluate import evaluate
+from regard.cli.group import app
+from regard.cli.ladder import ladder
+from regard.cli.look import look
+from regard.cli.pictures import draw, explain, gallery
+from regard.cli.train import train
+from regard.cli.translate import translate
+
+for command in (demo, train, translate, evaluate, look, ladder):
+    app.command()(command)
+app.add_typer(data, name="data")
+for command in (lecture, draw, explain, gallery):
+    app.command()(command)

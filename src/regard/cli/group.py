@@ -1,0 +1,63 @@
+"""A line typed in a terminal in; the command it names, or one line on what is wrong with it, out."""
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any, NoReturn, cast
+
+import typer
+from typer.core import TyperGroup
+
+# what typer raises for a wrong command line: the base of its BadParameter, whether click is inside it or beside it
+Mistyped = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+
+
+class OneLine(TyperGroup):
+    """A group of commands for which a user's mistake is one line on stderr, with the remedy, and exit code 2."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        open_streams()
+        try:
+            code = super().main(*args, **(extra | {"standalone_mode": False}))
+        except typer.Abort:
+            sys.exit(130)
+        except Mistyped as mistake:
+            command = mistake.ctx.command_path if mistake.ctx else "regard"
+            fail(f"{mistake.format_message().rstrip('.')}; see {command} --help")
+        except ValueError as mistake:
+            fail(str(mistake))
+        except OSError as mistake:
+            fail(f"{mistake.filename or 'output'}: {mistake.strerror or mistake}; make room, or choose another place")
+        except (MemoryError, RuntimeError) as trouble:
+            if not any(sign in f"{trouble!r}" for sign in ("MemoryError", "out of memory", "allocate memory")):
+                raise
+            fail("there is not enough memory; use smaller batches (--tokens), a smaller model or another --device")
+        else:
+            sys.exit(code if isinstance(code, int) else 0)
+
+
+def open_streams() -> None:
+    """Whoever calls may have closed them, and Python then has none."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def fail(why: str) -> NoReturn:
+    typer.echo(f"regard: {' '.join(why.split())}", err=True)
+    sys.exit(2)
+
+
+app = typer.Typer(cls=OneLine, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True)
+def regard(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,  # noqa: FBT002
+) -> None:
+    """Attention models you can build, train, run, trust and see."""
+    if show_version:
+        typer.echo(version("regard"))
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())

@@ -1,0 +1,57 @@
+"""A translator and sentence pairs in; its translations and every figure about them out."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from regard.decode.search import Search
+from regard.decode.texts import translations
+from regard.tasks.metrics import Bucket, Figure, bleu, by_length, chrf, exact
+from regard.tasks.translate import Translator
+from regard.text.corpus import Pair
+
+EDGES = (1, *range(6, 51, 5), 71)  # where buckets of sentence lengths, in words, begin
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures over one set of pairs, and the translations they are of."""
+
+    scores: tuple[Figure, ...]
+    lengths: tuple[Bucket, ...]
+    translations: tuple[str, ...] = field(repr=False)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "scores": {one.name: {"value": one.value, "signature": one.signature} for one in self.scores},
+            "by_length": [asdict(bucket) for bucket in self.lengths],
+        }
+
+    def table(self) -> str:
+        lines = [f"{one.name:<28} {one.value:6.2f}   {one.signature}" for one in self.scores]
+        lines += ["", "words   sentences   BLEU"]
+        for bucket in self.lengths:
+            lines.append(f"{bucket!s:<7} {bucket.sentences:>9,}  {bucket.bleu:5.1f}  {'█' * round(bucket.bleu / 4)}")
+        return "\n".join(lines)
+
+
+def measured(translator: Translator, pairs: Sequence[Pair], search: Search, console: Console) -> Measured:
+    """Texts as people write them, and where the model reads them tokenised, as it reads them."""
+    arriving = translations(translator, [pair.source for pair in pairs], search)
+    shown = console.is_terminal
+    found = dict(track(arriving, "translating", len(pairs), console=console, transient=True, disable=not shown))
+    texts = [found[place][0].text for place in range(len(pairs))]
+    wanted = [pair.target for pair in pairs]
+    normal = translator.target.normal
+    scores = [bleu(texts, wanted), chrf(texts, wanted), exact(texts, wanted)]
+    seen, references = [normal.apply(text) for text in texts], [normal.apply(text) for text in wanted]
+    if normal.language:
+        figure = bleu(seen, references, tokenised=True)
+        scores.insert(
+            0, Figure(f"BLEU, {'lower-cased, ' if normal.lower else ''}tokenised", figure.value, figure.signature)
+        )
+    words = [len(pair.source.split()) for pair in pairs]
+    return Measured(tuple(scores), tuple(by_length(seen, references, words, EDGES)), tuple(texts))

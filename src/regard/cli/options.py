@@ -1,0 +1,87 @@
+"""What several commands ask for in the same words, and what they make of it: a device, a search, a place to write."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from regard.decode.search import Search
+
+T = TypeVar("T")
+FILES = "A .tsv, a .jsonl whose fields are the languages, or (given twice) two text files."
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="REGARD_DATA", help="The folder that holds known corpora; see regard data."),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes the fastest there is.")]
+Model = Annotated[Path, typer.Argument(help="The folder of a trained model.", metavar="MODEL")]
+BeamSize = Annotated[int, typer.Option("--beam", min=1, help="How many beginnings are kept; 1 is greedy search.")]
+LengthPenalty = Annotated[float, typer.Option(min=0, help="Above 0 favours longer translations (Wu et al. 2016).")]
+CoveragePenalty = Annotated[
+    float, typer.Option(min=0, help="Above 0 favours translations that looked at every source token.")
+]
+Longest = Annotated[int, typer.Option(min=1, help="Refuse a sentence of more tokens.")]
+Split = Literal["train", "valid", "test"]
+
+
+def device_of(asked: str) -> str:
+    """A device that torch can really use."""
+    import torch
+
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=asked).item()
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device {asked}: {str(error).splitlines()[0].rstrip('.')}; use cpu") from None
+    return asked
+
+
+def search_of(beam: int, length_penalty: float, coverage_penalty: float, best: int = 1) -> "Search":
+    from regard.decode import Beam, Greedy
+
+    if beam == 1 and best == 1:
+        return Greedy()
+    return Beam(max(beam, best), length_penalty=length_penalty, coverage_penalty=coverage_penalty, best=best)
+
+
+def command_of(*words: object) -> str:
+    """A command that can be copied into a shell."""
+    import shlex
+
+    return shlex.join(map(str, words))
+
+
+def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
+    """A progress bar on stderr, if a person is there to see it."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(items, what, total, console=console, transient=True, disable=not console.is_terminal)
+
+
+# --- whether something can be written is better known before the work than after it ---
+
+
+def folder_for(path: Path) -> Path:
+    """The path of a folder to write into; it need not be there yet."""
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not there.is_dir():
+        raise ValueError(f"{there}: is a file, not a folder; choose another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{there}: you may not write here; choose another place")
+    return path
+
+
+def file_for(path: Path) -> Path:
+    """The path of a file to write; where it is a link, that of the file it leads to, since a link would be replaced."""
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: is a device or a pipe, not a file; choose another place")
+    folder_for(path.parent)
+    return path.resolve() if path.is_symlink() else path

@@ -1,0 +1,170 @@
+"""Lines of a file, of a pipe or typed one by one in; their translations out, a line for a line."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.options import (
+    BeamSize,
+    CoveragePenalty,
+    Device,
+    LengthPenalty,
+    Longest,
+    Model,
+    device_of,
+    file_for,
+    search_of,
+    tracked,
+)
+
+if TYPE_CHECKING:
+    from regard.decode.search import Search
+    from regard.decode.texts import Translation
+    from regard.decode.walk import Walker
+    from regard.tasks.translate import Translator
+
+
+def translate(
+    model: Model,
+    file: Annotated[Path | None, typer.Argument(help="A text file (.gz and .xz too), or - for a pipe.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    beam: BeamSize = 5,
+    length_penalty: LengthPenalty = 1.0,
+    coverage_penalty: CoveragePenalty = 0.0,
+    best: Annotated[int, typer.Option(min=1, help="So many translations of each line, each with its score.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw translations instead of searching for them.")] = False,  # noqa: FBT002
+    temperature: Annotated[float | None, typer.Option(help="For --sample: below 1 is tamer, above 1 wilder.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="For --sample: only so many tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="For --sample: only tokens up to this probability.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="For --sample.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Write each log-probability before its text.")] = False,  # noqa: FBT002
+    longest: Longest = 1000,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and unknown words.")] = False,  # noqa: FBT002
+    device: Device = "auto",
+) -> None:
+    """Translate a file line by line; without one, what you type (with --beam 1 or --sample word by word).
+
+    Example: `regard translate run text.en --out text.de`
+
+    Example: `echo "the black cat ate the mouse" | regard translate run -`
+
+    Example: `regard translate run text.en --best 3 --scores`
+
+    Example: `regard translate run --sample --temperature 0.7`
+    """
+    from regard.tasks.translate import Translator
+
+    out = out and file_for(out)
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    search = drawing(drawn, best) if sample else search_of(beam, length_penalty, coverage_penalty, best)
+    if stray := [name for name, value in drawn.items() if value is not None and not sample]:
+        raise ValueError(f"--{stray[0].replace('_', '-')} is for drawing translations; add --sample")
+    scores = scores or best > 1
+    if file is None and sys.stdin.isatty():
+        converse(Translator.load(model, device_of(device)), search, longest, scores=scores)
+        return
+    from regard.cli.check import check
+
+    name = "stdin" if file is None or str(file) == "-" else str(file)
+    texts = read(file)
+    translator = Translator.load(model, device_of(device))
+    check(translator, texts, lambda number: f"{name}:{number}", longest=longest, strict=strict)
+    found = in_order(translator, texts, search)
+    lines = (said(one, scores=scores) for these in found for one in (these * best)[:best])  # an empty line has but one
+    if out or not sys.stdout.isatty():  # on a terminal the lines themselves show how far it is
+        lines = tracked(lines, "translating", len(texts) * best)
+    write(lines, out)
+
+
+def write(lines: Iterable[str], out: Path | None) -> None:
+    from regard.text.files import whole
+
+    if out is None:
+        stdout = sys.stdout  # a progress bar, once it is begun, takes its place
+        for line in lines:
+            typer.echo(line, file=stdout)
+        return
+    with whole(out) as file:
+        for line in lines:
+            file.write(f"{line}\n".encode())
+    typer.echo(f"translated: {out}", err=True)
+
+
+def drawing(given: dict[str, Any], draws: int) -> "Search":
+    from regard.decode import Sample
+
+    return Sample(draws=draws, **{name: value for name, value in given.items() if value is not None})
+
+
+def read(file: Path | None) -> list[str]:
+    from regard.text.files import lines_of, read_lines
+
+    if file is None or str(file) == "-":
+        return list(lines_of(sys.stdin.buffer, "stdin"))
+    return list(read_lines(file))
+
+
+def in_order(translator: "Translator", texts: list[str], search: "Search") -> "Iterator[list[Translation]]":
+    """The translations in the order of the texts, each as soon as all before it are there."""
+    from regard.decode.texts import translations
+
+    found: dict[int, list[Translation]] = {}
+    due = 0
+    for place, these in translations(translator, texts, search):
+        found[place] = these
+        while due in found:
+            yield found.pop(due)
+            due += 1
+
+
+def said(one: "Translation", *, scores: bool) -> str:
+    return f"{one.found.log_probability:.4f}\t{one.text}" if scores else one.text
+
+
+# --- what is typed ---
+
+
+def converse(translator: "Translator", search: "Search", longest: int, *, scores: bool) -> None:
+    """A prompt; a mistake is said, and the next line is asked for."""
+    from regard.cli.check import check
+    from regard.decode.walk import Walker
+
+    typer.echo("Type a sentence; an empty line or Ctrl-D leaves.", err=True)
+    while line := ask():
+        try:
+            check(translator, [line], lambda _: "this line", longest=longest)
+            if isinstance(search, Walker) and search.width == 1 and not scores:
+                word_by_word(translator, line, search)
+                continue
+            for these in in_order(translator, [line], search):
+                for one in these:
+                    typer.echo(said(one, scores=scores))
+        except ValueError as mistake:
+            typer.echo(f"regard: {mistake}", err=True)
+
+
+def word_by_word(translator: "Translator", line: str, search: "Walker") -> None:
+    """A word is shown when the next one has begun: until then a mark, or the rest of a letter, may join it."""
+    from regard.decode import stream
+    from regard.decode.texts import written
+
+    shown, ids = "", []
+    for id in stream(translator.model, translator.source.encode(line), search):
+        ids.append(id)
+        settled = written(translator, ids).rpartition(" ")[0]
+        if settled.startswith(shown):
+            typer.echo(settled[len(shown) :], nl=False)
+            shown = settled
+    text = written(translator, ids)
+    typer.echo(text[len(shown) :] if text.startswith(shown) else f"\n{text}")
+
+
+def ask() -> str:
+    typer.echo("> ", nl=False, err=True)  # not by input(), whose prompt would stand among redirected translations
+    try:
+        return input().strip()
+    except EOFError:
+        return ""

@@ -1,0 +1,139 @@
+"""A run's steps in; a progress bar with loss, speed and time left out, and a checkpoint when someone presses Ctrl-C."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from regard.train.fit import Fit
+    from regard.train.loop import Report
+
+SMOOTH = 0.95  # how much of the old a running figure keeps at each step
+
+
+class Track(Protocol):
+    """Whoever wants to know about every step besides the person at the terminal."""
+
+    def __call__(self, report: "Report") -> None: ...
+
+
+def watch(fit: "Fit", console: Console, track: Track | None = None) -> bool:
+    """Run to the end, or until someone asks to stop; True if it reached the end."""
+    from regard.train.loop import Diverged
+
+    plan, step = fit.plan, fit.done
+    with asked_to_stop() as stop, bar(console) as progress:
+        task = progress.add_task("training", total=plan.steps, completed=step, said="")
+        steps, running = fit.steps(), Running()
+        try:
+            for report in steps:
+                step = report.step
+                running.add(report.loss, report.tokens)
+                progress.update(task, completed=step, said=str(running))
+                if report.validation:
+                    progress.console.print(validated(report, running), highlight=False, soft_wrap=True)
+                if track:
+                    track(report)
+                if stop.is_set() and step < plan.steps:
+                    steps.close()  # writes a checkpoint
+                    return False
+        except Diverged as error:
+            raise ValueError(str(error)) from None
+    if step < plan.steps:
+        console.print(f"stopped at step {step:,}: {plan.patience} validations in a row were no better", soft_wrap=True)
+    return True
+
+
+def bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def validated(report: "Report", running: "Running") -> str:
+    held_out = (report.validation or {})["loss"]
+    return f"step {report.step:>7,}   held out {held_out:.3f}   {running}   rate {report.rate:.2e}"
+
+
+class Running:
+    """A smooth loss, and the speed since the first step, which pays for warming up, was done."""
+
+    def __init__(self) -> None:
+        self.loss, self.tokens, self.began = float("nan"), 0, time.perf_counter()
+
+    def add(self, loss: float, tokens: int) -> None:
+        if self.loss != self.loss:
+            self.loss, self.began = loss, time.perf_counter()
+        else:
+            self.loss, self.tokens = SMOOTH * self.loss + (1 - SMOOTH) * loss, self.tokens + tokens
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / max(1e-9, time.perf_counter() - self.began)
+
+    def __str__(self) -> str:
+        return f"loss {self.loss:.3f}   {self.speed:,.0f} tokens/s"
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Event]:
+    """Ctrl-C, a polite kill or a closed terminal only asks, and is answered between two steps; a second stops at once.
+
+    What the caller ignores, as nohup does, stays ignored.
+    """
+    stop = Event()
+
+    def ask(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before: dict[int, Callable | int | None] = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+# --- curves ---
+
+
+def require_tensorboard() -> None:
+    if find_spec("tensorboard") is None:
+        raise ValueError("--tensorboard needs a package that is missing; pip install 'regard[track]'")
+
+
+@contextmanager
+def curves(folder: Path, after: int) -> Iterator[Track]:
+    """For TensorBoard, in `folder`; what an interrupted run drew beyond step `after` is drawn again."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    def track(report: "Report") -> None:
+        figures = {"loss": report.loss, "rate": report.rate, "gradient norm": report.norm}
+        for name, value in (report.validation or {}).items():
+            figures[f"held out {name}"] = value
+        for name, value in figures.items():
+            writer.add_scalar(name, value, report.step)
+        if report.validation:
+            writer.flush()
+
+    with SummaryWriter(folder, purge_step=after + 1) as writer:
+        yield track

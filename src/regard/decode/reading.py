@@ -1,0 +1,113 @@
+"""A translator and a sentence with its translation in; which word looked at which, and which word decided, out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.decode.agreement import Annotated, choose_heads
+from regard.decode.alignment import Head, Links, all_heads, hard_or_none, merge, mixture
+from regard.decode.force import Attention, looked
+from regard.decode.greedy import Greedy
+from regard.decode.texts import translate_texts
+from regard.tasks.translate import Translator
+from regard.text.vocabulary import Tokeniser
+from regard.world.sentence import Sentence
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text as a model reads it: ids, the words a person sees, and which word each id belongs to."""
+
+    ids: tuple[int, ...]
+    words: tuple[str, ...]
+    word_of: tuple[int, ...]
+
+    @staticmethod
+    def of(tokeniser: Tokeniser, text: str) -> "Reading":
+        words = tokeniser.normal.apply(text).split()
+        if not words:
+            raise ValueError("there is nothing to look at in an empty text; give at least one word")
+        return Reading(tuple(tokeniser.encode(text)), tuple(words), tuple(tokeniser.word_of(text)))
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """A sentence, its translation, and the model's cross-attention between them."""
+
+    source: Reading
+    target: Reading
+    attention: Attention
+
+    def words(self, heads: Sequence[Head]) -> Float[Tensor, "target source_and_end"]:
+        """Word by word, the mean of some heads."""
+        return merge(mixture(self.attention, heads), self.target.word_of, self.source.word_of)
+
+
+def look(translator: Translator, source: str, target: str) -> Looked:
+    """Where the model looks when it writes exactly this translation."""
+    one, other = Reading.of(translator.source, source), Reading.of(translator.target, target)
+    return Looked(one, other, looked(translator.model, [one.ids], [other.ids])[0])
+
+
+# --- which heads align ---
+
+
+def annotated(translator: Translator, sentence: Sentence) -> Annotated:
+    """A sentence of the miniature world, whose alignment is known."""
+    data = translator.settings.data
+    one, other = (
+        Reading.of(tokeniser, " ".join(sentence.said(language)))
+        for tokeniser, language in ((translator.source, data.source), (translator.target, data.target))
+    )
+    return Annotated(one.ids, other.ids, one.word_of, other.word_of, gold_links(sentence, data.source, data.target))
+
+
+def gold_links(sentence: Sentence, source: str, target: str) -> Links:
+    """Pairs (word of `source`, word of `target`); one of the languages is English."""
+    if source == "en":
+        return sentence.into[target].alignment
+    return frozenset((there, here) for here, there in sentence.into[source].alignment)
+
+
+def heads_by_gold(translator: Translator, sentences: Sequence[Sentence]) -> tuple[Head, ...]:
+    """The mixture of heads that agrees best with known alignments."""
+    return choose_heads(translator.model, [annotated(translator, sentence) for sentence in sentences])
+
+
+def head_by_coverage(translator: Translator, pairs: Sequence[tuple[str, str]]) -> tuple[Head, ...]:
+    """Where no alignment is known: the head whose links reach the most source words, as an alignment's would."""
+    seen = [look(translator, source, target) for source, target in pairs]
+    if not seen:
+        raise ValueError("no head can be chosen without a sentence to look at")
+
+    def reached(head: Head) -> float:
+        return sum(
+            len({source for source, _ in hard_or_none(one.words([head]))}) / len(one.source.words) for one in seen
+        )
+
+    return (max(all_heads(seen[0].attention), key=reached),)
+
+
+# --- which word decided ---
+
+
+def without(translator: Translator, source: str) -> list[str]:
+    """How the sentence is translated when one of its words is left out, for each of them.
+
+    What the model had decided cannot come in through the translation it has begun, for it begins anew. A model without
+    attention can be asked as well: nothing inside it is looked at.
+    """
+    words = Reading.of(translator.source, source).words
+    shorter = [" ".join(words[:at] + words[at + 1 :]) for at in range(len(words))]
+    return translate_texts(translator, shorter, Greedy())
+
+
+def decided(translator: Translator, source: str, said: str) -> dict[int, str]:
+    """The words on which a word of the translation hangs: without them it is not `said`, but this is written."""
+    return {
+        at: text
+        for at, text in enumerate(without(translator, source))
+        if said not in translator.target.normal.apply(text).split()
+    }

@@ -1,0 +1,60 @@
+"""A translator and sentences in; translated sentences out, each a line for a line."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from regard.decode.batches import by_budget
+from regard.decode.hypothesis import Hypothesis
+from regard.decode.limits import Allowed
+from regard.decode.model import at_rest
+from regard.decode.request import requests
+from regard.decode.search import Search
+from regard.tasks.translate import Translator
+from regard.text.vocabulary import UNK
+
+WINDOW = 1000  # lines that share batches: of a long text the first are there before the last are begun
+BREAKS = str.maketrans("\n\r", "  ")  # a model that spells may write them, and a line would become two
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What the model wrote, as people write it, and how it found it."""
+
+    text: str
+    found: Hypothesis
+
+
+NOTHING = Translation("", Hypothesis((), (), finished=True, score=0.0))
+
+
+def translations(
+    translator: Translator, texts: Sequence[str], search: Search, *, tokens: int = 4096
+) -> Iterator[tuple[int, list[Translation]]]:
+    """The translations of every text with its place, as soon as they are found; an empty line stays empty."""
+    asked = requests(translator.source.encode_all(texts))
+    for start in range(0, len(asked), WINDOW):
+        window = asked[start : start + WINDOW]
+        yield from ((request.index, [NOTHING]) for request in window if not request.source)
+        full = [request for request in window if request.source]
+        for batch in by_budget([(len(request.source) + 1) * search.width for request in full], tokens):
+            with at_rest(translator.model):  # not around a yield: whoever reads has gradients of their own
+                found = search.run(translator.model, [full[row] for row in batch], Allowed())
+            for row, these in zip(batch, found, strict=True):
+                yield full[row].index, [Translation(written(translator, one.ids), one) for one in these]
+
+
+def written(translator: Translator, ids: Sequence[int]) -> str:
+    """What the model wrote, as people write it, on one line."""
+    return translator.text(ids).translate(BREAKS)
+
+
+def translate_texts(translator: Translator, texts: Sequence[str], search: Search) -> list[str]:
+    """The best translation of every text, in order."""
+    found = dict(translations(translator, texts, search))
+    return [found[place][0].text for place in range(len(texts))]
+
+
+def unknown(translator: Translator, text: str) -> list[str]:
+    """The words of a text that the model has no id for."""
+    ids, pieces = translator.source.encode(text), translator.source.tokens(text)
+    return [piece.removeprefix("<unk:").removesuffix(">") for piece, id in zip(pieces, ids, strict=True) if id == UNK]

@@ -1,0 +1,57 @@
+"""What the tests of the command line share: a small corpus, and one small translator trained by the command itself."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from regard.world import World, pairs
+
+from .commands import LITTLE, Started, assert_done, regard, started
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """The folder of a translator of short sentences, trained for a few seconds. To be read only."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    world = ["--set", "data.sentences=1500", "--set", "data.longest=6", "--rate", "0.01"]
+    wider = ["--set", "model.model=32", "--set", "model.hidden=64"]
+    assert_done(regard("train", *world, *LITTLE, *wider, "--tokens", 700, "--steps", 100, "--out", folder))
+    return folder
+
+
+@pytest.fixture
+def copied(trained, tmp_path) -> Path:
+    """The same, to be spoilt."""
+    return Path(shutil.copytree(trained, tmp_path / "copied"))
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Callable[..., Path]:
+    """Writes pairs of the world into a .tsv, some rows replaced by others, and says where."""
+
+    def write(count: int = 41, *, name: str = "train.tsv", rows: dict[int, str] | None = None) -> Path:
+        lines = ["\t".join(pair) for pair in pairs(World(longest=6), "fr", count, "train")]
+        for number, row in (rows or {}).items():
+            lines[number - 1] = row
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
+    """Starts a command in a process of its own; see `started`."""
+    running: list[Started] = []
+
+    def begin(*words: object, **streams: str) -> Started:
+        running.append(started(tmp_path_factory.mktemp("streams"), *words, **streams))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.process.kill()
+        one.process.join()

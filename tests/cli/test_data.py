@@ -1,0 +1,271 @@
+"""regard data: lists, shows, checks, converts, fetches; and says every mistake in one line with its remedy."""
+
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import re
+from dataclasses import replace
+from email.message import Message
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import OpenerDirector, Request
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from regard.cli.data import data
+from regard.cli.group import OneLine
+from regard.text import Pair, read_pairs
+from regard.text.public import KNOWN
+from regard.world import World, pairs
+
+COMMANDS = ["show", "check", "convert", "world", "fetch"]
+PAIRS = [Pair("a cat", "eine Katze"), Pair("two dogs", "zwei Hunde")]
+
+app = typer.Typer(cls=OneLine, rich_markup_mode="markdown")
+app.callback()(lambda: None)
+app.add_typer(data, name="data")
+
+
+@pytest.fixture(autouse=True)
+def beside(tmp_path, monkeypatch):
+    """Tests run beside their files, with nothing said by the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REGARD_DATA", raising=False)
+
+
+@pytest.fixture
+def corpora():
+    """A folder with a little of multi30k."""
+    Path("corpora/multi30k").mkdir(parents=True)
+    for language in ("en", "de"):
+        lines = [pair.source if language == "en" else pair.target for pair in PAIRS]
+        Path(f"corpora/multi30k/train.{language}.xz").write_bytes(
+            lzma.compress("".join(f"{a}\n" for a in lines).encode())
+        )
+    return "corpora"
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, ["data", *words], prog_name="regard")
+
+
+def assert_prints(*words: str) -> str:
+    answer = run(*words)
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def assert_refuses(*words: str) -> str:
+    """One line on stderr, exit code 2, nothing written."""
+    before = sorted(Path().rglob("*"))
+    answer = run(*words)
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith("regard: ")
+    assert answer.stderr.count("\n") == 1
+    assert sorted(Path().rglob("*")) == before
+    return answer.stderr.removeprefix("regard: ").strip()
+
+
+# --- what there is ---
+
+
+def test_alone_it_lists_every_corpus_and_whether_it_is_here(corpora, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = {line.split()[0]: line for line in assert_prints("--data", corpora).splitlines() if line}
+    assert set(KNOWN) < set(rows)
+    assert re.search(r"en de fr +29,000 train, .* +captions of .* +2 of 9$", rows["multi30k"].rstrip())
+    assert rows["tatoeba"].rstrip().endswith("no")
+    assert "name a folder with --data or REGARD_DATA" in assert_prints()
+
+
+def test_the_environment_names_the_folder(corpora, monkeypatch):
+    monkeypatch.setenv("REGARD_DATA", corpora)
+    assert "train en: corpora/multi30k/train.en.xz\n" in assert_prints("show", "multi30k")
+
+
+def test_show_says_licence_address_checksums_and_places(corpora):
+    shown = assert_prints("show", "multi30k", "--data", corpora)
+    assert "weights trained on it may not be given to others" in shown
+    assert "home: https://github.com/multi30k/dataset\n" in shown
+    assert "train de: corpora/multi30k/train.de.xz\n" in shown
+    assert "train fr: not here\n" in shown
+    assert all(part.sha256 in shown and str(part.address) in shown for part in KNOWN["multi30k"].parts)
+    assert "public archive: https://www.statmt.org/europarl/v7/fr-en.tgz\npublic archive:" in assert_prints(
+        "show", "europarl"
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command):
+    assert f"Example: regard data {command}" in assert_prints(command, "--help")
+
+
+# --- checking ---
+
+
+def test_check_reports_another_version_and_refuses_damage(corpora, monkeypatch):
+    first, *others = KNOWN["multi30k"].parts
+    held = hashlib.sha256(b"a cat\ntwo dogs\n").hexdigest()
+    same = replace(KNOWN["multi30k"], parts=(replace(first, sha256=held), *others))
+    monkeypatch.setitem(KNOWN, "multi30k", same)
+    said = assert_prints("check", "multi30k", "--data", corpora)
+    assert "multi30k/train.en: as known: corpora/multi30k/train.en.xz\n" in said
+    assert "multi30k/train.de: another version: corpora/multi30k/train.de.xz\n" in said
+    assert "multi30k/val.en: not here\n" in said
+    assert said.endswith(f"note: {same.note}\n")
+    path = Path("corpora/multi30k/train.de.xz")
+    path.write_bytes(path.read_bytes()[:-3])
+    assert assert_refuses("check", "multi30k", "--data", corpora) == (
+        "1 of 9 files of multi30k cannot be read; fetch or copy them again"
+    )
+    said = run("check", "multi30k", "--data", corpora).stdout
+    assert "multi30k/train.de: damaged: corpora/multi30k/train.de.xz: cannot be read to its end" in said
+
+
+def test_check_without_files_says_where_to_get_them(corpora):
+    assert "looked for corpora/tatoeba/train.en-fr.tsv" in assert_refuses("check", "tatoeba", "--data", corpora)
+
+
+# --- converting ---
+
+
+def test_convert_writes_a_known_corpus_in_either_direction(corpora):
+    words = ("--from", "de", "--to", "en", "--data", corpora)
+    assert assert_prints("convert", "multi30k", "a.tsv.gz", *words) == "written: a.tsv.gz, 2 pairs\n"
+    assert list(read_pairs("a.tsv.gz")) == [pair.swapped() for pair in PAIRS]
+    assert assert_prints("convert", "multi30k", "a.xz", *words) == "written: a.de.xz and a.en.xz, 2 pairs\n"
+    assert list(read_pairs(["a.en.xz", "a.de.xz"])) == PAIRS
+
+
+def test_convert_takes_files_of_your_own_from_any_format_to_any_other():
+    Path("a.en").write_text("a cat\ntwo dogs\n")
+    Path("a.de").write_text("eine Katze\nzwei Hunde\n")
+    named = ("--from", "en", "--to", "de")
+    assert_prints("convert", "a.en", "a.de", "b.jsonl", *named)
+    assert Path("b.jsonl").read_text().startswith('{"en": "a cat", "de": "eine Katze"}\n')
+    assert_prints("convert", "b.jsonl", "c.tsv.xz", *named)
+    assert_prints("convert", "c.tsv.xz", "d")
+    assert Path("d.source").read_text() == Path("a.en").read_text()
+    assert Path("d.target").read_text() == Path("a.de").read_text()
+
+
+def test_convert_leaves_out_empty_sides_only_when_asked():
+    Path("a.tsv").write_text("a cat\teine Katze\n\n" + "two dogs\t\n" * 3)
+    assert "a.tsv:2: both sides are empty; fill it in" in assert_refuses("convert", "a.tsv", "b.jsonl")
+    answer = run("convert", "a.tsv", "b.jsonl", "--skip-empty")
+    assert answer.stdout == "written: b.jsonl, 1 pairs\n"
+    assert answer.stderr.startswith("left out: a.tsv:2: both sides are empty\nleft out: a.tsv:3: the target is empty\n")
+    assert answer.stderr.endswith("left out: …\nleft out in all: 4\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["show", "multi3k"], "no known corpus is called 'multi3k'; choose from multi30k, tatoeba, europarl"),
+        (["convert", "multi30k", "b", "--from", "en", "--to", "nl"], "multi30k does not translate 'en' into 'nl'; it"),
+        (["convert", "multi30k", "b"], "multi30k does not translate 'source' into 'target'; it has en-de, en-fr"),
+        (["convert", "multi30k", "b", "--from", "en", "--to", "de"], "multi30k: its folder is not given; name it with"),
+        (["convert", "multi30k", "b", "--split", "dev"], "Invalid value for '--split'"),
+        (["convert", "sst2", "b", "--from", "en", "--to", "de"], "sst2 holds no translations; choose from multi30k"),
+        (["convert", "none.tsv", "b"], "none.tsv: no such file; check the name"),
+        (["convert", "b"], "Missing argument"),
+        (["convert", "a.en", "a.fr", "b.tsv"], "a.fr:2: no partner, because a.en ends after line 1; the two files"),
+        (["convert", "a.en", "latin.fr", "b.tsv"], "latin.fr:1: not UTF-8 (byte 0xe0, the 1. of the line); convert"),
+        (["convert", "torn.tsv.xz", "b"], "torn.tsv.xz: cannot be read beyond line"),
+        (["convert", "a.en", "a.en", "b", "--from", "x", "--to", "x"], "both sides are called 'x'; name the two"),
+        (["world", "b", "--to", "nl"], "the world translates into fr and de, not into 'nl'"),
+        (["world", "b", "--longest", "2"], "a world has sentences of 3 words or more"),
+        (["world", "a.en/b"], "a.en/b.en: cannot be written"),
+        (["--data", "x", "show", "multi30k"], "--data stands behind show, not before it; move it there"),
+        (["fly"], "No such command 'fly'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy(words, says):
+    Path("a.en").write_text("a cat\n")
+    Path("a.fr").write_text("un chat\nune souris\n")
+    Path("latin.fr").write_bytes("à\n".encode("latin-1"))
+    Path("torn.tsv.xz").write_bytes(lzma.compress(b"a\tb\n" * 999)[:-9])
+    assert assert_refuses(*words).startswith(says)
+
+
+# --- the world ---
+
+
+def test_the_world_can_be_written_down_and_is_the_same_every_time():
+    words = ("--sentences", "7", "--to", "de", "--seed", "3", "--longest", "5", "--split", "valid")
+    assert assert_prints("world", "w", *words) == "written: w.en and w.de, 7 pairs\n"
+    made = [Pair(*pair) for pair in pairs(World(seed=3, longest=5), "de", 7, "valid")]
+    assert list(read_pairs(["w.en", "w.de"])) == made
+    assert_prints("world", "w.jsonl", *words)
+    assert list(read_pairs("w.jsonl", fields=("en", "de"))) == made
+
+
+# --- fetching ---
+
+
+class Answered(io.BytesIO):
+    """What a server sends back."""
+
+    headers = Message()
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Answers for addresses by their endings, instead of the network; the addresses that were asked for."""
+
+    def serve(contents: dict[str, bytes]) -> list[str]:
+        asked: list[str] = []
+
+        def answer(opener: OpenerDirector, request: Request, timeout: float) -> Answered:
+            asked.append(request.full_url)
+            return Answered(next(held for ending, held in contents.items() if request.full_url.endswith(ending)))
+
+        monkeypatch.setattr(OpenerDirector, "open", answer)
+        return asked
+
+    return serve
+
+
+def test_fetch_downloads_what_is_missing_and_compares_it(corpora, served):
+    texts = {"en": b"a cat\n", "de": b"eine Katze\n", "fr": b"un chat\n"}
+    asked = served({f".{language}.gz": gzip.compress(text) for language, text in texts.items()})
+    said = assert_prints("fetch", "multi30k", corpora)
+    assert len(asked) == 7
+    assert asked[0] == "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/train.fr.gz"
+    assert said.startswith("multi30k: captions of Flickr30k's pictures: for research (https://github.com")
+    assert "multi30k/val.de: another version: corpora/multi30k/val.de.gz\n" in said
+    converted = assert_prints(
+        "convert", "multi30k", "a.tsv", "--split", "test", "--from", "fr", "--to", "de", "--data", corpora
+    )
+    assert converted == "written: a.tsv, 1 pairs\n"
+    assert "all of it is in corpora already\n" in assert_prints("fetch", "multi30k", corpora)
+    assert len(asked) == 7
+
+
+def test_fetch_keeps_nothing_that_cannot_be_read(served):
+    served({".en.gz": gzip.compress(b"a cat\n")[:-6]})
+    answer = run("fetch", "multi30k", "new")
+    assert answer.exit_code == 2
+    assert "train.en.gz: what arrived cannot be read (" in answer.stderr
+    assert os.listdir("new/multi30k") == []
+
+
+def test_fetch_of_a_selection_brings_the_archives_and_says_what_to_do(served):
+    served({"fr-en.tgz": b"one", "de-en.tgz": b"two"})
+    said = assert_prints("fetch", "europarl", "new")
+    assert "fetched: new/europarl/fr-en.tgz; now make the files of europarl from it\n" in said
+    assert "regard data convert europarl-v7.fr-en.en europarl-v7.fr-en.fr train.en-fr.tsv.xz --skip-empty" in said
+    assert Path("new/europarl/de-en.tgz").read_bytes() == b"two"
+
+
+def test_without_a_network_fetch_says_so_in_one_line(monkeypatch):
+    def unreachable(opener: OpenerDirector, request: Request, timeout: float):
+        raise URLError(OSError(-2, "Name or service not known"))
+
+    monkeypatch.setattr(OpenerDirector, "open", unreachable)
+    said = assert_refuses("fetch", "tinyshakespeare", "new")
+    assert re.fullmatch(r"https://raw\S+/input\.txt: cannot be reached \(.*not known\); check the network, or .*", said)

@@ -1,0 +1,138 @@
+"""The command line answers at once, says what there is, and has an example that runs for everything."""
+
+import re
+import resource
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+import typer
+
+from regard.cli import app
+
+from .commands import assert_refused, regard
+
+ALL = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = ["demo", "train", "translate", "evaluate", "look", "ladder", "lecture", "draw", "explain", "gallery", "data"]
+
+
+def assert_runs(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_waits_for_nothing():
+    """Torch, numpy and matplotlib take seconds to load, and no help needs them."""
+    words = [["--help"], *([command, "--help"] for command in COMMANDS)]
+    assert_runs(f"""
+import sys
+from typer.testing import CliRunner
+from regard.cli import app
+for words in {words}:
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 0, answer.output
+heavy = {{"torch", "matplotlib", "numpy", "regard.attention", "regard.see", "regard.decode"}} & set(sys.modules)
+sys.exit(f"imported {{heavy}}" if heavy else 0)
+""")
+
+
+def test_help_is_there_in_half_a_second():
+    """Of the processor's time, since others may use it too."""
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert_runs("import sys; from regard.cli import app; app(['--help'])")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times) < 0.5
+
+
+def test_what_regard_offers_is_fetched_when_it_is_used():
+    assert_runs("""
+import sys, regard
+assert "torch" not in sys.modules
+assert {"Recipe", "attend", "explain", "MultiHeadAttention"} <= set(dir(regard))
+from regard import MultiHeadAttention, Recipe, attend, explain
+assert Recipe is sys.modules["regard.attention"].Recipe
+try:
+    regard.atend
+except AttributeError as error:
+    assert "no attribute 'atend'" in str(error)
+else:
+    sys.exit("it has everything")
+""")
+
+
+def test_version():
+    assert regard("--version").output == f"{version('regard')}\n"
+
+
+def test_without_a_command_it_says_what_there_is():
+    answer = regard()
+    assert answer.exit_code == 0
+    assert all(command in answer.output for command in COMMANDS)
+
+
+def test_the_list_of_commands_is_complete():
+    assert set(ALL) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_whose_flags_exist(command):
+    """Files and folders are the reader's own, but every flag of every example must be one that the command has."""
+    answer = regard(command, "--help")
+    assert answer.exit_code == 0
+    text = " ".join(answer.output.split())
+    examples = re.findall(r"Example: (.*?)(?= Example: |[╭│])", text)
+    assert any(f"regard {command}" in example for example in examples), text
+    known = {flag for option in ALL[command].params for flag in (*option.opts, *option.secondary_opts)}
+    for example in examples:
+        assert set(re.findall(r"--[a-z-]+", example)) <= known, example
+
+
+def test_a_mistake_names_the_help_that_helps():
+    assert_refused(regard("fly"), "No such command 'fly'; see regard --help")
+    answer = regard("translate")
+    assert answer.stderr == "regard: Missing argument 'MODEL'; see regard translate --help\n"
+    assert answer.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("trouble", "says"),
+    [
+        (OSError(28, "No space left on device", "here"), "here: No space left on device; make room, or choose another"),
+        (OSError("strange"), "output: strange; make room, or choose another place"),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 7 GiB"),
+            "there is not enough memory; use smaller batches",
+        ),
+        (
+            MemoryError(),
+            "there is not enough memory; use smaller batches (--tokens), a smaller model or another --devi",
+        ),
+        (ValueError("two\nlines"), "two lines"),
+    ],
+)
+def test_trouble_is_one_line(trouble, says, monkeypatch):
+    def fails(*_):
+        raise trouble
+
+    monkeypatch.setattr("regard.see.asked.asked", fails)
+    assert_refused(regard("draw", "Causal()"), says)
+
+
+def test_streams_that_are_closed_are_empty():
+    """As in: regard draw ... <&- >&- 2>&-."""
+    code = (
+        "import sys; sys.stdin = sys.stdout = sys.stderr = None; from regard.cli import app; app(['draw', 'Window(0)'])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 2
+
+
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr("regard.see.asked.asked", fails)
+    assert isinstance(regard("draw", "Causal()").exception, RuntimeError)

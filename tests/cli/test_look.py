@@ -1,0 +1,140 @@
+"""regard look: a heat map in the terminal and in files, heads, what decided a word; and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from regard.cli.heads import FILE, keep_heads, kept_heads
+from regard.decode.alignment import Head
+from regard.tasks.translate import Translator
+from regard.text import Pair
+
+from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
+
+SENTENCE = "the black cat ate the mouse"
+PICTURES = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Tests run beside their files."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_sentence_its_translation_and_where_it_looked(trained):
+    answer = regard("look", trained, SENTENCE)
+    said = assert_done(answer).splitlines()
+    assert_plain(answer.output)
+    assert said[0] == SENTENCE
+    assert said[1] == assert_done(regard("translate", trained, "-", typed=SENTENCE)).strip()
+    assert said[3].split() == [*SENTENCE.split(), "</s>"]
+    assert [line.split()[0] for line in said[4:]] == said[1].split()
+
+
+@pytest.mark.parametrize("suffix", PICTURES)
+def test_a_picture_is_written(suffix, trained):
+    answer = regard("look", trained, SENTENCE, "--save", f"new/look{suffix}")
+    assert assert_done(answer).endswith(f"\ndrawn: new/look{suffix}\n")
+    assert Path(f"new/look{suffix}").read_bytes().startswith(PICTURES[suffix])
+
+
+def test_any_translation_can_be_looked_at(trained):
+    wanted = "le chat noir a mangé la souris"
+    said = assert_done(regard("look", trained, SENTENCE, "--target", wanted)).splitlines()
+    assert said[1] == wanted
+    assert [line.split()[0] for line in said[4:11]] == wanted.split()
+
+
+def test_heads_one_by_one_and_side_by_side(trained):
+    said = assert_done(regard("look", trained, SENTENCE, "--every"))
+    assert said.count("head 0") == said.count("head 1") == 1
+    one, other = (assert_done(regard("look", trained, SENTENCE, "--head", f"decoder.0.cross:{n}")) for n in (0, 1))
+    assert one != other
+
+
+def test_what_decided_a_word(trained):
+    said = assert_done(regard("look", trained, SENTENCE, "--word", "cat"))
+    assert said.count("[cat]") == 2
+    assert "where it looked to write" in said
+
+
+def test_unknown_words_are_said_and_shown(trained):
+    answer = regard("look", trained, "the zebra 😀 שלום")
+    assert "zebra" in assert_done(answer)
+    assert answer.stderr == "regard: the sentence: 'zebra' is unknown to the model; its translation is a guess\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([""], "the sentence is empty; give at least one word"),
+        ([" \t"], "the sentence is empty; give at least one word"),
+        (["cat " * 10_000], "the sentence: 10,000 tokens; split it, or allow it with --longest 10000"),
+        ([SENTENCE, "--target", " "], f"'{SENTENCE}' is translated by nothing; give a translation to look at"),
+        ([SENTENCE, "--head", "3"], "--head 3: write LAYER:HEAD, one of decoder.0.cross:0, decoder.0.cross:1"),
+        ([SENTENCE, "--head", "decoder.0.cross:7"], "--head decoder.0.cross:7: write LAYER:HEAD, one of decoder.0.cro"),
+        ([SENTENCE, "--head", "decoder.7.cross:0"], "--head decoder.7.cross:0: write LAYER:HEAD, one of decoder.0.cro"),
+        ([SENTENCE, "--word", "dog"], f"--word dog: not in the sentence; its words are {SENTENCE}"),
+        ([SENTENCE, "--every", "--word", "cat"], "--every shows all heads and words; leave it out, or --head and --wo"),
+        ([SENTENCE, "--save", "."], ".: is a folder; name a file in it"),
+        ([SENTENCE, "--save", "/dev/null"], "/dev/null: is a device or a pipe, not a file; choose another place"),
+        ([SENTENCE, "--save", "/dev/null/look.png"], "/dev/null: is a file, not a folder; choose another place"),
+        (["half \udce9"], "character 6 of 'half \\udce9' is half of a surrogate pair; remove it"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_said(words, says, trained):
+    answer = regard("look", trained, *words)
+    assert_refused(answer, says)
+    assert answer.stdout == ""
+
+
+def test_a_picture_of_another_kind(trained):
+    assert_refused(
+        regard("look", trained, SENTENCE, "--save", "look.gif"), "cannot write 'look.gif': a picture ends in"
+    )
+
+
+def test_a_model_without_attention(corpus):
+    small = ["--set", "model.layers=1", "--set", "text.kind=words", "--tokens", 300, "--steps", 1]
+    assert_done(regard("train", "--train", corpus(), "--model", "gru", "--size", "tiny", *small))
+    assert kept_heads(Path("run")) == ()
+    assert_refused(regard("look", "run", "the"), "the model has no cross-attention: there is nothing to look at")
+
+
+# --- the heads that are kept beside a model ---
+
+
+def test_heads_are_kept_and_found_again(copied):
+    translator = Translator.load(copied)
+    heads = keep_heads(translator, [], copied)
+    assert kept_heads(copied) == heads
+    assert heads
+
+
+def test_without_kept_heads_the_sentence_itself_decides(copied):
+    (copied / FILE).unlink()
+    assert_done(regard("look", copied, SENTENCE))
+
+
+def test_very_long_pairs_choose_no_head(corpus):
+    """A run whose held-out pairs are all too long to look at still ends well."""
+    assert_done(regard("train", "--train", corpus(), *LITTLE, "--steps", 1))
+    translator = Translator.load(Path("run"))
+    assert keep_heads(translator, [Pair("cat " * 300, "chat " * 300)], Path("run")) == ()
+    (head,) = keep_heads(translator, [Pair("cat " * 300, "chat " * 300), Pair("the cat", "le chat")], Path("run"))
+    assert head.layer in {"decoder.0.cross"}
+
+
+@pytest.mark.parametrize("text", ["{", "[[1]]", "3", '[["a", 0]]'])
+def test_damaged_heads(text, copied):
+    (copied / FILE).write_text(text)
+    assert_refused(regard("look", copied, SENTENCE), f"{copied / FILE} is damaged; remove it, or train again")
+
+
+def test_heads_of_another_model(copied):
+    (copied / FILE).write_text(json.dumps([["decoder.5.cross", 0, 0]]))
+    why = (
+        f"{copied / FILE} names {Head('decoder.5.cross', 0)}, which the model does not have; remove it, or train again"
+    )
+    assert_refused(regard("look", copied, SENTENCE), why)

@@ -1,0 +1,337 @@
+"""regard translate: a line for a line from files, pipes and the keyboard, with scores, draws and streams."""
+
+import gzip
+import lzma
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.cli.translate import converse
+from regard.decode import Beam, Greedy, Sample
+from regard.tasks.translate import Translator
+from regard.world import World, pairs
+
+from .commands import assert_done, assert_plain, assert_refused, no_room, regard
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Tests run beside their files."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[str]:
+    return [source for source, _ in pairs(World(longest=6), "fr", 50, "train")]
+
+
+def lines(answer) -> list[str]:
+    return assert_done(answer).splitlines()
+
+
+# --- a line for a line ---
+
+
+def test_a_file_and_a_pipe_give_the_same_lines(trained, sentences):
+    Path("text.en").write_text("".join(f"{line}\n" for line in sentences))
+    found = lines(regard("translate", trained, "text.en"))
+    assert len(found) == 50
+    assert len(set(found)) > 10
+    assert lines(regard("translate", trained, "-", typed=Path("text.en").read_text())) == found
+    assert lines(regard("translate", trained, typed=Path("text.en").read_text())) == found
+    answer = regard("translate", trained, "text.en", "--out", "new/text.fr")
+    assert assert_done(answer) == ""
+    assert "translated: new/text.fr\n" in answer.stderr
+    assert Path("new/text.fr").read_text(encoding="utf-8").splitlines() == found
+
+
+@pytest.mark.parametrize("how", [["--beam", "1"], ["--beam", "5"], ["--beam", "3", "--best", "3"]])
+def test_a_line_alone_and_among_fifty_is_translated_alike(how, trained, sentences):
+    """Batch invariance: the same texts, and the same scores to 1e-4."""
+    together = lines(regard("translate", trained, "-", "--scores", *how, typed="\n".join(sentences)))
+    each = len(together) // 50
+    for place in (0, 17, 49):
+        alone = lines(regard("translate", trained, "-", "--scores", *how, typed=sentences[place]))
+        among = together[place * each : (place + 1) * each]
+        assert [line.split("\t")[1] for line in alone] == [line.split("\t")[1] for line in among]
+        for one, other in zip(alone, among, strict=True):
+            assert abs(float(one.split("\t")[0]) - float(other.split("\t")[0])) <= 1.01e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("text.en.xz", lambda text: lzma.compress(text.encode())),
+        ("text.en.gz", lambda text: gzip.compress(text.encode())),
+        ("crlf.en", lambda text: text.replace("\n", "\r\n").encode()),
+        ("open.en", lambda text: text.removesuffix("\n").encode()),
+        ("marked.en", lambda text: text.encode("utf-8-sig")),
+    ],
+)
+def test_packed_files_and_other_line_ends_are_read(name, pack, trained):
+    text = "the cat sleeps\nthe dog sleeps\n"
+    Path(name).write_bytes(pack(text))
+    assert lines(regard("translate", trained, name)) == lines(regard("translate", trained, "-", typed=text))
+
+
+def test_no_lines_give_none(trained):
+    Path("none.en").write_text("")
+    assert lines(regard("translate", trained, "none.en")) == []
+    assert lines(regard("translate", trained, "none.en", "--out", "none.fr")) == []
+    assert Path("none.fr").read_text() == ""
+
+
+def test_an_empty_line_stays_empty(trained):
+    found = lines(regard("translate", trained, "-", typed="the cat\n\n  \nthe dog\n\n"))
+    assert [bool(line) for line in found] == [True, False, False, True, False]
+    assert lines(regard("translate", trained, "-", "--scores", typed="\n")) == ["0.0000\t"]
+
+
+# --- scores, n-best, sampling ---
+
+
+def test_the_best_come_first_each_with_its_score(trained):
+    found = lines(regard("translate", trained, "-", "--best", 3, "--length-penalty", 0, typed="the cat sleeps\n"))
+    assert len(found) == 3
+    scores = [float(re.fullmatch(r"(-\d+\.\d{4})\t.*", line)[1]) for line in found]  # type: ignore[index]
+    assert scores == sorted(scores, reverse=True)
+    assert len({line.split("\t")[1] for line in found}) == 3
+
+
+def test_every_line_has_as_many_translations_even_an_empty_one(trained):
+    for how in (["--beam", 4], ["--sample"]):
+        found = lines(regard("translate", trained, "-", "--best", 3, *how, typed="the cat sleeps\n\nthe dog\n"))
+        assert len(found) == 9
+        assert found[3:6] == ["0.0000\t"] * 3
+
+
+def test_draws_repeat_with_their_seed_and_differ_with_another(trained):
+    words = ["translate", trained, "-", "--sample", "--best", "5"]
+    one, same, other = (
+        lines(regard(*words, "--seed", seed, typed="the cat sleeps\nthe dog sleeps\n")) for seed in (3, 3, 4)
+    )
+    assert one == same != other
+    assert len(one) == 10
+    tame = lines(regard(*words, "--temperature", "0.0001", typed="the cat sleeps\n"))
+    assert [line.split("\t")[1] for line in tame] == lines(
+        regard("translate", trained, "-", "--beam", 1, typed="the cat sleeps\n")
+    ) * 5
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--temperature", "2"], "--temperature is for drawing translations; add --sample"),
+        (["--top-k", "2"], "--top-k is for drawing translations; add --sample"),
+        (["--seed", "0"], "--seed is for drawing translations; add --sample"),
+        (["--sample", "--temperature", "0"], "a temperature is positive, not 0.0"),
+        (["--sample", "--top-p", "2"], "top_p=2.0 is no probability above 0 and up to 1"),
+        (["--sample", "--top-k", "0"], "top_k=0 keeps no token: at least 1"),
+        (["--beam", "0"], "Invalid value for '--beam'"),
+        (["--best", "0"], "Invalid value for '--best'"),
+        (["--device", "abacus"], "--device abacus: "),
+    ],
+)
+def test_flags_that_make_no_sense(words, says, trained):
+    assert_refused(regard("translate", trained, "-", *words, typed="the cat\n"), says)
+
+
+# --- what cannot be translated is refused before any work, what can only be guessed is said ---
+
+
+def test_a_line_of_ten_thousand_tokens(trained):
+    Path("long.en").write_text("zebra\n" + "cat " * 10_000 + "\n")
+    why = "long.en:2: 10,000 tokens; split it, or allow it with --longest 10000"
+    answer = regard("translate", trained, "long.en")
+    assert_refused(answer, why)
+    assert answer.stdout == ""
+    assert answer.stderr == f"regard: {why}\n"
+    assert_refused(regard("translate", trained, "-", "--longest", 2, typed="a b c\n"), "stdin:1: 3 tokens; split it, o")
+
+
+def test_unknown_words_and_characters(trained):
+    text = f"the zebra sleeps\n😀 cat\nשלום עולם\n{'x' * 5000}\nthe cat\n"
+    answer = regard("translate", trained, "-", typed=text)
+    assert len(lines(answer)) == 5
+    assert answer.stderr.splitlines() == [
+        "regard: stdin:1: 'zebra' is unknown to the model; its translation is a guess",
+        "regard: stdin:2: '😀' is unknown to the model; its translation is a guess",
+        "regard: stdin:3: 'שלום' is unknown to the model; its translation is a guess",
+        "regard: and 1 more with unknown words",
+    ]
+    answer = regard("translate", trained, "-", typed="x" * 5000)
+    assert answer.stderr == f"regard: stdin:1: '{'x' * 40}…' is unknown to the model; its translation is a guess\n"
+
+
+def test_strict_refuses_what_would_be_guessed(trained):
+    why = "stdin:2: 'zebra' is unknown to the model; write it otherwise, or leave out --strict to have it guessed"
+    assert_refused(regard("translate", trained, "-", "--strict", typed="the cat\nthe zebra\n"), why)
+    why = "stdin:2: the line is empty; remove it, or leave out --strict to keep it empty"
+    assert_refused(regard("translate", trained, "-", "--strict", typed="the cat\n\n"), why)
+    assert len(lines(regard("translate", trained, "-", "--strict", typed="the cat\n"))) == 1
+
+
+def test_a_wrong_encoding(trained):
+    """Windows-1252 in a file and in a pipe."""
+    Path("win.en").write_bytes("the café\n".encode("cp1252"))
+    why = ":1: not UTF-8 (byte 0xe9, the 8. of the line); convert the file, for example: iconv -f LATIN1 -t UTF-8"
+    assert_refused(regard("translate", trained, "win.en"), f"win.en{why}")
+    assert_refused(regard("translate", trained, "-", typed=Path("win.en").read_bytes()), f"stdin{why}")
+
+
+def test_a_missing_file_and_a_folder(trained, tmp_path):
+    assert_refused(regard("translate", trained, "a.en"), f"a.en: no such file; check the name (looked in {tmp_path})")
+    assert_refused(regard("translate", trained, "."), ".: is a folder; give the files in it by name")
+
+
+# --- where translations go ---
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(trained, tmp_path):
+    Path("text.en").write_text("the cat\n")
+    out = ["translate", trained, "text.en", "--out"]
+    assert_refused(regard(*out, tmp_path), f"{tmp_path}: is a folder; name a file in it")
+    assert_refused(regard(*out, "text.en/deeper"), "text.en: is a file, not a folder; choose another place")
+    assert_refused(regard(*out, "/dev/null"), "/dev/null: is a device or a pipe, not a file; choose another place")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_link_stays_a_link(trained):
+    Path("text.en").write_text("the cat\n")
+    Path("real.fr").write_text("before")
+    Path("link.fr").symlink_to("real.fr")
+    assert_done(regard("translate", trained, "text.en", "--out", "link.fr"))
+    assert Path("link.fr").is_symlink()
+    assert Path("real.fr").read_text() != "before"
+
+
+def test_a_full_disk_keeps_what_was_there(trained, sentences):
+    Path("text.en").write_text("".join(f"{line}\n" for line in sentences))
+    Path("text.fr").write_text("from yesterday\n")
+    with no_room(after=100):
+        answer = regard("translate", trained, "text.en", "--out", "text.fr", "--beam", 1)
+    assert_refused(answer, "text.fr: cannot be written (File too large); make room, or choose another place")
+    assert Path("text.fr").read_text() == "from yesterday\n"
+    assert sorted(path.name for path in Path().iterdir()) == ["text.en", "text.fr"]
+
+
+def test_a_full_disk_behind_a_redirection(trained):
+    """Python itself writes what is left when it ends, so only a whole process tells."""
+    Path("text.en").write_text("the cat\n")
+    command = [sys.executable, "-c", "from regard.cli import app; app()", "translate", str(trained), "text.en"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "regard: output: No space left on device; make room, or choose another place\n"
+
+
+def test_a_pipe_closed_early_is_no_error(trained, sentences, start):
+    """As in: regard translate run big.en | head -1."""
+    Path("big.en").write_text("".join(f"{line}\n" for line in sentences * 200))
+    os.mkfifo("pipe")
+    process = start("translate", trained, "big.en", "--beam", 1, out="pipe")
+    with open("pipe") as pipe:
+        first = pipe.readline()  # it is there before the last lines are begun
+        assert process.process.is_alive()
+    assert first.strip()
+    assert process.ends() == 1
+    assert process.err.read_text() == ""
+
+
+def test_ctrl_c_leaves_what_was_there(trained, sentences, start):
+    Path("big.en").write_text("".join(f"{line}\n" for line in sentences * 400))
+    Path("big.fr").write_text("from yesterday\n")
+    process = start("translate", trained, "big.en", "--out", "big.fr")
+    process.until(lambda: list(Path().glob(".big.fr.*")))
+    process.send(signal.SIGINT)
+    assert process.ends() == 130
+    assert process.err.read_text().strip() == ""
+    assert Path("big.fr").read_text() == "from yesterday\n"
+    assert sorted(path.name for path in Path().iterdir()) == ["big.en", "big.fr"]
+
+
+def test_nothing_but_translations_is_written_to_a_file(trained, sentences):
+    answer = regard("translate", trained, "-", typed="\n".join(sentences))
+    assert_plain(answer.output)
+    assert answer.stderr == ""
+
+
+# --- typed ---
+
+
+@pytest.fixture
+def typing(monkeypatch):
+    """Lines that a person types, and then Ctrl-D."""
+
+    def typed(*said: str) -> None:
+        waiting = iter(said)
+
+        def answer() -> str:
+            try:
+                return next(waiting)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr("builtins.input", answer)
+
+    return typed
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+@pytest.mark.parametrize("kind", [Beam, Sample])
+def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draws, trained, typing, capsys):
+    search = Sample(draws=draws, seed=7) if kind is Sample else Beam(3, best=draws)
+    typing("the cat sleeps", "the dog sleeps")
+    converse(Translator.load(trained), search, 1000, scores=draws > 1)
+    found = capsys.readouterr()
+    assert len(found.out.splitlines()) == 2 * draws
+    assert all(re.match(r"-\d+\.\d{4}\t", line) for line in found.out.splitlines() if draws > 1)
+    assert found.err == "Type a sentence; an empty line or Ctrl-D leaves.\n> > > "
+
+
+def test_a_streamed_translation_is_the_same_text(trained, typing, capsys, sentences):
+    translator = Translator.load(trained)
+    typing(*sentences[:7])
+    converse(translator, Greedy(), 1000, scores=False)
+    wanted = lines(regard("translate", trained, "-", "--beam", 1, typed="\n".join(sentences[:7])))
+    assert capsys.readouterr().out.splitlines() == wanted
+
+
+def test_a_mistake_in_a_typed_line_does_not_end_the_conversation(trained, typing, capsys):
+    typing("the zebra", "cat " * 9, "the caf\udce9", "the cat", "", "never asked for")
+    converse(Translator.load(trained), Greedy(), 7, scores=False)
+    found = capsys.readouterr()
+    assert "regard: this line: 'zebra' is unknown to the model; its translation is a guess" in found.err
+    assert "regard: this line: 9 tokens; split it, or allow it with --longest 9" in found.err
+    assert "is half of a surrogate pair; remove it" in found.err
+    assert len(found.out.splitlines()) == 2
+
+
+def test_a_terminal_is_asked_and_translations_alone_are_redirected(trained, start):
+    keyboard, terminal = os.openpty()
+    name = os.ttyname(terminal)
+    os.write(keyboard, b"the cat sleeps\n\n")
+    process = start("translate", trained, "--beam", 1, stdin=name, err=name)
+    assert process.ends() == 0
+    assert b"Type a sentence" in os.read(keyboard, 10_000)
+    wanted = regard("translate", trained, "-", "--beam", 1, typed="the cat sleeps")
+    assert process.out.read_text(encoding="utf-8") == assert_done(wanted)
+    os.close(terminal)
+    os.close(keyboard)
+
+
+def test_a_terminal_sees_progress_while_a_file_gets_the_translations(trained, sentences, start):
+    Path("text.en").write_text("".join(f"{line}\n" for line in sentences))
+    seen, terminal = os.openpty()
+    process = start("translate", trained, "text.en", "--beam", 1, err=os.ttyname(terminal))
+    assert process.ends() == 0
+    assert b"translating" in os.read(seen, 10_000)
+    wanted = regard("translate", trained, "text.en", "--beam", 1)
+    assert process.out.read_text(encoding="utf-8") == assert_done(wanted)
+    os.close(terminal)
+    os.close(seen)
