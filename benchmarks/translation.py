@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,11 +15,10 @@ from machine import write
 from regard.decode import Beam
 from regard.decode.texts import translations
 from regard.tasks.data import Split, read_split
-from regard.tasks.metrics import Figure, bleu, chrf, exact
+from regard.tasks.metrics import figures
 from regard.tasks.settings import Settings
 from regard.tasks.translate import Translator
 from regard.text.corpus import Pair
-from regard.text.normal import Normal
 from regard.train.fit import Fit
 
 SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all the times it was gone on with
@@ -96,21 +94,6 @@ def measured(
     scores = figures(translator.target.normal, texts, [pair.target for pair in pairs])
     print(f"{split}, length penalty {search.length_penalty}", *scores, sep="\n  ", flush=True)
     return [{"split": split, "length penalty": search.length_penalty, **vars(score)} for score in scores]
-
-
-def figures(normal: Normal, found: list[str], wanted: list[str]) -> list[Figure]:
-    """All that can be said of texts in this normal form: a lower-cased one has no capitals to be judged by."""
-    if normal.lower:
-        return [tokenised(normal, found, wanted)]
-    forms = [replace(normal, lower=True), normal] if normal.language else []
-    words = [tokenised(form, found, wanted) for form in forms]
-    return [*words, bleu(found, wanted), chrf(found, wanted), exact(found, wanted)]
-
-
-def tokenised(normal: Normal, found: list[str], wanted: list[str]) -> Figure:
-    """BLEU over the words of this normal form."""
-    score = bleu([normal.apply(text) for text in found], [normal.apply(text) for text in wanted], tokenised=True)
-    return replace(score, name=f"BLEU, {'lower-cased, ' if normal.lower else ''}tokenised")
 
 
 if __name__ == "__main__":

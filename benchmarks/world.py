@@ -193,10 +193,10 @@ def draw() -> None:
     strips = []
     for case in json.loads((RESULTS / "world-deciding.json").read_text())["rows"][0]["strips"]:
         words, said = case["words"], case["said"]
-        hangs = torch.tensor([float(str(at) in case["without"]) for at in range(len(words))])
         strips.append(strip(words, torch.tensor(case["looked"]), f"where it looked to write “{said}”", at=case["at"]))
         for at, text in case["without"].items():
-            strips.append(strip(words, hangs, f"without “{words[int(at)]}”: {text}", at=case["at"]))
+            left_out = torch.tensor([float(place == int(at)) for place in range(len(words))])
+            strips.append(strip(words, left_out, f"without “{words[int(at)]}”: {text}", at=case["at"]))
     see.save(see.draw(stack(*strips)), PICTURES / "deciding-words.png")
 
 

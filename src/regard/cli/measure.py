@@ -9,7 +9,7 @@ from rich.progress import track
 
 from regard.decode.search import Search
 from regard.decode.texts import translations
-from regard.tasks.metrics import Bucket, Figure, bleu, by_length, chrf, exact
+from regard.tasks.metrics import Bucket, Figure, by_length, figures
 from regard.tasks.translate import Translator
 from regard.text.corpus import Pair
 
@@ -46,12 +46,8 @@ def measured(translator: Translator, pairs: Sequence[Pair], search: Search, cons
     texts = [found[place][0].text for place in range(len(pairs))]
     wanted = [pair.target for pair in pairs]
     normal = translator.target.normal
-    scores = [bleu(texts, wanted), chrf(texts, wanted), exact(texts, wanted)]
     seen, references = [normal.apply(text) for text in texts], [normal.apply(text) for text in wanted]
-    if normal.language:
-        figure = bleu(seen, references, tokenised=True)
-        scores.insert(
-            0, Figure(f"BLEU, {'lower-cased, ' if normal.lower else ''}tokenised", figure.value, figure.signature)
-        )
     words = [len(pair.source.split()) for pair in pairs]
-    return Measured(tuple(scores), tuple(by_length(seen, references, words, EDGES)), tuple(texts))
+    return Measured(
+        tuple(figures(normal, texts, wanted)), tuple(by_length(seen, references, words, EDGES)), tuple(texts)
+    )

@@ -1,10 +1,12 @@
 """Translations and references in; BLEU, chrF with their signatures, BLEU by length and exact matches out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+
+from regard.text.normal import Normal
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,21 @@ def exact(found: Sequence[str], wanted: Sequence[str]) -> Figure:
     check(found, wanted)
     hits = sum(one == other for one, other in zip(found, wanted, strict=True))
     return Figure("exact match", 100 * hits / len(found), f"sentences:{len(found)}")
+
+
+def figures(normal: Normal, found: Sequence[str], wanted: Sequence[str]) -> list[Figure]:
+    """All that can be said of texts in this normal form: a lower-cased one has no capitals to be judged by."""
+    if normal.lower:
+        return [tokenised(normal, found, wanted)]
+    forms = [replace(normal, lower=True), normal] if normal.language else []
+    words = [tokenised(form, found, wanted) for form in forms]
+    return [*words, bleu(found, wanted), chrf(found, wanted), exact(found, wanted)]
+
+
+def tokenised(normal: Normal, found: Sequence[str], wanted: Sequence[str]) -> Figure:
+    """BLEU over the words of this normal form."""
+    score = bleu([normal.apply(text) for text in found], [normal.apply(text) for text in wanted], tokenised=True)
+    return replace(score, name=f"BLEU, {'lower-cased, ' if normal.lower else ''}tokenised")
 
 
 @dataclass(frozen=True)
