@@ -125,7 +125,8 @@ class MultiHeadAttention(nn.Module):
             return self.joined(out), Cache(state, seen)
         if isinstance(cache.past, tuple):
             k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))
-        return self.joined(attend(q, k, v, recipe, q_at=cache.seen)), Cache((k, v), seen)
+        # a cache may have forgotten its oldest keys, where nobody looks back so far
+        return self.joined(attend(q, k, v, recipe, q_at=cache.seen, k_at=seen - k.shape[2])), Cache((k, v), seen)
 
     def projected(self, x: Tensor, memory: Tensor | None, pattern: Pattern | None) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of queries, keys and values."""

@@ -139,13 +139,15 @@ RECURRENT_SIZES: dict[str, Size] = {
 }
 
 
-def check(name: str, value: object, kind: type | UnionType) -> None:
+def check(
+    name: str, value: object, kind: type | UnionType, choices: Mapping[str, tuple[str, ...]] = CHOICES
+) -> None:
     """Values from a file may be anything; a whole number will do for a fraction."""
     wanted = int | float if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{name} = {value!r} should be {CALLED.get(kind, 'a whole number')}")
-    if name in CHOICES and value not in CHOICES[name]:
-        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(filter(None, CHOICES[name]))}")
+    if name in choices and value not in choices[name]:
+        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(filter(None, choices[name]))}")
     if "dropout" in name and not 0 <= value < 1:  # type: ignore[operator]
         raise ValueError(f"{name} = {value} should lie in [0, 1)")
     if name == "directions" and value not in (1, 2):
@@ -184,11 +186,15 @@ def fit(config: ModelConfig, made: Recipe) -> None:
         heads, query, key = config.heads, config.model // config.heads, config.model // config.heads
     else:
         heads, query, key = 1, config.hidden, config.hidden * (2 if config.kind == "bahdanau" else 1)
+    refuse_misfits(made, heads=heads, query=query, key=key, model=config.model)
+
+
+def refuse_misfits(made: Recipe, *, heads: int, query: int, key: int, model: int) -> None:
     misfits = [made.score.misfit(query, key), *(scheme.misfit(heads, query, 0) for scheme in made.on_score)]
     misfits += [
-        f"{scheme} adds to words of width {scheme.model}, not {config.model}"
+        f"{scheme} adds to words of width {scheme.model}, not {model}"
         for scheme in made.beside
-        if isinstance(scheme, Learned) and scheme.model != config.model
+        if isinstance(scheme, Learned) and scheme.model != model
     ]
     for why in filter(None, misfits):
         raise ValueError(why)

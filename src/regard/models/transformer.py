@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.init import xavier_uniform_, zeros_
 
-from regard.attention import Cache, Causal, Full, MultiHeadAttention, Padding, Recipe, Sinusoidal, Steps
+from regard.attention import Cache, Causal, Full, MultiHeadAttention, Padding, Recipe, Sinusoidal, Steps, Tree
 from regard.layers.block import ORDERS, FeedForward, Residual
 from regard.layers.words import Words
 from regard.models.seq2seq import Attending, Memory, Seq2Seq, State
@@ -77,9 +77,18 @@ class EncoderLayer(nn.Module):
         self.attention, self.feed_forward = stack.attention(recipe, branches), stack.feed_forward(branches)
         self.around_attention, self.around_feed_forward = stack.around(), stack.around()
 
-    def forward(self, x: X, padding: Padding) -> X:
-        x = self.around_attention(x, lambda y: self.attention(y, pattern=padding))
+    def forward(self, x: X, padding: Padding | None, tree: Tree | None = None) -> X:
+        x = self.around_attention(x, lambda y: self.attention(y, pattern=padding, tree=tree))
         return self.around_feed_forward(x, self.feed_forward)
+
+    def look(self, x: X, padding: Padding | None, tree: Tree | None = None) -> tuple[X, Steps]:
+        y, seen = self.attention.look(self.around_attention.before(x), pattern=padding, tree=tree)
+        return self.around_feed_forward(self.around_attention.after(x, y), self.feed_forward), seen
+
+    def extend(self, x: X, cache: Cache) -> tuple[X, Cache]:
+        """Read on, where nobody looks ahead."""
+        y, after = self.attention.extend(self.around_attention.before(x), cache)
+        return self.around_feed_forward(self.around_attention.after(x, y), self.feed_forward), after
 
 
 class DecoderLayer(nn.Module):
@@ -188,8 +197,9 @@ class Placed(nn.Module):
         self.recipe = recipe
         self.learned = nn.ModuleList(part for part in recipe.beside if isinstance(part, nn.Module))
 
-    def forward(self, x: X, first: int) -> X:
-        return self.recipe.embed(x, torch.arange(first, first + x.shape[1], device=x.device))
+    def forward(self, x: X, first: int, tree: Tree | None = None) -> X:
+        recipe = self.recipe if tree is None else self.recipe.given(tree=tree)
+        return recipe.embed(x, torch.arange(first, first + x.shape[1], device=x.device))
 
 
 def looking_back(recipe: Recipe) -> Recipe:

@@ -1,0 +1,123 @@
+"""Word numbers of a document in, how much each of them weighs, and the document's label out: no context at all.
+
+TF-IDF tells the weights beforehand, as a formula; `regard.layers.pooling.TokenWeights` learns them. Both are static
+attention, so both serve the same classifier.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import embedding, embedding_bag
+
+from regard.layers.pooling import Lengths, Static, Tokens, Weights, real
+from regard.models.seq2seq import Looked
+
+SCALES = {
+    "count": "TF is how often the term occurs",
+    "share": "TF is the share of the document's words that are the term",
+    "unit": "TF × IDF, divided by the length of the document's vector",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """What a collection says about its terms: N documents, n_j of which contain term j."""
+
+    documents: int
+    containing: Int[Tensor, " v"]
+
+    @staticmethod
+    def of(documents: Iterable[Sequence[int]], size: int) -> "Counted":
+        """Of documents as word numbers below `size`."""
+        containing, number = torch.zeros(size, dtype=torch.long), 0
+        for number, document in enumerate(documents, 1):
+            terms = sorted(set(document))
+            if terms and not 0 <= terms[0] <= terms[-1] < size:
+                strange = terms[0] if terms[0] < 0 else terms[-1]
+                raise ValueError(
+                    f"document {number} has word {strange}, but the vocabulary holds 0 to {size - 1}; "
+                    "was it encoded by another tokeniser?"
+                )
+            containing[terms] += 1
+        if number == 0:
+            raise ValueError("there is no document to count words in; give at least one")
+        return Counted(number, containing)
+
+    def idf(self) -> Float[Tensor, " v"]:
+        """log(N / n_j); a term in no document weighs nothing, for nothing was learnt about it."""
+        return torch.where(self.containing > 0, self.documents / self.containing.clamp(min=1), 1.0).log()
+
+
+class TfIdf(Static):
+    """TF × IDF as weights of words: those of one term's occurrences add up to the term's.
+
+    Args:
+        idf: one number for each word of the vocabulary, as `Counted.idf` gives it.
+        scale: what TF means: see SCALES.
+    """
+
+    idf: Tensor
+
+    def __init__(self, idf: Float[Tensor, " v"], *, scale: str = "unit"):
+        super().__init__()
+        if scale not in SCALES:
+            raise ValueError(f"no scale is called {scale!r}; there are {', '.join(SCALES)}")
+        self.scale = scale
+        self.register_buffer("idf", idf)
+
+    def weights(self, tokens, lengths):
+        here = real(tokens, lengths)
+        weights = torch.where(here, self.idf[tokens.where(here, 0)], 0.0)
+        match self.scale:
+            case "share":
+                return weights / lengths.clamp(min=1)[:, None]
+            case "unit":
+                # Σ_j (TF_j IDF_j)² over terms is Σ_t IDF_t · TF_t IDF_t over words
+                squared = (weights.square() * occurrences(tokens, len(self.idf))).sum(1, keepdim=True)
+                return weights / squared.masked_fill(squared == 0, 1.0).sqrt()
+        return weights
+
+
+def occurrences(tokens: Tokens, size: int) -> Int[Tensor, "b t"]:
+    """How often each word occurs in its own document, in the whole row; memory grows with the words alone."""
+    documents = torch.arange(len(tokens), device=tokens.device)[:, None]
+    _, which, count = (documents * size + tokens).unique(return_inverse=True, return_counts=True)
+    return count[which]
+
+
+class OneHot(nn.Module):
+    """A linear classifier of Σ_t w_t onehot(t), which never forms that vector: o = c + Σ_t w_t V[t].
+
+    Args:
+        size: of the vocabulary.
+        weigh: how much each word weighs: TfIdf, TokenWeights, Mean.
+        labels: how many there are to choose from.
+    """
+
+    def __init__(self, size: int, weigh: Static, *, labels: int):
+        super().__init__()
+        if labels < 2:
+            raise ValueError(f"a classifier chooses among 2 labels or more, not {labels}")
+        self.weigh = weigh
+        self.V, self.c = nn.Parameter(torch.zeros(size, labels)), nn.Parameter(torch.zeros(labels))
+
+    def forward(self, tokens: Tokens, lengths: Lengths) -> Float[Tensor, "b labels"]:
+        return self.scored(tokens, lengths, self.weigh.weights(tokens, lengths))
+
+    def look(self, tokens: Tokens, lengths: Lengths) -> tuple[Float[Tensor, "b labels"], Looked]:
+        """The scores, and what each word weighed."""
+        weights = self.weigh.weights(tokens, lengths)
+        return self.scored(tokens, lengths, weights), Looked({"weigh": weights[:, None, None]})
+
+    def scored(self, tokens: Tokens, lengths: Lengths, weights: Weights) -> Float[Tensor, "b labels"]:
+        words = tokens.where(real(tokens, lengths), 0)  # whatever stands on padding weighs 0, and must be a word
+        weights = weights.to(self.V.dtype)
+        return self.c + embedding_bag(words, self.V, mode="sum", per_sample_weights=weights)
+
+    def said(self, tokens: Tokens, lengths: Lengths) -> Float[Tensor, "b t labels"]:
+        """What each word adds to the scores: they and c sum to `forward`."""
+        words = tokens.where(real(tokens, lengths), 0)
+        return self.weigh.weights(tokens, lengths)[..., None] * embedding(words, self.V)

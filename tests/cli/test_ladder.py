@@ -1,0 +1,66 @@
+"""regard ladder and regard demo: everything at once, in small."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from regard.cli.demo import after
+from regard.cli.ladder import LONG_WORLD
+
+from .commands import assert_done, assert_plain, assert_refused, regard
+
+SMALL = ["--set", "data.sentences=300", "--set", "data.longest=7", "--set", "train.tokens=300"]
+SMALL += ["--set", "model.model=16", "--set", "model.hidden=16", "--beam", "1", "--steps", "5"]
+
+
+def size(picture: str) -> tuple[int, int]:
+    with Image.open(picture) as opened:
+        return opened.size
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_ladder_trains_every_rung_and_draws_both_pictures():
+    answer = regard("ladder", "--models", "gru,bahdanau", *SMALL)
+    table = assert_done(answer)
+    assert_plain(answer.output)
+    figures = json.loads(Path("ladder/ladder.json").read_text())
+    assert list(figures) == ["gru", "bahdanau"]
+    for kind, found in figures.items():
+        assert Path(f"ladder/{kind}/model.safetensors").exists()
+        assert [bucket["first"] for bucket in found["by_length"]] == [1, 6]
+        assert f"{kind:<14} BLEU {found['scores']['BLEU']['value']:.2f}" in table
+    for picture in ("bleu-by-length", "alignment-bahdanau"):
+        assert min(size(f"ladder/{picture}.png")) > 100
+    assert not Path("ladder/alignment-gru.png").exists()  # it has no attention to draw
+
+
+def test_what_is_trained_is_not_trained_again():
+    assert_done(regard("ladder", "--models", "gru", *SMALL))
+    before = Path("ladder/gru/model.safetensors").stat().st_mtime_ns
+    assert "trained:" not in assert_done(regard("ladder", "--models", "gru", *SMALL))
+    assert Path("ladder/gru/model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_mistake_in_the_last_rung_does_not_wait_for_the_first():
+    assert_refused(regard("ladder", "--models", "gru,lstn", *SMALL), "kind = 'lstn' is unknown; choose from elman")
+    assert not Path("ladder").exists()
+
+
+def test_without_a_corpus_sentences_are_long():
+    assert LONG_WORLD["data.longest"] >= 20
+
+
+def test_the_demo_trains_translates_looks_and_says_what_is_next():
+    told = assert_done(regard("demo", "--steps", "3"))
+    assert_plain(told)
+    assert "Word for word right: " in told
+    assert "of 1000 sentences" in told
+    assert min(size("out/demo/alignment.png")) > 100
+    for command in after(Path("out/demo")):
+        assert command in told
