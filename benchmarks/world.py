@@ -68,7 +68,7 @@ def measure(kind: str) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         if not watch(Fit.of(translator, pairs, held_out, Path(folder), device), console):
             raise SystemExit(f"{kind}: stopped before the end; nothing is measured")
-    found = measured(translator, tests, Greedy(), console)
+    found = measured(translator, tests, Greedy())
     world = World(shortest=settings.data.shortest, longest=settings.data.longest)
     sentences = [world.sentence(number, "test") for number in range(TESTS)]
     assert [" ".join(sentence.words) for sentence in sentences] == [pair.source for pair in tests]

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import DataFolder, Split
+from regard.cli.options import DataFolder, Split, tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from regard.text.known import Checked
     from regard.text.named import Known
 
-T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
 Out = Annotated[
     Path,
@@ -201,14 +200,6 @@ def fetch(name: Name, folder: Annotated[Path, typer.Argument(help="Where known c
 
 
 # --- progress, for a person who waits ---
-
-
-def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(items, what, total, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager

@@ -42,8 +42,6 @@ def evaluate(
     """
     import json
 
-    from rich.console import Console
-
     from regard.cli.check import refuse_long
     from regard.cli.measure import measured
     from regard.tasks.data import given_pairs, read_split
@@ -60,7 +58,7 @@ def evaluate(
     sources = translator.source.encode_all(pair.source for pair in given)
     refuse_long(sources, lambda number: f"pair {number}", longest)
     search = search_of(beam, length_penalty, coverage_penalty)
-    found = measured(translator, given, search, Console(stderr=True))
+    found = measured(translator, given, search)
     typer.echo(found.table())
     if translations:
         write_whole(translations, "".join(f"{line}\n" for line in found.translations))

@@ -65,7 +65,7 @@ def ladder(
             run(recipe, changes, folder, data, device, tensorboard=False)
         translator = Translator.load(folder, device)
         pairs = read_split(translator.settings.data, split, data).pairs
-        found[kind] = measured(translator, pairs, search_of(beam, length_penalty, 0.0), console)
+        found[kind] = measured(translator, pairs, search_of(beam, length_penalty, 0.0))
         text = sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)
         if kind not in ("elman", "gru", "lstm"):
             typer.echo(f"drawn: {draw_alignment(translator, folder, text, out / f'alignment-{kind}.png')}")

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
+from regard.cli.options import tracked
 from regard.decode.search import Search
 from regard.decode.texts import translations
 from regard.tasks.metrics import Bucket, Figure, by_length, figures
@@ -38,11 +36,10 @@ class Measured:
         return "\n".join(lines)
 
 
-def measured(translator: Translator, pairs: Sequence[Pair], search: Search, console: Console) -> Measured:
+def measured(translator: Translator, pairs: Sequence[Pair], search: Search) -> Measured:
     """Texts as people write them, and where the model reads them tokenised, as it reads them."""
     arriving = translations(translator, [pair.source for pair in pairs], search)
-    shown = console.is_terminal
-    found = dict(track(arriving, "translating", len(pairs), console=console, transient=True, disable=not shown))
+    found = dict(tracked(arriving, "translating", len(pairs)))
     texts = [found[place][0].text for place in range(len(pairs))]
     wanted = [pair.target for pair in pairs]
     normal = translator.target.normal
