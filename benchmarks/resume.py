@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 from machine import alone, write
 from regard.models.config import ModelConfig
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
-from regard.tasks.translate import Translator, loss_of
+from regard.tasks.translate import Translator
 from regard.text import Pair
 from regard.train import Report, train
 from regard.train.fit import Fit, finish
@@ -80,7 +80,7 @@ def fit_of(job: Job) -> Fit:
     )
     settings = Settings(text=TextSettings(kind="words", joint=False), model=model, train=how)
     known = texts(sentences=(40 if gpu else 3) if long else 1)
-    return Fit.of(Translator.fresh(known, settings), known[20:], known[:20], job.folder, job.device)
+    return Fit(Translator.fresh(known, settings).job(known[20:], known[:20], job.device), job.folder)
 
 
 def texts(sentences: int) -> list[Pair]:
@@ -91,8 +91,8 @@ def texts(sentences: int) -> list[Pair]:
 
 
 def steps_of(fit: Fit, job: Job) -> Generator[Report]:
-    plan, loss = replace(fit.plan, exact=job.exact), loss_of(fit.translator.settings.train)
-    return train(fit.translator.model, fit.corpus, loss, plan, fit.folder, fit.validate)
+    plan, given = replace(fit.plan, exact=job.exact), fit.job
+    return train(given.model, given.data, given.loss, plan, fit.folder, given.validate)
 
 
 def life(job: Job, pipe: Connection) -> None:
@@ -102,7 +102,7 @@ def life(job: Job, pipe: Connection) -> None:
     pipe.recv()
     for report in steps_of(fit, job):
         pipe.send(report.step)
-    finish(fit.translator, fit.folder)
+    finish(fit.job.model, fit.job.train.average, fit.folder)
 
 
 def cost(job: Job) -> dict[str, float]:

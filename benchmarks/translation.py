@@ -71,7 +71,7 @@ def trained(
     translator = Translator.described(asked.out) if begun else Translator.fresh(pairs, settings)
     if translator.settings != settings:
         raise ValueError(f"{asked.out} holds a run with other settings; choose another --out")
-    fit = Fit.of(translator, pairs, held_out, asked.out, asked.device)
+    fit = Fit(translator.job(pairs, held_out, asked.device), asked.out)
     left, before, began = settings.train.steps - fit.done, spent(asked.out), time.perf_counter()
     for _ in track(fit.steps(), "training", left, console=console, transient=True):
         pass

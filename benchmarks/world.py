@@ -66,7 +66,7 @@ def measure(kind: str) -> Path:
     pairs, held_out, tests = (read_split(settings.data, split).pairs for split in ("train", "valid", "test"))
     translator = Translator.fresh(pairs, settings)
     with tempfile.TemporaryDirectory() as folder:
-        if not watch(Fit.of(translator, pairs, held_out, Path(folder), device), console):
+        if not watch(Fit(translator.job(pairs, held_out, device), Path(folder)), console):
             raise SystemExit(f"{kind}: stopped before the end; nothing is measured")
     found = measured(translator, tests, Greedy())
     world = World(shortest=settings.data.shortest, longest=settings.data.longest)
@@ -137,7 +137,7 @@ def deciding() -> Path:
     translator = Translator.fresh(pairs, settings)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        watch(Fit.of(translator, pairs, held_out, Path(folder)), Console(stderr=True))
+        watch(Fit(translator.job(pairs, held_out), Path(folder)), Console(stderr=True))
     heads = chosen(translator, held_out)
     world = World(shortest=settings.data.shortest, longest=settings.data.longest)
     sentences = [world.sentence(number, "test") for number in range(TESTS)]

@@ -50,7 +50,7 @@ RUNS = {
 
 
 def fit(name: str, folder: Path) -> Fit:
-    return Fit.of(Translator.fresh(KNOWN, RUNS[name]), KNOWN, HELD_OUT, folder)
+    return Fit(Translator.fresh(KNOWN, RUNS[name]).job(KNOWN, HELD_OUT), folder)
 
 
 # --- moments to die at, inside the second checkpoint that is written or the first that is deleted ---

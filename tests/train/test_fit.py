@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from regard.models.config import ModelConfig
-from regard.tasks.settings import Settings, TextSettings, TrainSettings
-from regard.tasks.translate import Translator, validation
+from regard.tasks.settings import RANGES, Settings, TextSettings, TrainSettings
+from regard.tasks.translate import Corpus, Translator
 from regard.text import Pair
-from regard.train.fit import RANGES, Fit, plan_of, schedule_of
+from regard.train.fit import Fit, plan_of, schedule_of
 from regard.train.schedule import Constant, Cosine, Noam
 from regard.world import World, pairs
 
@@ -29,7 +29,7 @@ def settings(**train) -> Settings:
 
 
 def fit(folder: Path, known: list[Pair] = KNOWN, held_out: list[Pair] = HELD_OUT, **train) -> Fit:
-    return Fit.of(Translator.fresh(known, settings(**train)), known, held_out, folder)
+    return Fit(Translator.fresh(known, settings(**train)).job(known, held_out), folder)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -46,10 +46,10 @@ def test_a_finished_run_is_a_translator(tmp_path):
     assert [report.step for report in reports if report.validation] == [3, 6, 7]
     assert run.done == 7
     again = Translator.load(tmp_path)
-    assert again.settings == run.translator.settings
-    for one, other in zip(again.model.parameters(), run.translator.model.parameters(), strict=True):
+    assert again.settings == settings()
+    for one, other in zip(again.model.parameters(), run.job.model.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert not run.translator.model.training
+    assert not run.job.model.training
 
 
 def test_a_run_is_described_before_its_first_step(tmp_path):
@@ -79,7 +79,7 @@ def test_a_folder_has_one_run_at_a_time_from_its_description_on(tmp_path):
     other = fit(tmp_path, steps=11)
     with pytest.raises(ValueError, match=f"this process itself is training in {tmp_path} already"):
         next(other.steps())
-    assert Translator.described(tmp_path).settings == first.translator.settings
+    assert Translator.described(tmp_path).settings == settings()
     steps.close()
     next(fit(tmp_path).steps())
 
@@ -102,7 +102,7 @@ def test_the_best_that_validation_found(tmp_path):
     assert best < max(losses) < 30  # it got worse, and stopped early
     for name, tensor in weights(tmp_path).items():
         assert_close(tensor, weights(tmp_path / f"checkpoints/{best:08d}")[name], rtol=0, atol=0)
-    assert validation(Translator.load(tmp_path).model, run.held_out)["loss"] == pytest.approx(losses[best])
+    assert run.job.validate(Translator.load(tmp_path).model)["loss"] == pytest.approx(losses[best])
 
 
 # --- what is left out ---
@@ -111,15 +111,17 @@ def test_the_best_that_validation_found(tmp_path):
 def test_pairs_that_are_too_long_are_left_out_and_counted_on_both_sides(tmp_path):
     long = Pair("the cat " * 20, "le chat " * 20)
     run = fit(tmp_path, [*KNOWN, long, long], [long, *HELD_OUT], longest=19)
-    assert run.left_out == 3
-    assert len(run.held_out) == len(HELD_OUT)
-    rows = {row for batch in run.corpus.batches.epoch(0) for row in batch}
+    assert run.job.left_out == 3
+    same = Translator.fresh([*KNOWN, long, long], settings(longest=19)).job(KNOWN, HELD_OUT)
+    assert run.job.validate(run.job.model.eval()) == same.validate(run.job.model)
+    assert isinstance(run.job.data, Corpus)
+    rows = {row for batch in run.job.data.batches.epoch(0) for row in batch}
     assert rows == set(range(len(KNOWN)))
-    assert fit(tmp_path).left_out == 0
+    assert fit(tmp_path).job.left_out == 0
 
 
 def test_a_pair_that_no_batch_can_hold_is_left_out_too(tmp_path):
-    assert fit(tmp_path, [*KNOWN, Pair("the cat " * 60, "le chat")]).left_out == 1
+    assert fit(tmp_path, [*KNOWN, Pair("the cat " * 60, "le chat")]).job.left_out == 1
 
 
 def test_nothing_but_long_pairs_cannot_be_trained_on(tmp_path):
@@ -135,11 +137,11 @@ def test_nothing_but_long_pairs_cannot_be_trained_on(tmp_path):
 
 def test_the_plan_is_what_the_settings_say():
     asked = settings(clip=0.5, decay=0.1, precision="bfloat16", patience=4, average=6, seed=3)
-    plan = plan_of(asked)
+    plan = plan_of(asked.train, asked.model.model)
     assert (plan.clip, plan.weight_decay, plan.precision, plan.patience, plan.seed) == (0.5, 0.1, "bfloat16", 4, 3)
     assert (plan.validate_every, plan.checkpoint_every, plan.steps) == (3, 2, 7)
     assert plan.keep == 6
-    assert plan_of(settings(average=1)).keep == 2
+    assert plan_of(settings(average=1).train, 1).keep == 2
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_a_warm_up_longer_than_the_run_is_cut():
 def test_numbers_that_make_no_plan(name, value, says):
     asked = settings()
     with pytest.raises(ValueError, match=says):
-        plan_of(replace(asked, train=replace(asked.train, **{name: value})))
+        plan_of(replace(asked.train, **{name: value}), 1)
 
 
 def test_every_number_of_the_settings_has_its_range():

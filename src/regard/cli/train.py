@@ -85,7 +85,7 @@ def run(
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     asked_device, device = device, device_of(device)
     settings, begun = agreed(folder_for(out), recipe, asked)
-    plan_of(settings)  # a mistake in it should not wait for the corpus to be read
+    plan_of(settings.train, settings.model.model)  # a mistake in it should not wait for the corpus to be read
     if tensorboard:
         require_tensorboard()
     if device == "cpu" and settings.train.tokens <= SMALL:
@@ -94,8 +94,8 @@ def run(
         pairs, held_out = (read_split(settings.data, split, data) for split in ("train", "valid"))
     with console.status("learning the vocabulary"):
         translator = begun or Translator.fresh(pairs.pairs, settings)
-        fit = Fit.of(translator, pairs.pairs, held_out.pairs, out, device)
-    for line in described(fit, pairs, held_out):
+        fit = Fit(translator.job(pairs.pairs, held_out.pairs, device), out)
+    for line in described(settings, fit, pairs, held_out):
         console.print(line)
     with curves(out / "tensorboard", fit.done) if tensorboard else nullcontext() as track:
         finished = watch(fit, console, track)
@@ -109,19 +109,19 @@ def run(
         raise typer.Exit(130)
 
 
-def described(fit: "Fit", pairs: "Parallel", held_out: "Parallel") -> Iterator[str]:
+def described(settings: "Settings", fit: "Fit", pairs: "Parallel", held_out: "Parallel") -> Iterator[str]:
     """What is trained on what, and what of it is left out."""
-    settings, total = fit.translator.settings, len(pairs.pairs) + len(held_out.pairs)
+    total = len(pairs.pairs) + len(held_out.pairs)
     if skipped := pairs.skipped:
         yield f"left out: {len(skipped):,} of {total + len(skipped):,} pairs, with an empty side ({skipped[0]})"
-    if fit.left_out:
+    if fit.job.left_out:
         limits = f"train.longest = {settings.train.longest} or train.tokens = {settings.train.tokens}"
-        yield f"left out: {fit.left_out:,} of {total:,} pairs, with more tokens on a side than {limits}"
-    weights = sum(parameter.numel() for parameter in fit.translator.model.parameters())
+        yield f"left out: {fit.job.left_out:,} of {total:,} pairs, with more tokens on a side than {limits}"
+    weights = sum(parameter.numel() for parameter in fit.job.model.parameters())
     done = f"; going on from step {fit.done:,}" if fit.done else ""
     yield (
         f"{len(pairs.pairs):,} pairs, {len(held_out.pairs):,} held out; "
-        f"{settings.model.kind} with {weights:,} weights on {fit.device}{done}"
+        f"{settings.model.kind} with {weights:,} weights on {next(fit.job.model.parameters()).device}{done}"
     )
 
 

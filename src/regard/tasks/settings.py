@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,16 @@ class TextSettings:
         one_of("text.kind", self.kind, ("bpe", "unigram", "words", "characters"))
 
 
+# what each number of [train] may be: at least, and below
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("steps", "tokens", "longest", "accumulate", "average"), (1, inf)),
+    **dict.fromkeys(("validate_every", "checkpoint_every"), (1, inf)),
+    **dict.fromkeys(("warmup", "patience", "seed", "clip", "decay", "consistency"), (0, inf)),
+    "smoothing": (0, 1),
+    "rate": (1e-12, inf),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """How a model is trained."""
@@ -68,8 +78,10 @@ class TrainSettings:
 
     def __post_init__(self):
         one_of("train.schedule", self.schedule, ("noam", "cosine", "constant"))
-        if self.accumulate < 1 or self.average < 1:
-            raise ValueError(f"train.accumulate = {self.accumulate} and train.average = {self.average} are at least 1")
+        for name, (least, most) in RANGES.items():
+            if not least <= getattr(self, name) < most:
+                below = "" if most == inf else f" and below {most}"
+                raise ValueError(f"train.{name} = {getattr(self, name)} should be at least {least}{below}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from regard.models.building import build_model
 from regard.models.seq2seq import Seq2Seq
 from regard.models.weights import load_weights, note_of, tensors_of, write_weights
+from regard.tasks.job import Job
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
 from regard.text.batches import Batch, Batches, Example, Long, collate, lengths_of
 from regard.text.corpus import Pair
@@ -193,16 +194,37 @@ class Translator:
         """What the model wrote, as people write it."""
         return self.target.normal.restore(self.target.decode(ids))
 
-    def describe(self, folder: Path) -> None:
-        """All but the weights: settings.toml and both tokenisers."""
+    def job(self, pairs: Sequence[Pair], held_out: Sequence[Pair], device: str = "cpu") -> Job:
+        """The training of this translator on these pairs."""
+        train = self.settings.train
+        corpus = Corpus.of(self.examples(pairs), self.settings, device)
+        kept = [example for example in self.examples(held_out) if max(map(len, example)) <= train.longest]
+        if not kept:
+            raise ValueError(
+                f"of {len(held_out)} held-out pairs none is within train.longest = {train.longest}; raise it"
+            )
+        return Job(
+            self.model.to(device),
+            corpus,
+            loss_of(train),
+            lambda model: validation(model, kept, device=device),
+            train,
+            self.settings.model.model,
+            self.describe,
+            len(corpus.batches.dropped) + len(held_out) - len(kept),
+        )
+
+    def describe(self, folder: Path) -> str:
+        """All but the weights: settings.toml and both tokenisers, whose checksum is what the weights note."""
         make_folder(folder)
         self.source.save(folder / "source.json")
         self.target.save(folder / "target.json")
         write_whole(folder / "settings.toml", self.settings.to_toml())  # last: what it describes is all there
+        return vocabularies(folder)
 
     def save(self, folder: Path) -> None:
-        self.describe(folder)
-        write_weights(tensors_of(self.model), folder / "model.safetensors", vocabularies(folder))
+        note = self.describe(folder)
+        write_weights(tensors_of(self.model), folder / "model.safetensors", note)
 
     @staticmethod
     def load(folder: Path, device: str = "cpu") -> "Translator":

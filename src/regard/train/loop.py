@@ -6,35 +6,20 @@ random state. A step's gradient is that of the mean over all its tokens, so it d
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from regard.tasks.job import Data, Loss
 from regard.train.checkpoint import Progress, keep, read_checkpoint, sweep, write_checkpoint
 from regard.train.claim import claimed
 from regard.train.exact import exactly
 from regard.train.schedule import Schedule
-
-
-class Data(Protocol):
-    """Micro-batches for every step, by epoch and index, whatever came before."""
-
-    def steps(self, epoch: int) -> int:
-        """How many steps the epoch has."""
-        ...
-
-    def at(self, epoch: int, index: int) -> Sequence[Any]:
-        """The micro-batches whose gradients are added up in one step."""
-        ...
-
-
-# A batch's summed loss and the number of tokens (or labels) it was summed over.
-Loss = Callable[[nn.Module, Any], tuple[Tensor, int]]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,48 @@
+"""What every task brings to training, as one value, so that one loop trains them all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from regard.tasks.settings import TrainSettings
+
+
+class Data(Protocol):
+    """Micro-batches for every step, by epoch and index, whatever came before."""
+
+    def steps(self, epoch: int) -> int:
+        """How many steps the epoch has."""
+        ...
+
+    def at(self, epoch: int, index: int) -> Sequence[Any]:
+        """The micro-batches whose gradients are added up in one step."""
+        ...
+
+
+# A batch's summed loss and the number of tokens (or labels) it was summed over.
+Loss = Callable[[nn.Module, Any], tuple[Tensor, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A model to train, and on what.
+
+    Args:
+        validate: figures on held-out data, of which "loss" decides which checkpoint is best.
+        width: of the model, by which Noam's schedule is scaled.
+        describe: writes all but the weights into the folder of the run, and returns what the weights note of it, so
+            that they are never taken for another's.
+        left_out: examples that are too long, training and held out.
+    """
+
+    model: nn.Module
+    data: Data
+    loss: Loss
+    validate: Callable[[nn.Module], dict[str, float]]
+    train: TrainSettings
+    width: int
+    describe: Callable[[Path], str]
+    left_out: int = 0
