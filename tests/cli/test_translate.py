@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from regard.cli.heads import kept_heads
 from regard.cli.translate import converse
 from regard.decode import Beam, Greedy, Sample
+from regard.decode.reading import links
 from regard.tasks.translate import Translator
 from regard.world import World, pairs
 
@@ -84,6 +86,25 @@ def test_no_lines_give_none(trained):
     assert lines(regard("translate", trained, "none.en")) == []
     assert lines(regard("translate", trained, "none.en", "--out", "none.fr")) == []
     assert Path("none.fr").read_text() == ""
+
+
+def test_alignments_are_written_line_by_line(trained, sentences):
+    Path("text.en").write_text("".join(f"{line}\n" for line in [*sentences[:5], "", *sentences[5:9]]))
+    found = lines(regard("translate", trained, "text.en", "--align", "new/text.links"))
+    assert found == lines(regard("translate", trained, "text.en"))
+    aligned = Path("new/text.links").read_text().splitlines()
+    assert len(aligned) == 10
+    assert aligned[5] == ""
+    translator, heads = Translator.load(trained), kept_heads(trained)
+    assert aligned[0] == links(translator, sentences[0], found[0], heads)
+    assert re.fullmatch(r"(\d+-\d+ ?)+", aligned[0])
+
+
+def test_alignments_need_a_file_and_one_translation(trained):
+    says = "--align is for a file with one translation of each line"
+    Path("text.en").write_text("the cat\n")
+    assert_refused(regard("translate", trained, "text.en", "--align", "x", "--best", 2), says)
+    assert_refused(regard("translate", trained, "--align", "x", typed="the cat"), says)
 
 
 def test_an_empty_line_stays_empty(trained):

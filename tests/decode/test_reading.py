@@ -15,6 +15,7 @@ from regard.decode.reading import (
     gold_links,
     head_by_coverage,
     heads_by_gold,
+    links,
     look,
     without,
 )
@@ -123,6 +124,15 @@ def test_the_head_that_reaches_most_words_covers_best():
 def test_no_head_without_a_sentence():
     with pytest.raises(ValueError, match="no head can be chosen without a sentence to look at"):
         head_by_coverage(translator("words"), [])
+
+
+def test_links_are_written_as_other_tools_read_them():
+    made = translator("words")
+    head = Head("decoder.1.cross", 1)
+    weights = look(made, SOURCE, TARGET).words([head])
+    found = [(int(row.argmax()), there) for there, row in enumerate(weights) if int(row.argmax()) < 6]
+    assert links(made, SOURCE, TARGET, [head]) == " ".join(f"{here}-{there}" for here, there in sorted(found))
+    assert links(made, SOURCE, " ", [head]) == ""
 
 
 # --- which word decided ---

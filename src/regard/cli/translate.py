@@ -1,7 +1,7 @@
 """Lines of a file, of a pipe or typed one by one in; their translations out, a line for a line."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +41,9 @@ def translate(
     top_p: Annotated[float | None, typer.Option(help="For --sample: only tokens up to this probability.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="For --sample.")] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each log-probability before its text.")] = False,  # noqa: FBT002
+    align: Annotated[
+        Path | None, typer.Option(help="Write here which word was translated by which, as 0-0 1-2 on every line.")
+    ] = None,
     longest: Longest = 1000,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and unknown words.")] = False,  # noqa: FBT002
     device: Device = "auto",
@@ -53,11 +56,15 @@ def translate(
 
     Example: `regard translate run text.en --best 3 --scores`
 
+    Example: `regard translate run text.en --out text.de --align text.links`
+
     Example: `regard translate run --sample --temperature 0.7`
     """
     from regard.tasks.translate import Translator
 
-    out = out and file_for(out)
+    out, align = out and file_for(out), align and file_for(align)
+    if align and (best > 1 or file is None):
+        raise ValueError("--align is for a file with one translation of each line; leave out --best, or give a file")
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = drawing(drawn, best) if sample else search_of(beam, length_penalty, coverage_penalty, best)
     if stray := [name for name, value in drawn.items() if value is not None and not sample]:
@@ -67,16 +74,35 @@ def translate(
         converse(Translator.load(model, device_of(device)), search, longest, scores=scores)
         return
     from regard.cli.check import check
+    from regard.cli.heads import kept_heads
+    from regard.decode.reading import links
+    from regard.text.files import write_whole
 
     name = "stdin" if file is None or str(file) == "-" else str(file)
     texts = read(file)
     translator = Translator.load(model, device_of(device))
+    heads = kept_heads(model) if align else ()
+    if align and not heads:
+        raise ValueError(f"--align: {model} names no heads that align; a model without attention has none")
     check(translator, texts, lambda number: f"{name}:{number}", longest=longest, strict=strict)
-    found = in_order(translator, texts, search)
+    found, aligned = in_order(translator, texts, search), list[str]()
+    if align:
+        found = noting(found, texts, lambda text, said: aligned.append(links(translator, text, said, heads)))
     lines = (said(one, scores=scores) for these in found for one in (these * best)[:best])  # an empty line has but one
     if out or not sys.stdout.isatty():  # on a terminal the lines themselves show how far it is
         lines = tracked(lines, "translating", len(texts) * best)
     write(lines, out)
+    if align:
+        write_whole(align, "".join(f"{line}\n" for line in aligned))
+
+
+def noting(
+    found: "Iterator[list[Translation]]", texts: list[str], note: Callable[[str, str], object]
+) -> "Iterator[list[Translation]]":
+    """The same translations; each is noted with its text as it passes."""
+    for text, these in zip(texts, found, strict=True):
+        note(text, these[0].text)
+        yield these
 
 
 def write(lines: Iterable[str], out: Path | None) -> None:

@@ -51,6 +51,14 @@ def look(translator: Translator, source: str, target: str) -> Looked:
     return Looked(one, other, looked(translator.model, [one.ids], [other.ids])[0])
 
 
+def links(translator: Translator, source: str, target: str, heads: Sequence[Head]) -> str:
+    """Which source word was translated by which, counted from 0, as other tools read it: 0-0 1-2 2-1."""
+    if not (source.split() and target.split()):
+        return ""
+    found = hard_or_none(look(translator, source, target).words(heads))
+    return " ".join(f"{here}-{there}" for here, there in sorted(found))
+
+
 # --- which heads align ---
 
 
