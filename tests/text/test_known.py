@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from regard.text import Pair
-from regard.text.known import KNOWN, State, check, digest, find, known, known_pairs
+from regard.text.known import KNOWN, State, check, digest, find, known, known_pairs, known_path
 from regard.text.named import Known, Part, parts
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
@@ -109,6 +109,18 @@ def test_either_copy_of_the_english_news_will_do(put, tmp_path):
     put("newstest/newstest2012.en-fr.fr", FRENCH)
     assert known_pairs("newstest", "valid", "en", "de", tmp_path)[0] == Pair("a cat", "eine Katze")
     assert known_pairs("newstest", "valid", "de", "fr", tmp_path)[1] == Pair("zwei Hunde", "deux chiens")
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_the_one_file_of_a_split_is_found(put, tmp_path, packed):
+    films = put(f"sst2/train.tsv{packed}", "fine\t1\n")
+    assert known_path("sst2", "train", tmp_path) == known_path("sst2", "train", tmp_path / "sst2") == films
+    with pytest.raises(ValueError, match=r"sst2 is not in .*: looked for .*dev\.tsv"):
+        known_path("sst2", "valid", tmp_path)
+    with pytest.raises(ValueError, match="sst2 has no split 'dev'; it has train, phrases, valid, test"):
+        known_path("sst2", "dev", tmp_path)
+    with pytest.raises(ValueError, match=r"multi30k has 3 files for valid: val\.en, val\.de, val\.fr; read the one"):
+        known_path("multi30k", "valid", tmp_path)
 
 
 def test_the_folder_of_one_corpus_never_serves_another(put, tmp_path):

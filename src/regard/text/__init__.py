@@ -5,10 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.text.batches import Batch, Batches, Example, Feed, Held, Long, collate, lengths_of, padded
+    from regard.text.bytewise import Bytes
+    from regard.text.conllu import Tagged, read_columns, read_conllu, read_tagged, write_columns, write_conllu
     from regard.text.corpus import Count, Pair, count, read_pairs, refuse, sides
     from regard.text.files import lines_of, read_lines
-    from regard.text.known import KNOWN, known_pairs
+    from regard.text.known import KNOWN, known_pairs, known_path
+    from regard.text.labelled import Labelled, Labels, read_labelled
     from regard.text.normal import Normal
+    from regard.text.pieces import Pieces, first_pieces
+    from regard.text.plain import Block, Blocks, Order, bits_per_byte, line_ids, perplexity_per_word, read_text, windows
     from regard.text.saved import load_tokeniser
     from regard.text.stream import Passed, Shuffled, Streamed
     from regard.text.subwords import Subwords
@@ -17,10 +22,15 @@ if TYPE_CHECKING:
 
 NAMES = {
     "batches": ("Batch", "Batches", "Example", "Feed", "Held", "Long", "collate", "lengths_of", "padded"),
+    "bytewise": ("Bytes",),
+    "conllu": ("Tagged", "read_columns", "read_conllu", "read_tagged", "write_columns", "write_conllu"),
     "corpus": ("Count", "Pair", "count", "read_pairs", "refuse", "sides"),
     "files": ("lines_of", "read_lines"),
-    "known": ("KNOWN", "known_pairs"),
+    "known": ("KNOWN", "known_pairs", "known_path"),
+    "labelled": ("Labelled", "Labels", "read_labelled"),
     "normal": ("Normal",),
+    "pieces": ("Pieces", "first_pieces"),
+    "plain": ("Block", "Blocks", "Order", "bits_per_byte", "line_ids", "perplexity_per_word", "read_text", "windows"),
     "saved": ("load_tokeniser",),
     "stream": ("Passed", "Shuffled", "Streamed"),
     "subwords": ("Subwords",),

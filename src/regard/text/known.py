@@ -1,6 +1,7 @@
-"""The name of a known corpus and the folder that holds it in; its sentence pairs, or what is wrong with it, out.
+"""The name of a known corpus and the folder that holds it in; its pairs or files, or what is wrong with it, out.
 
 known_pairs("multi30k", "train", "de", "en", Path("corpora"))     from corpora/multi30k/train.de.xz and the like
+known_path("sst2", "train", Path("corpora"))                      corpora/sst2/train.tsv.xz: one file, any reader
 check(known("multi30k"), Path("corpora"))                         are its files the ones that everybody has?
 """
 
@@ -40,12 +41,27 @@ def known_pairs(name: str, split: str, source: str, target: str, folder: Path | 
     return list(read_pairs([find(corpus, side, folder) for side in sides]))
 
 
+def known_path(name: str, split: str, folder: Path | None) -> Path:
+    """The one file of a split, whatever it holds: tagged words, labelled texts, plain text."""
+    corpus = known(name)
+    _split(corpus, split)
+    of_split = [part for part in corpus.parts if part.split == split]
+    if len(of_split) > 1:
+        files = ", ".join(part.path.partition("/")[2] for part in of_split)
+        raise ValueError(f"{name} has {len(of_split)} files for {split}: {files}; read the one you mean by its path")
+    return find(corpus, of_split, folder)
+
+
+def _split(corpus: Known, split: str) -> None:
+    if split not in corpus.splits:
+        raise ValueError(f"{corpus.name} has no split {split!r}; it has {', '.join(corpus.splits)}")
+
+
 def _offered(corpus: Known, split: str, source: str, target: str) -> None:
     if not corpus.pairs:
         others = ", ".join(other.name for other in KNOWN.values() if other.pairs)
         raise ValueError(f"{corpus.name} holds no translations; choose from {others}")
-    if split not in corpus.splits:
-        raise ValueError(f"{corpus.name} has no split {split!r}; it has {', '.join(corpus.splits)}")
+    _split(corpus, split)
     if (source, target) not in corpus.pairs and (target, source) not in corpus.pairs:
         offered = ", ".join("-".join(pair) for pair in corpus.pairs)
         raise ValueError(f"{corpus.name} does not translate {source!r} into {target!r}; it has {offered}, both ways")

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from regard.text.bytewise import Bytes
 from regard.text.files import existing
 from regard.text.normal import Normal
 from regard.text.subwords import Subwords, tidy
 from regard.text.vocabulary import FORMAT, Characters, Tokeniser, Words
 
-KINDS = (Words.kind, Characters.kind, Subwords.kind)
+KINDS = (Words.kind, Characters.kind, Subwords.kind, Bytes.kind)
 
 
 def load_tokeniser(path: str | Path) -> Tokeniser:
@@ -37,6 +38,8 @@ def _tokeniser(held: dict[str, Any]) -> Tokeniser:
             return Characters("".join(_texts(held["vocabulary"], str)), normal)
         case "subwords":
             return Subwords(tidy(json.dumps(held["model"])), normal)
+        case "bytes":
+            return Bytes(normal)
     raise ValueError(f"the kind {held['kind']!r} is none of {', '.join(KINDS)}")
 
 

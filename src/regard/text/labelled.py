@@ -1,0 +1,182 @@
+"""Files of texts with a label each in; texts with their labels out, and the set of labels as numbers.
+
+read_labelled("sst2/train.tsv.xz")                                       text<TAB>label
+read_labelled("imdb/train.tsv.xz", columns=("label", "rating", "text"))  whatever the columns are
+read_labelled("train.jsonl", fields=("review", "stars"))                 {"review": "...", "stars": 5} on every line
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+from regard.text.corpus import kind
+from regard.text.files import existing, read_lines, sound, write_whole
+
+FORMAT = "regard labels 1"
+SHOWN = 20  # so many labels are named in a message
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A text and what it is."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels that a model tells apart, of texts or of words, each with its number."""
+
+    names: tuple[str, ...]
+
+    def __post_init__(self):
+        if not self.names:
+            raise ValueError("no labels; a model tells at least one apart from the others")
+        if wrong := [name for name in self.names if not isinstance(name, str) or not name.strip()]:
+            raise ValueError(f"{wrong[0]!r} cannot be a label; a label is a text that is not empty")
+        if twice := [name for name, times in Counter(self.names).items() if times > 1]:
+            raise ValueError(f"the label {twice[0]!r} stands twice among the labels; name each once")
+
+    @staticmethod
+    def of(labels: Iterable[str]) -> "Labels":
+        """All that occur, in the order of the code, so that the numbers do not depend on the order of the texts."""
+        return Labels(tuple(sorted(set(labels))))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def index(self, name: str, where: str = "") -> int:
+        """The label's number; `where` tells in what is said where the label was read."""
+        if name not in self._numbers:
+            more = f" and {len(self) - SHOWN} more" if len(self) > SHOWN else ""
+            shown = ", ".join(self.names[:SHOWN]) + more
+            raise ValueError(f"{where and f'{where}: '}the label {name!r} is not known; the known ones are {shown}")
+        return self._numbers[name]
+
+    def name(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise ValueError(f"there is no label number {index}; there are {len(self)}, counted from 0")
+        return self.names[index]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    def save(self, path: str | Path) -> None:
+        write_whole(path, json.dumps({"format": FORMAT, "names": self.names}, ensure_ascii=False, indent=1) + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> "Labels":
+        path = existing(path)
+        try:
+            held = json.loads(path.read_bytes().decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: damaged, or no labels at all ({error}); save them again") from None
+        if not isinstance(held, dict) or held.get("format") != FORMAT or not isinstance(held.get("names"), list):
+            raise ValueError(f"{path}: not the labels of this Regard, whose format is {FORMAT!r}; save them again")
+        try:
+            return Labels(tuple(held["names"]))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}: damaged: {error}; save them again") from None
+
+
+def refuse(sentence: str) -> NoReturn:
+    """The strict answer to an empty text or label."""
+    raise ValueError(f"{sentence}; fill it in, remove the line, or skip such lines")
+
+
+def read_labelled(
+    path: str | Path,
+    *,
+    fields: tuple[str, str] = ("text", "label"),
+    columns: Sequence[str] | None = None,
+    labels: Labels | None = None,
+    blank: Callable[[str], object] = refuse,
+) -> Iterator[Labelled]:
+    """The texts of a .tsv or a .jsonl, plain, .gz or .xz by its name, one at a time.
+
+    `fields` names the text and the label, and `columns` all columns of a .tsv in their order: those two unless given.
+    A first line that repeats these names is a heading.
+    With `labels`, any other label is refused. A line whose text or label is empty is told to `blank` in a sentence
+    with file and line; the default refuses it, any other answer skips the line. Blanks around a label go.
+    """
+    path = existing(path)
+    match kind(path):
+        case ".tsv":
+            placed = _tsv(path, fields, _columns(fields, fields if columns is None else columns))
+        case ".jsonl" if columns is None:
+            placed = _jsonl(path, fields)
+        case ".jsonl":
+            raise ValueError(f"{path}: a .jsonl has no columns; leave out columns={columns!r} and name the fields")
+        case ending:
+            raise ValueError(f"{path}: texts with labels end in .tsv or .jsonl, not {ending!r}; rename the file")
+    return _full(placed, labels, blank)
+
+
+def _columns(fields: tuple[str, str], columns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(columns, str) or len(set(columns)) < len(columns):
+        raise ValueError(f"columns={columns!r} must be the names of all columns, each another one")
+    if missing := [name for name in fields if name not in columns]:
+        raise ValueError(f"no column is called {missing[0]!r}, only {', '.join(columns)}; name the two in `fields`")
+    return tuple(columns)
+
+
+Placed = tuple[str, Labelled]  # where it stands, and what it is
+
+
+def _full(placed: Iterator[Placed], labels: Labels | None, blank: Callable[[str], object]) -> Iterator[Labelled]:
+    for where, one in placed:
+        if not one.text.strip() or not one.label.strip():
+            blank(f"{where}: the {'label' if one.text.strip() else 'text'} is empty")
+            continue
+        if labels is not None:
+            labels.index(one.label, where)
+        yield one
+
+
+def _tsv(path: Path, fields: tuple[str, str], columns: tuple[str, ...]) -> Iterator[Placed]:
+    text, label = (columns.index(name) for name in fields)
+    for number, line in enumerate(read_lines(path), 1):
+        cells = line.split("\t") if line.strip() else [""] * len(columns)
+        if len(cells) != len(columns):
+            found = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+            wanted = ", tab, ".join(columns)
+            raise ValueError(f"{path}:{number}: {found}; a line is {wanted}, which are {len(columns)}")
+        if number == 1 and tuple(cells) == columns:
+            continue
+        yield f"{path}:{number}", Labelled(cells[text], cells[label].strip())
+
+
+def _jsonl(path: Path, fields: tuple[str, str]) -> Iterator[Placed]:
+    for number, line in enumerate(read_lines(path), 1):
+        where = f"{path}:{number}"
+        if not line.strip():
+            yield where, Labelled("", "")
+            continue
+        try:
+            held = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: not JSON ({error}); every line is one object") from None
+        text, label = (_field(held, name, where) for name in fields)
+        if not isinstance(text, str):
+            raise ValueError(f"{where}: the field {fields[0]!r} is {type(text).__name__}, not text")
+        # Labels are often written as numbers; 1 and "1" are one label. True is a number to Python, but not to people.
+        if not isinstance(label, str | int) or isinstance(label, bool):
+            raise ValueError(f"{where}: the field {fields[1]!r} is {label!r}; a label is a text or a whole number")
+        yield where, Labelled(sound(text, where), sound(str(label).strip(), where))
+
+
+def _field(held: Any, name: str, where: str) -> Any:
+    if not isinstance(held, dict):
+        raise ValueError(f"{where}: {type(held).__name__} instead of an object with the field {name!r}")
+    if name not in held:
+        raise ValueError(f"{where}: no field {name!r}, only {', '.join(map(repr, held)) or 'an empty object'}")
+    return held[name]
