@@ -7,6 +7,7 @@ from typing import Literal, NoReturn, get_args
 
 from regard.tasks.settings import DataSettings
 from regard.text.corpus import Pair, kind, read_pairs
+from regard.text.known import known_pairs
 from regard.world.world import World, pairs
 
 Split = Literal["train", "valid", "test"]
@@ -32,8 +33,6 @@ def read_split(data: DataSettings, split: Split, folder: Path | None = None) -> 
         raise ValueError(f"{named[0]} would not be read, since data.corpus = {data.corpus!r}; set it to files")
     if data.corpus == "world":
         return Parallel(of_world(data, split))
-    from regard.text.known import known_pairs
-
     return Parallel(known_pairs(data.corpus, split, data.source, data.target, folder))
 
 
