@@ -125,3 +125,23 @@ def test_impossible_lengths_are_refused(lengths):
 def test_a_text_has_two_ways():
     with pytest.raises(ValueError, match="1 or 2 directions, not 3"):
         Recurrent(7, 11, cell=Elman(), directions=3)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_no_weight_dropped_is_the_layer_itself(name):
+    rnn, x = Recurrent(5, 7, cell=CELLS[name]).double(), torch.randn(2, 3, 5, dtype=torch.double)
+    state = tuple(torch.randn_like(part) for part in rnn.zeros(x))
+    (out, last), (expected, after) = rnn.with_dropped_weights(x, state, 0.0), rnn(x, state)
+    assert_close(out, expected)
+    assert_close(last, after)
+
+
+def test_a_dropped_weight_is_dropped_for_every_token():
+    """h = tanh(W h + x) with W = ½: all tokens of a call forget the past, or all see it doubled: W = 0 or W = 1."""
+    rnn = Recurrent(1, 1, cell=Elman())
+    for weight, value in zip(rnn.weights(), (1.0, 0.5, 0.0, 0.0), strict=True):
+        torch.nn.init.constant_(weight, value)
+    x, start = torch.tensor([[[0.3], [0.4]]]), (torch.tensor([[[0.2]]]),)
+    seen = {tuple(rnn.with_dropped_weights(x, start, 0.5)[0].flatten().tolist()) for _ in range(20)}
+    forgot, kept = (tanh(0.3), tanh(0.4)), (tanh(0.2 + 0.3), tanh(tanh(0.2 + 0.3) + 0.4))
+    assert_close(torch.tensor(sorted(seen)), torch.tensor([forgot, kept]))

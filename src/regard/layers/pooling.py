@@ -63,7 +63,7 @@ class Mean(Static):
     """Every word weighs the same."""
 
     def weights(self, tokens, lengths):
-        return real(tokens, lengths) / lengths.clamp(min=1)[:, None]
+        return real(tokens, lengths) / lengths.clamp(min=1)[:, None].double()
 
 
 class Last(Static):

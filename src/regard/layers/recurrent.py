@@ -1,5 +1,7 @@
 """A text in, a state after every token out: fused by torch, or token by token in the open. Padding changes no state."""
 
+from collections.abc import Callable
+
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
@@ -11,6 +13,13 @@ from regard.layers.cells import Cell, Parts
 
 Text = Float[Tensor, "b t width"]
 Lengths = Int[Tensor, " b"]
+
+# what torch's layers call; here with weights of the caller's choice
+FUSED: dict[type[nn.Module], Callable[..., tuple[Tensor, ...]]] = {
+    nn.RNN: torch.rnn_tanh,
+    nn.GRU: torch.gru,
+    nn.LSTM: torch.lstm,
+}
 
 
 class Recurrent(nn.Module):
@@ -49,6 +58,25 @@ class Recurrent(nn.Module):
         if isinstance(out, PackedSequence):
             out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
         last = last if self.cell.parts > 1 else (last,)
+        return out, tuple(rearrange(part, "n b h -> b n h") for part in last)
+
+    def with_dropped_weights(self, x: Text, state: Parts, rate: float) -> tuple[Tensor, Parts]:
+        """As `forward`, without a share of the weights W between states: drawn for this call, and the same for all of
+        its tokens (Merity et al. 2018)."""
+        flat = [each for U, W, b, c in self.fused.all_weights for each in (U, dropout(W, rate), b, c)]
+        given = tuple(rearrange(part, "b n h -> n b h").contiguous() for part in state)
+        given = given if self.cell.parts > 1 else given[0]
+        out, *last = FUSED[self.cell.fused](
+            x,
+            given,
+            flat,
+            has_biases=True,
+            num_layers=self.layers,
+            dropout=self.dropout,
+            train=True,
+            bidirectional=self.directions == 2,
+            batch_first=True,
+        )
         return out, tuple(rearrange(part, "n b h -> b n h") for part in last)
 
     def token_by_token(

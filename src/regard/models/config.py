@@ -139,9 +139,7 @@ RECURRENT_SIZES: dict[str, Size] = {
 }
 
 
-def check(
-    name: str, value: object, kind: type | UnionType, choices: Mapping[str, tuple[str, ...]] = CHOICES
-) -> None:
+def check(name: str, value: object, kind: type | UnionType, choices: Mapping[str, tuple[str, ...]] = CHOICES) -> None:
     """Values from a file may be anything; a whole number will do for a fraction."""
     wanted = int | float if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):

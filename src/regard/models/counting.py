@@ -76,16 +76,16 @@ class TfIdf(Static):
                 return weights / lengths.clamp(min=1)[:, None]
             case "unit":
                 # Σ_j (TF_j IDF_j)² over terms is Σ_t IDF_t · TF_t IDF_t over words
-                squared = (weights.square() * occurrences(tokens, len(self.idf))).sum(1, keepdim=True)
+                squared = (weights.square() * occurrences(tokens.where(here, -1))).sum(1, keepdim=True)
                 return weights / squared.masked_fill(squared == 0, 1.0).sqrt()
         return weights
 
 
-def occurrences(tokens: Tokens, size: int) -> Int[Tensor, "b t"]:
-    """How often each word occurs in its own document, in the whole row; memory grows with the words alone."""
-    documents = torch.arange(len(tokens), device=tokens.device)[:, None]
-    _, which, count = (documents * size + tokens).unique(return_inverse=True, return_counts=True)
-    return count[which]
+def occurrences(tokens: Tokens) -> Int[Tensor, "b t"]:
+    """How often each number occurs in its own row; memory grows with the words, not with the vocabulary."""
+    ordered, order = tokens.sort(1)
+    starts = torch.searchsorted(ordered, ordered), torch.searchsorted(ordered, ordered, right=True)
+    return torch.empty_like(tokens).scatter(1, order, starts[1] - starts[0])
 
 
 class OneHot(nn.Module):

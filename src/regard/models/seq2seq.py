@@ -16,15 +16,21 @@ Logits = Float[Tensor, "b t v"]
 T = TypeVar("T")
 
 
+def everywhere(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """The same value with every tensor in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(everywhere(change, part) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {part.name: everywhere(change, getattr(value, part.name)) for part in fields(value)}
+        return replace(value, **parts)
+    return value
+
+
 def picked(value: Any, rows: Tensor) -> Any:
     """The same value for other sentences: every tensor in it has them along its first axis."""
-    if isinstance(value, Tensor):
-        return value.index_select(0, rows)
-    if isinstance(value, tuple):
-        return tuple(picked(part, rows) for part in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{part.name: picked(getattr(value, part.name), rows) for part in fields(value)})
-    return value
+    return everywhere(lambda tensor: tensor.index_select(0, rows), value)
 
 
 class Memory:
@@ -40,6 +46,10 @@ class State:
 
     def pick(self: T, rows: Int[Tensor, " n"]) -> T:
         return picked(self, rows)
+
+    def detach(self: T) -> T:
+        """The same state without its history: gradients of what is read from here on end here."""
+        return everywhere(Tensor.detach, self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,217 @@
+"""Sentences of words in, one vector per word out: skip-gram with negative sampling (Mikolov et al. 2013).
+
+A word's vector is learnt by telling the words that stood near it from words drawn at random. It is static: *light* has
+one vector, whatever stands around it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import torch
+from einops import einsum
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+from torch.nn.functional import embedding, logsigmoid, normalize
+from torch.optim import SparseAdam
+
+from regard.layers.words import Table
+from regard.text.files import read_lines, write_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipGram:
+    """How word vectors are learnt.
+
+    Args:
+        width: of the vectors.
+        window: how many words to either side are near; each place draws its own, from 1 to this, so that the nearest
+            count most.
+        negatives: words drawn against each that was near, by frequency to the power of 3/4.
+        least: words that occur more seldom have no vector.
+        keep: a word that makes up the share f of all is kept with probability √(keep / f): 0 keeps them all.
+        epochs, rate, batch: passes over the text, the optimiser's first rate (it falls to 0), pairs in a step.
+        seed: of everything that is drawn.
+    """
+
+    width: int = 64
+    window: int = 5
+    negatives: int = 5
+    least: int = 1
+    keep: float = 1e-3
+    epochs: int = 5
+    rate: float = 0.01
+    batch: int = 1024
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("width", "window", "negatives", "least", "epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)} should be at least 1")
+        if not self.rate > 0 or self.keep < 0:
+            raise ValueError(f"rate = {self.rate} should be above 0 and keep = {self.keep} not below")
+
+    def rate_at(self, done: float) -> float:
+        """The optimiser's rate after this share of the training."""
+        return self.rate * (1 - done)
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """A vector for each word, the most frequent first."""
+
+    words: tuple[str, ...]
+    vectors: Float[Tensor, "v m"]
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        return {word: row for row, word in enumerate(self.words)}
+
+    def __getitem__(self, word: str) -> Float[Tensor, " m"]:
+        return self.vectors[self.row(word)]
+
+    def row(self, word: str) -> int:
+        if word not in self.rows:
+            raise ValueError(f"{word!r} has no vector among these {len(self.words)}; it was too rare, or never read")
+        return self.rows[word]
+
+    def neighbours(self, word: str, k: int = 5) -> list[tuple[str, float]]:
+        """The k words whose vectors point most nearly the same way, with the cosine; the nearest first."""
+        return [(self.words[row], cosine) for row, cosine in nearest(self.vectors, self.row(word), k)]
+
+    def fill(self, table: Table, words: Sequence[str]) -> int:
+        """Start a model's table from these vectors: row n of it stands for words[n]. How many words were known.
+
+        All are scaled alike, so that their features are as large as those the table began with; the words without a
+        vector stay as they are.
+        """
+        if len(words) != len(table.weight) or self.vectors.shape[1] != table.weight.shape[1]:
+            raise ValueError(
+                f"{len(words)} words and vectors of width {self.vectors.shape[1]} cannot start a table of "
+                f"{tuple(table.weight.shape)}; train them as wide as the model, and name every row's word"
+            )
+        known = [(row, self.rows[word]) for row, word in enumerate(words) if word in self.rows]
+        if known:
+            here, there = (torch.tensor(rows, device=table.weight.device) for rows in zip(*known, strict=True))
+            with torch.no_grad():
+                size = self.vectors.square().mean().sqrt() * table.weight.shape[1] ** 0.5
+                table.weight[here] = self.vectors.to(table.weight)[there] / size.to(table.weight)
+        return len(known)
+
+    def save(self, path: str | Path) -> None:
+        """The plain text that word2vec writes: how many and how wide, then a word and its numbers on each line."""
+        if torn := [word for word in self.words if not word or {" ", "\n", "\r"} & set(word)]:
+            raise ValueError(f"{torn[0]!r} is empty or holds a blank, which this form of file cannot tell from its own")
+        rows = (" ".join(f"{x:.9g}" for x in row) for row in self.vectors.tolist())
+        lines = (f"{word} {row}" for word, row in zip(self.words, rows, strict=True))
+        write_whole(path, "\n".join((f"{len(self.words)} {self.vectors.shape[1]}", *lines)) + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> "WordVectors":
+        """What `save` wrote, or any file of that form."""
+        lines = iter(read_lines(Path(path)))
+        head = next(lines, "").split()
+        if len(head) != 2 or not all(part.isdecimal() for part in head):
+            raise ValueError(f"{path}:1: should say how many vectors there are and how wide, such as '5000 64'")
+        size, width = map(int, head)
+        words, rows = [], []
+        for number, line in enumerate(lines, 2):
+            word, *numbers = line.rstrip().split(" ")
+            try:
+                row = [float(part) for part in numbers]
+            except ValueError:
+                raise ValueError(f"{path}:{number}: {line[:40]!r} should be a word and {width} numbers") from None
+            if len(row) != width:
+                raise ValueError(
+                    f"{path}:{number}: {word!r} has {len(row)} numbers, not {width} as the first line says"
+                )
+            words.append(word)
+            rows.append(row)
+        if len(words) != size:
+            raise ValueError(f"{path}: the first line promises {size} vectors, but there are {len(words)}")
+        return WordVectors(tuple(words), torch.tensor(rows).reshape(size, width))
+
+
+def nearest(vectors: Float[Tensor, "v m"], row: int, k: int) -> list[tuple[int, float]]:
+    """The k other rows with the largest cosine to this one; of equals the first."""
+    if not 1 <= k < len(vectors):
+        raise ValueError(
+            f"{k} neighbours cannot be found among {len(vectors)} vectors; ask for 1 to {len(vectors) - 1}"
+        )
+    units = normalize(vectors, dim=-1)
+    cosines = (units @ units[row]).index_fill(0, torch.tensor([row], device=vectors.device), -torch.inf)
+    values, order = cosines.sort(descending=True, stable=True)
+    return list(zip(order[:k].tolist(), values[:k].tolist(), strict=True))
+
+
+def pair_loss(
+    near: Float[Tensor, "n m"], context: Float[Tensor, "n m"], drawn: Float[Tensor, "n k m"]
+) -> Float[Tensor, " n"]:
+    """−log σ(u·v) − Σ_k log σ(−u_k·v): v the word, u the one near it, u_k those drawn (Mikolov et al. 2013, eq. 4)."""
+    against = einsum(drawn, near, "n k m, n m -> n k")
+    return -logsigmoid((context * near).sum(-1)) - logsigmoid(-against).sum(-1)
+
+
+def train_vectors(sentences: Iterable[Sequence[str]], config: SkipGram = SkipGram()) -> WordVectors:
+    """The same sentences and config give the same vectors, on one machine."""
+    sentences = list(sentences)
+    counted = Counter(chain.from_iterable(sentences))
+    words = sorted((word for word, n in counted.items() if n >= config.least), key=lambda word: (-counted[word], word))
+    if len(words) < 2:
+        raise ValueError(f"{len(words)} words occur {config.least} times or more; two are the least to compare")
+    rows = {word: row for row, word in enumerate(words)}
+    counts = torch.tensor([counted[word] for word in words], dtype=torch.double)
+    ids = torch.tensor([rows[word] for sentence in sentences for word in sentence if word in rows])
+    of = torch.tensor([n for n, sentence in enumerate(sentences) for word in sentence if word in rows])
+    return WordVectors(tuple(words), fit(ids, of, counts, config))
+
+
+def fit(
+    ids: Int[Tensor, " t"], of: Int[Tensor, " t"], counts: Float[Tensor, " v"], config: SkipGram
+) -> Float[Tensor, "v m"]:
+    """Vectors of words given as numbers; of[t] is the sentence that word t stands in."""
+    chance = Generator().manual_seed(config.seed)
+    near = ((torch.rand(len(counts), config.width, generator=chance) - 0.5) / config.width).requires_grad_()
+    far = torch.zeros(len(counts), config.width, requires_grad=True)
+    optimiser = SparseAdam([near, far], lr=config.rate)
+    share = counts / counts.sum()
+    kept = (config.keep / share).sqrt().clamp(max=1) if config.keep else torch.ones_like(share)
+    for epoch in range(config.epochs):
+        stays = torch.rand(len(ids), generator=chance, dtype=torch.double) < kept[ids]
+        pairs = near_pairs(ids[stays], of[stays], config.window, chance)
+        shuffled = pairs[torch.randperm(len(pairs), generator=chance)]
+        steps = shuffled.split(config.batch) if len(pairs) else ()  # of a small text nothing may be kept
+        for n, step in enumerate(steps):
+            optimiser.param_groups[0]["lr"] = config.rate_at((epoch + n / len(steps)) / config.epochs)
+            drawn = drawn_against(counts, len(step), config.negatives, chance)
+            optimiser.zero_grad()
+            word, context, against = (
+                embedding(which, table, sparse=True)
+                for which, table in ((step[:, 0], near), (step[:, 1], far), (drawn, far))
+            )
+            pair_loss(word, context, against).sum().backward()
+            optimiser.step()
+    return near.detach()
+
+
+def drawn_against(counts: Float[Tensor, " v"], pairs: int, negatives: int, chance: Generator) -> Int[Tensor, "n k"]:
+    """Words at random, the frequent ones more often, but not as often as they occur."""
+    return torch.multinomial(counts**0.75, pairs * negatives, replacement=True, generator=chance).view(pairs, negatives)
+
+
+def near_pairs(ids: Int[Tensor, " t"], of: Int[Tensor, " t"], window: int, chance: Generator) -> Int[Tensor, "n 2"]:
+    """Each word with each word of its sentence that stands within a window drawn for it, from 1 to `window`."""
+    reach = torch.randint(1, window + 1, (len(ids),), generator=chance)
+    return torch.cat(list(pairs_at(ids, of, reach, window)) or [torch.empty(0, 2, dtype=torch.long)])
+
+
+def pairs_at(ids: Tensor, of: Tensor, reach: Tensor, window: int) -> Iterator[Tensor]:
+    for apart in range(1, min(window, len(ids) - 1) + 1):
+        same = of[:-apart] == of[apart:]
+        before, after = ids[:-apart], ids[apart:]
+        for word, context, allowed in ((before, after, reach[:-apart]), (after, before, reach[apart:])):
+            use = same & (allowed >= apart)
+            yield torch.stack((word[use], context[use]), 1)
