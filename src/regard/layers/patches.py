@@ -1,0 +1,92 @@
+"""A picture in, its patches as tokens out, row by row; and back: what was found for patches, laid on the picture."""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.attention import Beside
+
+Grid = tuple[int, int]  # how many patches down, and how many across
+
+
+def grid_of(height: int, width: int, size: int) -> Grid:
+    """How many patches of `size` x `size` pixels a picture has."""
+    if size < 1:
+        raise ValueError(f"a patch has 1 pixel a side or more, not {size}")
+    if height % size or width % size or not height or not width:
+        raise ValueError(
+            f"patches of {size} x {size} pixels do not fill a picture of {height} x {width}; "
+            "choose a size that divides both, or resize the picture"
+        )
+    return height // size, width // size
+
+
+def patch(x: Float[Tensor, "b c height width"], size: int) -> Float[Tensor, "b t pixels"]:
+    """Each patch's numbers in one row, pixel after pixel."""
+    grid_of(x.shape[2], x.shape[3], size)
+    return rearrange(x, "b c (y p) (x q) -> b (y x) (p q c)", p=size, q=size)
+
+
+def unpatch(patches: Float[Tensor, "b t pixels"], size: int, grid: Grid) -> Float[Tensor, "b c height width"]:
+    """The picture again: `patch` undone."""
+    check(patches.shape[1], grid)
+    return rearrange(patches, "b (y x) (p q c) -> b c (y p) (x q)", y=grid[0], p=size, q=size)
+
+
+def overlay(weights: Float[Tensor, "*any t"], size: int, grid: Grid) -> Float[Tensor, "*any height width"]:
+    """One number for each patch, laid on all its pixels: what a picture of attention is made of."""
+    check(weights.shape[-1], grid)
+    return repeat(weights, "... (y x) -> ... (y p) (x q)", y=grid[0], p=size, q=size)
+
+
+def check(patches: int, grid: Grid) -> None:
+    if patches != grid[0] * grid[1]:
+        raise ValueError(
+            f"{patches} patches are no grid of {grid[0]} x {grid[1]}; leave the class token out, or give another grid"
+        )
+
+
+class Patches(nn.Module):
+    """x_p E + b: each patch, flattened, becomes a token by one linear map (Dosovitskiy et al. 2021, eq. 1)."""
+
+    def __init__(self, size: int, width: int, *, channels: int = 3):
+        super().__init__()
+        grid_of(size, size, size)
+        self.size, self.width, self.channels = size, width, channels
+        self.project = nn.Linear(size * size * channels, width)
+
+    def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t width"]:
+        if x.dim() != 4 or x.shape[1] != self.channels:
+            raise ValueError(
+                f"pictures are (batch, {self.channels} channels, rows, columns), not {tuple(x.shape)}; "
+                "read them in the mode the model was made for"
+            )
+        return self.project(patch(x, self.size))
+
+
+@dataclass(eq=False)
+class LearnedGrid(nn.Module, Beside):
+    """A learned vector for each row of patches and one for each column; a patch is given the sum of its two."""
+
+    rows: int
+    columns: int
+    model: int
+
+    def __post_init__(self):
+        super().__init__()
+        if self.rows < 1 or self.columns < 1:
+            raise ValueError(f"{self}: a grid has at least one row and one column")
+        # so that the sum of the two is as large as a learned place in a text
+        scale = (2 * self.model) ** -0.5
+        self.row = nn.Parameter(torch.randn(self.rows, self.model) * scale)
+        self.column = nn.Parameter(torch.randn(self.columns, self.model) * scale)
+
+    def table(self, at, model):
+        if at.shape[-1] > self.rows * self.columns:
+            raise ValueError(
+                f"{self} knows {self.rows * self.columns} patches, not {at.shape[-1]}; make the grid larger"
+            )
+        return self.row[at // self.columns] + self.column[at % self.columns]

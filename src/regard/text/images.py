@@ -1,0 +1,141 @@
+"""Folders or archives of PNG and JPEG files in, one folder to a class; pictures of one size out.
+
+    read_pictures("photos")                                       photos/cat/1.png, photos/dog/2.jpg ...
+    read_pictures("cifar10.tar.xz", inside="train")               train/cat/1.jpg ... in the archive
+    read_pictures("photos", mode="L", size=(32, 32))              grey, 32 rows of 32 pixels
+
+A file that cannot be read is a ValueError that names it.
+"""
+
+import struct
+import warnings
+import zlib
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from regard.text.pictures import Pictures
+from regard.text.trees import Found, files_under
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+FORMATS = ("PNG", "JPEG")
+MODES = ("RGB", "L")
+MOST_PIXELS = 2**26  # a few kilobytes can claim to be a picture that fills the memory
+Size = tuple[int, int]
+
+
+def read_pictures(
+    path: str | Path,
+    *,
+    inside: str = "",
+    mode: str = "RGB",
+    size: Size | None = None,
+    classes: Sequence[str] | None = None,
+) -> Pictures:
+    """Every picture below a folder or in an archive; its class is the name of the folder it lies in.
+
+    Args:
+        path: a folder, or a .tar, .tar.gz or .tar.xz.
+        inside: the folder in it that holds the classes, such as "train".
+        mode: RGB, or L for grey.
+        size: rows and columns to resize to; left out, all must be of one size as they are.
+        classes: those that may occur, in the order of their labels; left out, those that do, sorted.
+    """
+    check(mode, size)
+    decoded: list[tuple[str, str, NDArray[np.uint8]]] = []
+    for found in files_under(path, inside=inside, endings=ENDINGS):
+        label = _class_of(found, classes)
+        decoded.append((str(found.path), label, decode(found.bytes, found.where, mode=mode, size=size)))
+    if not decoded:
+        place = f"{path}:{inside}" if inside else path
+        raise ValueError(f"{place}: no pictures; they lie in one folder for each class and end in {', '.join(ENDINGS)}")
+    decoded.sort(key=lambda one: one[0])
+    known = tuple(sorted({label for _, label, _ in decoded})) if classes is None else tuple(classes)
+    numbers = {name: n for n, name in enumerate(known)}
+    labels = torch.tensor([numbers[label] for _, label, _ in decoded])
+    pixels = stacked((f"{path}: {name}", array) for name, _, array in decoded)
+    return Pictures(pixels, labels, known, tuple(name for name, _, _ in decoded))
+
+
+def read_picture(path: str | Path, *, mode: str = "RGB", size: Size | None = None) -> UInt8[Tensor, "c h w"]:
+    """One file, as it is or resized."""
+    check(mode, size)
+    try:
+        encoded = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); check the name and who may read it") from None
+    return stacked([(str(path), decode(encoded, str(path), mode=mode, size=size))])[0]
+
+
+def check(mode: str, size: Size | None) -> None:
+    if mode not in MODES:
+        raise ValueError(f"a picture is read as one of {', '.join(MODES)}, not {mode!r}")
+    if size is not None and (min(size) < 1 or size[0] * size[1] > MOST_PIXELS):
+        raise ValueError(
+            f"pictures cannot be resized to {size[0]} rows of {size[1]} pixels; choose a smaller size from 1"
+        )
+
+
+def decode(encoded: bytes, where: str, *, mode: str = "RGB", size: Size | None = None) -> NDArray[np.uint8]:
+    """A PNG or JPEG as an array of rows, columns and channels, upright, transparency laid on white."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of what Pillow doubts, only what stops it matters
+            with Image.open(BytesIO(encoded), formats=FORMATS) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    raise ValueError(
+                        f"{image.width} x {image.height} pixels are more than the {MOST_PIXELS} that are read"
+                    )
+                upright = _plain(ImageOps.exif_transpose(image), mode)
+            if size is not None and (upright.height, upright.width) != size:
+                upright = upright.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+            return rearrange(np.array(upright), "h w ... -> h w (...)")
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        struct.error,
+        zlib.error,
+        Image.DecompressionBombError,
+    ) as error:
+        why = "it is empty" if not encoded else str(error).replace("\n", " ")
+        raise ValueError(f"{where}: not a whole PNG or JPEG picture ({why}); replace or remove the file") from None
+
+
+def _plain(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are kept
+        image = Image.fromarray((np.array(image) // 256).clip(0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        above = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", above.size, "white"), above)
+    return image.convert(mode)
+
+
+def stacked(arrays: Iterable[tuple[str, NDArray[np.uint8]]]) -> UInt8[Tensor, "n c h w"]:
+    """All of them as one tensor; they must be of one size."""
+    kept: list[NDArray[np.uint8]] = []
+    for where, array in arrays:
+        kept.append(array)
+        if array.shape != kept[0].shape:
+            here, there = ("{} x {}".format(*one.shape) for one in (array, kept[0]))
+            raise ValueError(f"{where} has {here} pixels, those before it {there}; resize them: size=(rows, columns)")
+    return rearrange(torch.from_numpy(np.stack(kept)), "n h w c -> n c h w").contiguous()
+
+
+def _class_of(found: Found, classes: Sequence[str] | None) -> str:
+    if len(found.path.parts) < 2:
+        raise ValueError(
+            f"{found.where}: lies in no folder of a class; put it in one that is named after what it shows"
+        )
+    label = found.path.parts[0]
+    if classes is not None and label not in classes:
+        raise ValueError(f"{found.where}: class {label!r} is unknown; the classes are {', '.join(classes)}")
+    return label

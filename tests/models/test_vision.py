@@ -1,0 +1,158 @@
+"""The Vision Transformer: sizes, what it cannot feel, what it shows, and that it learns."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+from regard.attention import Causal, Global, NoPosition, Recipe, RelativeBias, Rotary, Sinusoidal, TopK, Window
+from regard.attention.relative import Clipped
+from regard.layers.patches import LearnedGrid, Patches, patch, unpatch
+from regard.models import Stack, parameters
+from regard.models.vision import POOLS, PatchEncoder, VisionTransformer
+from regard.text.pictures import Scale, from_scenes
+from regard.world.shapes import ShapeWorld
+
+STACK = Stack(layers=2, model=12, heads=3, hidden=17, activation="gelu")
+RECIPES = {
+    "plain": None,
+    "no places": Recipe(),
+    "sinusoidal": Recipe(position=Sinusoidal()),
+    "grid and rotary": Recipe(position=LearnedGrid(2, 5, 12) + Rotary()),
+    "relative": Recipe(position=RelativeBias(Clipped(3), heads=3)),
+    "window and global": Recipe(pattern=Window(2) | Global(1), position=Sinusoidal()),
+    "top 3": Recipe(normaliser=TopK(3)),
+}
+
+
+def model(recipe: Recipe | None = None, pool: str = "class") -> VisionTransformer:
+    made = VisionTransformer(Patches(3, 12), STACK, picture=(6, 15), classes=7, recipe=recipe, pool=pool)
+    return made.double().eval()
+
+
+def pictures(n: int = 2) -> torch.Tensor:
+    return torch.randn(n, 3, 6, 15, dtype=torch.double)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_parameters_are_counted_on_paper(pool):
+    patches = 3 * 3 * 3 * 12 + 12
+    places = (2 + 5) * 12
+    attention = 4 * (12 * 12 + 12)
+    feed_forward = 12 * 17 + 17 + 17 * 12 + 12
+    layers = 2 * (attention + feed_forward + 2 * 2 * 12)
+    rest = 2 * 12 + 12 * 7 + 7
+    token = 12 if pool == "class" else 0
+    assert parameters(model(pool=pool)) == patches + places + layers + rest + token
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_looking_gives_the_same_scores_and_the_weights_of_every_layer(name, pool):
+    made, x = model(RECIPES[name], pool), pictures()
+    logits, looked = made.look(x)
+    tokens = 10 + made.encoder.pool.extra
+    assert_close(logits, made(x))
+    assert list(looked.weights) == ["layer.0", "layer.1"]
+    for weights in looked.weights.values():
+        assert weights.shape == (2, 3, tokens, tokens)
+        assert_close(weights.sum(-1), torch.ones(2, 3, tokens, dtype=torch.double))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_picture_is_scored_alike_alone_and_in_a_batch(name, pool):
+    made, x = model(RECIPES[name], pool), pictures(5)
+    together = made(x)
+    for n in range(5):
+        assert_close(made(x[n : n + 1]), together[n : n + 1], rtol=0, atol=1e-10)
+    single = made.float()
+    assert_close(single(x[3:4].float()), single(x.float())[3:4], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_without_places_the_order_of_patches_cannot_be_felt(pool):
+    made, x = model(Recipe(position=NoPosition()), pool), pictures()
+    jumbled = unpatch(patch(x, 3).flip(1), 3, (2, 5))
+    assert_close(made(jumbled), made(x))
+    placed = model(pool=pool)
+    assert not torch.allclose(placed(jumbled), placed(x))
+
+
+def test_rows_and_columns_are_told_apart():
+    """One patch lit, all others alike: each of the ten places is felt as another."""
+    made, x = model(), torch.zeros(10, 10, 27, dtype=torch.double)
+    x[torch.arange(10), torch.arange(10)] = 1.0
+    scores = made(unpatch(x, 3, (2, 5)))
+    assert torch.pdist(scores).min() > 1e-6
+
+
+def test_what_a_pattern_hides_cannot_be_felt():
+    """Looking back alone, the first patch never learns what the last shows."""
+    made, x = model(Recipe(pattern=Causal()), "mean"), pictures()
+    other = x.clone()
+    other[..., 3:, 12:] = 99.0
+    assert_close(made.encoder(x)[:, :9], made.encoder(other)[:, :9])
+    assert not torch.allclose(made.encoder(x)[:, 9], made.encoder(other)[:, 9])
+
+
+def test_the_grid_shows_what_the_class_token_sees():
+    made, x = model(), pictures()
+    weights = made.look(x)[1].weights["layer.1"]
+    seen = made.encoder.onto_grid(weights)
+    assert seen.shape == (2, 3, 2, 5)
+    assert torch.equal(seen[1, 2, 1, 3], weights[1, 2, 0, 1 + 5 + 3])
+    averaged = model(pool="mean")
+    weights = averaged.look(x)[1].weights["layer.0"]
+    assert_close(averaged.encoder.onto_grid(weights)[0, 1, 0, 4], weights[0, 1, :, 4].mean())
+
+
+def test_the_encoder_can_be_attended_to_without_classes():
+    encoder = PatchEncoder(Patches(3, 12), STACK, picture=(6, 15)).double().eval()
+    states, looked = encoder.look(pictures())
+    assert states.shape == (2, 10, 12)
+    assert looked.weights["layer.1"].shape == (2, 3, 10, 10)
+
+
+def test_layers_do_not_share_weights():
+    made = model(Recipe(position=RelativeBias(Clipped(3), heads=3)))
+    assert len({weight.data_ptr() for weight in made.parameters()}) == len(list(made.parameters()))
+    first, second = (dict(layer.named_parameters()) for layer in made.encoder.layers)
+    assert not torch.equal(first["attention.query.weight"], second["attention.query.weight"])
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_shapes_are_learned_by_heart(pool):
+    seen = from_scenes([ShapeWorld(size=24, most=1).scene(number) for number in range(12)])
+    x = Scale.of(seen.pixels).apply(seen.pixels)
+    stack = Stack(layers=2, model=24, heads=2, hidden=48, activation="gelu")
+    made = VisionTransformer(Patches(4, 24), stack, picture=(24, 24), classes=3, pool=pool)
+    optimiser = torch.optim.Adam(made.parameters(), lr=0.003)
+    losses = []
+    for _ in range(60):
+        optimiser.zero_grad()
+        loss = cross_entropy(made(x), seen.labels)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[1] < losses[0]
+    assert torch.equal(made.eval()(x).argmax(-1), seen.labels)
+
+
+def test_what_does_not_fit_is_refused():
+    def made(**changes):
+        given = {"picture": (6, 15), "classes": 7} | changes
+        return VisionTransformer(Patches(3, 12), STACK, **given)
+
+    with pytest.raises(ValueError, match="no pool is called 'max'; there are class, mean"):
+        made(pool="max")
+    with pytest.raises(ValueError, match="do not fill a picture of 7 x 15"):
+        made(picture=(7, 15))
+    with pytest.raises(ValueError, match="0 classes; there must be at least one"):
+        made(classes=0)
+    with pytest.raises(ValueError, match="patches of width 13 do not fit layers of width 12"):
+        VisionTransformer(Patches(3, 13), STACK, picture=(6, 15), classes=7)
+    with pytest.raises(ValueError, match="pictures of 6 x 15 pixels, not 15 x 6; resize them"):
+        made()(torch.zeros(1, 3, 15, 6))
+    with pytest.raises(ValueError, match=r"3 channels, rows, columns\), not \(1, 1, 6, 15\)"):
+        made()(torch.zeros(1, 1, 6, 15))

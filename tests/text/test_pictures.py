@@ -1,0 +1,143 @@
+"""Pictures as values, the scale they are read at, and changes that depend on seed, epoch and row alone."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.text.augment import Crop, Flip, Hide, augmented
+from regard.text.picture_questions import world_questions
+from regard.text.pictures import Pictures, Scale, from_scenes
+from regard.world.shapes import COLOURS, ShapeWorld
+
+
+def noise(n: int = 5, c: int = 3, h: int = 7, w: int = 11) -> torch.Tensor:
+    return torch.randint(1, 256, (n, c, h, w), dtype=torch.uint8)
+
+
+def test_pictures_are_picked_in_any_order():
+    pixels = noise()
+    pictures = Pictures(pixels, torch.tensor([0, 1, 1, 0, 1]), ("cat", "dog"), tuple("abcde"))
+    assert len(pictures) == 5
+    assert pictures.shape == (3, 7, 11)
+    assert (pictures[2].label, pictures[2].name) == ("dog", "c")
+    assert torch.equal(pictures[2].pixels, pixels[2])
+    some = pictures.pick([4, 0, 0])
+    assert some.names == ("e", "a", "a")
+    assert torch.equal(some.pixels, pixels[[4, 0, 0]])
+    assert some.labels.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels", "names", "why"),
+    [
+        (torch.zeros(2, 3, 5, 5), [0, 0], "ab", "not torch.float32"),
+        (torch.zeros(3, 5, 5, dtype=torch.uint8), [0, 0, 0], "abc", r"shaped \(3, 5, 5\)"),
+        (torch.zeros(2, 3, 5, 5, dtype=torch.uint8), [0], "ab", "2 pictures, 1 labels and 2 names"),
+        (torch.zeros(2, 3, 5, 5, dtype=torch.uint8), [0, 2], "ab", "labels run from 0 to 2, but the 2 classes"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(pixels, labels, names, why):
+    with pytest.raises(ValueError, match=why):
+        Pictures(pixels, torch.tensor(labels), ("cat", "dog"), tuple(names))
+
+
+def test_a_scale_is_counted_not_estimated():
+    """Brightness 0, 0, 255, 255: mean 1/2 and spread 1/2; so 0 becomes -1 and 255 becomes 1."""
+    pixels = torch.tensor([0, 0, 255, 255], dtype=torch.uint8).view(1, 1, 2, 2)
+    scale = Scale.of(pixels)
+    assert scale == Scale((0.5,), (0.5,))
+    assert scale.apply(pixels).flatten().tolist() == [-1, -1, 1, 1]
+
+
+def test_scaled_pictures_have_mean_0_and_spread_1():
+    pixels = noise(31)
+    scaled = Scale.of(pixels).apply(pixels)
+    assert_close(scaled.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    assert_close(scaled.std((0, 2, 3), unbiased=False), torch.ones(3), atol=1e-5, rtol=0)
+    assert torch.equal(Scale.of(pixels).apply(pixels[3:4]), scaled[3:4])
+    assert Scale.of(torch.full((2, 1, 3, 3), 7, dtype=torch.uint8)).spread == (1.0,)
+
+
+def test_a_scale_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="3 channels cannot be laid on 1"):
+        Scale.of(noise()).apply(noise(c=1))
+    with pytest.raises(ValueError, match="a spread above 0"):
+        Scale((0.5,), (0.0,))
+    with pytest.raises(ValueError, match="give at least one"):
+        Scale.of(noise(0))
+
+
+def test_scenes_become_pictures_with_the_labels_one_sees():
+    scenes = [ShapeWorld(most=1).scene(number) for number in range(13)]
+    pictures = from_scenes(scenes)
+    assert pictures.shape == (3, 32, 32)
+    for n, scene in enumerate(scenes):
+        (thing,) = scene.things
+        assert pictures[n].label == thing.shape
+        assert tuple(pictures[n].pixels[:, thing.y, thing.x].tolist()) == COLOURS[thing.colour]
+    coloured = from_scenes(scenes, lambda scene: scene.things[0].colour, tuple(COLOURS))
+    assert coloured[7].label == scenes[7].things[0].colour
+    with pytest.raises(ValueError, match="is no class; the classes are circle"):
+        from_scenes(scenes, lambda scene: scene.things[0].colour)
+
+
+def test_questions_of_the_world_come_with_their_pictures():
+    asked = world_questions(ShapeWorld(seed=5), 17, "test", start=3)
+    assert len(asked) == len(asked.pictures) == 17
+    assert [question.picture for question in asked.questions] == list(range(17))
+    again = world_questions(ShapeWorld(seed=5), 1, "test", start=11)
+    assert torch.equal(again.pictures.pixels[0], asked.pictures.pixels[8])
+    assert (again.questions[0].text, again.questions[0].boxes) == (asked.questions[8].text, asked.questions[8].boxes)
+    assert any(question.boxes for question in asked.questions)
+
+
+# --- changes ---
+
+
+def test_a_crop_moves_the_picture_and_black_comes_in():
+    """One pixel of padding: every move of -1, 0, 1 each way occurs, and each is a shift of the picture."""
+    pixels = noise(1).expand(101, -1, -1, -1)
+    moved = augmented(pixels, range(101), by=[Crop(1)], seed=0, epoch=0)
+    framed = torch.nn.functional.pad(pixels[0], (1, 1, 1, 1))
+    places = {(y, x): framed[:, y : y + 7, x : x + 11] for y in range(3) for x in range(3)}
+    found = [[place for place, shift in places.items() if torch.equal(shift, one)] for one in moved]
+    assert all(len(places) == 1 for places in found)
+    assert {place for places in found for place in places} == set(places)
+
+
+def test_a_mirror_shows_about_half_of_them():
+    pixels = noise(211)
+    seen = augmented(pixels, range(211), by=[Flip()], seed=0, epoch=0)
+    same = (seen == pixels).flatten(1).all(1)
+    assert torch.equal(seen[~same], pixels[~same].flip(-1))
+    assert 80 < int(same.sum()) < 130
+
+
+def test_a_hidden_square_is_black_and_the_rest_is_not():
+    pixels = noise(53)
+    seen = augmented(pixels, range(53), by=[Hide(3)], seed=0, epoch=0)
+    hidden = (seen == 0).all(1)
+    assert torch.equal(seen, pixels.masked_fill(hidden[:, None], 0))
+    areas = hidden.flatten(1).sum(1)
+    assert areas.max() == 9
+    assert areas.min() >= 4
+
+
+def test_what_happens_depends_on_seed_epoch_and_row_alone():
+    pixels, by = noise(23), (Crop(2), Flip(), Hide(2))
+    whole = augmented(pixels, range(23), by=by, seed=5, epoch=2)
+    rows = [19, 3, 7]
+    assert torch.equal(augmented(pixels[rows], rows, by=by, seed=5, epoch=2), whole[rows])
+    assert not torch.equal(augmented(pixels, range(23), by=by, seed=5, epoch=3), whole)
+    assert not torch.equal(augmented(pixels, range(23), by=by, seed=6, epoch=2), whole)
+    assert not torch.equal(augmented(pixels, range(23), by=(Flip(), Flip()), seed=5, epoch=2), pixels)
+    assert torch.equal(augmented(pixels, range(23), by=(), seed=5, epoch=2), pixels)
+
+
+def test_impossible_changes_are_refused():
+    with pytest.raises(ValueError, match="0 pixels wide or more"):
+        Crop(-1)
+    with pytest.raises(ValueError, match="hides nothing"):
+        Hide(0)
+    with pytest.raises(ValueError, match="5 pictures need as many rows, not 4"):
+        augmented(noise(), range(4), by=[Flip()], seed=0, epoch=0)

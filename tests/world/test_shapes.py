@@ -1,0 +1,237 @@
+"""Pictures of the miniature world: drawn by whole numbers, divided by composition, and asked about."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from regard.world import SPLITS
+from regard.world.questions import ANSWERS, KINDS, SIDES, Asked, ask, questions
+from regard.world.shapes import COLOURS, COMPOSITIONS, HELD_OUT, SHAPES, Scene, ShapeWorld, Thing, split_of
+
+WORLD = ShapeWorld(seed=3)
+SOME = {split: [ask(WORLD, number, split) for number in range(307)] for split in SPLITS}
+EVERY = [asked for some in SOME.values() for asked in some]
+
+
+def scene(*things: Thing) -> Scene:
+    return Scene(32, 255, things)
+
+
+def said(shown: Scene, split="train") -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {question.text: (question.answer, question.matters) for question in questions(shown, split)}
+
+
+# --- drawing ---
+
+
+def test_a_square_is_drawn_on_its_pixels_and_nowhere_else():
+    pixels = scene(Thing("square", "red", x=5, y=7, radius=2)).pixels()
+    assert pixels.shape == (32, 32, 3)
+    assert pixels.dtype == np.uint8
+    assert (pixels[5:9, 3:7] == COLOURS["red"]).all()
+    assert (pixels == 255).all(-1).sum() == 32 * 32 - 16
+
+
+def test_a_triangle_is_shaded_by_the_samples_it_covers():
+    """Radius 1: of 16 samples a pixel, the upper left has 4 in the triangle, the lower left 12.
+
+    The samples of the left half lie 1, 3, 5 and 7 eighths from the middle; a row r eighths below the tip holds those
+    within r / 2: none, 1, 1, 2 of the rows 1, 3, 5, 7 of the upper pixel; 2, 3, 3, 4 of the rows 9, 11, 13, 15 below.
+    """
+    covered = Thing("triangle", "blue", x=1, y=1, radius=1).covers(2)
+    assert covered.tolist() == [[0 + 1 + 1 + 2, 0 + 1 + 1 + 2], [2 + 3 + 3 + 4, 2 + 3 + 3 + 4]]
+
+
+def test_a_circle_covers_its_area():
+    covered = Thing("circle", "blue", x=16, y=16, radius=11).covers(32)
+    assert abs(covered.sum() / 16 - np.pi * 11**2) < 2
+    assert (covered == covered.T).all()
+    assert (covered == covered[::-1]).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_box_is_the_smallest_that_holds_what_is_drawn(shape):
+    for radius in (2, 3, 5):
+        thing = Thing(shape, "green", x=11, y=17, radius=radius)
+        rows, columns = np.nonzero((scene(thing).pixels() != 255).any(-1))
+        assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == thing.box
+
+
+def test_things_lie_in_the_picture_and_touch_no_other():
+    for asked in EVERY:
+        total = sum(thing.covers(32) > 0 for thing in asked.scene.things)
+        assert total.max() == 1
+        for thing in asked.scene.things:
+            assert min(thing.box) >= 0
+            assert max(thing.box) <= 32
+        assert list(asked.scene.things) == sorted(asked.scene.things, key=lambda thing: (thing.x, thing.y))
+
+
+def test_colours_are_found_in_the_pixels():
+    for asked in EVERY:
+        pixels = asked.scene.pixels()
+        for thing in asked.scene.things:
+            assert tuple(pixels[thing.y, thing.x]) == COLOURS[thing.colour]
+
+
+def test_the_pixels_are_the_same_everywhere():
+    program = (
+        "import zlib; from regard.world.questions import ask; from regard.world.shapes import ShapeWorld;"
+        "a = [ask(ShapeWorld(7, most=6), n, 'test') for n in range(11)];"
+        "print([(x.question.text, x.question.answer, x.scene, zlib.crc32(x.scene.pixels().tobytes())) for x in a])"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "97")
+    }
+    assert len(runs) == 1
+    assert ask(WORLD, 17, "test") == SOME["test"][17]
+    assert ask(ShapeWorld(seed=4), 17, "test") != SOME["test"][17]
+
+
+@pytest.mark.parametrize("size", [24, 37, 64])
+def test_any_size_holds_as_many_as_wanted(size):
+    world = ShapeWorld(size=size, fewest=5, most=5)
+    assert {len(world.scene(number).things) for number in range(5)} == {5}
+    assert world.scene(0).pixels().shape == (size, size, 3)
+
+
+def test_every_number_of_things_is_equally_frequent():
+    counts = Counter(len(asked.scene.things) for asked in EVERY)
+    assert set(counts) == {1, 2, 3, 4}
+    assert all(180 < count < 280 for count in counts.values())
+
+
+# --- what is held out ---
+
+
+def test_train_never_shows_what_is_held_out_and_the_others_always_do():
+    for split, some in SOME.items():
+        for asked in some:
+            shown = {split_of(*thing.composition) for thing in asked.scene.things}
+            assert shown <= {"train", split}
+            assert split in shown
+
+
+def test_no_question_speaks_of_what_another_split_holds():
+    for split, some in SOME.items():
+        for asked in some:
+            spoken = {split_of(*pair) for pair in asked.question.compositions}
+            assert spoken <= {"train", split}
+            assert split == "train" or split in spoken
+
+
+def test_every_colour_and_shape_is_kept_for_training():
+    kept = [pair for pair in COMPOSITIONS if split_of(*pair) == "train"]
+    assert set(Counter(colour for colour, _ in kept).values()) == {2, 3}
+    assert Counter(shape for _, shape in kept) == dict.fromkeys(SHAPES, 8)
+    assert Counter(HELD_OUT.values()) == dict.fromkeys(("valid", "test"), len(COMPOSITIONS) // 10)
+
+
+# --- questions ---
+
+
+def test_a_scene_is_asked_all_that_has_one_answer():
+    """From left to right: a small orange circle high up, a large red square low down, another red square between."""
+    shown = scene(
+        Thing("circle", "orange", x=5, y=6, radius=3),
+        Thing("square", "red", x=14, y=25, radius=5),
+        Thing("square", "red", x=26, y=15, radius=3),
+    )
+    found = said(shown)
+    assert found["what colour is the circle"] == ("orange", (0,))
+    assert found["what shape is the orange thing"] == ("circle", (0,))
+    assert found["is there an orange circle"] == ("yes", (0,))
+    assert found["is there a red square"] == ("yes", (1, 2))
+    assert found["is there a green square"] == ("no", ())
+    assert found["how many squares are there"] == ("two", (1, 2))
+    assert found["how many triangles are there"] == ("zero", ())
+    assert found["how many red things are there"] == ("two", (1, 2))
+    # which square is red, or which red thing is meant, nobody can say
+    assert "what colour is the square" not in found
+    assert "what shape is the red thing" not in found
+    assert not [text for text in found if "the red square" in text]
+    # of two squares right of the circle neither is the one
+    assert not [text for text in found if "of the orange circle" in text]
+    assert "is there a red triangle" not in found
+    assert said(shown, "test")["is there a red triangle"] == ("no", ())
+
+
+def test_sides_are_those_of_the_picture():
+    shown = scene(
+        Thing("circle", "blue", x=8, y=6, radius=3),
+        Thing("triangle", "green", x=16, y=16, radius=5),
+        Thing("square", "yellow", x=17, y=27, radius=3),
+    )
+    found = said(shown)
+    assert found["what is above the green triangle"] == ("circle", (0, 1))
+    assert found["what is below the green triangle"] == ("square", (1, 2))
+    assert "what is below the yellow square" not in found
+    # the square is one pixel further right than the triangle: too little to ask about
+    assert "what is left of the green triangle" not in found
+    assert "what is right of the green triangle" not in found
+    two = said(Scene(32, 255, shown.things[:2]))
+    assert two["what is left of the green triangle"] == ("circle", (0, 1))
+    assert two["what is right of the blue circle"] == ("triangle", (0, 1))
+    assert "what is right of the green triangle" not in two
+
+
+def test_answers_follow_from_the_things_that_matter():
+    for asked in EVERY:
+        question, things = asked.question, asked.scene.things
+        matter = [things[n] for n in question.matters]
+        assert question.answer in ANSWERS
+        match question.kind:
+            case "colour":
+                assert [question.answer] == [thing.colour for thing in matter]
+            case "shape":
+                assert [question.answer] == [thing.shape for thing in matter]
+            case "presence":
+                assert (question.answer == "yes") == bool(matter)
+            case "count":
+                assert ("zero", "one", "two", "three", "four")[len(matter)] == question.answer
+            case "place":
+                named = [thing for thing in matter if f"the {thing.colour} {thing.shape}" in question.text]
+                there = [thing for thing in matter if thing not in named[:1]]
+                assert [thing.shape for thing in there] == [question.answer]
+                assert any(f"is {side} the" in question.text for side in SIDES)
+
+
+def test_boxes_are_those_of_the_things_that_matter():
+    shown = scene(Thing("circle", "orange", x=5, y=6, radius=3), Thing("square", "red", x=14, y=25, radius=5))
+    (count,) = [question for question in questions(shown) if question.text == "how many red things are there"]
+    assert Asked(shown, count).boxes == ((9, 20, 19, 30),)
+
+
+def test_kinds_and_answers_are_balanced():
+    for split in SPLITS:
+        kinds = Counter(asked.question.kind for asked in SOME[split])
+        assert set(kinds) == set(KINDS)
+        assert all(count > 30 for count in kinds.values())
+        presence = Counter(asked.question.answer for asked in SOME[split] if asked.question.kind == "presence")
+        assert 0.3 < presence["yes"] / presence.total() < 0.7
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: ShapeWorld(size=23),
+        lambda: ShapeWorld(fewest=3, most=2),
+        lambda: ShapeWorld(most=7),
+        lambda: WORLD.scene(-1),
+        lambda: WORLD.scene(0, "exam"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_mistake_is_named(mistake):
+    with pytest.raises(ValueError, match="not"):
+        mistake()
