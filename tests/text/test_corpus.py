@@ -17,20 +17,6 @@ from regard.text import Count, Pair, count, lines_of, read_lines, read_pairs, si
 from regard.text.files import write_whole
 
 SENTENCES = [Pair("the cat", "le chat"), Pair("a\u2028b 😀", "č \x85 ش"), Pair(" two  blanks ", "deux")]
-PACKED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
-
-
-@pytest.fixture
-def put(tmp_path, monkeypatch):
-    """Writes a file and gives its name; tests run beside the files, so that messages can be told exactly."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(name: str, content: str | bytes) -> str:
-        raw = content.encode() if isinstance(content, str) else content
-        Path(name).write_bytes(PACKED[Path(name).suffix if Path(name).suffix in PACKED else ""](raw))
-        return name
-
-    return write
 
 
 def assert_says(message: str, *paths: str, **choices) -> None:
@@ -43,7 +29,7 @@ def assert_says(message: str, *paths: str, **choices) -> None:
 # --- what is read ---
 
 
-@pytest.mark.parametrize("packed", PACKED)
+@pytest.mark.parametrize("packed", ["", ".gz", ".xz"])
 def test_every_layout_gives_the_same_pairs(put, packed):
     source = put(f"a.en{packed}", "".join(f"{pair.source}\n" for pair in SENTENCES))
     target = put(f"a.fr{packed}", "".join(f"{pair.target}\n" for pair in SENTENCES))

@@ -1,8 +1,6 @@
 """Texts with labels are read from any table, labels are numbers and back, and what is wrong is named by its line."""
 
-import gzip
 import json
-import lzma
 import os
 from pathlib import Path
 
@@ -13,22 +11,8 @@ from hypothesis import strategies as st
 from regard.text.known import known_path
 from regard.text.labelled import Labelled, Labels, read_labelled
 
-PACKED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 FILMS = [Labelled("a warm , funny film", "1"), Labelled("dull č\u2028 😀", "0"), Labelled(" fine ", "1")]
 IMDB = ("label", "rating", "text")
-
-
-@pytest.fixture
-def put(tmp_path, monkeypatch):
-    """Writes a file and gives its name; tests run beside the files, so that messages can be told exactly."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(name: str, content: str | bytes) -> str:
-        raw = content.encode() if isinstance(content, str) else content
-        Path(name).write_bytes(PACKED[Path(name).suffix if Path(name).suffix in PACKED else ""](raw))
-        return name
-
-    return write
 
 
 def assert_says(message: str, path: str, **choices) -> None:
@@ -40,7 +24,7 @@ def assert_says(message: str, path: str, **choices) -> None:
 # --- what is read ---
 
 
-@pytest.mark.parametrize("packed", PACKED)
+@pytest.mark.parametrize("packed", ["", ".gz", ".xz"])
 def test_every_layout_gives_the_same_texts(put, packed):
     plain = put(f"a.tsv{packed}", "".join(f"{one.text}\t{one.label}\n" for one in FILMS))
     turned = put(f"b.tsv{packed}", "".join(f"{one.label}\t{one.text}\r\n" for one in FILMS))

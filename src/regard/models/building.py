@@ -5,9 +5,10 @@ from regard.layers.recurrent import Recurrent
 from regard.layers.words import Words
 from regard.models.aligning import READOUTS, Bahdanau, Luong, LuongFed, WithAttention
 from regard.models.config import PLAIN, ModelConfig, recipe
+from regard.models.reading_config import stack_of
 from regard.models.recurrent import Backward, Carried, Encoder, WithoutAttention
 from regard.models.seq2seq import Seq2Seq
-from regard.models.transformer import Stack, Transformer
+from regard.models.transformer import Transformer
 
 
 def build_model(config: ModelConfig, source_size: int, target_size: int) -> Seq2Seq:
@@ -22,19 +23,8 @@ def build_model(config: ModelConfig, source_size: int, target_size: int) -> Seq2
 
 
 def transformer(config: ModelConfig, words: Words) -> Transformer:
-    stack = Stack(
-        layers=config.layers,
-        model=config.model,
-        heads=config.heads,
-        groups=config.groups,
-        hidden=config.hidden,
-        norm=config.norm,
-        activation=config.activation,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-    )
     encoder, decoder, cross = (recipe(config, place) for place in ("encoder", "decoder", "cross"))
-    return Transformer(words, stack, encoder=encoder, decoder=decoder, cross=cross)
+    return Transformer(words, stack_of(config), encoder=encoder, decoder=decoder, cross=cross)
 
 
 def bahdanau(config: ModelConfig, words: Words) -> WithAttention:

@@ -11,7 +11,7 @@ import torch
 from regard.attention import Recipe, RelativeBias, RelativeVectors, Sinusoidal, TreeDepth, TreePath
 from regard.layers.block import ACTIVATIONS, ORDERS
 from regard.layers.pooling import Attention, Last, Max, Mean, Pooling, TokenWeights
-from regard.models.config import check, refuse_misfits
+from regard.models.config import ModelConfig, check, refuse_misfits
 from regard.models.transformer import Stack
 
 RECURRENT = ("elman", "gru", "lstm")
@@ -209,7 +209,7 @@ def wants_tree(recipe: Recipe) -> bool:
     return any(isinstance(part, TreeDepth | TreePath) for part in (*recipe.beside, *relations))
 
 
-def stack_of(config: EncoderConfig | WriterConfig) -> Stack:
+def stack_of(config: EncoderConfig | WriterConfig | ModelConfig) -> Stack:
     return Stack(
         layers=config.layers,
         model=config.model,

@@ -113,23 +113,30 @@ def _tsv(path: Path) -> Iterator[Placed]:
 
 
 def _jsonl(path: Path, fields: tuple[str, str]) -> Iterator[Placed]:
+    for where, held in objects(path, fields):
+        yield where, Pair(*(_text(held[name], name, where) for name in fields)) if held is not None else Pair("", "")
+
+
+def objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Where each line of a .jsonl stands, and its object, which has these fields; None for an empty line."""
     for number, line in enumerate(read_lines(path), 1):
         where = f"{path}:{number}"
         if not line.strip():
-            yield where, Pair("", "")
+            yield where, None
             continue
         try:
             held = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: not JSON ({error}); every line is one object") from None
-        yield where, Pair(*(_field(held, name, where) for name in fields))
+        for name in fields:
+            if not isinstance(held, dict):
+                raise ValueError(f"{where}: {type(held).__name__} instead of an object with the field {name!r}")
+            if name not in held:
+                raise ValueError(f"{where}: no field {name!r}, only {', '.join(map(repr, held)) or 'an empty object'}")
+        yield where, held
 
 
-def _field(held: Any, name: str, where: str) -> str:
-    if not isinstance(held, dict):
-        raise ValueError(f"{where}: {type(held).__name__} instead of an object with the field {name!r}")
-    if name not in held:
-        raise ValueError(f"{where}: no field {name!r}, only {', '.join(map(repr, held)) or 'an empty object'}")
-    if not isinstance(held[name], str):
-        raise ValueError(f"{where}: the field {name!r} is {type(held[name]).__name__}, not text")
-    return sound(held[name], where)
+def _text(held: Any, name: str, where: str) -> str:
+    if not isinstance(held, str):
+        raise ValueError(f"{where}: the field {name!r} is {type(held).__name__}, not text")
+    return sound(held, where)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from regard.text.corpus import kind
+from regard.text.corpus import kind, objects
 from regard.text.files import existing, read_lines, sound, write_whole
 
 FORMAT = "regard labels 1"
@@ -156,27 +156,14 @@ def _tsv(path: Path, fields: tuple[str, str], columns: tuple[str, ...]) -> Itera
 
 
 def _jsonl(path: Path, fields: tuple[str, str]) -> Iterator[Placed]:
-    for number, line in enumerate(read_lines(path), 1):
-        where = f"{path}:{number}"
-        if not line.strip():
+    for where, held in objects(path, fields):
+        if held is None:
             yield where, Labelled("", "")
             continue
-        try:
-            held = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where}: not JSON ({error}); every line is one object") from None
-        text, label = (_field(held, name, where) for name in fields)
+        text, label = (held[name] for name in fields)
         if not isinstance(text, str):
             raise ValueError(f"{where}: the field {fields[0]!r} is {type(text).__name__}, not text")
         # Labels are often written as numbers; 1 and "1" are one label. True is a number to Python, but not to people.
         if not isinstance(label, str | int) or isinstance(label, bool):
             raise ValueError(f"{where}: the field {fields[1]!r} is {label!r}; a label is a text or a whole number")
         yield where, Labelled(sound(text, where), sound(str(label).strip(), where))
-
-
-def _field(held: Any, name: str, where: str) -> Any:
-    if not isinstance(held, dict):
-        raise ValueError(f"{where}: {type(held).__name__} instead of an object with the field {name!r}")
-    if name not in held:
-        raise ValueError(f"{where}: no field {name!r}, only {', '.join(map(repr, held)) or 'an empty object'}")
-    return held[name]
