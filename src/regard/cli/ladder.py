@@ -35,8 +35,8 @@ def ladder(
 ) -> None:
     """Train models without and with attention on one corpus; draw BLEU against length, and the alignments.
 
-    Without a recipe it uses the miniature world with long sentences, which takes some twenty minutes on two cores. What
-    is trained already is not trained again.
+    Without a recipe it uses the miniature world with long sentences, which takes a quarter of an hour on two cores.
+    What is trained already is not trained again.
 
     Example: `regard ladder --out ladder`
 
