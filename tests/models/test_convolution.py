@@ -7,8 +7,7 @@ from torch.testing import assert_close
 
 from regard.models import parameters
 from regard.models.convolution import GATES, ChannelCNN
-from regard.text.pictures import Scale, from_scenes
-from regard.world.shapes import ShapeWorld
+from tests.models.heart import assert_learns_shapes
 
 
 def model(attention: str = "channel", **sizes) -> ChannelCNN:
@@ -117,19 +116,8 @@ def test_any_size_of_picture_will_do(size):
     ("attention", "norm"), [("channel", "group"), ("spatial", "group"), ("none", "group"), ("channel", "batch")]
 )
 def test_shapes_are_learned_by_heart(attention, norm):
-    seen = from_scenes([ShapeWorld(size=24, most=1).scene(number) for number in range(12)])
-    x = Scale.of(seen.pixels).apply(seen.pixels)
     made = ChannelCNN(3, classes=3, width=16, blocks=1, attention=attention, norm=norm)
-    optimiser = torch.optim.Adam(made.parameters(), lr=0.003)
-    losses = []
-    for _ in range(40):
-        optimiser.zero_grad()
-        loss = cross_entropy(made(x), seen.labels)
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[1] < losses[0]
-    assert torch.equal(made.eval()(x).argmax(-1), seen.labels)
+    assert_learns_shapes(made, steps=40)
 
 
 def test_what_does_not_fit_is_refused():

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from regard.attention import Causal, Global, NoPosition, Recipe, RelativeBias, Rotary, Sinusoidal, TopK, Window
@@ -10,8 +9,7 @@ from regard.attention.relative import Clipped
 from regard.layers.patches import LearnedGrid, Patches, patch, unpatch
 from regard.models import Stack, parameters
 from regard.models.vision import POOLS, PatchEncoder, VisionTransformer
-from regard.text.pictures import Scale, from_scenes
-from regard.world.shapes import ShapeWorld
+from tests.models.heart import assert_learns_shapes
 
 STACK = Stack(layers=2, model=12, heads=3, hidden=17, activation="gelu")
 RECIPES = {
@@ -123,20 +121,9 @@ def test_layers_do_not_share_weights():
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_shapes_are_learned_by_heart(pool):
-    seen = from_scenes([ShapeWorld(size=24, most=1).scene(number) for number in range(12)])
-    x = Scale.of(seen.pixels).apply(seen.pixels)
     stack = Stack(layers=2, model=24, heads=2, hidden=48, activation="gelu")
     made = VisionTransformer(Patches(4, 24), stack, picture=(24, 24), classes=3, pool=pool)
-    optimiser = torch.optim.Adam(made.parameters(), lr=0.003)
-    losses = []
-    for _ in range(60):
-        optimiser.zero_grad()
-        loss = cross_entropy(made(x), seen.labels)
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[1] < losses[0]
-    assert torch.equal(made.eval()(x).argmax(-1), seen.labels)
+    assert_learns_shapes(made, steps=60)
 
 
 def test_what_does_not_fit_is_refused():
