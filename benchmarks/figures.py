@@ -56,6 +56,10 @@ def translation_rows() -> list[tuple[str, str, str]]:
     worlds = {kind: result(f"world-{kind}")["rows"][0] for kind in ("gru", "bahdanau", "transformer")}
     longest = {kind: one["by_length"][-1] for kind, one in worlds.items()}
     sure = {kind: one["ambiguous"] for kind, one in worlds.items()}
+    test = {
+        name: {row["name"]: row["value"] for row in result(f"translation-{name}")["rows"] if row["split"] == "test"}
+        for name in ("multi30k-en-de", "multi30k-en-de-cased", "tatoeba-en-fr", "tatoeba-en-de")
+    }
     killed = [row for name in ("cuda", "cpu") for row in result(f"resume-{name}")["rows"] if row["run"] == "killed"]
     return [
         (
@@ -63,6 +67,17 @@ def translation_rows() -> list[tuple[str, str, str]]:
             f"{scores['plain']:.1f} GRU without attention, {scores['bahdanau']:.1f} Bahdanau, "
             f"{scores['transformer']:.1f} Transformer",
             "python benchmarks/translation.py recipes/multi30k-de-en-transformer.toml --data FOLDER --test",
+        ),
+        (
+            "Multi30k English to German, test_2016_flickr, the same BLEU; and sacreBLEU, cased and detokenised",
+            f"{test['multi30k-en-de']['BLEU, lower-cased, tokenised']:.1f} Transformer; "
+            f"{test['multi30k-en-de-cased']['BLEU']:.1f}",
+            "python benchmarks/translation.py recipes/multi30k-en-de.toml --data FOLDER --test",
+        ),
+        (
+            "Tatoeba, test, sacreBLEU, a small Transformer",
+            f"{test['tatoeba-en-fr']['BLEU']:.1f} English to French, {test['tatoeba-en-de']['BLEU']:.1f} into German",
+            "python benchmarks/translation.py recipes/tatoeba-en-fr.toml --data FOLDER --test",
         ),
         (
             f"the miniature world, held-out sentences of {longest['gru']['first']} to 30 words, BLEU",
