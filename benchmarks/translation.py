@@ -30,7 +30,7 @@ def main() -> None:
     settings = Settings.from_toml(asked.recipe.read_text(encoding="utf-8"))
     console = Console(stderr=True)
     splits: list[Split] = [split for split in get_args(Split) if split != "test" or asked.test]
-    pairs = {split: read_split(settings.data, split, asked.data).pairs for split in splits}
+    pairs = {split: read_split(settings.data, split, asked.data).examples for split in splits}
     translator = trained(settings, asked, pairs["train"], pairs["valid"], console)
     searches = [Beam(asked.beam, length_penalty=alpha) for alpha in asked.length_penalty]
     found = {search: measured(translator, "valid", pairs["valid"], search, console) for search in searches}

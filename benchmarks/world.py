@@ -63,7 +63,7 @@ AMBIGUOUS = ("the man carries the light box", "she turned off the light")
 def measure(kind: str) -> Path:
     console, device = Console(stderr=True), device_of("auto")
     settings = Settings.of_world().changed({**SHARED, **RUNGS[kind]})
-    pairs, held_out, tests = (read_split(settings.data, split).pairs for split in ("train", "valid", "test"))
+    pairs, held_out, tests = (read_split(settings.data, split).examples for split in ("train", "valid", "test"))
     translator = Translator.fresh(pairs, settings)
     with tempfile.TemporaryDirectory() as folder:
         if not watch(Fit(translator.job(pairs, held_out, device), Path(folder)), console):
@@ -133,7 +133,7 @@ def matrix(translator: Translator, heads: tuple[Head, ...]) -> dict[str, Any]:
 def deciding() -> Path:
     """By the model of `make demo`: of ambiguous words, how many hang on one other word, and is it the grammar's?"""
     settings = Settings.of_world()
-    pairs, held_out = (read_split(settings.data, split).pairs for split in ("train", "valid"))
+    pairs, held_out = (read_split(settings.data, split).examples for split in ("train", "valid"))
     translator = Translator.fresh(pairs, settings)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

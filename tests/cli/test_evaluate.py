@@ -64,8 +64,8 @@ def test_misaligned_and_empty_and_missing_pairs(trained, tmp_path):
     Path("win.tsv").write_bytes("a café\tun café\n".encode("cp1252"))
     evaluate = ["evaluate", trained, "--pairs"]
     assert_refused(regard(*evaluate, "a.en", "--pairs", "a.fr"), "a.en:2: no partner, because a.fr ends after line 1;")
-    assert_refused(regard(*evaluate, "none.tsv"), "none.tsv: no pair to measure on; give at least one")
-    assert_refused(regard(*evaluate, "hole.tsv"), "hole.tsv:1: the target is empty; fill it in, remove the pair")
+    assert_refused(regard(*evaluate, "none.tsv"), "none.tsv: no pair is left for test; give more, or files of its own")
+    assert_refused(regard(*evaluate, "hole.tsv"), "hole.tsv:1: the target is empty; fill it in, remove it")
     assert_refused(regard(*evaluate, "win.tsv"), "win.tsv:1: not UTF-8 (byte 0xe9, the 6. of the line)")
     assert_refused(regard(*evaluate, "b.tsv"), f"b.tsv: no such file; check the name (looked in {tmp_path})")
     assert_refused(regard("evaluate", trained, "--split", "dev"), "Invalid value for '--split'")

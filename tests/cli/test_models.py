@@ -24,11 +24,9 @@ def command(request):
 
 
 def test_a_folder_that_is_not_there_or_holds_something_else(command, tmp_path):
-    assert_refused(
-        command(tmp_path / "run"), f"{tmp_path / 'run'} holds no translator: settings.toml is missing; train"
-    )
+    assert_refused(command(tmp_path / "run"), f"{tmp_path / 'run'} holds no model: settings.toml is missing; train")
     (tmp_path / "text.en").write_text("the cat\n")
-    assert_refused(command(tmp_path / "text.en"), f"{tmp_path / 'text.en'} holds no translator")
+    assert_refused(command(tmp_path / "text.en"), f"{tmp_path / 'text.en'} holds no model")
 
 
 def test_a_hugging_face_folder(command, tmp_path):
@@ -36,9 +34,7 @@ def test_a_hugging_face_folder(command, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     save_file({"weight": torch.zeros(3)}, tmp_path / "model.safetensors")
     before = held(tmp_path)
-    assert_refused(
-        command(tmp_path), f"{tmp_path} holds no translator: settings.toml is missing; train one with regard"
-    )
+    assert_refused(command(tmp_path), f"{tmp_path} holds no model: settings.toml is missing; train one with regard")
     assert held(tmp_path) == before
 
 

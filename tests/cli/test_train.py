@@ -213,7 +213,7 @@ def test_a_line_of_ten_thousand_tokens_is_left_out_and_said(corpus, tmp_path):
     answer = regard(
         "train", "--train", corpus(150, rows={7: long, 100: long}), *LITTLE, "--steps", 1, "--out", tmp_path / "run"
     )
-    assert_refused(answer, "of 1 held-out pairs none is within train.longest = 256; raise it")
+    assert_refused(answer, "of 1 held-out examples none is within train.longest = 256; raise it")
     answer = regard(
         "train", "--train", corpus(200, rows={7: long, 100: long}), *LITTLE, "--steps", 1, "--out", tmp_path / "run"
     )
@@ -228,7 +228,7 @@ def test_pairs_with_an_empty_side_can_be_left_out_and_are_counted(corpus, tmp_pa
     more = ["--set", "data.skip_empty=true", "--steps", 1, "--out", tmp_path / "run"]
     answer = regard("train", "--train", path, *LITTLE, *more)
     assert_done(answer)
-    assert answer.stderr.startswith(f"left out: 2 of 41 pairs, with an empty side ({path}:5: the target is empty)\n")
+    assert answer.stderr.startswith(f"left out: 2 of 41 pairs, for empty parts ({path}:5: the target is empty)\n")
 
 
 def test_words_that_no_one_has_seen_are_trained_on(corpus, tmp_path):

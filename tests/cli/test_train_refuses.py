@@ -45,7 +45,7 @@ def test_a_wrong_encoding(corpus, tmp_path):
 
 
 def test_an_empty_line(corpus, tmp_path):
-    why = f"{tmp_path}/train.tsv:5: both sides are empty; fill it in, remove the pair, or train with --set data.skip_e"
+    why = f"{tmp_path}/train.tsv:5: both sides are empty; fill it in, remove it, or train with --set data.skip_empty"
     assert_refused(trained_on(corpus(rows={5: ""})), why)
 
 
@@ -60,7 +60,7 @@ def test_one_pair_is_too_few_to_hold_one_out(corpus, tmp_path):
 
 def test_lines_that_are_all_too_long():
     Path("long.tsv").write_text("".join(f"{'cat ' * 10_000}\t{'chat ' * 10_000}\n" for _ in range(3)))
-    assert_refused(trained_on("long.tsv"), "all 2 pairs are longer than train.longest = 256; raise it")
+    assert_refused(trained_on("long.tsv"), "all 2 examples are longer than train.longest = 256; raise it")
 
 
 def test_a_missing_file_and_a_folder(tmp_path):

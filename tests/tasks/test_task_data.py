@@ -31,15 +31,15 @@ def files(tmp_path, monkeypatch):
 
 
 def test_the_world_in_both_directions():
-    there = read_split(DataSettings(sentences=7, longest=6), "train").pairs
-    back = read_split(DataSettings(sentences=7, longest=6, source="fr", target="en"), "train").pairs
+    there = read_split(DataSettings(sentences=7, longest=6), "train").examples
+    back = read_split(DataSettings(sentences=7, longest=6, source="fr", target="en"), "train").examples
     assert len(there) == 7
     assert back == [pair.swapped() for pair in there]
 
 
 def test_the_world_holds_out_other_sentences():
     data = DataSettings(sentences=7, longest=5, target="de")
-    valid, test = (read_split(data, split).pairs for split in ("valid", "test"))
+    valid, test = (read_split(data, split).examples for split in ("valid", "test"))
     assert len(valid) == len(test) == WORLD_TESTS
     assert not set(valid) & set(test)
 
@@ -58,20 +58,20 @@ def test_the_world_knows_its_languages():
 def test_without_files_to_validate_on_every_hundredth_pair_is_held_out(count, held_out, files):
     data = DataSettings(corpus="files", train=files(count))
     every = numbered(count)
-    assert read_split(data, "valid").pairs == [every[n - 1] for n in held_out]
-    assert read_split(data, "train").pairs == [pair for n, pair in enumerate(every, 1) if n not in held_out]
+    assert read_split(data, "valid").examples == [every[n - 1] for n in held_out]
+    assert read_split(data, "train").examples == [pair for n, pair in enumerate(every, 1) if n not in held_out]
 
 
 def test_with_files_to_validate_on_nothing_is_held_out(files):
     data = DataSettings(corpus="files", train=files(150), valid=files(3, "valid.tsv"), test=files(5, "test.tsv"))
-    assert [len(read_split(data, split).pairs) for split in ("train", "valid", "test")] == [150, 3, 5]
+    assert [len(read_split(data, split).examples) for split in ("train", "valid", "test")] == [150, 3, 5]
 
 
 def test_a_jsonl_is_read_by_its_languages(tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"de": "die Katze", "en": "the cat", "fr": "le chat"}) + "\n")
     data = DataSettings(corpus="files", source="de", target="en", train=(str(path),), valid=(str(path),))
-    assert read_split(data, "train").pairs == [Pair("die Katze", "the cat")]
+    assert read_split(data, "train").examples == [Pair("die Katze", "the cat")]
 
 
 def test_empty_sides_are_refused_or_left_out(tmp_path):
@@ -82,7 +82,7 @@ def test_empty_sides_are_refused_or_left_out(tmp_path):
     ):
         given_pairs([str(path)], DataSettings())
     found = given_pairs([str(path)], DataSettings(skip_empty=True))
-    assert found.pairs == [Pair("a", "b"), Pair("f", "g")]
+    assert found.examples == [Pair("a", "b"), Pair("f", "g")]
     assert found.skipped == (f"{path}:2: the target is empty", f"{path}:3: the source is empty")
 
 
@@ -125,7 +125,7 @@ def test_a_known_corpus_is_read_from_its_folder(tmp_path):
     for language, line in (("en", "a cat\n"), ("de", "eine Katze\n")):
         (tmp_path / f"multi30k/train.{language}.xz").write_bytes(lzma.compress(line.encode()))
     data = DataSettings(corpus="multi30k", source="de", target="en")
-    assert read_split(data, "train", tmp_path).pairs == [Pair("eine Katze", "a cat")]
+    assert read_split(data, "train", tmp_path).examples == [Pair("eine Katze", "a cat")]
     with pytest.raises(ValueError, match="multi30k: its folder is not given; name it with --data FOLDER"):
         read_split(data, "train")
 
@@ -150,7 +150,7 @@ def test_lists_of_files_can_be_set_on_the_command_line():
         ("[data]\ntrain = [1]", r"data.train = \[1\] should be a list of files"),
         ("[data]\nskip_empty = 1", "data.skip_empty = 1 should be true or false"),
         ("[data]\nsentences = true", "data.sentences = True should be a whole number"),
-        ("[data]\nfile = 'a'", r"\[data\] has no 'file'; it has corpus, source, target, train"),
+        ("[data]\nfile = 'a'", r"\[data\] has no 'file'; it has corpus, train, valid, test"),
     ],
 )
 def test_data_settings_that_make_no_sense(text, says):

@@ -10,10 +10,12 @@ from torch.testing import assert_close
 
 from regard.decode import Greedy, translate_all
 from regard.models.config import ModelConfig
+from regard.tasks.corpus import Corpus
 from regard.tasks.metrics import bleu, by_length, chrf, exact
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
-from regard.tasks.translate import Consistent, Corpus, Smoothed, Translator, loss_of, validation
+from regard.tasks.translate import Consistent, Smoothed, Translator, loss_of, validation
 from regard.text import Pair, collate
+from regard.text.batches import lengths_of
 from regard.text.vocabulary import EOS
 from regard.train import Constant, Plan, train
 from regard.world import World, pairs
@@ -185,7 +187,7 @@ def test_training_translates_by_heart_and_resumes_to_the_bit(tmp_path):
 
     def run(folder: Path, cut: int | None = None) -> Translator:
         translator = Translator.fresh(known, settings)
-        corpus = Corpus.of(translator.examples(known), settings)
+        corpus = Corpus.of(translator.examples(known), lengths_of, collate, settings.train)
         plan = Plan(Constant(3e-3, warmup=10), 150, checkpoint_every=40)
         steps = train(translator.model, corpus, Smoothed(), plan, folder)
         for report in steps:
@@ -207,7 +209,7 @@ def test_training_translates_by_heart_and_resumes_to_the_bit(tmp_path):
 def test_accumulation_leaves_no_sentence_out():
     translator = Translator.fresh(some(40), SETTINGS)
     examples = translator.examples(some(40))
-    corpus = Corpus.of(examples, replace(SETTINGS, train=TrainSettings(tokens=64, accumulate=3)))
+    corpus = Corpus.of(examples, lengths_of, collate, TrainSettings(tokens=64, accumulate=3))
     seen = sum(len(batch) for step in range(corpus.steps(0)) for batch, _ in corpus.at(0, step))
     assert seen == 40
 

@@ -126,9 +126,9 @@ def test_a_pair_that_no_batch_can_hold_is_left_out_too(tmp_path):
 
 def test_nothing_but_long_pairs_cannot_be_trained_on(tmp_path):
     long = [Pair("the cat " * 20, "le chat " * 20)]
-    with pytest.raises(ValueError, match=r"all 1 pairs are longer than train\.longest = 19; raise it"):
+    with pytest.raises(ValueError, match=r"all 1 examples are longer than train\.longest = 19; raise it"):
         fit(tmp_path, long, longest=19)
-    with pytest.raises(ValueError, match=r"of 1 held-out pairs none is within train\.longest = 19; raise it"):
+    with pytest.raises(ValueError, match=r"of 1 held-out examples none is within train\.longest = 19; raise it"):
         fit(tmp_path, KNOWN, long, longest=19)
 
 

@@ -9,9 +9,11 @@ from torch.nn.functional import pad
 from torch.testing import assert_close
 
 from regard.models.config import ModelConfig
+from regard.tasks.corpus import Corpus
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
-from regard.tasks.translate import Corpus, Smoothed, Translator
+from regard.tasks.translate import Smoothed, Translator
 from regard.text import Batch, Pair, collate
+from regard.text.batches import lengths_of
 from regard.train import Constant, Data, Plan, train
 from regard.world import World, pairs
 
@@ -66,7 +68,7 @@ def gradient(made: Translator, data: Data, folder: Path) -> dict[str, Tensor]:
 @pytest.mark.parametrize("model", MODELS)
 def test_batches_accumulation_and_padding_change_no_gradient(tmp_path, model):
     made = translator(MODELS[model])
-    corpus = Corpus.of(made.examples(SENTENCES), made.settings)
+    corpus = Corpus.of(made.examples(SENTENCES), lengths_of, collate, made.settings.train)
     assert [len(corpus.at(0, index)) for index in (0, 1)] == [4, 4]
     wanted = gradient(made, corpus, tmp_path / "corpus")
     assert len(wanted) == len(list(made.model.parameters()))

@@ -1,5 +1,6 @@
 """The command line. Torch takes seconds to start, so each command imports what it needs by itself: help is instant."""
 
+from regard.cli.classify import classify
 from regard.cli.data import data
 from regard.cli.demo import demo, lecture
 from regard.cli.evaluate import evaluate
@@ -10,7 +11,7 @@ from regard.cli.pictures import draw, explain, gallery
 from regard.cli.train import train
 from regard.cli.translate import translate
 
-for command in (demo, train, translate, evaluate, look, ladder):
+for command in (demo, train, translate, classify, evaluate, look, ladder):
     app.command()(command)
 app.add_typer(data, name="data")
 for command in (lecture, draw, explain, gallery):

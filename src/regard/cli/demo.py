@@ -24,7 +24,7 @@ def demo(
 
     from regard import see
     from regard.cli.heads import kept_heads
-    from regard.cli.look import alignment
+    from regard.cli.tasks.translate import alignment
     from regard.cli.train import run
     from regard.decode import Greedy
     from regard.decode.reading import look
@@ -35,10 +35,10 @@ def demo(
 
     console = Console()
     console.print(Rule("1. Training a small Transformer: English to French", align="left"))
-    run(None, {"train.steps": steps} if steps else {}, out, None, "cpu", tensorboard=False)
+    run(None, {"train.steps": steps} if steps else {}, out, None, "cpu")
     translator = Translator.load(out)
     console.print(Rule("2. Sentences it has never seen", align="left"))
-    held_out = read_split(translator.settings.data, "test").pairs
+    held_out = read_split(translator.settings.data, "test").examples
     with console.status(f"translating {len(held_out)} held-out sentences"):
         found = translate_texts(translator, [pair.source for pair in held_out], Greedy())
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))

@@ -1,12 +1,12 @@
-"""A trained model and sentence pairs in; BLEU, chrF and exact matches with signatures, and BLEU by length, out."""
+"""A trained model and held-out examples in; its figures, with the signatures that make them comparable, out."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.options import (
-    FILES,
     BeamSize,
     CoveragePenalty,
     DataFolder,
@@ -19,51 +19,74 @@ from regard.cli.options import (
     file_for,
     search_of,
 )
+from regard.cli.tasks import Measured, task_at
+
+if TYPE_CHECKING:
+    from regard.decode.search import Search
+
+USUAL: tuple[int, float, float] = (5, 1.0, 0.0)
 
 
 def evaluate(
     model: Model,
-    pairs: Annotated[list[str] | None, typer.Option(help=FILES)] = None,
+    on: Annotated[
+        list[str] | None, typer.Option("--on", "--pairs", help="Files such as it was trained with; else --split.")
+    ] = None,
     split: Annotated[Split, typer.Option(help="Of the data it was trained with.")] = "valid",
-    beam: BeamSize = 5,
-    length_penalty: LengthPenalty = 1.0,
-    coverage_penalty: CoveragePenalty = 0.0,
+    beam: BeamSize = USUAL[0],
+    length_penalty: LengthPenalty = USUAL[1],
+    coverage_penalty: CoveragePenalty = USUAL[2],
     save: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.")] = None,
-    translations: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
+    said: Annotated[
+        Path | None, typer.Option("--said", "--translations", help="Write here what the model said, line by line.")
+    ] = None,
     longest: Longest = 1000,
     data: DataFolder = None,
     device: Device = "auto",
 ) -> None:
-    """Measure a model on held-out pairs.
+    """Measure a model on held-out examples.
 
     Example: `regard evaluate run`
 
-    Example: `regard evaluate run --pairs test.en --pairs test.de --save figures.json`
+    Example: `regard evaluate run --on test.en --on test.de --save figures.json`
+
+    Example: `regard evaluate tagger --on test.conllu`
     """
     import json
 
-    from regard.cli.check import refuse_long
-    from regard.cli.measure import measured
-    from regard.tasks.data import given_pairs, read_split
-    from regard.tasks.translate import Translator
     from regard.text.files import write_whole
 
-    save, translations = save and file_for(save), translations and file_for(translations)
-    translator = Translator.load(model, device_of(device))
-    settings = translator.settings.data
-    given = (given_pairs(pairs, settings) if pairs else read_split(settings, split, data)).pairs
-    named = pairs or [f"{settings.corpus}, {split}"]
-    if not given:
-        raise ValueError(f"{' and '.join(named)}: no pair to measure on; give at least one")
-    sources = translator.source.encode_all(pair.source for pair in given)
-    refuse_long(sources, lambda number: f"pair {number}", longest)
-    search = search_of(beam, length_penalty, coverage_penalty)
-    found = measured(translator, given, search)
+    save, said = save and file_for(save), said and file_for(said)
+    task = task_at(model)
+    learner = task.load(model, device_of(device))
+    settings = learner.settings
+    if on:
+        settings = replace(settings, data=replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on)))
+    examples = task.read(settings, "test" if on else split, data).examples
+    named = on or [f"{settings.data.corpus}, {split}"]
+    if not examples:
+        raise ValueError(f"{' and '.join(named)}: no {task.examples} to measure on; give at least one")
+    what: dict[str, Any] = {"model": str(model), "on": named}
+    if settings.task == "translate":
+        search = search_of(beam, length_penalty, coverage_penalty)
+        found, what = translated(learner, examples, search, longest), what | {"search": repr(search)}
+    elif (beam, length_penalty, coverage_penalty) != USUAL:
+        raise ValueError(f"--beam and penalties are for translations; {model} is for the task {settings.task!r}")
+    else:
+        found = task.measure(learner, examples)
     typer.echo(found.table())
-    if translations:
-        write_whole(translations, "".join(f"{line}\n" for line in found.translations))
-        typer.echo(f"written: {translations}")
+    if said:
+        write_whole(said, "".join(f"{line}\n" for line in found.lines()))
+        typer.echo(f"written: {said}")
     if save:
-        what = {"model": str(model), "pairs": named, "search": repr(search), **found.figures()}
-        write_whole(save, json.dumps(what, indent=1, ensure_ascii=False) + "\n")
+        write_whole(save, json.dumps({**what, **found.figures()}, indent=1, ensure_ascii=False) + "\n")
         typer.echo(f"written: {save}")
+
+
+def translated(translator: Any, pairs: list[Any], search: "Search", longest: int) -> Measured:
+    from regard.cli.check import refuse_long
+    from regard.cli.measure import measured
+
+    sources = translator.source.encode_all(pair.source for pair in pairs)
+    refuse_long(sources, lambda number: f"pair {number}", longest)
+    return measured(translator, pairs, search)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import BeamSize, DataFolder, Device, LengthPenalty, Split, device_of, search_of
+from regard.cli.tasks import task_of
 from regard.cli.train import assignment, run, settings_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def ladder(
     from regard.cli.measure import measured
     from regard.see.lengths import Lengths
     from regard.tasks.data import read_split
+    from regard.tasks.tables import FIRST
     from regard.tasks.translate import Translator
 
     console, device = Console(stderr=True), device_of(device)
@@ -56,15 +58,15 @@ def ladder(
     asked |= dict(assignment(line) for line in set_ or [])
     rungs = [(kind, asked | {"model.kind": kind, "model.size": size}) for kind in models.replace(" ", "").split(",")]
     for _, changes in rungs:
-        settings_of(recipe, changes)  # a mistake in the last rung should not wait for the first to be trained
+        settings_of(task_of(FIRST), recipe, changes)  # a mistake in the last should not wait for the first
     found: dict[str, Measured] = {}
     for kind, changes in rungs:
         console.rule(kind, align="left")
         folder = out / kind
         if not (folder / "model.safetensors").exists():
-            run(recipe, changes, folder, data, device, tensorboard=False)
+            run(recipe, changes, folder, data, device)
         translator = Translator.load(folder, device)
-        pairs = read_split(translator.settings.data, split, data).pairs
+        pairs = read_split(translator.settings.data, split, data).examples
         found[kind] = measured(translator, pairs, search_of(beam, length_penalty, 0.0))
         text = sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)
         if kind not in ("elman", "gru", "lstm"):
@@ -81,7 +83,7 @@ def draw_alignment(translator, folder: Path, text: str, picture: Path) -> Path:
     """The matrix of the heads that align best, on the model's own translation."""
     from regard import see
     from regard.cli.heads import kept_heads
-    from regard.cli.look import alignment
+    from regard.cli.tasks.translate import alignment
     from regard.decode import Greedy
     from regard.decode.reading import look
     from regard.decode.texts import translate_texts

@@ -28,6 +28,9 @@ class Measured:
             "by_length": [asdict(bucket) for bucket in self.lengths],
         }
 
+    def lines(self) -> list[str]:
+        return list(self.translations)
+
     def table(self) -> str:
         lines = [f"{one.name:<28} {one.value:6.2f}   {one.signature}" for one in self.scores]
         lines += ["", "words   sentences   BLEU"]

@@ -1,20 +1,20 @@
 """A recipe's file or plain flags in; a folder with a trained model out."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.options import FILES, DataFolder, Device, command_of, device_of, folder_for
+from regard.cli.tasks import NAMES, Task, task_at, task_of
 
 if TYPE_CHECKING:
-    from regard.tasks.data import Parallel
-    from regard.tasks.settings import Settings
-    from regard.tasks.translate import Translator
+    from regard.tasks.data import Read
+    from regard.tasks.job import Learner
+    from regard.tasks.tables import Tables
     from regard.train.fit import Fit
 
 # tokens in a batch that do not pay for a second thread; on a busy machine two wait long for each other
@@ -23,6 +23,7 @@ SMALL = 512
 
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="A TOML file with [data], [text], [model], [train].")] = None,
+    task: Annotated[str | None, typer.Option(help=f"{', '.join(NAMES)}; without one, translate.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the run; one that holds a run goes on.")] = Path("run"),
     train: Annotated[list[str] | None, typer.Option(help=FILES)] = None,
     valid: Annotated[list[str] | None, typer.Option(help="The same for validation.")] = None,
@@ -41,13 +42,15 @@ def train(
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves to OUT/tensorboard.")] = False,  # noqa: FBT002
 ) -> None:
-    """Train a model on sentence pairs. Without any, it learns the miniature world's French.
+    """Train a model on examples of its task. Without any, it learns something of the miniature world in a minute.
 
     Ctrl-C saves; the same command goes on, and ends with the same weights as if nothing had happened.
 
     Example: `regard train --train train.en --train train.de --to de --size small --out run`
 
     Example: `regard train recipes/multi30k-en-de.toml --data corpora --out run`
+
+    Example: `regard train --task tag --train train.conllu --valid dev.conllu --out tagger`
 
     Example: `regard train --out run` (goes on with the run)
     """
@@ -67,41 +70,46 @@ def train(
         **dict(assignment(line) for line in set_ or []),
     }
     asked = {name: value for name, value in flags.items() if value is not None}
-    run(recipe, asked, out, data, device, tensorboard=tensorboard)
+    run(recipe, asked, out, data, device, task=task, tensorboard=tensorboard)
 
 
 def run(
-    recipe: Path | None, asked: Mapping[str, object], out: Path, data: Path | None, device: str, *, tensorboard: bool
+    recipe: Path | None,
+    asked: Mapping[str, object],
+    out: Path,
+    data: Path | None,
+    device: str,
+    *,
+    task: str | None = None,
+    tensorboard: bool = False,
 ) -> None:
     import torch
     from rich.console import Console
 
-    from regard.cli.heads import keep_heads
     from regard.cli.watch import curves, require_tensorboard, watch
-    from regard.tasks.data import read_split
-    from regard.tasks.translate import Translator
     from regard.train.fit import Fit, plan_of
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     asked_device, device = device, device_of(device)
-    settings, begun = agreed(folder_for(out), recipe, asked)
-    plan_of(settings.train, settings.model.model)  # a mistake in it should not wait for the corpus to be read
+    kind = asked_task(folder_for(out), recipe, task)
+    settings, begun = agreed(kind, out, recipe, asked)
+    plan_of(settings.train, 1)  # a mistake in it should not wait for the corpus to be read
     if tensorboard:
         require_tensorboard()
     if device == "cpu" and settings.train.tokens <= SMALL:
         torch.set_num_threads(1)
-    with console.status("reading sentence pairs"):
-        pairs, held_out = (read_split(settings.data, split, data) for split in ("train", "valid"))
-    with console.status("learning the vocabulary"):
-        translator = begun or Translator.fresh(pairs.pairs, settings)
-        fit = Fit(translator.job(pairs.pairs, held_out.pairs, device), out)
-    for line in described(settings, fit, pairs, held_out):
+    with console.status(f"reading {kind.examples}"):
+        examples, held_out = (kind.read(settings, split, data) for split in ("train", "valid"))
+    with console.status("preparing the model"):
+        learner = begun or kind.fresh(examples.examples, settings)
+        fit = Fit(learner.job(examples.examples, held_out.examples, device), out)
+    for line in described(kind, settings, fit, examples, held_out):
         console.print(line)
     with curves(out / "tensorboard", fit.done) if tensorboard else nullcontext() as track:
         finished = watch(fit, console, track)
     if finished:
-        keep_heads(translator, held_out.pairs, out)
-        typer.echo(f"trained: {out}; try: {command_of('regard', 'translate', out)}")
+        kind.finish(learner, held_out.examples, out)
+        typer.echo(f"trained: {out}; try: {command_of('regard', *kind.tries(out))}")
     else:
         again = ["--out", out, *(["--data", data] if data else []), *(["--tensorboard"] if tensorboard else [])]
         again += ["--device", asked_device] if asked_device != "auto" else []
@@ -109,18 +117,20 @@ def run(
         raise typer.Exit(130)
 
 
-def described(settings: "Settings", fit: "Fit", pairs: "Parallel", held_out: "Parallel") -> Iterator[str]:
+def described(
+    task: Task, settings: "Tables", fit: "Fit", examples: "Read[Any]", held_out: "Read[Any]"
+) -> Iterator[str]:
     """What is trained on what, and what of it is left out."""
-    total = len(pairs.pairs) + len(held_out.pairs)
-    if skipped := pairs.skipped:
-        yield f"left out: {len(skipped):,} of {total + len(skipped):,} pairs, with an empty side ({skipped[0]})"
+    train, total = fit.job.train, len(examples.examples) + len(held_out.examples)
+    if skipped := examples.skipped:
+        yield f"left out: {len(skipped):,} of {total + len(skipped):,} {task.examples}, for empty parts ({skipped[0]})"
     if fit.job.left_out:
-        limits = f"train.longest = {settings.train.longest} or train.tokens = {settings.train.tokens}"
-        yield f"left out: {fit.job.left_out:,} of {total:,} pairs, with more tokens on a side than {limits}"
+        limits = f"train.longest = {train.longest} or train.tokens = {train.tokens}"
+        yield f"left out: {fit.job.left_out:,} of {total:,} {task.examples}, with more tokens on a side than {limits}"
     weights = sum(parameter.numel() for parameter in fit.job.model.parameters())
     done = f"; going on from step {fit.done:,}" if fit.done else ""
     yield (
-        f"{len(pairs.pairs):,} pairs, {len(held_out.pairs):,} held out; "
+        f"{len(examples.examples):,} {task.examples}, {len(held_out.examples):,} held out; "
         f"{settings.model.kind} with {weights:,} weights on {next(fit.job.model.parameters()).device}{done}"
     )
 
@@ -128,20 +138,33 @@ def described(settings: "Settings", fit: "Fit", pairs: "Parallel", held_out: "Pa
 # --- which run it is ---
 
 
-def agreed(out: Path, recipe: Path | None, asked: Mapping[str, object]) -> "tuple[Settings, Translator | None]":
+def asked_task(out: Path, recipe: Path | None, name: str | None) -> Task:
+    """The one named, that of the recipe, that of the run in the folder, or translation."""
+    from regard.tasks.tables import FIRST, task_in
+
+    if recipe is None:
+        there = task_at(out) if (out / "settings.toml").exists() else None
+        return task_of(name) if name else there or task_of(FIRST)
+    if recipe.suffix != ".toml" and not recipe.is_dir():
+        raise ValueError(f"{recipe}: a recipe ends in .toml; two files of text are given as --train ONE --train OTHER")
+    if name and name != (written := task_in(recipe)):
+        raise ValueError(f"{recipe} is a recipe for the task {written!r}, not {name!r}; leave out --task")
+    return task_of(task_in(recipe))
+
+
+def agreed(task: Task, out: Path, recipe: Path | None, asked: Mapping[str, object]) -> "tuple[Tables, Learner | None]":
     """The settings of the run, and what is in its folder already.
 
     To change the settings would make another run, which needs a folder of its own once something is learnt.
     """
-    from regard.tasks.translate import Translator
-
     learnt = [name for name in ("model.safetensors", "checkpoints/*/*") if any(out.glob(name))]
     if not (out / "settings.toml").exists():
         if learnt:
             raise ValueError(f"{out} holds {learnt[0]} but no settings.toml, so it is not a run; choose another --out")
-        return settings_of(recipe, asked), None
-    begun = Translator.described(out)
-    wanted = settings_of(recipe, asked) if recipe or asked else begun.settings
+        return settings_of(task, recipe, asked), None
+    begun = task_at(out).described(out)
+    same_task = isinstance(begun.settings, task.settings)
+    wanted = begun.settings if same_task and not (recipe or asked) else settings_of(task, recipe, asked)
     if wanted == begun.settings:
         return wanted, begun
     if not learnt:
@@ -157,26 +180,17 @@ def first_not_in(lines: list[str], other: list[str]) -> str:
     return next(line for line in other if line not in lines)
 
 
-def settings_of(recipe: Path | None, asked: Mapping[str, object]) -> "Settings":
+def settings_of(task: Task, recipe: Path | None, asked: Mapping[str, object]) -> "Tables":
     """Paths in a recipe are read from where it lies, those on the command line from where one stands."""
-    from regard.tasks.settings import Settings
-
-    if recipe and recipe.suffix != ".toml" and not recipe.is_dir():
-        raise ValueError(f"{recipe}: a recipe ends in .toml; two files of text are given as --train ONE --train OTHER")
     if recipe is None:
-        start = Settings() if "data.corpus" in asked else Settings.of_world()
+        start = task.settings() if "data.corpus" in asked else task.settings.of_world()
     else:
-        start = rooted(Settings.load(recipe), recipe.absolute().parent)
+        start = rooted(task.settings.load(recipe), recipe.absolute().parent)
     return rooted(start.changed(asked), Path.cwd())
 
 
-def rooted(settings: "Settings", folder: Path) -> "Settings":
-    """Absolute paths, since a run may go on from another folder."""
-    data = settings.data
-    train, valid, test = (
-        tuple(os.path.abspath(folder / path) for path in paths) for paths in (data.train, data.valid, data.test)
-    )
-    return replace(settings, data=replace(data, train=train, valid=valid, test=test))
+def rooted(settings: "Tables", folder: Path) -> "Tables":
+    return replace(settings, data=settings.data.rooted(folder))  # type: ignore[type-var]
 
 
 def assignment(line: str) -> tuple[str, str]:

@@ -1,10 +1,9 @@
 """Plain values as a file holds them in, a checked description of a model out: one for every rung of the ladder."""
 
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from types import UnionType
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,6 +12,7 @@ from regard.layers.block import ACTIVATIONS, ORDERS
 from regard.layers.cells import CELLS
 from regard.layers.words import TIES
 from regard.models.aligning import READOUTS
+from regard.models.plain import Choices, Plain
 
 PLAIN = ("elman", "gru", "lstm")
 LUONG = ("luong-dot", "luong-general")
@@ -20,7 +20,7 @@ ALIGNING = ("bahdanau", *LUONG)
 KINDS = (*PLAIN, *ALIGNING, "transformer")
 
 # fields that not every kind can use
-USED_BY: dict[str, tuple[str, ...]] = {
+USED_BY: Choices = {
     **dict.fromkeys(
         ("heads", "groups", "norm", "activation", "attention_dropout", "encoder", "decoder"), ("transformer",)
     ),
@@ -30,8 +30,7 @@ USED_BY: dict[str, tuple[str, ...]] = {
     "readout": ("bahdanau",),
     "input_feeding": LUONG,
 }
-CALLED = {str: "text", float: "a number", bool: "true or false"}
-CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: Choices = {
     "kind": KINDS,
     "tie": tuple(TIES),
     "norm": tuple(ORDERS),
@@ -42,7 +41,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Plain):
     """Plain fields, as a TOML file holds them. What a kind cannot use must be left as it is.
 
     Args:
@@ -65,6 +64,10 @@ class ModelConfig:
         input_feeding: Luong's decoder is told what it concluded last.
     """
 
+    choices: ClassVar[Choices] = CHOICES
+    used_by: ClassVar[Choices] = USED_BY
+    usual_size: ClassVar[str] = "small"
+
     kind: str
     layers: int = 2
     model: int = 128
@@ -85,14 +88,7 @@ class ModelConfig:
     input_feeding: bool = False
 
     def __post_init__(self):
-        for field in fields(self):
-            check(field.name, getattr(self, field.name), field.type)  # type: ignore[arg-type]
-            kinds = USED_BY.get(field.name, KINDS)
-            if self.kind not in kinds and getattr(self, field.name) != field.default:
-                raise ValueError(
-                    f"{field.name} = {getattr(self, field.name)!r} means nothing to a model of kind {self.kind!r}; "
-                    f"leave it out, or choose a kind that uses it: {', '.join(kinds)}"
-                )
+        self.check()
         if self.kind == "transformer" and self.model % self.heads:
             raise ValueError(f"heads = {self.heads} does not divide model = {self.model}; choose one that does")
         if self.groups is not None and self.heads % self.groups:
@@ -103,26 +99,12 @@ class ModelConfig:
             for place in ("encoder", "decoder", "cross"):
                 recipe(self, place)
 
-    @staticmethod
-    def named(kind: str, size: str = "small") -> "ModelConfig":
-        """One of the sizes; change what you like with dataclasses.replace."""
+    @classmethod
+    def named(cls, kind: str, size: str = "small") -> "ModelConfig":
         sizes = TRANSFORMER_SIZES if kind == "transformer" else RECURRENT_SIZES
         if size not in sizes:
             raise ValueError(f"no size is called {size!r}; there are {', '.join(sizes)}")
         return sizes[size](kind)
-
-    def to_dict(self) -> dict[str, str | int | float]:
-        """For a TOML file, which has no None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> "ModelConfig":
-        names = [field.name for field in fields(ModelConfig)]
-        if unknown := [name for name in given if name not in names]:
-            raise ValueError(f"a model has no {unknown[0]!r}; it has {', '.join(names)}")
-        if "kind" not in given:
-            raise ValueError(f"a model needs a kind: {', '.join(KINDS)}")
-        return ModelConfig(**given)
 
 
 Size = Callable[[str], ModelConfig]
@@ -137,21 +119,6 @@ RECURRENT_SIZES: dict[str, Size] = {
     "small": lambda kind: ModelConfig(kind=kind, layers=1, model=256, hidden=512, dropout=0.3),
     "base": lambda kind: ModelConfig(kind=kind, layers=2, model=512, hidden=1024, dropout=0.3),
 }
-
-
-def check(name: str, value: object, kind: type | UnionType, choices: Mapping[str, tuple[str, ...]] = CHOICES) -> None:
-    """Values from a file may be anything; a whole number will do for a fraction."""
-    wanted = int | float if kind is float else kind
-    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{name} = {value!r} should be {CALLED.get(kind, 'a whole number')}")
-    if name in choices and value not in choices[name]:
-        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(filter(None, choices[name]))}")
-    if "dropout" in name and not 0 <= value < 1:  # type: ignore[operator]
-        raise ValueError(f"{name} = {value} should lie in [0, 1)")
-    if name == "directions" and value not in (1, 2):
-        raise ValueError(f"directions = {value} should be 1 or 2")
-    if isinstance(value, int) and kind is not float and not isinstance(value, bool) and value < 1:
-        raise ValueError(f"{name} = {value} should be at least 1")
 
 
 def recipe(config: ModelConfig, place: str) -> Recipe:

@@ -1,61 +1,32 @@
 """Plain values as a file holds them in, checked descriptions of models that read and write texts out."""
 
 import tomllib
-from abc import ABC
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 
 from regard.attention import Recipe, RelativeBias, RelativeVectors, Sinusoidal, TreeDepth, TreePath
 from regard.layers.block import ACTIVATIONS, ORDERS
 from regard.layers.pooling import Attention, Last, Max, Mean, Pooling, TokenWeights
-from regard.models.config import ModelConfig, check, refuse_misfits
+from regard.models.config import ModelConfig, refuse_misfits
+from regard.models.counting import LogRatio, TfIdf
+from regard.models.plain import Choices, Plain
 from regard.models.transformer import Stack
 
 RECURRENT = ("elman", "gru", "lstm")
 TRANSFORMER = ("transformer",)
 ENCODERS = ("embed", *RECURRENT, *TRANSFORMER)
 WRITERS = (*RECURRENT, *TRANSFORMER)
-POOLINGS = ("mean", "max", "last", "weights", "attention")
-Choices = Mapping[str, tuple[str, ...]]
+POOLINGS = ("mean", "max", "last", "tf-idf", "log-ratio", "weights", "attention")
+WORDS = ("learned", "skip-gram", "one-hot")
+STATIC = ("mean", "last", "tf-idf", "log-ratio", "weights")  # poolings that need no vectors to weigh words
+# layers, width, hidden width, heads
+SIZES = {"tiny": (2, 128, 256, 4), "small": (4, 256, 1024, 4), "base": (6, 512, 2048, 8)}
 ORDERLY: Choices = {"norm": tuple(ORDERS), "activation": tuple(ACTIVATIONS)}
 BY_ATTENTION: Choices = dict.fromkeys(
     ("heads", "groups", "norm", "activation", "attention_dropout", "recipe"), TRANSFORMER
 )
-
-
-class Plain(ABC):
-    """Abstract: a frozen dataclass whose fields a TOML table holds. What a kind cannot use must be left as it is."""
-
-    choices: ClassVar[Choices]
-    used_by: ClassVar[Choices]  # fields that not every kind can use
-    kind: str
-
-    def check(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            check(field.name, value, field.type, self.choices)  # type: ignore[arg-type]
-            kinds = self.used_by.get(field.name, self.choices["kind"])
-            if self.kind not in kinds and value != field.default:
-                raise ValueError(
-                    f"{field.name} = {value!r} means nothing to the kind {self.kind!r}; leave it out, or choose a kind "
-                    f"that uses it: {', '.join(kinds)}"
-                )
-
-    def to_dict(self) -> dict[str, str | int | float]:
-        """For a TOML file, which has no None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Self:
-        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        if unknown := [name for name in given if name not in names]:
-            raise ValueError(f"{cls.__name__} has no {unknown[0]!r}; it has {', '.join(names)}")
-        if "kind" not in given:
-            raise ValueError(f"{cls.__name__} needs a kind: {', '.join(cls.choices['kind'])}")
-        return cls(**given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +51,7 @@ class EncoderConfig(Plain):
         **dict.fromkeys(("layers", "hidden"), WRITERS),
         "directions": RECURRENT,
     }
+    usual_size: ClassVar[str] = "tiny"
 
     kind: str
     layers: int = 2
@@ -100,6 +72,10 @@ class EncoderConfig(Plain):
             raise ValueError(f"two directions cannot share hidden = {self.hidden}; make it even")
         fitting(self)
 
+    @classmethod
+    def named(cls, kind, size):
+        return cls(kind=kind, **sizes_of(kind, size))
+
     @property
     def width(self) -> int:
         """Of the vectors that leave the encoder."""
@@ -114,6 +90,8 @@ class WriterConfig(Plain):
         kind: elman, gru, lstm, or transformer: a decoder without a source.
         layers, model, hidden, heads, groups, norm, activation, attention_dropout: as in EncoderConfig.
         dropout: as there; a recurrent model uses one mask for all words of a text.
+        input_dropout, output_dropout: more of it on the vectors of the words read and on those that are scored, with
+            one mask for all words of a text.
         word_dropout: leaves out words of the vocabulary, wherever they stand in the batch.
         weight_dropout: on the weights between recurrent states, the same for all words (Merity et al. 2018).
         tied: words are scored by the table that reads them.
@@ -123,12 +101,15 @@ class WriterConfig(Plain):
 
     choices: ClassVar[Choices] = {"kind": WRITERS, **ORDERLY}
     used_by: ClassVar[Choices] = {**BY_ATTENTION, "weight_dropout": RECURRENT}
+    usual_size: ClassVar[str] = "tiny"
 
     kind: str
     layers: int = 2
     model: int = 128
     hidden: int = 256
     dropout: float = 0.1
+    input_dropout: float = 0.0
+    output_dropout: float = 0.0
     word_dropout: float = 0.0
     weight_dropout: float = 0.0
     tied: bool = True
@@ -147,13 +128,63 @@ class WriterConfig(Plain):
                 "written; use a place in the row, such as Sinusoidal()"
             )
 
+    @classmethod
+    def named(cls, kind, size):
+        return cls(kind=kind, **sizes_of(kind, size))
+
+
+def sizes_of(kind: str, size: str) -> dict[str, Any]:
+    """The widths of one of the sizes, as far as the kind has them."""
+    if size not in SIZES:
+        raise ValueError(f"no size is called {size!r}; there are {', '.join(SIZES)}")
+    layers, model, hidden, heads = SIZES[size]
+    match kind:
+        case "transformer":
+            return {"layers": layers, "model": model, "hidden": hidden, "heads": heads}
+        case "embed":
+            return {"model": model}
+    return {"layers": max(1, layers // 2), "model": model, "hidden": 2 * model}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordsConfig(Plain):
+    """What a word is to a model, before it stands anywhere.
+
+    Args:
+        kind: learned (a vector, with the rest of the model), skip-gram (a vector learnt beforehand from the texts
+            trained on), one-hot (no vector: a place in a list as long as the vocabulary).
+        dropout: the share of words that are left out while training.
+        frozen: vectors learnt beforehand stay as they are.
+        window, epochs: of skip-gram.
+        ngrams: with one-hot, 2 counts pairs of words as well, 3 triples.
+        buckets: for pairs and triples; several of them may share one.
+    """
+
+    choices: ClassVar[Choices] = {"kind": WORDS}
+    used_by: ClassVar[Choices] = {
+        **dict.fromkeys(("frozen", "window", "epochs"), ("skip-gram",)),
+        **dict.fromkeys(("ngrams", "buckets"), ("one-hot",)),
+    }
+
+    kind: str = "learned"
+    dropout: float = 0.0
+    frozen: bool = True
+    window: int = 5
+    epochs: int = 5
+    ngrams: int = 1
+    buckets: int = 2**18
+
+    def __post_init__(self):
+        self.check()
+
 
 @dataclass(frozen=True, kw_only=True)
 class PoolingConfig(Plain):
     """How a text's words become one vector.
 
     Args:
-        kind: mean, max, last, weights (one learned number for each word of the vocabulary), attention.
+        kind: mean, max, last, tf-idf and log-ratio (by formulas, from the texts trained on), weights (one learned
+            number for each word of the vocabulary), attention.
         recipe: of attention, in TOML: score and normaliser. `normaliser = "Hard()"` chooses one word.
     """
 
@@ -176,6 +207,10 @@ def build_pooling(config: PoolingConfig, width: int, size: int) -> Pooling:
             return Attention(width, recipe=Recipe.from_toml(config.recipe))
         case "weights":
             return TokenWeights(size)
+        case "tf-idf":
+            return TfIdf(torch.zeros(size))
+        case "log-ratio":
+            return LogRatio(size)
     return {"mean": Mean, "max": Max, "last": Last}[config.kind]()
 
 

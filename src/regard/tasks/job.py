@@ -46,3 +46,17 @@ class Job:
     width: int
     describe: Callable[[Path], str]
     left_out: int = 0
+
+
+class Learner(Protocol):
+    """A model with what it needs to read its examples: a translator, a tagger and so on."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def settings(self) -> Any: ...
+
+    def job(self, examples: Sequence[Any], held_out: Sequence[Any], device: str = "cpu", /) -> Job:
+        """The training of this model on these examples."""
+        ...

@@ -1,28 +1,19 @@
-"""A TOML file in; checked settings of a training run out, and back."""
+"""The tables of a run's settings: what text, training and the data of translation can be told."""
 
-import json
-import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from math import inf, isfinite
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from math import inf
+from typing import ClassVar
 
 from regard.models.config import ModelConfig
-from regard.text.files import read_lines
+from regard.tasks.tables import From, Tables, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Where sentence pairs come from: the miniature world, files of your own, or a corpus that `regard data` knows."""
+class DataSettings(From):
+    """Sentence pairs; files are one .tsv or .jsonl, or two text files."""
 
-    corpus: str = "world"  # world, files, or the name of a known corpus
     source: str = "en"
     target: str = "fr"
-    train: tuple[str, ...] = ()  # for files: one .tsv or .jsonl, or two text files
-    valid: tuple[str, ...] = ()  # left out: every hundredth training pair is held out
-    test: tuple[str, ...] = ()
-    skip_empty: bool = False  # leave out pairs with an empty side instead of refusing them
     sentences: int = 60_000  # for the world: how many, and of how many words
     shortest: int = 3
     longest: int = 12
@@ -43,6 +34,19 @@ class TextSettings:
         one_of("text.kind", self.kind, ("bpe", "unigram", "words", "characters"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings:
+    """How text of one language becomes ids."""
+
+    kind: str = "bpe"  # bpe, unigram, words, characters or bytes
+    size: int = 8000
+    lower: bool = False
+    language: str = ""  # en, de or fr: punctuation becomes words of its own; "" leaves text as it is
+
+    def __post_init__(self):
+        one_of("text.kind", self.kind, ("bpe", "unigram", "words", "characters", "bytes"))
+
+
 # what each number of [train] may be: at least, and below
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "tokens", "longest", "accumulate", "average"), (1, inf)),
@@ -58,7 +62,7 @@ class TrainSettings:
     """How a model is trained."""
 
     steps: int = 10_000
-    tokens: int = 4096  # in a batch, padding included
+    tokens: int = 4096  # in a batch, padding included; of pictures, how many
     accumulate: int = 1  # batches whose gradients are added up in a step
     schedule: str = "cosine"  # noam, cosine or constant
     rate: float = 1e-3  # the peak; for noam the factor
@@ -69,7 +73,7 @@ class TrainSettings:
     decay: float = 0.0
     seed: int = 0
     precision: str = "float32"
-    longest: int = 256  # ids on a side; longer pairs are left out of training
+    longest: int = 256  # ids on a side; longer examples are left out of training
     validate_every: int = 500
     checkpoint_every: int = 500
     patience: int = 0
@@ -85,56 +89,21 @@ class TrainSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """One run: the tables [data], [text], [model] and [train] of a file."""
+class Settings(Tables):
+    """Of translation."""
+
+    task: ClassVar[str] = "translate"
 
     data: DataSettings = field(default_factory=DataSettings)
     text: TextSettings = field(default_factory=TextSettings)
     model: ModelConfig = field(default_factory=lambda: ModelConfig.named("transformer", "tiny"))
     train: TrainSettings = field(default_factory=TrainSettings)
 
-    def to_toml(self) -> str:
-        return toml(
-            {
-                "data": asdict(self.data),
-                "text": asdict(self.text),
-                "model": self.model.to_dict(),
-                "train": asdict(self.train),
-            }
-        )
-
-    @staticmethod
-    def load(path: Path) -> "Settings":
-        """A file; mistakes in it are named with it."""
-        text = "\n".join(read_lines(path))
-        try:
-            return Settings.from_toml(text)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-
-    @staticmethod
-    def from_toml(text: str) -> "Settings":
-        try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"the settings are no TOML: {error}") from None
-        if unknown := [name for name in tables if name not in TABLES]:
-            raise ValueError(f"settings have no table [{unknown[0]}]; they have {', '.join(f'[{t}]' for t in TABLES)}")
-        if loose := [name for name, table in tables.items() if not isinstance(table, dict)]:
-            raise ValueError(f"{loose[0]} stands outside of a table; write it under one, such as [train]")
-        model = {"kind": "transformer", **tables.get("model", {})}
-        return Settings(
-            data=read_table(DataSettings, "data", tables.get("data", {})),
-            text=read_table(TextSettings, "text", tables.get("text", {})),
-            model=sized(model),
-            train=read_table(TrainSettings, "train", tables.get("train", {})),
-        )
-
-    @staticmethod
-    def of_world() -> "Settings":
-        """What `regard train` does when it is told nothing: French, as the miniature world speaks it, in a minute."""
+    @classmethod
+    def of_world(cls):
+        """French, as the miniature world speaks it, in a minute."""
         rotary = 'position = "Rotary()"'
-        return Settings(
+        return cls(
             data=DataSettings(sentences=40_000, longest=7),
             text=TextSettings(kind="words", joint=False),
             model=ModelConfig(
@@ -145,83 +114,3 @@ class Settings:
                 steps=3800, tokens=256, rate=5e-3, warmup=100, smoothing=0.0, decay=0.1, validate_every=950
             ),
         )
-
-    def changed(self, changes: Mapping[str, object]) -> "Settings":
-        """Some lines replaced, as `--set train.steps=100` asks for; text is read as TOML where it can be.
-
-        Another kind or size of model starts from the fields of its own.
-        """
-        tables = tomllib.loads(self.to_toml())
-        values = {name: plain(value) if isinstance(value, str) else value for name, value in changes.items()}
-        if {"model.kind", "model.size"} & values.keys():
-            tables["model"] = {"kind": self.model.kind, "size": "small"}
-        for name, value in values.items():
-            table, _, key = name.partition(".")
-            if table not in tables or not key:
-                raise ValueError(f"--set {name}={value}: write table.key=value, e.g. train.steps=1000")
-            tables[table][key] = value
-        return Settings.from_toml(toml(tables))
-
-
-def toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables of plain values; what JSON writes for them, TOML reads, but for numbers that are none."""
-
-    def line(value: Any) -> str:
-        strange = isinstance(value, float) and not isfinite(value)
-        return str(value) if strange else json.dumps(value, ensure_ascii=False)
-
-    return "\n".join(
-        f"[{name}]\n" + "".join(f"{key} = {line(value)}\n" for key, value in table.items())
-        for name, table in tables.items()
-    )
-
-
-TABLES = tuple(field.name for field in fields(Settings))
-
-
-def sized(given: dict[str, Any]) -> ModelConfig:
-    """A model by its fields; `size` names a starting point."""
-    size = given.pop("size", None)
-    start = ModelConfig.named(given["kind"], size).to_dict() if size else {}
-    return ModelConfig.from_dict({**start, **given})
-
-
-def read_table(kind: Any, name: str, given: Mapping[str, Any]) -> Any:
-    """A dataclass from a table, its types checked."""
-    known = {field.name: field.type for field in fields(kind)}
-    for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"[{name}] has no {key!r}; it has {', '.join(known)}")
-        if not fits(value, known[key]):
-            raise ValueError(f"{name}.{key} = {value!r} should be {CALLED[known[key]]}")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
-
-
-CALLED = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    tuple[str, ...]: "a list of files",
-}
-
-
-def fits(value: Any, wanted: Any) -> bool:
-    """Values from a file may be anything; a whole number will do for a fraction."""
-    if wanted == tuple[str, ...]:
-        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    kinds = (int, float) if wanted is float else wanted
-    return isinstance(value, kinds) and (wanted is bool or not isinstance(value, bool))
-
-
-def plain(value: str) -> Any:
-    """A value as TOML reads it; what is no TOML is text."""
-    try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return value
-
-
-def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(known)}")

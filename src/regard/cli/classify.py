@@ -1,0 +1,90 @@
+"""Lines of a file, of a pipe or typed one by one in; a label for each of them out."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import Device, Longest, Model, device_of, file_for, tracked
+from regard.cli.translate import ask, read, write
+
+if TYPE_CHECKING:
+    from regard.tasks.classify import Judged, TextClassifier
+
+AT_ONCE = 256  # lines that are read together
+
+
+def classify(
+    model: Model,
+    file: Annotated[Path | None, typer.Argument(help="A text file (.gz and .xz too), or - for a pipe.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Write each label's probability behind it.")] = False,  # noqa: FBT002
+    every: Annotated[bool, typer.Option("--every", help="All labels with their probabilities, as columns.")] = False,  # noqa: FBT002
+    longest: Longest = 10_000,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
+    device: Device = "auto",
+) -> None:
+    """Say what each line of a file is; without one, what you type. An empty line stays empty.
+
+    Example: `regard classify run reviews.txt --scores`
+
+    Example: `echo "the beautiful girl smiles" | regard classify run -`
+
+    Example: `regard classify run reviews.txt --every --out labels.tsv`
+    """
+    from regard.tasks.classify import TextClassifier
+
+    out = out and file_for(out)
+    if file is None and sys.stdin.isatty():
+        converse(TextClassifier.load(model, device_of(device)), longest, scores=scores, every=every)
+        return
+    name = "stdin" if file is None or str(file) == "-" else str(file)
+    texts = read(file)
+    if strict and (empty := [number for number, text in enumerate(texts, 1) if not text.strip()]):
+        raise ValueError(f"{name}:{empty[0]}: the line is empty; remove it, or leave out --strict to keep it empty")
+    chosen = device_of(device)
+    classifier = TextClassifier.load(model, chosen)
+    refuse_long(classifier, texts, name, longest)
+    starts = range(0, len(texts), AT_ONCE)
+    if out or not sys.stdout.isatty():
+        starts = tracked(starts, "classifying", len(starts))
+    lines = (
+        line
+        for start in starts
+        for line in lines_of(classifier, texts[start : start + AT_ONCE], chosen, scores=scores, every=every)
+    )
+    write(lines, out)
+
+
+def refuse_long(classifier: "TextClassifier", texts: list[str], name: str, longest: int) -> None:
+    from regard.cli.check import refuse_long
+
+    refuse_long(classifier.words.encode_all(texts), lambda number: f"{name}:{number}", longest)
+
+
+def lines_of(
+    classifier: "TextClassifier", texts: list[str], device: str, *, scores: bool, every: bool
+) -> "list[str]":
+    """A line for a line."""
+    judged = iter(classifier.judge([text for text in texts if text.strip()], device))
+    return [said(classifier, next(judged), scores=scores, every=every) if text.strip() else "" for text in texts]
+
+
+def said(classifier: "TextClassifier", one: "Judged", *, scores: bool, every: bool) -> str:
+    if every:
+        all_labels = zip(classifier.labels.names, one.probabilities, strict=True)
+        return "\t".join(f"{name}={probability:.4f}" for name, probability in all_labels)
+    return f"{one.label}\t{one.probability:.4f}" if scores else one.label
+
+
+def converse(classifier: "TextClassifier", longest: int, *, scores: bool, every: bool) -> None:
+    """A prompt; a mistake is said, and the next line is asked for."""
+    device = str(next(classifier.model.parameters()).device)
+    typer.echo("Type a text; an empty line or Ctrl-D leaves.", err=True)
+    while line := ask():
+        try:
+            refuse_long(classifier, [line], "this line", longest)
+            typer.echo(lines_of(classifier, [line], device, scores=scores, every=every)[0])
+        except ValueError as mistake:
+            typer.echo(f"regard: {mistake}", err=True)

@@ -1,0 +1,181 @@
+"""A TOML file in; checked settings of a run out, and back: what the settings of all tasks share."""
+
+import json
+import os
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from regard.models.plain import Plain
+from regard.text.files import read_lines
+
+FIRST = "translate"  # the task of a file that names none
+
+
+@dataclass(frozen=True, kw_only=True)
+class From:
+    """Abstract: the table [data]. Where examples come from: the miniature world, files, or a known corpus."""
+
+    corpus: str = "world"  # world, files, or the name of a corpus that `regard data` knows
+    train: tuple[str, ...] = ()  # for files
+    valid: tuple[str, ...] = ()  # left out: every hundredth training example is held out
+    test: tuple[str, ...] = ()
+    skip_empty: bool = False  # leave out empty examples instead of refusing them
+
+    def rooted(self, folder: Path) -> Self:
+        """Absolute paths, since a run may go on from another folder."""
+        train, valid, test = (
+            tuple(os.path.abspath(folder / path) for path in paths) for paths in (self.train, self.valid, self.test)
+        )
+        return replace(self, train=train, valid=valid, test=test)
+
+
+class Tables(ABC):
+    """Abstract: the settings of one run, a frozen dataclass whose fields are the tables of a file.
+
+    A table is a dataclass of plain values, or a `Plain` description of a model. The line `task` stands before them.
+    """
+
+    task: ClassVar[str]
+    data: Any  # a From
+    model: Any  # a Plain
+    train: Any  # TrainSettings
+
+    @classmethod
+    @abstractmethod
+    def of_world(cls) -> Self:
+        """What `regard train` does when it is told nothing but the task: something of the miniature world, soon."""
+
+    def to_toml(self) -> str:
+        tables = {name: dict_of(getattr(self, name)) for name in self.names()}
+        return f"task = {json.dumps(self.task)}\n\n{toml(tables)}"
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """A file; mistakes in it are named with it."""
+        text = "\n".join(read_lines(path))
+        try:
+            return cls.from_toml(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        tables = parsed(text)
+        if (task := tables.pop("task", FIRST)) != cls.task:
+            raise ValueError(f"the task is {task!r}, not {cls.task!r}; each has its own settings")
+        if unknown := [name for name in tables if name not in cls.names()]:
+            known = ", ".join(f"[{name}]" for name in cls.names())
+            raise ValueError(f"settings have no table [{unknown[0]}]; they have {known}")
+        if loose := [name for name, table in tables.items() if not isinstance(table, dict)]:
+            raise ValueError(f"{loose[0]} stands outside of a table; write it under one, such as [train]")
+        usual = cls()
+        return cls(**{name: read_table(getattr(usual, name), name, table) for name, table in tables.items()})
+
+    def changed(self, changes: Mapping[str, object]) -> Self:
+        """Some lines replaced, as `--set train.steps=100` asks for; text is read as TOML where it can be.
+
+        Another kind or size of model starts from the fields of its own.
+        """
+        tables = {name: dict(dict_of(getattr(self, name))) for name in self.names()}
+        values = {name: plain(value) if isinstance(value, str) else value for name, value in changes.items()}
+        for name in self.names():
+            if isinstance(table := getattr(self, name), Plain) and {f"{name}.kind", f"{name}.size"} & values.keys():
+                tables[name] = {"kind": table.kind} | ({"size": table.usual_size} if table.usual_size else {})
+        for name, value in values.items():
+            table, _, key = name.partition(".")
+            if table not in tables or not key:
+                raise ValueError(f"--set {name}={value}: write table.key=value, e.g. train.steps=1000")
+            tables[table][key] = value
+        return self.from_toml(f"task = {json.dumps(self.task)}\n{toml(tables)}")
+
+
+def task_in(path: Path) -> str:
+    """Which task a file of settings is for."""
+    text = "\n".join(read_lines(path))
+    try:
+        task = parsed(text).get("task", FIRST)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(task, str):
+        raise ValueError(f"{path}: task = {task!r} should be text")
+    return task
+
+
+# --- tables and lines ---
+
+
+def parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"the settings are no TOML: {error}") from None
+
+
+def dict_of(table: Any) -> dict[str, Any]:
+    return table.to_dict() if isinstance(table, Plain) else asdict(table)
+
+
+def toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables of plain values; what JSON writes for them, TOML reads, but for numbers that are none."""
+
+    def line(value: Any) -> str:
+        strange = isinstance(value, float) and not isfinite(value)
+        return str(value) if strange else json.dumps(value, ensure_ascii=False)
+
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {line(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+    )
+
+
+def read_table(usual: Any, name: str, given: Mapping[str, Any]) -> Any:
+    """A dataclass like the usual one from a table, its types checked."""
+    kind = type(usual)
+    if isinstance(usual, Plain):
+        return usual.from_dict({"kind": usual.kind, **given})
+    known = {field.name: field.type for field in fields(kind)}
+    for key, value in given.items():
+        if key not in known:
+            raise ValueError(f"[{name}] has no {key!r}; it has {', '.join(known)}")
+        if not fits(value, known[key]):
+            raise ValueError(f"{name}.{key} = {value!r} should be {CALLED[known[key]]}")
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+
+
+CALLED = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    tuple[str, ...]: "a list of files",
+}
+
+
+def fits(value: Any, wanted: Any) -> bool:
+    """Values from a file may be anything; a whole number will do for a fraction."""
+    if wanted == tuple[str, ...]:
+        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    kinds = (int, float) if wanted is float else wanted
+    return isinstance(value, kinds) and (wanted is bool or not isinstance(value, bool))
+
+
+def plain(value: str) -> Any:
+    """A value as TOML reads it; what is no TOML is text."""
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(known)}")
