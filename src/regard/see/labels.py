@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 LONGEST = 14  # cells of a terminal; longer labels end in an ellipsis
-SPELLED = {"\n": "⏎", "\r": "⏎", "\t": "⇥"}
+BREAK = "⏎"
+SPELLED = {"\n": BREAK, "\r": BREAK, "\t": "⇥"}
 
 
 def readable(token: str) -> str:

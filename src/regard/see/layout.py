@@ -9,7 +9,23 @@ from textwrap import wrap
 
 from rich.cells import cell_len
 
-from regard.see.panel import Axis, Curve, Curves, Panel, Row, Shown, Strip, View
+from regard.see.labels import BREAK
+from regard.see.panel import (
+    Axis,
+    Bars,
+    Curve,
+    Curves,
+    Listed,
+    Panel,
+    Picture,
+    Points,
+    Row,
+    Shown,
+    Strip,
+    View,
+    scale_of,
+)
+from regard.see.star import AROUND, RADIUS, Star
 
 EDGE, GAP, LINE = 0.18, 0.34, 0.17  # around the figure, between panels, a line of small text
 LETTER = 0.068  # a terminal cell's worth of label
@@ -20,8 +36,27 @@ LEGEND = 1.45  # at least so wide
 KEY = 0.5  # and this much wider if cells are outlined too
 SIDE = 2.5  # of a picture that is not made of square cells
 BROAD = 7.0  # of a sentence in one row
-WORD = (0.085, 0.3)  # a terminal cell's worth of a shaded word, and its height
-APART = 0.05  # shaded words
+PICTURE = 1.55  # the longer side of a picture among others
+BARS = 0.8  # the height of the longest bar
+LIST = (0.21, 1.1)  # the height of a listed name, and the longest bar beside it
+
+
+@dataclass(frozen=True)
+class Type:
+    """How words are set: all in inches but the size of the letters, which is in points."""
+
+    letter: float  # a terminal cell's worth
+    around: float  # the letters of a word
+    height: float
+    apart: float  # from word to word
+    leading: float  # from line to line
+    points: float
+
+
+SENTENCE = Type(0.085, 0.12, 0.3, 0.05, 0.05, 9.5)
+TEXT = Type(0.067, 0.09, 0.215, 0.02, 0.035, 8.0)  # a long one
+PIECES = Type(0.0753, 0.0, 0.25, 0.0, 0.05, 9.0)  # one whose words hold their own blanks, every letter as wide
+MANY = 60  # words of a text that is long
 
 
 @dataclass(frozen=True)
@@ -56,7 +91,7 @@ class Layout:
 
 
 def arrange(view: View) -> Layout:
-    last = {panel.scale: panel for panel in view.panels() if isinstance(panel, Panel | Strip)}
+    last = {scale: panel for panel in view.panels() if (scale := scale_of(panel))}
     rows = [[measure(panel, view.side) for panel in row.panels] for row in view.rows]
     texts = [CODE * min(len(view.title), 56), *(HEADING * cell_len(row.heading) for row in view.rows)]
     texts += [0.95 + CODE * min(len(code), 48) if name else LETTER * (len(code) + 1) for name, code in view.notes]
@@ -84,7 +119,7 @@ def arrange(view: View) -> Layout:
     return Layout(width, y + EDGE / 2, tuple(places), tuple(lines))
 
 
-def place(row: Row, sizes: list["Size"], y: float, last: list[Panel | Strip]):
+def place(row: Row, sizes: list["Size"], y: float, last: list[Shown]):
     x, above = EDGE, max(s.above for s in sizes)
     for panel, s in zip(row.panels, sizes, strict=True):
         x += s.left
@@ -94,10 +129,10 @@ def place(row: Row, sizes: list["Size"], y: float, last: list[Panel | Strip]):
 
 
 def below(place: Place) -> float:
-    """What stands under a panel: a legend, or the numbers of an axis; strips of one scale stand close."""
+    """What stands under a panel: a legend, or the numbers of an axis; what has neither stands close."""
     if isinstance(place.panel, Curves):
         return BELOW + 0.5 * LINE
-    return BELOW if place.legend or not isinstance(place.panel, Strip) else 0.8 * LINE
+    return BELOW if place.legend or not isinstance(place.panel, Strip | Picture | Listed | Star) else 0.8 * LINE
 
 
 # --- how large a panel is ---
@@ -125,9 +160,27 @@ def measure(panel: Shown, side: float | None) -> Size:
         return Size(1.6 * (side or SIDE), side or SIDE, 0.62, above(panel.title, 0.3 * LINE), 0.55 + names)
     if isinstance(panel, Strip):
         boxes = word_boxes(panel)
-        width, height = max(x + w for x, _, w in boxes), (boxes[-1][1] + 1) * (WORD[1] + APART) - APART
-        beyond = max(0.0, LETTER * cell_len(panel.title) - width)
-        return Size(width, height, 0.0, 1.3 * LINE if panel.title else 0.0, beyond)
+        width, height = max(x + w for x, _, w in boxes), line_tops(panel, boxes)[-1] - set_as(panel).leading
+        return Size(
+            width, height, 0.0, titled(panel.title), beyond(panel.title, width), LEGEND if panel.shaded else 0.0
+        )
+    if isinstance(panel, Picture):
+        _, rows, columns = panel.pixels.shape
+        pixel = (side or PICTURE) / max(rows, columns)
+        width = pixel * columns
+        return Size(width, pixel * rows, 0.0, titled(panel.title), beyond(panel.title, width), 0.0)
+    if isinstance(panel, Star):
+        width, height = star_size(panel)
+        return Size(width, height, 0.0, titled(panel.title), beyond(panel.title, width), 0.0)
+    if isinstance(panel, Bars):
+        return Size(BROAD, BARS, 0.42, titled(panel.title) + 0.4 * LINE)
+    if isinstance(panel, Listed):
+        width = LETTER * max(map(cell_len, panel.names)) + 0.1 + LIST[1] + 0.4
+        return Size(width, LIST[0] * len(panel.names), 0.0, titled(panel.title), beyond(panel.title, width), 0.0)
+    if isinstance(panel, Points):
+        texts = (*panel.names, *(text for _, text in panel.written))
+        names = LETTER * max(map(cell_len, texts)) + 0.3
+        return Size(1.25 * (side or SIDE), side or SIDE, 0.42, titled(panel.title) + 0.3 * LINE, names)
     if isinstance(panel, Curve) or not panel.square:
         return Size(1.4 * (side or SIDE), side or SIDE, 0.42, above(panel.title, LINE))
     rows, columns = panel.values.shape
@@ -139,9 +192,23 @@ def measure(panel: Shown, side: float | None) -> Size:
     return Size(cell * columns, cell * rows, left, above(panel.title, label_height(panel.across, cell)), right, legend)
 
 
+def star_size(star: Star) -> tuple[float, float]:
+    names = LETTER * max(map(cell_len, star.names), default=0) + 0.15
+    return 2 * (RADIUS + names), 2 * (RADIUS + AROUND)
+
+
+def titled(title: str) -> float:
+    return 1.3 * LINE if title else 0.0
+
+
+def beyond(title: str, width: float) -> float:
+    """How far a title reaches past a panel so wide."""
+    return max(0.0, LETTER * cell_len(title) - width)
+
+
 def above(title: str, labels: float) -> float:
     """A title, the name of the axis and its labels."""
-    return (1.3 * LINE if title else 0.0) + 0.8 * LINE + labels
+    return titled(title) + 0.8 * LINE + labels
 
 
 def cell_size(panel: Panel) -> float:
@@ -170,17 +237,50 @@ def label_height(axis: Axis, cell: float) -> float:
 # --- words in lines ---
 
 
-def word_boxes(strip: Strip) -> list[tuple[float, int, float]]:
+Box = tuple[float, int, float]
+
+
+def set_as(strip: Strip) -> Type:
+    return PIECES if strip.close else TEXT if len(strip.words) > MANY else SENTENCE
+
+
+def line_tops(strip: Strip, boxes: list[Box]) -> list[float]:
+    """Where each line of words begins, and where one more would: below the words may stand rows of small text."""
+    kind, tops = set_as(strip), [0.0]
+    for line in range(boxes[-1][1] + 1):
+        places = [n for n, (_, on, _) in enumerate(boxes) if on == line]
+        rows = max((n + 1 for n, row in enumerate(strip.below) if any(row[place] for place in places)), default=0)
+        tops.append(tops[-1] + kind.height + kind.leading + LINE * rows + (0.4 * LINE if rows else 0.0))
+    return tops
+
+
+def word_boxes(strip: Strip) -> list[Box]:
     """Where each word of a strip begins, on which line, and how wide it is."""
-    widths = [WORD[0] * cell_len(word) + 0.12 for word in strip.words]
-    return [(x, line, w) for (x, line), w in zip(flowed(widths, BROAD, APART), widths, strict=True)]
+    kind = set_as(strip)
+    widths = [
+        max(
+            kind.letter * cell_len(word) + kind.around,
+            *(LETTER * cell_len(text) + kind.apart for text in strip.under(n)),
+            0.0,
+        )
+        for n, word in enumerate(strip.words)
+    ]
+    places = flowed(widths, BROAD, kind.apart, ends(strip))
+    return [(x, line, w) for (x, line), w in zip(places, widths, strict=True)]
 
 
-def flowed(widths: Sequence[float], room: float, gap: float) -> list[tuple[float, int]]:
+def ends(strip: Strip) -> frozenset[int]:
+    """The words after which a new line begins: pieces of a text may hold its line breaks."""
+    return frozenset(n for n, word in enumerate(strip.words) if strip.close and word.endswith(BREAK))
+
+
+def flowed(
+    widths: Sequence[float], room: float, gap: float, ends: frozenset[int] = frozenset()
+) -> list[tuple[float, int]]:
     """Where each word begins and on which line, when words of such widths fill lines from the left."""
     x, line, found = 0.0, 0, []
-    for width in widths:
-        if x > 0 and x + width > room:
+    for n, width in enumerate(widths):
+        if x > 0 and (x + width > room or n - 1 in ends):
             x, line = 0.0, line + 1
         found.append((x, line))
         x += width + gap

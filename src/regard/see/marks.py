@@ -6,12 +6,12 @@ from statistics import fmean
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from regard.see.layout import APART, WORD, slanted, word_boxes
+from regard.see.layout import slanted
 from regard.see.numbers import brief
-from regard.see.panel import Axis, Curve, Curves, Panel, Strip
+from regard.see.panel import Axis, Curve, Curves, Panel
 from regard.see.style import FRAME, HATCH, HIDDEN, INK, MUTED, PAPER, PLAIN, SEEN, colours, fonts, norm
 
 NUMBERS_FIT = {"weights": 0.34, "signed": 0.34, "dimming": 0.34, "kinds": 0.2}  # inches: so wide a cell holds one
@@ -146,25 +146,6 @@ def ink_on(colour: tuple[float, float, float, float]) -> str:
     """What can be read on a colour."""
     red, green, blue, _ = colour
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else PAPER
-
-
-def strip(axes: Axes, shown: Strip) -> None:
-    """Words on their shades; a unit of the axes is an inch."""
-    paint, scaled = colours(shown.scale), norm(shown.scale)
-    boxes = [(x, line * (WORD[1] + APART), width) for x, line, width in word_boxes(shown)]
-    for word, weight, (x, y, width) in zip(shown.words, shown.weights.tolist(), boxes, strict=True):
-        colour = paint(float(scaled(weight)))
-        axes.add_patch(
-            Rectangle((x, y), width, WORD[1], facecolor=colour, edgecolor=FRAME, linewidth=0.4, clip_on=False)
-        )
-        style = {"fontsize": 9.5, "color": ink_on(colour), "family": fonts(word), "parse_math": False}
-        axes.text(x + width / 2, y + WORD[1] / 2, word, ha="center", va="center_baseline", **style)
-    if shown.at is not None:
-        x, y, width = boxes[shown.at]
-        outline(axes, [(x, y, width, WORD[1])], cell=1.0)
-    wide, high = max(x + width for x, _, width in boxes), boxes[-1][1] + WORD[1]
-    axes.set(xlim=(0, wide), ylim=(high, 0))
-    axes.axis("off")
 
 
 # --- curves ---

@@ -8,10 +8,11 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from regard.see import marks
+from regard.see import drawn_pictures, drawn_star, drawn_words, marks
 from regard.see.layout import Line, arrange
 from regard.see.legend import legend
-from regard.see.panel import Curve, Curves, Panel, Strip, View
+from regard.see.panel import Bars, Curve, Curves, Listed, Panel, Picture, Points, Strip, View, scale_of
+from regard.see.star import Star
 from regard.see.style import CODE, INK, MUTED, PAPER, WORDS, fonts
 from regard.text.files import whole
 
@@ -44,7 +45,8 @@ def paint(view: View) -> Figure:
     figure = Figure(figsize=(layout.width, layout.height), facecolor=PAPER, dpi=144)
     for line in layout.lines:
         write(figure, line)
-    hiding = {p.scale for p in view.panels() if isinstance(p, Panel) and p.visible is not None and not p.visible.all()}
+    hidden = {p.scale: "hidden" for p in view.panels() if isinstance(p, Panel) and not p.whole}
+    hidden |= {p.scale: p.absent for p in view.panels() if isinstance(p, Strip) and not p.whole}
     for place in layout.places:
         axes = place_axes(figure, place.x, place.y, place.width, place.height)
         write(figure, Line(place.panel.title, place.x, place.title, "panel"))
@@ -54,17 +56,27 @@ def paint(view: View) -> Figure:
             case Curves():
                 marks.curves(axes, place.panel, place.width, place.height)
             case Strip():
-                marks.strip(axes, place.panel)
+                drawn_words.strip(axes, place.panel)
+            case Picture():
+                drawn_pictures.picture(axes, place.panel)
+            case Bars():
+                drawn_pictures.bars(axes, place.panel)
+            case Star():
+                drawn_star.star(axes, place.panel)
+            case Listed():
+                drawn_pictures.listed(axes, place.panel)
+            case Points():
+                drawn_pictures.points(axes, place.panel, place.width, place.height)
             case Panel():
                 marks.matrix(axes, place.panel, place.width / place.panel.values.shape[1])
-        if place.legend and isinstance(place.panel, Panel | Strip):
-            scale, outlined = place.panel.scale, place.panel.outlined if isinstance(place.panel, Panel) else None
+        if place.legend and (scale := scale_of(place.panel)):
+            outlined = place.panel.outlined if isinstance(place.panel, Panel) else None
             legend(
                 figure,
                 scale,
                 (place.x, place.y + place.height + 0.09),
                 place.width,
-                hides=scale in hiding,
+                hidden=hidden.get(scale, ""),
                 hatch=isinstance(place.panel, Panel) and marks.hatched(place.panel),
                 outlined=outlined.meaning if outlined else "",
             )

@@ -1,11 +1,14 @@
-"""What there is to see: matrices, curves and words with labels and scales, for a figure or a terminal alike."""
+"""What there is to see: matrices, curves, words, pictures and lists with their scales, for a figure or a terminal."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from regard.see.star import Star
 
 
 @dataclass(frozen=True)
@@ -15,9 +18,10 @@ class Scale:
     mask      True or False             weights  from 0 upwards
     blocks    empty, mixed or full      signed   to both sides of 0
     kinds     numbers that only name    dimming  what is added to a score, coloured by what it does: exp(bias)
+    glow      weights that let a picture show through where they are small
     """
 
-    kind: Literal["mask", "blocks", "kinds", "weights", "signed", "dimming"]
+    kind: Literal["mask", "blocks", "kinds", "weights", "signed", "dimming", "glow"]
     low: float = 0.0
     high: float = 1.0
     name: str = ""
@@ -83,6 +87,10 @@ class Panel:
         assert self.outlined is None or self.outlined.cells.shape == self.values.shape
 
     @property
+    def whole(self) -> bool:
+        return self.visible is None or bool(self.visible.all())
+
+    @property
     def square(self) -> bool:
         """Are the cells square? Where both sides are tokens they are; a table of features may be stretched."""
         return self.across.name != "feature"
@@ -131,19 +139,129 @@ class Curves:
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """A sentence to look at, each word on its shade; the word `at` is outlined."""
+    """Words in lines, each on its shade; the word `at` is outlined.
+
+    Where `visible` is False a word has no weight, which is not the same as 0. `below` holds rows of small text, one
+    for each word; the first of them is marked at the places in `wrong`. `close` words hold their own blanks, as pieces
+    of a text do.
+    """
 
     title: str
     words: tuple[str, ...]
     weights: Tensor
     scale: Scale
     at: int | None = None
+    visible: Tensor | None = None
+    below: tuple[tuple[str, ...], ...] = ()
+    wrong: frozenset[int] = frozenset()
+    close: bool = False
+    absent: str = "hidden"  # what a word without a weight is
 
     def __post_init__(self):
         assert self.weights.shape == (len(self.words),), self.weights.shape
+        assert self.visible is None or self.visible.shape == self.weights.shape
+        assert all(len(row) == len(self.words) for row in self.below)
+
+    def shows(self, place: int) -> bool:
+        """Has the word at a place a weight?"""
+        return self.visible is None or bool(self.visible[place])
+
+    def under(self, place: int) -> list[str]:
+        """What stands below a word."""
+        mark = "✗ " if place in self.wrong else ""
+        return [(mark if n == 0 else "") + row[place] for n, row in enumerate(self.below)]
+
+    @property
+    def shaded(self) -> bool:
+        return self.visible is None or bool(self.visible.any())
+
+    @property
+    def whole(self) -> bool:
+        return self.visible is None or bool(self.visible.all())
 
 
-Shown = Panel | Curve | Curves | Strip
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """How much each patch of a picture weighs, to be laid over it."""
+
+    weights: Tensor
+    scale: Scale
+    smooth: bool = False
+
+    def __post_init__(self):
+        assert self.weights.dim() == 2, self.weights.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """Pixels (c, h, w) from 0 to 1, one channel for grey or three for colour, and what is laid over them."""
+
+    title: str
+    pixels: Tensor
+    laid: Laid | None = None
+
+    def __post_init__(self):
+        assert self.pixels.dim() == 3, self.pixels.shape
+        assert self.pixels.shape[0] in (1, 3), self.pixels.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """Many numbers without names, from 0 to `most`: one bar each, in their order."""
+
+    title: str
+    values: Tensor
+    across: str
+    most: float = 1.0
+
+    def __post_init__(self):
+        assert self.values.dim() == 1, self.values.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """A few names, each with its number and a bar as long as that number's share of `most`."""
+
+    title: str
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+    most: float = 1.0
+
+    def __post_init__(self):
+        assert len(self.names) == len(self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Places in a plane (n, 2), coloured by the group each belongs to; `groups` are named in the order of `names`."""
+
+    title: str
+    at: Tensor
+    groups: tuple[int, ...]
+    names: tuple[str, ...]
+    across: str
+    up: str
+    written: tuple[tuple[int, str], ...] = ()  # of some points, a text that stands beside them
+
+    def __post_init__(self):
+        assert self.at.shape == (len(self.groups), 2), self.at.shape
+        assert all(0 <= group < len(self.names) for group in self.groups)
+
+
+Shown = Panel | Curve | Curves | Strip | Picture | Bars | Listed | Points | Star
+
+
+def scale_of(panel: Shown) -> Scale | None:
+    """What the colours of a panel mean, where it has any."""
+    match panel:
+        case Panel():
+            return panel.scale
+        case Strip():
+            return panel.scale if panel.shaded else None
+        case Picture():
+            return panel.laid.scale if panel.laid else None
+        case _:
+            return None
 
 
 @dataclass(frozen=True)
@@ -165,7 +283,7 @@ class View:
         return tuple(panel for row in self.rows for panel in row.panels)
 
 
-def grid(panels: list[Panel], most: int = 4) -> tuple[Row, ...]:
+def grid(panels: Sequence[Shown], most: int = 4) -> tuple[Row, ...]:
     """Small multiples in rows of nearly equal length."""
     per_row = -(-len(panels) // -(-len(panels) // most))
     return tuple(Row(tuple(panels[n : n + per_row])) for n in range(0, len(panels), per_row))

@@ -20,6 +20,12 @@ SIGNED = LinearSegmentedColormap.from_list(
     "regard signed", ["#7a2e05", "#c85a17", "#f2b27a", "#fdfcfa", "#93bce0", "#2f69ad", "#0f2f5f"]
 )
 
+# nothing to vermilion, over a picture in grey: what weighs nothing is not covered
+FADED = (0.52, 0.97)  # black and white of such a picture: nothing laid over it is lost in the dark
+GLOW = LinearSegmentedColormap.from_list(
+    "regard glow", [(0.96, 0.62, 0.1, 0.0), (0.95, 0.47, 0.02, 0.62), (0.8, 0.2, 0.0, 0.92)]
+)
+
 WORDS, CODE = "DejaVu Sans", "DejaVu Sans Mono"  # both come with matplotlib, so pictures are alike everywhere
 GENERIC = {WORDS: "sans-serif", CODE: "monospace"}  # for those who open an SVG and have neither
 PLAIN = (WORDS, "sans-serif")
@@ -34,6 +40,8 @@ def colours(scale: Scale) -> Colormap:
             return ListedColormap([HIDDEN, MIXED, SEEN])
         case "weights" | "dimming":
             return BLUES.with_extremes(bad=HIDDEN)
+        case "glow":
+            return GLOW
         case "signed":
             return SIGNED.with_extremes(bad=HIDDEN)
         case "kinds":

@@ -3,46 +3,65 @@
 from math import ceil
 from textwrap import wrap
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
 from regard.see.labels import short
-from regard.see.layout import flowed
 from regard.see.numbers import brief
-from regard.see.panel import Curve, Curves, Panel, Scale, Shown, Strip, View
+from regard.see.panel import Bars, Curve, Curves, Laid, Listed, Panel, Picture, Points, Row, Shown, Strip, View
+from regard.see.printed_pictures import abreast, columns, entries, pixels, plot
+from regard.see.printed_words import words
+from regard.see.shades import HIDDEN, PARTLY, SCREEN, SEES, bar, padded, shade
+from regard.see.star import Star
 
-SEES, HIDDEN, PARTLY = "■", "·", "▒"
-SHADES = " ░▒▓█"
 BARS = "▁▂▃▄▅▆▇█"
-EIGHTHS = " ▏▎▍▌▋▊▉"
 SPACED = 40  # cells a side that stand apart; more would not fit an ordinary window
-SCREEN = 80  # so wide is an ordinary window
 CUT = 12  # cells of a label where room is short
 ABREAST = 5  # columns of bars side by side
 WIDEST = 36  # such a column
 MARK = "●"  # beside the shade of an outlined cell that has no room for brackets
 
 
-def printed(view: View, *, numbers: bool = False) -> str:
+def printed(view: View, *, numbers: bool = False, colour: bool = False) -> str:
     """Every panel as lines of text, one below the other, under its title if there are several."""
     several, blocks = len(view.panels()) > 1, []
     for row in view.rows:
         blocks += [row.heading] if row.heading else []
-        for panel in row.panels:
-            text, titled = text_of(panel, numbers=numbers), several or isinstance(panel, Strip)
-            blocks.append(f"{panel.title}\n{text}" if titled and panel.title else text)
+        blocks += panels_of(row, several=several, numbers=numbers, colour=colour)
     notes = (f"{name:<11} {code}" if name else code for name, code in view.notes)
     blocks += ["\n".join(notes)] if view.notes else []
     return "\n\n".join(blocks)
 
 
-def text_of(panel: Shown, *, numbers: bool) -> str:
+def panels_of(row: Row, *, several: bool, numbers: bool, colour: bool) -> list[str]:
+    texts = [text_of(panel, numbers=numbers, colour=colour) for panel in row.panels]
+    if all(isinstance(panel, Picture | Listed) for panel in row.panels):
+        return abreast([(panel.title, text) for panel, text in zip(row.panels, texts, strict=True)])
+    return [
+        f"{panel.title}\n{text}" if panel.title and (several or isinstance(panel, Strip)) else text
+        for panel, text in zip(row.panels, texts, strict=True)
+    ]
+
+
+def text_of(panel: Shown, *, numbers: bool, colour: bool) -> str:
     match panel:
         case Curve():
             return bars(panel)
         case Curves():
             return "\n\n".join(table(panel, n) for n in range(0, len(panel.series), ABREAST))
         case Strip():
-            return words(panel, numbers=numbers)
+            return words(panel, numbers=numbers, colour=colour)
+        case Picture(laid=Laid(weights=weights, scale=scale)) if numbers:
+            return cells(Panel("", weights, scale), numbers=True)
+        case Picture():
+            return pixels(panel, colour=colour)
+        case Bars():
+            return columns(panel)
+        case Star():
+            return entries(Listed("", (panel.centre, *panel.names), (panel.itself, *panel.weights), panel.most))
+        case Listed():
+            return entries(panel)
+        case Points():
+            return plot(panel)
         case Panel():
             return cells(panel, numbers=numbers)
 
@@ -146,32 +165,6 @@ def sign(panel: Panel, i: int, j: int) -> str:
     return shade(scale, value)
 
 
-def shade(scale: Scale, value: float) -> str:
-    return SHADES[round(scale.share(value) * (len(SHADES) - 1))] if value == value else "?"
-
-
-def padded(label: str, width: int, *, right: bool = False) -> str:
-    return " " * max(0, width - cell_len(label)) + label if right else set_cell_size(label, width)
-
-
-# --- sentences ---
-
-
-def words(strip: Strip, *, numbers: bool) -> str:
-    """Under each word its shade, and its number if wanted; the outlined word is in brackets."""
-    labels = [f"[{word}]" if n == strip.at else word for n, word in enumerate(strip.words)]
-    weights = [float(weight) for weight in strip.weights]
-    widths = [max(cell_len(label), 4 if numbers else 1) for label in labels]
-    lines: dict[int, list[list[str]]] = {}
-    places = flowed(widths, SCREEN, 1)
-    for label, weight, width, (_, line) in zip(labels, weights, widths, places, strict=True):
-        rows = lines.setdefault(line, [[], [], []])
-        for row, text in zip(rows, (label, shade(strip.scale, weight) * width, brief(weight)), strict=True):
-            row.append(padded(text, width))
-    shown = [rows if numbers else rows[:2] for rows in lines.values()]
-    return "\n".join(" ".join(row).rstrip() for rows in shown for row in rows)
-
-
 # --- curves ---
 
 
@@ -203,9 +196,3 @@ def table(curves: Curves, first: int) -> str:
         for x, count, *cells in rows
     )
     return "\n".join([f"{curves.up} by {curves.across}; a full bar is {full}", "", *(line.rstrip() for line in body)])
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of a length from 0 to 1, to an eighth of a letter."""
-    eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

@@ -73,13 +73,12 @@ def read_columns(path: str | Path) -> Iterator[Tagged]:
 
 def write_conllu(sentences: Iterable[Tagged], path: str | Path) -> int:
     """How many sentences were written. Those that were read from CoNLL-U keep everything but their tags."""
-    return _write((_ten_columns(sentence, f"sentence {n}") for n, sentence in enumerate(sentences, 1)), path)
+    return _write((ten_columns(sentence, f"sentence {n}") for n, sentence in enumerate(sentences, 1)), path)
 
 
 def write_columns(sentences: Iterable[Tagged], path: str | Path) -> int:
     """How many sentences were written: word<TAB>tag on every line, and a blank line after every sentence."""
-    rows = ([f"{word}\t{tag}" for word, tag in zip(one.words, one.tags, strict=True)] for one in sentences)
-    return _write(rows, path)
+    return _write((two_columns(sentence) for sentence in sentences), path)
 
 
 # --- what makes a sentence ---
@@ -219,7 +218,12 @@ def _sound(
 # --- writing ---
 
 
-def _ten_columns(sentence: Tagged, where: str) -> list[str]:
+def two_columns(sentence: Tagged) -> list[str]:
+    """The lines of a sentence, word<TAB>tag."""
+    return [f"{word}\t{tag}" for word, tag in zip(sentence.words, sentence.tags, strict=True)]
+
+
+def ten_columns(sentence: Tagged, where: str) -> list[str]:
     heads = [NONE] * len(sentence.words) if sentence.heads is None else [str(head) for head in sentence.heads]
     fresh = [
         f"{at}\t{word}\t{NONE}\t{tag}\t{NONE}\t{NONE}\t{head}\t{NONE}\t{NONE}\t{NONE}"

@@ -1,0 +1,92 @@
+"""A recipe in; its model trained with several seeds and measured, mean and spread in benchmarks/results, out."""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from machine import write
+from regard.cli.tasks import Task, task_of
+from regard.cli.watch import watch
+from regard.tasks.tables import task_in
+from regard.train.fit import Fit
+
+
+def main() -> None:
+    asked = arguments()
+    task = task_of(task_in(asked.recipe))
+    settings = task.settings.load(asked.recipe).changed(dict(line.split("=", 1) for line in asked.set))
+    splits = ("train", "valid", "test") if asked.test else ("train", "valid")
+    examples = {split: task.read(settings, split, asked.data).examples for split in splits}
+    rows = [row for seed in asked.seeds for row in one_run(task, settings, seed, examples, asked)]
+    name = asked.name or f"{settings.task}-{asked.recipe.stem}"
+    print(write(name, " ".join(["python", *sys.argv]), rows, summary=summary(rows), settings=lines_of(settings)))
+    for split, figures in summary(rows).items():
+        shown = ", ".join(f"{key} {one['mean']:.4g} ± {one['spread']:.2g}" for key, one in figures.items())
+        print(f"{split}: {shown} ({len(asked.seeds)} seeds)")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="example: python benchmarks/task.py recipes/mnist.toml --data corpora --out runs"
+    )
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--data", type=Path, help="the folder that holds known corpora")
+    parser.add_argument("--out", type=Path, required=True, help="a folder for the runs; those it holds go on")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--test", action="store_true", help="measure on the test set too")
+    parser.add_argument("--set", nargs="+", default=[], help="lines to change, as table.key=value")
+    parser.add_argument("--name", help="of the file with the results")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args()
+
+
+def one_run(
+    task: Task, settings: Any, seed: int, examples: dict[str, list[Any]], asked: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """As `regard train` and `regard evaluate` do it; a run that is finished is only read."""
+    folder = asked.out / f"{asked.recipe.stem}-{seed}"
+    wanted = settings.changed({"train.seed": seed})
+    begun = (folder / "settings.toml").exists()
+    learner = task.described(folder) if begun else task.fresh(examples["train"], wanted)
+    if learner.settings != wanted:
+        raise ValueError(f"{folder} holds a run with other settings; choose another --out")
+    fit = Fit(learner.job(examples["train"], examples["valid"], asked.device), folder)
+    began, done = time.perf_counter(), fit.done
+    if not watch(fit, Console(stderr=True)):
+        raise SystemExit(f"stopped: {folder}")
+    seconds, trained = time.perf_counter() - began, task.load(folder, asked.device)
+    weights = sum(weight.numel() for weight in trained.model.parameters())
+    for split in [split for split in examples if split != "train"]:
+        figures = task.measure(trained, examples[split]).figures()
+        more = {"seconds": round(seconds)} if done == 0 else {}
+        yield {"seed": seed, "split": split, "weights": weights, **more, "figures": figures}
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean and spread (standard deviation between seeds) of every figure that is a number."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for split in dict.fromkeys(row["split"] for row in rows):
+        figures = [row["figures"] for row in rows if row["split"] == split]
+        names = [name for name, value in figures[0].items() if isinstance(value, float)]
+        values = {name: [one[name] for one in figures] for name in names}
+        found[split] = {
+            name: {"mean": statistics.fmean(some), "spread": statistics.stdev(some) if len(some) > 1 else 0.0}
+            for name, some in values.items()
+        }
+    return found
+
+
+def lines_of(settings: Any) -> list[str]:
+    return replace(settings, data=replace(settings.data, train=(), valid=(), test=())).to_toml().splitlines()
+
+
+if __name__ == "__main__":
+    main()

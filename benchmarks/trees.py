@@ -1,0 +1,100 @@
+"""Sentences with dependency trees in; how well words are tagged with places in a row, in the tree, and in both, out.
+
+The trees are the gold ones, so the figures say what a perfect parser would be worth to a tagger, not what tagging
+without one reaches (Wang et al. 2019 compare the same places for translation).
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from machine import write
+from regard.cli.tasks.tag import measured
+from regard.cli.watch import watch
+from regard.models.reading_config import EncoderConfig
+from regard.tasks.settings import ReadingSettings, TrainSettings
+from regard.tasks.tag import Tagger
+from regard.tasks.tag_settings import SpellingSettings, TagData, TagSettings, read_tags
+from regard.train.fit import Fit
+
+HEADS, MODEL = 4, 128
+PLACES = {
+    "no places": "NoPosition()",
+    "row, absolute": "Sinusoidal()",
+    "row, relative": f"RelativeVectors(Clipped(8), head={MODEL // HEADS})",
+    "tree, absolute": "TreeDepth()",
+    "tree, relative": f"RelativeVectors(TreePath(8), head={MODEL // HEADS})",
+    "row and tree, absolute": "Sinusoidal() + TreeDepth()",
+    "row and tree, both": f"Sinusoidal() + TreeDepth() + RelativeVectors(TreePath(8), head={MODEL // HEADS})",
+}
+
+
+def main() -> None:
+    asked = arguments()
+    train = TrainSettings(
+        steps=asked.steps, tokens=2048, rate=2e-3, warmup=100, smoothing=0.1, decay=0.1, validate_every=asked.steps
+    )
+    settings = TagSettings(
+        data=TagData(corpus=asked.corpus, sentences=asked.sentences),
+        text=ReadingSettings(kind="words", size=12_000),
+        spelling=SpellingSettings(read=asked.corpus != "world"),
+        train=train,
+    )
+    examples, held_out = (read_tags(settings, split, asked.data).examples for split in ("train", "valid"))
+    rows = []
+    for name, position in PLACES.items():
+        config = EncoderConfig(
+            kind="transformer",
+            layers=2,
+            model=MODEL,
+            heads=HEADS,
+            hidden=256,
+            dropout=0.3,
+            word_dropout=0.1,
+            recipe=f'position = "{position}"',
+        )
+        scores = [
+            accuracy(replace(settings, model=config, train=replace(train, seed=seed)), examples, held_out, asked.device)
+            for seed in range(asked.seeds)
+        ]
+        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+        rows.append(
+            {
+                "places": name,
+                "position": position,
+                "mean": statistics.fmean(scores),
+                "spread": spread,
+                "accuracy": scores,
+            }
+        )
+        print(f"{name:<24} {rows[-1]['mean']:6.2f} ± {spread:.2f} %", flush=True)
+    print(write(f"trees-{asked.corpus}", " ".join(["python", *sys.argv]), rows, words="valid"))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--corpus", default="world", help="world or ud_english_ewt")
+    parser.add_argument("--data", type=Path, help="the folder that holds known corpora")
+    parser.add_argument("--sentences", type=int, default=300, help="of the world: few, or every tag is right")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args()
+
+
+def accuracy(settings: TagSettings, examples, held_out, device: str) -> float:
+    tagger = Tagger.fresh(examples, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        if not watch(Fit(tagger.job(examples, held_out, device), Path(folder)), Console(stderr=True, quiet=True)):
+            raise SystemExit("stopped")
+    return measured(tagger, held_out).accuracy
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""A trained tagger and sentences in; their words with a tag each out, in the format they came in."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import Device, Model, device_of, file_for
+
+if TYPE_CHECKING:
+    from regard.tasks.tag import Tagger
+    from regard.text.conllu import Tagged
+
+
+def tag(
+    model: Model,
+    file: Annotated[
+        Path | None, typer.Argument(help="A .conllu, a .tsv of words, a text with a sentence a line, or -.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Tag the words of sentences. A .conllu keeps all its columns but the tags; text has words between blanks.
+
+    Example: `regard tag tagger dev.conllu --out tagged.conllu`
+
+    Example: `echo "the black cat ate the mouse" | regard tag tagger -`
+
+    Example: `regard tag tagger text.txt --out text.tsv`
+    """
+    from regard.tasks.tag import Tagger
+
+    out = out and file_for(out)
+    tagger = Tagger.load(model, device_of(device))
+    if file is None and sys.stdin.isatty():
+        converse(tagger)
+        return
+    sentences = list(read(file))
+    if not sentences:
+        raise ValueError(f"{file or 'stdin'}: no sentence to tag; give at least one")
+    write(tagger, sentences, out, conllu=file is not None and ".conllu" in file.suffixes)
+
+
+def read(file: Path | None) -> "Iterator[Tagged]":
+    """Columns by the file's name; otherwise a sentence a line. Lines without words are passed over."""
+    from regard.text.conllu import NONE, Tagged, read_tagged
+    from regard.text.corpus import kind
+    from regard.text.files import lines_of, read_lines
+
+    if file is not None and kind(file) in (".conllu", ".tsv"):
+        yield from read_tagged(file)
+        return
+    for line in lines_of(sys.stdin.buffer, "stdin") if file is None or str(file) == "-" else read_lines(file):
+        if words := line.split():
+            yield Tagged(tuple(words), (NONE,) * len(words))
+
+
+def write(tagger: "Tagger", sentences: "list[Tagged]", out: Path | None, *, conllu: bool) -> None:
+    from regard.text.conllu import ten_columns, two_columns, write_columns, write_conllu
+
+    found = tagger.tags(sentences)
+    tagged = [one.retagged(tags) for one, tags in zip(sentences, found, strict=True)]
+    if out is None:
+        for number, one in enumerate(tagged, 1):
+            lines = ten_columns(one, f"sentence {number}") if conllu else two_columns(one)
+            typer.echo("\n".join(lines) + "\n")
+        return
+    count = (write_conllu if conllu else write_columns)(tagged, out)
+    typer.echo(f"tagged: {out}, {count:,} sentences", err=True)
+
+
+def converse(tagger: "Tagger") -> None:
+    """A prompt; a mistake is said, and the next line is asked for."""
+    from regard.cli.tasks.tag import sentence_of
+    from regard.cli.translate import ask
+
+    typer.echo("Type a sentence; an empty line or Ctrl-D leaves.", err=True)
+    while line := ask():
+        try:
+            sentence = sentence_of(tagger, line)
+            tags = tagger.tags([sentence])[0]
+            typer.echo(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True)))
+        except ValueError as mistake:
+            typer.echo(f"regard: {mistake}", err=True)

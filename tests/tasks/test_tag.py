@@ -1,0 +1,136 @@
+"""Taggers: words to pieces and back, whatever else is in the batch; trees; exact resume; what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.models.reading_config import EncoderConfig
+from regard.tasks.settings import ReadingSettings, TrainSettings
+from regard.tasks.tag import UNTAGGED, Tagger, collate, tag_loss, validation
+from regard.tasks.tag_settings import SpellingSettings, TagData, TagSettings, read_tags
+from regard.text.conllu import NONE, Tagged
+from regard.train.fit import Fit
+
+TREES = 'position = "RelativeBias(TreePath(4), heads=2)"'
+MODELS = {
+    "transformer": EncoderConfig(kind="transformer", layers=1, model=16, heads=2, hidden=24, dropout=0.0),
+    "trees": EncoderConfig(kind="transformer", layers=1, model=16, heads=2, hidden=24, dropout=0.0, recipe=TREES),
+    "gru": EncoderConfig(kind="gru", layers=1, model=16, hidden=24, directions=2, dropout=0.0),
+    "alone": EncoderConfig(kind="embed", model=16, dropout=0.0),
+}
+SETTINGS = TagSettings(
+    data=TagData(sentences=30, longest=7),
+    text=ReadingSettings(kind="words"),
+    model=MODELS["transformer"],
+    train=TrainSettings(steps=60, tokens=128, rate=1e-2, warmup=5, smoothing=0.0, validate_every=30),
+)
+
+
+def sentences(count: int = 30) -> list[Tagged]:
+    return read_tags(replace(SETTINGS, data=replace(SETTINGS.data, sentences=count)), "train").examples
+
+
+def tagger(kind: str = "transformer", **changes) -> Tagger:
+    return Tagger.fresh(sentences(), replace(SETTINGS, model=MODELS[kind], **changes))
+
+
+@pytest.mark.parametrize("spelt", [False, True])
+@pytest.mark.parametrize("kind", MODELS)
+def test_tags_do_not_depend_on_the_batch(kind, spelt):
+    one = tagger(kind, spelling=SpellingSettings(read=spelt))
+    one.model.double().eval()
+    given = sorted(sentences(7), key=lambda sentence: len(sentence.words))
+    together = collate(one.examples(given))
+    with torch.no_grad():
+        scores = one.model(*together.read)
+        for row, sentence in enumerate(given):
+            alone = one.model(*collate([one.example(sentence)]).read)
+            assert_close(scores[row, : len(sentence.words)], alone[0])
+    assert one.tags(given) == [one.tags([sentence])[0] for sentence in given]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+def test_every_word_has_one_tag_however_it_is_cut(kind):
+    one = tagger(text=ReadingSettings(kind=kind, size=300))
+    given = Tagged(("uncle", "Zaphod's", "\N{PILE OF POO}", "ran"), (NONE,) * 4)
+    assert [len(tags) for tags in one.tags([given])] == [4]
+    seen = one.look(given)
+    weights = seen.by_word(next(iter(seen.weights.values()))[0])
+    assert weights.shape == (4, 4)
+    assert_close(weights.sum(1), torch.ones(4))
+
+
+def test_a_word_without_a_tag_teaches_nothing():
+    one, given = tagger(), sentences(1)[0]
+    half = given.retagged([*given.tags[:2], *[NONE] * (len(given.tags) - 2)])
+    batch = collate([one.example(half)])
+    assert batch.tokens == 2
+    assert (batch.labels != UNTAGGED).sum() == 2
+    summed, count = tag_loss(0.0)(one.model, (batch, 2))
+    logits = one.model(*batch.read)[0, :2].log_softmax(-1)
+    assert count == 2
+    assert_close(summed, -logits.gather(1, batch.labels[0, :2, None]).sum())
+
+
+def test_the_gradient_does_not_depend_on_the_split():
+    one, given = tagger(), sentences(6)
+    one.model.double()
+
+    def gradient(parts: list[list[Tagged]]) -> list[torch.Tensor]:
+        one.model.zero_grad()
+        for part in parts:
+            batch = collate(one.examples(part))
+            tag_loss(0.1)(one.model, (batch, batch.tokens))[0].backward()
+        return [weight.grad.clone() for weight in one.model.parameters() if weight.grad is not None]
+
+    for whole, split in zip(gradient([given]), gradient([given[:1], given[1:4], given[4:]]), strict=True):
+        assert_close(whole, split)
+
+
+def test_trees_are_read_and_asked_for():
+    one, given = tagger("trees"), sentences(3)
+    assert one.examples(given)[0].heads == list(given[0].heads or ())
+    with pytest.raises(ValueError, match="sentence 1 has no dependency heads, and the model's places are in trees"):
+        one.tags([Tagged(("the", "cat"), (NONE, NONE))])
+
+
+def test_spelling_is_for_whole_words():
+    with pytest.raises(ValueError, match=r"spelling\.read = true is for whole words, not text\.kind = 'bpe'"):
+        TagSettings(spelling=SpellingSettings(read=True))
+
+
+def test_a_tag_that_is_unknown_is_named():
+    with pytest.raises(ValueError, match="sentence 2: the label 'FOO' is not known; the known ones are ADJ, "):
+        tagger().examples([sentences(1)[0], Tagged(("the",), ("FOO",))])
+
+
+def test_training_stops_goes_on_and_ends_with_the_same_bits(tmp_path):
+    given = sentences()
+
+    def run(folder: Path, cut: int | None = None) -> Tagger:
+        one = Tagger.fresh(given, replace(SETTINGS, spelling=SpellingSettings(read=True)))
+        steps = Fit(one.job(given, given), folder).steps()
+        for report in steps:
+            if report.step == cut:
+                steps.close()
+                return run(folder)
+        return one
+
+    straight, resumed = run(tmp_path / "a"), run(tmp_path / "b", cut=37)
+    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    loaded = Tagger.load(tmp_path / "a")
+    assert loaded.tags(given) == straight.tags(given)
+    assert validation(loaded.model, loaded.examples(given))["accuracy"] > 0.95
+
+
+def test_labels_of_another_run_are_not_taken_for_its_own(tmp_path):
+    one = tagger()
+    one.save(tmp_path)
+    labels = (tmp_path / "labels.json").read_text(encoding="utf-8")
+    (tmp_path / "labels.json").write_text(labels.replace("NOUN", "NOON"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"words\.json or labels\.json or letters\.json is not what the weights were"):
+        Tagger.load(tmp_path)
