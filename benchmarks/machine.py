@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all the times it was gone on with
 
 
 def machine() -> dict[str, Any]:
@@ -70,3 +71,12 @@ def write(name: str, command: str, rows: list[dict[str, Any]], **more: Any) -> P
     content = {"command": command, "commit": commit(), "machine": machine(), **more, "rows": rows}
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
+
+
+def spent(folder: Path) -> float:
+    path = folder / SECONDS
+    return json.loads(path.read_text()) if path.exists() else 0.0
+
+
+def spend(folder: Path, seconds: float) -> None:
+    (folder / SECONDS).write_text(json.dumps(seconds))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from machine import write
+from machine import spend, spent, write
 from regard.cli.tasks import Task, task_of
 from regard.cli.watch import watch
 from regard.tasks.tables import task_in
@@ -25,12 +25,13 @@ def main() -> None:
     settings = task.settings.load(asked.recipe).changed(dict(line.split("=", 1) for line in asked.set))
     splits = ("train", "valid", "test") if asked.test else ("train", "valid")
     examples = {split: task.read(settings, split, asked.data).examples for split in splits}
-    rows = [row for seed in asked.seeds for row in one_run(task, settings, seed, examples, asked)]
-    name = asked.name or f"{settings.task}-{asked.recipe.stem}"
+    seeds = range(asked.seeds) if asked.only is None else [asked.only]
+    rows = [row for seed in seeds for row in one_run(task, settings, seed, examples, asked)]
+    name = f"{settings.task}-{asked.recipe.stem}" + ("" if asked.only is None else f"-{asked.only}")
     print(write(name, " ".join(["python", *sys.argv]), rows, summary=summary(rows), settings=lines_of(settings)))
     for split, figures in summary(rows).items():
         shown = ", ".join(f"{key} {one['mean']:.4g} ± {one['spread']:.2g}" for key, one in figures.items())
-        print(f"{split}: {shown} ({len(asked.seeds)} seeds)")
+        print(f"{split}: {shown} ({len(seeds)} seeds)")
 
 
 def arguments() -> argparse.Namespace:
@@ -40,10 +41,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--data", type=Path, help="the folder that holds known corpora")
     parser.add_argument("--out", type=Path, required=True, help="a folder for the runs; those it holds go on")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--only", type=int, help="one of the seeds, so that several machines can share the work")
     parser.add_argument("--test", action="store_true", help="measure on the test set too")
     parser.add_argument("--set", nargs="+", default=[], help="lines to change, as table.key=value")
-    parser.add_argument("--name", help="of the file with the results")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
 
@@ -59,15 +60,19 @@ def one_run(
     if learner.settings != wanted:
         raise ValueError(f"{folder} holds a run with other settings; choose another --out")
     fit = Fit(learner.job(examples["train"], examples["valid"], asked.device), folder)
-    began, done = time.perf_counter(), fit.done
-    if not watch(fit, Console(stderr=True)):
+    before, began, left = spent(folder), time.perf_counter(), wanted.train.steps - fit.done
+    finished = watch(fit, Console(stderr=True))
+    if left:
+        spend(folder, before + time.perf_counter() - began)
+    if not finished:
         raise SystemExit(f"stopped: {folder}")
-    seconds, trained = time.perf_counter() - began, task.load(folder, asked.device)
+    if left:
+        task.finish(learner, examples["valid"], folder)
+    trained = task.load(folder, asked.device)
     weights = sum(weight.numel() for weight in trained.model.parameters())
     for split in [split for split in examples if split != "train"]:
         figures = task.measure(trained, examples[split]).figures()
-        more = {"seconds": round(seconds)} if done == 0 else {}
-        yield {"seed": seed, "split": split, "weights": weights, **more, "figures": figures}
+        yield {"seed": seed, "split": split, "weights": weights, "seconds": round(spent(folder)), "figures": figures}
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:

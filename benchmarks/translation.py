@@ -1,7 +1,6 @@
 """A recipe in; the translator it describes trained and measured, its figures written to benchmarks/results, out."""
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from machine import write
+from machine import spend, spent, write
 from regard.decode import Beam
 from regard.decode.texts import translations
 from regard.tasks.data import Split, read_split
@@ -21,7 +20,6 @@ from regard.tasks.translate import Translator
 from regard.text.corpus import Pair
 from regard.train.fit import Fit
 
-SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all the times it was gone on with
 TOKENS = 16384  # source tokens × beams translated at once; it changes no result
 
 
@@ -76,13 +74,8 @@ def trained(
     for _ in track(fit.steps(), "training", left, console=console, transient=True):
         pass
     if left:
-        (asked.out / SECONDS).write_text(json.dumps(before + time.perf_counter() - began))
+        spend(asked.out, before + time.perf_counter() - began)
     return translator
-
-
-def spent(folder: Path) -> float:
-    path = folder / SECONDS
-    return json.loads(path.read_text()) if path.exists() else 0.0
 
 
 def measured(

@@ -1,5 +1,7 @@
 """The multi-head layer: caches, grouping, crossing, packing, dropout."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -11,11 +13,13 @@ from regard.attention import (
     Causal,
     Clipped,
     Dot,
+    Feature,
     Hard,
     Linformer,
     MultiHeadAttention,
     Packed,
     Padding,
+    Proportional,
     Recipe,
     RelativeVectors,
     Rotary,
@@ -26,6 +30,8 @@ from regard.attention import (
     TreePath,
     Window,
     absent,
+    attend,
+    explain,
     named,
     reinforce,
 )
@@ -290,3 +296,13 @@ def test_absent_projections_need_one_width():
 def test_rotary_needs_an_even_head():
     with pytest.raises(ValueError, match="odd"):
         MultiHeadAttention(9, heads=3, recipe=Recipe(position=Rotary()))(torch.zeros(1, 2, 9))
+
+
+def test_linear_attention_reads_padded_sentences_without_their_matrix():
+    """The ends of sentences only leave keys out of the sums."""
+    lengths, recipe = torch.tensor([7, 3, 0]), Recipe(score=Feature(), normaliser=Proportional())
+    q, k, v = torch.randn(3, 3, 2, 7, 5, dtype=torch.float64)
+    for pattern in (Padding(lengths), Causal() & Padding(lengths), Padding(lengths) & Causal()):
+        padded = replace(recipe, pattern=pattern)
+        assert str(explain(padded, q)).startswith("linear")
+        assert_close(attend(q, k, v, padded), attend(q, k, v, padded, backend="reference"))

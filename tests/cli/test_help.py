@@ -14,7 +14,8 @@ from regard.cli import app
 from .commands import assert_refused, regard
 
 ALL = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-COMMANDS = ["demo", "train", "translate", "evaluate", "look", "ladder", "lecture", "draw", "explain", "gallery", "data"]
+COMMANDS = ["demo", "train", "evaluate", "look", "ladder", "lecture", "draw", "explain", "gallery", "data"]
+COMMANDS += ["translate", "tag", "classify", "write", "picture", "answer", "rebuild", "graph"]
 
 
 def assert_runs(code: str) -> None:

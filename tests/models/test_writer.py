@@ -203,6 +203,18 @@ def test_a_recurrent_writers_states_are_dropped_as_they_leave():
     assert (gone == gone[:, :1]).all()
 
 
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_what_is_read_and_what_is_scored_can_be_dropped_besides(name):
+    tokens = texts()
+    read = Writer(replace(WRITERS[name], input_dropout=0.5), SIZE).train().embedded(tokens)
+    scored, _ = (model := Writer(replace(WRITERS[name], output_dropout=0.5), SIZE).train()).read(tokens, model.start(3))
+    for x in (read, scored):
+        gone = x == 0
+        assert 0.1 < gone.float().mean() < 0.9
+        assert (gone == gone[:, :1]).all()
+    assert not (model.eval().read(tokens, model.start(3))[0] == 0).any()
+
+
 def test_a_dropped_word_is_dropped_wherever_it_stands():
     model = Writer(transformer(word_dropout=0.5), SIZE).train()
     tokens = torch.arange(SIZE).repeat(2, 2)

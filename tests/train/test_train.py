@@ -10,7 +10,8 @@ from torch.testing import assert_close
 from regard.models.weights import load_weights, tensors_of
 from regard.train import Constant, Cosine, Diverged, Noam, Plan, average, checkpoints, train
 from regard.train import checkpoint as checkpoint_module
-from regard.train.checkpoint import whole
+from regard.train.checkpoint import Progress, whole
+from regard.train.loop import judged
 from tests.train.toy import Data, fresh, loss, plan, run, validate
 
 
@@ -169,3 +170,14 @@ def test_averaging_is_the_mean_of_the_weights(tmp_path):
 def test_training_learns(tmp_path):
     reports = list(train(fresh(), Data(), loss, plan(300), tmp_path))
     assert reports[-1].loss < 0.5 < 1.0 < reports[0].loss
+
+
+def test_the_best_checkpoint_is_that_of_the_figure_asked_for():
+    rising = judged(
+        judged(Progress(step=1), {"loss": 1.0, "accuracy": 0.5}, "accuracy"), {"loss": 2.0, "accuracy": 0.6}, "accuracy"
+    )
+    assert rising.best == -0.6
+    by_loss = judged(judged(Progress(step=1), {"loss": 1.0}), {"loss": 2.0})
+    assert (by_loss.best, by_loss.worse) == (1.0, 1)
+    with pytest.raises(ValueError, match="best = 'accuracy': validation finds only loss; choose one of them"):
+        judged(Progress(), {"loss": 1.0}, "accuracy")

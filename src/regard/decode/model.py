@@ -43,7 +43,7 @@ class Model(Protocol):
 
 
 @contextmanager
-def at_rest(model: Model) -> Iterator[None]:
+def at_rest(model: Model | nn.Module) -> Iterator[None]:
     """No dropout and no gradients; afterwards every part trains again that did before."""
     training = [part for part in model.modules() if part.training]
     try:

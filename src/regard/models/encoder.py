@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -12,11 +13,14 @@ from regard.layers.recurrent import Recurrent
 from regard.layers.words import Table
 from regard.models.reading_config import RECURRENT, EncoderConfig, recipe_of, stack_of, wants_tree
 from regard.models.seq2seq import Looked
+from regard.models.spelling import Spelling
 from regard.models.transformer import EncoderLayer, Placed, Stack
+from regard.text.vocabulary import UNK
 
 Tokens = Int[Tensor, "b t"]
 Lengths = Int[Tensor, " b"]
 Heads = Int[Tensor, "b t"]
+Letters = Int[Tensor, "b t c"]
 X = Float[Tensor, "b t m"]
 
 
@@ -89,24 +93,31 @@ class Encoder(nn.Module):
         recipe = recipe_of(config)
         self.width, self.wants_heads = config.width, config.kind == "transformer" and wants_tree(recipe)
         self.words, self.dropout = Table(size, config.model), nn.Dropout(config.dropout)
+        self.word_dropout = config.word_dropout
         self.places = Placed(recipe.fresh() if config.kind == "transformer" else Recipe())
         self.context = context(config, recipe)
 
-    def forward(self, tokens: Tokens, lengths: Lengths, heads: Heads | None = None) -> X:
-        """Text b ends after lengths[b] tokens. `heads` are those of CoNLL-U (1-based, 0 is the root), by token."""
+    def forward(self, tokens: Tokens, lengths: Lengths, heads: Heads | None = None, beside: X | None = None) -> X:
+        """Text b ends after lengths[b] tokens. `heads` are those of CoNLL-U (1-based, 0 is the root), by token; what
+        else is known of a word stands `beside` it, and is added to its vector."""
         here, tree = real(tokens, lengths), self.tree(tokens, lengths, heads)
-        return self.context(self.embedded(tokens, lengths, tree), lengths, tree).masked_fill(~here[..., None], 0.0)
+        x = self.embedded(tokens, lengths, tree, beside)
+        return self.context(x, lengths, tree).masked_fill(~here[..., None], 0.0)
 
-    def look(self, tokens: Tokens, lengths: Lengths, heads: Heads | None = None) -> tuple[X, Looked]:
+    def look(
+        self, tokens: Tokens, lengths: Lengths, heads: Heads | None = None, beside: X | None = None
+    ) -> tuple[X, Looked]:
         """As `forward`, and every layer's weights."""
         here, tree = real(tokens, lengths), self.tree(tokens, lengths, heads)
         assert isinstance(self.context, Context)
-        x, seen = self.context.look(self.embedded(tokens, lengths, tree), lengths, tree)
+        x, seen = self.context.look(self.embedded(tokens, lengths, tree, beside), lengths, tree)
         return x.masked_fill(~here[..., None], 0.0), Looked.of(seen)
 
-    def embedded(self, tokens: Tokens, lengths: Lengths, tree: Tree | None) -> X:
+    def embedded(self, tokens: Tokens, lengths: Lengths, tree: Tree | None, beside: X | None = None) -> X:
+        if self.training and self.word_dropout:
+            tokens = tokens.masked_fill(torch.rand_like(tokens, dtype=torch.float) < self.word_dropout, UNK)
         words = self.words.read(tokens.where(real(tokens, lengths), 0))
-        return self.dropout(self.places(words, 0, tree))
+        return self.dropout(self.places(words if beside is None else words + beside, 0, tree))
 
     def tree(self, tokens: Tokens, lengths: Lengths, heads: Heads | None) -> Tree | None:
         if not self.wants_heads:
@@ -158,22 +169,45 @@ class Classifier(nn.Module):
 
 
 class Tagger(nn.Module):
-    """One label for every word, from the first of the pieces it is written in."""
+    """One label for every word, from the first of the pieces it is written in.
 
-    def __init__(self, encoder: Encoder, *, labels: int):
+    Args:
+        encoder: reads the pieces.
+        labels: how many there are to choose from.
+        spelling: reads the letters of each piece as well.
+    """
+
+    def __init__(self, encoder: Encoder, *, labels: int, spelling: Spelling | None = None):
         super().__init__()
-        self.encoder, self.output = encoder, chosen(encoder.width, labels)
+        self.encoder, self.output, self.spelling = encoder, chosen(encoder.width, labels), spelling
 
     def forward(
-        self, tokens: Tokens, lengths: Lengths, first: Int[Tensor, "b w"], heads: Heads | None = None
+        self,
+        tokens: Tokens,
+        lengths: Lengths,
+        first: Int[Tensor, "b w"],
+        heads: Heads | None = None,
+        letters: Letters | None = None,
     ) -> Float[Tensor, "b w labels"]:
         """first[b, w] is the place of word w's first piece; beyond a text's last word it may be any place."""
-        return self.tagged(self.encoder(tokens, lengths, heads), first)
+        return self.tagged(self.encoder(tokens, lengths, heads, self.spelt(letters)), first)
+
+    def spelt(self, letters: Letters | None) -> X | None:
+        if self.spelling is None:
+            return None
+        if letters is None:
+            raise ValueError("this model reads the letters of words as well; give letters=...")
+        return self.spelling(letters)
 
     def look(
-        self, tokens: Tokens, lengths: Lengths, first: Int[Tensor, "b w"], heads: Heads | None = None
+        self,
+        tokens: Tokens,
+        lengths: Lengths,
+        first: Int[Tensor, "b w"],
+        heads: Heads | None = None,
+        letters: Letters | None = None,
     ) -> tuple[Float[Tensor, "b w labels"], Looked]:
-        x, seen = self.encoder.look(tokens, lengths, heads)
+        x, seen = self.encoder.look(tokens, lengths, heads, self.spelt(letters))
         named = (
             {f"encoder.{name}": some for name, some in kind.items()} for kind in (seen.weights, seen.log_probability)
         )

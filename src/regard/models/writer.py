@@ -38,6 +38,10 @@ class Past(nn.Module, ABC, Generic[S]):
     def look(self, x: X) -> tuple[X, dict[str, list[Steps]]]:
         """A whole text from its beginning, every layer in the open."""
 
+    @abstractmethod
+    def grows(self, state: S) -> bool:
+        """Does what is remembered become more with every word?"""
+
 
 class Locked(nn.Module):
     """Dropout with one mask for all words of a text (Gal & Ghahramani 2016)."""
@@ -80,6 +84,9 @@ class Remembering(Past[Reading]):
     def look(self, x):
         return self.read(x, self.start(x))[0], {}
 
+    def grows(self, state):
+        return False
+
 
 class LookingBack(Past[Caches]):
     """Every word looks at the words before it, as the recipe says.
@@ -114,6 +121,9 @@ class LookingBack(Past[Caches]):
             x, steps = layer.look(x, None)
             seen[f"past.layers.{n}.attention"] = [steps]
         return self.norm(x), seen
+
+    def grows(self, state):
+        return self.back is None and any(isinstance(layer.past, tuple) for layer in state.layers)
 
 
 def furthest_back(pattern: Pattern) -> int | None:
@@ -151,6 +161,7 @@ class Writer(nn.Module):
     def __init__(self, config: WriterConfig, size: int):
         super().__init__()
         self.words, self.past, self.word_dropout = Table(size, config.model), past(config), config.word_dropout
+        self.input_dropout, self.output_dropout = Locked(config.input_dropout), Locked(config.output_dropout)
         width = self.past.width
         # a tied table scores vectors of its own width, so wider states come back to it first
         self.back = nn.Linear(width, config.model) if config.tied and width != config.model else nn.Identity()
@@ -163,8 +174,21 @@ class Writer(nn.Module):
 
     def step(self, tokens: Tokens, state: State) -> tuple[Logits, State]:
         """Read on: one word or a whole text. Scores for what follows each; the old state stays as it was."""
-        x, state = self.past.read(self.embedded(tokens), state)
+        x, state = self.read(tokens, state)
         return self.logits(x), state
+
+    def read(self, tokens: Tokens, state: State) -> tuple[X, State]:
+        """As `step`, before the scores: the vector from which each next word is told, as wide as word vectors are
+        where the table is tied."""
+        x, state = self.past.read(self.embedded(tokens), state)
+        return self.back(self.output_dropout(x)), state
+
+    def logits(self, x: X) -> Logits:
+        return (self.output or self.words).score(x, self.bias)
+
+    def grows(self, state: State) -> bool:
+        """Does what is remembered become more with every word? Not in recurrent models, windows, linear attention."""
+        return self.past.grows(state)
 
     def forward(self, tokens: Tokens) -> Logits:
         return self.step(tokens, self.start(len(tokens)))[0]
@@ -172,17 +196,14 @@ class Writer(nn.Module):
     def look(self, tokens: Tokens) -> tuple[Logits, Looked]:
         """As `forward`, and what every layer looked at."""
         x, seen = self.past.look(self.embedded(tokens))
-        return self.logits(x), Looked.of(seen)
+        return self.logits(self.back(self.output_dropout(x))), Looked.of(seen)
 
     def embedded(self, tokens: Tokens) -> X:
-        x = self.words.read(tokens)
+        x = self.input_dropout(self.words.read(tokens))
         if not self.training or not self.word_dropout:
             return x
         kept = dropout(torch.ones_like(self.words.weight[:, 0]), self.word_dropout)
         return x * kept[tokens][..., None]
-
-    def logits(self, x: X) -> Logits:
-        return (self.output or self.words).score(self.back(x), self.bias)
 
 
 def past(config: WriterConfig) -> Past[Any]:

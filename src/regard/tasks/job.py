@@ -31,7 +31,7 @@ class Job:
     """A model to train, and on what.
 
     Args:
-        validate: figures on held-out data, of which "loss" decides which checkpoint is best.
+        validate: figures on held-out data: "loss", and "accuracy" where there is one.
         width: of the model, by which Noam's schedule is scaled.
         describe: writes all but the weights into the folder of the run, and returns what the weights note of it, so
             that they are never taken for another's.

@@ -76,12 +76,14 @@ class TrainSettings:
     longest: int = 256  # ids on a side; longer examples are left out of training
     validate_every: int = 500
     checkpoint_every: int = 500
+    best: str = "loss"  # the best checkpoint is kept: the one with the least loss, or the most accuracy
     patience: int = 0
     exact: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
     average: int = 1  # checkpoints whose weights are averaged in the end
 
     def __post_init__(self):
         one_of("train.schedule", self.schedule, ("noam", "cosine", "constant"))
+        one_of("train.best", self.best, ("loss", "accuracy"))
         for name, (least, most) in RANGES.items():
             if not least <= getattr(self, name) < most:
                 below = "" if most == inf else f" and below {most}"

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.text.files import COMPRESSED, existing, lines_of
 from regard.text.order import key, keys, seeded
-from regard.text.vocabulary import BOS, EOS, PAD, Tokeniser
+from regard.text.vocabulary import BOS, EOS, PAD, Tokeniser, Words
 
 
 def read_text(path: str | Path) -> str:
@@ -54,6 +54,11 @@ def line_ids(tokeniser: Tokeniser, lines: Iterable[str]) -> Int[Tensor, " n"]:
     return torch.tensor([one for ids in tokeniser.encode_all(lines) for one in (*ids, EOS)], dtype=torch.long)
 
 
+def stream_of(tokeniser: Tokeniser, lines: Sequence[str]) -> Int[Tensor, " n"]:
+    """Lines with their ends, as they stand in a text: `Words` reads them one by one, others letter by letter."""
+    return line_ids(tokeniser, lines) if isinstance(tokeniser, Words) else text_ids(tokeniser, "".join(lines))
+
+
 # --- blocks ---
 
 
@@ -75,6 +80,11 @@ class Block:
     def tokens(self) -> int:
         """How many targets count. Ask before `to`: a GPU would have to be waited for."""
         return int(self.scored.sum())
+
+    @property
+    def lead(self) -> int:
+        """How many columns stand before the first target that counts. Ask before `to`, likewise."""
+        return int(self.scored.any(0).int().argmax())
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -117,11 +127,15 @@ class Blocks:
     """At most so many in a micro-batch; the gradients of a step's micro-batches are added up."""
     order: Order = Order.SHUFFLED
     seed: int = 0
+    lead: int = 0
+    """So many tokens before each block are read as well, for their context alone: they do not count."""
 
     def __post_init__(self):
         for name, number in (("length", self.length), ("rows", self.rows), ("at_once", self.at_once)):
             if number is not None and number < 1:
                 raise ValueError(f"{name}={number} must be at least 1")
+        if self.lead < 0:
+            raise ValueError(f"lead={self.lead} must be at least 0")
         if self.order not in list(Order):
             raise ValueError(f"order={self.order!r} is no order of blocks; choose from {', '.join(Order)}")
         assert len(self._stream) > 1  # asked for now, so that what is no stream is told here and not at the first step
@@ -139,7 +153,8 @@ class Blocks:
         if epoch < 0 or not 0 <= index < self.steps(epoch):
             raise ValueError(f"epoch={epoch} and index={index} count from 0, and an index is below `steps(epoch)`")
         spans = self._onward(index) if self.order == Order.ONWARD else self._shuffled(epoch, index)
-        return [cut(self._stream, some, self.length) for some in shares(spans, self.at_once or len(spans))]
+        led = [(max(start - self.lead, 0), fresh, stop) for start, fresh, stop in spans]
+        return [cut(self._stream, some, self.lead + self.length) for some in shares(led, self.at_once or len(led))]
 
     @cached_property
     def _stream(self) -> Int[Tensor, " n"]:

@@ -66,6 +66,7 @@ def plan_of(train: TrainSettings, width: int) -> Plan:
         precision=train.precision,
         validate_every=train.validate_every,
         checkpoint_every=train.checkpoint_every,
+        best=train.best,
         patience=train.patience,
         exact=train.exact,
         keep=max(2, train.average),  # the one before, should the newest be torn

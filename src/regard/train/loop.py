@@ -35,6 +35,7 @@ class Plan:
     precision: str = "float32"  # "bfloat16" and "float16" use torch's autocast
     validate_every: int = 500
     checkpoint_every: int = 500
+    best: str = "loss"  # the figure of validation by which a checkpoint is the best: its least loss, most accuracy
     patience: int = 0  # stop after so many validations without a better one; 0 never stops
     keep: int = 5
     exact: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
@@ -78,7 +79,7 @@ def train(
 ) -> Generator[Report]:
     """Train in `folder`, going on from its newest checkpoint if there is one; yields a report after every step.
 
-    `validate` returns figures of which "loss" decides which checkpoint is best. Leaving the iterator early (Ctrl-C)
+    `validate` returns figures, of which `plan.best` tells the best checkpoint. Leaving the iterator early (Ctrl-C)
     writes a checkpoint, so that calling again goes on from there.
     """
     optimiser = torch.optim.AdamW(
@@ -103,7 +104,7 @@ def train(
                         model.eval()
                         with torch.no_grad(), autocast(model, plan):
                             figures = validate(model)
-                        progress, report = judged(progress, figures), replace(report, validation=figures)
+                        progress, report = judged(progress, figures, plan.best), replace(report, validation=figures)
                 settled = True
                 if due(report.step):
                     write_checkpoint(saved, model, optimiser, progress)
@@ -167,12 +168,15 @@ def rescaled(scale: float, step: int, *, healthy: bool) -> dict[str, float]:
     return {"scale": scale / 2 if not healthy else min(scale * 2, 2.0**24) if step % 2000 == 0 else scale}
 
 
-def judged(progress: Progress, figures: dict[str, float]) -> Progress:
+def judged(progress: Progress, figures: dict[str, float], by: str = "loss") -> Progress:
     """Is this validation the best so far? Kept with the whole history."""
-    better = figures["loss"] < (math.inf if progress.best is None else progress.best)  # so not a number never is
+    if by not in figures:
+        raise ValueError(f"best = {by!r}: validation finds only {', '.join(figures)}; choose one of them")
+    found = figures[by] if by == "loss" else -figures[by]
+    better = found < (math.inf if progress.best is None else progress.best)  # so not a number never is
     return replace(
         progress,
-        best=figures["loss"] if better else progress.best,
+        best=found if better else progress.best,
         best_step=progress.step if better else progress.best_step,
         worse=0 if better else progress.worse + 1,
         history=(*progress.history, {"step": progress.step, **figures}),

@@ -1,19 +1,23 @@
 """torch's FlexAttention: patterns and biases are handed over as they are, with our block map instead of its builder."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from regard.attention.backends.sdpa import maskless
 from regard.attention.blocks import FULL, MIXED
-from regard.attention.given import Edges
+from regard.attention.given import Edges, Given
 from regard.attention.normaliser import Softmax
 from regard.attention.notation import leaves
+from regard.attention.pattern import Pattern
 from regard.attention.places import Places
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 
+Columns = tuple[Tensor, Tensor, Tensor, Tensor]  # how many blocks of each row are mixed, which, how many full, which
 SIZE = 128
 SHORTEST = 1024  # below this torch's dense kernels with a mask do as well, and nothing has to be compiled
 
@@ -70,11 +74,25 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
 
 def block_mask(recipe: Recipe, q: Tensor, k: Tensor, start: int, mask_mod) -> BlockMask:
     """Our block map in FlexAttention's words: for each row, which columns are mixed and which are full."""
-    states = recipe.pattern.blocks(q.shape[2], k.shape[2], SIZE, start=start).dense().to(q.device)
-    counts, indices = zip(*(columns(states == state) for state in (MIXED, FULL)), strict=True)
-    return BlockMask.from_kv_blocks(
-        counts[0], indices[0], counts[1], indices[1], SIZE, mask_mod, seq_lengths=(q.shape[2], k.shape[2])
-    )
+    columns_of = visible_columns if lasts(recipe.pattern) else visible_columns.__wrapped__
+    made = columns_of(recipe.pattern, q.shape[2], k.shape[2], start, q.device)
+    return BlockMask.from_kv_blocks(*made, SIZE, mask_mod, seq_lengths=(q.shape[2], k.shape[2]))
+
+
+def lasts(pattern: Pattern) -> bool:
+    """Can its map be remembered? A batch's own data is new every time, and to compare it a GPU would have to wait."""
+    try:
+        hash(pattern)
+    except TypeError:
+        return False
+    return not any(isinstance(part, Given) for part in leaves(pattern))
+
+
+@lru_cache(maxsize=64)
+def visible_columns(pattern: Pattern, n_q: int, n_k: int, start: int, device: torch.device) -> Columns:
+    with torch.inference_mode(mode=False):  # or what was made while predicting could not be used for training
+        states = pattern.blocks(n_q, n_k, SIZE, start=start).dense().to(device)
+        return *columns(states == MIXED), *columns(states == FULL)
 
 
 def columns(chosen: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,16 +4,18 @@ Three forms of one sum (Katharopoulos et al. 2020): everybody sees everybody (on
 sum of the chunks before, plus the chunk itself in the open), and one token at a time with a state of fixed size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from einops import einsum, rearrange, repeat
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.attention.given import Padding
 from regard.attention.normaliser import Proportional
-from regard.attention.pattern import Causal, Full
+from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.places import Places
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
@@ -31,12 +33,13 @@ class State:
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    causal = recipe.pattern == Causal()
+    order, _ = apart(recipe.pattern)
+    causal = order == Causal()
     return [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} touches single scores, which never exist here" for scheme in recipe.on_score),
         *([] if recipe.normaliser == Proportional() else [f"{recipe.normaliser} is not proportional"]),
-        *([] if causal or recipe.pattern == Full() else [f"{recipe.pattern} has no running sum"]),
+        *([] if causal or order == Full() else [f"{recipe.pattern} has no running sum"]),
         *(
             ["a running sum needs queries at the end of consecutive keys"]
             if causal and (places.start is None or places.start + q.shape[2] != k.shape[2])
@@ -49,14 +52,31 @@ def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     return []
 
 
+def apart(pattern: Pattern) -> tuple[Pattern, tuple[Padding, ...]]:
+    """Who sees whom whatever the sentence, and the ends of the sentences, which only leave keys out of every sum."""
+    match pattern:
+        case Padding():
+            return Full(), (pattern,)
+        case And(left, right):
+            (one, ends), (other, more) = apart(left), apart(right)
+            return other if one == Full() else one if other == Full() else And(one, other), ends + more
+    return pattern, ()
+
+
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
     k, v = repeated(q, k, v)
-    if recipe.pattern == Full():
-        state = summed(recipe, k, v)
+    order, ends = apart(recipe.pattern)
+    hidden = [~rearrange(visible(end, k), "b j -> b 1 j 1") for end in ends]
+    if order == Full():
+        state = summed(recipe, k, v, hidden)
         return torch.cat([read(folded(recipe, part), state) for part in q.split(PIECE, 2)], 2).to(q.dtype)
     old = k.shape[2] - q.shape[2]
-    past = summed(recipe, k[:, :, :old], v[:, :, :old])
-    return causal(recipe, q, k[:, :, old:], v[:, :, old:], past)[0]
+    past = summed(recipe, k[:, :, :old], v[:, :, :old], [mask[:, :, :old] for mask in hidden])
+    return causal(recipe, q, k[:, :, old:], v[:, :, old:], past, [mask[:, :, old:] for mask in hidden])[0]
+
+
+def visible(end: Padding, k: Tensor) -> Bool[Tensor, "b j"]:
+    return torch.arange(k.shape[2], device=k.device) < end.lengths.to(k.device)[:, None]
 
 
 def step(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
@@ -80,15 +100,19 @@ def folded(recipe: Recipe, q: Tensor) -> Tensor:
     return wide(recipe.score.fold_q(q))
 
 
-def mapped(recipe: Recipe, k: Tensor) -> Tensor:
+def mapped(recipe: Recipe, k: Tensor, hidden: Sequence[Tensor] = ()) -> Tensor:
+    """φ(k), and 0 for keys that nobody sees."""
     assert isinstance(recipe.score, InnerProduct)  # or it objected
-    return wide(recipe.score.fold_k(k))
+    keys = wide(recipe.score.fold_k(k))
+    for mask in hidden:
+        keys = keys.masked_fill(mask, 0.0)
+    return keys
 
 
-def summed(recipe: Recipe, k: Tensor, v: Tensor) -> State:
+def summed(recipe: Recipe, k: Tensor, v: Tensor, hidden: Sequence[Tensor] = ()) -> State:
     """The state after these keys and values, a piece at a time."""
-    pieces = zip(k.split(PIECE, 2), v.split(PIECE, 2), strict=True)
-    states = [remember(mapped(recipe, part), wide(values)) for part, values in pieces]
+    pieces = zip(*(x.split(PIECE, 2) for x in (k, v, *hidden)), strict=True)
+    states = [remember(mapped(recipe, part, masks), wide(values)) for part, values, *masks in pieces]
     return State(sum(state.kv for state in states), sum(state.k for state in states))  # type: ignore[arg-type]
 
 
@@ -100,11 +124,13 @@ def read(q: Float[Tensor, "b h i d"], state: State) -> Float[Tensor, "b h i e"]:
     return divide(einsum(q, state.kv, "b h i d, b h d e -> b h i e"), einsum(q, state.k, "b h i d, b h d -> b h i"))
 
 
-def causal(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, past: State) -> tuple[Tensor, State]:
+def causal(
+    recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, past: State, hidden: Sequence[Tensor] = ()
+) -> tuple[Tensor, State]:
     """A long text in pieces that fit the caches, each starting from the state the one before left."""
     parts = []
-    for part, keys, values in zip(*(x.split(PIECE, 2) for x in (q, k, v)), strict=True):
-        out, past = chunked(folded(recipe, part), mapped(recipe, keys), wide(values), past)
+    for part, keys, values, *masks in zip(*(x.split(PIECE, 2) for x in (q, k, v, *hidden)), strict=True):
+        out, past = chunked(folded(recipe, part), mapped(recipe, keys, masks), wide(values), past)
         parts.append(out.to(q.dtype))
     return torch.cat(parts, 2), past
 

@@ -1,0 +1,203 @@
+"""Stories and extracts: what a long source costs by full, window and BigBird attention, and whether it is learnt.
+
+    python benchmarks/stories.py             memory up to 16k words, then training on 511 words; wants a GPU
+    python benchmarks/stories.py --quick     memory up to 4k words and a little training, on a CPU; writes nothing
+
+Memory is that of one training step on one story, beside the weights. "Full, in the open" is attention as the formula
+says it, every weight kept for the backward pass; "full" leaves it to torch's fused kernels, which keep none.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from machine import alone, forget_peak, peak_mib, write
+from regard.attention import Normaliser, Softmax
+from regard.cli.options import device_of
+from regard.cli.watch import watch
+from regard.decode import Greedy
+from regard.decode.texts import translate_texts
+from regard.models.config import ModelConfig
+from regard.models.transformer import EncoderLayer, Transformer
+from regard.tasks.metrics import bleu, exact
+from regard.tasks.settings import DataSettings, Settings, TextSettings, TrainSettings
+from regard.tasks.translate import Smoothed, Translator
+from regard.text.batches import collate
+from regard.text.corpus import Pair
+from regard.train.fit import Fit
+from regard.world.stories import Stories, pairs
+
+ROTARY = 'position = "Rotary()"\n'
+KINDS = {
+    "full, in the open": ROTARY,
+    "full": ROTARY,
+    "window": ROTARY + 'pattern = "Window({reach})"',
+    "bigbird": ROTARY + 'pattern = "Block({block}, Window(2) | Global(1) | Random(3, seed=0))"',
+}
+HEADS, LAYERS = 4, 2
+
+
+@dataclass(frozen=True)
+class InTheOpen(Normaliser):
+    """Softmax by another name, which no fused kernel knows: the definition runs."""
+
+    def weigh(self, scores, visible):
+        return Softmax().weigh(scores, visible)
+
+
+def settings_of(kind: str, words: int, steps: int, batch: int, device: str) -> Settings:
+    encoder = KINDS[kind].format(reach=min(256, words // 4), block=max(4, min(64, words // 16)))
+    return Settings(
+        data=DataSettings(target="en"),
+        text=TextSettings(kind="words"),
+        model=ModelConfig(
+            kind="transformer",
+            layers=LAYERS,
+            model=128,
+            heads=HEADS,
+            hidden=256,
+            dropout=0.0,
+            tie="all",
+            encoder=encoder,
+            decoder=ROTARY,
+        ),
+        train=TrainSettings(
+            steps=steps,
+            tokens=batch * (words + 1),
+            longest=words,
+            rate=2e-3,
+            warmup=min(100, steps // 4),
+            smoothing=0.0,
+            validate_every=steps,
+            checkpoint_every=steps,
+            precision="bfloat16" if device == "cuda" else "float32",
+            exact=False,
+        ),
+    )
+
+
+def told(words: int, count: int, split) -> list[Pair]:
+    return [Pair(*pair) for pair in pairs(Stories(words=words, told=1), count, split)]
+
+
+# --- memory ---
+
+
+def memory(kind: str, words: int, device: str) -> dict:
+    """The peak of one training step beyond what was there before."""
+    translator = Translator.fresh(told(words, 4, "train"), settings_of(kind, words, 1, 1, device))
+    model = translator.model.to(device)
+    if kind == "full, in the open":
+        open_up(model)
+    batch = collate(translator.examples(told(words, 1, "train"))).to(device)
+    half = torch.autocast("cuda", torch.bfloat16) if device == "cuda" else nullcontext()
+
+    def step() -> None:
+        model.zero_grad()
+        with half:
+            loss, _ = Smoothed()(model, (batch, batch.tokens))
+        loss.backward()
+
+    try:
+        if device == "cuda":
+            step()  # compiles what has to be compiled
+            model.zero_grad()
+        gc.collect()
+        before = start(device)
+        step()
+    except torch.OutOfMemoryError as error:
+        return {"kind": kind, "words": words, "failed": str(error).splitlines()[0]}
+    return {"kind": kind, "words": words, "mib": stop(device) - before}
+
+
+def open_up(model: nn.Module) -> None:
+    assert isinstance(model, Transformer)
+    for layer in model.encoder:
+        assert isinstance(layer, EncoderLayer)
+        layer.attention.recipe = replace(layer.attention.recipe, normaliser=InTheOpen())
+
+
+def start(device: str) -> float:
+    if device == "cpu":
+        forget_peak()
+        return peak_mib()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated() / 2**20
+
+
+def stop(device: str) -> float:
+    return peak_mib() if device == "cpu" else torch.cuda.max_memory_allocated() / 2**20
+
+
+def arithmetic(words: int) -> float:
+    """MiB of the attention weights alone: heads × n² numbers of four bytes in every layer of the encoder."""
+    return LAYERS * HEADS * words**2 * 4 / 2**20
+
+
+# --- training ---
+
+
+def trained(kind: str, words: int, steps: int, batch: int, device: str) -> dict:
+    stories, held_out, tests = (
+        told(words, count, split)
+        for count, split in ((min(steps * batch, 32_768), "train"), (batch, "valid"), (256, "test"))
+    )
+    translator = Translator.fresh(stories, settings_of(kind, words, steps, batch, device))
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        if not watch(Fit(translator.job(stories, held_out, device), Path(folder)), Console(stderr=True)):
+            raise SystemExit(f"{kind}: stopped before the end; nothing is measured")
+    spent = time.perf_counter() - began
+    texts = translate_texts(translator, [pair.source for pair in tests], Greedy())
+    wanted = [pair.target for pair in tests]
+    return {
+        "kind": kind,
+        "words": words,
+        "exact": exact(texts, wanted).value,
+        "bleu": bleu(texts, wanted, tokenised=True).value,
+        "ms": 1000 * spent / steps,
+        "stories": steps * batch,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few words and steps, for a CPU; writes nothing")
+    parser.add_argument("--words", type=int, default=511, help="of a story to train on (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=3000, help="of training; 0 for none (default: %(default)s)")
+    args = parser.parse_args()
+    device, console = device_of("auto"), Console(width=120)
+    lengths = (4095, 8191, 16383) if device == "cuda" else (1023, 2047, 4095)
+    # on a CPU in a process of its own each, so that the peak is its own too
+    run = alone if device == "cpu" else lambda function, *given: function(*given)
+    used = [run(memory, kind, words, device) for words in lengths for kind in KINDS]
+    table = Table("peak MiB", *(f"{words:,} words" for words in lengths))
+    table.add_row("weights alone, by arithmetic", *(f"{arithmetic(words):,.0f}" for words in lengths))
+    for kind in KINDS:
+        mine = [row for row in used if row["kind"] == kind]
+        table.add_row(kind, *(f"{row['mib']:,.0f}" if "mib" in row else "does not fit" for row in mine))
+    console.print(table)
+    words, steps, batch = (63, 300, 16) if args.quick else (args.words, args.steps, 64)
+    rows = [trained(kind, words, steps, batch, device) for kind in list(KINDS)[1:]] if steps else []
+    table = Table("encoder", "extracts right", "BLEU", "ms a step")
+    for row in rows:
+        table.add_row(row["kind"], f"{row['exact']:.1f} %", f"{row['bleu']:.1f}", f"{row['ms']:.0f}")
+    console.print(table)
+    if not args.quick:
+        weights = {str(words): arithmetic(words) for words in lengths}
+        command = " ".join(["python benchmarks/stories.py", *sys.argv[1:]])
+        print(write("stories", command, rows, steps=steps, memory=used, weights_alone=weights))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""What every autoencoder promises: the latent is all that passes, whatever the padding, the company and the pace."""
+
+import tomllib
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
+from regard.models.seq2seq import parameters
+from regard.tasks.translate import Smoothed
+from regard.text.batches import collate
+
+SIZE, LENGTHS = 17, (7, 2, 5)
+EXACT = {"rtol": 0.0, "atol": 1e-10}
+
+
+def config(kind, **changes) -> AutoencoderConfig:
+    sizes = {"layers": 2, "model": 6, "hidden": 10, "latents": 3, "latent": 5, "dropout": 0.0}
+    return AutoencoderConfig(**{"kind": kind, **sizes} | changes)
+
+
+MODELS = {
+    "elman, last": config("elman", bottleneck="last", layers=1, latents=1),
+    "gru, mean": config("gru", bottleneck="mean", directions=2),
+    "lstm, last, cut": config("lstm", bottleneck="last"),
+    "gru, attention": config("gru", heads=2, directions=2),
+    "lstm, attention": config("lstm", heads=1),
+    "transformer, last": config("transformer", bottleneck="last", heads=2, latents=1),
+    "transformer, mean, cut": config("transformer", bottleneck="mean", heads=2),
+    "transformer, attention": config("transformer", heads=2),
+    "transformer, more latents than words": config("transformer", heads=2, latents=11, groups=1, norm="post"),
+    "transformer, rotary": config("transformer", heads=1, recipe='position = "Rotary()"'),
+    "transformer, learned places": config("transformer", heads=2, recipe='position = "Learned(longest=11, model=6)"'),
+}
+ASKING = [name for name in MODELS if MODELS[name].bottleneck == "attention"]
+
+
+def model_of(name: str) -> Autoencoder:
+    """In double precision and without noise, so that equal means equal."""
+    return build_autoencoder(MODELS[name], SIZE).double().eval()
+
+
+def sentences():
+    tokens, lengths = torch.randint(3, SIZE, (3, 7)), torch.tensor(LENGTHS)
+    return tokens.where(torch.arange(7) < lengths[:, None], 0), lengths, torch.randint(1, SIZE, (3, 5))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_company_and_padding_change_nothing(name):
+    model, (source, lengths, target) = model_of(name), sentences()
+    together, latent = model(source, lengths, target), model.latent(source, lengths)
+    assert latent.shape == (3, MODELS[name].latents, MODELS[name].latent)
+    for n, length in enumerate(LENGTHS):
+        one = slice(n, n + 1)
+        assert_close(model.latent(source[one, :length], lengths[one])[0], latent[n], **EXACT)
+        assert_close(model(source[one, :length], lengths[one], target[one])[0], together[n], **EXACT)
+    filled = torch.cat((source, torch.full((3, 4), 5)), 1)  # whatever stands beyond the end
+    assert_close(model(filled, lengths, target), together, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["gru, attention", "transformer, mean, cut", "transformer, attention"])
+def test_in_single_precision_too(name):
+    model, (source, lengths, target) = model_of(name).float(), sentences()
+    together = model(source, lengths, target)
+    for n, length in enumerate(LENGTHS):
+        alone = model(source[n : n + 1, :length], lengths[n : n + 1], target[n : n + 1])[0]
+        assert_close(alone, together[n], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [[1] * 5, [2, 3]], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_word_by_word_is_all_at_once(name, pieces):
+    model, (source, lengths, target) = model_of(name), sentences()
+    memory = model.encode(source, lengths)
+    state, parts = model.start(memory), []
+    for words in target.split(pieces, 1):
+        logits, state = model.step(words, state, memory)
+        parts.append(logits)
+    assert_close(torch.cat(parts, 1), model(source, lengths, target), **EXACT)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_picked_sentences_go_on_where_they_were(name):
+    model, (source, lengths, target), rows = model_of(name), sentences(), torch.tensor([2, 0, 2, 2])
+    memory = model.encode(source, lengths)
+    _, state = model.step(target[:, :2], model.start(memory), memory)
+    expected, _ = model.step(target[:, 2:], state, memory)
+    picked, _ = model.step(target[rows, 2:], state.pick(rows), memory.pick(rows))
+    assert_close(picked, expected[rows], **EXACT)
+
+
+# --- the latent is all that passes ---
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_decoder_knows_the_latent_and_nothing_else_of_the_source(name):
+    """Another source with the same latent gives the same scores; another latent does not."""
+    model, (source, lengths, target) = model_of(name), sentences()
+    expected, latent = model(source, lengths, target), model.latent(source, lengths)
+    model.bottleneck.forward = lambda x, tokens, lengths: latent[: len(x)]  # whatever it is given
+    other = (source + 1) % SIZE
+    assert_close(model(other[:, :3], torch.tensor([3, 1, 2]), target), expected, **EXACT)
+    memory = model.remember(latent.roll(1, 0))
+    assert not torch.allclose(model.step(target, model.start(memory), memory)[0], expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_of_the_source_can_enter_the_latent(name):
+    """Every word, and every place in the latent."""
+    model, (source, lengths, _) = model_of(name), sentences()
+    latent = model.latent(source, lengths)
+    for n, length in enumerate(LENGTHS):
+        for at in range(length):
+            other = source.clone()
+            other[n, at] = 3 + (source[n, at] - 2) % (SIZE - 3)
+            assert ((model.latent(other, lengths) - latent)[n].abs() > 1e-9).all(), (n, at)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nobody_sees_the_future(name):
+    model, (source, lengths, target) = model_of(name), sentences()
+    logits, other = model(source, lengths, target), target.clone()
+    other[:, 3:] = (other[:, 3:] + 1) % SIZE
+    changed = model(source, lengths, other)
+    assert_close(changed[:, :3], logits[:, :3], **EXACT)
+    assert not torch.allclose(changed[:, 3:], logits[:, 3:])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_looking_shows_both_ways_and_changes_nothing(name):
+    model, (source, lengths, target) = model_of(name), sentences()
+    latent, entered = model.look_in(source, lengths)
+    assert_close(latent, model.latent(source, lengths), **EXACT)
+    k, heads = MODELS[name].latents, MODELS[name].heads if name in ASKING else 1
+    assert entered.weights["bottleneck"].shape == (3, heads, k, 7)
+    assert_close(entered.weights["bottleneck"].sum(-1), torch.ones(3, heads, k, dtype=torch.double))
+    memory = model.remember(latent)
+    logits, _, looked = model.look(target, model.start(memory), memory)
+    assert_close(logits, model(source, lengths, target), **EXACT)
+    assert len(looked.weights) == (MODELS[name].layers if name.startswith("transformer") else 1)
+    for layer, weights in {**entered.weights, **looked.weights}.items():
+        model.get_submodule(layer)  # the name is the layer's own
+        assert layer.startswith(("encoder", "bottleneck")) or weights.shape[2:] == (5, k)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_weight_learns(name):
+    model, (source, lengths, target) = model_of(name).train(), sentences()
+    model(source, lengths, target).logsumexp(-1).sum().backward()
+    idle = [key for key, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
+    # softmax ignores what all keys have in common; and whoever is given one latent does not choose by asking
+    asking = ("cross.query", "cross.key", "around_cross.norm") if MODELS[name].latents == 1 else ()
+    assert [key for key in idle if not key.endswith("key.bias") and not any(one in key for one in asking)] == []
+    weights = model.state_dict()
+    assert len({weight.data_ptr() for weight in weights.values()}) == len(weights) == len(list(model.parameters()))
+    assert parameters(model) == sum(weight.numel() for weight in weights.values())
+
+
+# --- learning ---
+
+TEN = [
+    [3, 4, 5, 6],
+    [6, 5, 4, 3],
+    [3, 4],
+    [7],
+    [8, 9, 10, 11, 12],
+    [8, 9, 10, 12, 11],
+    [7, 7, 7],
+    [13, 14],
+    [14, 13],
+    [16],
+]
+
+
+@pytest.mark.parametrize("name", ["gru, last", "gru, attention", "transformer, mean", "transformer, attention"])
+def test_ten_sentences_are_learnt_by_heart(name):
+    kind, bottleneck = name.split(", ")
+    given = config(kind, bottleneck=bottleneck, layers=1, model=32, hidden=64, latents=2, latent=24)
+    model = build_autoencoder(given, SIZE)
+    batch = collate([(sentence, sentence) for sentence in TEN])
+    optimiser, losses = torch.optim.Adam(model.parameters(), lr=0.01), []
+    for _ in range(140):
+        optimiser.zero_grad()
+        summed, count = Smoothed()(model, (batch, batch.tokens))
+        (summed / count).backward()
+        optimiser.step()
+        losses.append(summed.item())
+    assert losses[1] < losses[0]
+    memory = model.eval().encode(batch.source, batch.source_lengths)
+    state, word, written = model.start(memory), batch.target[:, :1], []
+    for _ in range(batch.target.shape[1] - 1):
+        logits, state = model.step(word, state, memory)
+        word = logits.argmax(-1)
+        written.append(word)
+    wanted = batch.target[:, 1:]
+    assert torch.equal(torch.cat(written, 1).where(wanted != 0, 0), wanted)
+
+
+# --- descriptions ---
+
+
+def test_a_description_goes_to_a_file_and_back():
+    for given in MODELS.values():
+        assert AutoencoderConfig.from_dict(given.to_dict()) == given
+    text = 'kind = "gru"\nsize = "small"\nbottleneck = "last"\nlatents = 1'
+    assert AutoencoderConfig.from_dict(tomllib.loads(text)) == replace(
+        AutoencoderConfig.named("gru", "small"), bottleneck="last", latents=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"kind": "embed"}, "kind = 'embed' is unknown; choose from elman, gru, lstm, transformer"),
+        ({"bottleneck": "max"}, "bottleneck = 'max' is unknown; choose from attention, last, mean"),
+        ({"latents": 0}, "latents = 0 should be at least 1"),
+        ({"latent": 1.5}, "latent = 1.5 should be a whole number"),
+        ({"kind": "gru", "bottleneck": "last", "heads": 2}, "heads = 2 means nothing .* use bottleneck = 'attention'"),
+        ({"kind": "gru", "bottleneck": "last", "directions": 2}, "knows no other; use directions = 1"),
+        ({"kind": "gru", "norm": "post"}, "norm = 'post' means nothing to the kind 'gru'"),
+        ({"kind": "gru", "hidden": 7}, "heads = 4 does not divide the states' width 7"),
+        ({"heads": 3}, "heads = 3 does not divide"),
+        ({"recipe": 'position = "TreeDepth()"'}, "wants the trees of whole sentences, .* such as Sinusoidal"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(changes, says):
+    with pytest.raises(ValueError, match=says) as refused:
+        AutoencoderConfig(**{"kind": "transformer", "hidden": 8} | changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_size_or_a_latent_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="no size is called 'huge'; there are tiny, small"):
+        AutoencoderConfig.named("gru", "huge")
+    with pytest.raises(ValueError, match=r"latents are 3 vectors of width 5, \(b, 3, 5\), not \(2, 15\)"):
+        model_of("gru, attention").remember(torch.zeros(2, 15))

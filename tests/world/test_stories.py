@@ -1,0 +1,84 @@
+"""Stories and their extracts: all that is told of a person and nothing else, whatever the length."""
+
+import pytest
+
+from regard.world import SPLITS
+from regard.world.retrieval import PEOPLE
+from regard.world.stories import Stories, Story, pairs, sentences_of
+
+WORLD = Stories(seed=3, words=101)
+SOME = {split: [WORLD.story(number, split) for number in range(53)] for split in SPLITS}
+
+
+def extracted(source: str) -> str:
+    """By splitting the text alone."""
+    person, _, story = source.partition(" : ")
+    return "".join(f"{one}. " for one in story.removesuffix(".").split(". ") if person in one.split()).strip()
+
+
+def test_a_story_on_paper():
+    told = tuple(
+        tuple(f"{one} .".split()) for one in ("the tree grew", "Anna met a thief", "Paul slept", "he saw Anna")
+    )
+    story = Story("Anna", told, (1, 3))
+    assert story.source == "Anna : the tree grew . Anna met a thief . Paul slept . he saw Anna ."
+    assert story.target == "Anna met a thief . he saw Anna ." == extracted(story.source)
+
+
+def test_an_extract_is_all_that_is_told_of_the_person():
+    for some in SOME.values():
+        for story in some:
+            assert extracted(story.source) == story.target
+            assert len(story.matters) == 2
+            assert story.person in PEOPLE
+
+
+@pytest.mark.parametrize(("words", "told", "longest"), [(30, 3, 6), (64, 1, 6), (1023, 2, 6), (4096, 5, 7)])
+def test_length_is_a_dial(words, told, longest):
+    world = Stories(words=words, told=told, longest=longest)
+    for number in range(5):
+        story = world.story(number, "valid")
+        assert len(story.source.split()) == words
+        assert len(story.target.split()) <= told * (longest + 1)
+        assert story.target.count(".") == told
+        assert extracted(story.source) == story.target
+
+
+def test_what_matters_may_stand_anywhere():
+    starts = [story.matters[0] / len(story.sentences) for story in SOME["train"]]
+    assert min(starts) < 0.1
+    assert max(starts) > 0.6
+
+
+def test_splits_share_no_sentence():
+    pools = {split: set(sentences_of(6, split, 0)) for split in SPLITS}
+    assert not pools["train"] & (pools["valid"] | pools["test"])
+    assert not pools["valid"] & pools["test"]
+    for split, some in SOME.items():
+        assert {one for story in some for one in story.sentences} <= pools[split]
+
+
+def test_later_stories_are_made_of_other_sentences():
+    early, late = (Stories(words=101).story(number, "valid").sentences for number in (0, 999))
+    assert len(set(early) & set(late)) < len(early) / 2
+
+
+def test_a_story_is_a_function_of_its_number():
+    assert WORLD.story(17, "test") == SOME["test"][17]
+    assert Stories(seed=4, words=101).story(17, "test") != SOME["test"][17]
+    assert list(pairs(WORLD, 2, "valid", start=5)) == [(one.source, one.target) for one in SOME["valid"][5:7]]
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: Stories(words=22),
+        lambda: Stories(told=0),
+        lambda: Stories(longest=5),
+        lambda: WORLD.story(-1),
+        lambda: WORLD.story(0, "exam"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_mistake_is_named(mistake):
+    with pytest.raises(ValueError, match="not"):
+        mistake()
