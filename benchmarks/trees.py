@@ -43,7 +43,7 @@ def main() -> None:
     settings = TagSettings(
         data=TagData(corpus=asked.corpus, sentences=asked.sentences),
         text=ReadingSettings(kind="words", size=12_000),
-        spelling=SpellingSettings(read=asked.corpus != "world"),
+        spelling=SpellingSettings(read=asked.corpus != "world", hide=0.1),
         train=train,
     )
     examples, held_out = (read_tags(settings, split, asked.data).examples for split in ("train", "valid"))
@@ -56,7 +56,6 @@ def main() -> None:
             heads=HEADS,
             hidden=256,
             dropout=0.3,
-            word_dropout=0.1,
             recipe=f'position = "{position}"',
         )
         scores = [

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from regard.models.reading_config import EncoderConfig
 from regard.tasks.settings import ReadingSettings, TrainSettings
-from regard.tasks.tag import UNTAGGED, Tagger, collate, tag_loss, validation
+from regard.tasks.tag import UNTAGGED, Tagger, TagLoss, collate, validation
 from regard.tasks.tag_settings import SpellingSettings, TagData, TagSettings, read_tags
 from regard.text.conllu import NONE, Tagged
 from regard.train.fit import Fit
@@ -69,7 +69,7 @@ def test_a_word_without_a_tag_teaches_nothing():
     batch = collate([one.example(half)])
     assert batch.tokens == 2
     assert (batch.labels != UNTAGGED).sum() == 2
-    summed, count = tag_loss(0.0)(one.model, (batch, 2))
+    summed, count = TagLoss()(one.model, (batch, 2))
     logits = one.model(*batch.read)[0, :2].log_softmax(-1)
     assert count == 2
     assert_close(summed, -logits.gather(1, batch.labels[0, :2, None]).sum())
@@ -83,7 +83,7 @@ def test_the_gradient_does_not_depend_on_the_split():
         one.model.zero_grad()
         for part in parts:
             batch = collate(one.examples(part))
-            tag_loss(0.1)(one.model, (batch, batch.tokens))[0].backward()
+            TagLoss(0.1)(one.model, (batch, batch.tokens))[0].backward()
         return [weight.grad.clone() for weight in one.model.parameters() if weight.grad is not None]
 
     for whole, split in zip(gradient([given]), gradient([given[:1], given[1:4], given[4:]]), strict=True):
@@ -100,6 +100,18 @@ def test_trees_are_read_and_asked_for():
 def test_spelling_is_for_whole_words():
     with pytest.raises(ValueError, match=r"spelling\.read = true is for whole words, not text\.kind = 'bpe'"):
         TagSettings(spelling=SpellingSettings(read=True))
+
+
+def test_a_hidden_word_is_known_by_its_letters_alone():
+    """Whatever the words were, with all hidden the loss is the same; with none it is not."""
+    one = tagger(spelling=SpellingSettings(read=True, hide=0.5))
+    batch = collate(one.examples(sentences(2)))
+    other = replace(batch, pieces=batch.pieces.masked_fill(batch.pieces > 3, 4))
+    hidden = [TagLoss(hide=1.0)(one.model, (given, 1))[0] for given in (batch, other)]
+    assert_close(*hidden)
+    assert TagLoss()(one.model, (batch, 1))[0] != TagLoss()(one.model, (other, 1))[0]
+    with pytest.raises(ValueError, match=r"spelling\.hide = 1\.0 should be at least 0 and below 1"):
+        SpellingSettings(hide=1.0)
 
 
 def test_a_tag_that_is_unknown_is_named():

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -15,7 +14,6 @@ from regard.models.reading_config import RECURRENT, EncoderConfig, recipe_of, st
 from regard.models.seq2seq import Looked
 from regard.models.spelling import Spelling
 from regard.models.transformer import EncoderLayer, Placed, Stack
-from regard.text.vocabulary import UNK
 
 Tokens = Int[Tensor, "b t"]
 Lengths = Int[Tensor, " b"]
@@ -93,7 +91,6 @@ class Encoder(nn.Module):
         recipe = recipe_of(config)
         self.width, self.wants_heads = config.width, config.kind == "transformer" and wants_tree(recipe)
         self.words, self.dropout = Table(size, config.model), nn.Dropout(config.dropout)
-        self.word_dropout = config.word_dropout
         self.places = Placed(recipe.fresh() if config.kind == "transformer" else Recipe())
         self.context = context(config, recipe)
 
@@ -114,8 +111,6 @@ class Encoder(nn.Module):
         return x.masked_fill(~here[..., None], 0.0), Looked.of(seen)
 
     def embedded(self, tokens: Tokens, lengths: Lengths, tree: Tree | None, beside: X | None = None) -> X:
-        if self.training and self.word_dropout:
-            tokens = tokens.masked_fill(torch.rand_like(tokens, dtype=torch.float) < self.word_dropout, UNK)
         words = self.words.read(tokens.where(real(tokens, lengths), 0))
         return self.dropout(self.places(words if beside is None else words + beside, 0, tree))
 

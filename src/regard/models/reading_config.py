@@ -39,7 +39,6 @@ class EncoderConfig(Plain):
         model: the width of word vectors, and of everything in a Transformer.
         hidden: the width of recurrent states (both directions together), or of a Transformer's feed-forward layers.
         dropout: on embeddings, between layers or on residual branches, and on what leaves the encoder.
-        word_dropout: how often, while training, an unknown word stands for one that is known.
         directions: 2 lets a recurrent encoder read backwards as well, each way with half of `hidden`.
         heads, groups, norm, activation, attention_dropout: of a Transformer, as in ModelConfig.
         recipe: TOML, as Recipe.to_toml writes it; positions in dependency trees want the sentences' heads. Without a
@@ -59,7 +58,6 @@ class EncoderConfig(Plain):
     model: int = 128
     hidden: int = 256
     dropout: float = 0.1
-    word_dropout: float = 0.0
     directions: int = 1
     heads: int = 4
     groups: int | None = None

@@ -22,7 +22,7 @@ from regard.attention import Softmax, reinforce, steps
 from regard.layers.pooling import Attention, Mean, Weights
 from regard.models.encoder import Classifier, Lengths, Tokens, X
 from regard.models.seq2seq import Looked
-from regard.tasks.translate import precise
+from regard.tasks.losses import precise
 from regard.text.batches import Ids, padded
 
 Logits = Float[Tensor, "b labels"]

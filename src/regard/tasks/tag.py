@@ -1,7 +1,7 @@
 """Sentences whose words are tagged in; a trained tagger out, and words to tags with it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from regard.models.spelling import Spelling
 from regard.tasks import kept
 from regard.tasks.corpus import Corpus, in_batches, short
 from regard.tasks.job import Job
+from regard.tasks.losses import precise
 from regard.tasks.tag_settings import TagSettings
 from regard.tasks.vocabularies import reading
 from regard.text.batches import padded
@@ -23,7 +24,7 @@ from regard.text.conllu import NONE, Tagged
 from regard.text.labelled import Labels
 from regard.text.pieces import Pieces, first_pieces
 from regard.text.saved import load_tokeniser
-from regard.text.vocabulary import Characters, Tokeniser
+from regard.text.vocabulary import UNK, Characters, Tokeniser
 
 UNTAGGED = -100  # stands for a word that has no tag, and for no word at all
 
@@ -90,19 +91,27 @@ def lengths_of(examples: Sequence[Example]) -> list[tuple[int, int]]:
     return [(len(example.pieces.ids), 0) for example in examples]
 
 
-def tag_loss(smoothing: float):
-    """Cross-entropy summed over the words that have a tag."""
+@dataclass(frozen=True)
+class TagLoss:
+    """Cross-entropy summed over the words that have a tag; a share of the pieces is hidden (`hide`)."""
 
-    def loss(model: nn.Module, batch: tuple[TagBatch, int]) -> tuple[Tensor, int]:
+    smoothing: float = 0.0
+    hide: float = 0.0
+
+    def __call__(self, model: nn.Module, batch: tuple[TagBatch, int]) -> tuple[Tensor, int]:
         given, tagged = batch
-        logits = model(*given.read).float()
+        if self.hide:
+            hidden = torch.rand(given.pieces.shape, device=given.pieces.device) < self.hide
+            given = replace(given, pieces=given.pieces.masked_fill(hidden, UNK))
         wanted = given.labels.flatten()
         summed = cross_entropy(
-            logits.flatten(0, 1), wanted, ignore_index=UNTAGGED, reduction="sum", label_smoothing=smoothing
+            precise(model(*given.read)).flatten(0, 1),
+            wanted,
+            ignore_index=UNTAGGED,
+            reduction="sum",
+            label_smoothing=self.smoothing,
         )
         return summed, tagged
-
-    return loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +162,7 @@ class Tagger:
         return Job(
             self.model.to(device),
             corpus,
-            tag_loss(train.smoothing),
+            TagLoss(train.smoothing, self.settings.spelling.hide),
             lambda model: validation(model, held, device),
             train,
             self.settings.model.model,
@@ -209,7 +218,7 @@ def validation(model: nn.Module, examples: Sequence[Example], device: str = "cpu
     """The mean negative log-probability of a held-out tag, and the share of tags that are right."""
     total, right, count = 0.0, 0, 0
     for _, batch, tagged in in_batches(examples, lengths_of, collate, device=device):
-        logits = model(*batch.read).float()
+        logits = precise(model(*batch.read))
         total += cross_entropy(
             logits.flatten(0, 1), batch.labels.flatten(), ignore_index=UNTAGGED, reduction="sum"
         ).item()

@@ -27,6 +27,11 @@ class SpellingSettings:
     """Whether words are also read letter by letter, which tells of words that were never seen."""
 
     read: bool = False
+    hide: float = 0.0  # how often, while training, a known word is hidden, so that its letters must tell
+
+    def __post_init__(self):
+        if not 0 <= self.hide < 1:
+            raise ValueError(f"spelling.hide = {self.hide} should be at least 0 and below 1")
 
 
 @dataclass(frozen=True, kw_only=True)

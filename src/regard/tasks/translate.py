@@ -14,6 +14,7 @@ from regard.models.seq2seq import Seq2Seq
 from regard.tasks import kept
 from regard.tasks.corpus import Corpus, in_batches, short
 from regard.tasks.job import Job
+from regard.tasks.losses import disagreement, precise
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
 from regard.tasks.vocabularies import learnt
 from regard.text.batches import Batch, Example, collate, lengths_of
@@ -21,11 +22,6 @@ from regard.text.corpus import Pair
 from regard.text.normal import Normal
 from regard.text.saved import load_tokeniser
 from regard.text.vocabulary import PAD, Tokeniser
-
-
-def precise(logits: Tensor) -> Tensor:
-    """At least float32: a softmax over a vocabulary needs it."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,8 @@ class Consistent:
         summed = cross_entropy(
             logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing
         )
-        p, q = logits.log_softmax(-1).chunk(2)
-        apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)  # both directions of the divergence at once
         real = wanted.chunk(2)[0] != PAD
-        return summed / 2 + self.weight * (apart * real).sum() / 2, tokens
+        return summed / 2 + self.weight * (disagreement(logits) * real).sum() / 2, tokens
 
 
 def loss_of(settings: TrainSettings) -> Smoothed | Consistent:

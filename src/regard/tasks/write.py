@@ -18,6 +18,7 @@ from regard.models.seq2seq import Logits, Tokens
 from regard.models.writer import Writer
 from regard.tasks import kept
 from regard.tasks.job import Job
+from regard.tasks.losses import disagreement, precise
 from regard.tasks.pointer import Pointer
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.surprise import Context, Running, Windows, summed
@@ -136,7 +137,7 @@ class Predicting:
         inputs, wanted = block.inputs, block.targets.masked_fill(~block.scored, UNSCORED)[:, lead:]
         if self.consistency:
             inputs, wanted = (repeat(each, "b t -> (two b) t", two=2) for each in (inputs, wanted))
-        logits = led(model, inputs, lead).float()
+        logits = precise(led(model, inputs, lead))
         summed = cross_entropy(
             logits.flatten(0, 1),
             wanted.flatten(),
@@ -146,9 +147,8 @@ class Predicting:
         )
         if not self.consistency:
             return summed, tokens
-        p, q = logits.log_softmax(-1).chunk(2)
-        apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-        return summed / 2 + self.consistency * (apart * (wanted.chunk(2)[0] != UNSCORED)).sum() / 2, tokens
+        counted = wanted.chunk(2)[0] != UNSCORED
+        return summed / 2 + self.consistency * (disagreement(logits) * counted).sum() / 2, tokens
 
 
 def led(model: Writer, inputs: Tokens, lead: int) -> Logits:

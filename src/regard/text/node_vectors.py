@@ -2,16 +2,22 @@
 
 reader = reader_of(graph)          from all nodes; labels are not looked at
 reader.vectors(graph)              nodes x width
+reader.save("nodes.json")          load_reader gives the same one back
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.text.files import existing, write_whole
 from regard.text.graphs import Graph
+
+FORMAT = "regard node reader 1"
 
 
 class Reader(ABC):
@@ -24,6 +30,13 @@ class Reader(ABC):
     @abstractmethod
     def vectors(self, graph: Graph) -> NDArray[np.float32]: ...
 
+    @abstractmethod
+    def held(self) -> dict[str, tuple[str, ...] | tuple[float, ...]]:
+        """All it knows, as a file holds it."""
+
+    def save(self, path: str | Path) -> None:
+        write_whole(path, json.dumps({"format": FORMAT, **self.held()}, ensure_ascii=False, indent=1) + "\n")
+
 
 @dataclass(frozen=True)
 class Bag(Reader):
@@ -34,6 +47,9 @@ class Bag(Reader):
     @property
     def width(self):
         return len(self.words)
+
+    def held(self):
+        return asdict(self)
 
     def vectors(self, graph):
         if graph.numeric:
@@ -59,6 +75,9 @@ class Standard(Reader):
     def width(self):
         return len(self.means)
 
+    def held(self):
+        return asdict(self)
+
     def vectors(self, graph):
         if not graph.numeric or len(graph.nodes[0].content) != self.width:
             raise ValueError(f"nodes described by {self.width} numbers are wanted, not {graph.nodes[0].content!r}")
@@ -77,3 +96,25 @@ def reader_of(graph: Graph, *, most: int = 10_000) -> Reader:
         raise ValueError("no node holds a word, so there is nothing to tell them apart by; give them texts")
     ranked = sorted(counted, key=lambda word: (-counted[word], str(word)))
     return Bag(tuple(sorted(map(str, ranked[:most]))))
+
+
+def load_reader(path: str | Path) -> Reader:
+    """What `save` wrote."""
+    path = existing(path)
+    try:
+        held = json.loads(path.read_bytes().decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: damaged, or no reader of nodes at all ({error}); save it again") from None
+    match held:
+        case {"format": str(said), "words": [*words]} if said == FORMAT and all_are(words, str):
+            return Bag(tuple(words))
+        case {"format": str(said), "means": [*means], "spreads": [*spreads]} if (
+            said == FORMAT and len(means) == len(spreads) and all_are(means + spreads, float)
+        ):
+            return Standard(tuple(means), tuple(spreads))
+        case _:
+            raise ValueError(f"{path}: not a reader of nodes, whose format is {FORMAT!r}; save it again")
+
+
+def all_are(values: list[object], kind: type) -> bool:
+    return bool(values) and all(isinstance(value, kind) for value in values)

@@ -1,0 +1,127 @@
+"""Autoencoders as a task: a sentence through its latent, whatever else is in the batch; exact resume; refusals."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.decode.latents import latents_of
+from regard.decode.rebuilt import rebuilt, sentences_between
+from regard.models.autoencoder import AutoencoderConfig
+from regard.tasks.data import Split
+from regard.tasks.rebuild import RebuildData, Rebuilder, RebuildSettings, read_sentences
+from regard.tasks.settings import ReadingSettings, TrainSettings
+from regard.tasks.translate import loss_of
+from regard.text.batches import collate
+from regard.train.fit import Fit
+
+SIZES: dict[str, Any] = {"layers": 1, "model": 24, "hidden": 32, "latents": 3, "latent": 11, "heads": 2, "dropout": 0.0}
+MODELS = {
+    "transformer": AutoencoderConfig(kind="transformer", **SIZES),
+    "gru": AutoencoderConfig(kind="gru", **SIZES),
+    "mean": AutoencoderConfig(kind="transformer", bottleneck="mean", **SIZES),
+}
+SETTINGS = RebuildSettings(
+    data=RebuildData(sentences=13, longest=5),
+    text=ReadingSettings(kind="words"),
+    model=MODELS["transformer"],
+    train=TrainSettings(steps=120, tokens=80, rate=1e-2, warmup=5, smoothing=0.0, validate_every=50),
+)
+
+
+def sentences(split: Split = "train", **changes) -> list[str]:
+    return read_sentences(replace(SETTINGS, **changes), split).examples
+
+
+def rebuilder(kind: str = "transformer", **changes) -> Rebuilder:
+    return Rebuilder.fresh(sentences(), replace(SETTINGS, model=MODELS[kind], **changes))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_sentence_does_not_depend_on_its_batch(kind):
+    one, given = rebuilder(kind), sentences()[:7]
+    one.model.double().eval()
+    sources = one.words.encode_all(given)
+    together = latents_of(one.model, sources)
+    for source, latent in zip(sources, together, strict=True):
+        assert_close(latents_of(one.model, [source])[0], latent)
+    assert list(rebuilt(one, given)) == [next(rebuilt(one, [text])) for text in given]
+    assert list(rebuilt(one, given, tokens=9)) == list(rebuilt(one, given))
+
+
+def test_every_sentence_is_its_own_target():
+    one = rebuilder()
+    ((source, target),) = one.examples(["the cat"])
+    assert source == target == one.words.encode("the cat")
+
+
+def test_the_gradient_does_not_depend_on_the_split():
+    one, given = rebuilder("gru"), sentences()[:6]
+    one.model.double()
+
+    def gradient(parts: list[list[str]]) -> list[torch.Tensor]:
+        one.model.zero_grad()
+        for part in parts:
+            batch = collate(one.examples(part))
+            loss_of(SETTINGS.train)(one.model, (batch, batch.tokens))[0].backward()
+        return [weight.grad.clone() for weight in one.model.parameters() if weight.grad is not None]
+
+    for whole, split in zip(gradient([given]), gradient([given[:1], given[1:4], given[4:]]), strict=True):
+        assert_close(whole, split)
+
+
+def test_training_stops_goes_on_and_ends_with_the_same_bits(tmp_path):
+    given = sentences()
+
+    def run(folder: Path, cut: int | None = None) -> Rebuilder:
+        one = rebuilder()
+        steps = Fit(one.job(given, given), folder).steps()
+        for report in steps:
+            if report.step == cut:
+                steps.close()
+                return run(folder)
+        return one
+
+    straight, resumed = run(tmp_path / "a"), run(tmp_path / "b", cut=67)
+    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    loaded = Rebuilder.load(tmp_path / "a")
+    assert list(rebuilt(loaded, given)) == given
+    line = sentences_between(loaded, given[0], given[1], 4)
+    assert len(line) == 4
+    assert (line[0], line[-1]) == (given[0], given[1])
+
+
+def test_empty_lines_stay_where_they_are():
+    assert [bool(line) for line in rebuilt(rebuilder(), ["", "the cat", ""])][::2] == [False, False]
+    with pytest.raises(ValueError, match="there is no way from or to an empty sentence; give two sentences"):
+        sentences_between(rebuilder(), "", "the cat")
+
+
+def test_lines_of_files_are_sentences():
+    Path("a.txt").write_text("the cat ran\n\nthe dog ran\n")
+    Path("b.txt").write_text("we ran\n")
+    data = RebuildData(corpus="files", train=("a.txt", "b.txt"), valid=("b.txt",))
+    with pytest.raises(ValueError, match=r"a\.txt:2: an empty line; fill it in, remove it, or train with --set data"):
+        sentences(data=data)
+    found = read_sentences(replace(SETTINGS, data=replace(data, skip_empty=True)), "train")
+    assert found.examples == ["the cat ran", "the dog ran", "we ran"]
+    assert found.skipped == ("a.txt:2: an empty line",)
+    with pytest.raises(ValueError, match=r"data\.corpus = 'imdb' is not for rebuilding; give files of text"):
+        sentences(data=RebuildData(corpus="imdb"))
+
+
+def test_words_of_another_run_are_not_taken_for_its_own(tmp_path):
+    rebuilder().save(tmp_path)
+    words = (tmp_path / "words.json").read_text(encoding="utf-8")
+    (tmp_path / "words.json").write_text(words.replace("the", "teh"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"words\.json is not what the weights were trained with; put it back"):
+        Rebuilder.load(tmp_path)
