@@ -31,7 +31,7 @@ from regard.world import World
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 ENOUGH = 5  # occurrences of each of two meanings, or a word is not counted
-SHOWN = {"world": "light", "ewt": "like"}
+SHOWN = {"world": "light", "ewt": "work"}
 GRU = EncoderConfig(kind="gru", layers=1, model=64, hidden=128, directions=2, dropout=0.0)
 LEARNT = {
     "world": (SkipGram(width=48, window=3), FillIn(encoder=GRU, steps=1200)),

@@ -12,6 +12,7 @@ from regard.attention.places import Places
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.filterwarnings("default"),  # torch warns of its own doing when it compiles or watches for waits
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 

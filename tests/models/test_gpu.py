@@ -8,6 +8,7 @@ from tests.models.ladder import LADDER, model_of, sentences
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.filterwarnings("default"),  # torch warns of its own doing when it compiles or watches for waits
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 

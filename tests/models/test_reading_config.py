@@ -47,7 +47,7 @@ E, W, P = EncoderConfig, WriterConfig, PoolingConfig
         (W, {"kind": "lstm", "tied": 1}, "tied = 1 should be true or false"),
         (W, {"kind": "transformer", "recipe": 'position = "TreeDepth()"'}, "TreeDepth.* wants the trees of whole"),
         (W, {}, "WriterConfig needs a kind: elman, gru, lstm, transformer"),
-        (P, {"kind": "sum"}, "kind = 'sum' is unknown; choose from mean, max, last, weights, attention"),
+        (P, {"kind": "sum"}, "kind = 'sum' is unknown; choose from mean, max, last, tf-idf, log-ratio"),
         (P, {"kind": "mean", "recipe": 'normaliser = "Hard()"'}, "recipe = .* means nothing to the kind 'mean'"),
     ],
 )

@@ -54,7 +54,7 @@ def classify(
         for start in starts
         for line in lines_of(classifier, texts[start : start + AT_ONCE], chosen, scores=scores, every=every)
     )
-    write(lines, out)
+    write(lines, out, "classified")
 
 
 def refuse_long(classifier: "TextClassifier", texts: list[str], name: str, longest: int) -> None:
@@ -63,9 +63,7 @@ def refuse_long(classifier: "TextClassifier", texts: list[str], name: str, longe
     refuse_long(classifier.words.encode_all(texts), lambda number: f"{name}:{number}", longest)
 
 
-def lines_of(
-    classifier: "TextClassifier", texts: list[str], device: str, *, scores: bool, every: bool
-) -> "list[str]":
+def lines_of(classifier: "TextClassifier", texts: list[str], device: str, *, scores: bool, every: bool) -> "list[str]":
     """A line for a line."""
     judged = iter(classifier.judge([text for text in texts if text.strip()], device))
     return [said(classifier, next(judged), scores=scores, every=every) if text.strip() else "" for text in texts]

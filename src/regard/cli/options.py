@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from regard.decode.search import Search
 
 T = TypeVar("T")
-FILES = "A .tsv, a .jsonl whose fields are the languages, or (given twice) two text files."
+FILES = "What the task reads; to translate: a .tsv, a .jsonl with fields for the languages, or (given twice) two texts."
 DataFolder = Annotated[
     Path | None,
     typer.Option("--data", envvar="REGARD_DATA", help="The folder that holds known corpora; see regard data."),

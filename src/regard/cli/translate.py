@@ -105,7 +105,7 @@ def noting(
         yield these
 
 
-def write(lines: Iterable[str], out: Path | None) -> None:
+def write(lines: Iterable[str], out: Path | None, done: str = "translated") -> None:
     from regard.text.files import whole
 
     if out is None:
@@ -116,7 +116,7 @@ def write(lines: Iterable[str], out: Path | None) -> None:
     with whole(out) as file:
         for line in lines:
             file.write(f"{line}\n".encode())
-    typer.echo(f"translated: {out}", err=True)
+    typer.echo(f"{done}: {out}", err=True)
 
 
 def drawing(given: dict[str, Any], draws: int) -> "Search":

@@ -1,6 +1,7 @@
 """A picture in, its patches as tokens out, row by row; and back: what was found for patches, laid on the picture."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from einops import rearrange, repeat
@@ -65,6 +66,39 @@ class Patches(nn.Module):
                 "read them in the mode the model was made for"
             )
         return self.project(patch(x, self.size))
+
+
+class ConvolvedPatches(nn.Module):
+    """Convolutions of stride 2, each with norm and ReLU, then one of 1 x 1: a patch knows a little of those around it.
+
+    In place of one linear map a few small ones, which a Transformer learns from in fewer steps (Xiao et al. 2021).
+    """
+
+    def __init__(self, size: int, width: int, *, channels: int = 3):
+        super().__init__()
+        if size < 2 or size & (size - 1):
+            raise ValueError(f"patches of {size} x {size} pixels cannot be halved to 1; choose 2, 4, 8 or 16")
+        self.size, self.width, self.channels = size, width, channels
+        halvings = size.bit_length() - 1
+        widths = [channels, *(max(1, width >> halvings - 1 - n) for n in range(halvings))]
+        self.halve = nn.Sequential(
+            *(
+                nn.Sequential(
+                    nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False),
+                    nn.GroupNorm(1, outputs),
+                    nn.ReLU(),
+                )
+                for inputs, outputs in pairwise(widths)
+            )
+        )
+        self.project = nn.Conv2d(width, width, 1)
+
+    def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t width"]:
+        grid_of(x.shape[2], x.shape[3], self.size)
+        return rearrange(self.project(self.halve(x)), "b m y x -> b (y x) m")
+
+
+PATCHES: dict[str, type[Patches] | type[ConvolvedPatches]] = {"linear": Patches, "convolution": ConvolvedPatches}
 
 
 @dataclass(eq=False)

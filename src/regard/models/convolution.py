@@ -122,19 +122,23 @@ class ChannelCNN(nn.Module):
         self.output = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Pixels) -> Logits:
-        x = self.first(self.checked(x))
+        x = self.begun(x)
         for block in self.stages.values():
             x = block(x)
         return self.scores(x)
 
     def look(self, x: Pixels) -> tuple[Logits, dict[str, Float[Tensor, "b gc gh gw"]]]:
         """As `forward`, and the weights of each block's gate by its name: stage.0.0 and so on; none without gates."""
-        x, seen = self.first(self.checked(x)), {}
+        x, seen = self.begun(x), {}
         for name, block in self.stages.items():
             assert isinstance(block, ConvolutionBlock)
             x, weights = block.look(x)
             seen |= {} if weights is None else {f"stage.{name.replace('-', '.')}": weights}
         return self.scores(x), seen
+
+    def begun(self, x: Pixels) -> Maps:
+        # channels side by side in memory are what fast convolutions want, and the layers keep them so
+        return self.first(self.checked(x)).contiguous(memory_format=torch.channels_last)
 
     def scores(self, x: Maps) -> Logits:
         return self.output(self.vector_norm(reduce(torch.relu(self.norm(x)), "b c h w -> b c", "mean")))

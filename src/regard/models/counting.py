@@ -1,12 +1,14 @@
 """Word numbers of a document in, how much each of them weighs, and the document's label out: no context at all.
 
-TF-IDF tells the weights beforehand, as a formula; `regard.layers.pooling.TokenWeights` learns them. Both are static
-attention, so both serve the same classifier.
+TF-IDF tells the weights beforehand, as a formula, and so do log-count ratios; `regard.layers.pooling.TokenWeights`
+learns them. All are static attention, so all serve the same classifier.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -34,14 +36,14 @@ class Counted:
         """Of documents as word numbers below `size`."""
         containing, number = torch.zeros(size, dtype=torch.long), 0
         for number, document in enumerate(documents, 1):
-            terms = sorted(set(document))
-            if terms and not 0 <= terms[0] <= terms[-1] < size:
+            terms = np.unique(np.asarray(document, dtype=np.int64))
+            if len(terms) and not 0 <= terms[0] <= terms[-1] < size:
                 strange = terms[0] if terms[0] < 0 else terms[-1]
                 raise ValueError(
                     f"document {number} has word {strange}, but the vocabulary holds 0 to {size - 1}; "
                     "was it encoded by another tokeniser?"
                 )
-            containing[terms] += 1
+            containing[torch.from_numpy(terms)] += 1
         if number == 0:
             raise ValueError("there is no document to count words in; give at least one")
         return Counted(number, containing)
@@ -51,7 +53,15 @@ class Counted:
         return torch.where(self.containing > 0, self.documents / self.containing.clamp(min=1), 1.0).log()
 
 
-class TfIdf(Static):
+class ByFormula(Static):
+    """Abstract: static weights that are worked out from a collection, not learnt."""
+
+    @abstractmethod
+    def count(self, documents: Sequence[Sequence[int]], labels: Sequence[int]) -> None:
+        """From documents as word numbers, and what each of them is."""
+
+
+class TfIdf(ByFormula):
     """TF × IDF as weights of words: those of one term's occurrences add up to the term's.
 
     Args:
@@ -68,6 +78,9 @@ class TfIdf(Static):
         self.scale = scale
         self.register_buffer("idf", idf)
 
+    def count(self, documents, labels):
+        self.idf.copy_(Counted.of(documents, len(self.idf)).idf())
+
     def weights(self, tokens, lengths):
         here = real(tokens, lengths)
         weights = torch.where(here, self.idf[tokens.where(here, 0)], 0.0)
@@ -79,6 +92,50 @@ class TfIdf(Static):
                 squared = (weights.square() * occurrences(tokens.where(here, -1))).sum(1, keepdim=True)
                 return weights / squared.masked_fill(squared == 0, 1.0).sqrt()
         return weights
+
+
+class LogRatio(ByFormula):
+    """max_l |log p(t | l) / p(t | not l)|: how much a term tells about a label (Wang and Manning 2012).
+
+    A term counts once, however often it occurs, and the document's vector has length 1. With it, `OneHot` is the
+    NB-SVM of that paper, but for the hinge.
+
+    Args:
+        size: of the vocabulary.
+        smooth: what every term is thought to have occurred beforehand, in every label.
+    """
+
+    ratio: Tensor
+
+    def __init__(self, size: int, *, smooth: float = 1.0):
+        super().__init__()
+        if not smooth > 0:
+            raise ValueError(
+                f"smooth = {smooth} should be above 0, or a term of one label alone would weigh infinitely"
+            )
+        self.smooth = smooth
+        self.register_buffer("ratio", torch.zeros(size))
+
+    def count(self, documents, labels):
+        by_label = torch.stack(
+            [
+                Counted.of(
+                    (one for one, is_ in zip(documents, labels, strict=True) if is_ == label), len(self.ratio)
+                ).containing.double()
+                for label in sorted(set(labels))
+            ]
+        )
+        here, elsewhere = by_label + self.smooth, by_label.sum(0) - by_label + self.smooth
+        told = (here / here.sum(1, keepdim=True)).log() - (elsewhere / elsewhere.sum(1, keepdim=True)).log()
+        # of a term that never occurred, the formula would tell how long the labels' documents are
+        self.ratio.copy_(told.abs().amax(0).where(by_label.sum(0) > 0, 0.0))
+
+    def weights(self, tokens, lengths):
+        here = real(tokens, lengths)
+        ratio = torch.where(here, self.ratio[tokens.where(here, 0)], 0.0)
+        times = occurrences(tokens.where(here, -1))
+        squared = (ratio.square() / times).sum(1, keepdim=True)
+        return ratio / times / squared.masked_fill(squared == 0, 1.0).sqrt()
 
 
 def occurrences(tokens: Tokens) -> Int[Tensor, "b t"]:

@@ -7,6 +7,7 @@ model.encoder.onto_grid(looked.weights["layer.5"])   b h y x: how much each head
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from einops import rearrange, reduce, repeat
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.attention import MultiHeadAttention, Recipe, Steps
 from regard.layers.block import FeedForward
-from regard.layers.patches import LearnedGrid, Patches, grid_of
+from regard.layers.patches import ConvolvedPatches, LearnedGrid, Patches, grid_of
 from regard.models.seq2seq import Looked
 from regard.models.transformer import Placed, Stack
 
@@ -118,7 +119,7 @@ class PatchEncoder(nn.Module):
 
     def __init__(
         self,
-        patches: Patches,
+        patches: Patches | ConvolvedPatches,
         stack: Stack,
         *,
         picture: tuple[int, int],
@@ -169,6 +170,18 @@ class PatchEncoder(nn.Module):
         return rearrange(self.pool.asks(weights)[..., self.pool.extra :], "b h (y x) -> b h y x", y=self.grid[0])
 
 
+def rollout(weights: Sequence[Float[Tensor, "b h t t"]]) -> Float[Tensor, "b t t"]:
+    """How much of each token's last vector comes from each patch, layer upon layer (Abnar & Zuidema 2020).
+
+    A layer mixes its input, of which half stays as it is on the way around, by the mean of its heads.
+    """
+    through = torch.eye(weights[0].shape[-1], device=weights[0].device, dtype=weights[0].dtype)[None]
+    for layer in weights:
+        mixed = (reduce(layer, "b h i j -> b i j", "mean") + torch.eye(layer.shape[-1]).to(layer)) / 2
+        through = mixed @ through
+    return through
+
+
 class VisionTransformer(nn.Module):
     """Patches, a stack of layers, one vector, scores (Dosovitskiy et al. 2021, whose stack is pre-norm with gelu).
 
@@ -177,7 +190,7 @@ class VisionTransformer(nn.Module):
 
     def __init__(
         self,
-        patches: Patches,
+        patches: Patches | ConvolvedPatches,
         stack: Stack,
         *,
         picture: tuple[int, int],

@@ -156,7 +156,7 @@ CALLED = {
     float: "a number",
     bool: "true or false",
     str: "text",
-    tuple[str, ...]: "a list of files",
+    tuple[str, ...]: "a list of texts",
 }
 
 

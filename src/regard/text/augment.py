@@ -1,6 +1,7 @@
-"""Pictures, a seed and an epoch in; the same pictures moved, mirrored or partly hidden out.
+"""Pictures, a seed and an epoch in; the same pictures moved, turned, mirrored, partly hidden or mixed out.
 
     augmented(pixels, rows, by=(Crop(4), Flip()), seed=0, epoch=3)
+    Mix(up=0.5, cut=0.5).apply(pixels, others, *draws)      and how much of each is the first
 
 What happens to a picture depends on (seed, epoch, its row in the whole set) alone: not on its batch, not on those
 before it, so that a run can be resumed anywhere and batches may be cut in any way.
@@ -9,16 +10,21 @@ before it, so that a run can be resumed anywhere and batches may be cut in any w
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import pi
 
+import numpy as np
 import torch
-from einops import rearrange
-from jaxtyping import Int, UInt8
+from einops import rearrange, reduce
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import affine_grid, grid_sample, pad
 
-from regard.text.order import key, seeded
+from regard.text.order import keys_of, seeded
 
 Pixels = UInt8[Tensor, "n c h w"]
+Draws = Int[Tensor, "n 2"]
+Rows = Sequence[int] | NDArray[np.int64]
 BITS = 31  # each picture draws two whole numbers of so many bits
 
 
@@ -26,19 +32,23 @@ class Change(ABC):
     """Abstract: each picture is changed by its own two draws, whole numbers below 2**31."""
 
     @abstractmethod
-    def apply(self, pixels: Pixels, draws: Int[Tensor, "n 2"]) -> Pixels: ...
+    def apply(self, pixels: Pixels, draws: Draws) -> Pixels: ...
 
 
-def augmented(pixels: Pixels, rows: Sequence[int], *, by: Sequence[Change], seed: int, epoch: int) -> Pixels:
+def augmented(pixels: Pixels, rows: Rows, *, by: Sequence[Change], seed: int, epoch: int) -> Pixels:
     """The pictures changed by each of `by` in turn; rows[n] is where picture n stands in the whole set."""
     if len(rows) != len(pixels):
         raise ValueError(f"{len(pixels)} pictures need as many rows, not {len(rows)}")
     for place, change in enumerate(by):
-        origin = seeded(seed, epoch, place)
-        drawn = [key(origin, row) for row in rows]
-        draws = torch.tensor([(draw >> 33, draw & (2**BITS - 1)) for draw in drawn], device=pixels.device)
-        pixels = change.apply(pixels, draws) if len(pixels) else pixels
+        pixels = change.apply(pixels, drawn(rows, seed, epoch, place).to(pixels.device)) if len(pixels) else pixels
     return pixels
+
+
+def drawn(rows: Rows, seed: int, epoch: int, place: int) -> Draws:
+    """Two whole numbers of 31 bits for each row; `place` tells what they are for."""
+    found = keys_of(seeded(seed, epoch, place), np.asarray(rows, dtype=np.uint64))
+    both = np.stack((found >> np.uint64(33), found & np.uint64(2**BITS - 1)), 1)
+    return torch.from_numpy(both.astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -90,3 +100,84 @@ class Hide(Change):
             inside.append((at >= first) & (at < first + self.size))
         hidden = rearrange(inside[0], "n h -> n 1 h 1") & rearrange(inside[1], "n w -> n 1 1 w")
         return pixels.masked_fill(hidden, 0)
+
+
+@dataclass(frozen=True)
+class Grey(Change):
+    """This share of the pictures lose their colours, so that what they show is not told by these alone."""
+
+    share: float
+
+    def __post_init__(self):
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"{self}: a share of all pictures lies between 0 and 1")
+
+    def apply(self, pixels, draws):
+        faded = reduce(pixels.int(), "n c h w -> n 1 h w", "sum") // pixels.shape[1]
+        chosen = rearrange(shares(draws[:, 0]) < self.share, "n -> n 1 1 1")
+        return torch.where(chosen, faded.to(torch.uint8), pixels)
+
+
+@dataclass(frozen=True)
+class Pose(Change):
+    """Turned by up to `turn` degrees either way, and made up to `stretch` percent larger or smaller along each axis."""
+
+    turn: int = 0
+    stretch: int = 0
+
+    def __post_init__(self):
+        if not 0 <= self.turn <= 180 or not 0 <= self.stretch < 100:
+            raise ValueError(f"{self}: a turn is 0 to 180 degrees, a stretch 0 to 99 percent")
+
+    def apply(self, pixels, draws):
+        angle = (2 * shares(draws[:, 0]) - 1) * (self.turn * pi / 180)
+        # one draw is left for two axes: its upper half, and its lower
+        halves = torch.stack((draws[:, 1] >> 16, (draws[:, 1] & 0x7FFF)), 1) / 2.0**15
+        size = 1 + (2 * halves - 1) * (self.stretch / 100)
+        turned = torch.stack((angle.cos(), -angle.sin(), angle.sin(), angle.cos()), 1)
+        height, width = pixels.shape[2:]
+        # places are counted from -1 to 1 along each side, however long it is
+        aspect = torch.tensor([[1.0, height / width], [width / height, 1.0]], device=pixels.device)
+        by = rearrange(turned, "n (i j) -> n i j", i=2) * aspect / size[:, None]
+        grid = affine_grid(torch.cat((by, torch.zeros_like(by[:, :, :1])), 2), list(pixels.shape), align_corners=False)
+        return grid_sample(pixels.float(), grid, align_corners=False).round().to(torch.uint8)
+
+
+def shares(draws: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """From 0 to 1, without 1."""
+    return (draws >> (BITS - 24)) / 2.0**24
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Some pictures are mixed with another: as two slides laid over each other, or by a rectangle cut from the other.
+
+    Args:
+        up: the share of pictures that are laid over each other (mixup, Zhang et al. 2018).
+        cut: the share of those with a rectangle of the other (CutMix, Yun et al. 2019).
+    """
+
+    up: float = 0.0
+    cut: float = 0.0
+
+    def __post_init__(self):
+        if min(self.up, self.cut) < 0 or self.up + self.cut > 1:
+            raise ValueError(f"{self}: each is a share of all pictures, from 0 to 1, and so are the two together")
+
+    def apply(self, pixels: Pixels, others: Pixels, kinds: Draws, places: Draws) -> tuple[Pixels, Float[Tensor, " n"]]:
+        """The pictures, and how much of each is its own; draws choose the kind and the share, and the middle."""
+        chosen, share = shares(kinds[:, 0]), shares(kinds[:, 1])
+        wide = rearrange(share, "n -> n 1 1 1")
+        laid = (wide * pixels + (1 - wide) * others).round().to(torch.uint8)
+        inside = []
+        for axis, length in enumerate(pixels.shape[2:]):
+            half = (1 - share).sqrt() * length / 2
+            middle = shares(places[:, axis]) * length
+            at = torch.arange(length, device=pixels.device) + 0.5
+            inside.append((at - middle[:, None]).abs() < half[:, None])
+        taken = rearrange(inside[0], "n h -> n 1 h 1") & rearrange(inside[1], "n w -> n 1 1 w")
+        kept = 1 - taken.float().mean((1, 2, 3))
+        is_cut, is_laid = chosen < self.cut, (chosen >= self.cut) & (chosen < self.cut + self.up)
+        mixed = torch.where(rearrange(is_cut, "n -> n 1 1 1") & taken, others, pixels)
+        mixed = torch.where(rearrange(is_laid, "n -> n 1 1 1"), laid, mixed)
+        return mixed, torch.where(is_cut, kept, torch.where(is_laid, share, 1.0))

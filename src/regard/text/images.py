@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from regard.text.pictures import Pictures
+from regard.text.pictures import Picture, Pictures
 from regard.text.trees import Found, files_under
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -49,20 +49,32 @@ def read_pictures(
         size: rows and columns to resize to; left out, all must be of one size as they are.
         classes: those that may occur, in the order of their labels; left out, those that do, sorted.
     """
+    found = each_picture(path, inside=inside, mode=mode, size=size, classes=classes)
+    known = tuple(sorted({one.label for one in found})) if classes is None else tuple(classes)
+    numbers = {name: n for n, name in enumerate(known)}
+    labels = torch.tensor([numbers[one.label] for one in found])
+    pixels = stacked((f"{path}: {one.name}", one.pixels) for one in found)
+    return Pictures(pixels, labels, known, tuple(one.name for one in found))
+
+
+def each_picture(
+    path: str | Path,
+    *,
+    inside: str = "",
+    mode: str = "RGB",
+    size: Size | None = None,
+    classes: Sequence[str] | None = None,
+) -> list[Picture]:
+    """The same one by one, each of its own size, in the order of their names."""
     check(mode, size)
-    decoded: list[tuple[str, str, NDArray[np.uint8]]] = []
-    for found in files_under(path, inside=inside, endings=ENDINGS):
-        label = _class_of(found, classes)
-        decoded.append((str(found.path), label, decode(found.bytes, found.where, mode=mode, size=size)))
-    if not decoded:
+    found = [
+        Picture(tensor_of(decode(one.bytes, one.where, mode=mode, size=size)), _class_of(one, classes), str(one.path))
+        for one in files_under(path, inside=inside, endings=ENDINGS)
+    ]
+    if not found:
         place = f"{path}:{inside}" if inside else path
         raise ValueError(f"{place}: no pictures; they lie in one folder for each class and end in {', '.join(ENDINGS)}")
-    decoded.sort(key=lambda one: one[0])
-    known = tuple(sorted({label for _, label, _ in decoded})) if classes is None else tuple(classes)
-    numbers = {name: n for n, name in enumerate(known)}
-    labels = torch.tensor([numbers[label] for _, label, _ in decoded])
-    pixels = stacked((f"{path}: {name}", array) for name, _, array in decoded)
-    return Pictures(pixels, labels, known, tuple(name for name, _, _ in decoded))
+    return sorted(found, key=lambda one: one.name)
 
 
 def read_picture(path: str | Path, *, mode: str = "RGB", size: Size | None = None) -> UInt8[Tensor, "c h w"]:
@@ -72,7 +84,7 @@ def read_picture(path: str | Path, *, mode: str = "RGB", size: Size | None = Non
         encoded = Path(path).read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); check the name and who may read it") from None
-    return stacked([(str(path), decode(encoded, str(path), mode=mode, size=size))])[0]
+    return tensor_of(decode(encoded, str(path), mode=mode, size=size))
 
 
 def check(mode: str, size: Size | None) -> None:
@@ -119,15 +131,27 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def stacked(arrays: Iterable[tuple[str, NDArray[np.uint8]]]) -> UInt8[Tensor, "n c h w"]:
+def tensor_of(array: NDArray[np.uint8]) -> UInt8[Tensor, "c h w"]:
+    return rearrange(torch.from_numpy(array), "h w c -> c h w").contiguous()
+
+
+def stacked(named: Iterable[tuple[str, UInt8[Tensor, "c h w"]]]) -> UInt8[Tensor, "n c h w"]:
     """All of them as one tensor; they must be of one size."""
-    kept: list[NDArray[np.uint8]] = []
-    for where, array in arrays:
-        kept.append(array)
-        if array.shape != kept[0].shape:
-            here, there = ("{} x {}".format(*one.shape) for one in (array, kept[0]))
-            raise ValueError(f"{where} has {here} pixels, those before it {there}; resize them: size=(rows, columns)")
-    return rearrange(torch.from_numpy(np.stack(kept)), "n h w c -> n c h w").contiguous()
+    kept: list[Tensor] = []
+    for where, pixels in named:
+        kept.append(pixels)
+        if pixels.shape != kept[0].shape:
+            here, there = (shape_of(one) for one in (pixels, kept[0]))
+            raise ValueError(
+                f"{where} has {here} pixels, those before it {there}; resize them: size=(rows, columns), or in a "
+                "recipe data.rows and data.columns"
+            )
+    return torch.stack(kept)
+
+
+def shape_of(pixels: UInt8[Tensor, "c h w"]) -> str:
+    channels, rows, columns = pixels.shape
+    return f"{rows} x {columns}{' grey' if channels == 1 else ''}"
 
 
 def _class_of(found: Found, classes: Sequence[str] | None) -> str:

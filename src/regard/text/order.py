@@ -30,8 +30,13 @@ def key(seed: int, n: int) -> int:
 
 def keys(seed: int, count: int) -> NDArray[np.uint64]:
     """Keys 0 to count - 1 of a seed, at once."""
+    return keys_of(seed, np.arange(count, dtype=np.uint64))
+
+
+def keys_of(seed: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The keys with these numbers, at once."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
-        mixed = np.uint64(seed & MASK) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(STEP)
+        mixed = np.uint64(seed & MASK) + (numbers + np.uint64(1)) * np.uint64(STEP)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(FIRST)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(SECOND)
         return mixed ^ (mixed >> np.uint64(31))

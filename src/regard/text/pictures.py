@@ -3,7 +3,7 @@
 Pictures, like texts, come in here: see images.py for folders and archives, idx.py for the files of MNIST.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,6 +55,10 @@ class Pictures:
 
     def __getitem__(self, n: int) -> Picture:
         return Picture(self.pixels[n], self.classes[int(self.labels[n])], self.names[n])
+
+    def __iter__(self) -> Iterator[Picture]:
+        for pixels, label, name in zip(self.pixels.unbind(), self.labels.tolist(), self.names, strict=True):
+            yield Picture(pixels, self.classes[label], name)
 
     @property
     def shape(self) -> tuple[int, int, int]:

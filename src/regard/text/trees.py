@@ -35,6 +35,12 @@ def files_under(path: str | Path, *, inside: str = "", endings: tuple[str, ...])
     return _archive(path, PurePosixPath(inside), endings)
 
 
+def within(path: str) -> tuple[str, str]:
+    """A folder or an archive, and the folder in it that is meant: "set.tar:train" is train in set.tar."""
+    place, colon, inside = path.rpartition(":")
+    return (place, inside) if colon and not Path(path).exists() else (path, "")
+
+
 def _folder(folder: Path, endings: tuple[str, ...]) -> Iterator[Found]:
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; check the name (looked in {folder.absolute().parent})")

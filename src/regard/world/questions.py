@@ -48,10 +48,13 @@ class Asked:
         return tuple(self.scene.things[n].box for n in self.question.matters)
 
 
-def ask(world: ShapeWorld, number: int, split: Split = "train") -> Asked:
-    """The picture with this number and one question: of each kind, and within a kind of each answer, equally often."""
+def ask(world: ShapeWorld, number: int, split: Split = "train", turn: int = 0) -> Asked:
+    """The picture with this number and one question: of each kind, and within a kind of each answer, equally often.
+
+    At another turn, another question about the same picture, if chance wills it.
+    """
     scene = world.scene(number, split)
-    chance, found = Chance(world.seed, SPLITS.index(split), number, 0), questions(scene, split)
+    chance, found = Chance(world.seed, SPLITS.index(split), number, 0, *[turn] * (turn > 0)), questions(scene, split)
     kind = chance.pick([kind for kind in KINDS if any(question.kind == kind for question in found)])
     found = [question for question in found if question.kind == kind]
     answer = chance.pick([answer for answer in ANSWERS if any(question.answer == answer for question in found)])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from regard.tasks.job import Learner
     from regard.tasks.tables import Tables
 
-NAMES = ("translate", "tag", "classify", "write", "picture", "answer")
+NAMES = ("translate", "tag", "classify", "write", "picture", "answer", "graph", "rebuild")
 
 
 class Measured(Protocol):
@@ -39,6 +39,7 @@ class Looking:
     target: str | None = None
     beam: int = 5
     longest: int = 1000
+    question: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,16 @@ def task_of(name: str) -> Task:
             from regard.cli.tasks.tag import TAG as task
         case "classify":
             from regard.cli.tasks.classify import CLASSIFY as task
+        case "write":
+            from regard.cli.tasks.write import WRITE as task
+        case "picture":
+            from regard.cli.tasks.picture import PICTURE as task
+        case "answer":
+            from regard.cli.tasks.answer import ANSWER as task
+        case "graph":
+            from regard.cli.tasks.graph import GRAPH as task
+        case "rebuild":
+            from regard.cli.tasks.rebuild import REBUILD as task
         case _:
             raise ValueError(f"no task is called {name!r}; choose from {', '.join(NAMES)}")
     return task

@@ -132,8 +132,9 @@ def every_head(classifier: TextClassifier, text: str) -> View:
     model, batch = classifier.model, collate([(classifier.terms(text), 0)]).to(device_of(classifier))
     with torch.inference_mode():
         (_, looked) = model.look(batch.terms, batch.lengths)
-    layers = {name: list(weights[0].cpu()) for name, weights in looked.weights.items() if weights.shape[2] > 1}
-    return see.self_view(classifier.words.tokens(text), layers)
+    layers = {name: list(weights[0].cpu()) for name, weights in looked.weights.items() if name.startswith("encoder")}
+    pieces = classifier.words.tokens(text)
+    return see.self_view([pieces[place] for place in classifier.places(len(pieces))], layers)
 
 
 def shown_words(classifier: TextClassifier, text: str) -> tuple[list[str], Tensor]:
@@ -146,10 +147,9 @@ def shown_words(classifier: TextClassifier, text: str) -> tuple[list[str], Tenso
 
 def by_word(classifier: TextClassifier, text: str, parts: Tensor) -> Tensor:
     """What stands at the terms, added up for the words they are made of; one of several words is shared by them."""
-    owners = torch.tensor(classifier.words.word_of(text))
-    ids, most = len(owners), classifier.settings.data.most
-    kept = [*range(most // 4), *range(ids + most // 4 - most, ids)] if 0 < most < ids else [*range(ids)]
-    total = torch.zeros(int(owners.max()) + 1, dtype=torch.double)
+    owners = classifier.words.word_of(text)
+    kept = classifier.places(len(owners))
+    total = torch.zeros(max(owners) + 1, dtype=torch.double)
     places = terms_of(classifier.words, classifier.settings.words).places(len(kept))
     for part, place in zip(parts.tolist(), places, strict=True):
         for one in place:

@@ -1,0 +1,66 @@
+"""What a word is, how words are read and how they are weighed in; a model that gives a text one label out.
+
+These three are the steps from counting to context: each is a value, and they combine.
+"""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from regard.layers.pooling import Static
+from regard.models.counting import ByFormula, OneHot
+from regard.models.encoder import Classifier, Encoder
+from regard.models.reading_config import (
+    STATIC,
+    EncoderConfig,
+    PoolingConfig,
+    WordsConfig,
+    build_pooling,
+    fitting,
+    wants_tree,
+)
+from regard.models.wordvectors import SkipGram, train_vectors
+
+
+def assert_fit(words: WordsConfig, model: EncoderConfig, pooling: PoolingConfig) -> None:
+    """A list as long as the vocabulary is too long to be read by anything but a sum, and texts come without trees."""
+    if model.kind == "transformer" and wants_tree(fitting(model)):
+        raise ValueError(
+            f"model.recipe = {model.recipe!r} wants dependency trees, which texts do not have; use a place in the "
+            "row, such as Sinusoidal()"
+        )
+    if words.kind == "one-hot" and (model.kind != "embed" or pooling.kind not in STATIC):
+        raise ValueError(
+            f"words.kind = 'one-hot' cannot be read by model.kind = {model.kind!r} and pooling.kind = "
+            f"{pooling.kind!r}: words without vectors are only counted; choose model.kind = 'embed' and pooling.kind "
+            f"from {', '.join(STATIC)}, or words.kind = 'learned'"
+        )
+
+
+def build_classifier(
+    words: WordsConfig, model: EncoderConfig, pooling: PoolingConfig, *, size: int, labels: int
+) -> Classifier | OneHot:
+    """With new weights, for a vocabulary of this size."""
+    assert_fit(words, model, pooling)
+    if words.kind == "one-hot":
+        weigh = build_pooling(pooling, size, size)
+        assert isinstance(weigh, Static)
+        return OneHot(size, weigh, labels=labels)
+    encoder = Encoder(model, size)
+    encoder.words.weight.requires_grad_(words.kind != "skip-gram" or not words.frozen)
+    return Classifier(encoder, build_pooling(pooling, encoder.width, size), labels=labels)
+
+
+def prepare(
+    model: nn.Module, words: WordsConfig, documents: Sequence[Sequence[int]], labels: Sequence[int], *, seed: int = 0
+) -> None:
+    """All that is known from the texts before training: weights by a formula, and word vectors of skip-gram."""
+    for part in model.modules():
+        if isinstance(part, ByFormula):
+            part.count(documents, labels)
+    if isinstance(model, Classifier) and words.kind == "skip-gram":
+        table = model.encoder.words
+        size, width = table.weight.shape
+        how = SkipGram(width=width, window=words.window, epochs=words.epochs, seed=seed)
+        found = train_vectors(([str(one) for one in document] for document in documents), how)
+        found.fill(table, [str(row) for row in range(size)])

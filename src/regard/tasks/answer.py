@@ -1,0 +1,222 @@
+"""Pictures with questions in; a trained model that answers them out, and answers with it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from regard.models.answering import AnswerConfig, Answering
+from regard.tasks import kept
+from regard.tasks.job import Job
+from regard.tasks.picture import AT_ONCE
+from regard.tasks.questions import AnswerData, Question
+from regard.tasks.settings import ReadingSettings, TrainSettings
+from regard.tasks.shown import AugmentSettings, Rows, Shown, Shuffled, order, refuse_consistency
+from regard.tasks.tables import Tables
+from regard.tasks.vocabularies import reading
+from regard.text.batches import padded
+from regard.text.images import stacked
+from regard.text.labelled import Labels
+from regard.text.saved import load_tokeniser
+from regard.text.sight import Sight
+from regard.text.vocabulary import Tokeniser
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSettings(Tables):
+    """Of answering questions about pictures."""
+
+    task: ClassVar[str] = "answer"
+
+    data: AnswerData = field(default_factory=AnswerData)
+    augment: AugmentSettings = field(default_factory=AugmentSettings)
+    text: ReadingSettings = field(default_factory=lambda: ReadingSettings(kind="words", lower=True, language="en"))
+    model: AnswerConfig = field(default_factory=AnswerConfig)
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(tokens=128))
+
+    def __post_init__(self):
+        refuse_consistency(self.train)
+        if self.augment.mix() or self.augment.both_ways:
+            raise ValueError(
+                "[augment] mixup, cutmix and both_ways are for pictures alone: a question is about one picture, and "
+                "may ask what is left; leave them out"
+            )
+
+    @classmethod
+    def of_world(cls):
+        """Colours, shapes and numbers in pictures of the miniature world, in a minute."""
+        return cls(
+            # many pictures with one question each: where they come again, a model soon knows them by heart
+            data=AnswerData(pictures=12_000, each=1),
+            text=ReadingSettings(kind="words"),
+            model=AnswerConfig(model=48, heads=4, hidden=96),
+            train=TrainSettings(steps=900, tokens=32, rate=2e-3, warmup=100, smoothing=0.0, validate_every=300),
+        )
+
+
+# --- training ---
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerBatch:
+    """Pictures as the model reads them, the questions, padded, which picture each is about, and the answers."""
+
+    pixels: Float[Tensor, "p c h w"]
+    tokens: Int[Tensor, "b t"]
+    lengths: Int[Tensor, " b"]
+    about: Int[Tensor, " b"]
+    answers: Int[Tensor, " b"]
+
+
+@dataclass(frozen=True, eq=False)
+class AskedQuestions:
+    """The batches of every step. All questions are padded to the longest, for a batch is made on the device.
+
+    Those about one picture come one after the other, so that it is read once for all of them.
+    """
+
+    shown: Shown
+    pictures: Rows  # of each question
+    tokens: Int[Tensor, "n t"]
+    lengths: Int[Tensor, " n"]
+    answers: Int[Tensor, " n"]
+    rows: Shuffled
+
+    def steps(self, epoch: int) -> int:
+        return self.rows.steps(epoch)
+
+    def at(self, epoch: int, index: int) -> list[tuple[AnswerBatch, int]]:
+        return [(self.batch(rows, epoch), len(rows)) for rows in self.rows.cut(together(self, epoch), index)]
+
+    def batch(self, rows: Rows, epoch: int) -> AnswerBatch:
+        pictures, about = np.unique(self.pictures[rows], return_inverse=True)
+        at, about = (torch.from_numpy(some).to(self.tokens.device) for some in (rows, about))
+        return AnswerBatch(
+            self.shown.scaled(pictures, epoch), self.tokens[at], self.lengths[at], about, self.answers[at]
+        )
+
+
+@lru_cache(maxsize=2)
+def together(asked: AskedQuestions, epoch: int) -> Rows:
+    """All questions, by picture, the pictures in another order every epoch."""
+    places = np.argsort(order(asked.rows.seed, epoch, len(asked.shown.pixels)))
+    return np.argsort(places[asked.pictures], kind="stable")
+
+
+def answer_loss(smoothing: float):
+    """Cross-entropy summed over the questions."""
+
+    def loss(model: nn.Module, batch: tuple[AnswerBatch, int]) -> tuple[Tensor, int]:
+        given, count = batch
+        logits = model(given.pixels, given.tokens, given.lengths, given.about).float()
+        return cross_entropy(logits, given.answers, reduction="sum", label_smoothing=smoothing), count
+
+    return loss
+
+
+@dataclass(frozen=True, eq=False)
+class Answerer:
+    """A model with how it sees, the vocabulary it reads and the answers it knows."""
+
+    model: Answering
+    sight: Sight
+    words: Tokeniser
+    labels: Labels
+    settings: AnswerSettings
+
+    @staticmethod
+    def fresh(questions: Sequence[Question], settings: AnswerSettings) -> "Answerer":
+        """Size, scale, vocabulary and answers from the questions, and a model with new weights."""
+        labels = Labels.of(one.answer for one in questions)
+        words = reading((one.text for one in questions), settings.text)
+        pictures = dict.fromkeys(one.picture for one in questions)
+        sight = Sight.of(stacked((one.name, one.pixels) for one in pictures))
+        return Answerer.of(sight, words, labels, settings)
+
+    @staticmethod
+    def of(sight: Sight, words: Tokeniser, labels: Labels, settings: AnswerSettings) -> "Answerer":
+        torch.manual_seed(settings.train.seed)
+        model = Answering(settings.model, shape=sight.shape, words=words.size, answers=len(labels))
+        return Answerer(model, sight, words, labels, settings)
+
+    def job(self, questions: Sequence[Question], held_out: Sequence[Question], device: str = "cpu", /) -> Job:
+        train = self.settings.train
+        rows = {picture: row for row, picture in enumerate(dict.fromkeys(one.picture for one in questions))}
+        pictures = np.array([rows[one.picture] for one in questions])
+        shown = Shown(self.sight.strictly(list(rows)).to(device), self.sight, self.settings.augment, train.seed)
+        tokens, lengths = (part.to(device) for part in padded([self.ids(one.text) for one in questions]))
+        answers = self.numbers(questions).to(device)
+        data = AskedQuestions(shown, pictures, tokens, lengths, answers, Shuffled.of(len(questions), train))
+        self.sight.strictly([one.picture for one in held_out])
+        return Job(
+            self.model.to(device),
+            data,
+            answer_loss(train.smoothing),
+            lambda model: self.validation(model, held_out),
+            train,
+            self.settings.model.model,
+            self.describe,
+        )
+
+    def ids(self, text: str) -> list[int]:
+        if not text.strip():
+            raise ValueError("the question is empty; give at least one word")
+        return self.words.encode(text)
+
+    def numbers(self, questions: Sequence[Question]) -> Int[Tensor, " n"]:
+        return torch.tensor([self.labels.index(one.answer, repr(one.text)) for one in questions])
+
+    def validation(self, model: nn.Module, questions: Sequence[Question]) -> dict[str, float]:
+        """The mean negative log-probability of a held-out answer, and the share of answers that are right."""
+        logits = torch.cat([self.logits(model, some).float() for some in parts(questions)])
+        answers = self.numbers(questions).to(logits.device)
+        right = (logits.argmax(-1) == answers).float().mean()
+        return {"loss": cross_entropy(logits, answers).item(), "accuracy": right.item()}
+
+    def logits(self, model: nn.Module, questions: Sequence[Question]) -> Float[Tensor, "n answers"]:
+        """Of one batch; pictures of any size."""
+        device = next(model.parameters()).device
+        pixels = torch.stack([self.sight.fitted(one.picture.pixels) for one in questions]).to(device)
+        tokens, lengths = padded([self.ids(one.text) for one in questions])
+        return model(self.sight.scaled(pixels), tokens.to(device), lengths.to(device))
+
+    def probabilities(self, questions: Sequence[Question]) -> Float[Tensor, "n answers"]:
+        """Of every answer."""
+        with torch.inference_mode():
+            found = [self.logits(self.model, some).double().softmax(-1).float().cpu() for some in parts(questions)]
+        return torch.cat([*found, torch.zeros(0, len(self.labels))])
+
+    @property
+    def parts(self) -> dict[str, Sight | Tokeniser | Labels]:
+        return {"sight": self.sight, "words": self.words, "labels": self.labels}
+
+    def describe(self, folder: Path) -> str:
+        return kept.describe(folder, self.settings, self.parts)
+
+    def save(self, folder: Path) -> None:
+        kept.save(self.model, folder, self.settings, self.parts)
+
+    @staticmethod
+    def described(folder: Path) -> "Answerer":
+        """What `describe` wrote, with new weights."""
+        settings = kept.settings_in(folder, AnswerSettings)
+        sight, labels = Sight.load(folder / "sight.json"), Labels.load(folder / "labels.json")
+        return Answerer.of(sight, load_tokeniser(folder / "words.json"), labels, settings)
+
+    @staticmethod
+    def load(folder: Path, device: str = "cpu") -> "Answerer":
+        answerer = Answerer.described(folder)
+        kept.load(answerer.model, folder, answerer.parts, device)
+        return answerer
+
+
+def parts(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
+    for first in range(0, len(questions), AT_ONCE):
+        yield questions[first : first + AT_ONCE]

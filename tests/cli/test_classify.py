@@ -1,0 +1,188 @@
+"""regard classify: a label for a line, from files, pipes and the keyboard; its figures, and what each word weighed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.cli.classify import converse
+from regard.cli.tasks.classify import by_word
+from regard.tasks.classify import TextClassifier, collate
+from regard.tasks.settings import Settings
+from regard.world import World
+
+from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
+
+NAMES = ("negative", "neutral", "positive")
+WORLD = ["--set", "data.sentences=700", "--set", "data.longest=6", "--rate", "0.01", "--steps", "60"]
+COUNTED = ["--model", "embed", "--set", "words.kind=one-hot", "--set", "pooling.kind=log-ratio"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Tests run beside their files."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory) -> Path:
+    """The folder of a small Transformer that labels sentences. To be read only."""
+    folder = tmp_path_factory.mktemp("classify") / "run"
+    assert_done(regard("train", "--task", "classify", *WORLD, *LITTLE, "--out", folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def counting(tmp_path_factory) -> Path:
+    """The same, by counted words and pairs of words."""
+    folder = tmp_path_factory.mktemp("counting") / "run"
+    pairs = [*COUNTED, "--set", "words.ngrams=2", "--set", "words.buckets=997"]
+    assert_done(regard("train", "--task", "classify", *WORLD, *pairs, "--tokens", 300, "--out", folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[str]:
+    return [" ".join(World(longest=6).sentence(number).words) for number in range(30)]
+
+
+def lines(answer) -> list[str]:
+    return assert_done(answer).splitlines()
+
+
+# --- a label for a line ---
+
+
+def test_a_file_and_a_pipe_give_the_same_labels(judge, sentences):
+    Path("texts").write_text("".join(f"{line}\n" for line in sentences))
+    found = lines(regard("classify", judge, "texts"))
+    assert len(found) == 30
+    assert set(found) <= set(NAMES)
+    assert lines(regard("classify", judge, "-", typed=Path("texts").read_text())) == found
+    answer = regard("classify", judge, "texts", "--out", "new/labels")
+    assert assert_done(answer) == ""
+    assert "classified: new/labels\n" in answer.stderr
+    assert Path("new/labels").read_text().splitlines() == found
+
+
+def test_scores_are_probabilities_and_the_label_has_the_largest(judge, sentences):
+    typed = "\n".join(sentences)
+    scored = [line.split("\t") for line in lines(regard("classify", judge, "-", "--scores", typed=typed))]
+    every = [line.split("\t") for line in lines(regard("classify", judge, "-", "--every", typed=typed))]
+    for (label, probability), cells in zip(scored, every, strict=True):
+        of = {name: float(value) for name, value in (cell.split("=") for cell in cells)}
+        assert tuple(of) == NAMES
+        assert sum(of.values()) == pytest.approx(1, abs=2e-4)
+        assert max(of.values()) == of[label] == float(probability)
+
+
+def test_an_empty_line_stays_empty_unless_it_is_refused(judge):
+    found = lines(regard("classify", judge, "-", typed="the cat sleeps\n\nthe dog sleeps\n"))
+    assert (len(found), found[1]) == (3, "")
+    assert_refused(regard("classify", judge, "-", "--strict", typed="the cat\n\n"), "stdin:2: the line is empty")
+
+
+def test_a_line_that_is_too_long_is_named(judge):
+    answer = regard("classify", judge, "-", "--longest", 3, typed="the cat\nthe cat sees me\n")
+    assert_refused(answer, "stdin:2: 4 tokens; split it, or allow it with --longest 4")
+
+
+def test_lines_are_classified_as_they_are_typed(judge, monkeypatch, capsys):
+    typed = iter(["the beautiful girl smiles", "so " * 9, "the cat sleeps", ""])
+    monkeypatch.setattr("builtins.input", lambda: next(typed))
+    converse(TextClassifier.load(judge), 8, scores=True, every=False)
+    said = capsys.readouterr()
+    assert [line.split("\t")[0] in NAMES for line in said.out.splitlines()] == [True, True]
+    assert "regard: this line:1: 9 tokens" in said.err
+
+
+def test_what_is_no_classifier_is_refused(tmp_path):
+    assert_refused(regard("classify", "nowhere", "-", typed="x"), "nowhere holds no model")
+    (tmp_path / "settings.toml").write_text(Settings().to_toml())
+    assert_refused(regard("classify", tmp_path, "-", typed="x"), f"{tmp_path}/settings.toml: the task is 'translate'")
+
+
+# --- figures ---
+
+
+def test_figures_count_right_labels(judge):
+    said = assert_done(regard("evaluate", judge, "--save", "figures.json", "--said", "said"))
+    figures = json.loads(Path("figures.json").read_text())
+    assert figures["texts"] == 1000
+    assert figures["accuracy"] == pytest.approx(100 * figures["right"] / 1000)
+    assert f"accuracy {figures['accuracy']:.2f} %   right:{figures['right']}|texts:1000|labels:3" in said
+    by_label = figures["by_label"]
+    assert tuple(by_label) == NAMES
+    assert sum(one["texts"] for one in by_label.values()) == 1000
+    recalled = sum(one["texts"] * one["recall"] for one in by_label.values()) / 1000
+    assert recalled == pytest.approx(figures["accuracy"])
+    assert len(Path("said").read_text().splitlines()) == 1000
+
+
+def test_figures_on_paper(judge):
+    """Of three texts, two are given the right label: the model's own for two, another's for the third."""
+    texts = ["the cat sleeps", "the dog sleeps", "the girl loves the beautiful cat"]
+    found = lines(regard("classify", judge, "-", typed="\n".join(texts)))
+    wrong = next(name for name in NAMES if name != found[2])
+    Path("three.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(texts, [*found[:2], wrong], strict=True)))
+    said = assert_done(regard("evaluate", judge, "--on", "three.tsv"))
+    assert said.startswith("accuracy 66.67 %   right:2|texts:3|labels:3\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("the cat\tpositive\tmore", "wrong.tsv:1: 3 columns; a line is text, tab, label, which are 2"),
+        ("the cat\tsplendid", "text 1: the label 'splendid' is not known; the known ones are negative, neutral"),
+        ("\tpositive", "wrong.tsv:1: the text is empty"),
+    ],
+)
+def test_wrong_files_are_refused(line, says, judge):
+    Path("wrong.tsv").write_text(f"{line}\n")
+    assert_refused(regard("evaluate", judge, "--on", "wrong.tsv"), says)
+
+
+# --- look ---
+
+
+def test_words_are_shown_with_their_weights(judge):
+    said = assert_done(regard("look", judge, "the beautiful girl smiles", "--save", "look.png"))
+    assert "the beautiful girl smiles\n" in said
+    assert any(f"{name}, " in said for name in NAMES)
+    assert_plain(said.replace("\n", ""))
+    assert Path("look.png").stat().st_size > 1000
+
+
+def test_of_counted_words_is_shown_what_each_says(counting):
+    said = assert_done(regard("look", counting, "the beautiful girl smiles", "--save", "look.svg"))
+    assert "speaks for" in said
+    assert "together the words add" in said
+
+
+def test_what_words_say_adds_up_to_the_score(counting):
+    """The words' shares, pairs divided between their two words, and the bias give the difference of the scores."""
+    classifier, text = TextClassifier.load(counting), "the beautiful girl smiles"
+    batch = collate([(classifier.terms(text), 0)])
+    with torch.inference_mode():
+        parts = classifier.model.said(batch.terms, batch.lengths)[0, :, 2]
+        whole = classifier.model(batch.terms, batch.lengths)[0, 2] - classifier.model.c[2]
+    shares = by_word(classifier, text, parts)
+    assert len(shares) == 4
+    assert float(shares.sum()) == pytest.approx(float(whole), abs=1e-5)
+
+
+def test_every_head_of_a_transformer_can_be_seen(judge, counting):
+    said = assert_done(regard("look", judge, "the cat sleeps", "--every"))
+    assert "head 0" in said
+    assert_refused(regard("look", counting, "the cat sleeps", "--every"), "there is no head to show")
+
+
+@pytest.mark.parametrize("option", ["--word", "--head", "--target"])
+def test_what_a_classifier_does_not_have_is_refused(option, judge):
+    assert_refused(regard("look", judge, "the cat sleeps", option, "cat"), f"{option} is for translations")
+
+
+def test_a_classifier_of_an_unknown_kind_is_refused(tmp_path):
+    answer = regard("train", "--task", "classify", "--set", "words.kind=one-hot", "--out", tmp_path / "run")
+    assert_refused(answer, "words.kind = 'one-hot' cannot be read by model.kind = 'transformer'")
