@@ -146,8 +146,8 @@ def test_lists_of_files_can_be_set_on_the_command_line():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[data]\ntrain = 'a.tsv'", "data.train = 'a.tsv' should be a list of files"),
-        ("[data]\ntrain = [1]", r"data.train = \[1\] should be a list of files"),
+        ("[data]\ntrain = 'a.tsv'", "data.train = 'a.tsv' should be a list of texts"),
+        ("[data]\ntrain = [1]", r"data.train = \[1\] should be a list of texts"),
         ("[data]\nskip_empty = 1", "data.skip_empty = 1 should be true or false"),
         ("[data]\nsentences = true", "data.sentences = True should be a whole number"),
         ("[data]\nfile = 'a'", r"\[data\] has no 'file'; it has corpus, train, valid, test"),
@@ -156,3 +156,11 @@ def test_lists_of_files_can_be_set_on_the_command_line():
 def test_data_settings_that_make_no_sense(text, says):
     with pytest.raises(ValueError, match=says):
         Settings.from_toml(text)
+
+
+def test_stories_are_long_and_their_extracts_are_in_them():
+    data = DataSettings(corpus="stories", sentences=7, longest=61)
+    found = read_split(data, "train").examples
+    assert [len(pair.source.split()) for pair in found] == [61] * 7
+    assert all(pair.target in pair.source for pair in found)
+    assert len(read_split(data, "test").examples) == WORLD_TESTS

@@ -37,8 +37,6 @@ def answer(
     Example: `regard answer run picture.png "what colour is the circle"`
 
     Example: `regard answer run picture.png --file questions.txt --scores`
-
-    Example: `regard train --task answer --train train.tsv --valid valid.tsv --out run`
     """
     from regard.tasks.answer import Answerer
     from regard.text.images import read_picture

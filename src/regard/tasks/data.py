@@ -9,6 +9,8 @@ from regard.tasks.settings import DataSettings
 from regard.tasks.tables import From
 from regard.text.corpus import Pair, kind, read_pairs
 from regard.text.known import known_pairs
+from regard.world.stories import Stories
+from regard.world.stories import pairs as story_pairs
 from regard.world.world import World, pairs
 
 Split = Literal["train", "valid", "test"]
@@ -35,6 +37,7 @@ class Sources(Generic[E]):
         known: a split of a known corpus, by its name, in a folder.
         examples: what they are called.
         files_called: for a split, how its files are given in a recipe and on the command line.
+        made: the corpora that `world` makes.
     """
 
     world: Callable[[Split, int | None], list[E]]
@@ -42,6 +45,7 @@ class Sources(Generic[E]):
     known: Callable[[str, Split, Path | None], list[E]]
     examples: str
     files_called: Callable[[Split], str]
+    made: tuple[str, ...] = ("world",)
 
 
 def read_from(sources: Sources[E], data: From, split: Split, folder: Path | None = None) -> Read[E]:
@@ -52,7 +56,7 @@ def read_from(sources: Sources[E], data: From, split: Split, folder: Path | None
         return of_files(sources, data, split)
     if named := data.train or data.valid or data.test:
         raise ValueError(f"{named[0]} would not be read, since data.corpus = {data.corpus!r}; set it to files")
-    if data.corpus == "world":
+    if data.corpus in sources.made:
         return Read(sources.world(split, None if split == "train" else WORLD_TESTS))
     return Read(sources.known(data.corpus, split, folder))
 
@@ -92,11 +96,14 @@ def read_split(data: DataSettings, split: Split, folder: Path | None = None) -> 
             f'{split} = ["{split}.en", "{split}.de"] or ["{split}.tsv"], '
             f"or on the command line --{split} {split}.en --{split} {split}.de"
         ),
+        made=("world", "stories"),
     )
     return read_from(sources, data, split, folder)
 
 
 def of_world(data: DataSettings, split: Split, count: int) -> list[Pair]:
+    if data.corpus == "stories":
+        return [Pair(*pair) for pair in story_pairs(Stories(words=data.longest, told=1), count, split)]
     world = World(shortest=data.shortest, longest=data.longest)
     if data.source == "en":
         return [Pair(*pair) for pair in pairs(world, data.target, count, split)]

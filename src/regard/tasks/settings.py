@@ -10,7 +10,10 @@ from regard.tasks.tables import From, Tables, one_of
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(From):
-    """Sentence pairs; files are one .tsv or .jsonl, or two text files."""
+    """Sentence pairs; files are one .tsv or .jsonl, or two text files.
+
+    The corpus `stories` has English on both sides: stories of `longest` words, and what they tell of one person.
+    """
 
     source: str = "en"
     target: str = "fr"
