@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard.models.answering import AnswerConfig, Answering
-from regard.tasks import kept
 from regard.tasks.job import Job
+from regard.tasks.kept import Kept, settings_in
 from regard.tasks.picture import AT_ONCE
 from regard.tasks.questions import AnswerData, Question
 from regard.tasks.settings import ReadingSettings, TrainSettings
@@ -122,7 +121,7 @@ def answer_loss(smoothing: float):
 
 
 @dataclass(frozen=True, eq=False)
-class Answerer:
+class Answerer(Kept):
     """A model with how it sees, the vocabulary it reads and the answers it knows."""
 
     model: Answering
@@ -197,24 +196,11 @@ class Answerer:
     def parts(self) -> dict[str, Sight | Tokeniser | Labels]:
         return {"sight": self.sight, "words": self.words, "labels": self.labels}
 
-    def describe(self, folder: Path) -> str:
-        return kept.describe(folder, self.settings, self.parts)
-
-    def save(self, folder: Path) -> None:
-        kept.save(self.model, folder, self.settings, self.parts)
-
-    @staticmethod
-    def described(folder: Path) -> "Answerer":
-        """What `describe` wrote, with new weights."""
-        settings = kept.settings_in(folder, AnswerSettings)
+    @classmethod
+    def described(cls, folder):
+        settings = settings_in(folder, AnswerSettings)
         sight, labels = Sight.load(folder / "sight.json"), Labels.load(folder / "labels.json")
         return Answerer.of(sight, load_tokeniser(folder / "words.json"), labels, settings)
-
-    @staticmethod
-    def load(folder: Path, device: str = "cpu") -> "Answerer":
-        answerer = Answerer.described(folder)
-        kept.load(answerer.model, folder, answerer.parts, device)
-        return answerer
 
 
 def parts(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:

@@ -15,10 +15,10 @@ from regard.models.counting import OneHot
 from regard.models.encoder import Classifier
 from regard.models.labelling import assert_fit, build_classifier, prepare
 from regard.models.reading_config import EncoderConfig, PoolingConfig, WordsConfig
-from regard.tasks import kept
 from regard.tasks.corpus import Corpus, in_batches, short
 from regard.tasks.data import Read, Sources, Split, divided, read_from
 from regard.tasks.job import Job
+from regard.tasks.kept import Kept, settings_in
 from regard.tasks.losses import disagreement, precise
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.tables import From, Tables
@@ -181,7 +181,7 @@ class Judged:
 
 
 @dataclass(frozen=True, eq=False)
-class TextClassifier:
+class TextClassifier(Kept):
     """A model with the vocabulary it reads and the labels it knows."""
 
     model: Classifier | OneHot
@@ -254,23 +254,10 @@ class TextClassifier:
     def parts(self) -> dict[str, Tokeniser | Labels]:
         return {"words": self.words, "labels": self.labels}
 
-    def describe(self, folder: Path) -> str:
-        return kept.describe(folder, self.settings, self.parts)
-
-    def save(self, folder: Path) -> None:
-        kept.save(self.model, folder, self.settings, self.parts)
-
-    @staticmethod
-    def described(folder: Path) -> "TextClassifier":
-        """What `describe` wrote, with new weights."""
-        settings = kept.settings_in(folder, ClassifySettings)
+    @classmethod
+    def described(cls, folder):
+        settings = settings_in(folder, ClassifySettings)
         return TextClassifier.of(load_tokeniser(folder / "words.json"), Labels.load(folder / "labels.json"), settings)
-
-    @staticmethod
-    def load(folder: Path, device: str = "cpu") -> "TextClassifier":
-        classifier = TextClassifier.described(folder)
-        kept.load(classifier.model, folder, classifier.parts, device)
-        return classifier
 
 
 def terms_of(words: Tokeniser, config: WordsConfig) -> Ngrams:

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from regard.layers.neighbours import Neighbours, joined
 from regard.models.graph import EdgesSeen, GraphClassifier, GraphConfig
-from regard.tasks import kept
 from regard.tasks.data import Read, Sources, Split, read_from
 from regard.tasks.job import Job
+from regard.tasks.kept import Kept, settings_in
 from regard.tasks.settings import TrainSettings
 from regard.tasks.tables import From, Tables
 from regard.text.graphs import Graph, Node, divided, of_town, read_graph
@@ -183,7 +183,7 @@ def validation(model: nn.Module, asked: Asked) -> dict[str, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Labeller:
+class Labeller(Kept):
     """A model with what reads its nodes and the labels it knows."""
 
     model: GraphClassifier
@@ -250,23 +250,10 @@ class Labeller:
     def parts(self) -> dict[str, Reader | Labels]:
         return {"reader": self.reader, "labels": self.labels}
 
-    def describe(self, folder: Path) -> str:
-        return kept.describe(folder, self.settings, self.parts)
-
-    def save(self, folder: Path) -> None:
-        kept.save(self.model, folder, self.settings, self.parts)
-
-    @staticmethod
-    def described(folder: Path) -> "Labeller":
-        """What `describe` wrote, with new weights."""
-        settings = kept.settings_in(folder, GraphSettings)
+    @classmethod
+    def described(cls, folder):
+        settings = settings_in(folder, GraphSettings)
         return Labeller.of(load_reader(folder / "reader.json"), Labels.load(folder / "labels.json"), settings)
-
-    @staticmethod
-    def load(folder: Path, device: str = "cpu") -> "Labeller":
-        labeller = Labeller.described(folder)
-        kept.load(labeller.model, folder, labeller.parts, device)
-        return labeller
 
 
 def graph_of(nodes: Sequence[Placed]) -> Graph:

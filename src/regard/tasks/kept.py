@@ -1,11 +1,10 @@
 """A model with its settings and vocabularies in; the files that keep it out, and back: what all tasks' models share."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
-
-from torch import nn
+from typing import Any, Protocol, Self, TypeVar
 
 from regard.models.weights import load_weights, note_of, tensors_of, write_weights
 from regard.tasks.tables import Tables
@@ -21,13 +20,45 @@ class Part(Protocol):
     def save(self, path: Path, /) -> None: ...
 
 
-def describe(folder: Path, settings: Tables, parts: Mapping[str, Part]) -> str:
-    """All but the weights: settings.toml and each part as NAME.json, whose checksum is what the weights note."""
-    make_folder(folder)
-    for name, part in parts.items():
-        part.save(folder / f"{name}.json")
-    write_whole(folder / SETTINGS, settings.to_toml())  # last: what it describes is all there
-    return checksum(folder, parts)
+class Kept(ABC):
+    """Abstract: a model with its settings and the parts it reads and writes with, which a folder can hold."""
+
+    model: Any  # an nn.Module
+    settings: Any  # Tables
+
+    @property
+    @abstractmethod
+    def parts(self) -> Mapping[str, Part]: ...
+
+    @classmethod
+    @abstractmethod
+    def described(cls, folder: Path) -> Self:
+        """What `describe` wrote, with new weights."""
+
+    def describe(self, folder: Path) -> str:
+        """All but the weights: settings.toml and each part as NAME.json, whose checksum is what the weights note."""
+        make_folder(folder)
+        for name, part in self.parts.items():
+            part.save(folder / f"{name}.json")
+        write_whole(folder / SETTINGS, self.settings.to_toml())  # last: what it describes is all there
+        return checksum(folder, self.parts)
+
+    def save(self, folder: Path) -> None:
+        note = self.describe(folder)
+        write_weights(tensors_of(self.model), folder / WEIGHTS, note)
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "cpu") -> Self:
+        """With the trained weights, if they belong to the parts that lie beside them."""
+        found = cls.described(folder)
+        if not (folder / WEIGHTS).exists():
+            raise ValueError(f"{folder} is not trained to the end; go on with it: regard train --out {folder}")
+        load_weights(found.model, folder / WEIGHTS)
+        if note_of(folder / WEIGHTS) not in ("", checksum(folder, found.parts)):
+            files = " or ".join(f"{name}.json" for name in found.parts)
+            raise ValueError(f"{folder}: {files} is not what the weights were trained with; put it back")
+        found.model.to(device).eval()
+        return found
 
 
 def checksum(folder: Path, names: Iterable[str]) -> str:
@@ -44,20 +75,3 @@ def described(folder: Path) -> Path:
     if not (folder / SETTINGS).exists():
         raise ValueError(f"{folder} holds no model: {SETTINGS} is missing; train one with regard train")
     return folder / SETTINGS
-
-
-def save(model: nn.Module, folder: Path, settings: Tables, parts: Mapping[str, Part]) -> None:
-    note = describe(folder, settings, parts)
-    write_weights(tensors_of(model), folder / WEIGHTS, note)
-
-
-def load(model: nn.Module, folder: Path, names: Iterable[str], device: str) -> None:
-    """The trained weights into the model, if they belong to the parts that lie beside them."""
-    names = list(names)
-    if not (folder / WEIGHTS).exists():
-        raise ValueError(f"{folder} is not trained to the end; go on with it: regard train --out {folder}")
-    load_weights(model, folder / WEIGHTS)
-    if note_of(folder / WEIGHTS) not in ("", checksum(folder, names)):
-        files = " or ".join(f"{name}.json" for name in names)
-        raise ValueError(f"{folder}: {files} is not what the weights were trained with; put it back")
-    model.to(device).eval()

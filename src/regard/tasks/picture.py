@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 from regard.models.convolution import ChannelCNN
 from regard.models.picture_config import PictureConfig, build_picture_model
 from regard.models.vision import VisionTransformer
-from regard.tasks import kept
 from regard.tasks.data import Read, Sources, Split, divided, read_from
 from regard.tasks.job import Job
+from regard.tasks.kept import Kept, settings_in
 from regard.tasks.settings import TrainSettings
 from regard.tasks.shown import AugmentSettings, Shown, Shuffled, refuse_consistency
 from regard.tasks.tables import From, Tables, one_of
@@ -192,7 +192,7 @@ def picture_loss(smoothing: float):
 
 
 @dataclass(frozen=True, eq=False)
-class Recogniser:
+class Recogniser(Kept):
     """A model with how it sees and the classes it knows."""
 
     model: VisionTransformer | ChannelCNN
@@ -248,23 +248,10 @@ class Recogniser:
     def parts(self) -> dict[str, Sight | Labels]:
         return {"sight": self.sight, "labels": self.labels}
 
-    def describe(self, folder: Path) -> str:
-        return kept.describe(folder, self.settings, self.parts)
-
-    def save(self, folder: Path) -> None:
-        kept.save(self.model, folder, self.settings, self.parts)
-
-    @staticmethod
-    def described(folder: Path) -> "Recogniser":
-        """What `describe` wrote, with new weights."""
-        settings = kept.settings_in(folder, PictureSettings)
+    @classmethod
+    def described(cls, folder):
+        settings = settings_in(folder, PictureSettings)
         return Recogniser.of(Sight.load(folder / "sight.json"), Labels.load(folder / "labels.json"), settings)
-
-    @staticmethod
-    def load(folder: Path, device: str = "cpu") -> "Recogniser":
-        recogniser = Recogniser.described(folder)
-        kept.load(recogniser.model, folder, recogniser.parts, device)
-        return recogniser
 
 
 def validation(

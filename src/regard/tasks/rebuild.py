@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
-from regard.tasks import kept
 from regard.tasks.corpus import Corpus, short
 from regard.tasks.data import Read, Sources, Split, read_from, refuse
 from regard.tasks.job import Job
+from regard.tasks.kept import Kept, settings_in
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.tables import From, Tables
 from regard.tasks.translate import loss_of, validation
@@ -89,7 +89,7 @@ def full_lines(path: str, blank: Callable[[str], object]) -> Iterable[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Rebuilder:
+class Rebuilder(Kept):
     """A model with the vocabulary in which it reads and writes."""
 
     model: Autoencoder
@@ -133,19 +133,6 @@ class Rebuilder:
     def parts(self) -> dict[str, Tokeniser]:
         return {"words": self.words}
 
-    def describe(self, folder: Path) -> str:
-        return kept.describe(folder, self.settings, self.parts)
-
-    def save(self, folder: Path) -> None:
-        kept.save(self.model, folder, self.settings, self.parts)
-
-    @staticmethod
-    def described(folder: Path) -> "Rebuilder":
-        """What `describe` wrote, with new weights."""
-        return Rebuilder.of(load_tokeniser(folder / "words.json"), kept.settings_in(folder, RebuildSettings))
-
-    @staticmethod
-    def load(folder: Path, device: str = "cpu") -> "Rebuilder":
-        rebuilder = Rebuilder.described(folder)
-        kept.load(rebuilder.model, folder, rebuilder.parts, device)
-        return rebuilder
+    @classmethod
+    def described(cls, folder):
+        return Rebuilder.of(load_tokeniser(folder / "words.json"), settings_in(folder, RebuildSettings))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from regard.models.encoder import Encoder
 from regard.models.encoder import Tagger as TaggingModel
 from regard.models.spelling import Spelling
-from regard.tasks import kept
 from regard.tasks.corpus import Corpus, in_batches, short
 from regard.tasks.job import Job
+from regard.tasks.kept import Kept, settings_in
 from regard.tasks.losses import precise
 from regard.tasks.tag_settings import TagSettings
 from regard.tasks.vocabularies import reading
@@ -115,7 +114,7 @@ class TagLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class Tagger:
+class Tagger(Kept):
     """A model with the vocabulary it reads and the tags it knows."""
 
     model: TaggingModel
@@ -194,24 +193,11 @@ class Tagger:
     def parts(self) -> dict[str, Tokeniser | Labels]:
         return {"words": self.words, "labels": self.labels, "letters": self.letters}
 
-    def describe(self, folder: Path) -> str:
-        return kept.describe(folder, self.settings, self.parts)
-
-    def save(self, folder: Path) -> None:
-        kept.save(self.model, folder, self.settings, self.parts)
-
-    @staticmethod
-    def described(folder: Path) -> "Tagger":
-        """What `describe` wrote, with new weights."""
-        settings = kept.settings_in(folder, TagSettings)
+    @classmethod
+    def described(cls, folder):
+        settings = settings_in(folder, TagSettings)
         words, letters = (load_tokeniser(folder / f"{name}.json") for name in ("words", "letters"))
         return Tagger.of(words, Labels.load(folder / "labels.json"), letters, settings)
-
-    @staticmethod
-    def load(folder: Path, device: str = "cpu") -> "Tagger":
-        tagger = Tagger.described(folder)
-        kept.load(tagger.model, folder, tagger.parts, device)
-        return tagger
 
 
 def validation(model: nn.Module, examples: Sequence[Example], device: str = "cpu") -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from einops import repeat
@@ -11,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from regard.models.building import build_model
 from regard.models.seq2seq import Seq2Seq
-from regard.tasks import kept
 from regard.tasks.corpus import Corpus, in_batches, short
 from regard.tasks.job import Job
+from regard.tasks.kept import Kept, settings_in
 from regard.tasks.losses import disagreement, precise
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
 from regard.tasks.vocabularies import learnt
@@ -109,7 +108,7 @@ def under(tokeniser: Tokeniser, normal: Normal) -> Tokeniser:
 
 
 @dataclass(frozen=True, eq=False)
-class Translator:
+class Translator(Kept):
     """A model with what it needs to read and write text."""
 
     model: Seq2Seq
@@ -153,23 +152,9 @@ class Translator:
     def parts(self) -> dict[str, Tokeniser]:
         return {"source": self.source, "target": self.target}
 
-    def describe(self, folder: Path) -> str:
-        """All but the weights."""
-        return kept.describe(folder, self.settings, self.parts)
-
-    def save(self, folder: Path) -> None:
-        kept.save(self.model, folder, self.settings, self.parts)
-
-    @staticmethod
-    def load(folder: Path, device: str = "cpu") -> "Translator":
-        translator = Translator.described(folder)
-        kept.load(translator.model, folder, translator.parts, device)
-        return translator
-
-    @staticmethod
-    def described(folder: Path) -> "Translator":
-        """What `describe` wrote, with new weights."""
-        settings = kept.settings_in(folder, Settings)
+    @classmethod
+    def described(cls, folder):
+        settings = settings_in(folder, Settings)
         source, target = (load_tokeniser(folder / f"{side}.json") for side in ("source", "target"))
         torch.manual_seed(settings.train.seed)
         return Translator(build_model(settings.model, source.size, target.size), source, target, settings)

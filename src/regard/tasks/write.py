@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from regard.models.reading_config import RECURRENT, WriterConfig
 from regard.models.seq2seq import Logits, Tokens
 from regard.models.writer import Writer
-from regard.tasks import kept
 from regard.tasks.job import Job
+from regard.tasks.kept import Kept, settings_in
 from regard.tasks.losses import disagreement, precise
 from regard.tasks.pointer import Pointer
 from regard.tasks.settings import ReadingSettings, TrainSettings
@@ -165,7 +165,7 @@ def led(model: Writer, inputs: Tokens, lead: int) -> Logits:
 
 
 @dataclass(frozen=True, eq=False)
-class Author:
+class Author(Kept):
     """A language model with the vocabulary it reads and writes, and a cache if one was chosen for it."""
 
     model: Writer
@@ -252,22 +252,13 @@ class Author:
     def parts(self) -> dict[str, Tokeniser]:
         return {"words": self.words}
 
-    def describe(self, folder: Path) -> str:
-        return kept.describe(folder, self.settings, self.parts)
+    @classmethod
+    def described(cls, folder):
+        return Author.of(load_tokeniser(folder / "words.json"), settings_in(folder, WriteSettings))
 
-    def save(self, folder: Path) -> None:
-        kept.save(self.model, folder, self.settings, self.parts)
-
-    @staticmethod
-    def described(folder: Path) -> "Author":
-        """What `describe` wrote, with new weights."""
-        return Author.of(load_tokeniser(folder / "words.json"), kept.settings_in(folder, WriteSettings))
-
-    @staticmethod
-    def load(folder: Path, device: str = "cpu") -> "Author":
-        author = Author.described(folder)
-        kept.load(author.model, folder, author.parts, device)
-        return Author(author.model, author.words, author.settings, Pointer.load(folder))
+    @classmethod
+    def load(cls, folder: Path, device: str = "cpu") -> "Author":
+        return replace(super().load(folder, device), pointer=Pointer.load(folder))
 
 
 def validation(model: nn.Module, ids: Int[Tensor, " n"], context: Context) -> dict[str, float]:

@@ -104,10 +104,9 @@ def look(classifier: TextClassifier, folder: Path, text: str, asked: Looking) ->
             raise ValueError(f"--{name} is for translations; a classifier weighs all words for one label: leave it out")
     refuse_long([classifier.words.encode(text)], lambda _: "the text", asked.longest)
     (judged,) = classifier.judge([text], device_of(classifier))
-    said = f"{text}\n{see.verdict(judged.label, judged.probability)}"
     if asked.every:
-        return said, every_head(classifier, text)
-    return said, weighed(classifier, text, judged)
+        return f"{text}\n{see.verdict(judged.label, judged.probability)}", every_head(classifier, text)
+    return text, weighed(classifier, text, judged)
 
 
 def weighed(classifier: TextClassifier, text: str, judged: Judged) -> View:

@@ -1,0 +1,256 @@
+"""Bahdanau's attention from projected queries and keys: a, b, v, values in, Σ_j softmax_j(v·tanh(a_i + b_j)) value_j out.
+
+Never anything of the size queries × keys × width, forwards or backwards. Queries are taken in bands whose scores fit
+into a fixed space. All that needs a triple (i, j, d) is asked of a `Pairs`: here in plain torch, in cache-sized tiles;
+`additive.py` has the Triton kernels. With r = 1 / (1 + e^{2a} e^{2b}) and hence tanh(a + b) = 1 − 2r,
+
+    s_ij = −2 Σ_d v_d r_ijd        (plus Σ_d v_d, which no softmax feels)
+    g_ij = ∂L/∂s_ij = p_ij (ō_i·value_j − ō_i·o_i)
+    ∂L/∂a_id = 4 v_d Σ_j g_ij (r − r²),   ∂L/∂b_jd = 4 v_d Σ_i g_ij (r − r²),   ∂L/∂v_d = −2 Σ_ij g_ij r_ijd,
+
+where the last holds because Σ_j g_ij = 0. Between the passes only the output and the log-sum-exp are kept.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.attention.normaliser import Softmax
+from regard.attention.pattern import Full, Pattern
+from regard.attention.places import Cells, Places
+from regard.attention.recipe import Recipe
+from regard.attention.score import Additive
+
+CELLS_AT_ONCE = 2**21  # scores of a band
+TRIPLES_AT_ONCE = 2**16  # of a tile: small enough for a core's own cache
+KEYS_AT_ONCE = 64
+# e^{2x} and its product with another stay normal numbers while |x| is below these
+LARGEST = {torch.float32: 43.0, torch.float64: 350.0}
+
+Visible = Bool[Tensor, "#b #h r j"] | None  # of a band; None: everything
+Band = tuple[slice, Float[Tensor, "b h r j"], Visible]
+Gradients = tuple[Float[Tensor, "b h i d"], Float[Tensor, "b h j d"], Float[Tensor, "h d"]]
+
+
+def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+    assert isinstance(recipe.score, Additive)  # or it objected
+    k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
+    sight = Sight(recipe.pattern, places.cells(*q.shape[:2]))
+    return additive(recipe.score.W(q), recipe.score.U(k), recipe.score.v, v, sight)
+
+
+def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    return [
+        *([] if isinstance(recipe.score, Additive) else [f"{recipe.score} is not v·tanh(W q + U k)"]),
+        *(f"{scheme} touches single scores, whose gradients are not kept" for scheme in recipe.on_score),
+        *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *(why_not_fused(q) if q.device.type == "cuda" else []),
+    ]
+
+
+def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    assert isinstance(recipe.score, Additive)  # or it objected
+    triples = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * recipe.score.hidden
+    return [f"{triples:,} numbers fit into one tile, so nothing is gained"] * (triples <= TRIPLES_AT_ONCE)
+
+
+def why_not_fused(q: Tensor) -> list[str]:
+    """Why the Triton kernels cannot run; empty if they can."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return ["its kernels need Triton, which is not installed: pip install triton"]
+    return ["its kernels count in float32, which is too coarse for float64"] * (q.dtype == torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """Who may look at whom, a band of queries at a time."""
+
+    pattern: Pattern
+    cells: Cells
+
+    @staticmethod
+    def of(pattern: Pattern, a: Tensor, b: Tensor, *, q_at: int = 0) -> "Sight":
+        return Sight(pattern, Places.of(a, b, q_at, None).cells(*a.shape[:2]))
+
+    def band(self, rows: slice) -> Visible:
+        if self.pattern == Full():
+            return None
+        cells = Cells(self.cells.b, self.cells.h, self.cells.i[:, :, rows], self.cells.j)
+        return cells.visible(self.pattern)
+
+
+class Pairs(ABC):
+    """Abstract: the two questions about every triple (i, j, d)."""
+
+    @abstractmethod
+    def scores(self, rows: slice, visible: Visible) -> Float[Tensor, "b h r j"]:
+        """−2 Σ_d v_d r_ijd for a band of queries; anything at all where whole tiles are hidden."""
+
+    @abstractmethod
+    def gradients(self, bands: Iterable[Band]) -> Gradients:
+        """Of a, b and v, from g, band by band."""
+
+
+def additive(
+    a: Float[Tensor, "b h i d"],
+    b: Float[Tensor, "b h j d"],
+    v: Float[Tensor, "d"] | Float[Tensor, "h d"],
+    values: Float[Tensor, "b h j e"],
+    sight: Sight | None = None,
+    *,
+    pairs: Callable[[Tensor, Tensor, Tensor], Pairs] | None = None,
+) -> Float[Tensor, "b h i e"]:
+    """softmax_j(v·tanh(a_i + b_j)) values_j, where queries see what `sight` lets them (default: everything).
+
+    `pairs` says who computes the triples. Default: the Triton kernels on a GPU, plain torch elsewhere.
+    """
+    fits = a.shape[:2] == b.shape[:2] and a.shape[3] == b.shape[3] and b.shape[:3] == values.shape[:3]
+    if not fits or tuple(v.shape) not in ((a.shape[3],), (a.shape[1], a.shape[3])):
+        shapes = ", ".join(f"{tuple(x.shape)}" for x in (a, b, v, values))
+        raise ValueError(f"a (b h i d), b (b h j d), v (d) or (h d) and values (b h j e) do not fit: {shapes}")
+    if pairs is None:
+        pairs = fastest(a)
+    return Banded.apply(pairs, sight, a, b, v.expand(a.shape[1], -1), values)  # type: ignore[return-value]
+
+
+def fastest(a: Tensor) -> Callable[[Tensor, Tensor, Tensor], Pairs]:
+    if a.device.type != "cuda" or why_not_fused(a):
+        return Plain.of
+    from regard.attention.kernels.additive import Fused  # only here is Triton needed
+
+    return Fused.of
+
+
+class Banded(torch.autograd.Function):
+    """The softmax and the values, a band of queries at a time."""
+
+    @staticmethod
+    def forward(ctx, pairs_of, sight, a, b, v, values):
+        with torch.autocast(a.device.type, enabled=False):
+            pairs, out = pairs_of(a, b, v), values.new_empty(*a.shape[:3], values.shape[3])
+            total = torch.empty(a.shape[:3], dtype=wide(a), device=a.device)
+            for rows in bands(a, b):
+                s = banned(pairs.scores(rows, seen := saw(sight, rows)), seen)
+                top = s.amax(-1, keepdim=True)
+                top.masked_fill_(top == -torch.inf, 0.0)  # of a row that sees nothing: all its weights become 0
+                p = s.sub_(top).exp_()
+                sums = p.sum(-1, keepdim=True)
+                sums.masked_fill_(sums == 0, 1.0)
+                out[:, :, rows] = p.div_(sums).to(values.dtype) @ values
+                total[:, :, rows] = (top + sums.log()).squeeze(-1)
+        ctx.save_for_backward(a, b, v, values, out, total)
+        ctx.call = pairs_of, sight
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[override]
+        (a, b, v, values, out, total), (pairs_of, sight) = ctx.saved_tensors, ctx.call
+        pairs, of_values = pairs_of(a, b, v), torch.zeros_like(values, dtype=wide(values))
+
+        def bent() -> Iterator[Band]:
+            for rows in bands(a, b):
+                s = banned(pairs.scores(rows, seen := saw(sight, rows)), seen)
+                p, pulled = s.sub_(total[:, :, rows, None]).exp_(), grad[:, :, rows]
+                of_values.add_(p.to(values.dtype).mT @ pulled)
+                common = (pulled.to(total.dtype) * out[:, :, rows].to(total.dtype)).sum(-1, keepdim=True)
+                yield rows, p.mul_((pulled @ values.mT).to(total.dtype).sub_(common)), seen
+
+        da, db, dv = pairs.gradients(bent())
+        return None, None, da.to(a.dtype), db.to(b.dtype), dv.to(v.dtype), of_values.to(values.dtype)
+
+
+def bands(a: Tensor, b: Tensor) -> Iterator[slice]:
+    """Queries whose scores fit, whole tiles of the kernels if more than one."""
+    cells = max(1, a.shape[0] * a.shape[1] * b.shape[2])
+    size = max(1, CELLS_AT_ONCE // cells)
+    size = size // 64 * 64 or size
+    return (slice(first, min(first + size, a.shape[2])) for first in range(0, a.shape[2], size))
+
+
+def saw(sight: Sight | None, rows: slice) -> Visible:
+    return None if sight is None else sight.band(rows)
+
+
+def banned(s: Tensor, visible: Visible) -> Tensor:
+    return s if visible is None else s.masked_fill_(~visible, -torch.inf)
+
+
+def wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+# --- triples in plain torch ---
+
+
+@dataclass(frozen=True, eq=False)
+class Plain(Pairs):
+    """Tile by tile. Where the numbers allow, a and b are exponentials, and r takes one reciprocal and no tanh."""
+
+    a: Float[Tensor, "b h i d"]
+    b: Float[Tensor, "b h j d"]
+    v: Float[Tensor, "h d"]
+    separable: bool
+
+    @staticmethod
+    def of(a: Tensor, b: Tensor, v: Tensor) -> "Plain":
+        a, b, v = (x.to(wide(x)) for x in (a, b, v))
+        limit = LARGEST[a.dtype]
+        if separable := all(bool((x.abs() <= limit).all()) for x in (a, b)):  # and so not if one is NaN
+            a, b = (x.mul(2).exp_() for x in (a, b))
+        return Plain(a, b, v, separable)
+
+    def tile(self, spot: tuple[int, int, slice, slice]) -> Float[Tensor, "r c d"]:
+        n, h, rows, cols = spot
+        a, b = self.a[n, h, rows, None], self.b[n, h, None, cols]
+        if self.separable:
+            return torch.addcmul(a.new_ones(()), a, b).reciprocal_()
+        return (a + b).mul_(-2).sigmoid_()  # 1 / (1 + e^{2(a + b)})
+
+    def tiles(self, rows: slice, visible: Visible) -> Iterator[tuple[tuple[int, int, slice, slice], Tensor]]:
+        """Every tile that someone sees: where it is, and r there."""
+        (n, heads, _, d), keys = self.a.shape, self.b.shape[2]
+        wide = max(1, min(KEYS_AT_ONCE, keys))
+        high = max(1, TRIPLES_AT_ONCE // (wide * max(1, d)))
+        if visible is not None:
+            visible = visible.expand(n, heads, -1, -1)
+        for at in torch.cartesian_prod(torch.arange(n), torch.arange(heads)).tolist():
+            for first in range(rows.start, rows.stop, high):
+                across = slice(first, min(first + high, rows.stop))
+                for start in range(0, keys, wide):
+                    spot = (at[0], at[1], across, slice(start, min(start + wide, keys)))
+                    if visible is None or bool(visible[within(spot, rows)].any()):
+                        yield spot, self.tile(spot)
+
+    def scores(self, rows, visible):
+        s = self.a.new_zeros(*self.a.shape[:2], rows.stop - rows.start, self.b.shape[2])
+        for spot, r in self.tiles(rows, visible):
+            s[within(spot, rows)] = r @ self.v[spot[1]]
+        return s.mul_(-2)
+
+    def gradients(self, bands):
+        da, db, dv = (torch.zeros_like(x) for x in (self.a, self.b, self.v))
+        for band, g, visible in bands:
+            for spot, r in self.tiles(band, visible):
+                n, h, rows, cols = spot
+                pull = g[within(spot, band)]
+                dv[h] += pull.flatten() @ r.flatten(0, 1)
+                bend = r.addcmul_(r, r, value=-1)
+                da[n, h, rows] += torch.bmm(pull[:, None], bend)[:, 0]
+                db[n, h, cols] += torch.bmm(pull.mT[:, None], bend.transpose(0, 1))[:, 0]
+        slope = rearrange(4 * self.v, "h d -> h 1 d")
+        return da * slope, db * slope, dv.mul_(-2)
+
+
+def within(spot: tuple[int, int, slice, slice], band: slice) -> tuple[int, int, slice, slice]:
+    """A tile's place in its band."""
+    n, h, rows, cols = spot
+    return n, h, slice(rows.start - band.start, rows.stop - band.start), cols

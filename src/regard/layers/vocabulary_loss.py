@@ -1,0 +1,207 @@
+"""States and a table of words in; what the wanted words cost out. All scores of all rows never stand side by side.
+
+With scores s = W x + b, p = softmax(s), the wanted word y and a share ε smoothed over all v words (Szegedy et al.
+2016, section 7), a row costs
+
+    (1 − ε)(−log p_y) + ε(−mean log p)  =  −log p_y + ε (s_y − s̄),      ∂/∂s_j = p_j − (1 − ε)[j = y] − ε/v
+
+The mean score is the score of the mean word, s̄ = w̄·x + b̄, so smoothing needs no further pass over the scores.
+The gradient is known as soon as the scores are: a chunk of rows leaves its costs and its share of the gradients of
+x, W and b, and is forgotten. Nothing is computed twice, and the way back only scales by the gradient that comes in.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+from torch.nn.functional import linear, log_softmax
+
+BUDGET = 64 * 2**20  # bytes of the widened scores of one chunk; at most thrice that is held at once
+TILE = 128  # rows: a product of matrices on a GPU pays for whole tiles
+IGNORED = -100  # as in torch
+
+
+def vocabulary_loss(
+    x: Float[Tensor, "n m"],
+    table: Float[Tensor, "v m"],
+    bias: Float[Tensor, " v"],
+    wanted: Int[Tensor, " n"],
+    *,
+    smoothing: float = 0.0,
+    ignored: int = IGNORED,
+    budget: int = BUDGET,
+) -> Float[Tensor, ""]:
+    """The summed cost of the wanted words: `cross_entropy(linear(x, table, bias), wanted, reduction="sum")`.
+
+    Under autocast products are narrow, and softmax, costs and the sums of gradients wide, as they are for bfloat16
+    weights. It can be differentiated once.
+
+    Args:
+        smoothing: the share ε of the cost against the uniform distribution.
+        ignored: rows that want this word cost nothing and learn nothing, whatever their states are.
+        budget: bytes of scores, in float32 or wider, that a chunk of rows may have; one row is always allowed.
+    """
+    if not torch.is_grad_enabled():
+        return vocabulary_costs(
+            x, table, bias, wanted, smoothing=smoothing, ignored=ignored, budget=budget
+        ).sum()
+    check(x, table, bias, wanted, smoothing, budget)
+    return Chunked.apply(x, table, bias, wanted, Terms(smoothing, ignored, budget))
+
+
+@torch.no_grad()
+def vocabulary_costs(
+    x: Float[Tensor, "n m"],
+    table: Float[Tensor, "v m"],
+    bias: Float[Tensor, " v"],
+    wanted: Int[Tensor, " n"],
+    *,
+    smoothing: float = 0.0,
+    ignored: int = IGNORED,
+    budget: int = BUDGET,
+) -> Float[Tensor, " n"]:
+    """What each wanted word costs, without gradients: the loss is their sum. An ignored one costs 0."""
+    check(x, table, bias, wanted, smoothing, budget)
+    given = Given.of(x, table, bias, wanted, Terms(smoothing, ignored, budget))
+    with narrow_by_hand(x):
+        costs = [given.scored(some)[0] for some in given.chunks]
+    return given.counting(torch.cat(costs))
+
+
+def check(x: Tensor, table: Tensor, bias: Tensor, wanted: Tensor, smoothing: float, budget: int) -> None:
+    (n, width), (size, needed) = x.shape, table.shape
+    if width != needed:
+        raise ValueError(f"states of width {width} cannot be scored by a table of width {needed}; make the two one")
+    if bias.shape != (size,):
+        raise ValueError(f"a bias of shape {tuple(bias.shape)} does not fit {size} words; give one number for each")
+    if wanted.shape != (n,):
+        raise ValueError(f"{n} states cannot want words of shape {tuple(wanted.shape)}; give one word for each state")
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"smoothing = {smoothing} is no share; choose a number from 0 to 1")
+    if budget < 1:
+        raise ValueError(f"a budget of {budget} bytes holds no scores; give at least 1, and one row is allowed")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is counted, and how much may be held for it."""
+
+    smoothing: float
+    ignored: int
+    budget: int
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The operands in the precision of products, and what all chunks need of them."""
+
+    x: Float[Tensor, "n m"]
+    table: Float[Tensor, "v m"]
+    bias: Float[Tensor, " v"]
+    wanted: Int[Tensor, "n 1"]
+    counts: Float[Tensor, " n"]  # 1 for a row that counts, 0 for one that is ignored
+    mean_word: Float[Tensor, " m"]
+    mean_bias: Float[Tensor, ""]
+    terms: Terms
+
+    @staticmethod
+    def of(x: Tensor, table: Tensor, bias: Tensor, wanted: Tensor, terms: Terms) -> "Given":
+        narrow = product_type(x, table)
+        wide = torch.promote_types(narrow, torch.float32)
+        hidden = wanted == terms.ignored
+        table, bias = table.to(narrow), bias.to(narrow)
+        return Given(
+            # a state that is ignored may be anything, and 0 · nan is nan
+            x.to(narrow).masked_fill(rearrange(hidden, "n -> n 1"), 0.0),
+            table,
+            bias,
+            rearrange(wanted.masked_fill(hidden, 0), "n -> n 1"),
+            (~hidden).to(wide),
+            table.mean(0, dtype=wide),
+            bias.mean(dtype=wide),
+            terms,
+        )
+
+    @property
+    def wide(self) -> torch.dtype:
+        return self.counts.dtype
+
+    @property
+    def chunks(self) -> list[slice]:
+        """The rows, as many at a time as the budget allows; so many of them whatever the number of rows is."""
+        rows = max(1, self.terms.budget // (len(self.table) * self.wide.itemsize))
+        rows -= rows % TILE if rows > TILE else 0
+        return [slice(begin, begin + rows) for begin in range(0, len(self.x), rows)] or [slice(0, 0)]
+
+    def counting(self, costs: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return costs.where(self.counts > 0, 0.0)
+
+    def scored(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, "r v"]]:
+        """What these rows cost, should they count; their scores, and log p of every word."""
+        x, wanted = self.x[rows], self.wanted[rows]
+        scores = linear(x, self.table, self.bias)
+        log_p = log_softmax(scores, -1, dtype=self.wide)
+        costs = -log_p.gather(1, wanted)
+        if self.terms.smoothing:
+            mean = x.to(self.wide) @ self.mean_word + self.mean_bias
+            costs += self.terms.smoothing * (scores.gather(1, wanted) - rearrange(mean, "r -> r 1"))
+        return rearrange(costs, "r 1 -> r"), scores, log_p
+
+
+class Chunked(Function):
+    """The sum of the costs; its gradients are made on the way there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor, bias: Tensor, wanted: Tensor, terms: Terms) -> Tensor:
+        given = Given.of(x, table, bias, wanted, terms)
+        share = terms.smoothing
+        costs, dx = given.counts.new_empty(len(x)), torch.empty_like(x)
+        dtable, dbias = (torch.zeros_like(each, dtype=given.wide) for each in (table, bias))
+        with narrow_by_hand(x):
+            for rows in given.chunks:
+                costs[rows], scores, log_p = given.scored(rows)
+                at = given.wanted[rows]
+                # p, in the room and the precision of the scores; p_y − 1 is rounded once, after the difference
+                p = torch.exp(log_p, out=scores)
+                p.scatter_(1, at, (log_p.gather(1, at).exp() - (1 - share)).to(p.dtype))
+                del log_p
+                dx[rows] = p @ given.table - share * given.mean_word
+                add_product(dtable, p.T, given.x[rows])
+                add_product(rearrange(dbias, "v -> v 1"), p.T, rearrange(given.counts[rows], "r -> r 1").to(p.dtype))
+            if share:
+                dtable -= share / len(table) * given.x.sum(0, dtype=given.wide)
+                dbias -= share / len(table) * given.counts.sum()
+        dx.masked_fill_(rearrange(given.counts == 0, "n -> n 1"), 0.0)
+        ctx.save_for_backward(dx, dtable.to(table.dtype), dbias.to(bias.dtype))
+        return given.counting(costs).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        dx, dtable, dbias = ctx.saved_tensors
+        return grad * dx, grad * dtable, grad * dbias, None, None
+
+
+def product_type(x: Tensor, table: Tensor) -> torch.dtype:
+    """The precision of products: autocast's, which leaves float64 alone, or that of the operands."""
+    own, device = torch.promote_types(x.dtype, table.dtype), x.device.type
+    if own != torch.float64 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return own
+
+
+def narrow_by_hand(x: Tensor) -> torch.autocast:
+    """Inside, autocast does not touch the wide sums."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b, summed in the precision of the total."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
