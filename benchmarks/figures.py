@@ -42,7 +42,7 @@ def table() -> str:
             mutants["command"],
         ),
     ]
-    rows += translation_rows()
+    rows += translation_rows() + task_rows()
     cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
     lines = [f"| measured on {cores}; translation on an NVIDIA H200 | | command |", "| --- | --- | --- |"]
     lines += [f"| {what} | {figure} | `{command}` |" for what, figure, command in rows]
@@ -100,6 +100,62 @@ def translation_rows() -> list[tuple[str, str, str]]:
             "python benchmarks/resume.py",
         ),
     ]
+
+
+def task_rows() -> list[tuple[str, str, str]]:
+    """The other tasks, as far as they are measured to the end."""
+    imdb, ladder, trees = (
+        result("classify-imdb")["summary"]["test"]["accuracy"],
+        result("classify-world"),
+        "trees-world",
+    )
+    rungs = {row["rung"]: row["accuracy"] for row in ladder["rows"]}
+    places = {row["places"]: row["mean"] for row in result(trees)["rows"]}
+    graphs: dict[str, list[float]] = {}
+    for row in result("graphs")["rows"]:
+        graphs.setdefault(row["kind"], []).append(100 * row["test"])
+    bottlenecks = {
+        (row["kind"], row["bottleneck"]): 100 * row["sentences"]
+        for row in result("autoencoder")["rows"]
+        if row["numbers"] == 128 and (row["bottleneck"] == "attention") == (row["latents"] > 1)
+    }
+    return [
+        (
+            "IMDB, test, words, pairs and triples weighed by a formula, three seeds",
+            f"{imdb['mean']:.1f} ± {imdb['spread']:.2f} %",
+            "python benchmarks/task.py recipes/imdb.toml --data FOLDER --test",
+        ),
+        (
+            "sentiment of the world's sentences, from counting to context, three seeds",
+            ", ".join(f"{rungs[rung]:.1f} % {called}" for rung, called in RUNGS.items()),
+            "python benchmarks/classify.py world",
+        ),
+        (
+            "tags of the world's words from 300 sentences, by where words are placed",
+            ", ".join(
+                f"{places[name]:.1f} % {name.replace(', ', ' ')}" for name in ("row, relative", "tree, relative")
+            ),
+            "python benchmarks/trees.py",
+        ),
+        (
+            "trades of a town's people, by themselves and by whom they know",
+            "; ".join(f"{sum(some) / len(some):.0f} % {kind}" for kind, some in graphs.items()),
+            "python benchmarks/graphs.py",
+        ),
+        (
+            "sentences rebuilt exactly from 128 numbers",
+            "; ".join(f"{value:.0f} % {kind}, {way}" for (kind, way), value in bottlenecks.items()),
+            "python benchmarks/autoencoder.py",
+        ),
+    ]
+
+
+RUNGS = {
+    "words counted, by TF-IDF": "TF-IDF",
+    "words counted, learned weights": "learned weights",
+    "learned vectors, attention": "attention pooling",
+    "Transformer, rotary, attention": "Transformer",
+}
 
 
 def replaced(readme: str) -> str:
