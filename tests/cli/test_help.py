@@ -15,7 +15,7 @@ from .commands import assert_refused, regard
 
 ALL = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 COMMANDS = ["demo", "train", "evaluate", "look", "ladder", "lecture", "draw", "explain", "gallery", "data"]
-COMMANDS += ["translate", "tag", "classify", "write", "picture", "answer", "rebuild", "graph"]
+COMMANDS += ["translate", "tag", "classify", "write", "picture", "answer", "rebuild", "graph", "vectors"]
 
 
 def assert_runs(code: str) -> None:

@@ -66,7 +66,7 @@ def test_settings_come_back_from_their_file(rung):
     ("text", "says"),
     [
         ("[words]\nkind = 'one-hot'", "only counted; choose model.kind = 'embed'"),
-        ("[words]\nkind = 'two-hot'", "kind = 'two-hot' is unknown; choose from learned, skip-gram, one-hot"),
+        ("[words]\nkind = 'two-hot'", "kind = 'two-hot' is unknown; choose from learned, skip-gram, file, one-hot"),
         ("[words]\ndropout = 1.5", "dropout = 1.5 should lie in"),
         ("[pooling]\nkind = 'sum'", "choose from mean, max, last, tf-idf"),
         ("[data]\nphrases = 'some'", "data.phrases = 'some' should be true or false"),

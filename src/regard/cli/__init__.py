@@ -15,10 +15,12 @@ from regard.cli.rebuild import rebuild
 from regard.cli.tag import tag
 from regard.cli.train import train
 from regard.cli.translate import translate
+from regard.cli.vectors import vectors
 from regard.cli.write import write
 
 for command in (demo, train, translate, tag, classify, write, picture, answer, graph, rebuild, evaluate, look, ladder):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(vectors, name="vectors")
 for command in (lecture, draw, explain, gallery):
     app.command()(command)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -185,12 +184,8 @@ def settings_of(task: Task, recipe: Path | None, asked: Mapping[str, object]) ->
     if recipe is None:
         start = task.settings() if "data.corpus" in asked else task.settings.of_world()
     else:
-        start = rooted(task.settings.load(recipe), recipe.absolute().parent)
-    return rooted(start.changed(asked), Path.cwd())
-
-
-def rooted(settings: "Tables", folder: Path) -> "Tables":
-    return replace(settings, data=settings.data.rooted(folder))  # type: ignore[type-var]
+        start = task.settings.load(recipe).rooted(recipe.absolute().parent)
+    return start.changed(asked).rooted(Path.cwd())
 
 
 def assignment(line: str) -> tuple[str, str]:

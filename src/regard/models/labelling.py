@@ -19,7 +19,7 @@ from regard.models.reading_config import (
     fitting,
     wants_tree,
 )
-from regard.models.wordvectors import SkipGram, train_vectors
+from regard.models.wordvectors import SkipGram, WordVectors, train_vectors
 
 
 def assert_fit(words: WordsConfig, model: EncoderConfig, pooling: PoolingConfig) -> None:
@@ -47,14 +47,23 @@ def build_classifier(
         assert isinstance(weigh, Static)
         return OneHot(size, weigh, labels=labels)
     encoder = Encoder(model, size)
-    encoder.words.weight.requires_grad_(words.kind != "skip-gram" or not words.frozen)
+    encoder.words.weight.requires_grad_(not words.stays)
     return Classifier(encoder, build_pooling(pooling, encoder.width, size), labels=labels)
 
 
 def prepare(
-    model: nn.Module, words: WordsConfig, documents: Sequence[Sequence[int]], labels: Sequence[int], *, seed: int = 0
+    model: nn.Module,
+    words: WordsConfig,
+    documents: Sequence[Sequence[int]],
+    labels: Sequence[int],
+    *,
+    vocabulary: Sequence[str] = (),
+    seed: int = 0,
 ) -> None:
-    """All that is known from the texts before training: weights by a formula, and word vectors of skip-gram."""
+    """All that is known before training: weights by a formula, word vectors of skip-gram, vectors from a file.
+
+    `vocabulary` names every row of the words' table, for vectors from a file.
+    """
     for part in model.modules():
         if isinstance(part, ByFormula):
             part.count(documents, labels)
@@ -64,3 +73,12 @@ def prepare(
         how = SkipGram(width=width, window=words.window, epochs=words.epochs, seed=seed)
         found = train_vectors(([str(one) for one in document] for document in documents), how)
         found.fill(table, [str(row) for row in range(size)])
+    if isinstance(model, Classifier) and words.kind == "file":
+        found = WordVectors.load(words.file)
+        width = model.encoder.words.weight.shape[1]
+        if found.vectors.shape[1] != width:
+            raise ValueError(
+                f"{words.file}: vectors of width {found.vectors.shape[1]}; set model.model to that, not to {width}"
+            )
+        if not found.fill(model.encoder.words, vocabulary):
+            raise ValueError(f"{words.file}: none of its words is in the vocabulary; is it of the same language?")

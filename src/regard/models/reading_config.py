@@ -19,7 +19,7 @@ TRANSFORMER = ("transformer",)
 ENCODERS = ("embed", *RECURRENT, *TRANSFORMER)
 WRITERS = (*RECURRENT, *TRANSFORMER)
 POOLINGS = ("mean", "max", "last", "tf-idf", "log-ratio", "weights", "attention")
-WORDS = ("learned", "skip-gram", "one-hot")
+WORDS = ("learned", "skip-gram", "file", "one-hot")
 STATIC = ("mean", "last", "tf-idf", "log-ratio", "weights")  # poolings that need no vectors to weigh words
 # layers, width, hidden width, heads
 SIZES = {"tiny": (2, 128, 256, 4), "small": (4, 256, 1024, 4), "base": (6, 512, 2048, 8)}
@@ -152,17 +152,21 @@ class WordsConfig(Plain):
 
     Args:
         kind: learned (a vector, with the rest of the model), skip-gram (a vector learnt beforehand from the texts
-            trained on), one-hot (no vector: a place in a list as long as the vocabulary).
+            trained on), file (a vector learnt elsewhere, as `regard vectors` writes them), one-hot (no vector: a
+            place in a list as long as the vocabulary).
         dropout: the share of words that are left out while training.
         frozen: vectors learnt beforehand stay as they are.
         window, epochs: of skip-gram.
+        file: with vectors, as wide as the model; its words are known, even those that no training text has.
         ngrams: with one-hot, 2 counts pairs of words as well, 3 triples.
         buckets: for pairs and triples; several of them may share one.
     """
 
     choices: ClassVar[Choices] = {"kind": WORDS}
     used_by: ClassVar[Choices] = {
-        **dict.fromkeys(("frozen", "window", "epochs"), ("skip-gram",)),
+        **dict.fromkeys(("window", "epochs"), ("skip-gram",)),
+        "frozen": ("skip-gram", "file"),
+        "file": ("file",),
         **dict.fromkeys(("ngrams", "buckets"), ("one-hot",)),
     }
 
@@ -171,11 +175,19 @@ class WordsConfig(Plain):
     frozen: bool = True
     window: int = 5
     epochs: int = 5
+    file: str = ""
     ngrams: int = 1
     buckets: int = 2**18
 
     def __post_init__(self):
         self.check()
+        if self.kind == "file" and not self.file:
+            raise ValueError("words.kind = 'file' wants words.file = the path of vectors; regard vectors learns some")
+
+    @property
+    def stays(self) -> bool:
+        """Vectors from before that are not to be changed."""
+        return self.kind in ("skip-gram", "file") and self.frozen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ one vector, whatever stands around it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -155,8 +155,10 @@ def pair_loss(
     return -logsigmoid((context * near).sum(-1)) - logsigmoid(-against).sum(-1)
 
 
-def train_vectors(sentences: Iterable[Sequence[str]], config: SkipGram = SkipGram()) -> WordVectors:
-    """The same sentences and config give the same vectors, on one machine."""
+def train_vectors(
+    sentences: Iterable[Sequence[str]], config: SkipGram = SkipGram(), seen: Callable[[float], object] = abs
+) -> WordVectors:
+    """The same sentences and config give the same vectors, on one machine; `seen` hears which share is done."""
     sentences = list(sentences)
     counted = Counter(chain.from_iterable(sentences))
     words = sorted((word for word, n in counted.items() if n >= config.least), key=lambda word: (-counted[word], word))
@@ -166,11 +168,15 @@ def train_vectors(sentences: Iterable[Sequence[str]], config: SkipGram = SkipGra
     counts = torch.tensor([counted[word] for word in words], dtype=torch.double)
     ids = torch.tensor([rows[word] for sentence in sentences for word in sentence if word in rows])
     of = torch.tensor([n for n, sentence in enumerate(sentences) for word in sentence if word in rows])
-    return WordVectors(tuple(words), fit(ids, of, counts, config))
+    return WordVectors(tuple(words), fit(ids, of, counts, config, seen))
 
 
 def fit(
-    ids: Int[Tensor, " t"], of: Int[Tensor, " t"], counts: Float[Tensor, " v"], config: SkipGram
+    ids: Int[Tensor, " t"],
+    of: Int[Tensor, " t"],
+    counts: Float[Tensor, " v"],
+    config: SkipGram,
+    seen: Callable[[float], object],
 ) -> Float[Tensor, "v m"]:
     """Vectors of words given as numbers; of[t] is the sentence that word t stands in."""
     chance = Generator().manual_seed(config.seed)
@@ -185,7 +191,9 @@ def fit(
         shuffled = pairs[torch.randperm(len(pairs), generator=chance)]
         steps = shuffled.split(config.batch) if len(pairs) else ()  # of a small text nothing may be kept
         for n, step in enumerate(steps):
-            optimiser.param_groups[0]["lr"] = config.rate_at((epoch + n / len(steps)) / config.epochs)
+            done = (epoch + n / len(steps)) / config.epochs
+            seen(done)
+            optimiser.param_groups[0]["lr"] = config.rate_at(done)
             drawn = drawn_against(counts, len(step), config.negatives, chance)
             optimiser.zero_grad()
             word, context, against = (

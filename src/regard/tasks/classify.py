@@ -1,7 +1,8 @@
 """Texts with a label each in; a trained classifier out, and texts to labels with it."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from regard.models.counting import OneHot
 from regard.models.encoder import Classifier
 from regard.models.labelling import assert_fit, build_classifier, prepare
 from regard.models.reading_config import EncoderConfig, PoolingConfig, WordsConfig
+from regard.models.wordvectors import WordVectors
 from regard.tasks.corpus import Corpus, in_batches, short
 from regard.tasks.data import Read, Sources, Split, divided, read_from
 from regard.tasks.job import Job
@@ -22,13 +24,13 @@ from regard.tasks.kept import Kept, settings_in
 from regard.tasks.losses import disagreement, precise
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.tables import From, Tables
-from regard.tasks.vocabularies import reading
+from regard.tasks.vocabularies import reading, widened
 from regard.text.batches import padded
 from regard.text.known import known_path
 from regard.text.labelled import Labelled, Labels, read_labelled, refuse
 from regard.text.ngrams import Ids, Ngrams
 from regard.text.saved import load_tokeniser
-from regard.text.vocabulary import UNK, Tokeniser
+from regard.text.vocabulary import SPECIALS, UNK, Tokeniser, Words
 from regard.world import World
 
 Example = tuple[Ids, int]  # the terms of a text, and its label
@@ -66,6 +68,10 @@ class ClassifySettings(Tables):
 
     def __post_init__(self):
         assert_fit(self.words, self.model, self.pooling)
+
+    def rooted(self, folder):
+        file = os.path.abspath(folder / self.words.file) if self.words.file else ""
+        return replace(super().rooted(folder), words=replace(self.words, file=file))
 
     @classmethod
     def of_world(cls):
@@ -193,6 +199,8 @@ class TextClassifier(Kept):
     def fresh(texts: Sequence[Labelled], settings: ClassifySettings) -> "TextClassifier":
         """A vocabulary and labels from the texts, and a model with new weights."""
         words = reading((one.text for one in texts), settings.text)
+        if settings.words.kind == "file":
+            words = widened(words, WordVectors.load(settings.words.file).words, settings.text.size)
         return TextClassifier.of(words, Labels.of(one.label for one in texts), settings)
 
     @staticmethod
@@ -227,7 +235,9 @@ class TextClassifier(Kept):
         corpus = Corpus.of(examples, lengths_of, collate, train, device)
         held = short(self.examples(held_out), lengths_of, train)
         # every time anew: a run that was killed before its first checkpoint has nothing else to start from
-        prepare(self.model, self.settings.words, *zip(*examples, strict=True), seed=train.seed)
+        names = (*[""] * SPECIALS, *self.words.vocabulary) if isinstance(self.words, Words) else ()
+        terms, labels = zip(*examples, strict=True)
+        prepare(self.model, self.settings.words, terms, labels, vocabulary=names, seed=train.seed)
         return Job(
             self.model.to(device),
             corpus,

@@ -27,7 +27,6 @@ class From:
     skip_empty: bool = False  # leave out empty examples instead of refusing them
 
     def rooted(self, folder: Path) -> Self:
-        """Absolute paths, since a run may go on from another folder."""
         train, valid, test = (
             tuple(os.path.abspath(folder / path) for path in paths) for paths in (self.train, self.valid, self.test)
         )
@@ -49,6 +48,10 @@ class Tables(ABC):
     @abstractmethod
     def of_world(cls) -> Self:
         """What `regard train` does when it is told nothing but the task: something of the miniature world, soon."""
+
+    def rooted(self, folder: Path) -> Self:
+        """Absolute paths, since a run may go on from another folder."""
+        return replace(self, data=self.data.rooted(folder))  # type: ignore[type-var]
 
     def to_toml(self) -> str:
         tables = {name: dict_of(getattr(self, name)) for name in self.names()}

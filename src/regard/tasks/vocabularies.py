@@ -6,7 +6,7 @@ from regard.tasks.settings import ReadingSettings, TextSettings
 from regard.text.bytewise import Bytes
 from regard.text.normal import Normal
 from regard.text.subwords import Subwords
-from regard.text.vocabulary import Characters, Tokeniser, Words
+from regard.text.vocabulary import SPECIALS, Characters, Tokeniser, Words
 
 
 def learnt(texts: Iterable[str], settings: TextSettings | ReadingSettings, normal: Normal) -> Tokeniser:
@@ -21,6 +21,15 @@ def learnt(texts: Iterable[str], settings: TextSettings | ReadingSettings, norma
             return Bytes(normal)
         case _:
             return Characters.train(texts, normal=normal)
+
+
+def widened(words: Tokeniser, more: Iterable[str], size: int) -> Words:
+    """A vocabulary of words with others behind its own, up to `size` ids."""
+    if not isinstance(words, Words):
+        raise ValueError("vectors from a file are of whole words; set text.kind = 'words'")
+    known = set(words.vocabulary)
+    others = [word for word in more if word not in known and word.split() == [word]]
+    return Words((*words.vocabulary, *others)[: size - SPECIALS], words.normal)
 
 
 def reading(texts: Iterable[str], settings: ReadingSettings) -> Tokeniser:
