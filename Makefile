@@ -16,9 +16,15 @@ check: .venv/ready       ## ruff, pyright and the suite
 	$(BIN)/pyright
 	$(BIN)/pytest
 
-bench: .venv/ready       ## time and memory against length; writes benchmarks/results
+bench: .venv/ready       ## what needs no corpus and no GPU, in about an hour; writes benchmarks/results
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/block_maps.py
+	$(BIN)/python benchmarks/classify.py world
+	$(BIN)/python benchmarks/senses.py world
+	$(BIN)/python benchmarks/trees.py
+	$(BIN)/python benchmarks/graphs.py
+	$(BIN)/python benchmarks/autoencoder.py
+	$(BIN)/python benchmarks/hard_attention.py
 	$(BIN)/python benchmarks/figures.py
 
 gallery: .venv/ready     ## redraw docs/gallery.md and its pictures
