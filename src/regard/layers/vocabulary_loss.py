@@ -17,10 +17,10 @@ import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import Function, once_differentiable
+from torch.autograd.function import Function
 from torch.nn.functional import linear, log_softmax
 
-BUDGET = 64 * 2**20  # bytes of the widened scores of one chunk; at most thrice that is held at once
+BUDGET = 64 * 2**20  # bytes of the widened scores of one chunk; two and a half times that is held at once
 TILE = 128  # rows: a product of matrices on a GPU pays for whole tiles
 IGNORED = -100  # as in torch
 
@@ -46,9 +46,7 @@ def vocabulary_loss(
         budget: bytes of scores, in float32 or wider, that a chunk of rows may have; one row is always allowed.
     """
     if not torch.is_grad_enabled():
-        return vocabulary_costs(
-            x, table, bias, wanted, smoothing=smoothing, ignored=ignored, budget=budget
-        ).sum()
+        return vocabulary_costs(x, table, bias, wanted, smoothing=smoothing, ignored=ignored, budget=budget).sum()
     check(x, table, bias, wanted, smoothing, budget)
     return Chunked.apply(x, table, bias, wanted, Terms(smoothing, ignored, budget))
 
@@ -67,9 +65,11 @@ def vocabulary_costs(
     """What each wanted word costs, without gradients: the loss is their sum. An ignored one costs 0."""
     check(x, table, bias, wanted, smoothing, budget)
     given = Given.of(x, table, bias, wanted, Terms(smoothing, ignored, budget))
+    costs = given.counts.new_empty(len(x))  # one for all: small pieces kept between large ones would scatter the heap
     with narrow_by_hand(x):
-        costs = [given.scored(some)[0] for some in given.chunks]
-    return given.counting(torch.cat(costs))
+        for rows in given.chunks:
+            costs[rows] = given.scored(rows)[0]
+    return given.counting(costs)
 
 
 def check(x: Tensor, table: Tensor, bias: Tensor, wanted: Tensor, smoothing: float, budget: int) -> None:
@@ -151,6 +151,14 @@ class Given:
             costs += self.terms.smoothing * (scores.gather(1, wanted) - rearrange(mean, "r -> r 1"))
         return rearrange(costs, "r 1 -> r"), scores, log_p
 
+    def differentiated(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"]]:
+        """What these rows cost, and ∂/∂s of it, should they count, less the −ε/v that all words share."""
+        costs, scores, log_p = self.scored(rows)
+        wanted = self.wanted[rows]
+        ds = torch.exp(log_p, out=scores)  # in the room and the precision of the scores
+        # p_y − 1 is rounded once, after the difference
+        return costs, ds.scatter_(1, wanted, (log_p.gather(1, wanted).exp() - (1 - self.terms.smoothing)).to(ds.dtype))
+
 
 class Chunked(Function):
     """The sum of the costs; its gradients are made on the way there."""
@@ -163,15 +171,11 @@ class Chunked(Function):
         dtable, dbias = (torch.zeros_like(each, dtype=given.wide) for each in (table, bias))
         with narrow_by_hand(x):
             for rows in given.chunks:
-                costs[rows], scores, log_p = given.scored(rows)
-                at = given.wanted[rows]
-                # p, in the room and the precision of the scores; p_y − 1 is rounded once, after the difference
-                p = torch.exp(log_p, out=scores)
-                p.scatter_(1, at, (log_p.gather(1, at).exp() - (1 - share)).to(p.dtype))
-                del log_p
-                dx[rows] = p @ given.table - share * given.mean_word
-                add_product(dtable, p.T, given.x[rows])
-                add_product(rearrange(dbias, "v -> v 1"), p.T, rearrange(given.counts[rows], "r -> r 1").to(p.dtype))
+                costs[rows], ds = given.differentiated(rows)
+                dx[rows] = ds @ given.table - share * given.mean_word
+                add_product(dtable, ds.T, given.x[rows])
+                add_product(rearrange(dbias, "v -> v 1"), ds.T, rearrange(given.counts[rows], "r -> r 1").to(ds.dtype))
+                del ds  # before the next chunk needs room
             if share:
                 dtable -= share / len(table) * given.x.sum(0, dtype=given.wide)
                 dbias -= share / len(table) * given.counts.sum()
@@ -180,8 +184,12 @@ class Chunked(Function):
         return given.counting(costs).sum()
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if torch.is_grad_enabled():  # torch would take these gradients for constants, and say nothing
+            raise ValueError(
+                "create_graph=True asks for a second derivative, which this loss has not; "
+                "take cross_entropy of all the scores, where they fit"
+            )
         dx, dtable, dbias = ctx.saved_tensors
         return grad * dx, grad * dtable, grad * dbias, None, None
 

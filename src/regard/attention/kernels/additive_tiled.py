@@ -1,4 +1,4 @@
-"""Bahdanau's attention from projected queries and keys: a, b, v, values in, Σ_j softmax_j(v·tanh(a_i + b_j)) value_j out.
+"""Bahdanau's attention, tile by tile: a, b, v and values in, Σ_j softmax_j(v·tanh(a_i + b_j)) value_j out.
 
 Never anything of the size queries × keys × width, forwards or backwards. Queries are taken in bands whose scores fit
 into a fixed space. All that needs a triple (i, j, d) is asked of a `Pairs`: here in plain torch, in cache-sized tiles;
@@ -8,7 +8,8 @@ into a fixed space. All that needs a triple (i, j, d) is asked of a `Pairs`: her
     g_ij = ∂L/∂s_ij = p_ij (ō_i·value_j − ō_i·o_i)
     ∂L/∂a_id = 4 v_d Σ_j g_ij (r − r²),   ∂L/∂b_jd = 4 v_d Σ_i g_ij (r − r²),   ∂L/∂v_d = −2 Σ_ij g_ij r_ijd,
 
-where the last holds because Σ_j g_ij = 0. Between the passes only the output and the log-sum-exp are kept.
+where the last holds because Σ_j g_ij = 0. Between the passes only the output and the log-sum-exp are kept; for a
+short text also the weights, since to find them again is a quarter of all the work.
 """
 
 from abc import ABC, abstractmethod
@@ -28,8 +29,10 @@ from regard.attention.recipe import Recipe
 from regard.attention.score import Additive
 
 CELLS_AT_ONCE = 2**21  # scores of a band
-TRIPLES_AT_ONCE = 2**16  # of a tile: small enough for a core's own cache
-KEYS_AT_ONCE = 64
+CELLS_KEPT = 2**23  # weights that may wait for the backward pass
+TRIPLES_AT_ONCE = 2**17  # of a tile: small enough for the caches of one core
+KEYS_AT_ONCE = 32
+FEWEST = 16  # queries, on a GPU: below this torch's own kernels waste less
 # e^{2x} and its product with another stay normal numbers while |x| is below these
 LARGEST = {torch.float32: 43.0, torch.float64: 350.0}
 
@@ -57,7 +60,10 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
 def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     assert isinstance(recipe.score, Additive)  # or it objected
     triples = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * recipe.score.hidden
-    return [f"{triples:,} numbers fit into one tile, so nothing is gained"] * (triples <= TRIPLES_AT_ONCE)
+    return [
+        *([f"{triples:,} numbers fit into one tile, so nothing is gained"] if triples <= TRIPLES_AT_ONCE else []),
+        *([f"{q.shape[2]} queries leave a kernel's tile empty"] if q.is_cuda and q.shape[2] < FEWEST else []),
+    ]
 
 
 def why_not_fused(q: Tensor) -> list[str]:
@@ -135,8 +141,9 @@ class Banded(torch.autograd.Function):
     @staticmethod
     def forward(ctx, pairs_of, sight, a, b, v, values):
         with torch.autocast(a.device.type, enabled=False):
-            pairs, out = pairs_of(a, b, v), values.new_empty(*a.shape[:3], values.shape[3])
-            total = torch.empty(a.shape[:3], dtype=wide(a), device=a.device)
+            pairs, out = pairs_of(a, b, v), values.new_zeros(*a.shape[:3], values.shape[3])
+            total = torch.zeros(a.shape[:3], dtype=wide(a), device=a.device)
+            kept = []
             for rows in bands(a, b):
                 s = banned(pairs.scores(rows, seen := saw(sight, rows)), seen)
                 top = s.amax(-1, keepdim=True)
@@ -146,34 +153,36 @@ class Banded(torch.autograd.Function):
                 sums.masked_fill_(sums == 0, 1.0)
                 out[:, :, rows] = p.div_(sums).to(values.dtype) @ values
                 total[:, :, rows] = (top + sums.log()).squeeze(-1)
-        ctx.save_for_backward(a, b, v, values, out, total)
+                if total.numel() * b.shape[2] <= CELLS_KEPT and any(ctx.needs_input_grad):
+                    kept.append(p)
+        ctx.save_for_backward(a, b, v, values, out, total, *kept)
         ctx.call = pairs_of, sight
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[override]
-        (a, b, v, values, out, total), (pairs_of, sight) = ctx.saved_tensors, ctx.call
+        (a, b, v, values, out, total, *kept), (pairs_of, sight) = ctx.saved_tensors, ctx.call
         pairs, of_values = pairs_of(a, b, v), torch.zeros_like(values, dtype=wide(values))
 
         def bent() -> Iterator[Band]:
-            for rows in bands(a, b):
-                s = banned(pairs.scores(rows, seen := saw(sight, rows)), seen)
-                p, pulled = s.sub_(total[:, :, rows, None]).exp_(), grad[:, :, rows]
+            for n, rows in enumerate(bands(a, b)):
+                seen, pulled, lse = saw(sight, rows), grad[:, :, rows], total[:, :, rows, None]
+                p = kept[n] if kept else banned(pairs.scores(rows, seen), seen).sub_(lse).exp_()
                 of_values.add_(p.to(values.dtype).mT @ pulled)
-                common = (pulled.to(total.dtype) * out[:, :, rows].to(total.dtype)).sum(-1, keepdim=True)
-                yield rows, p.mul_((pulled @ values.mT).to(total.dtype).sub_(common)), seen
+                common = (pulled.to(lse.dtype) * out[:, :, rows].to(lse.dtype)).sum(-1, keepdim=True)
+                yield rows, (pulled @ values.mT).to(lse.dtype).sub_(common).mul_(p), seen
 
         da, db, dv = pairs.gradients(bent())
         return None, None, da.to(a.dtype), db.to(b.dtype), dv.to(v.dtype), of_values.to(values.dtype)
 
 
 def bands(a: Tensor, b: Tensor) -> Iterator[slice]:
-    """Queries whose scores fit, whole tiles of the kernels if more than one."""
-    cells = max(1, a.shape[0] * a.shape[1] * b.shape[2])
-    size = max(1, CELLS_AT_ONCE // cells)
+    """Queries whose scores fit, in whole tiles of the kernels where possible; none if there is no key to see."""
+    cells = a.shape[0] * a.shape[1] * b.shape[2]
+    size = max(1, CELLS_AT_ONCE // max(1, cells))
     size = size // 64 * 64 or size
-    return (slice(first, min(first + size, a.shape[2])) for first in range(0, a.shape[2], size))
+    return (slice(first, min(first + size, a.shape[2])) for first in range(0, a.shape[2] if cells else 0, size))
 
 
 def saw(sight: Sight | None, rows: slice) -> Visible:

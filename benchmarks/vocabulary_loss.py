@@ -1,0 +1,155 @@
+"""Time and memory of the loss over a large vocabulary: chunk by chunk, and by cross-entropy of all the scores.
+
+    python benchmarks/vocabulary_loss.py                   on a CPU, float32
+    python benchmarks/vocabulary_loss.py --device cuda     on a GPU, under bfloat16 autocast
+    python benchmarks/vocabulary_loss.py --write           also writes the results: only on a machine that is quiet
+
+Forward and backward of one step: 28,672 tokens on a GPU, 8,192 on a CPU; 32,000 words, states of width 512, a tenth
+smoothed. All ways take turns in one process, and the ratio is that of their medians. Beside each stands how far its
+worst gradient is from that in float64, as a share of its size; the tests show that in float64 both are one.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+
+from machine import forget_peak, peak_mib, write
+from regard.layers.vocabulary_loss import vocabulary_loss
+
+TOKENS = {"cpu": 8192, "cuda": 28_672}
+WORDS, WIDTH, SMOOTHING, IGNORED = 32_000, 512, 0.1, 0
+MIB = 2**20
+FULL, FULL_COMPILED = "all scores", "all scores, compiled"
+
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def full(x: Tensor, table: Tensor, bias: Tensor, wanted: Tensor) -> Tensor:
+    scores = linear(x, table, bias).float()
+    return cross_entropy(scores, wanted, reduction="sum", label_smoothing=SMOOTHING, ignore_index=IGNORED)
+
+
+def chunked(mib: int) -> Loss:
+    return partial(vocabulary_loss, smoothing=SMOOTHING, ignored=IGNORED, budget=mib * MIB)
+
+
+def ways(device: str) -> dict[str, Loss]:
+    if device == "cpu":
+        return {FULL: full, **{f"chunks of {mib} MiB": chunked(mib) for mib in (16, 64, 256)}}
+    # a compiled one has its chunks side by side in the graph, so fewer of them compile sooner
+    return {
+        FULL: full,
+        FULL_COMPILED: torch.compile(full),
+        **{f"chunks of {mib} MiB": chunked(mib) for mib in (64, 256, 1024)},
+        **{f"chunks of {mib} MiB, compiled": torch.compile(chunked(mib)) for mib in (256, 1024)},
+    }
+
+
+def operands(tokens: int, device: str) -> tuple[list[Tensor], Tensor]:
+    torch.manual_seed(0)
+    drawn = torch.randn(tokens, WIDTH), torch.randn(WORDS, WIDTH) * WIDTH**-0.5, torch.zeros(WORDS)
+    wanted = torch.randint(1, WORDS, (tokens,)).masked_fill(torch.rand(tokens) < 0.05, IGNORED)
+    return [each.to(device).requires_grad_() for each in drawn], wanted.to(device)
+
+
+def gradients(loss: Loss, weights: list[Tensor], wanted: Tensor, *, narrow: bool) -> tuple[Tensor, ...]:
+    x, table, bias = weights
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=narrow):
+        summed = loss(x, table, bias, wanted)
+    return torch.autograd.grad(summed, weights)
+
+
+def measured(step: Callable[[], Any], device: str) -> tuple[float, float]:
+    """Seconds, and the MiB that were held beyond those held before."""
+    if device == "cpu":
+        forget_peak()
+        before, began = peak_mib(), time.perf_counter()
+        step()
+        return time.perf_counter() - began, peak_mib() - before
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began, (torch.cuda.max_memory_allocated() - before) / MIB
+
+
+def compared(tokens: int, device: str, rounds: int) -> list[dict[str, Any]]:
+    weights, wanted = operands(tokens, device)
+    doubled = [each.detach().double().requires_grad_() for each in weights]
+    exact = gradients(chunked(256), doubled, wanted, narrow=False)
+    del doubled
+    steps = {
+        name: partial(gradients, loss, weights, wanted, narrow=device != "cpu") for name, loss in ways(device).items()
+    }
+    errors = {}
+    for name, step in steps.items():  # this also warms each of them up
+        pairs = zip(step(), exact, strict=True)
+        errors[name] = max(((one - other).norm() / other.norm()).item() for one, other in pairs)
+    found = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            found[name].append(measured(step, device))
+    seconds = {name: statistics.median(time for time, _ in some) for name, some in found.items()}
+    peaks = {name: max(mib for _, mib in some) for name, some in found.items()}
+    return [
+        {
+            "way": name,
+            "milliseconds": seconds[name] * 1e3,
+            "time": seconds[name] / seconds[FULL],
+            "tflops": 6 * tokens * WORDS * WIDTH / seconds[name] / 1e12,
+            "mib": peaks[name],
+            "memory": peaks[name] / peaks[FULL],
+            "error": errors[name],
+        }
+        for name in steps
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=TOKENS, default="cpu")
+    parser.add_argument("--tokens", type=int, default=None, help="default: 28,672 on a GPU, 8,192 on a CPU")
+    parser.add_argument("--rounds", type=int, default=None, help="default: 20 on a GPU, 3 on a CPU")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    asked.tokens = asked.tokens or TOKENS[asked.device]
+    asked.rounds = asked.rounds or (20 if asked.device == "cuda" else 3)
+    return asked
+
+
+def main() -> None:
+    asked = arguments()
+    rows = compared(asked.tokens, asked.device, asked.rounds)
+    table = Table("way", "ms", "× time", "TFLOP/s", "MiB", "× memory", "error")
+    for row in rows:
+        table.add_row(
+            row["way"],
+            f"{row['milliseconds']:,.1f}",
+            f"{row['time']:.2f}",
+            f"{row['tflops']:,.2f}",
+            f"{row['mib']:,.0f}",
+            f"{row['memory']:.2f}",
+            f"{row['error']:.1e}",
+        )
+    Console(width=120).print(table)
+    if asked.write:
+        name = "vocabulary-loss" if asked.device == "cpu" else f"vocabulary-loss-{asked.device}"
+        command = f"python benchmarks/vocabulary_loss.py --device {asked.device} --tokens {asked.tokens} --write"
+        print(
+            write(name, command, rows, words=WORDS, width=WIDTH, smoothing=SMOOTHING, threads=torch.get_num_threads())
+        )
+
+
+if __name__ == "__main__":
+    main()

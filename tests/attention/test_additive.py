@@ -1,0 +1,335 @@
+"""Bahdanau's attention without its n×m×d tensor: tiles against the definition, Triton's kernels against the tiles."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from math import atanh, log
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from regard.attention import (
+    Additive,
+    Alibi,
+    Causal,
+    Dropped,
+    Full,
+    Padding,
+    Pattern,
+    Recipe,
+    Softmax,
+    Window,
+    attend,
+    read,
+)
+from regard.attention.kernels import additive_tiled
+from regard.attention.kernels.additive_tiled import Plain, Sight, additive, doubts, objections
+from regard.attention.places import Places
+
+B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
+PATTERNS: dict[str, Pattern] = {
+    "full": Full(),
+    "causal": Causal(),
+    "window": Window(3),
+    "padding": Padding(torch.tensor([11, 4])),
+    "causal padding": Causal() & Padding(torch.tensor([3, 10])),
+    "one sentence sees nothing": Padding(torch.tensor([0, 5])),
+    "the first query sees nothing": read("Causal() & ~Window(1)"),
+}
+
+
+def inputs(scale: float = 1.0, dtype: torch.dtype = torch.double, device: str = "cpu") -> list[torch.Tensor]:
+    """a, b, v, values"""
+    shapes = [(B, H, N, D), (B, H, J, D), (H, D), (B, H, J, E)]
+    made = [torch.randn(shape, dtype=torch.double) for shape in shapes]
+    made[0], made[1] = made[0] * scale, made[1] * scale
+    return [x.to(device, dtype).requires_grad_() for x in made]
+
+
+def plain(a, b, v, values, pattern: Pattern = Full()):
+    """The definition, with every triple in the open."""
+    scores = (torch.tanh(a[:, :, :, None] + b[:, :, None]) * v.expand(a.shape[1], -1)[:, None, None]).sum(-1)
+    visible = Sight(pattern, Places.of(a, b, 0, None).cells(*a.shape[:2])).band(slice(0, a.shape[2]))
+    visible = torch.ones_like(scores, dtype=torch.bool) if visible is None else visible.expand_as(scores)
+    return Softmax().weigh(scores, visible) @ values
+
+
+def both_ways(run, given, upstream):
+    out = run(*given)
+    return out, torch.autograd.grad(out, given, upstream.to(out))
+
+
+@pytest.fixture
+def _small_tiles(monkeypatch):
+    for name, size in (("CELLS_AT_ONCE", B * H * J * 3), ("CELLS_KEPT", 0), ("TRIPLES_AT_ONCE", 40)):
+        monkeypatch.setattr(additive_tiled, name, size)
+    monkeypatch.setattr(additive_tiled, "KEYS_AT_ONCE", 4)
+
+
+# --- the operation ---
+
+
+def test_two_keys_on_paper():
+    """tanh gives ±1/2, v is 2 log 3: scores ± log 3, weights 9/10 and 1/10, of values 10 and 0: 9."""
+    b = torch.tensor([atanh(1 / 2), -atanh(1 / 2)], dtype=torch.double).view(1, 1, 2, 1)
+    values = torch.tensor([10.0, 0.0], dtype=torch.double).view(1, 1, 2, 1)
+    v = torch.tensor([2 * log(3)], dtype=torch.double)
+    assert_close(additive(torch.zeros_like(b[:, :, :1]), b, v, values).item(), 9.0)
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("groups", [3, 1])
+def test_it_is_the_reference(pattern, groups):
+    """Through the recipe, fewer queries than keys, with the gradients of W, U and v."""
+    recipe = Recipe(score=Additive(D, hidden=17), pattern=PATTERNS[pattern])
+    recipe.learned().double()
+    q = torch.randn(B, H, N, D, dtype=torch.double, requires_grad=True)
+    k, v = (torch.randn(B, groups, J, width, dtype=torch.double, requires_grad=True) for width in (D, E))
+    places = Places.of(q, k, J - N, None)
+    assert objections(recipe, q, k, places) == []
+    want = attend(q, k, v, recipe, q_at=J - N, backend="reference")
+    got = additive_tiled.attend(recipe, q, k, v, places)
+    assert_close(got, want)
+    learned, upstream = (q, k, v, *recipe.learned().parameters()), torch.randn_like(want)
+    wanted, gotten = (torch.autograd.grad(y, learned, upstream) for y in (want, got))
+    assert_close(gotten, wanted)
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("scale", [1.0, 50.0, 500.0])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_it_is_the_definition_however_large_the_numbers(scale, pattern):
+    given, upstream = inputs(scale), torch.randn(B, H, N, E, dtype=torch.double)
+    wanted = both_ways(partial(plain, pattern=PATTERNS[pattern]), given, upstream)
+    gotten = both_ways(lambda *x: additive(*x, Sight.of(PATTERNS[pattern], x[0], x[1])), given, upstream)
+    assert_close(gotten, wanted)
+
+
+@pytest.mark.parametrize("far", [30.0, 42.0, 44.0, 50.0])
+def test_far_apart_in_float32_nothing_overflows_and_opposites_cancel(far):
+    """a = far, b = -far + x: tanh x, though each exponential alone is near the end of its range or past it."""
+    x = torch.tensor([-50.0, -2.0, 0.0, 1.0, 50.0])
+    a, b = torch.full((1, 1, 1, 1), far), (x - far).view(1, 1, -1, 1)
+    scores = Plain.of(a, b, torch.ones(1, 1)).scores(slice(0, 1), None).flatten() + 1
+    assert_close(scores, torch.tanh(x), atol=2e-5, rtol=0)  # x - far itself is rounded, by up to 4e-6
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("pattern", ["full", "causal padding"])
+def test_its_gradients_are_slopes(pattern):
+    a, b, v, values = inputs()
+    given = a[:, :1, :3], b[:, :1, :5], v[:1], values[:, :1, :5, :2]
+    assert torch.autograd.gradcheck(lambda *x: additive(*x, Sight.of(PATTERNS[pattern], x[0], x[1])), given)
+
+
+def test_a_row_that_sees_nothing_gives_nothing_and_learns_nothing():
+    given = inputs()
+    pattern = Padding(torch.tensor([0, 5]))
+    out, (da, db, _, of_values) = both_ways(
+        lambda *x: additive(*x, Sight.of(pattern, x[0], x[1])), given, torch.ones(B, H, N, E)
+    )
+    for x in (out, da, db, of_values):
+        assert not x[0].any()
+        assert x[1].any()
+
+
+def test_without_a_single_key_the_output_is_zero():
+    a, b, v, values = inputs()
+    out = additive(a, b[:, :, :0], v, values[:, :, :0])
+    assert out.shape == (B, H, N, E)
+    assert not out.any()
+    assert not torch.autograd.grad(out.sum(), a)[0].any()
+
+
+def test_a_hidden_key_cannot_be_felt():
+    a, b, v, values = (x.detach() for x in inputs())
+    sight = Sight.of(Padding(torch.tensor([J - 2, J - 2])), a, b)
+    want = additive(a, b, v, values, sight)
+    b[:, :, -2:] = torch.nan
+    assert_close(additive(a, b, v, values, sight), want)
+
+
+@pytest.mark.parametrize("kept", [0, 2**23])
+@pytest.mark.parametrize(("cells", "triples", "keys"), [(1, 1, 1), (B * H * J * 2, 2 * D * 3, 2), (2**21, 2**17, 32)])
+def test_the_size_of_bands_and_tiles_changes_nothing(cells, triples, keys, kept, monkeypatch):
+    given, upstream = inputs(), torch.randn(B, H, N, E, dtype=torch.double)
+    want = both_ways(plain, given, upstream)
+    sizes = {"CELLS_AT_ONCE": cells, "TRIPLES_AT_ONCE": triples, "KEYS_AT_ONCE": keys, "CELLS_KEPT": kept}
+    for name, size in sizes.items():
+        monkeypatch.setattr(additive_tiled, name, size)
+    assert_close(both_ways(additive, given, upstream), want)
+
+
+def test_one_v_for_all_heads_gathers_the_gradient_of_each():
+    a, b, v, values = inputs()
+    one = v[0].detach().requires_grad_()
+    out, upstream = additive(a, b, one, values), torch.randn(B, H, N, E, dtype=torch.double)
+    wanted = torch.autograd.grad(plain(a, b, one, values), one, upstream)
+    assert_close(torch.autograd.grad(out, one, upstream), wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_good_as_plain_torch(dtype):
+    """Outputs and every gradient: error at most twice that of the plain way in the same dtype."""
+    given, upstream = inputs(), torch.randn(B, H, N, E, dtype=torch.double)
+    rounded = [x.detach().to(dtype).requires_grad_() for x in given]
+    exact = [x.detach().double().requires_grad_() for x in rounded]
+    truth, coarse, ours = (
+        both_ways(run, x, upstream.to(dtype)) for run, x in ((plain, exact), (plain, rounded), (additive, rounded))
+    )
+    for true, theirs, mine in zip(*(tree_leaves(x) for x in (truth, coarse, ours)), strict=True):
+        assert (mine.double() - true).abs().max() <= 2 * (theirs.double() - true).abs().max()
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation made."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        self.numel = max(self.numel, *(x.untyped_storage().nbytes() // x.element_size() for x in made), 0)
+        return out
+
+
+def test_nothing_ever_grows_to_queries_times_keys_times_width(monkeypatch):
+    """71 × 131 × 37 triples: no tensor exceeds the inputs, and the weights are not even n × m."""
+    for name, size in (("CELLS_AT_ONCE", 3000), ("CELLS_KEPT", 0), ("TRIPLES_AT_ONCE", 4700)):
+        monkeypatch.setattr(additive_tiled, name, size)
+    a, b, values = (torch.randn(1, 1, n, 37, requires_grad=True) for n in (71, 131, 131))
+    v = torch.randn(37, requires_grad=True)
+    with Largest() as largest:
+        additive(a, b, v, values).sum().backward()
+    assert largest.numel <= 131 * 37 < 71 * 131
+
+
+# --- as a backend ---
+
+
+def test_it_says_why_not():
+    q = torch.zeros(1, 2, 3, D)
+    places = Places.of(q, q, 0, None)
+    score = Additive(D, hidden=4)
+    assert "is not v·tanh" in objections(Recipe(), q, q, places)[0]
+    assert "touches single scores" in objections(Recipe(score=score, position=Alibi(heads=2)), q, q, places)[0]
+    assert "is not softmax" in objections(Recipe(score=score, normaliser=Dropped(0.1)), q, q, places)[0]
+    assert objections(Recipe(score=score), q, q, places) == []
+    assert "nothing is gained" in doubts(Recipe(score=score), q, q, places)[0]
+    long = torch.zeros(1, 2, 1000, D)
+    assert doubts(Recipe(score=score), long, long, Places.of(long, long, 0, None)) == []
+
+
+def test_shapes_that_do_not_fit_are_named():
+    a, b, v, values = inputs()
+    with pytest.raises(ValueError, match=r"do not fit: .*\(2, 3, 11, 5\), \(4,\)"):
+        additive(a, b, v[0, :4], values)
+
+
+# --- the kernels ---
+
+
+def kernel_cases() -> dict[str, float]:
+    """Run under Triton's interpreter: the largest relative difference between kernels and tiles, for each case."""
+    from regard.attention.kernels.additive import Fused, Shape, separable
+
+    additive_tiled.CELLS_AT_ONCE = 2 * 11 * 5
+    fused = partial(Fused.of, shape=Shape(tile=8, deep=4, warps=1))
+    differences = {}
+    for name, sentences, heads, scales, pattern, kept in (
+        ("one head out of range", 1, 2, [1.0, 50.0], Full(), 2**23),
+        ("causal padding, weights found again", 2, 1, [2.0], Causal() & Padding(torch.tensor([3, 10])), 0),
+    ):
+        additive_tiled.CELLS_KEPT = kept
+        torch.manual_seed(len(name))
+        a, b = (torch.randn(sentences, heads, n, 5) * torch.tensor(scales).view(-1, 1, 1) for n in (7, 11))
+        given = [a, b, torch.randn(heads, 5), torch.randn(sentences, heads, 11, 3)]
+        given = [x.requires_grad_() for x in given]
+        fits = separable(a.flatten(0, 1), b.flatten(0, 1)).tolist()
+        assert fits == [int(scale < 10) for _ in range(sentences) for scale in scales]
+        sight, upstream = Sight.of(pattern, a, b), torch.randn(sentences, heads, 7, 3)
+        want, got = (
+            both_ways(partial(additive, sight=sight, pairs=pairs), given, upstream) for pairs in (Plain.of, fused)
+        )
+        pairs = zip(tree_leaves(want), tree_leaves(got), strict=True)
+        differences[name] = max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)
+    return differences
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, float]:
+    """In a process of its own, because Triton must be told before it is loaded."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.attention.test_additive"],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", ["one head out of range", "causal padding, weights found again"])
+def test_the_kernels_interpreted_agree_with_the_tiles(case, interpreted):
+    assert interpreted[case] < 5e-6
+
+
+@pytest.mark.parametrize("kernel", ["row_prepare", "row_scores", "row_pull"])
+def test_the_kernels_compile_for_a_hopper(kernel):
+    """The interpreter forgives what the compiler does not; neither needs a GPU."""
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from regard.attention.kernels import additive as kernels
+
+    function = getattr(kernels, kernel)
+    given = {"D": 37, "TILE": 64, "DEEP": 32, "WITH_SUMS": True, "APPROXIMATE": True}
+    whole = {"fits": "*i32", "live": "*i32", **dict.fromkeys(("heads", "high", "wide", "there"), "i32")}
+    whole |= dict.fromkeys(("stride", "tokens", "d"), "i32")
+    names = function.arg_names
+    source = ASTSource(
+        function,
+        {name: "constexpr" if name in given else whole.get(name, "*fp32") for name in names},
+        {(n,): given[name] for n, name in enumerate(names) if name in given},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
+    assert ".target sm_90" in made.asm["ptx"]
+    assert ("rcp.approx" in made.asm["ptx"]) == (kernel != "row_prepare")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+@pytest.mark.parametrize("pattern", ["full", "causal padding"])
+def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, scale, pattern):
+    """Error at most twice that of the plain way in the same dtype, plus float32's own last digits."""
+    from regard.attention.kernels.additive_tiled import fastest
+
+    shapes = [(2, 3, 257, 101), (2, 3, 331, 101), (3, 101), (2, 3, 331, 67)]
+    given = [torch.randn(shape) * (scale if n < 2 else 1) for n, shape in enumerate(shapes)]
+    given = [x.to("cuda", dtype).requires_grad_() for x in given]
+    exact = [x.detach().double().requires_grad_() for x in given]
+    upstream = torch.randn(2, 3, 257, 67).to("cuda", dtype)
+    chosen = Full() if pattern == "full" else (Causal() & Padding(torch.tensor([200, 331]))).to("cuda")
+    assert fastest(given[0]).__qualname__ == "Fused.of"
+    truth, coarse = (both_ways(partial(plain, pattern=chosen), x, upstream) for x in (exact, given))
+    ours = both_ways(lambda *x: additive(*x, Sight.of(chosen, x[0], x[1])), given, upstream)
+    for true, theirs, mine in zip(*(tree_leaves(x) for x in (truth, coarse, ours)), strict=True):
+        allowed = 2 * (theirs.double() - true).abs().max() + 2e-5 * true.abs().max()
+        assert (mine.double() - true).abs().max() <= allowed
+
+
+if __name__ == "__main__":
+    print(json.dumps(kernel_cases()))
