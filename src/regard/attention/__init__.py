@@ -14,6 +14,7 @@ from regard.attention.notation import read
 from regard.attention.packing import Packed
 from regard.attention.pattern import Before, Causal, Full, Pattern, Strided, Window
 from regard.attention.position import Alibi, Beside, Bias, Inside, Learned, NoPosition, Position, Rotary, Sinusoidal
+from regard.attention.probes import Probed, Top, Wanted, probe
 from regard.attention.reach import Block, Global, Prefix, Random
 from regard.attention.recipe import Recipe
 from regard.attention.relative import Clipped, LogBuckets, Relation, RelativeBias, RelativeVectors

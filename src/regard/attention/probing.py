@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.attention.backends import reference
 from regard.attention.blocks import MIXED
 from regard.attention.hard import Sampled, StraightThrough
-from regard.attention.normaliser import Dropped, Normaliser, TopK
+from regard.attention.normaliser import Dropped, Normaliser, Softmax, TopK
 from regard.attention.pattern import Pattern
 from regard.attention.places import Cells, Places
 from regard.attention.position import OnScore, Together
@@ -28,10 +28,10 @@ CELLS_AT_ONCE = {"cpu": 2**20, "cuda": 2**24}  # weights in a band: what stays i
 
 @dataclass(frozen=True)
 class Reach:
-    """The keys a band sees: ascending runs (first, stop). `hidden` tells whether some of them are hidden again."""
+    """The keys a band sees, as ascending runs (first, stop), and where among them the pattern must be asked."""
 
     runs: tuple[tuple[int, int], ...]
-    hidden: bool
+    mixed: tuple[tuple[int, int], ...]  # counted in the band, from its first key
 
     def __len__(self) -> int:
         return sum(stop - first for first, stop in self.runs)
@@ -65,8 +65,9 @@ class Band:
     queries: slice
     reach: Reach
     of: tuple[int, int]  # so many queries and keys there are in all
-    scores: Tensor  # with positions
-    visible: Tensor
+    scores: Tensor  # with positions, the hidden ones too
+    hidden: "Hidden"
+    normaliser: Normaliser
     weights: Tensor
 
     @property
@@ -116,28 +117,77 @@ class Call:
             for queries in slices(first, last, min(ROWS, at_once // len(reach))):
                 fit = at_once // ((queries.stop - queries.start) * len(reach))
                 for sentences in slices(0, batch, fit // heads):
-                    visible = self.visible(sentences, queries, reach)
+                    hidden = self.hidden(sentences, queries, reach)
                     for some in slices(0, heads, whole_groups(fit, heads // self.k.shape[1])):
-                        yield self.band(sentences, some, queries, reach, visible)
+                        yield self.band(sentences, some, queries, reach, hidden)
 
-    def visible(self, sentences: slice, queries: slice, reach: Reach) -> Tensor:
-        if reach.hidden:
-            return self.cells_of(sentences, slice(None), queries, reach).visible(self.recipe.pattern)
-        yes = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.q.device)
-        return yes.expand(1, 1, queries.stop - queries.start, len(reach))
+    def hidden(self, sentences: slice, queries: slice, reach: Reach) -> "Hidden":
+        cells = self.cells_of(sentences, slice(None), queries, reach)
+        parts = ((slice(*some), replace(cells, j=cells.j[..., slice(*some)])) for some in reach.mixed)
+        return Hidden(tuple((some, ~part.visible(self.recipe.pattern)) for some, part in parts))
 
-    def band(self, sentences: slice, heads: slice, queries: slice, reach: Reach, visible: Tensor) -> Band:
+    def band(self, sentences: slice, heads: slice, queries: slice, reach: Reach, hidden: "Hidden") -> Band:
         share = self.q.shape[1] // self.k.shape[1]
         q = self.q[sentences, heads, queries]
         k = reach.take(self.k[sentences, heads.start // share : -(-heads.stop // share)], 2)
-        seen = visible[:, heads] if visible.shape[1] > 1 else visible
-        steps = reference.steps(self.recipe, q, k, k[..., :0], self.cells_of(sentences, heads, queries, reach), seen)
+        cells = self.cells_of(sentences, heads, queries, reach)
+        recipe, hidden, yes = self.recipe, hidden.of(heads), torch.ones((), dtype=torch.bool, device=q.device)
+        visible = yes.expand(1, 1, q.shape[2], len(reach))
+        if recipe.normaliser == Softmax():
+            recipe = replace(recipe, normaliser=Sparing(hidden))
+        elif hidden.parts:
+            visible = hidden.visible(visible)
+        steps = reference.steps(recipe, q, k, k[..., :0], cells, visible)
         of = self.q.shape[2], self.k.shape[2]
-        return Band(sentences, heads, queries, reach, of, steps.adjusted, steps.visible, steps.weights)
+        return Band(sentences, heads, queries, reach, of, steps.adjusted, hidden, self.recipe.normaliser, steps.weights)
 
     def cells_of(self, sentences: slice, heads: slice, queries: slice, reach: Reach) -> Cells:
         i, j = (at[sentences] if len(at) > 1 else at for at in (self.cells.i, self.cells.j))
         return Cells(self.cells.b[sentences], self.cells.h[:, heads], i[:, :, queries], reach.take(j, 3))
+
+
+# --- what is hidden ---
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """Which keys of a band are hidden after all, and only where that is in doubt: most blocks are full or empty."""
+
+    parts: tuple[tuple[slice, Tensor], ...]
+
+    def of(self, heads: slice) -> "Hidden":
+        return Hidden(tuple((at, mask[:, heads] if mask.shape[1] > 1 else mask) for at, mask in self.parts))
+
+    def visible(self, everything: Tensor) -> Tensor:
+        shape = self.parts[0][1].shape[:2]
+        visible = everything.expand(*shape, -1, -1).clone()
+        for at, mask in self.parts:
+            visible[..., at] = ~mask
+        return visible
+
+    def put(self, scores: Tensor) -> Tensor:
+        """The scores, -∞ where hidden."""
+        scores = scores.clone() if self.parts else scores
+        for at, mask in self.parts:
+            scores[..., at].masked_fill_(mask, -torch.inf)
+        return scores
+
+    def blind(self, keys: int) -> Tensor | None:
+        """Queries from which every key is hidden; None where there can be none."""
+        if sum(at.stop - at.start for at, _ in self.parts) < keys:
+            return None
+        return torch.stack([mask.all(-1, keepdim=True) for _, mask in self.parts]).all(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Sparing(Normaliser):
+    """Softmax that knows where keys are hidden, and does not look for them elsewhere."""
+
+    hidden: Hidden
+
+    def weigh(self, scores, visible):
+        weights, blind = self.hidden.put(scores).softmax(-1), self.hidden.blind(scores.shape[-1])
+        return weights if blind is None else weights.masked_fill_(blind, 0.0)
 
 
 # --- which keys ---
@@ -149,20 +199,21 @@ def reaches(pattern: Pattern, n_q: int, n_k: int, start: int | None) -> list[Rea
     if start is None or pattern.asks_head or not n_k or not n_q:
         return everything(n_q, n_k)
     runs: list[list[tuple[int, int]]] = [[] for _ in range(number)]
-    mixed = [False] * number
+    mixed: list[list[tuple[int, int]]] = [[] for _ in range(number)]
+    lengths = [0] * number
     blocks = pattern.blocks(n_q, n_k, ROWS, start=start)
     for row, first, stop, state in zip(*map(Tensor.tolist, blocks.runs()), strict=True):
-        mine, end = runs[row], min(stop * ROWS, n_k)
-        if mine and mine[-1][1] == first * ROWS:  # a mixed run may go on from a full one
-            mine[-1] = mine[-1][0], end
-        else:
-            mine.append((first * ROWS, end))
-        mixed[row] |= state == MIXED
-    return [Reach(tuple(mine), hidden) for mine, hidden in zip(runs, mixed, strict=True)]
+        begin, end = first * ROWS, min(stop * ROWS, n_k)
+        joins = bool(runs[row]) and runs[row][-1][1] == begin  # a mixed run may go on from a full one
+        runs[row].append((runs[row].pop()[0] if joins else begin, end))
+        if state == MIXED:
+            mixed[row].append((lengths[row], lengths[row] + end - begin))
+        lengths[row] += end - begin
+    return [Reach(tuple(keys), tuple(some)) for keys, some in zip(runs, mixed, strict=True)]
 
 
 def everything(n_q: int, n_k: int) -> list[Reach]:
-    return [Reach(((0, n_k),), hidden=True)] * -(-n_q // ROWS)
+    return [Reach(((0, n_k),), ((0, n_k),))] * -(-n_q // ROWS)
 
 
 def slices(first: int, last: int, size: int) -> Iterator[slice]:
