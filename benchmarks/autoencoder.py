@@ -4,7 +4,8 @@
     python benchmarks/autoencoder.py draw     draws what was measured into docs/pictures and writes it into the lesson
 
 Every figure is of test sentences, which hold compositions that occur in no training sentence; settings were chosen on
-validation sentences, but for the number of steps, which was raised after a look at 1,200 of them on test sentences. Seconds are those of one core at work on the training, so that other work does not count.
+validation sentences, but for the number of steps, which was raised after a look at 1,200 of them on test sentences.
+Seconds are those of one core at work on the training, so that other work does not count.
 """
 
 import json
