@@ -104,7 +104,7 @@ def assert_probed(seen: Probed, weights: torch.Tensor, scores: torch.Tensor, vis
     assert ((ranked.diff(dim=-1) > 0) | (ranked[..., 1:] < 0)).all()
 
 
-def compare(recipe: Recipe, groups: int = 6, new: int = T, wanted: Wanted = ALL, dtype=torch.double, **at):
+def assert_agrees(recipe: Recipe, groups: int = 6, new: int = T, wanted: Wanted = ALL, dtype=torch.double, **at):
     q = torch.randn(B, 6, new, D, dtype=dtype)
     k = torch.randn(B, groups, T, D, dtype=dtype)
     at = at or {"q_at": T - new}
@@ -155,7 +155,7 @@ def test_every_statistic_is_that_of_the_reference(name, position):
         pytest.skip(f"{name} has no keys that {position} could add to")
     for groups, new in [(3, 8), (1, 11)]:
         with torch.no_grad():
-            compare(recipe, groups, new)
+            assert_agrees(recipe, groups, new)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -163,18 +163,18 @@ def test_padding_on_top_of_any_pattern(name):
     recipe = build(name, "none")
     assert recipe is not None
     with torch.no_grad():
-        compare(replace(recipe, pattern=recipe.pattern & Padding(torch.tensor([11, 6]))), groups=2)
+        assert_agrees(replace(recipe, pattern=recipe.pattern & Padding(torch.tensor([11, 6]))), groups=2)
 
 
 def test_a_graph_and_documents_of_each_sentence():
-    compare(Recipe(pattern=Edges(torch.randint(0, T, (2, 30)))))
-    compare(Recipe(pattern=Causal() & Documents(torch.tensor([[0] * 5 + [1] * 6, [0] * 2 + [1] * 9]))), groups=3)
+    assert_agrees(Recipe(pattern=Edges(torch.randint(0, T, (2, 30)))))
+    assert_agrees(Recipe(pattern=Causal() & Documents(torch.tensor([[0] * 5 + [1] * 6, [0] * 2 + [1] * 9]))), groups=3)
 
 
 def test_places_given_one_by_one_are_seen_without_a_block_map():
     q_at, k_at = torch.randperm(T), torch.stack((torch.randperm(T), torch.randperm(T)))
     for recipe in (named("sliding window", "rotary", SIZES), named("causal", "alibi", SIZES), named("causal linear")):
-        compare(recipe, groups=3, q_at=q_at, k_at=k_at)
+        assert_agrees(recipe, groups=3, q_at=q_at, k_at=k_at)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class EveryOtherHead(Pattern):
 def test_a_pattern_that_differs_from_head_to_head(normaliser, monkeypatch):
     for cells in (50, 2**20):  # one head at a time, then all together
         monkeypatch.setattr(probing, "CELLS_AT_ONCE", {"cpu": cells, "cuda": cells})
-        compare(Recipe(pattern=EveryOtherHead(), normaliser=normaliser), groups=3)
+        assert_agrees(Recipe(pattern=EveryOtherHead(), normaliser=normaliser), groups=3)
 
 
 def test_keys_on_both_sides_of_a_gap_keep_their_names(monkeypatch):
@@ -198,13 +198,13 @@ def test_keys_on_both_sides_of_a_gap_keep_their_names(monkeypatch):
     for normaliser in (Softmax(), Sparsemax()):
         recipe = Recipe(pattern=Prefix(1) | Window(2), normaliser=normaliser)
         assert any(len(reach.runs) > 1 for reach in probing.reaches(recipe.pattern, T, T, 0))
-        compare(recipe, groups=3, wanted=replace(ALL, columns=(10, 0, 9, 7)))
+        assert_agrees(recipe, groups=3, wanted=replace(ALL, columns=(10, 0, 9, 7)))
 
 
 @pytest.mark.parametrize("name", ["scaled dot", "bigbird", "sigmoid", "sparsemax", "bahdanau"])
 def test_single_precision(name):
     with torch.no_grad():
-        compare(named(name, "none", SIZES), groups=3, dtype=torch.float32)
+        assert_agrees(named(name, "none", SIZES), groups=3, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("name", ["scaled dot", "luong general", "bahdanau"])
@@ -233,7 +233,7 @@ def test_the_size_of_bands_changes_nothing(rows, cells, monkeypatch):
         recipe = build(name, "alibi")
         assert recipe is not None
         with torch.no_grad():
-            compare(recipe, groups=3, new=7, wanted=replace(ALL, rows=(6, 0)))
+            assert_agrees(recipe, groups=3, new=7, wanted=replace(ALL, rows=(6, 0)))
 
 
 def test_the_largest_of_many_are_found_by_chunks():

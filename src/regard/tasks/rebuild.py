@@ -8,15 +8,14 @@ from typing import ClassVar
 import torch
 
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
-from regard.tasks.corpus import Corpus, short
 from regard.tasks.data import Read, Sources, Split, read_from, refuse
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.tables import From, Tables
-from regard.tasks.translate import loss_of, validation
+from regard.tasks.translate import pair_job
 from regard.tasks.vocabularies import reading
-from regard.text.batches import Example, collate, lengths_of
+from regard.text.batches import Example
 from regard.text.files import read_lines
 from regard.text.saved import load_tokeniser
 from regard.text.vocabulary import Tokeniser
@@ -115,19 +114,7 @@ class Rebuilder(Kept):
         return self.words.normal.restore(self.words.decode(ids))
 
     def job(self, sentences: Sequence[str], held_out: Sequence[str], device: str = "cpu", /) -> Job:
-        train = self.settings.train
-        corpus = Corpus.of(self.examples(sentences), lengths_of, collate, train, device)
-        held = short(self.examples(held_out), lengths_of, train)
-        return Job(
-            self.model.to(device),
-            corpus,
-            loss_of(train),
-            lambda model: validation(model, held, device=device),
-            train,
-            self.settings.model.model,
-            self.describe,
-            len(corpus.batches.dropped) + len(held_out) - len(held),
-        )
+        return pair_job(self, self.examples(sentences), self.examples(held_out), device)
 
     @property
     def parts(self) -> dict[str, Tokeniser]:

@@ -80,6 +80,22 @@ def validation(
     return {"loss": total / count}
 
 
+def pair_job(learner: Kept, examples: Sequence[Example], held_out: Sequence[Example], device: str) -> Job:
+    """The training of whatever writes a target for a source."""
+    train = learner.settings.train
+    corpus, held = Corpus.of(examples, lengths_of, collate, train, device), short(held_out, lengths_of, train)
+    return Job(
+        learner.model.to(device),
+        corpus,
+        loss_of(train),
+        lambda model: validation(model, held, device=device),
+        train,
+        learner.settings.model.model,
+        learner.describe,
+        len(corpus.batches.dropped) + len(held_out) - len(held),
+    )
+
+
 def tokenisers(pairs: Sequence[Pair], settings: TextSettings) -> tuple[Tokeniser, Tokeniser]:
     """One for each side; joint ones share their vocabulary."""
     normals = [
@@ -134,19 +150,7 @@ class Translator(Kept):
 
     def job(self, pairs: Sequence[Pair], held_out: Sequence[Pair], device: str = "cpu") -> Job:
         """The training of this translator on these pairs."""
-        train = self.settings.train
-        corpus = Corpus.of(self.examples(pairs), lengths_of, collate, train, device)
-        held = short(self.examples(held_out), lengths_of, train)
-        return Job(
-            self.model.to(device),
-            corpus,
-            loss_of(train),
-            lambda model: validation(model, held, device=device),
-            train,
-            self.settings.model.model,
-            self.describe,
-            len(corpus.batches.dropped) + len(held_out) - len(held),
-        )
+        return pair_job(self, self.examples(pairs), self.examples(held_out), device)
 
     @property
     def parts(self) -> dict[str, Tokeniser]:
