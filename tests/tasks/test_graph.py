@@ -1,7 +1,6 @@
 """Labels for the nodes of a graph: who teaches, who is asked, another graph; exact resume; what is refused."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from regard.tasks.graph import (
 from regard.tasks.settings import TrainSettings
 from regard.text.graphs import Graph, Node, write_graph
 from regard.text.node_vectors import Bag, Standard, load_reader
-from regard.train.fit import Fit
+from tests.tasks.resuming import assert_resumes
 
 SETTINGS = GraphSettings(
     data=GraphData(people=97),
@@ -110,19 +109,7 @@ def test_what_cannot_be_reached_changes_nothing():
 
 def test_training_stops_goes_on_and_ends_with_the_same_bits(tmp_path):
     given, held_out = people(), people("valid")
-
-    def run(folder: Path, cut: int | None = None) -> Labeller:
-        one = Labeller.fresh(given, SETTINGS)
-        steps = Fit(one.job(given, held_out), folder).steps()
-        for report in steps:
-            if report.step == cut:
-                steps.close()
-                return run(folder)
-        return one
-
-    straight, resumed = run(tmp_path / "a"), run(tmp_path / "b", cut=22)
-    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    straight = assert_resumes(lambda: Labeller.fresh(given, SETTINGS), given, held_out, tmp_path, cut=22)
     loaded = Labeller.load(tmp_path / "a")
     assert torch.equal(loaded.probabilities(graph_of(given)), straight.probabilities(graph_of(given)))
     assert validation(loaded.model, loaded.asked(given))["accuracy"] > 0.5

@@ -16,7 +16,7 @@ from regard.tasks.rebuild import RebuildData, Rebuilder, RebuildSettings, read_s
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.translate import loss_of
 from regard.text.batches import collate
-from regard.train.fit import Fit
+from tests.tasks.resuming import assert_resumes
 
 SIZES: dict[str, Any] = {"layers": 1, "model": 24, "hidden": 32, "latents": 3, "latent": 11, "heads": 2, "dropout": 0.0}
 MODELS = {
@@ -80,19 +80,7 @@ def test_the_gradient_does_not_depend_on_the_split():
 
 def test_training_stops_goes_on_and_ends_with_the_same_bits(tmp_path):
     given = sentences()
-
-    def run(folder: Path, cut: int | None = None) -> Rebuilder:
-        one = rebuilder()
-        steps = Fit(one.job(given, given), folder).steps()
-        for report in steps:
-            if report.step == cut:
-                steps.close()
-                return run(folder)
-        return one
-
-    straight, resumed = run(tmp_path / "a"), run(tmp_path / "b", cut=67)
-    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_resumes(rebuilder, given, given, tmp_path, cut=67)
     loaded = Rebuilder.load(tmp_path / "a")
     assert list(rebuilt(loaded, given)) == given
     line = sentences_between(loaded, given[0], given[1], 4)

@@ -1,7 +1,6 @@
 """Taggers: words to pieces and back, whatever else is in the batch; trees; exact resume; what is refused."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.tag import UNTAGGED, Tagger, TagLoss, collate, validation
 from regard.tasks.tag_settings import SpellingSettings, TagData, TagSettings, read_tags
 from regard.text.conllu import NONE, Tagged
-from regard.train.fit import Fit
+from tests.tasks.resuming import assert_resumes
 
 TREES = 'position = "RelativeBias(TreePath(4), heads=2)"'
 MODELS = {
@@ -122,18 +121,10 @@ def test_a_tag_that_is_unknown_is_named():
 def test_training_stops_goes_on_and_ends_with_the_same_bits(tmp_path):
     given = sentences()
 
-    def run(folder: Path, cut: int | None = None) -> Tagger:
-        one = Tagger.fresh(given, replace(SETTINGS, spelling=SpellingSettings(read=True)))
-        steps = Fit(one.job(given, given), folder).steps()
-        for report in steps:
-            if report.step == cut:
-                steps.close()
-                return run(folder)
-        return one
+    def fresh() -> Tagger:
+        return Tagger.fresh(given, replace(SETTINGS, spelling=SpellingSettings(read=True)))
 
-    straight, resumed = run(tmp_path / "a"), run(tmp_path / "b", cut=37)
-    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    straight = assert_resumes(fresh, given, given, tmp_path, cut=37)
     loaded = Tagger.load(tmp_path / "a")
     assert loaded.tags(given) == straight.tags(given)
     assert validation(loaded.model, loaded.examples(given))["accuracy"] > 0.95
