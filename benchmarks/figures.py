@@ -44,7 +44,8 @@ def table() -> str:
     ]
     rows += translation_rows() + task_rows()
     cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
-    lines = [f"| measured on {cores}; translation and other real corpora, IMDB apart, on an NVIDIA H200 | | command |", "| --- | --- | --- |"]
+    elsewhere = "translation and other real corpora, IMDB apart, on an NVIDIA H200"
+    lines = [f"| measured on {cores}; {elsewhere} | | command |", "| --- | --- | --- |"]
     lines += [f"| {what} | {figure} | `{command}` |" for what, figure, command in rows]
     return "\n".join(lines) + "\n"
 

@@ -2,6 +2,9 @@
 
 python benchmarks/probes.py                          on the CPU, 4k to 16k tokens
 python benchmarks/probes.py --device cuda            on a GPU, 131,072 tokens, 12 heads of 64, bfloat16
+python benchmarks/probes.py --device cuda --sweep    also the shapes of the kernels' tiles, to choose from
+
+On a GPU every statistic is measured twice: with the log-sum-exp that the forward pass has kept, and without.
 """
 
 import argparse
@@ -33,51 +36,35 @@ KINDS["all"] = {name: value for wanted in KINDS.values() for name, value in want
 CHECKED = 1024  # tokens at which every figure is preceded by a comparison with the reference
 
 
-def inputs(device: str, heads: int, n: int) -> list:
+def inputs(heads: int, n: int) -> list:
     import torch
 
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(1, heads, n, 64, generator=generator).to(device, dtype) for _ in range(3)]
+    return [torch.randn(1, heads, n, 64, generator=generator) for _ in range(3)]
 
 
-def seconds(run: Callable[[], Any], device: str) -> float:
-    import torch
-
-    def wait() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    wait()
+def seconds(run: Callable[[], Any]) -> float:
     began = time.perf_counter()
     run()
-    wait()
     return time.perf_counter() - began
 
 
-def extra_mib(run: Callable[[], Any], device: str) -> float:
+def extra_mib(run: Callable[[], Any]) -> float:
     """The most memory it holds beyond what was there before."""
-    import torch
-
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
     forget_peak()
     before = peak_mib()
     run()
     return peak_mib() - before
 
 
-def agrees(pattern: str, device: str) -> bool:
+def agrees(pattern: str) -> bool:
     """A faster wrong answer is a failure: mass, map and entropy against the whole matrix of weights."""
     import torch
 
     from regard.attention import Recipe, read, steps
     from regard.attention.probes import Wanted, probe
 
-    q, k, _ = inputs(device, 2, CHECKED)
+    q, k, _ = inputs(2, CHECKED)
     recipe = Recipe(pattern=read(pattern))
     seen = probe(q, k, recipe, Wanted(mass=True, entropy=True, map=(8, 8)))
     found = [x for x in (seen.mass, seen.entropy, seen.map) if x is not None]
@@ -86,7 +73,7 @@ def agrees(pattern: str, device: str) -> bool:
     return all(torch.allclose(got.double(), want, rtol=1e-4) for got, want in zip(found, wish, strict=True))
 
 
-def measure(pattern: str, n: int, heads: int, device: str, kinds: list[str]) -> list[dict]:
+def measure(pattern: str, n: int, heads: int, kinds: list[str]) -> list[dict]:
     """Each probe and the fused forward pass, taking turns; the memory of all probes together comes first."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
@@ -94,7 +81,7 @@ def measure(pattern: str, n: int, heads: int, device: str, kinds: list[str]) -> 
     from regard.attention import Recipe, read
     from regard.attention.probes import Wanted, probe
 
-    q, k, v = inputs(device, heads, n)
+    q, k, v = inputs(heads, n)
     recipe = Recipe(pattern=read(pattern))
 
     def probed(kind: str, length: int = n) -> Any:
@@ -104,13 +91,13 @@ def measure(pattern: str, n: int, heads: int, device: str, kinds: list[str]) -> 
         return scaled_dot_product_attention(q, k, v, is_causal=pattern == "Causal()")
 
     probed("all", CHECKED)
-    mib = extra_mib(lambda: probed("all"), device)
-    assert agrees(pattern, device), f"{pattern} on {device}: not what the reference says"
+    mib = extra_mib(lambda: probed("all"))
+    assert agrees(pattern), f"{pattern}: not what the reference says"
     rows = []
     for kind in kinds:
         fused()
         times = [
-            (seconds(lambda: probed(kind), device), seconds(fused, device))  # noqa: B023 (called at once)
+            (seconds(lambda: probed(kind)), seconds(fused))  # noqa: B023 (called at once)
             for _ in range(1 if n > 8192 else 3)
         ]
         mine, theirs = (statistics.median(column) for column in zip(*times, strict=True))
@@ -126,19 +113,29 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", help="lengths (default: 4k to 16k on the CPU, 128k on a GPU)")
     parser.add_argument("--heads", type=int, help="heads of width 64 (default: 2 on the CPU, 12 on a GPU)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="statistics (default: each)")
+    parser.add_argument("--sweep", action="store_true", help="on a GPU: also other shapes of tiles")
     asked = parser.parse_args()
     lengths = asked.tokens or ([4096, 8192, 16384] if asked.device == "cpu" else [131072])
     heads = asked.heads or (2 if asked.device == "cpu" else 12)
-    jobs = [(pattern, n) for n in lengths for pattern in PATTERNS]
-    measured = [alone(measure, *job, heads, asked.device, asked.kinds) for job in track(jobs, description="probing")]
-    rows = [row for some in measured for row in some]
+    command = shlex.join(["python", "benchmarks/probes.py", *sys.argv[1:]])
+    rows: list[dict] = []
+    if asked.device == "cuda":
+        from probes_gpu import measured
+
+        try:
+            for n in lengths:
+                rows.extend(measured(n, heads, asked.kinds, KINDS, sweep=asked.sweep))
+        finally:
+            print(write("probes-cuda", command, rows))
+        return
+    for job in track([(pattern, n) for n in lengths for pattern in PATTERNS], description="probing"):
+        rows += alone(measure, *job, heads, asked.kinds)
     table = Table("tokens", "pattern", "statistic", "ms", "fused forward, ms", "ratio", "extra MiB", "weights, MiB")
     for row in rows:
         times = f"{1000 * row['seconds']:,.1f}", f"{1000 * row['sdpa_seconds']:,.1f}", f"{row['ratio']:.2f}"
         sizes = (f"{row['mib_of_all']:,.0f}", f"{row['mib_of_weights']:,.0f}") if row["kind"] == "all" else ("", "")
         table.add_row(f"{row['tokens']:,}", row["pattern"], row["kind"], *times, *sizes)
     Console(width=120).print(table)
-    command = shlex.join(["python", "benchmarks/probes.py", *sys.argv[1:]])
     print(write(f"probes-{asked.device}", command, rows))
 
 

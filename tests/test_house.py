@@ -24,7 +24,7 @@ HEART += [
     "catalogue",
     "worked",
 ]
-BACKENDS = ["reference", "sdpa", "linear", "flex", "block"]
+BACKENDS = ["reference", "sdpa", "linear", "flex", "fused", "block"]
 
 
 def modules() -> list[tuple[Path, ast.Module]]:

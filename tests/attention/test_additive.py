@@ -309,6 +309,7 @@ def test_the_kernels_compile_for_a_hopper(kernel):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scale", [1.0, 50.0])

@@ -62,4 +62,4 @@ def test_flex_compiled_agrees(name, position):
 def test_the_dense_kernels_run_what_needs_no_mask():
     q = torch.zeros(1, 2, 4096, 64, device="cuda", dtype=torch.bfloat16)
     assert explain(Recipe(), q).backend == "sdpa"
-    assert explain(Recipe(pattern=Window(64)), q).backend == "flex"
+    assert explain(Recipe(pattern=Window(64)), q).backend == "fused"

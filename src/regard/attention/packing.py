@@ -26,6 +26,12 @@ class Packed:
         """Each sequence sees itself alone. Combine it: packed.pattern & Causal()."""
         return Documents(Documents.of_lengths(list(self.lengths)).ids.to(self.x.device))
 
+    def onto(self, sources: "Packed") -> Documents:
+        """For cross-attention: sequence n of these queries sees sequence n of those keys alone."""
+        if len(self.lengths) != len(sources.lengths):
+            raise ValueError(f"{len(self.lengths)} sequences cannot look at {len(sources.lengths)}: each needs its own")
+        return Documents(self.pattern.ids, sources.pattern.ids)
+
     @property
     def at(self) -> Tensor:
         """The place of every token in its own sequence, for embeddings that count from 0."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.attention.attending import prepare
+from regard.attention.kernels import probe_reach
 from regard.attention.normaliser import Softmax
 from regard.attention.probing import Band, Call, everything, reaches
 from regard.attention.recipe import Recipe
@@ -59,7 +60,10 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Top:
-    """The keys that weigh most, largest first; key -1 and weight 0 where fewer weigh anything. Both (b, h, i, k)."""
+    """The keys that weigh most, largest first, of equal ones any; key -1 and weight 0 where fewer weigh anything.
+
+    Both are (b, h, i, k).
+    """
 
     keys: Tensor
     weights: Tensor
@@ -88,6 +92,7 @@ def probe(
     *,
     q_at: int | Tensor | None = None,
     k_at: int | Tensor | None = None,
+    log_sum_exp: Tensor | None = None,
 ) -> Probed:
     """Exactly what `steps(q, k, v, recipe).weights` would give; half precision is probed in single.
 
@@ -96,10 +101,16 @@ def probe(
         wanted: which statistics.
         q_at: where the queries stand, as in `attend`; a number lets the pattern's empty blocks be skipped.
         k_at: where the keys stand, likewise.
+        log_sum_exp: log Σ exp of the scores each query sees, (b, h, i), if a fused forward pass has kept it: saves the
+            kernels (on a GPU, in half precision) half of their time. Others look for themselves.
     """
     q, k, places = prepare(q, k, k, recipe, q_at, k_at)
     if why := wanted.misfit(q.shape[2], k.shape[2]):
         raise ValueError(why)
+    if log_sum_exp is not None and log_sum_exp.shape != q.shape[:3]:
+        raise ValueError(f"log_sum_exp has {tuple(log_sum_exp.shape)}, not one number per query: {tuple(q.shape[:3])}")
+    if not probe_reach.objections(recipe, q, k, places, wanted.top):
+        return fused(probe_reach.Seen.of(recipe, q, k, places), wanted, log_sum_exp)
     call = Call.of(recipe, q, k, places)
     probed = blank(wanted, call.q, call.k)
     if probed.rows is not None:
@@ -109,6 +120,35 @@ def probe(
         for band in call.bands(reaches(recipe.pattern, q.shape[2], k.shape[2], places.start)):
             read(band, wanted, probed)
     return probed
+
+
+def fused(seen: probe_reach.Seen, wanted: Wanted, log_sum_exp: Tensor | None) -> Probed:
+    """By the kernels: what they find they find in one or two passes; single rows and columns are found in the open."""
+    rows = seen.rows(wanted.rows) if wanted.rows else None
+    if not wanted.every_query:
+        return Probed(
+            rows=rows, columns=None, top=None, map=None, peaks=None, mass=None, entropy=None, log_sum_exp=None
+        )
+    from regard.attention.kernels.probes import find  # only here is Triton needed
+
+    with torch.cuda.device_of(seen.q):
+        found, heads = find(seen, wanted, log_sum_exp), seen.q.shape[1]
+
+    def parted(x: Tensor | None) -> Tensor | None:
+        return None if x is None else rearrange(x, "(b h) ... -> b h ...", h=heads)
+
+    lse, keys, weights = parted(found.log_sum_exp), parted(found.keys), parted(found.weights)
+    assert lse is not None
+    return Probed(
+        rows=rows,
+        columns=seen.columns(wanted.columns, lse) if wanted.columns else None,
+        top=None if keys is None or weights is None else Top(keys, weights),
+        map=parted(found.map),
+        peaks=parted(found.peaks),
+        mass=parted(found.mass),
+        entropy=parted(found.entropy),
+        log_sum_exp=lse if wanted.log_sum_exp else None,
+    )
 
 
 def blank(wanted: Wanted, q: Tensor, k: Tensor) -> Probed:

@@ -116,8 +116,9 @@ class Block(Pattern):
         far = self.size * max(1, span.size // self.size)
         if far % span.size or far % self.size or span.start % min(span.size, self.size):
             return None, span.firsts
-        first = span.start // far * far // self.size
-        return Span(first, -(-span.stop // self.size), far // self.size), span.firsts // far - span.start // far
+        first = span.start // self.size
+        row = (span.firsts - first * self.size) // far
+        return Span(first, -(-span.stop // self.size), far // self.size), row
 
     @property
     def batches(self):

@@ -4,7 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from regard.attention.backends import block, flex, linear, reference, sdpa
+from regard.attention.backends import block, flex, fused, linear, reference, sdpa
+from regard.attention.kernels import additive_tiled, hard_tiled, rectified_tiled, relative_tiled
 from regard.attention.places import Places
 from regard.attention.recipe import Recipe
 
@@ -25,6 +26,11 @@ class Backend(Protocol):
 
 BACKENDS: dict[str, Backend] = {
     "linear": linear,
+    "additive": additive_tiled,
+    "relative": relative_tiled,
+    "hard": hard_tiled,
+    "rectified": rectified_tiled,
+    "fused": fused,
     "flex": flex,
     "block": block,
     "sdpa": sdpa,

@@ -13,6 +13,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 
 LARGEST_MASK = 2**26  # cells; beyond that a mask is dearer than the attention
+SHORT = 256  # tokens: up to here torch's way back in 16 bits takes a CPU several times as long as the one in 32
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
@@ -63,6 +64,14 @@ def mask(recipe: Recipe, q: Tensor, cells: Cells | None, visible: Tensor | None)
 def fused(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, *, is_causal: bool = False) -> Tensor:
     assert isinstance(recipe.score, InnerProduct)  # or it objected
     q, k = recipe.score.fold_q(q), recipe.score.fold_k(k)
+    if widened(q, k):
+        bias = None if added is None else added.float()
+        with torch.autocast("cpu", enabled=False):
+            return kernel(recipe, q.float(), k.float(), v.float(), bias, is_causal=is_causal).to(v.dtype)
+    return kernel(recipe, q, k, v, added, is_causal=is_causal)
+
+
+def kernel(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, *, is_causal: bool) -> Tensor:
     return scaled_dot_product_attention(
         q,
         k,
@@ -73,6 +82,11 @@ def fused(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None,
         scale=1.0,
         enable_gqa=q.shape[1] != k.shape[1],
     )
+
+
+def widened(q: Tensor, k: Tensor) -> bool:
+    narrow = q.dtype in (torch.bfloat16, torch.float16)
+    return q.device.type == "cpu" and narrow and q.requires_grad and max(q.shape[2], k.shape[2]) <= SHORT
 
 
 def maskless(recipe: Recipe, places: Places) -> bool:

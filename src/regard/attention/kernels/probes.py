@@ -1,0 +1,283 @@
+"""Queries, keys and who sees whom in; statistics of the weights out, by the kernels of probe_tiles and probe_largest.
+
+The log-sum-exp comes from the forward pass, if it was kept, or from a pass of its own. All else takes one pass, over a
+slab of queries of a few heads at a time, so that what is noted down for each block of keys fits into a fixed space:
+
+    a segment of queries × a key        the sum and the largest of its weights, from which mass, map and peaks
+    a query × a block of keys           Σ p log p, from which the entropy
+    a query × a quarter of a block      the largest score, from which the largest weights and their keys
+
+A segment never crosses the border of a map's row, whatever the map's size; a row's segments add up to it.
+"""
+
+from dataclasses import dataclass
+from math import log
+from typing import Any, Protocol
+
+import torch
+import triton
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.attention.kernels.probe_largest import fold_groups, pick_keys, pool_cells
+from regard.attention.kernels.probe_reach import LOG_2_E, MARGIN, Seen
+from regard.attention.kernels.probe_slabs import Slab, Space, length, owned, segments, tiles
+from regard.attention.kernels.probe_tiles import BY_BLOCK, BY_KEY, CHUNKS, GROUP, NEVER, sum_rows, walk_columns
+
+FOLDED = 32  # queries whose maxima are folded together
+
+
+class Asked(Protocol):
+    """What is wanted; see probes.Wanted."""
+
+    @property
+    def top(self) -> int: ...
+    @property
+    def map(self) -> tuple[int, int] | None: ...
+    @property
+    def peaks(self) -> tuple[int, int] | None: ...
+    @property
+    def mass(self) -> bool: ...
+    @property
+    def entropy(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the work is cut: queries and keys of a tile, warps of a program, tiles on their way. Speed alone."""
+
+    queries: int = 64
+    keys: int = 128
+    warps: int = 4
+    stages: int = 3
+    registers: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"QUERIES": self.queries, "KEYS": self.keys, "num_warps": self.warps, "num_stages": self.stages} | limit
+
+
+ROWS = Shape(128, 64)  # of the pass that finds the log-sum-exp
+COLUMNS = Shape()
+WITH_FINE_PEAKS = Shape(keys=64)  # a second tile of numbers would not fit into the registers
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """As probes.Probed has them, sentences and heads side by side."""
+
+    log_sum_exp: Float[Tensor, "n i"]
+    entropy: Float[Tensor, "n i"] | None
+    mass: Float[Tensor, "n j"] | None
+    map: Float[Tensor, "n r c"] | None
+    peaks: Float[Tensor, "n r c"] | None
+    keys: Tensor | None
+    weights: Tensor | None
+
+
+def find(
+    seen: Seen, asked: Asked, log_sum_exp: Tensor | None, *, rows: Shape = ROWS, columns: Shape | None = None
+) -> Found:
+    """Everything asked for; with a log-sum-exp in one pass, without in two."""
+    n_q, n_k, n = seen.q.shape[2], seen.k.shape[2], seen.heads
+    entropy = new(seen, n, n_q) if asked.entropy else None
+    known = log_sum_exp is not None
+    lse = log_sum_exp.reshape(n, n_q).float() if known else sums(seen, entropy, rows)
+    found = Found(
+        log_sum_exp=lse,
+        entropy=entropy,
+        mass=new(seen, n, n_k).zero_() if asked.mass else None,
+        map=new(seen, n, *asked.map).zero_() if asked.map else None,
+        peaks=new(seen, n, *asked.peaks).zero_() if asked.peaks else None,
+        keys=new(seen, n, n_q, asked.top, dtype=torch.long) if asked.top else None,
+        weights=new(seen, n, n_q, asked.top) if asked.top else None,
+    )
+    with_entropy = asked.entropy and known
+    if with_entropy or asked.mass or asked.map or asked.peaks or asked.top:
+        fine = asked.peaks is not None and n_k % (asked.peaks[1] * COLUMNS.keys) > 0
+        columns = columns or (WITH_FINE_PEAKS if fine else COLUMNS)
+        Walk(seen, found, columns, with_entropy=with_entropy).everywhere()
+    return found
+
+
+def new(seen: Seen, *size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(size, dtype=dtype, device=seen.q.device)
+
+
+def sums(seen: Seen, entropy: Tensor | None, shape: Shape) -> Float[Tensor, "n i"]:
+    """The log-sum-exp of every row, and its entropy if there is a place for it."""
+    n_q = seen.q.shape[2]
+    lse = new(seen, seen.heads, n_q)
+    launch(
+        sum_rows,
+        (tiles(n_q, shape.queries), seen.heads),
+        common(seen) | shape.options(),
+        lse=lse,
+        entropy=lse if entropy is None else entropy,
+        ENTROPY=entropy is not None,
+        MASKED=not (seen.everything and seen.k.shape[2] % shape.keys == 0),
+    )
+    return lse
+
+
+def launch(kernel: Any, grid: tuple[int, ...], told: dict[str, Any], **more: Any) -> None:
+    kernel[grid](**told, **more)
+
+
+def common(seen: Seen) -> dict[str, Any]:
+    """What every kernel over q and k is told."""
+    (_, heads, n_q, d), biases = seen.q.shape, seen.biases
+    strides = zip(("q_b", "q_h", "q_t", "k_b", "k_h", "k_t"), (*seen.q.stride()[:3], *seen.k.stride()[:3]), strict=True)
+    return dict(strides) | {
+        "q": seen.q,
+        "k": seen.k,
+        "table": seen.lengths if biases is None else biases * LOG_2_E,
+        "lengths": seen.lengths,
+        "n_q": n_q,
+        "heads": heads,
+        "share": heads // seen.k.shape[1],
+        "start": seen.start,
+        "least": seen.band.least,
+        "most": seen.band.most,
+        "c": seen.scale * LOG_2_E,
+        "differences": n_q + seen.k.shape[2] - 1 + 2 * MARGIN,
+        "origin": seen.origin,
+        "D": d,
+        "WIDE": max(16, triton.next_power_of_2(d)),
+        "BIASED": biases is not None,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """The pass that knows the log-sum-exp, slab by slab."""
+
+    seen: Seen
+    found: Found
+    shape: Shape
+    with_entropy: bool
+
+    def everywhere(self) -> None:
+        seen, device = self.seen, self.seen.q.device
+        # a blind row has lse -∞, but every key is hidden from it, and 0 serves as well
+        ells = (self.found.log_sum_exp * LOG_2_E).nan_to_num(0.0, 0.0, 0.0).contiguous()
+        maps = [x for x in (self.found.map, self.found.peaks) if x is not None]
+        cuts = segments(seen.q.shape[2], {x.shape[1] for x in maps}, self.shape.queries)
+        at, told = torch.tensor(cuts, dtype=torch.int32, device=device), common(seen)
+        owners = {x.shape[1]: owned(cuts, x.shape[1], device) for x in maps}
+        for slab in self.space.slabs(cuts):
+            self.one(slab, ells, at, told, owners)
+
+    @property
+    def space(self) -> Space:
+        each_query = 4 * (self.with_entropy + (self.found.keys is not None) * CHUNKS.value)
+        return Space(self.seen, self.shape.keys, each_query, each_key=4 * (self.summed + (self.peaks > 0)))
+
+    @property
+    def summed(self) -> bool:
+        return self.found.mass is not None or self.found.map is not None
+
+    @property
+    def peaks(self) -> int:
+        """How finely: where blocks nest in cells, a number for each block will do."""
+        if self.found.peaks is None:
+            return 0
+        nests = self.seen.k.shape[2] % (self.found.peaks.shape[2] * self.shape.keys) == 0
+        return (BY_BLOCK if nests else BY_KEY).value
+
+    def one(self, slab: Slab, ells: Tensor, cuts: Tensor, told: dict[str, Any], owners: dict[int, Tensor]) -> None:
+        seen, found, shape, n_k = self.seen, self.found, self.shape, self.seen.k.shape[2]
+        heads, own, blocks, queries = map(length, (slab.heads, slab.cuts, slab.blocks, slab.queries))
+        sums, peaks, entropies, maxima = (
+            new(seen, *size) if wanted else None
+            for size, wanted in (
+                ((heads, own, n_k), self.summed),
+                ((heads, own, n_k), self.peaks > 0),
+                ((heads, blocks, queries), self.with_entropy),
+                ((heads, blocks, queries, CHUNKS.value), found.keys is not None),
+            )
+        )
+        if not seen.everything:  # tiles that nobody sees are skipped
+            for part, nothing in ((sums, 0.0), (peaks, 0.0), (entropies, 0.0), (maxima, NEVER.value)):
+                if part is not None:
+                    part.fill_(nothing)
+        here = {"first_head": slab.heads.start, "first_block": slab.blocks.start, "first_query": slab.queries.start}
+        launch(
+            walk_columns,
+            (blocks, own, heads),
+            told | here | shape.options(),
+            lse=ells,
+            cuts=cuts,
+            sums=ells if sums is None else sums,  # a pointer that is not used
+            peaks=ells if peaks is None else peaks,
+            entropies=ells if entropies is None else entropies,
+            maxima=ells if maxima is None else maxima,
+            n_k=n_k,
+            first_cut=slab.cuts.start,
+            slab=queries,
+            MASS=self.summed,
+            PEAKS=self.peaks,
+            ENTROPY=self.with_entropy,
+            TOP=found.keys is not None,
+            MASKED=not (seen.everything and n_k % shape.keys == 0),
+        )
+        if found.mass is not None and sums is not None:
+            found.mass[slab.heads] += sums.sum(1)
+        if found.map is not None and sums is not None:
+            self.pool(found.map, sums, n_k, slab, owners)
+        if found.peaks is not None and peaks is not None:
+            noted = n_k // shape.keys if self.peaks == BY_BLOCK.value else n_k
+            self.pool(found.peaks, peaks, noted, slab, owners)
+        if found.entropy is not None and entropies is not None:
+            found.entropy[slab.heads, slab.queries] = entropies.sum(1) * -log(2)
+        if found.keys is not None and maxima is not None:
+            self.pick(maxima, ells, slab, told | here)
+
+    def pick(self, maxima: Tensor, ells: Tensor, slab: Slab, told: dict[str, Any]) -> None:
+        """The largest weights of the slab's queries, and their keys."""
+        found, (heads, blocks, queries, _) = self.found, maxima.shape
+        assert found.keys is not None
+        most, groups = found.keys.shape[2], tiles(blocks, GROUP.value)
+        at_most = tiles(tiles(self.seen.k.shape[2], self.shape.keys), GROUP.value)  # in any slab: one kernel for all
+        folded = new(self.seen, heads, queries, groups)
+        grid = tiles(queries, FOLDED), groups, heads
+        launch(fold_groups, grid, {"maxima": maxima, "groups": folded, "rows": queries, "blocks": blocks}, ROWS=FOLDED)
+        launch(
+            pick_keys,
+            (queries, heads),
+            told,
+            ells=ells,
+            maxima=maxima,
+            groups=folded,
+            keys=found.keys,
+            weights=found.weights,
+            rows=queries,
+            blocks=blocks,
+            many=groups,
+            KEYS=self.shape.keys,
+            GROUP_ROOM=triton.next_power_of_2(at_most),
+            MOST=most,
+            ROOM=triton.next_power_of_2(most),
+            num_warps=1 if most <= 16 else 4,
+            num_stages=1,
+        )
+
+    def pool(self, out: Tensor, parts: Tensor, noted: int, slab: Slab, owners: dict[int, Tensor]) -> None:
+        """The slab's part of a map, from numbers noted for each key or, side by side, for each block of keys."""
+        (_, down, across), n_q = out.shape, self.seen.q.shape[2]
+        first, last = (place * down // n_q for place in (slab.queries.start, slab.queries.stop - 1))
+        launch(
+            pool_cells,
+            ((last - first + 1) * across, length(slab.heads)),
+            {"parts": parts, "owners": owners[down], "out": out[slab.heads]},
+            noted=noted,
+            stride=parts.shape[2],
+            first_row=first,
+            first_cut=slab.cuts.start,
+            cuts=length(slab.cuts),
+            across=across,
+            down=down,
+            PEAKS=out is self.found.peaks,
+            WIDE=min(1024, max(16, triton.next_power_of_2(tiles(noted, across)))),
+            num_warps=1,
+        )

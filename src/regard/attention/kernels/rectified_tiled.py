@@ -1,0 +1,156 @@
+"""ReLU and sigmoid attention, tile by tile: q, k and values in, Σ_j f(q_i·k_j) value_j out, f(s) = max(s, 0) for one.
+
+Each key is weighed by itself, so no statistic of a row is needed, nothing waits for the backward pass but the inputs,
+and no tile must know of another. With ō the gradient of the output and w = f(s),
+
+    g_ij = ∂L/∂s_ij = f'(s_ij) (ō_i·v_j)
+    ∂L/∂q_i = Σ_j g_ij k_j,    ∂L/∂k_j = Σ_i g_ij q_i,    ∂L/∂v_j = Σ_i w_ij ō_i.
+
+Here in plain torch, for every pattern; `rectified.py` has the Triton kernels.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from einops import repeat
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.attention.kernels.tiles import Interval, Tiles, Visible, why_not_fused, wide
+from regard.attention.normaliser import Normaliser, ReLU, Sigmoid
+from regard.attention.places import Places
+from regard.attention.recipe import Recipe
+from regard.attention.score import InnerProduct
+
+FEWEST = 2**16  # scores: below this the definition is as fast
+
+Q = Float[Tensor, "b h i d"]
+K = Float[Tensor, "b h j d"]
+V = Float[Tensor, "b h j e"]
+Out = Float[Tensor, "b h i e"]
+
+
+# --- as a backend ---
+
+
+def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    each = isinstance(recipe.normaliser, (ReLU, Sigmoid))
+    return [
+        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *(f"{scheme} touches single scores, whose gradients are not kept" for scheme in recipe.on_score),
+        *([] if each else [f"{recipe.normaliser} does not weigh each key by itself as ReLU and Sigmoid do"]),
+    ]
+
+
+def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+    return [
+        *([f"{scores:,} scores are no burden, so nothing is gained"] if scores < FEWEST else []),
+        *([f"{q.shape[2]} queries leave a kernel's tile empty"] if q.is_cuda and q.shape[2] < 16 else []),
+    ]
+
+
+def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
+    engine = fastest(recipe, q, v, places)
+    return rectified(recipe.score.fold_q(q), recipe.score.fold_k(k), v, engine)
+
+
+# --- the operation ---
+
+
+class Engine(ABC):
+    """Abstract: who walks over the tiles."""
+
+    @abstractmethod
+    def forwards(self, q: Q, k: K, v: V) -> Out: ...
+
+    @abstractmethod
+    def backwards(self, q: Q, k: K, v: V, grad: Out) -> tuple[Q, K, V]: ...
+
+
+def rectified(q: Q, k: K, v: V, engine: Engine) -> Out:
+    """Σ_j f(q_i·k_j) v_j: what f is, who sees whom and who computes it, the engine knows."""
+    return Rectified.apply(engine, q, k, v)  # type: ignore[return-value]
+
+
+def fastest(recipe: Recipe, q: Tensor, v: Tensor, places: Places) -> Engine:
+    if why_not_fused(recipe.pattern, places, q, v):
+        return Plain(recipe.normaliser, Tiles.of(recipe.pattern, places, *q.shape[:2]))
+    from regard.attention.kernels.rectified import Fused  # only here is Triton needed
+
+    interval = Interval.of(recipe.pattern)
+    assert interval is not None  # or it would say why not
+    assert places.start is not None
+    return Fused(recipe.normaliser, interval, places.start)
+
+
+class Rectified(torch.autograd.Function):
+    """Keeps its inputs and nothing else."""
+
+    @staticmethod
+    def forward(ctx, engine, q, k, v):
+        ctx.engine = engine
+        ctx.save_for_backward(q, k, v)
+        with torch.autocast(q.device.type, enabled=False):
+            return engine.forwards(q, k, v)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[override]
+        with torch.autocast(grad.device.type, enabled=False):
+            return None, *ctx.engine.backwards(*ctx.saved_tensors, grad)
+
+
+# --- in plain torch ---
+
+# f(s), and f'(s) from s and w = f(s)
+FUNCTIONS: dict[Normaliser, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    ReLU(): (torch.relu, lambda s, w: (s > 0).to(s.dtype)),
+    Sigmoid(): (torch.sigmoid, lambda s, w: w * (1 - w)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Plain(Engine):
+    """Every pattern, on any device."""
+
+    normaliser: Normaliser
+    tiles: Tiles
+
+    def forwards(self, q, k, v):
+        out = v.new_zeros(*q.shape[:3], v.shape[3])
+        for rows, seen in self.tiles.bands():
+            mine = q[:, :, rows].to(wide(q))
+            total = torch.zeros(*mine.shape[:3], v.shape[3], dtype=mine.dtype, device=q.device)
+            for cols, visible in seen:
+                _, w = self.weigh(mine, k[:, :, cols].to(mine.dtype), visible)
+                total += w @ v[:, :, cols].to(w.dtype)
+            out[:, :, rows] = total
+        return out
+
+    def backwards(self, q, k, v, grad):
+        _, slope = FUNCTIONS[self.normaliser]
+        dq, dk, dv = (torch.zeros_like(x, dtype=wide(x)) for x in (q, k, v))
+        for rows, seen in self.tiles.bands():
+            mine, pulled = q[:, :, rows].to(dq.dtype), grad[:, :, rows].to(dq.dtype)
+            for cols, visible in seen:
+                keys, values = k[:, :, cols].to(dk.dtype), v[:, :, cols].to(dv.dtype)
+                s, w = self.weigh(mine, keys, visible)
+                dv[:, :, cols] += w.mT @ pulled
+                ds = hidden(slope(s, w) * (pulled @ values.mT), visible)
+                dq[:, :, rows] += ds @ keys
+                dk[:, :, cols] += ds.mT @ mine
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+    def weigh(self, q: Tensor, k: Tensor, visible: Visible) -> tuple[Tensor, Tensor]:
+        s = q @ k.mT
+        return s, hidden(FUNCTIONS[self.normaliser][0](s), visible)
+
+
+def hidden(x: Tensor, visible: Visible) -> Tensor:
+    return x if visible is None else torch.where(visible, x, 0.0)

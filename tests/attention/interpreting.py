@@ -1,0 +1,58 @@
+"""Runs kernels under Triton's interpreter, in a process of their own: Triton must be told before it is loaded."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def interpreted(module: str) -> dict[str, Any]:
+    """What `answer` printed when this module was run with Triton's interpreter."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", module],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def answer(cases: Callable[[], dict[str, Any]]) -> None:
+    mend_loops()
+    print(json.dumps(cases()))
+
+
+def mend_loops() -> None:
+    """Triton 3.6 counts loops with int(array of one number), which numpy 2.4 no longer takes."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_mend(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_and_mend
+
+
+def compiled(kernel: Any, given: dict[str, Any], kinds: dict[str, str] | None = None) -> str:
+    """The PTX of a kernel for a Hopper GPU, which need not exist; all but constants is bfloat16 or as `kinds` says."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kinds = {"ends": "*i32", **dict.fromkeys(("heads", "n_q", "n_k", "start", "low", "high"), "i32"), **(kinds or {})}
+    source = ASTSource(
+        kernel,
+        {name: "constexpr" if name in given else kinds.get(name, "*bf16") for name in kernel.arg_names},
+        {(n,): given[name] for n, name in enumerate(kernel.arg_names) if name in given},
+    )
+    options = {"num_warps": 4, "num_stages": 2}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]

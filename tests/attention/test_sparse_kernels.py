@@ -1,0 +1,286 @@
+"""Block-sparse attention: Triton's kernels against the definition, forwards and backwards, for every kind of tile."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from regard.attention import (
+    Block,
+    Causal,
+    Cosine,
+    Documents,
+    Full,
+    Global,
+    Packed,
+    Padding,
+    Pattern,
+    Random,
+    Recipe,
+    Strided,
+    Window,
+    attend,
+    explain,
+)
+from regard.attention.backends import fused
+from regard.attention.kernels import sparse_tiles
+from regard.attention.kernels.sparse_tiles import Tiles
+from regard.attention.places import Places
+from tests.attention.interpreting import answer, interpreted
+
+QUERIES, KEYS = Packed.of([torch.zeros(n, 1) for n in (5, 19, 7)]), Packed.of([torch.zeros(n, 1) for n in (17, 3, 21)])
+# name: pattern, queries, keys, where the first query stands
+CASES: dict[str, tuple[Pattern, int, int, int]] = {
+    "full": (Full(), 19, 37, 0),
+    "window": (Window(7), 41, 41, 0),
+    "a window wider than tiles": (Window(29), 37, 61, 11),
+    "causal through a cache": (Causal(), 5, 43, 38),
+    "causal window with padding": (Causal() & Window(20) & Padding(torch.tensor([11, 31])), 29, 37, 5),
+    "a sentence without a word": (Padding(torch.tensor([0, 19])), 19, 23, 0),
+    "the first query sees nothing": (Causal() & ~Window(1), 23, 23, 0),
+    "nobody sees anybody": (Causal() & ~Causal(), 17, 17, 0),
+    "packed texts": (QUERIES.pattern & Causal(), 31, 31, 0),
+    "packed targets onto packed sources": (QUERIES.onto(KEYS), 31, 41, 0),
+    "names in any order": (Documents(torch.tensor([[0, 2, 1], [5, 5, 0]]).repeat(1, 7)) & Window(9), 21, 21, 0),
+    "longformer": (Window(3) | Global(2), 37, 37, 0),
+    "blocks at random": (Block(16, Window(1) | Random(1)), 53, 53, 0),
+    "strided with padding": (Strided(3) & Padding(torch.tensor([0, 30])), 19, 37, 0),
+    "strided packed texts": ((Strided(3) | Global(1)) & QUERIES.pattern, 31, 31, 0),
+}
+
+
+def inputs(
+    n: int, m: int, widths: tuple[int, int], dtype: torch.dtype, heads: tuple[int, int] = (4, 2), batch: int = 2
+) -> list[Tensor]:
+    """q, k, v and what comes back; heads share keys, and tokens lie before heads as projections leave them."""
+    (d, e), (h, g) = widths, heads
+    shapes = [(batch, n, h, d), (batch, m, g, d), (batch, m, g, e), (batch, n, h, e)]
+    return [torch.randn(shape, dtype=torch.double).to(dtype).transpose(1, 2) for shape in shapes]
+
+
+def both_ways(run, q: Tensor, k: Tensor, v: Tensor, upstream: Tensor) -> list[Tensor]:
+    given = [x.detach().requires_grad_() for x in (q, k, v)]
+    out = run(*given)
+    return [out, *torch.autograd.grad(out, given, upstream.to(out))]
+
+
+def defined(pattern: Pattern, start: int = 0):
+    return lambda q, k, v: attend(q, k, v, Recipe(pattern=pattern), q_at=start, backend="reference")
+
+
+def ours(pattern: Pattern, start: int = 0, shapes: Any = None):
+    from regard.attention.kernels.sparse import sparse
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        tiles = Tiles.of(pattern, q.shape[2], k.shape[2], start=start, device=q.device)
+        return sparse(q, k, v, tiles, scale=q.shape[3] ** -0.5, shapes=shapes)
+
+    return run
+
+
+def kernel_cases() -> dict[str, float]:
+    """Under Triton's interpreter, in float64: the largest difference between kernels and definition, for each case."""
+    from regard.attention.kernels.sparse import Shape, Shapes
+
+    sparse_tiles.SIZES = {32: 1.0}
+    torch.manual_seed(0)
+    differences: dict[str, float] = {}
+    for number, (name, (pattern, n, m, start)) in enumerate(CASES.items()):
+        own, parts, bulk = (16, 32)[number % 2], (1, 3)[number // 2 % 2], number // 4 % 2 == 0
+        shape, other = Shape(own, 16, 4, 1, parts, bulk=bulk), Shape(48 - own, 16, 4, 1, parts, bulk=not bulk)
+        given = inputs(n, m, [(16, 16), (13, 5)][number % 3 == 0], torch.double, (2, 1), pattern.batches)
+        want = both_ways(defined(pattern, start), *given)
+        got = both_ways(ours(pattern, start, Shapes(shape, other, shape)), *given)
+        assert all(bool(x.isfinite().all()) for x in got), name
+        differences[name] = max(float((x - y).abs().max()) for x, y in zip(want, got, strict=True))
+        if name == "a sentence without a word":
+            assert all(not x[0].any() for x in got), "a row that sees nothing gives 0 and gradient 0"
+    shape = Shape(16, 16, 4, 1)
+    run, given = (
+        ours(Causal() & Window(3), 0, Shapes(shape, shape, shape)),
+        inputs(5, 7, (3, 2), torch.double, (2, 1), 1),
+    )
+    wanting = tuple(x.detach().requires_grad_() for x in given[:3])
+    differences["gradcheck"] = float(not torch.autograd.gradcheck(run, wanting, fast_mode=True))
+    given = inputs(29, 29, (16, 16), torch.float16, (2, 1), 1)
+    truth = both_ways(defined(Window(9)), *(x.double() for x in given))
+    plain, mine = (
+        both_ways(way, *given) for way in (defined(Window(9)), ours(Window(9), 0, Shapes(shape, shape, shape)))
+    )
+    worst = [[float((x.double() - y).abs().max()) for x, y in zip(got, truth, strict=True)] for got in (plain, mine)]
+    differences["half precision"] = max(m / p for p, m in zip(*worst, strict=True))
+    return differences
+
+
+@cache
+def differences() -> dict[str, float]:
+    return interpreted("tests.attention.test_sparse_kernels")
+
+
+@pytest.mark.parametrize("case", [*CASES, "gradcheck"])
+def test_the_kernels_interpreted_agree_with_the_definition(case):
+    assert differences()[case] < 1e-10
+
+
+def test_half_precision_interpreted_is_as_good_as_plain_torch():
+    assert differences()["half precision"] <= 2
+
+
+@cache
+def made(kernel: str, kind: str) -> Any:
+    """A kernel compiled for a Hopper, which needs no GPU."""
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from regard.attention.kernels import sparse_rows
+
+    function = getattr(sparse_rows, kernel)
+    given: dict[str, Any] = {"D": 64, "DD": 64, "E": 64, "EE": 64, "WIDE": tl.float32, "OWN": 64, "TILE": 64}
+    given |= {"SIZE": 128, "PARTS": 3 if kind == "texts" else 1, "PRECISION": "tf32", "BULK": kind == "band"}
+    given |= {"share": 1} if kind != "lists" else {}
+    given |= dict.fromkeys(("firsts", "columns", "kinds", "masks") if kind != "lists" else ())
+    given |= dict.fromkeys(("q_names", "k_names", "reach") if kind != "texts" else ())
+    types = {"lse": "*fp32", "delta": "*fp32", "scale": "fp32", "slope": "fp32", "masks": "*i8", "q_names": "*i64"}
+    types |= {"k_names": "*i64"} | dict.fromkeys(("firsts", "columns", "kinds", "lengths", "reach"), "*i32")
+    types |= dict.fromkeys(("q", "k", "v", "out", "upstream", "dq", "dk", "dv"), "*bf16")
+    if kind == "band":
+        walked = ("q", "upstream") if kernel == "row_keys" else ("k", "v")
+        types |= dict.fromkeys(walked, "tensordesc<bf16[1, 1, 64, 64]>")
+    names = function.arg_names
+    source = ASTSource(
+        function,
+        {name: "constexpr" if name in given else types.get(name, "i32") for name in names},
+        {(n,): given[name] for n, name in enumerate(names) if name in given},
+        {(n,): [["tt.divisibility", 16]] for n, name in enumerate(names) if types.get(name, "*i")[0] == "*"},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 2})
+
+
+COMPILED = [
+    (kernel, kind) for kernel in ("row_forward", "row_queries", "row_keys") for kind in ("lists", "texts", "band")
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [pytest.param(*pair, marks=[] if n in (0, 4, 8) else pytest.mark.slow) for n, pair in enumerate(COMPILED)],
+)
+def test_the_kernels_compile_for_a_hopper_and_use_its_matrix_unit(kernel, kind):
+    """The interpreter forgives what the compiler does not."""
+    ptx = made(kernel, kind).asm["ptx"]
+    assert ".target sm_90" in ptx
+    assert ptx.count("wgmma.mma_async") >= 2
+    assert ("cp.async.bulk.tensor" in ptx) == (kind == "band")
+
+
+def test_no_length_is_compiled_for():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from regard.attention.kernels import sparse_rows
+
+    for kernel in (sparse_rows.row_forward, sparse_rows.row_queries, sparse_rows.row_keys):
+        free = {param.name for param in kernel.params if param.do_not_specialize}
+        assert free >= {"n_q", "n_k", "start", "least", "most", "heads", "reach_b"}
+
+
+def test_a_scale_below_zero_is_refused():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from regard.attention.kernels.sparse import sparse
+
+    q = torch.zeros(1, 1, 3, 4)
+    with pytest.raises(ValueError, match=r"scale=-1\.0: .* put the sign into q"):
+        sparse(q, q, q, Tiles.of(Full(), 3, 3), scale=-1.0)
+
+
+# --- on a GPU ---
+
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+LARGE: dict[str, tuple[Pattern, int, int, int]] = {
+    "window": (Window(131), 1009, 1009, 0),
+    "causal window with padding": (Causal() & Window(200) & Padding(torch.tensor([311, 1201])), 907, 1201, 101),
+    "packed texts": (Documents.of_lengths([101, 13, 512, 383]) & Causal(), 1009, 1009, 0),
+    "packed targets onto packed sources": (
+        Documents(Documents.of_lengths([97, 300, 211]).ids, Documents.of_lengths([400, 53, 334]).ids),
+        608,
+        787,
+        0,
+    ),
+    "bigbird": (Block(64, Window(2) | Global(1) | Random(1)), 1009, 1009, 0),
+    "longformer": (Window(67) | Global(3), 1009, 1009, 0),
+    "some see nothing": (Strided(3) & Causal() & Padding(torch.tensor([0, 30])), 617, 617, 0),
+}
+
+
+def assert_as_good(pattern: Pattern, run, given: list[Tensor], start: int) -> None:
+    """Error at most twice that of the definition in the same dtype, plus float32's own last digits."""
+    truth = both_ways(defined(pattern, start), *(x.double() for x in given))
+    plain, mine = both_ways(defined(pattern, start), *given), both_ways(run, *given)
+    for true, theirs, got in zip(*map(tree_leaves, (truth, plain, mine)), strict=True):
+        assert bool(got.isfinite().all())
+        allowed = 2 * (theirs.double() - true).abs().max() + 2e-5 * true.abs().max()
+        assert (got.double() - true).abs().max() <= allowed
+
+
+class TestOnAGpu:
+    pytestmark = GPU
+
+    @pytest.mark.parametrize("case", LARGE)
+    def test_the_kernels_are_as_good_as_plain_torch(self, case):
+        pattern, n, m, start = LARGE[case]
+        given = [x.to("cuda") for x in inputs(n, m, (64, 64), torch.bfloat16)]
+        pattern = pattern.to("cuda")
+        assert_as_good(pattern, ours(pattern, start), given, start)
+
+    @pytest.mark.parametrize(
+        ("dtype", "widths"),
+        [
+            (torch.bfloat16, (32, 32)),
+            (torch.bfloat16, (80, 40)),
+            (torch.float32, (64, 64)),
+            (torch.bfloat16, (256, 256)),
+        ],
+    )
+    def test_every_width_and_single_precision(self, dtype, widths):
+        given = [x.to("cuda") for x in inputs(509, 601, widths, dtype)]
+        assert_as_good(Window(97), ours(Window(97)), given, 0)
+
+    def test_the_backend_takes_what_it_does_best(self):
+        q, k, v, _ = (x.to("cuda") for x in inputs(1009, 1009, (64, 64), torch.bfloat16))
+        recipe = Recipe(score=Cosine(), pattern=Window(101))
+        places = Places.of(q, k, None, None)
+        assert fused.objections(recipe, q, k, places) == fused.doubts(recipe, q, k, places) == []
+        want = attend(*(x.double() for x in (q, k, v)), recipe, backend="reference")
+        got = fused.attend(recipe, q, k, v, places)
+        assert (got.double() - want).norm() / want.norm() < 2e-2
+        assert "sdpa" in explain(Recipe(), q, k).backend
+
+    def test_another_length_compiles_nothing_anew(self):
+        from regard.attention.kernels import sparse_rows
+
+        def compiled() -> int:
+            kernels = sparse_rows.row_forward, sparse_rows.row_queries, sparse_rows.row_keys
+            return sum(len(kernel.device_caches[torch.cuda.current_device()][0]) for kernel in kernels)
+
+        counts = []
+        for n, size in ((1024, 64), (1025, 1), (999, 128), (16, 100)):
+            given = [x.to("cuda") for x in inputs(n, n, (64, 64), torch.bfloat16)]
+            both_ways(ours(Window(size)), *given)
+            counts.append(compiled())
+        assert len(set(counts)) == 1
+
+    def test_gradients_are_the_same_every_time(self):
+        given = [x.to("cuda") for x in inputs(1009, 1009, (64, 64), torch.bfloat16)]
+        one, two = (both_ways(ours(Window(131)), *given) for _ in range(2))
+        assert all(map(torch.equal, one, two))
+
+
+if __name__ == "__main__":
+    answer(kernel_cases)
