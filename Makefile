@@ -2,19 +2,24 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench gallery mutants clean
+.PHONY: demo test check browser bench peers gallery mutants clean
 
 demo: .venv/ready        ## draw the gallery and walk through the lectures' example
 	$(BIN)/regard demo
 
-test: .venv/ready        ## the whole suite
+test: .venv/ready browser  ## the whole suite
 	$(BIN)/pytest
 
-check: .venv/ready       ## ruff, pyright and the suite
+check: .venv/ready browser  ## ruff, pyright and the suite
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/pytest
+
+browser:                 ## Debian's Chromium, in which the page is tested; without it those tests are skipped
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
+	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -qq -y chromium; } \
+	|| echo "there is no Chromium, and it cannot be installed here: the page's tests will be skipped"
 
 bench: .venv/ready       ## what needs no corpus and no GPU, in about an hour; writes benchmarks/results
 	$(BIN)/python benchmarks/growth.py
@@ -26,6 +31,9 @@ bench: .venv/ready       ## what needs no corpus and no GPU, in about an hour; w
 	$(BIN)/python benchmarks/autoencoder.py
 	$(BIN)/python benchmarks/hard_attention.py
 	$(BIN)/python benchmarks/figures.py
+
+peers:                   ## an environment for each toolkit that regard bench compares with, in out/peers
+	PYTHON=$(PYTHON) benchmarks/peers.sh out/peers
 
 gallery: .venv/ready     ## redraw docs/gallery.md and its pictures
 	$(BIN)/regard gallery docs

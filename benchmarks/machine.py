@@ -1,10 +1,7 @@
-"""Describes the machine a figure was measured on, runs a measurement in a process of its own, and writes results."""
+"""Runs a measurement in a process of its own, and writes results with the machine they were measured on."""
 
 import json
-import os
-import platform
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -12,30 +9,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from regard.train.machine import read, result
+
 RESULTS = Path(__file__).parent / "results"
 SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all the times it was gone on with
-
-
-def machine() -> dict[str, Any]:
-    import torch
-
-    cpu = next(
-        (line.split(":")[1].strip() for line in read("/proc/cpuinfo").splitlines() if line.startswith("model name")),
-        platform.processor(),
-    )
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "gpu": gpu,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": platform.system(),
-    }
-
-
-def read(path: str) -> str:
-    return Path(path).read_text() if Path(path).exists() else ""
 
 
 def forget_peak() -> None:
@@ -59,17 +36,11 @@ def alone(function: Callable[..., Any], *args: Any) -> Any:
         return pool.submit(function, *args).result()
 
 
-def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
-
-
 def write(name: str, command: str, rows: list[dict[str, Any]], **more: Any) -> Path:
     """benchmarks/results/NAME.json: the figures, the command that made them, and the machine."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    content = {"command": command, "commit": commit(), "machine": machine(), **more, "rows": rows}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(json.dumps(result(command, rows, **more), indent=1) + "\n")
     return path
 
 

@@ -14,8 +14,8 @@ from regard.cli import app
 from .commands import assert_refused, regard
 
 ALL = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-COMMANDS = ["demo", "train", "evaluate", "look", "ladder", "lecture", "draw", "explain", "gallery", "data"]
-COMMANDS += ["translate", "tag", "classify", "write", "picture", "answer", "rebuild", "graph", "vectors"]
+COMMANDS = ["demo", "train", "evaluate", "look", "serve", "ladder", "lecture", "draw", "explain", "gallery", "data"]
+COMMANDS += ["translate", "tag", "classify", "write", "picture", "answer", "rebuild", "graph", "vectors", "bench"]
 
 
 def assert_runs(code: str) -> None:

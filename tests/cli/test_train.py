@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from torch.testing import assert_close
@@ -16,6 +17,7 @@ from regard.tasks.settings import Settings
 from regard.text import read_pairs
 from regard.text.writing import write_pairs
 from regard.train.claim import claimed
+from regard.train.figures import Report, Sent
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, held, no_room, regard
 
@@ -252,7 +254,7 @@ def test_a_terminal_sees_a_bar_with_loss_speed_and_time_left():
     out = StringIO()
     with watch.bar(Console(file=out, force_terminal=True, width=100)) as progress:
         running = watch.Running()
-        running.add(2.5, 70)
+        running.add(Report(1, rate=0.1, tokens=70, sent=Sent(torch.tensor([2.5, 1.0, 0.0]))))
         progress.add_task("training", total=10, completed=4, said=str(running))
     assert "4/10" in out.getvalue()
     assert "loss 2.500   0 tokens/s" in out.getvalue()

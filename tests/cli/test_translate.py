@@ -52,6 +52,17 @@ def test_a_file_and_a_pipe_give_the_same_lines(trained, sentences):
     assert Path("new/text.fr").read_text(encoding="utf-8").splitlines() == found
 
 
+def test_eight_bits_translate_nearly_alike_and_other_precisions_are_refused(trained, sentences):
+    typed = "\n".join(sentences)
+    exact, eight = (
+        lines(regard("translate", trained, "-", *how, typed=typed)) for how in ([], ["--precision", "int8"])
+    )
+    assert sum(one == other for one, other in zip(exact, eight, strict=True)) > 40
+    assert_refused(
+        regard("translate", trained, "-", "--precision", "int4", typed=typed), "no precision is called 'int4'"
+    )
+
+
 @pytest.mark.parametrize("how", [["--beam", "1"], ["--beam", "5"], ["--beam", "3", "--best", "3"]])
 def test_a_line_alone_and_among_fifty_is_translated_alike(how, trained, sentences):
     """Batch invariance: the same texts, and the same scores to 1e-4."""

@@ -1,6 +1,5 @@
 """The translation task: settings, vocabularies, loss, saving and loading, and that training translates."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from regard.tasks.settings import Settings, TextSettings, TrainSettings
 from regard.tasks.translate import Consistent, Smoothed, Translator, loss_of, validation
 from regard.text import Pair, collate
 from regard.text.batches import lengths_of
-from regard.text.vocabulary import EOS
 from regard.train import Constant, Plan, train
 from regard.world import World, pairs
 
@@ -64,52 +62,6 @@ def test_settings_that_make_no_sense(text, says):
 
 
 # --- loss ---
-
-
-def test_label_smoothing_by_hand():
-    """Two words, logits 0 and log 3: -log p = log 4 - log 3; smoothed by 0.1 towards the uniform half and half."""
-
-    class Fixed(torch.nn.Module):
-        def forward(self, source, lengths, target):
-            logits = torch.full((*target.shape, 6), -torch.inf)
-            logits[..., 4], logits[..., 5] = 0.0, torch.log(torch.tensor(3.0))
-            return logits.clamp(min=-30.0)
-
-    batch = collate([([4], [5])])
-    plain, _ = Smoothed()(Fixed(), (batch, batch.tokens))
-    first = torch.log(torch.tensor(4 / 3))
-    end = torch.log(torch.tensor(4.0)) + 30.0
-    assert_close(plain, first + end, rtol=1e-4, atol=1e-4)
-
-
-class Halves(torch.nn.Module):
-    """Two passes that differ: 3 to 1 for word 5 in the first, 1 to 1 in the second; else the end comes."""
-
-    def forward(self, source, lengths, target):
-        logits = torch.full((*target.shape, 6), -30.0)
-        first, second = logits.chunk(2)
-        first[..., 5], first[..., EOS] = math.log(3), 0.0
-        second[..., 5], second[..., EOS] = 0.0, 0.0
-        return logits
-
-
-def test_consistency_by_hand():
-    """For each of two tokens, word and end: Σ (p − q)(log p − log q) = ¼ log 3/2 + ¼ log 2 = ¼ log 3.
-
-    The cross-entropies of both passes, (log 4/3 + log 4) and 2 log 2, are averaged; half the divergence counts 5 times.
-    """
-    batch = collate([([4], [5])])
-    summed, tokens = Consistent(smoothing=0.0, weight=5.0)(Halves(), (batch, batch.tokens))
-    wanted = (math.log(4 / 3) + math.log(4) + 2 * math.log(2)) / 2 + 5 * 2 * math.log(3) / 4 / 2
-    assert tokens == 2
-    assert_close(summed.item(), wanted, rtol=1e-6, atol=1e-6)
-
-
-def test_padding_disagrees_with_nothing():
-    short, long = ([4], [5]), ([4], [5, 5, 5])
-    loss = Consistent(smoothing=0.1, weight=5.0)
-    alone = [loss(Halves(), (collate([one]), 0))[0] for one in (short, long)]
-    assert_close(loss(Halves(), (collate([short, long]), 0))[0], alone[0] + alone[1])
 
 
 def test_without_dropout_both_passes_agree():

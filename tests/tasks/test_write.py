@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from regard.layers.words import Table
 from regard.models.reading_config import WriterConfig
 from regard.models.writer import Writer
 from regard.tasks import pointer as pointers
@@ -158,8 +159,8 @@ def test_what_leads_gives_context_and_learns_nothing(config):
     model = Writer(replace(config, tied=False), 19).double().eval()
     tokens = torch.randint(0, 9, (3, 11))
     tokens[:, 4:] += 9  # words that stand nowhere before
-    assert_close(led(model, tokens, 4), model(tokens)[:, 4:])
-    assert_close(led(model, tokens, 0), model(tokens))
+    assert_close(model.logits(led(model, tokens, 4)), model(tokens)[:, 4:])
+    assert_close(model.logits(led(model, tokens, 0)), model(tokens))
     led(model, tokens, 4).square().sum().backward()
     gradient = model.words.weight.grad
     assert gradient is not None
@@ -171,9 +172,14 @@ def test_what_leads_gives_context_and_learns_nothing(config):
 
 
 class Fixed(Writer):
-    """Of the ids 4 and 5, 4 is three times as probable; the others do not come."""
+    """Of the ids 4 and 5, 4 is three times as probable; the others do not come. States are scores already."""
 
-    def step(self, tokens, state):
+    def __init__(self, config, size):
+        super().__init__(config, size)
+        self.output = Table(size, size)
+        self.output.weight.data = torch.eye(size)
+
+    def read(self, tokens, state):
         logits = torch.full((*tokens.shape, 6), -30.0)
         logits[..., 4], logits[..., 5] = math.log(3), 0.0
         return logits, state
@@ -182,8 +188,8 @@ class Fixed(Writer):
 class Halves(Fixed):
     """In the second half of the rows they are equally probable."""
 
-    def step(self, tokens, state):
-        logits, _ = super().step(tokens, state)
+    def read(self, tokens, state):
+        logits, _ = super().read(tokens, state)
         logits[len(tokens) // 2 :, :, 4] = 0.0
         return logits, state
 

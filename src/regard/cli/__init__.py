@@ -1,6 +1,7 @@
 """The command line. Torch takes seconds to start, so each command imports what it needs by itself: help is instant."""
 
 from regard.cli.answer import answer
+from regard.cli.bench import bench
 from regard.cli.classify import classify
 from regard.cli.data import data
 from regard.cli.demo import demo, lecture
@@ -18,9 +19,9 @@ from regard.cli.translate import translate
 from regard.cli.vectors import vectors
 from regard.cli.write import write
 
-for command in (demo, train, translate, tag, classify, write, picture, answer, graph, rebuild, evaluate, look, ladder):
+for command in (demo, train, translate, tag, classify, write, picture, answer, graph, rebuild, evaluate, look):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(vectors, name="vectors")
-for command in (lecture, draw, explain, gallery):
+for command in (ladder, lecture, draw, explain, gallery, bench):
     app.command()(command)

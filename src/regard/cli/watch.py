@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -36,9 +37,10 @@ def watch(fit: "Fit", console: Console, track: Track | None = None) -> bool:
         try:
             for report in steps:
                 step = report.step
-                running.add(report.loss, report.tokens)
+                running.add(report)
                 progress.update(task, completed=step, said=str(running))
                 if report.validation:
+                    running.measure(fit)
                     progress.console.print(validated(report, running), highlight=False, soft_wrap=True)
                 if track:
                     track(report)
@@ -70,23 +72,42 @@ def validated(report: "Report", running: "Running") -> str:
 
 
 class Running:
-    """A smooth loss, and the speed since the first step, which pays for warming up, was done."""
+    """A smooth loss, and the speed since the first step, which pays for warming up, was done.
+
+    A GPU's losses are looked at when they have arrived: to ask for the newest would keep it waiting.
+    """
 
     def __init__(self) -> None:
         self.loss, self.tokens, self.began = float("nan"), 0, time.perf_counter()
+        self.late: deque[Report] = deque()
+        self.share: float | None = None  # of a second's products of matrices that one token asks for
 
-    def add(self, loss: float, tokens: int) -> None:
-        if self.loss != self.loss:
-            self.loss, self.began = loss, time.perf_counter()
-        else:
-            self.loss, self.tokens = SMOOTH * self.loss + (1 - SMOOTH) * loss, self.tokens + tokens
+    def add(self, report: "Report") -> None:
+        self.late.append(report)
+        while self.late and self.late[0].sent.arrived:
+            arrived = self.late.popleft()
+            if self.loss != self.loss:
+                self.loss, self.began = arrived.loss, time.perf_counter()
+            else:
+                self.loss = SMOOTH * self.loss + (1 - SMOOTH) * arrived.loss
+                self.tokens += arrived.tokens
 
     @property
     def speed(self) -> float:
         return self.tokens / max(1e-9, time.perf_counter() - self.began)
 
+    def measure(self, fit: "Fit") -> None:
+        """Once, on a GPU, when training has begun: exact steps must be the first to use it."""
+        from regard.train.loop import device_of, narrow
+        from regard.train.speed import matrix_rate
+
+        device = device_of(fit.job.model)
+        if self.share is None and fit.job.flops and device.type == "cuda":
+            self.share = fit.job.flops / matrix_rate(device, narrow(fit.plan))
+
     def __str__(self) -> str:
-        return f"loss {self.loss:.3f}   {self.speed:,.0f} tokens/s"
+        used = "" if self.share is None else f" ({self.speed * self.share:.0%} of the matrix rate)"
+        return f"loss {self.loss:.3f}   {self.speed:,.0f} tokens/s{used}"
 
 
 @contextmanager

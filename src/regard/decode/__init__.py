@@ -7,6 +7,7 @@ from regard.decode.force import Attention, forced, looked, perplexity, score
 from regard.decode.greedy import Greedy
 from regard.decode.hypothesis import Hypothesis
 from regard.decode.limits import Allowed, Longest
+from regard.decode.ready import Ready, prepare
 from regard.decode.sample import Sample
 from regard.decode.search import Search
 from regard.decode.translate import in_turn, stream, translate, translate_all

@@ -8,12 +8,14 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.decode import quick
 from regard.decode.hypothesis import Hypothesis
 from regard.decode.limits import Allowed, Longest
 from regard.decode.model import Model, Pickable, encoded, log_probabilities
 from regard.decode.penalties import attention_paid, coverage_penalty, highest_score, length_penalty
 from regard.decode.permitted import permitted
 from regard.decode.ranking import best
+from regard.decode.ready import Ready
 from regard.decode.request import Request, Row
 from regard.decode.search import Search
 from regard.text.vocabulary import BOS, EOS
@@ -56,6 +58,10 @@ class Beam(Search):
         return self.size
 
     def run(self, model: Model, requests: Sequence[Request], allowed: Allowed) -> list[list[Hypothesis]]:
+        if isinstance(model, Ready):
+            if not (why := quick.objections(model, self, requests, allowed)):
+                return quick.run(model, self, requests, allowed)
+            model = model.as_it_was(why)
         ended: dict[int, list[Hypothesis]] = {}
         going = [Sentence(request, request.limit(self.longest), (Row(request),)) for request in requests]
         rows = begin(model, requests)

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from regard.decode.beam import Beam
 from regard.decode.limits import Longest
+from regard.decode.ready import Ready
 from regard.decode.walk import Walker
 
 
@@ -15,6 +17,12 @@ class Greedy(Walker):
     @property
     def width(self) -> int:
         return 1
+
+    def run(self, model, requests, allowed):
+        # a beam of one is greedy search, and runs by tensors alone
+        if isinstance(model, Ready):
+            return Beam(1, longest=self.longest).run(model, requests, allowed)
+        return super().run(model, requests, allowed)
 
     def choose(self, scores, rows):
         return scores.argmax(-1)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from regard.decode.batches import by_budget
 from regard.decode.hypothesis import Hypothesis
 from regard.decode.limits import Allowed
-from regard.decode.model import at_rest
+from regard.decode.model import Model, at_rest
+from regard.decode.ready import prepare
 from regard.decode.request import requests
 from regard.decode.search import Search
 from regard.tasks.translate import Translator
@@ -28,17 +29,21 @@ NOTHING = Translation("", Hypothesis((), (), finished=True, score=0.0))
 
 
 def translations(
-    translator: Translator, texts: Sequence[str], search: Search, *, tokens: int = 4096
+    translator: Translator, texts: Sequence[str], search: Search, *, tokens: int = 4096, model: Model | None = None
 ) -> Iterator[tuple[int, list[Translation]]]:
-    """The translations of every text with its place, as soon as they are found; an empty line stays empty."""
+    """The translations of every text with its place, as soon as they are found; an empty line stays empty.
+
+    `model` is the translator's, if it has been prepared already.
+    """
+    model = prepare(translator.model) if model is None else model
     asked = requests(translator.source.encode_all(texts))
     for start in range(0, len(asked), WINDOW):
         window = asked[start : start + WINDOW]
         yield from ((request.index, [NOTHING]) for request in window if not request.source)
         full = [request for request in window if request.source]
         for batch in by_budget([(len(request.source) + 1) * search.width for request in full], tokens):
-            with at_rest(translator.model):  # not around a yield: whoever reads has gradients of their own
-                found = search.run(translator.model, [full[row] for row in batch], Allowed())
+            with at_rest(model):  # not around a yield: whoever reads has gradients of their own
+                found = search.run(model, [full[row] for row in batch], Allowed())
             for row, these in zip(batch, found, strict=True):
                 yield full[row].index, [Translation(written(translator, one.ids), one) for one in these]
 

@@ -6,6 +6,7 @@ from regard.decode.batches import by_budget
 from regard.decode.hypothesis import Hypothesis
 from regard.decode.limits import Allowed
 from regard.decode.model import Model, at_rest
+from regard.decode.ready import prepare
 from regard.decode.request import Request, requests
 from regard.decode.search import Search
 from regard.decode.walk import Walker, advance, begin
@@ -24,6 +25,7 @@ def translate(
     """All sources as one batch; of each its translations, best first (a sample's in the order of the draws).
 
     Args:
+        model: a model, or one that `prepare` has made faster, which pays for more than one batch.
         sources: plain ids, as a tokeniser's `encode` gives them.
         search: Greedy, Beam or Sample.
         prefixes: for every source the ids its translations must begin with.
@@ -58,7 +60,7 @@ def in_turn(
     allowed: Allowed = Allowed(),
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """As `translate_all`, each with the place of its source as soon as it is found, the longest sources first."""
-    asked = requests(sources, prefixes)
+    asked, model = requests(sources, prefixes), prepare(model)
     for batch in by_budget([(len(source) + 1) * search.width for source in sources], tokens):
         with at_rest(model):
             found = search.run(model, [asked[index] for index in batch], allowed)

@@ -21,6 +21,9 @@ from torch.autograd.function import Function
 from torch.nn.functional import linear, log_softmax
 
 BUDGET = 64 * 2**20  # bytes of the widened scores of one chunk; two and a half times that is held at once
+CACHED = 8 * 2**20  # bytes that a CPU's caches hold: softmax then reads what the product has just written
+ROWS = 256  # but not fewer, or the products of matrices waste their time
+GPU_BUDGET = 512 * 2**20  # few chunks: each is a launch of several kernels, and products want many rows
 TILE = 128  # rows: a product of matrices on a GPU pays for whole tiles
 IGNORED = -100  # as in torch
 
@@ -33,7 +36,7 @@ def vocabulary_loss(
     *,
     smoothing: float = 0.0,
     ignored: int = IGNORED,
-    budget: int = BUDGET,
+    budget: int | None = None,
 ) -> Float[Tensor, ""]:
     """The summed cost of the wanted words: `cross_entropy(linear(x, table, bias), wanted, reduction="sum")`.
 
@@ -44,7 +47,9 @@ def vocabulary_loss(
         smoothing: the share ε of the cost against the uniform distribution.
         ignored: rows that want this word cost nothing and learn nothing, whatever their states are.
         budget: bytes of scores, in float32 or wider, that a chunk of rows may have; one row is always allowed.
+            Left out, what suits the device.
     """
+    budget = budget_of(x, table) if budget is None else budget
     if not torch.is_grad_enabled():
         return vocabulary_costs(x, table, bias, wanted, smoothing=smoothing, ignored=ignored, budget=budget).sum()
     check(x, table, bias, wanted, smoothing, budget)
@@ -60,9 +65,10 @@ def vocabulary_costs(
     *,
     smoothing: float = 0.0,
     ignored: int = IGNORED,
-    budget: int = BUDGET,
+    budget: int | None = None,
 ) -> Float[Tensor, " n"]:
     """What each wanted word costs, without gradients: the loss is their sum. An ignored one costs 0."""
+    budget = budget_of(x, table) if budget is None else budget
     check(x, table, bias, wanted, smoothing, budget)
     given = Given.of(x, table, bias, wanted, Terms(smoothing, ignored, budget))
     costs = given.counts.new_empty(len(x))  # one for all: small pieces kept between large ones would scatter the heap
@@ -70,6 +76,10 @@ def vocabulary_costs(
         for rows in given.chunks:
             costs[rows] = given.scored(rows)[0]
     return given.counting(costs)
+
+
+def budget_of(x: Tensor, table: Tensor) -> int:
+    return GPU_BUDGET if x.is_cuda else min(BUDGET, max(CACHED, 4 * ROWS * len(table)))
 
 
 def check(x: Tensor, table: Tensor, bias: Tensor, wanted: Tensor, smoothing: float, budget: int) -> None:
@@ -153,11 +163,24 @@ class Given:
 
     def differentiated(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"]]:
         """What these rows cost, and ∂/∂s of it, should they count, less the −ε/v that all words share."""
+        if self.x.is_cuda and self.wide == torch.float32:
+            return self.turned(rows)
         costs, scores, log_p = self.scored(rows)
         wanted = self.wanted[rows]
         ds = torch.exp(log_p, out=scores)  # in the room and the precision of the scores
         # p_y − 1 is rounded once, after the difference
         return costs, ds.scatter_(1, wanted, (log_p.gather(1, wanted).exp() - (1 - self.terms.smoothing)).to(ds.dtype))
+
+    def turned(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"]]:
+        """The same by a kernel, which reads the scores once and writes in their place."""
+        from regard.layers.vocabulary_kernel import turn_rows
+
+        scores = linear(self.x[rows], self.table, self.bias)
+        costs, picked = turn_rows(scores, self.wanted[rows], 1 - self.terms.smoothing)
+        if self.terms.smoothing:
+            mean = self.x[rows].to(self.wide) @ self.mean_word + self.mean_bias
+            costs += self.terms.smoothing * (picked - mean)
+        return costs, scores
 
 
 class Chunked(Function):

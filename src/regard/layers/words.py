@@ -1,9 +1,13 @@
 """Word numbers to vectors, and vectors to a score for every word. A tie makes several of these tables one."""
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
+
+from regard.layers.agreeing_loss import agreeing_loss
+from regard.layers.vocabulary_loss import vocabulary_loss
 
 TIES = {
     "none": "three tables: source, target, output",
@@ -25,6 +29,25 @@ class Table(nn.Module):
 
     def score(self, x: Float[Tensor, "b t width"], bias: Float[Tensor, " size"]) -> Float[Tensor, "b t size"]:
         return linear(x, self.weight, bias)
+
+    def cost(
+        self,
+        x: Float[Tensor, "b t width"],
+        bias: Float[Tensor, " size"],
+        wanted: Int[Tensor, "b t"],
+        *,
+        smoothing: float,
+        ignored: int,
+        consistency: float | None = None,
+    ) -> Float[Tensor, ""]:
+        """The summed cross-entropy of these scores, which never all stand side by side.
+
+        With a consistency, the second half of the states are the first half's words in another pass, and must agree.
+        """
+        states, words = rearrange(x, "b t width -> (b t) width"), rearrange(wanted, "b t -> (b t)")
+        if consistency is None:
+            return vocabulary_loss(states, self.weight, bias, words, smoothing=smoothing, ignored=ignored)
+        return agreeing_loss(states, self.weight, bias, words, weight=consistency, smoothing=smoothing, ignored=ignored)
 
 
 class Words(nn.Module):

@@ -170,7 +170,10 @@ class WithAttention(Seq2Seq[Annotations, Aligned]):
     def start(self, memory):
         return self.decoder.first(memory.first)
 
-    def read(self, tokens, state, memory, attending):
+    def reach(self, tokens, state, memory, attending):
         ask = partial(self.attention, memory=memory, attending=attending)
         concluded, after, seen = self.decoder(self.dropout(self.words.target(tokens)), state, ask)
-        return self.words.logits(self.dropout(concluded)), after, {"attention": seen} if seen else {}
+        return self.dropout(concluded), after, {"attention": seen} if seen else {}
+
+    def output(self):
+        return self.words.table("output"), self.words.bias

@@ -160,10 +160,12 @@ class Autoencoder(Seq2Seq[Memory, State]):
     def start(self, memory):
         return self.decoder.start(memory)
 
-    def read(self, tokens, state, memory, attending):
+    def reach(self, tokens, state, memory, attending):
         x, after, seen = self.decoder.read(self.dropout(self.encoder.words.read(tokens)), state, memory, attending)
-        logits = self.encoder.words.score(self.dropout(x), self.bias)
-        return logits, after, {f"decoder.{name}": steps for name, steps in seen.items()}
+        return self.dropout(x), after, {f"decoder.{name}": steps for name, steps in seen.items()}
+
+    def output(self):
+        return self.encoder.words, self.bias
 
 
 def build_autoencoder(config: AutoencoderConfig, size: int) -> Autoencoder:

@@ -89,6 +89,9 @@ class WithoutAttention(Seq2Seq[Thought, Reading]):
     def start(self, memory):
         return Reading(memory.first)
 
-    def read(self, tokens, state, memory, attending):
+    def reach(self, tokens, state, memory, attending):
         states, parts = self.decoder(self.dropout(self.words.target(tokens)), state.parts)
-        return self.words.logits(self.dropout(states)), Reading(parts), {}
+        return self.dropout(states), Reading(parts), {}
+
+    def output(self):
+        return self.words.table("output"), self.words.bias

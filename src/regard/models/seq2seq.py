@@ -10,9 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Recipe, Steps, attend, steps
+from regard.layers.words import Table
 
 Tokens = Int[Tensor, "b t"]
 Logits = Float[Tensor, "b t v"]
+X = Float[Tensor, "b t model"]
 T = TypeVar("T")
 
 
@@ -104,10 +106,35 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """The decoder before its first word."""
 
     @abstractmethod
+    def reach(self, tokens: Tokens, state: S, memory: M, attending: Attending) -> tuple[X, S, dict[str, list[Steps]]]:
+        """What tells what follows each of these words, the state after them, and whatever `attending` shows."""
+
+    @abstractmethod
+    def output(self) -> tuple[Table, Tensor]:
+        """The table and the bias that score what `reach` returns."""
+
+    def logits(self, x: X) -> Logits:
+        table, bias = self.output()
+        return table.score(x, bias)
+
+    def cost(
+        self, x: X, wanted: Tokens, *, smoothing: float, ignored: int, consistency: float | None = None
+    ) -> Float[Tensor, ""]:
+        """The summed cost of the wanted words: see Table.cost."""
+        table, bias = self.output()
+        return table.cost(x, bias, wanted, smoothing=smoothing, ignored=ignored, consistency=consistency)
+
+    def states(self, source: Int[Tensor, "b s"], source_lengths: Int[Tensor, " b"], target_in: Tokens) -> X:
+        """As `forward`, before the scores."""
+        memory = self.encode(source, source_lengths)
+        return self.reach(target_in, self.start(memory), memory, fast)[0]
+
     def read(
         self, tokens: Tokens, state: S, memory: M, attending: Attending
     ) -> tuple[Logits, S, dict[str, list[Steps]]]:
         """Scores for what follows each of these words, the state after them, and whatever `attending` shows."""
+        x, state, seen = self.reach(tokens, state, memory, attending)
+        return self.logits(x), state, seen
 
     def step(self, tokens: Tokens, state: S, memory: M) -> tuple[Logits, S]:
         """Read on: one word or a whole text. The old state stays as it was."""
@@ -120,8 +147,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         return logits, state, Looked.of(seen)
 
     def forward(self, source: Int[Tensor, "b s"], source_lengths: Int[Tensor, " b"], target_in: Tokens) -> Logits:
-        memory = self.encode(source, source_lengths)
-        return self.step(target_in, self.start(memory), memory)[0]
+        return self.logits(self.states(source, source_lengths, target_in))
 
 
 def parameters(model: nn.Module) -> int:

@@ -179,14 +179,17 @@ class Transformer(Seq2Seq[Source, Caches]):
     def start(self, memory):
         return Caches((Cache(),) * len(memory.layers))
 
-    def read(self, tokens, state, memory, attending):
+    def reach(self, tokens, state, memory, attending):
         padding, caches, seen = Padding(memory.lengths), [], {}
         x = self.dropout(self.target_places(self.words.target(tokens), state.layers[0].seen))
         for n, layer in enumerate(self.decoder):
             x, cache, steps = layer(x, state.layers[n], memory.layers[n], padding, attending)
             caches.append(cache)
             seen |= {f"decoder.{n}.cross": [steps]} if steps else {}
-        return self.words.logits(self.decoder_norm(x)), Caches(tuple(caches)), seen
+        return self.decoder_norm(x), Caches(tuple(caches)), seen
+
+    def output(self):
+        return self.words.table("output"), self.words.bias
 
 
 class Placed(nn.Module):

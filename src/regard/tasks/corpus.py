@@ -47,6 +47,10 @@ class Corpus(Generic[E, B]):
             raise ValueError(f"all {len(examples)} examples are longer than train.longest = {train.longest}; raise it")
         return Corpus(examples, batches, collate, train.accumulate, device)
 
+    @property
+    def left_out(self) -> int:
+        return len(self.batches.dropped)
+
     def steps(self, epoch: int) -> int:
         return -(-len(self.batches) // self.accumulate)
 

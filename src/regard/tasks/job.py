@@ -36,6 +36,8 @@ class Job:
         describe: writes all but the weights into the folder of the run, and returns what the weights note of it, so
             that they are never taken for another's.
         left_out: examples that are too long, training and held out.
+        flops: additions and multiplications that a token of the loss asks for, forwards and backwards; None where
+            nobody has counted.
     """
 
     model: nn.Module
@@ -46,6 +48,7 @@ class Job:
     width: int
     describe: Callable[[Path], str]
     left_out: int = 0
+    flops: float | None = None
 
 
 class Learner(Protocol):

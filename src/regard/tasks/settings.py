@@ -83,10 +83,21 @@ class TrainSettings:
     patience: int = 0
     exact: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
     average: int = 1  # checkpoints whose weights are averaged in the end
+    packed: bool = False  # no padding: sentences one behind the other, in any order; for a Transformer that translates
+    capture: bool = False  # a packed batch's work is recorded once, and told to a GPU as a whole; no CPU needs that
+    compile: bool = False  # kernels made for a packed model's layers; after an interruption last bits may differ
 
     def __post_init__(self):
         one_of("train.schedule", self.schedule, ("noam", "cosine", "constant"))
         one_of("train.best", self.best, ("loss", "accuracy"))
+        for name in ("capture", "compile"):
+            if getattr(self, name) and not self.packed:
+                raise ValueError(f"train.{name} = true wants batches of one shape; say packed = true as well")
+        if self.compile and self.exact:
+            raise ValueError(
+                "train.compile = true: kernels made anew after an interruption may differ in their last bits; "
+                "say exact = false as well"
+            )
         for name, (least, most) in RANGES.items():
             if not least <= getattr(self, name) < most:
                 below = "" if most == inf else f" and below {most}"

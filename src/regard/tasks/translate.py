@@ -5,15 +5,19 @@ from dataclasses import dataclass, replace
 
 import torch
 from einops import repeat
+from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
+from regard.models import packed
 from regard.models.building import build_model
+from regard.models.packed import Layers
 from regard.models.seq2seq import Seq2Seq
+from regard.models.transformer import Transformer
+from regard.models.work import flops
 from regard.tasks.corpus import Corpus, in_batches, short
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
-from regard.tasks.losses import disagreement, precise
+from regard.tasks.packed import Pack, PackedCorpus
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
 from regard.tasks.vocabularies import learnt
 from regard.text.batches import Batch, Example, collate, lengths_of
@@ -28,15 +32,13 @@ class Smoothed:
     """Cross-entropy summed over the target tokens, a share `smoothing` of it against the uniform distribution."""
 
     smoothing: float = 0.0
+    layers: Layers = Layers()
 
-    def __call__(self, model: nn.Module, batch: tuple[Batch, int]) -> tuple[Tensor, int]:
+    def __call__(self, model: nn.Module, batch: tuple[Batch | Pack, int]) -> tuple[Tensor, int]:
         given, tokens = batch
-        logits = model(given.source, given.source_lengths, given.target[:, :-1])
-        wanted = given.target[:, 1:].flatten()
-        summed = cross_entropy(
-            precise(logits).flatten(0, 1), wanted, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing
-        )
-        return summed, tokens
+        assert isinstance(model, Seq2Seq)
+        x, wanted = read(model, given, self.layers)
+        return model.cost(x, wanted, smoothing=self.smoothing, ignored=PAD), tokens
 
 
 @dataclass(frozen=True)
@@ -48,25 +50,36 @@ class Consistent:
 
     smoothing: float
     weight: float
+    layers: Layers = Layers()
 
-    def __call__(self, model: nn.Module, batch: tuple[Batch, int]) -> tuple[Tensor, int]:
+    def __call__(self, model: nn.Module, batch: tuple[Batch | Pack, int]) -> tuple[Tensor, int]:
         given, tokens = batch
-        source, lengths, target = (
-            repeat(part, "b ... -> (two b) ...", two=2) for part in (given.source, given.source_lengths, given.target)
-        )
-        logits = precise(model(source, lengths, target[:, :-1]))
-        wanted = target[:, 1:]
-        summed = cross_entropy(
-            logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing
-        )
-        real = wanted.chunk(2)[0] != PAD
-        return summed / 2 + self.weight * (disagreement(logits) * real).sum() / 2, tokens
+        assert isinstance(model, Seq2Seq)
+        x, wanted = read(model, twice(given), self.layers)
+        return model.cost(x, wanted, smoothing=self.smoothing, ignored=PAD, consistency=self.weight), tokens
+
+
+def read(model: Seq2Seq, given: Batch | Pack, layers: Layers) -> tuple[Float[Tensor, "b t model"], Int[Tensor, "b t"]]:
+    """What tells each next word, and which it should be."""
+    if isinstance(given, Batch):
+        return model.states(given.source, given.source_lengths, given.target[:, :-1]), given.target[:, 1:]
+    assert isinstance(model, Transformer)  # or it objected
+    return packed.states(model, given.source, given.target, layers), given.wanted
+
+
+def twice(given: Batch | Pack) -> Batch | Pack:
+    """Every sentence two times, first all of them, then all again."""
+    if isinstance(given, Pack):
+        return given.twice()
+    parts = (given.source, given.source_lengths, given.target, given.target_lengths)
+    return Batch(*(repeat(part, "b ... -> (two b) ...", two=2) for part in parts))
 
 
 def loss_of(settings: TrainSettings) -> Smoothed | Consistent:
+    layers = Layers.compiled() if settings.compile else Layers()
     if settings.consistency:
-        return Consistent(settings.smoothing, settings.consistency)
-    return Smoothed(settings.smoothing)
+        return Consistent(settings.smoothing, settings.consistency, layers)
+    return Smoothed(settings.smoothing, layers)
 
 
 def validation(
@@ -83,7 +96,14 @@ def validation(
 def pair_job(learner: Kept, examples: Sequence[Example], held_out: Sequence[Example], device: str) -> Job:
     """The training of whatever writes a target for a source."""
     train = learner.settings.train
-    corpus, held = Corpus.of(examples, lengths_of, collate, train, device), short(held_out, lengths_of, train)
+    if train.packed and (why := packed.objections(learner.model)):
+        raise ValueError(f"train.packed = true cannot be had: {'; '.join(why)}; leave it out")
+    corpus = (
+        PackedCorpus.of(examples, train, device)
+        if train.packed
+        else Corpus.of(examples, lengths_of, collate, train, device)
+    )
+    held = short(held_out, lengths_of, train)
     return Job(
         learner.model.to(device),
         corpus,
@@ -92,8 +112,17 @@ def pair_job(learner: Kept, examples: Sequence[Example], held_out: Sequence[Exam
         train,
         learner.settings.model.model,
         learner.describe,
-        len(corpus.batches.dropped) + len(held_out) - len(held),
+        corpus.left_out + len(held_out) - len(held),
+        asked_of(learner.model, examples, train),
     )
+
+
+def asked_of(model: nn.Module, examples: Sequence[Example], train: TrainSettings) -> float | None:
+    """FLOPs for each target token; R-Drop passes twice."""
+    if not isinstance(model, Transformer):
+        return None
+    lengths = [(len(source) + 1, len(target) + 1) for source, target in examples]
+    return flops(model, lengths) / sum(target for _, target in lengths) * (2 if train.consistency else 1)
 
 
 def tokenisers(pairs: Sequence[Pair], settings: TextSettings) -> tuple[Tokeniser, Tokeniser]:

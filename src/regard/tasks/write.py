@@ -9,16 +9,14 @@ from typing import ClassVar
 
 import torch
 from einops import repeat
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from regard.models.reading_config import RECURRENT, WriterConfig
-from regard.models.seq2seq import Logits, Tokens
+from regard.models.seq2seq import Tokens
 from regard.models.writer import Writer
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
-from regard.tasks.losses import disagreement, precise
 from regard.tasks.pointer import Pointer
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.surprise import Context, Running, Windows, summed
@@ -137,22 +135,13 @@ class Predicting:
         inputs, wanted = block.inputs, block.targets.masked_fill(~block.scored, UNSCORED)[:, lead:]
         if self.consistency:
             inputs, wanted = (repeat(each, "b t -> (two b) t", two=2) for each in (inputs, wanted))
-        logits = precise(led(model, inputs, lead))
-        summed = cross_entropy(
-            logits.flatten(0, 1),
-            wanted.flatten(),
-            ignore_index=UNSCORED,
-            reduction="sum",
-            label_smoothing=self.smoothing,
-        )
-        if not self.consistency:
-            return summed, tokens
-        counted = wanted.chunk(2)[0] != UNSCORED
-        return summed / 2 + self.consistency * (disagreement(logits) * counted).sum() / 2, tokens
+        table, x = model.output or model.words, led(model, inputs, lead)
+        agree = self.consistency or None
+        return table.cost(x, model.bias, wanted, smoothing=self.smoothing, ignored=UNSCORED, consistency=agree), tokens
 
 
-def led(model: Writer, inputs: Tokens, lead: int) -> Logits:
-    """Scores behind the first `lead` tokens, which give their context and learn nothing.
+def led(model: Writer, inputs: Tokens, lead: int) -> Float[Tensor, "b t model"]:
+    """What tells the words behind the first `lead` tokens, which give their context and learn nothing.
 
     A state carried over from the step before would come of older weights, and could not be had again after an
     interruption; this one is a function of the step.
@@ -161,7 +150,7 @@ def led(model: Writer, inputs: Tokens, lead: int) -> Logits:
     if lead:
         # not under no_grad: autocast would keep the weights it casts there, and no gradient would pass them later
         state = model.read(inputs[:, :lead], state)[1].detach()
-    return model.step(inputs[:, lead:], state)[0]
+    return model.read(inputs[:, lead:], state)[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ def exactly(device: torch.device) -> Iterator[None]:
         os.environ.setdefault(WORKSPACE, ":4096:8")
     mode, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fills = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(mode=True)  # only to warn would leave memory-efficient attention as it is
+    switch(device, mode=True)  # only to warn would leave memory-efficient attention as it is
     memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs one more kernel for every tensor
     try:
         yield
@@ -33,8 +33,16 @@ def exactly(device: torch.device) -> Iterator[None]:
             raise ValueError(why) from None
         raise
     finally:
-        torch.use_deterministic_algorithms(mode, warn_only=warns)
+        switch(device, mode=mode, warn_only=warns)
         memory.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+
+
+def switch(device: torch.device, *, mode: bool, warn_only: bool = False) -> None:
+    """As torch does it; but on a CPU nothing is compiled, and to load the compiler takes seconds."""
+    if device.type == "cpu":
+        torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+    else:
+        torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def objection(said: str) -> str | None:

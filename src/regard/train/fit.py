@@ -13,6 +13,7 @@ from torch import nn
 
 from regard.models.weights import load_weights, write_weights
 from regard.tasks.job import Job
+from regard.tasks.packed import PackedCorpus
 from regard.tasks.settings import TrainSettings
 from regard.train.checkpoint import average, checkpoints, whole
 from regard.train.claim import claimed
@@ -26,6 +27,10 @@ class Fit:
 
     job: Job
     folder: Path
+
+    def __post_init__(self):
+        if self.job.train.packed and not isinstance(self.job.data, PackedCorpus):
+            raise ValueError("train.packed = true: only sentence pairs can be packed; leave it out")
 
     @property
     def plan(self) -> Plan:
@@ -69,6 +74,7 @@ def plan_of(train: TrainSettings, width: int) -> Plan:
         best=train.best,
         patience=train.patience,
         exact=train.exact,
+        capture=train.capture,
         keep=max(2, train.average),  # the one before, should the newest be torn
     )
 

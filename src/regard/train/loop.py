@@ -6,6 +6,7 @@ random state. A step's gradient is that of the mean over all its tokens, so it d
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.tasks.job import Data, Loss
+from regard.train.capture import Captured
 from regard.train.checkpoint import Progress, keep, read_checkpoint, sweep, write_checkpoint
 from regard.train.claim import claimed
 from regard.train.exact import exactly
+from regard.train.figures import Report, Sent
 from regard.train.schedule import Schedule
+from regard.train.step import Backward, Health, stepped
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Plan:
     patience: int = 0  # stop after so many validations without a better one; 0 never stops
     keep: int = 5
     exact: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
+    capture: bool = False  # on a GPU, a batch's work is recorded once; all batches must have one shape
 
     def __post_init__(self):
         if self.precision not in ("float32", "bfloat16", "float16"):
@@ -48,25 +53,13 @@ class Plan:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
-@dataclass(frozen=True)
-class Report:
-    """What one step did, for whoever watches."""
-
-    step: int
-    loss: float
-    rate: float
-    norm: float
-    tokens: int
-    skipped: bool
-    validation: dict[str, float] | None = None
-
-
 class Diverged(RuntimeError):
     """The loss or the gradient was not a number several times in a row."""
 
 
 MOST_SKIPS = 10  # steps in a row that may be skipped because a gradient was not finite
 FIRST_SCALE = 2.0**4  # of a summed loss in float16; for the mean over a few thousand tokens it is the usual 2¹⁶
+LATE = 3  # steps a GPU may be behind before its figures are waited for
 
 
 def train(
@@ -94,12 +87,17 @@ def train(
         progress = read_checkpoint(saved, model, optimiser) or Progress()
         sweep(saved, progress.step)
         keep(saved, plan.keep, always=progress.best_step, due=due)  # it may have been killed before it came to that
-        written, settled = progress.step, True
+        scale = float(progress.scaler.get("scale", FIRST_SCALE)) if plan.precision == "float16" else 1.0
+        health = Health.of(progress.skips, scale, device_of(model))
+        backward = backward_of(model, loss, plan)
+        written, settled, late = progress.step, True, deque[Report]()
         try:
             while progress.step < plan.steps and not out_of_patience(progress, plan):
                 settled = False  # an interruption from here on leaves weights, or a history, that belong to no step
                 with exactly(device_of(model)) if plan.exact else nullcontext():
-                    report, progress = one_step(model, optimiser, data, loss, plan, progress)
+                    report, progress, health = one_step(model, optimiser, data, backward, plan, progress, health)
+                    late.append(report)
+                    refuse_divergence(late, LATE if not due(report.step) else 0)
                     if validate and validates(plan, report.step):
                         model.eval()
                         with torch.no_grad(), autocast(model, plan):
@@ -107,65 +105,69 @@ def train(
                         progress, report = judged(progress, figures, plan.best), replace(report, validation=figures)
                 settled = True
                 if due(report.step):
-                    write_checkpoint(saved, model, optimiser, progress)
+                    write_checkpoint(saved, model, optimiser, healthy(progress, health, plan))
                     written = report.step
                     keep(saved, plan.keep, always=progress.best_step, due=due)
                 yield report
         finally:
             if settled and progress.step > written:
-                write_checkpoint(saved, model, optimiser, progress)
+                write_checkpoint(saved, model, optimiser, healthy(progress, health, plan))
 
 
 def one_step(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     data: Data,
-    loss: Loss,
+    backward: Backward,
     plan: Plan,
     progress: Progress,
-) -> tuple[Report, Progress]:
-    step = progress.step + 1
+    health: Health,
+) -> tuple[Report, Progress, Health]:
+    step, rate = progress.step + 1, plan.schedule.rate(progress.step + 1)
     model.train()
     torch.manual_seed(hash_of(plan.seed, step))
+    for group in optimiser.param_groups:
+        group["lr"] = rate
     batches = data.at(progress.epoch, progress.index)
-    optimiser.zero_grad(set_to_none=True)
-    scale = float(progress.scaler.get("scale", FIRST_SCALE)) if plan.precision == "float16" else 1.0
-    total, tokens = 0.0, 0
-    for batch in batches:
-        with autocast(model, plan):
-            summed, count = loss(model, batch)
-        (summed * scale).backward()
-        total, tokens = total + summed.detach(), tokens + count
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    torch._foreach_div_(gradients, tokens * scale)  # type: ignore[reportPrivateImportUsage]
-    norm = nn.utils.clip_grad_norm_(model.parameters(), plan.clip if plan.clip else math.inf).item()
-    mean, rate = float(total) / max(1, tokens), plan.schedule.rate(step)
-    healthy = math.isfinite(norm) and math.isfinite(mean)
-    if healthy:
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        optimiser.step()
-    skips = 0 if healthy else progress.skips + 1
-    if skips >= MOST_SKIPS:
-        raise Diverged(
-            f"step {step}: the loss or its gradient was not a number {skips} times in a row; "
-            f"lower the learning rate (it was {rate:.2g}) or use precision bfloat16 or float32"
-        )
+    optimiser.zero_grad(set_to_none=not plan.capture)  # a recording adds to the same places every time
+    done = stepped(optimiser, batches, backward, health.scale, clip=plan.clip)
+    health = health.after(done.broken, step, scaled=plan.precision == "float16")
     more = progress.index + 1 < data.steps(progress.epoch)
     after = replace(
         progress,
         step=step,
         epoch=progress.epoch if more else progress.epoch + 1,
         index=progress.index + 1 if more else 0,
-        skips=skips,
-        scaler=rescaled(scale, step, healthy=healthy) if plan.precision == "float16" else {},
     )
-    return Report(step, mean, rate, norm, tokens, skipped=not healthy), after
+    sent = Sent.off(torch.stack((done.loss.float(), done.norm.float(), health.skips)))
+    return Report(step, rate, done.tokens, sent), after, health
 
 
-def rescaled(scale: float, step: int, *, healthy: bool) -> dict[str, float]:
-    """Loss scaling for float16: halve after an overflow, double every two thousand steps."""
-    return {"scale": scale / 2 if not healthy else min(scale * 2, 2.0**24) if step % 2000 == 0 else scale}
+def backward_of(model: nn.Module, loss: Loss, plan: Plan) -> Backward:
+    def backward(batch: Any, scale: Tensor) -> tuple[Tensor, int]:
+        with autocast(model, plan):
+            summed, count = loss(model, batch)
+        (summed * scale).backward()
+        return summed.detach(), count
+
+    return Captured(model, backward) if plan.capture and device_of(model).type == "cuda" else backward
+
+
+def refuse_divergence(late: deque[Report], most: int) -> None:
+    """Look at the steps whose figures have arrived, and wait for those that more than `most` steps have followed."""
+    while late and (late[0].sent.arrived or len(late) > most):
+        report = late.popleft()
+        if report.skips >= MOST_SKIPS:
+            raise Diverged(
+                f"step {report.step}: the loss or its gradient was not a number {report.skips} times in a row; "
+                f"lower the learning rate (it was {report.rate:.2g}) or use precision bfloat16 or float32"
+            )
+
+
+def healthy(progress: Progress, health: Health, plan: Plan) -> Progress:
+    """Progress as a file keeps it, with what only the device knew."""
+    scaler = {"scale": float(health.scale)} if plan.precision == "float16" else {}
+    return replace(progress, skips=int(health.skips), scaler=scaler)
 
 
 def judged(progress: Progress, figures: dict[str, float], by: str = "loss") -> Progress:
@@ -194,7 +196,12 @@ def out_of_patience(progress: Progress, plan: Plan) -> bool:
 def autocast(model: nn.Module, plan: Plan):
     if plan.precision == "float32":
         return nullcontext()
-    return torch.autocast(device_of(model).type, dtype=getattr(torch, plan.precision))
+    return torch.autocast(device_of(model).type, dtype=narrow(plan))
+
+
+def narrow(plan: Plan) -> torch.dtype:
+    """The precision of products."""
+    return getattr(torch, plan.precision)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -1,0 +1,129 @@
+"""Multi30k, English to German, from the start of the process to a model that is good enough: how many seconds?
+
+    python benchmarks/speedrun.py --data FOLDER                    prints the clock at each validation
+    python benchmarks/speedrun.py --data FOLDER --test --write     the test set, once, when the clock has stopped
+    python benchmarks/speedrun.py --data FOLDER --set train.steps=2000 --set train.compile=true --set train.exact=false
+
+The clock counts from when the system made this process, so imports, reading, vocabularies, recording, validation and
+saving are in it. Near the end each validation also translates the validation set; the first model that reaches
+--ready there is saved, and the clock stops. Without one, the best of them by validation is.
+"""
+
+import argparse
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+CLOCK = os.sysconf("SC_CLK_TCK")
+
+
+def since_birth() -> float:
+    """Seconds since the system made this process."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return float(Path("/proc/uptime").read_text().split()[0]) - ticks / CLOCK
+
+
+def say(*what: Any) -> None:
+    print(f"[{since_birth():6.1f} s]", *what, flush=True)
+
+
+def main() -> None:
+    asked = arguments()
+    say("begun")
+    import torch
+
+    from regard.decode import Beam
+    from regard.tasks.data import read_split
+    from regard.tasks.settings import Settings
+    from regard.tasks.translate import Translator
+    from regard.train.fit import Fit
+
+    settings = Settings.from_toml(asked.recipe.read_text(encoding="utf-8"))
+    settings = settings.changed({name: value for name, _, value in (line.partition("=") for line in asked.set)})
+    say("torch and regard are loaded")
+    if asked.device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.zeros(1, device="cuda")
+        say("the GPU answers")
+    pairs, held_out = (read_split(settings.data, split, asked.data).examples for split in ("train", "valid"))
+    translator = Translator.fresh(pairs, settings)
+    say("the vocabulary is learnt")
+    folder = Path(tempfile.mkdtemp(dir=asked.scratch))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    fit = Fit(translator.job(pairs, held_out, asked.device), folder)
+    say(f"{sum(weight.numel() for weight in translator.model.parameters()):,} weights, {len(pairs):,} pairs encoded")
+    search, clock = Beam(asked.beam, length_penalty=asked.length_penalty), {}
+    best, tokens, begun, steps = (-1.0, 0), 0, 0.0, fit.steps()
+    for report in steps:
+        if report.step == 1:
+            report.loss  # noqa: B018 (waits for the step)
+            begun = time.perf_counter()
+            say("the first step is done")
+        else:
+            tokens += report.tokens
+        if report.validation is None:
+            continue
+        speed = tokens / (time.perf_counter() - begun)
+        figures = {"loss": report.loss, "held out": report.validation["loss"], "target tokens/s": speed}
+        if report.step >= asked.after * settings.train.steps:
+            figures["BLEU"] = measured(translator, held_out, search)
+            if figures["BLEU"] > best[0]:
+                best = figures["BLEU"], report.step
+                translator.save(folder / "best")
+        clock[report.step] = {"seconds": round(since_birth(), 1), **figures}
+        say(f"step {report.step:,}", *(f"{name} {value:,.3f}" for name, value in figures.items()))
+        if best[1] and best[0] >= asked.ready:
+            break
+    seconds = since_birth()
+    say(f"done: BLEU {best[0]:.2f} on valid at step {best[1]:,}; the clock stops")
+    steps.close()
+    more: dict[str, Any] = {"seconds": round(seconds, 1), "valid": round(best[0], 2), "step": best[1]}
+    if asked.test:
+        test = read_split(settings.data, "test", asked.data).examples
+        more["test"] = round(measured(Translator.load(folder / "best", asked.device), test, search), 2)
+        say(f"BLEU {more['test']:.2f} on test")
+    if asked.write:
+        rows = [{"step": step, **figures} for step, figures in clock.items()]
+        command = " ".join(["python", *sys.argv])
+        print(result(command, rows, settings=settings.to_toml().splitlines(), search=repr(search), **more))
+
+
+def result(command: str, rows: list[dict[str, Any]], **more: Any) -> Path:
+    from machine import write
+
+    return write("speedrun", command, rows, **more)
+
+
+def measured(translator: Any, pairs: Any, search: Any) -> float:
+    """BLEU of the recipe's normal form: lower-cased and tokenised."""
+    from regard.decode.texts import translations
+    from regard.tasks.metrics import figures
+
+    found = dict(translations(translator, [pair.source for pair in pairs], search, tokens=65_536))
+    texts = [found[place][0].text for place in range(len(pairs))]
+    return figures(translator.target.normal, texts, [pair.target for pair in pairs])[0].value
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", type=Path, default=Path(__file__).parent.parent / "recipes/multi30k-speedrun.toml")
+    parser.add_argument("--data", type=Path, required=True, help="the folder that holds known corpora")
+    parser.add_argument("--set", action="append", default=[], help="any line of the recipe, as table.key=value")
+    parser.add_argument("--ready", type=float, default=41.9, help="BLEU on the validation set that is enough")
+    parser.add_argument("--after", type=float, default=0.9, help="the share of the steps before BLEU is looked at")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--length-penalty", type=float, default=1.0)
+    parser.add_argument("--test", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--scratch", type=Path, default=Path("/dev/shm") if Path("/dev/shm").is_dir() else None)
+    parser.add_argument("--device", default="cuda")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""How fast Transformer-base trains: ours in every way it can be told, and torch's nn.Transformer, in one run.
+
+    python benchmarks/training_speed.py                          on a GPU, about three minutes
+    python benchmarks/training_speed.py --only "packed, compiled" --steps 50
+    python benchmarks/training_speed.py --tiny --steps 2         on a CPU: does it run?
+
+6 + 6 layers of width 512 and 2,048 with 8 heads, one table of 32,000 words, dropout 0.1, bfloat16 by autocast, AdamW,
+clipping, label smoothing 0.1: some 28,700 real tokens of both sides a step, in sentences of made words whose lengths
+are those of WMT. Tokens are counted without padding. Utilisation is against a product of matrices measured in the same
+run. First the losses without dropout are printed: ours, and plain cross-entropy over all scores, in both precisions.
+"""
+
+import argparse
+import gc
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from machine import write
+from regard.models.building import build_model
+from regard.models.config import ModelConfig
+from regard.models.packed import Layers
+from regard.models.transformer import Transformer
+from regard.models.work import flops
+from regard.tasks.corpus import Corpus
+from regard.tasks.job import Data, Loss
+from regard.tasks.packed import PackedCorpus
+from regard.tasks.settings import TrainSettings
+from regard.tasks.translate import Smoothed
+from regard.text.batches import Batch, Example, collate, lengths_of
+from regard.text.vocabulary import PAD
+from regard.train.checkpoint import Progress
+from regard.train.loop import Plan, backward_of, grouped, one_step
+from regard.train.schedule import Constant
+from regard.train.speed import matrix_rate
+from regard.train.step import Health
+
+WORDS, SIDE, SMOOTHING, WARM = 32_000, 14_350, 0.1, 8
+BASE = ModelConfig(
+    kind="transformer",
+    layers=6,
+    model=512,
+    heads=8,
+    hidden=2048,
+    dropout=0.1,
+    attention_dropout=0.1,
+    norm="post",
+    tie="all",
+)
+TINY = replace(BASE, layers=2, model=64, heads=4, hidden=128)
+began = time.perf_counter()
+
+
+def say(*what: Any) -> None:
+    print(f"[{time.perf_counter() - began:5.1f} s]", *what, flush=True)
+
+
+def sentences(count: int, words: int) -> list[Example]:
+    """Made ones; a target is about as long as its source."""
+    chance = np.random.default_rng(0)
+    source = np.clip(np.round(np.exp(chance.normal(3.2, 0.6, count))), 3, 120).astype(int)
+    target = np.clip(np.round(source * np.exp(chance.normal(0.0, 0.15, count))), 3, 120).astype(int)
+    return [
+        (chance.integers(4, words, s).tolist(), chance.integers(4, words, t).tolist())
+        for s, t in zip(source, target, strict=True)
+    ]
+
+
+# --- the peer ---
+
+
+class Peer(nn.Module):
+    """As one writes it with torch's own parts."""
+
+    def __init__(self, config: ModelConfig, words: int):
+        super().__init__()
+        self.table = nn.Embedding(words, config.model, padding_idx=PAD)
+        nn.init.normal_(self.table.weight, std=config.model**-0.5)
+        self.transformer = nn.Transformer(
+            config.model,
+            config.heads,
+            config.layers,
+            config.layers,
+            config.hidden,
+            config.dropout,
+            batch_first=True,
+        )
+        self.dropout, self.scale = nn.Dropout(config.dropout), math.sqrt(config.model)
+        at, pair = torch.arange(512)[:, None], torch.arange(0, config.model, 2)
+        angle = at * 10_000 ** (-pair / config.model)
+        self.register_buffer("places", torch.stack((angle.sin(), angle.cos()), -1).flatten(1).float())
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.table(ids) * self.scale + self.places[: ids.shape[1]])
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
+        hidden = source == PAD
+        x = self.transformer(
+            self.embedded(source),
+            self.embedded(target),
+            tgt_mask=causal,
+            src_key_padding_mask=hidden,
+            memory_key_padding_mask=hidden,
+            tgt_is_causal=True,
+        )
+        return x @ self.table.weight.T
+
+
+def peer_loss(forward: Callable[..., Tensor]) -> Loss:
+    def loss(model: nn.Module, batch: tuple[Batch, int]) -> tuple[Tensor, int]:
+        given, tokens = batch
+        scores = forward(given.source, given.target[:, :-1]).float().flatten(0, 1)
+        wanted = given.target[:, 1:].flatten()
+        return cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING), tokens
+
+    return loss
+
+
+# --- one way to train ---
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    model: nn.Module
+    data: Data
+    loss: Loss
+    capture: bool = False
+    exact: bool = False
+
+
+def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, Callable[[], Way]]:
+    words, device = asked.words, asked.device
+    packed = TrainSettings(tokens=round(asked.side * 1.04), longest=256, packed=True)
+    padded = TrainSettings(tokens=round(asked.side * 1.06), longest=256)
+
+    def ours() -> Transformer:
+        torch.manual_seed(0)
+        model = build_model(config, words, words).to(device)
+        assert isinstance(model, Transformer)
+        return model
+
+    @cache
+    def compiled() -> Layers:
+        return Layers.compiled()
+
+    @cache
+    def sorted_pairs() -> Corpus:
+        return Corpus.of(examples, lengths_of, collate, padded, device)
+
+    @cache
+    def packed_pairs() -> PackedCorpus:
+        return PackedCorpus.of(examples, packed, device)
+
+    def peer(*, compile: bool) -> Way:
+        torch.manual_seed(0)
+        model = Peer(config, words).to(device)
+        return Way(model, sorted_pairs(), peer_loss(torch.compile(model, dynamic=True) if compile else model))
+
+    return {
+        "ours, padded": lambda: Way(ours(), sorted_pairs(), Smoothed(SMOOTHING)),
+        "ours, packed, exact": lambda: Way(ours(), packed_pairs(), Smoothed(SMOOTHING), exact=True),
+        "ours, packed": lambda: Way(ours(), packed_pairs(), Smoothed(SMOOTHING)),
+        "ours, packed, captured": lambda: Way(ours(), packed_pairs(), Smoothed(SMOOTHING), capture=True),
+        "ours, packed, compiled": lambda: Way(ours(), packed_pairs(), Smoothed(SMOOTHING, compiled())),
+        "ours, packed, compiled, captured": lambda: Way(
+            ours(), packed_pairs(), Smoothed(SMOOTHING, compiled()), capture=True
+        ),
+        "nn.Transformer": lambda: peer(compile=False),
+        "nn.Transformer, compiled": lambda: peer(compile=True),
+    }
+
+
+def measured(way: Way, steps: int, lengths: Sequence[tuple[int, int]], precision: str) -> dict[str, float]:
+    """Steps of the loop itself, without checkpoints: seconds a step, real tokens of both sides, peak memory."""
+    device = next(way.model.parameters()).device
+    plan = Plan(Constant(1e-4), WARM + steps, precision=precision, exact=way.exact, capture=way.capture)
+    optimiser = torch.optim.AdamW(grouped(way.model, 0.0), lr=1e-4, betas=plan.betas, eps=1e-9, fused=True)
+    backward, progress, health = backward_of(way.model, way.loss, plan), Progress(), Health.of(0, 1.0, device)
+    targets, started, first, report = 0, 0.0, 0.0, None
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    begin = time.perf_counter()
+    for step in range(WARM + steps):
+        if step == WARM:
+            wait(device)
+            started, first = time.perf_counter(), time.perf_counter() - begin
+        report, progress, health = one_step(way.model, optimiser, way.data, backward, plan, progress, health)
+        targets += report.tokens * (step >= WARM)
+    wait(device)
+    seconds = (time.perf_counter() - started) / steps
+    assert report is not None
+    source, target = (sum(side) for side in zip(*lengths, strict=True))
+    share = targets / steps / target  # of all sentences, in a step
+    return {
+        "milliseconds": seconds * 1e3,
+        "tokens a step": share * (source + target),
+        "tokens/s": share * (source + target) / seconds,
+        "first steps, s": first,
+        "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
+        "loss": report.loss,
+        "share": share,
+    }
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, float]:
+    """Without dropout: our packed loss, and plain cross-entropy of the padded model's scores, in two precisions."""
+    torch.manual_seed(0)
+    model = build_model(config, asked.words, asked.words).to(asked.device).eval()
+    assert isinstance(model, Transformer)
+    corpus = PackedCorpus.of(examples, TrainSettings(tokens=round(asked.side * 1.04), packed=True), asked.device)
+    pack, tokens = corpus.at(0, 0)[0]
+    pairs = []
+    for n in range(len(pack.wanted)):
+        for number in range(1, int(pack.source.text[n].max()) + 1):
+            source, wanted = pack.source.text[n] == number, pack.target.text[n] == number
+            pairs.append((pack.source.words[n, source].tolist()[:-1], pack.wanted[n, wanted].tolist()[:-1]))
+    batch = collate(pairs).to(asked.device)
+
+    def plain() -> Tensor:
+        scores = model(batch.source, batch.source_lengths, batch.target[:, :-1]).float().flatten(0, 1)
+        wanted = batch.target[:, 1:].flatten()
+        return cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING)
+
+    def norm(loss: Tensor) -> float:
+        model.zero_grad()
+        loss.backward()
+        grads = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        return torch.nn.utils.get_total_norm(grads).item() / tokens
+
+    found = {}
+    with torch.autocast(torch.device(asked.device).type, torch.bfloat16):
+        for name, made in (("packed", lambda: Smoothed(SMOOTHING)(model, (pack, tokens))[0]), ("plain", plain)):
+            loss = made()
+            found[f"{name}, bfloat16"], found[f"{name}, bfloat16, gradient"] = loss.item() / tokens, norm(loss)
+    loss = plain()
+    found["plain, float32"], found["plain, float32, gradient"] = loss.item() / tokens, norm(loss)
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--only", nargs="*", default=[], help="ways whose name contains one of these")
+    parser.add_argument("--seconds", type=float, default=190.0, help="no further way is begun after so many")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    asked.words, asked.side = (500, 900) if asked.tiny else (WORDS, SIDE)
+    return asked
+
+
+def main() -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # exact steps want it before the first product
+    asked = arguments()
+    config, examples = TINY if asked.tiny else BASE, sentences(600 if asked.tiny else 20_000, asked.words)
+    lengths = [(len(source) + 1, len(target) + 1) for source, target in examples]
+    gpu = asked.device != "cpu"
+    rate = matrix_rate(asked.device) if gpu else math.nan
+    made = ways(asked, config, examples)
+    some = made["ours, padded"]()
+    assert isinstance(some.model, Transformer)
+    whole = flops(some.model, lengths)
+    weights = sum(weight.numel() for weight in some.model.parameters())
+    say(f"{weights:,} weights; a product of matrices {rate / 1e12:.0f} TFLOP/s")
+    del some
+    losses = {}
+    try:
+        losses = compared_losses(asked, config, examples)
+        say(*(f"{name} {value:.5f};" for name, value in losses.items()))
+    except Exception as error:  # a benchmark that fails in one part must still tell the others
+        say("losses:", type(error).__name__, str(error).splitlines()[0] if str(error) else "")
+    rows = []
+    for name, make in made.items():
+        if asked.only and not any(part == name.removeprefix("ours, ") or part in name for part in asked.only):
+            continue
+        if time.perf_counter() - began > asked.seconds:
+            say(name, "left out: no time")
+            continue
+        try:
+            way = make()
+            found = measured(way, asked.steps, lengths, "bfloat16" if gpu else "float32")
+            found["utilisation"] = whole * found.pop("share") / (found["milliseconds"] / 1e3) / rate
+            rows.append({"way": name, **found})
+            say(f"{name:34}", *(f"{key} {value:,.3f};" for key, value in found.items()))
+            del way
+        except Exception as error:
+            say(f"{name:34}", type(error).__name__, str(error).splitlines()[0][:300] if str(error) else "")
+        gc.collect()
+        if gpu:
+            torch.cuda.empty_cache()
+    if asked.write:
+        more = {"losses": losses, "weights": weights, "matrix TFLOP/s": rate / 1e12}
+        print(write("training-speed", " ".join(["python", *sys.argv]), rows, **more))
+
+
+if __name__ == "__main__":
+    main()
