@@ -129,10 +129,10 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="also other shapes of tiles and bands (GPU)")
     sweep = parser.parse_args().sweep
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    names = ["eager", "regard", "regard-keeping-nothing", "regard-causal"]
+    names = ["regard", "eager", "regard-causal", "regard-keeping-nothing"]
     dtypes = [torch.float32]
     if device == "cuda":
-        names, dtypes = ["compiled", *names], [torch.bfloat16, torch.float32]
+        names, dtypes = [*names, "compiled"], [torch.bfloat16, torch.float32]
         if sweep:
             names += [f"regard-shaped {' '.join(map(str, shape))}" for shape in SHAPES]
             names += [f"regard-banded {cells}" for cells in CELLS]
