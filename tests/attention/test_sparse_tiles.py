@@ -110,7 +110,7 @@ def test_a_list_worked_on_paper():
     assert found.of_keys.masks.tolist() == [rows.masks.tolist()[n] for n in (0, 2, 1, 3)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @example(Block(1, Causal()), 2, 3, 1, 2)  # queries that stand between two tiles of keys
 @given(patterns, st.integers(1, 13), st.integers(1, 17), st.integers(0, 5), st.sampled_from([2, 3, 4, 8]))
 def test_tiles_put_together_are_the_pattern(pattern, n, m, start, size):
@@ -183,7 +183,7 @@ def test_packed_targets_look_at_packed_sources():
         targets.onto(Packed.of([torch.zeros(4, 3)]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=17), st.lists(st.integers(0, 4), min_size=1, max_size=13))
 def test_whom_a_tile_can_meet_is_right_for_any_names(own, other):
     for order in (list, sorted):

@@ -13,13 +13,14 @@ from regard.cli.look import look
 from regard.cli.picture import picture
 from regard.cli.pictures import draw, explain, gallery
 from regard.cli.rebuild import rebuild
+from regard.cli.serve import serve
 from regard.cli.tag import tag
 from regard.cli.train import train
 from regard.cli.translate import translate
 from regard.cli.vectors import vectors
 from regard.cli.write import write
 
-for command in (demo, train, translate, tag, classify, write, picture, answer, graph, rebuild, evaluate, look):
+for command in (demo, train, translate, tag, classify, write, picture, answer, graph, rebuild, evaluate, look, serve):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(vectors, name="vectors")

@@ -1,0 +1,151 @@
+"""What somebody asks of a model in, as JSON; the scene of it out, made now or kept from before."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.see.edits import Edits
+from regard.see.scene import Asked, made
+from regard.serve.examples import Album, question_of
+from regard.serve.scenes import Scenes, Showing
+from regard.serve.shelf import Shelf
+from regard.serve.wire import Refused
+from regard.tasks.answer import Answerer
+from regard.tasks.classify import TextClassifier
+from regard.tasks.kept import Kept
+from regard.tasks.rebuild import Rebuilder
+from regard.tasks.tag import Tagger
+from regard.tasks.translate import Translator
+from regard.tasks.write import Author
+from regard.text.files import half
+
+LETTERS = 200_000
+TOKENS, WRITTEN_FROM = 4096, 1024  # the longest text that is read, and that a text is written from
+MORE, USUALLY_MORE, BEAM = 256, 12, 32
+FIELDS = ("model", "text", "question", "target", "beam", "more", "checkpoint", "edits", "picture")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A question that makes sense: which model, and what it is asked."""
+
+    model: str
+    asked: Asked
+    text: str
+    folder: Path | None
+    checkpoint: int | None
+    edition: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What two questions with the same answer share."""
+        asked = self.asked
+        said = (self.text, asked.question, asked.target, asked.beam, asked.more, asked.prefix, asked.ids)
+        return self.model, self.checkpoint, self.edition, *said, asked.edits
+
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """What every answer is made from."""
+
+    shelf: Shelf
+    scenes: Scenes
+    album: Album
+
+    def scene(self, body: Mapping[str, Any]) -> Showing:
+        return self.shown(self.wanted(body))
+
+    def shown(self, wanted: Wanted) -> Showing:
+        def make(number: str) -> Showing:
+            scene = made(wanted.asked)
+            return Showing(number, wanted.model, scene, wanted.text, wanted.folder, wanted.checkpoint)
+
+        return self.scenes.made(wanted.key, make)
+
+    def wanted(self, body: Mapping[str, Any]) -> Wanted:
+        if strange := [name for name in body if name not in FIELDS]:
+            raise Refused(f"{strange[0]!r:.80} means nothing here; a scene has {', '.join(FIELDS)}")
+        step = whole(body, "checkpoint", 0, 2**62)
+        book = self.shelf.book(text_in(body, "model") or None)
+        learner, edits = self.shelf.learner(book.name, step), edits_in(body)
+        task = learner.settings.task
+        text, question = text_in(body, "text"), text_in(body, "question")
+        read = text
+        if task in ("picture", "answer"):
+            given = body.get("picture")
+            text = text if given in (None, "") else self.album.put(text_in(body, "picture", most=2**26))
+            if not text.strip():
+                raise Refused("there is no picture; give a PNG or JPEG file, or name an example")
+            read = str(self.album.path(text))
+        elif body.get("picture"):
+            raise Refused(f"{book.name} reads no pictures; give a text")
+        if not text.strip():
+            raise Refused("the text is empty; give at least one word")
+        target, beam = text_in(body, "target") or None, whole(body, "beam", 1, BEAM)
+        if task == "answer" and not question.strip():
+            question = question_of(learner)
+        more = whole(body, "more", 0, MORE)
+        more = (USUALLY_MORE if more is None else more) if task == "write" else more or 0
+        refuse_long(learner, question if task == "answer" else text, target)
+        asked = Asked(learner, read, question or None, target, beam, more, edits=edits)
+        return Wanted(book.name, asked, text, book.folder, step, book.edition)
+
+
+def text_in(body: Mapping[str, Any], name: str, most: int = LETTERS) -> str:
+    """A text of the body; none is empty."""
+    text = body.get(name)
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise Refused(f"{name} is a text, not {text!r:.80}")
+    if len(text) > most:
+        raise Refused(f"{name} has {len(text):,} letters, and the page reads at most {most:,}; split it", 413)
+    if "\0" in text:
+        raise Refused(f"{name} holds a NUL character, which no text does; remove it")
+    if at := half(text):
+        raise Refused(f"character {at} of {name} is half of a surrogate pair; remove it")
+    return text
+
+
+def whole(body: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+    """A whole number of the body, or of an address, where all are texts; None where there is none."""
+    value = body.get(name)
+    if value is None or value == "":
+        return None
+    try:
+        number = None if isinstance(value, (bool, float)) else int(value)
+    except (ValueError, TypeError):
+        number = None
+    if number is None or not least <= number <= most:
+        raise Refused(f"{name} is a whole number from {least} to {most}, not {value!r:.40}")
+    return number
+
+
+def edits_in(body: Mapping[str, Any]) -> Edits:
+    """As a table or, in an address, as its JSON."""
+    edits = body.get("edits") or {}
+    if isinstance(edits, str):
+        try:
+            edits = json.loads(edits)
+        except (ValueError, RecursionError):
+            raise Refused("edits are JSON, a table of lists; these cannot be read") from None
+    return Edits.from_dict(edits)
+
+
+def refuse_long(learner: Kept, text: str, target: str | None) -> None:
+    """What would take minutes, and memory that grows with its square."""
+    match learner:
+        case Translator():
+            count, most = len(learner.source.encode(text)), TOKENS if target else WRITTEN_FROM
+            if target and len(learner.target.encode(target)) > TOKENS:
+                raise Refused(f"the target is longer than the {TOKENS:,} tokens that the page reads; split it", 413)
+        case Rebuilder():
+            count, most = len(learner.words.encode(text)), TOKENS if target else WRITTEN_FROM
+        case Author() | Tagger() | TextClassifier() | Answerer():
+            count, most = len(learner.words.encode(text)), TOKENS
+        case _:
+            return
+    if count > most:
+        raise Refused(f"the text has {count:,} tokens, and at most {most:,} are read at once; split it", 413)

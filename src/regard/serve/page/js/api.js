@@ -1,0 +1,130 @@
+// A question to the server in; its answer out, or a Problem with one sentence. One function per endpoint.
+
+const BASE = new URL("../../api/", import.meta.url); // relative, so that the page also works under a proxy's prefix
+const MOST = 32 * 2 ** 20; // bytes of answers kept
+const kept = new Map(); // address → {answer: promise, size}; the oldest first
+let size = 0;
+
+export class Problem extends Error {
+  constructor(sentence, status = 0) {
+    super(sentence);
+    this.status = status;
+  }
+}
+
+async function ask(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(new URL(path, BASE), options);
+  } catch (reason) {
+    if (reason.name === "AbortError") throw reason;
+    throw new Problem("The server does not answer; is `regard serve` still running?");
+  }
+  if (response.ok) return response;
+  const said = await response.json().catch(() => ({}));
+  throw new Problem(said.error || `The server answered ${response.status} to ${path}.`, response.status);
+}
+
+function remembered(path, reader) {
+  const found = kept.get(path);
+  if (found) {
+    kept.delete(path);
+    kept.set(path, found);
+    return found.answer;
+  }
+  const entry = { size: 0, answer: ask(path).then(reader) };
+  kept.set(path, entry);
+  entry.answer.then(
+    (answer) => {
+      entry.size = answer?.data?.byteLength ?? 1000;
+      size += entry.size;
+      for (const [old, { size: bytes }] of kept) {
+        if (size <= MOST || old === path) break;
+        kept.delete(old);
+        size -= bytes;
+      }
+    },
+    () => kept.delete(path),
+  );
+  return entry.answer;
+}
+
+const json = (response) => response.json();
+const numbers = (header) => (header ? header.split(",").map(Number) : null);
+
+async function octets(response) {
+  return { data: new Uint8Array(await response.arrayBuffer()), ...about(response) };
+}
+
+async function floats(response) {
+  return { data: new Float32Array(await response.arrayBuffer()), ...about(response) };
+}
+
+function about(response) {
+  return { shape: numbers(response.headers.get("X-Shape")), range: numbers(response.headers.get("X-Range")) };
+}
+
+function post(path, body) {
+  return ask(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  }).then(json);
+}
+
+function query(values) {
+  const some = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return some.length ? `?${new URLSearchParams(some)}` : "";
+}
+
+const part = encodeURIComponent;
+const scenes = (id) => `scenes/${part(id)}`;
+const site = (id, name) => `${scenes(id)}/sites/${part(name)}`;
+const head = (id, name, number) => `${site(id, name)}/heads/${number}`;
+const frame = (window) => ({ top: window[0], bottom: window[1], left: window[2], right: window[3] });
+
+export const models = () => ask("models").then(json);
+export const scene = (body) => post("scenes", body);
+export const statistics = (id) => remembered(`${scenes(id)}/statistics`, json);
+export const thumbnails = (id, name, size = 48) => remembered(`${site(id, name)}/thumbnails${query({ size })}`, octets);
+export const map = (id, name, number, window, rows, columns, stage = "weights") =>
+  remembered(
+    `${head(id, name, number)}/map${query({ rows, columns, ...frame(window), stage: stage === "weights" ? "" : stage })}`,
+    octets,
+  );
+export const cells = (id, name, number, window, stage = "weights") =>
+  remembered(`${head(id, name, number)}/cells${query({ stage, ...frame(window) })}`, floats);
+export const row = (id, name, number, i, stage = "weights") =>
+  remembered(`${head(id, name, number)}/rows/${i}${query({ stage })}`, floats);
+export const column = (id, name, number, j, stage = "weights") =>
+  remembered(`${head(id, name, number)}/columns/${j}${query({ stage })}`, floats);
+export const pair = (id, name, number, i, j) =>
+  remembered(`${head(id, name, number)}/pair${query({ query: i, key: j })}`, json);
+export const check = (id, name, number) => remembered(`${head(id, name, number)}/check`, json);
+export const next = (id, step) => remembered(`${scenes(id)}/next/${step}`, floats);
+export const nextTokens = (id, step, count = 20) =>
+  remembered(`${scenes(id)}/next/${step}/tokens${query({ count })}`, json);
+export const branch = (id, step, token) => post(`${scenes(id)}/branch`, { step, token });
+export const beam = (id) => remembered(`${scenes(id)}/beam`, json);
+export const compare = (before, after) => post("compare", { before, after });
+export const patterns = (pattern, length) => post("patterns", { pattern, length });
+export const positions = (values) => remembered(`positions${query(values)}`, floats);
+export const lecture = (values = {}) => post("lecture", values);
+export const checkpoints = (model) => ask(`models/${part(model)}/checkpoints`).then(json);
+export const exportUrl = (id, values) => new URL(`${scenes(id)}/export${query(values)}`, BASE).href;
+
+// token by token; gives a function that stops it
+export function generate(values, { token, done, problem }) {
+  const stream = new EventSource(new URL(`generate${query(values)}`, BASE));
+  stream.addEventListener("token", (event) => token(JSON.parse(event.data)));
+  stream.addEventListener("done", (event) => {
+    stream.close();
+    done(JSON.parse(event.data));
+  });
+  stream.addEventListener("error", (event) => {
+    stream.close();
+    const said = event.data ? JSON.parse(event.data).error : "The stream of tokens broke off; ask again.";
+    problem(new Problem(said));
+  });
+  return () => stream.close();
+}

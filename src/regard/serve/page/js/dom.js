@@ -1,0 +1,79 @@
+// A tag, its attributes and its children in; a node out. Text is always text: nothing here reads markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// attributes: "class", "aria-…", any property of the node, on: {event: f}, style: {css: value}, data: {name: value}
+export function element(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+export function drawing(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") for (const [event, f] of Object.entries(value)) node.addEventListener(event, f);
+    else if (name === "style") for (const [rule, to] of Object.entries(value)) node.style.setProperty(rule, to);
+    else if (name === "data") Object.assign(node.dataset, value);
+    else if (name === "value" || name === "checked") node[name] = value;
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+export function replace(node, ...children) {
+  node.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+// six digits that matter, as a reader writes them; a float32 has about seven
+export function digits(value, count = 6) {
+  if (value === -Infinity) return "−∞";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "not a number";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const text = size >= 1e-4 && size < 1e7 ? String(Number(value.toPrecision(count))) : value.toExponential(count - 1);
+  return text.replace(/^-/, "−").replace(/e-/, "e−").replace(/e\+/, "e");
+}
+
+// a number on the page: short to read, whole in its title and its value
+export function figure(value, count = 6) {
+  return element("data", { value: String(value), title: String(value), class: "number" }, digits(value, count));
+}
+
+// a token on the page: its blanks made visible, its direction its own
+export function token(text, attributes = {}) {
+  return element("bdi", { class: "token", title: text, ...attributes }, shown(text));
+}
+
+const OPEN = { "\n": "⏎", "\t": "⇥", " ": "␣" };
+
+// blanks that would vanish, and letters that turn the text around them, are made visible or taken out
+export function shown(text) {
+  const clean = text.replace(/[\u0000-\u0008\u000b-\u001f\u007f\u202a-\u202e\u2066-\u2069]/g, "·");
+  return clean.replace(/[\n\t]|^ +| +$/g, (blank) => OPEN[blank] ?? OPEN[" "].repeat(blank.length)) || "∅";
+}
+
+export function shortened(text, letters = 24) {
+  const all = Array.from(shown(text.length > 400 ? text.slice(0, 400) : text));
+  return all.length > letters ? `${all.slice(0, letters - 1).join("")}…` : all.join("");
+}
+
+// --- the status line, read aloud by screen readers ---
+
+let line = null;
+let waiting = 0;
+
+export function speakThrough(node) {
+  line = node;
+}
+
+export function say(text) {
+  if (!line) return;
+  clearTimeout(waiting);
+  // a held arrow key would otherwise be read out for minutes
+  waiting = setTimeout(() => (line.textContent = text), 60);
+}

@@ -1,0 +1,299 @@
+// The shell: the state in, the page out. It owns the header, the tabs, the side panel, the status line and errors.
+
+import * as api from "./api.js";
+import { element, figure, replace, say, shortened, speakThrough, token } from "./dom.js";
+import { dialogOfKeys, listen } from "./keys.js";
+import { dark, onSystemTheme } from "./paint.js";
+import { store } from "./store.js";
+import "./side.js";
+import { fitting, siteOf } from "./view.js";
+import { made, VIEWS, viewOf } from "./views/index.js";
+
+const at = (id) => document.getElementById(id);
+const ASKED = ["model", "text", "question", "checkpoint", "edits", "target", "beam", "more"];
+const FORGOTTEN = /ask again/;
+
+let models = [];
+let scene = null;
+let picture = null; // {name, data}: a picture of the user's own is too large for the address
+let asking = 0;
+let lost = null; // a model of the address that is not there
+let lastForgotten = -Infinity;
+const elements = new Map(); // view → promise of its element
+const side = element("regard-side");
+
+// --- the scene ---
+
+async function run() {
+  const { state } = store;
+  const number = ++asking;
+  const body = Object.fromEntries(ASKED.filter((name) => given(state[name])).map((name) => [name, state[name]]));
+  if (picture && picture.name === state.text) body.picture = picture.data;
+  busy(true);
+  say("Running the model…");
+  try {
+    const found = await api.scene(body);
+    if (number !== asking) return;
+    scene = found;
+    problem(lost);
+    lost = null;
+    settle();
+    said();
+    tabs();
+    say(`The model says: ${shortened(scene.said ?? "", 200)}`);
+  } catch (reason) {
+    if (number !== asking) return;
+    problem(reason);
+  } finally {
+    if (number === asking) busy(false);
+  }
+  await show();
+}
+
+function given(value) {
+  if (value === null || value === undefined || value === "") return false;
+  return typeof value !== "object" || Object.keys(value).length > 0;
+}
+
+function settle() {
+  const site = scene && siteOf(scene, store.state);
+  if (!site) return;
+  const patch = fitting(scene, store.state);
+  const size = `${site.n_q} ${site.n_k}`;
+  if (settle.size !== undefined && settle.size !== size) patch.window = null;
+  settle.size = size;
+  store.set(patch);
+}
+
+function said() {
+  const { output } = scene;
+  const best = (output?.labels ?? []).map((label, n) => [label, output.probabilities[n]]);
+  best.sort((a, b) => b[1] - a[1]);
+  const others = best.slice(0, 4).map(([label, p]) => element("span", { class: "muted small" }, shortened(label), " ", figure(p, 3)));
+  replace(at("said"), element("span", { class: "muted small" }, "says"), token(scene.said ?? "", { class: "token what" }), others);
+}
+
+// --- views ---
+
+let turn = 0;
+
+async function show() {
+  const mine = ++turn;
+  const view = viewOf(store.state.view);
+  const panel = at("panel");
+  const model = models.find((one) => one.name === store.state.model);
+  document.querySelector(".body").classList.toggle("wide", Boolean(view.alone) || !scene);
+  at("side").hidden = Boolean(view.alone) || !scene;
+  at("said").hidden = Boolean(view.alone) || !scene;
+  panel.setAttribute("aria-labelledby", `tab-${view.name}`);
+  // while another scene is on its way, the address may already speak of that one
+  const state = scene ? { ...store.state, ...fitting(scene, store.state) } : store.state;
+  if (scene) side.show(scene, state);
+  if (!view.alone && !scene) return replace(panel, empty("Choose a model, type a text and press Run."));
+  if (!view.fits(scene, model)) return replace(panel, empty(view.needs));
+  if (!elements.has(view.name)) elements.set(view.name, made(view));
+  const node = await elements.get(view.name);
+  if (mine !== turn) return undefined; // another view was asked for meanwhile
+  if (!node) return replace(panel, empty(`The view “${view.label}” is not part of this page yet.`));
+  if (panel.firstChild !== node || panel.childNodes.length > 1) replace(panel, node);
+  node.show(scene, state);
+  return undefined;
+}
+
+const empty = (text) => element("p", { class: "empty" }, text);
+
+function tabs() {
+  const list = at("tabs");
+  const had = list.contains(document.activeElement);
+  const model = models.find((one) => one.name === store.state.model);
+  const open = viewOf(store.state.view);
+  const shown = VIEWS.filter((view) => view === open || view.fits(scene, model));
+  replace(
+    list,
+    shown.map((view) =>
+      element(
+        "button",
+        {
+          type: "button",
+          role: "tab",
+          id: `tab-${view.name}`,
+          title: `${view.label} (${view.key})`,
+          "aria-selected": String(view === open),
+          "aria-controls": "panel",
+          tabindex: view === open ? "0" : "-1",
+          on: { click: () => store.go({ view: view.name }) },
+        },
+        view.label,
+      ),
+    ),
+  );
+  const chosen = at(`tab-${open.name}`);
+  if (had) chosen.focus();
+  // on a phone the tabs scroll: the open one comes into sight
+  list.scrollLeft = Math.max(0, chosen.offsetLeft - list.offsetLeft - (list.clientWidth - chosen.offsetWidth) / 2);
+}
+
+at("tabs").addEventListener("keydown", (event) => {
+  const all = [...at("tabs").children];
+  const here = all.indexOf(document.activeElement);
+  const to = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: all.length - 1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  all[(to + all.length) % all.length].click();
+  at(`tab-${store.state.view}`)?.focus();
+});
+
+// --- what went wrong, and what is under way ---
+
+function problem(reason) {
+  const box = at("problem");
+  box.hidden = !reason;
+  if (!reason) return replace(box);
+  if (!(reason instanceof api.Problem)) console.error(reason);
+  const sentence = reason instanceof api.Problem ? reason.message : "Something in the page broke; reload it.";
+  const close = element("button", { type: "button", class: "quiet", on: { click: () => problem(null) } }, "Close");
+  return replace(box, element("span", {}, sentence), close);
+}
+
+document.addEventListener("problem", ({ detail }) => {
+  const forgotten = detail.status === 404 && FORGOTTEN.test(detail.message);
+  if (forgotten && at("run").disabled) return; // it is being asked for already
+  if (!forgotten || performance.now() - lastForgotten < 5000) return problem(detail);
+  lastForgotten = performance.now();
+  run(); // the server keeps few scenes: this one makes room for itself again
+});
+addEventListener("unhandledrejection", (event) => problem(event.reason));
+
+function busy(yes) {
+  at("panel").setAttribute("aria-busy", String(yes));
+  at("run").disabled = yes;
+}
+
+// --- the header ---
+
+function header() {
+  const { state } = store;
+  const model = models.find((one) => one.name === state.model);
+  at("model").value = state.model;
+  at("model").title = model?.what ?? "";
+  if (document.activeElement !== at("text")) at("text").value = state.text;
+  at("question").value = state.question;
+  at("question-field").hidden = !model?.question;
+  at("picture-field").hidden = !model?.picture;
+  replace(at("text-label"), model?.picture ? "Picture" : "Text");
+  const root = document.documentElement;
+  if (state.theme) root.dataset.theme = state.theme;
+  else delete root.dataset.theme;
+  replace(at("theme"), dark() ? "Light" : "Dark");
+  at("theme").setAttribute("aria-label", dark() ? "Use the light theme" : "Use the dark theme");
+  document.title = `${viewOf(state.view).label} · ${state.model || "Regard"}`;
+}
+
+at("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const { state } = store;
+  // edits name words and cells of the old text, which the new one need not have
+  const patch = { text: at("text").value, question: at("question-field").hidden ? "" : at("question").value };
+  if (patch.text !== state.text) patch.edits = {};
+  const again = patch.text === state.text && patch.question === state.question;
+  if (again) run();
+  else store.go(patch);
+});
+at("text").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  at("ask").requestSubmit();
+});
+at("model").addEventListener("change", (event) => {
+  const model = models.find((one) => one.name === event.target.value);
+  const same = models.find((one) => one.name === store.state.model)?.task === model.task;
+  at("text").value = same ? store.state.text : model.example;
+  store.go({ model: model.name, text: at("text").value, question: model.question || "", edits: {}, checkpoint: null, site: "", head: 0, window: null });
+});
+at("picture").addEventListener("change", async (event) => {
+  const [file] = event.target.files;
+  if (!file) return;
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  let text = "";
+  for (let n = 0; n < bytes.length; n += 8192) text += String.fromCharCode(...bytes.subarray(n, n + 8192));
+  picture = { name: file.name, data: btoa(text) };
+  at("text").value = file.name;
+  if (store.state.text === file.name) run();
+  else store.go({ text: file.name, edits: {} });
+});
+
+const theme = () => store.set({ theme: dark() ? "light" : "dark" });
+at("theme").addEventListener("click", theme);
+at("skip").addEventListener("click", () => at("panel").focus());
+onSystemTheme(() => {
+  header();
+  show();
+});
+
+// --- everything together ---
+
+store.addEventListener("change", ({ detail: { changed } }) => {
+  if (!store.state.model && models.length) return complete();
+  const asks = changed.some((name) => ASKED.includes(name)); // then only the scene to come knows its sites
+  if (!asks && changed.some((name) => ["site", "head"].includes(name))) settle();
+  header();
+  if (changed.includes("view")) tabs();
+  if (asks) run();
+  else show();
+  return undefined;
+});
+
+function step(name, list, by) {
+  store.go({ [name]: list[(list.indexOf(store.state[name]) + by + list.length) % list.length] });
+}
+
+const dialog = dialogOfKeys();
+listen(
+  {
+    view: (name) => store.go({ view: name }),
+    text: () => at("text").focus(),
+    head: (by) => scene && step("head", Array.from({ length: siteOf(scene, store.state)?.heads ?? 1 }, (_, n) => n), by),
+    site: (by) => scene && step("site", scene.sites.filter((site) => site.shown).map((site) => site.name), by),
+    theme,
+  },
+  dialog,
+);
+document.body.append(dialog);
+at("help").addEventListener("click", () => dialog.showModal());
+at("side").append(side);
+speakThrough(at("status"));
+
+// a view paints for its width
+let frame = 0;
+new ResizeObserver(() => {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(() => show());
+}).observe(at("panel"));
+
+// an address need not say everything
+function complete() {
+  const { state } = store;
+  const model = models.find((one) => one.name === state.model) ?? models[0];
+  if (state.model && model.name !== state.model) {
+    lost = new api.Problem(`There is no model called “${shortened(state.model, 60)}”; this is ${model.name}.`);
+  }
+  store.set({ model: model.name, text: state.text || model.example, question: state.question || model.question || "" });
+}
+
+async function start() {
+  try {
+    ({ models } = await api.models());
+  } catch (reason) {
+    problem(reason);
+  }
+  replace(at("model"), models.map((one) => element("option", { value: one.name, title: one.what }, one.name)));
+  header();
+  tabs();
+  busy(false);
+  if (!models.length) return replace(at("panel"), empty("No trained model was found; train one with `regard train` and come back."));
+  complete();
+  if (!asking) await run(); // the address held all of it
+  return undefined;
+}
+
+start();

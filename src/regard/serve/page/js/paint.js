@@ -1,0 +1,174 @@
+// Bytes or floats of a matrix in; crisp pixels on a canvas out. Colours are the house's, for light and for dark.
+
+import { digits, element } from "./dom.js";
+
+// lightness goes one way all along, so that the order survives a grey printer and every kind of colour blindness;
+// orange and blue differ for all of them
+const STOPS = {
+  light: {
+    weights: ["#fbfdff", "#cfe2f3", "#86b3dc", "#3a74b4", "#1f4e8c", "#0c2347"],
+    signed: ["#7a2e05", "#c85a17", "#f2b27a", "#fdfcfa", "#93bce0", "#2f69ad", "#0f2f5f"],
+    hidden: "#ebe7e0",
+    hatch: "#d3ccc1",
+  },
+  dark: {
+    weights: ["#141a23", "#1b3350", "#26588f", "#4f8fce", "#9cc8ee", "#f2f9ff"],
+    signed: ["#ffd9b8", "#f09a4e", "#9c4d13", "#171c25", "#285e9e", "#7db3e4", "#dcefff"],
+    hidden: "#2b2a2c",
+    hatch: "#403d3d",
+  },
+};
+const system = matchMedia("(prefers-color-scheme: dark)");
+const tables = new Map();
+
+export function dark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : system.matches;
+}
+
+export function onSystemTheme(f) {
+  system.addEventListener("change", f);
+}
+
+const colours = () => STOPS[dark() ? "dark" : "light"];
+
+// the page's own colours, for what is drawn beside a map
+export function inks() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(`--${name}`).trim();
+  const { hidden, hatch } = colours();
+  const names = ["ink", "muted", "frame", "paper", "accent", "gold", "font"];
+  return { ...Object.fromEntries(names.map((name) => [name, of(name)])), hidden, hatch };
+}
+
+function rgb(text) {
+  return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+}
+
+function between(stops, share) {
+  const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const low = Math.min(Math.floor(at), stops.length - 2);
+  const [a, b] = [rgb(stops[low]), rgb(stops[low + 1])];
+  return a.map((from, n) => Math.round(from + (b[n] - from) * (at - low)));
+}
+
+// 256 colours. "weights": of √weight. "signed": byte 0 is hidden, 1…255 go from range[0] to range[1], 0 in the middle
+export function table(palette, range = null) {
+  const key = `${palette} ${dark()} ${range}`;
+  if (tables.has(key)) return tables.get(key);
+  if (tables.size > 64) tables.clear();
+  const { weights, signed, hidden } = colours();
+  const found = new Uint32Array(256);
+  const most = range ? Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1 : 1;
+  for (let n = 0; n < 256; n++) {
+    let colour = between(weights, n / 255);
+    if (palette === "signed") {
+      const value = range ? range[0] + ((n - 1) / 254) * (range[1] - range[0]) : (n - 128) / 127;
+      colour = n === 0 ? rgb(hidden) : between(signed, (value / most + 1) / 2);
+    }
+    found[n] = (255 << 24) | (colour[2] << 16) | (colour[1] << 8) | colour[0];
+  }
+  tables.set(key, found);
+  return found;
+}
+
+export function colour(palette, share) {
+  return `rgb(${between(colours()[palette], share).join(" ")})`;
+}
+
+// is ink or paper easier to read upon it?
+export function readable(palette, share) {
+  const [r, g, b] = between(colours()[palette], share);
+  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#10151d" : "#ffffff";
+}
+
+// floats to the bytes that the server would send
+export function coded(values, stage) {
+  const bytes = new Uint8Array(values.length);
+  if (stage === "weights") {
+    for (let n = 0; n < values.length; n++) bytes[n] = Math.round(255 * Math.sqrt(Math.min(Math.max(values[n], 0), 1)));
+    return { bytes, range: null };
+  }
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  }
+  if (low > high) [low, high] = [0, 0];
+  const wide = high - low || 1;
+  for (let n = 0; n < values.length; n++) {
+    bytes[n] = Number.isFinite(values[n]) ? 1 + Math.round((254 * (values[n] - low)) / wide) : 0;
+  }
+  return { bytes, range: [low, high] };
+}
+
+// one pixel a cell, to be drawn at any size; `masked` (floats) tells which are hidden
+export function sheet(bytes, rows, columns, palette = "weights", range = null, masked = null) {
+  const canvas = new OffscreenCanvas(columns, rows);
+  const image = new ImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  const colours = table(palette, range);
+  for (let n = 0; n < pixels.length; n++) pixels[n] = colours[bytes[n]];
+  if (masked) {
+    const hidden = table("signed")[0];
+    for (let n = 0; n < pixels.length; n++) if (masked[n] === -Infinity) pixels[n] = hidden;
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+// a canvas of so many CSS pixels, sharp on every screen
+export function fit(canvas, width, height) {
+  const ratio = Math.min(devicePixelRatio || 1, 3);
+  const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
+  if (canvas.width !== w || canvas.height !== h) [canvas.width, canvas.height] = [w, h];
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.imageSmoothingEnabled = false;
+  return context;
+}
+
+export function paintMap(canvas, bytes, rows, columns, palette = "weights", range = null) {
+  const { width, height } = canvas.getBoundingClientRect();
+  const context = fit(canvas, width || columns, height || rows);
+  context.drawImage(sheet(bytes, rows, columns, palette, range), 0, 0, width || columns, height || rows);
+}
+
+export function hatch(context, x, y, width, height, { hidden, hatch: line }) {
+  context.save();
+  context.beginPath();
+  context.rect(x, y, width, height);
+  context.clip();
+  context.fillStyle = hidden;
+  context.fillRect(x, y, width, height);
+  context.strokeStyle = line;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let at = -height; at < width; at += 6) {
+    context.moveTo(x + at, y + height);
+    context.lineTo(x + at + height, y);
+  }
+  context.stroke();
+  context.restore();
+}
+
+// what the colours mean
+export function legend(palette, range = null) {
+  const bar = element("canvas", { class: "legend-bar", "aria-hidden": "true" });
+  const context = fit(bar, 160, 10);
+  const most = range ? Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1 : 1;
+  for (let x = 0; x < 160; x++) {
+    context.fillStyle = colour(palette, x / 159);
+    context.fillRect(x, 0, 1, 10);
+  }
+  const marks = palette === "weights" ? [0, 0.05, 0.25, 0.5, 1] : [-most, 0, most];
+  const place = (value) => (palette === "weights" ? Math.sqrt(value) : (value / most + 1) / 2);
+  const scale = element("span", { class: "legend-scale" });
+  for (const value of marks) {
+    const at = { left: `${100 * place(value)}%` };
+    scale.append(element("span", { style: at }, digits(value, palette === "weights" ? 2 : 3)));
+  }
+  return element("span", { class: "legend" }, bar, scale);
+}

@@ -1,0 +1,109 @@
+// What every view has: `show(scene, state)`, a way to know that nothing changed, and a way to ask the server.
+
+import { Problem } from "./api.js";
+
+export class View extends HTMLElement {
+  #shown = new Map();
+
+  static fits(scene) {
+    return scene !== null;
+  }
+
+  // true when these parts are others than last time under this name
+  fresh(name, ...parts) {
+    const key = JSON.stringify(parts);
+    if (this.#shown.get(name) === key) return false;
+    this.#shown.set(name, key);
+    return true;
+  }
+
+  stale(name) {
+    this.#shown.delete(name);
+  }
+
+  // the answer, or null: then the shell has said why, and asks again for a scene that the server forgot
+  async ask(promise) {
+    try {
+      return await promise;
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      this.#shown.clear(); // what could not be had is asked for again
+      this.dispatchEvent(new CustomEvent("problem", { detail: problem, bubbles: true }));
+      return null;
+    }
+  }
+}
+
+// Runs one task at a time; of those that came meanwhile only the last. For hovering and panning.
+export function latest() {
+  let running = false;
+  let next = null;
+  return async function start(task) {
+    next = task;
+    if (running) return;
+    running = true;
+    try {
+      while (next) {
+        const now = next;
+        next = null;
+        await now();
+      }
+    } finally {
+      running = false;
+    }
+  };
+}
+
+// --- what a scene says about a site ---
+
+export function siteOf(scene, state) {
+  const shownSites = scene.sites.filter((site) => site.shown);
+  return shownSites.find((site) => site.name === state.site) ?? shownSites[0] ?? null;
+}
+
+// a site, head or cell that the scene does not have becomes one that it has
+export function fitting(scene, state) {
+  const site = siteOf(scene, state);
+  if (!site) return {};
+  return {
+    site: site.name,
+    head: Math.min(state.head, site.heads - 1),
+    query: Math.min(state.query, site.n_q - 1),
+    key: Math.min(state.key, site.n_k - 1),
+  };
+}
+
+// the labels of a side; an axis that the scene does not have is one place, called as the axis
+export function labels(scene, axis, count) {
+  const found = scene.axes[axis] ?? [];
+  return Array.from({ length: count }, (_, n) => found[n] ?? (count === 1 ? axis : String(n)));
+}
+
+// words of an axis with their places; a token in no word stands for itself, with number null
+export function groups(scene, axis, count) {
+  const names = labels(scene, axis, count);
+  const owner = new Array(count).fill(null);
+  const found = [];
+  (scene.words?.[axis] ?? []).forEach(([word, first, last], number) => {
+    for (let place = first; place <= last && place < count; place++) owner[place] = [number, word];
+  });
+  for (let place = 0; place < count; place++) {
+    const mine = owner[place];
+    const before = found.at(-1);
+    if (mine && before && before.number === mine[0]) before.places.push(place);
+    else found.push({ number: mine ? mine[0] : null, label: mine ? mine[1] : names[place], places: [place] });
+  }
+  return found;
+}
+
+// the places of the largest values, the largest first
+export function strongest(values, count, least) {
+  const found = [];
+  for (let n = 0; n < values.length; n++) {
+    if (values[n] < least || (found.length === count && values[n] <= values[found.at(-1)])) continue;
+    const at = found.findIndex((other) => values[other] < values[n]);
+    found.splice(at < 0 ? found.length : at, 0, n);
+    if (found.length > count) found.pop();
+  }
+  return found;
+}

@@ -1,0 +1,197 @@
+// Two heads in, of one model or of two; both out side by side, and what the second does otherwise.
+
+import * as api from "../api.js";
+import { digits, element, figure, replace, say, shortened, token } from "../dom.js";
+import { dark, legend } from "../paint.js";
+import { store } from "../store.js";
+import { latest, siteOf, View } from "../view.js";
+import { changes } from "./changes.js";
+import { Heat } from "./heat.js";
+import { again, difference, headOf, picture } from "./head.js";
+import { clamp, listField, styled } from "./parts.js";
+
+class Comparison extends View {
+  #fields = element("div", { class: "pickers" });
+  #heats = [0, 1, 2].map(
+    () => new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) }),
+  );
+  #titles = [0, 1, 2].map(() => element("h3"));
+  #panels = [0, 1, 2].map((n) => element("section", {}, this.#titles[n], this.#heats[n].node));
+  #here = element("div", { class: "sum linked" });
+  #legend = element("div", { class: "row apart" });
+  #said = element("div");
+  #load = latest();
+  #models = null;
+  #others = new Map(); // what was asked → scene
+  cell = [0, 0];
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    styled();
+    this.append(
+      element("div", { class: "view-head" }, this.#fields),
+      this.#here,
+      element("div", { class: "thirds" }, this.#panels),
+      this.#legend,
+      this.#said,
+    );
+  }
+
+  show(scene, state) {
+    this.now = { scene, site: siteOf(scene, state), head: state.head, other: read(state.other) };
+    if (this.fresh("all", scene.id, state.site, state.head, state.other, dark(), this.clientWidth))
+      this.#load(() => this.load(state));
+  }
+
+  set(patch) {
+    store.go({ other: { ...this.now.other, ...patch } });
+  }
+
+  async load(state) {
+    const { scene, site, head, other } = this.now;
+    this.#models ??= (await this.ask(api.models()))?.models ?? [];
+    const second = await this.second(state, other);
+    if (!second || this.now.scene !== scene) return undefined;
+    const sites = second.sites.filter((one) => one.shown);
+    const spot =
+      sites.find((one) => one.name === other.site) ?? sites.find((one) => one.name === site.name) ?? sites[0];
+    if (!spot) {
+      this.fields(second, other, [], { name: "", heads: 0 }, 0);
+      const none = "The other model attends to nothing that could be shown; choose another.";
+      return replace(this.#here, element("p", { class: "muted" }, none));
+    }
+    const same = second.id === scene.id && spot.name === site.name;
+    const number = clamp(other.head ?? (same ? (head + 1) % spot.heads : head), 0, spot.heads - 1);
+    this.fields(second, other, sites, spot, number);
+    const answer = await this.ask(Promise.all([headOf(scene, site, head), headOf(second, spot, number)]));
+    if (!answer) {
+      this.#others.clear(); // the server may have forgotten one
+      return this.stale("all");
+    }
+    if (this.now.scene !== scene) return undefined;
+    const which = (one, place, n) =>
+      `${one === second && second.model !== scene.model ? `${second.model}, ` : ""}${place.name}, head ${n}`;
+    const names = [which(scene, site, head), which(second, spot, number)];
+    [this.a, this.b] = answer;
+    this.rows = [this.read(scene, site, head), this.read(second, spot, number)];
+    await this.draw(names);
+    replace(this.#said);
+    if (second.id !== scene.id) {
+      const found = await this.ask(api.compare(scene.id, second.id));
+      if (found && this.now.scene === scene)
+        replace(this.#said, element("h2", {}, "What they say"), changes(found, [scene.model, second.model]));
+    }
+    this.dataset.painted = names.join(" | ");
+    return undefined;
+  }
+
+  // the scene of the other model on the same text; the same scene when it is the same model
+  async second(state, other) {
+    const { scene } = this.now;
+    const known = this.#models.some((one) => one.name === other.model && one.task === scene.task);
+    if (!known || other.model === scene.model) return scene;
+    const asked = again(scene, state, { model: other.model, checkpoint: null, edits: null, target: null });
+    const key = JSON.stringify(asked);
+    const kept = this.#others.get(key);
+    const found = kept ?? (await this.ask(api.scene(asked)));
+    if (found) this.#others.set(key, found);
+    else this.set({ model: "" }); // the reason stands above; the choice stays open
+    return found;
+  }
+
+  // an exact number of either side, from its row
+  read(scene, site, head) {
+    return async (i, j) => (await api.row(scene.id, site.name, head, i)).data[j];
+  }
+
+  fields(second, other, sites, spot, number) {
+    if (!this.fresh("fields", this.now.scene.task, second.model, other, spot.name, number, sites.length, spot.heads)) return;
+    const had = [...this.#fields.querySelectorAll("select")].indexOf(document.activeElement);
+    const all = [
+      listField(
+        "With model",
+        this.#models.filter((one) => one.task === this.now.scene.task).map((one) => [one.name, one.name]),
+        second.model,
+        (model) => this.set({ model, site: undefined, head: undefined }),
+      ),
+      listField(
+        "Site",
+        sites.map((one) => [one.name, one.name]),
+        spot.name,
+        (site) => this.set({ site }),
+      ),
+      listField(
+        "Head",
+        Array.from({ length: spot.heads }, (_, n) => [n, String(n)]),
+        number,
+        (head) => this.set({ head: Number(head) }),
+      ),
+    ];
+    replace(this.#fields, all);
+    if (had >= 0) all[had].lastChild.focus();
+  }
+
+  draw(names) {
+    const { a, b } = this;
+    const alike = a.rows === b.rows && a.columns === b.columns;
+    const room = (n) => ({ width: Math.max(200, this.#panels[n].clientWidth), height: 340 });
+    names.forEach((name, n) => replace(this.#titles[n], name));
+    this.#panels[2].hidden = !alike;
+    this.#heats[0].draw(picture(a, room(0)));
+    this.#heats[1].draw(picture(b, room(1)));
+    const keys = [legend("weights")];
+    if (alike) {
+      const found = difference(a, b, room(2));
+      this.#heats[2].draw(found.picture);
+      replace(this.#titles[2], "Δ, the second less the first");
+      keys.push(legend("signed", found.range));
+    } else
+      keys.push(
+        element(
+          "p",
+          { class: "muted small" },
+          `${a.rows} × ${a.columns} and ${b.rows} × ${b.columns} cells: there is no cell-by-cell difference.`,
+        ),
+      );
+    replace(this.#legend, keys);
+    this.alike = alike;
+    return this.point(this.cell);
+  }
+
+  async point(cell, back = true) {
+    const { a, b, alike } = this;
+    if (!a) return;
+    if (back) this.cell = [Math.min(cell[0], a.rows - 1), Math.min(cell[1], a.columns - 1)];
+    for (const heat of this.#heats) heat.point(cell);
+    const mine = (this.turn = (this.turn ?? 0) + 1);
+    const inside = (one) => [Math.min(cell[0], one.rows - 1), Math.min(cell[1], one.columns - 1)];
+    const numbers = await this.ask(Promise.all([this.rows[0](...inside(a)), this.rows[1](...inside(b))]));
+    if (!numbers || mine !== this.turn) return;
+    const part = (what, under, name = "part") => element("span", { class: name }, what, element("span", {}, under));
+    const [i, j] = inside(a);
+    const change = numbers[1] - numbers[0];
+    replace(
+      this.#here,
+      part(token(a.names.down[i]), "looks"),
+      part(token(a.names.across[j]), "at"),
+      part(figure(numbers[0]), "first"),
+      part(figure(numbers[1]), "second"),
+      alike ? part(figure(change), "Δ", "part end") : null,
+    );
+    const text = `${shortened(a.names.down[i])} looks at ${shortened(a.names.across[j])}: ${digits(numbers[0])} and ${digits(numbers[1])}${alike ? `, difference ${digits(change)}` : ""}`;
+    for (const heat of this.#heats) heat.tell(text);
+    if (back && this.contains(document.activeElement)) say(text);
+  }
+}
+
+// the second side, as the address may tell it
+function read(other) {
+  const { model, site, head } = other && typeof other === "object" ? other : {};
+  return {
+    model: typeof model === "string" ? model : "",
+    site: typeof site === "string" ? site : "",
+    head: Number.isInteger(head) && head >= 0 ? head : null,
+  };
+}
+
+customElements.define("regard-comparison", Comparison);

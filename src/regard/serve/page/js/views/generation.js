@@ -1,0 +1,294 @@
+// A scene of a text that was written in; out, step by step, what else could have been written, and branches of it.
+
+import * as api from "../api.js";
+import { digits, element, figure, replace, say, shortened, token } from "../dom.js";
+import { dark } from "../paint.js";
+import { store } from "../store.js";
+import { labels, latest, View } from "../view.js";
+import { button, clamp, curve, floats, numberField, player, put, row, styled, walk, weighed } from "./parts.js";
+
+class Generation extends View {
+  #way = []; // branches, the last is shown: {scene, why}
+  #live = null; // what is being written at this moment: {names, stop}
+  #play = player((first) => this.play(first));
+  #text = element("div", {
+    id: "written",
+    class: "tokens",
+    role: "listbox",
+    tabindex: "0",
+    "aria-label": "What was written, step by step",
+  });
+  #why = element("p", { class: "row small" });
+  #watch = button("Watch it written", () => (this.#live ? this.stop() : this.watch()));
+  #more = numberField("More tokens", [0, 256], (more) => store.go({ more }));
+  #title = element("h2");
+  #options = element("ol", { class: "options", "aria-label": "Next tokens" });
+  #whole = element("div");
+  #look = element("section");
+  #read = latest();
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    styled();
+    const step = (by) => () => this.go(this.step + by);
+    const tools = element(
+      "div",
+      { class: "row" },
+      button("Before", step(-1)),
+      this.#play.node,
+      button("Next", step(1)),
+      this.#watch,
+      this.#more,
+    );
+    const below = element(
+      "div",
+      { class: "halves" },
+      element("section", {}, this.#options),
+      element("section", { class: "card" }, this.#whole, this.#look),
+    );
+    this.append(element("div", { class: "view-head" }, this.#title, tools), this.#text, this.#why, below);
+    walk(this.#text, { at: () => this.step, count: () => this.scene?.steps ?? 1, go: (to) => this.go(to) });
+    this.#options.addEventListener("keydown", (event) => {
+      const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      const all = [...this.#options.querySelectorAll("button")];
+      if (!by) return;
+      event.preventDefault();
+      all[clamp(all.indexOf(document.activeElement) + by, 0, all.length - 1)]?.focus();
+    });
+  }
+
+  disconnectedCallback() {
+    this.#play.stop();
+    this.stop();
+  }
+
+  show(scene, state) {
+    if (this.fresh("scene", scene.id)) {
+      this.stop();
+      this.#way = [];
+    }
+    this.root = scene;
+    this.#more.hidden = scene.task !== "write";
+    put(this.#more, state.more ?? 12);
+    if (this.#live) return;
+    this.scene = this.#way.at(-1)?.scene ?? scene;
+    this.step = clamp(Number.isInteger(state.step) ? state.step : 0, 0, this.scene.steps - 1);
+    const [site, head] = watched(this.scene, state);
+    if (this.fresh("step", this.scene.id, this.step, site?.name, head, dark())) this.#read(() => this.read(site, head));
+  }
+
+  go(step) {
+    store.set({ step: clamp(step, 0, this.scene.steps - 1) });
+  }
+
+  play(first) {
+    if (this.step >= this.scene.steps - 1) {
+      if (first) this.go(0);
+      return first;
+    }
+    this.go(this.step + 1);
+    return true;
+  }
+
+  async read(site, head) {
+    const { scene, step } = this;
+    const names = written(scene);
+    row(this.#text, names, step, (to) => this.go(to));
+    replace(this.#title, `Step ${step + 1} of ${scene.steps}`);
+    this.why();
+    const at = site ? queryOf(scene, site, step) : -1;
+    const asked = [
+      api.nextTokens(scene.id, step),
+      api.next(scene.id, step).catch(() => null), // a copy in a file may lack it
+      site && at >= 0 ? api.row(scene.id, site.name, head, at) : null,
+    ];
+    const answer = await this.ask(Promise.all(asked));
+    if (!answer) this.#way = []; // a branch that the server forgot
+    if (!answer || this.#live || scene !== this.scene || step !== this.step) return;
+    const [best, all, weights] = answer;
+    this.options(best);
+    if (all) this.whole(all.data, best.chosen);
+    else replace(this.#whole);
+    const where = site && weights ? weighed(labels(scene, site.keys, site.n_k), weights.data) : null;
+    replace(
+      this.#look,
+      where
+        ? [
+            element("h3", {}, "Where it looked"),
+            element("p", { class: "muted small" }, `${site.name}, head ${head}`),
+            where,
+          ]
+        : [],
+    );
+    const first = best.tokens[0];
+    say(
+      `Step ${step + 1} of ${scene.steps}: “${shortened(names[step], 40)}”. Most probable “${shortened(first.token, 40)}”, ${digits(first.probability)}`,
+    );
+    this.dataset.painted = `${scene.id} ${step}`;
+  }
+
+  options({ tokens, chosen }) {
+    const had = this.#options.contains(document.activeElement);
+    const most = Math.max(...tokens.map((one) => one.probability), 1e-12);
+    const line = (one) => {
+      const mine = one.id === chosen;
+      const inside = [
+        element("span", {
+          class: "bar",
+          "aria-hidden": "true",
+          style: { width: `${(100 * one.probability) / most}%` },
+        }),
+        token(one.token),
+        mine ? element("span", { class: "small chosen" }, "chosen") : null,
+        figure(one.probability),
+      ];
+      const title = mine ? "what was written" : "go on with this token";
+      return element(
+        "li",
+        {},
+        element(
+          "button",
+          {
+            type: "button",
+            title,
+            "aria-current": mine ? "true" : null,
+            on: { click: () => mine || this.branch(one) },
+          },
+          inside,
+        ),
+      );
+    };
+    replace(this.#options, tokens.map(line));
+    if (had) this.#options.querySelector("button")?.focus();
+  }
+
+  // all tokens, from the most probable on, both scales logarithmic
+  whole(values, chosen) {
+    const sorted = Float32Array.from(values).sort().reverse();
+    let entropy = 0;
+    for (const p of sorted) if (p > 0) entropy -= p * Math.log2(p);
+    const floor = -8;
+    const x = (rank) => Math.log(rank) / Math.log(Math.max(sorted.length, 2));
+    const y = (p) => clamp(1 - Math.log10(Math.max(p, 1e-30)) / floor, 0, 1);
+    const points = [];
+    for (let rank = 1; rank <= sorted.length; rank = Math.max(rank + 1, Math.ceil(rank * 1.04)))
+      points.push([x(rank), y(sorted[rank - 1])]);
+    const p = chosen === null ? null : values[chosen];
+    const rank = p === null ? null : 1 + sorted.findIndex((other) => other <= p);
+    const label = `All ${values.length} tokens by rank: entropy ${digits(entropy)} bits`;
+    const rows = [
+      ["entropy", figure(entropy), " bits"],
+      ["as if from", figure(2 ** entropy), " equal tokens"],
+    ];
+    if (rank) rows.push(["rank of the chosen", figure(rank), ` of ${values.length}`]);
+    replace(
+      this.#whole,
+      element("h3", {}, "The whole distribution"),
+      curve(points, {
+        label,
+        marks: rank ? [[x(rank), y(p)]] : [],
+        ends: { top: "1", bottom: "10⁻⁸", left: "rank 1", right: `rank ${values.length}` },
+      }),
+      element(
+        "dl",
+        { class: "stages" },
+        rows.map(([name, ...what]) => [element("dt", {}, name), element("dd", {}, what)]),
+      ),
+    );
+  }
+
+  // --- other ways ---
+
+  async branch(one) {
+    const { scene, step } = this;
+    const was = written(scene)[step];
+    const found = await this.ask(api.branch(scene.id, step, one.id));
+    if (!found || scene !== this.scene) return;
+    this.#way.push({
+      scene: found,
+      why: `“${shortened(one.token)}” instead of “${shortened(was)}” at step ${step + 1}`,
+    });
+    this.#play.stop();
+    this.show(this.root, store.state);
+    say(`Branched. The model says: ${shortened(found.said, 200)}`);
+  }
+
+  why() {
+    const back = button("Back", () => {
+      this.#way.pop();
+      this.show(this.root, store.state);
+    });
+    replace(
+      this.#why,
+      this.#way.length
+        ? [back, element("span", {}, this.#way.at(-1).why), token(this.scene.said, { class: "token said-now" })]
+        : [],
+    );
+  }
+
+  watch() {
+    const { model, text, question, checkpoint, more, edits } = store.state;
+    const asked = { model, text, question, checkpoint, more, edits: Object.keys(edits).length ? JSON.stringify(edits) : "" };
+    this.#play.stop();
+    const names = [];
+    const keys = this.root.axes.source ?? this.root.axes.text ?? [];
+    const heard = (one) => {
+      names.push(one.token);
+      row(this.#text, names, names.length - 1, () => {});
+      replace(this.#title, `Step ${names.length}: `, figure(one.probability));
+      if (one.row) replace(this.#look, element("h3", {}, "Where it looks"), weighed(keys, floats(one.row)));
+    };
+    const over = () => {
+      this.#live = null;
+      replace(this.#watch, "Watch it written");
+    };
+    const done = (scene) => {
+      over();
+      this.stale("step");
+      if (scene.id !== this.root.id) this.#way.push({ scene, why: "written live, the most probable token each time" });
+      store.set({ step: scene.steps - 1 });
+      this.show(this.root, store.state);
+    };
+    const problem = (reason) => {
+      over();
+      this.stale("step");
+      this.ask(Promise.reject(reason));
+      this.show(this.root, store.state);
+    };
+    replace(this.#options);
+    replace(this.#whole);
+    replace(this.#watch, "Stop");
+    this.#live = { stop: api.generate(asked, { token: heard, done, problem }), over };
+  }
+
+  stop() {
+    if (!this.#live) return;
+    this.#live.stop();
+    this.#live.over();
+    this.stale("step");
+    if (this.isConnected) this.show(this.root, store.state);
+  }
+}
+
+// the tokens of every step; the end of a text that could go on is open
+function written(scene) {
+  const { written: ids, text = [] } = scene.axes;
+  if (ids) return labels(scene, "written", scene.steps);
+  const names = text.slice(text.length - scene.steps + 1);
+  return [...names, "…"];
+}
+
+// what asks at each step: the chosen head where it does, else the last one that looks at the source
+function watched(scene, state) {
+  const asks = scene.sites.filter((site) => site.shown && ["written", "read", "text"].includes(site.queries));
+  const site =
+    asks.find((one) => one.name === state.site) ?? asks.findLast((one) => one.queries === "written") ?? asks.at(-1);
+  return [site, site ? clamp(state.head, 0, site.heads - 1) : 0];
+}
+
+function queryOf(scene, site, step) {
+  const at = site.queries === "text" ? site.n_q - scene.steps + step : step;
+  return at < site.n_q ? at : -1;
+}
+
+customElements.define("regard-generation", Generation);

@@ -1,0 +1,54 @@
+// One head of a scene in; what is needed to paint it out, from exact numbers where they are few enough.
+
+import * as api from "../api.js";
+import { coded, sheet } from "../paint.js";
+import { labels } from "../view.js";
+
+const MOST = 65536; // cells that the server gives exactly at once
+const SIDE = 512; // pixels of a larger one
+
+// what was asked to get a scene, to be asked again with something else; a picture of one's own has a name in `text`
+export function again(scene, state, other) {
+  const { model, text, question, checkpoint, edits } = scene;
+  const all = { model, text, question, checkpoint, edits, target: state.target, beam: state.beam, ...other };
+  return Object.fromEntries(
+    Object.entries(all).filter(([, value]) => value !== null && value !== undefined && value !== ""),
+  );
+}
+
+// {rows, columns, names, values: exact or null, weights: for pictures, shape of those}
+export async function headOf(scene, site, head) {
+  const [rows, columns] = [site.n_q, site.n_k];
+  const names = { down: labels(scene, site.queries, rows), across: labels(scene, site.keys, columns) };
+  const window = [0, rows, 0, columns];
+  if (rows * columns <= MOST) {
+    const { data } = await api.cells(scene.id, site.name, head, window);
+    return { rows, columns, names, values: data, weights: data, shape: [rows, columns] };
+  }
+  const { data, shape } = await api.map(scene.id, site.name, head, window, SIDE, SIDE);
+  return { rows, columns, names, values: null, weights: Float32Array.from(data, (byte) => (byte / 255) ** 2), shape };
+}
+
+export function picture(matrix, room) {
+  const { rows, columns, names, values, weights, shape } = matrix;
+  const bytes = coded(weights, "weights").bytes;
+  const value = (i, j) => values[i * columns + j];
+  const share = (x) => Math.sqrt(Math.max(x, 0));
+  const cells = values && { value, hidden: () => false, share, palette: "weights" };
+  return { rows, columns, names, room, cells, sheet: sheet(bytes, ...shape, "weights") };
+}
+
+// b − a, cell by cell, about 0: {picture, range}
+export function difference(a, b, room) {
+  const { rows, columns, names, shape } = a;
+  const change = a.weights.map((was, n) => b.weights[n] - was);
+  const most = change.reduce((most, one) => Math.max(most, Math.abs(one)), 0) || 1e-9;
+  const bytes = Uint8Array.from(change, (one) => 128 + Math.round((127 * one) / most));
+  const value = (i, j) => change[i * columns + j];
+  const cells = a.values &&
+    b.values && { value, hidden: () => false, share: (x) => (x / most + 1) / 2, palette: "signed" };
+  return {
+    range: [-most, most],
+    picture: { rows, columns, names, room, cells, sheet: sheet(bytes, ...shape, "signed", [-most, most]) },
+  };
+}

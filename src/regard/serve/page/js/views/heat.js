@@ -1,0 +1,105 @@
+// A matrix in; its picture out, with a cursor that the pointer and the arrow keys move. Several can share one cursor.
+
+import { element, say } from "../dom.js";
+import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawSheet, frameOf, layout } from "../grid.js";
+import { fit, inks } from "../paint.js";
+import { keyed, whole } from "../zoom.js";
+
+export class Heat {
+  #below = element("canvas", { "aria-hidden": "true" });
+  #over = element("canvas", { class: "over", tabindex: "0", role: "application", "aria-roledescription": "matrix" });
+  node = element("div", { class: "plot" }, this.#below, this.#over);
+  #matrix = null;
+  #cell = [0, 0];
+
+  // move(cell): by keys or a click; hover(cell | null): by the pointer; open(cell): Enter
+  constructor({ move, hover = () => {}, open = () => {} }) {
+    const at = (event) => {
+      const box = this.#over.getBoundingClientRect();
+      return this.#matrix && cellAt(this.#matrix.plot, event.clientX - box.left, event.clientY - box.top);
+    };
+    let last = "null";
+    const over = (cell) => {
+      if (String(cell) === last) return;
+      last = String(cell);
+      hover(cell);
+    };
+    this.#over.addEventListener("pointermove", (event) => over(at(event)));
+    this.#over.addEventListener("pointerleave", () => over(null));
+    this.#over.addEventListener("click", (event) => at(event) && move(at(event)));
+    this.#over.addEventListener("keydown", (event) => {
+      if (!this.#matrix) return;
+      const { rows, columns } = this.#matrix;
+      if (event.key === "Enter") return open(this.#cell);
+      const found = keyed(event, { window: whole(rows, columns), rows, columns, cell: this.#cell });
+      if (!found) return undefined;
+      event.preventDefault();
+      return found.cell ? move(found.cell) : undefined;
+    });
+  }
+
+  // {rows, columns, sheet, room: {width, height}, names? ({down, across}, else numbers), square?, cells? (for drawCells)}
+  draw(matrix) {
+    const ink = inks();
+    const context = this.#below.getContext("2d");
+    const { rows, columns, room, names } = matrix;
+    const plot = names
+      ? layout(context, names, whole(rows, columns), room, ink.font)
+      : counted(context, matrix, ink.font);
+    this.#matrix = { ...matrix, plot, ink };
+    this.size = [room.width, Math.ceil(plot.top + plot.height + 6)];
+    const brush = fit(this.#below, ...this.size);
+    drawSheet(brush, plot, matrix.sheet, whole(rows, columns));
+    if (matrix.cells) drawCells(brush, plot, matrix.cells, ink);
+    frameOf(brush, plot, ink);
+    if (names) drawLabels(brush, plot, names, ink);
+    else ticks(brush, plot, ink);
+    this.point(this.#cell);
+  }
+
+  point(cell) {
+    if (!this.#matrix) return;
+    const { plot, ink, rows, columns, names } = this.#matrix;
+    this.#cell = [Math.min(cell[0], rows - 1), Math.min(cell[1], columns - 1)];
+    const brush = fit(this.#over, ...this.size);
+    drawCursor(brush, plot, ...this.#cell, ink);
+    if (names) drawHere(brush, plot, names, this.#cell, ink);
+  }
+
+  tell(text) {
+    this.#over.setAttribute("aria-label", text);
+    if (document.activeElement === this.#over) say(text);
+  }
+}
+
+// rows and columns that have numbers for names
+function counted(context, { rows, columns, room, square = false }, font) {
+  context.font = `12px ${font}`;
+  const left = Math.ceil(context.measureText(String(rows - 1)).width) + 14;
+  let [wide, high] = [(room.width - left - 8) / columns, (room.height - 30) / rows].map((size) =>
+    Math.min(size, square ? 44 : 26),
+  );
+  if (square) wide = high = Math.min(wide, high);
+  const window = whole(rows, columns);
+  return { left, top: 24, wide, high, rows, columns, window, width: wide * columns, height: high * rows };
+}
+
+function ticks(context, plot, ink) {
+  context.font = `12px ${ink.font}`;
+  context.fillStyle = ink.muted;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  for (let row = 0, by = every(plot.high, 22); row < plot.rows; row += by) {
+    const [, y, , h] = cellBox(plot, row, 0);
+    context.fillText(String(row), plot.left - 7, y + h / 2);
+  }
+  context.textAlign = "center";
+  for (let column = 0, by = every(plot.wide, 34); column < plot.columns; column += by) {
+    const [x, , w] = cellBox(plot, 0, column);
+    context.fillText(String(column), x + w / 2, plot.top - 12);
+  }
+}
+
+function every(cell, least) {
+  for (let step = 1; ; step *= 10) for (const by of [1, 2, 5]) if (step * by * cell >= least) return step * by;
+}

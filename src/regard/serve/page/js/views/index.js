@@ -1,0 +1,73 @@
+// Every view by name: its tab, its key, which scenes it fits, and where it is loaded from when first opened.
+
+const seen = (scene) => scene !== null && scene.sites.some((site) => site.shown);
+const always = () => true;
+const NOTHING = "This model attends to nothing that could be shown; choose another model.";
+const WRITES = "This model writes nothing step by step; choose one that translates or writes.";
+
+export const VIEWS = [
+  { name: "overview", label: "Overview", key: "1", load: () => import("./overview.js"), fits: seen, needs: NOTHING },
+  { name: "matrix", label: "Matrix", key: "2", load: () => import("./matrix.js"), fits: seen, needs: NOTHING },
+  { name: "lines", label: "Lines", key: "3", load: () => import("./lines.js"), fits: seen, needs: NOTHING },
+  {
+    name: "alignment",
+    label: "Words",
+    key: "4",
+    load: () => import("./alignment.js"),
+    fits: (scene) => seen(scene) && Object.values(scene.words ?? {}).some((words) => words.length > 0),
+    needs: "This input has no words to align; choose a model that reads text.",
+  },
+  { name: "pair", label: "Pair", key: "5", load: () => import("./pair.js"), fits: seen, needs: NOTHING },
+  {
+    name: "generation",
+    label: "Generation",
+    key: "6",
+    load: () => import("./generation.js"),
+    fits: (scene) => scene !== null && scene.steps > 0,
+    needs: WRITES,
+  },
+  {
+    name: "beam",
+    label: "Beam",
+    key: "7",
+    load: () => import("./beam.js"),
+    fits: (scene) => scene !== null && scene.steps > 0,
+    needs: WRITES,
+  },
+  {
+    name: "overlay",
+    label: "Picture",
+    key: "p",
+    load: () => import("./overlay.js"),
+    fits: (scene) => scene !== null && Boolean(scene.picture),
+    needs: "This model looks at no picture; choose one that does.",
+  },
+  { name: "whatif", label: "What if", key: "w", load: () => import("./whatif.js"), fits: seen, needs: NOTHING },
+  { name: "comparison", label: "Compare", key: "c", load: () => import("./comparison.js"), fits: seen, needs: NOTHING },
+  {
+    name: "training",
+    label: "Training",
+    key: "t",
+    load: () => import("./training.js"),
+    fits: (scene, model) => scene !== null && (model?.checkpoints ?? []).length > 1,
+    needs: "This model kept no earlier checkpoints; train one with more than one kept.",
+  },
+  { name: "positions", label: "Positions", key: "8", load: () => import("./positions.js"), fits: always, alone: true },
+  { name: "masks", label: "Masks", key: "9", load: () => import("./masks.js"), fits: always, alone: true },
+  { name: "lecture", label: "Lecture", key: "l", load: () => import("./lecture.js"), fits: always, alone: true },
+];
+
+export function viewOf(name) {
+  return VIEWS.find((view) => view.name === name) ?? VIEWS[0];
+}
+
+// a new element of that view; null when its file is not there
+export async function made(view) {
+  try {
+    await view.load();
+  } catch (reason) {
+    if (!(reason instanceof TypeError)) throw reason; // only a file that cannot be had is forgiven
+    return null;
+  }
+  return document.createElement(`regard-${view.name}`);
+}

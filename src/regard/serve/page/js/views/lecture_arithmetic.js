@@ -1,0 +1,60 @@
+// The numbers that make a cell in; its arithmetic as a line of text and the cells it is made of out.
+
+import { digits } from "../dom.js";
+
+export const n = (value) => (value === null ? "−∞" : digits(value));
+const within = (value) => (value < 0 ? `(${n(value)})` : n(value)); // 2·(−1) reads better than 2·−1
+
+const line = (left, result, uses = []) => ({ left, result: n(result), uses });
+
+// "1·0 + 0·2 + 1·1 = 1", and what the parts that are not shown add
+export function product(a, b, total, uses, rest = null) {
+  const parts = a.map((value, m) => `${m ? within(value) : n(value)}·${within(b[m])}`);
+  return line([...parts, ...more(rest)].join(" + "), total, uses);
+}
+
+const more = (rest) => (rest && rest.count > 0 ? [`${within(rest.value)} from ${rest.count} more ${rest.what}`] : []);
+
+export const divided = (score, root, result, uses) => line(`${n(score)} / ${n(root)}`, result, uses);
+
+export function hidden(score, visible, result, uses) {
+  return visible
+    ? line(`may look: ${n(score)} stays`, result, uses)
+    : line(`hidden: ${n(score)} gives way to`, result, uses);
+}
+
+export function added(score, bias, visible, result, uses) {
+  if (!visible) return line(`hidden: ${n(score)} gives way to`, result, uses);
+  return bias
+    ? line(`${n(score)} + ${within(bias)} for the position`, result, uses)
+    : hidden(score, true, result, uses);
+}
+
+export function exponential(score, peak, result, uses) {
+  if (peak === null) return line("nothing in this row may be looked at", result, uses);
+  return line(score === null ? "hidden: exp(−∞)" : `exp(${n(score)} − ${within(peak)})`, result, uses);
+}
+
+export function share(exponentials, sum, j, result, uses, more = 0) {
+  if (!sum) return line("nothing in this row may be looked at, so it weighs", result, uses);
+  const all = exponentials.map(n).join(" + ") + (more > 0 ? ` + … ${more} more` : "");
+  return line(`${n(exponentials[j])} / (${all}) = ${n(exponentials[j])} / ${n(sum)}`, result, uses);
+}
+
+// Bahdanau: v · tanh(W q + U k)
+export function additive(v, wq, uk, result, uses, rest = null) {
+  const parts = v.map((value, m) => `${m ? within(value) : n(value)}·tanh(${n(wq[m])} + ${within(uk[m])})`);
+  return line([...parts, ...more(rest)].join(" + "), result, uses);
+}
+
+// Luong's concat: v · tanh(W [q; k])
+export function joined(v, q, k, inner, result, uses) {
+  const parts = v.map((value, m) => `${m ? within(value) : n(value)}·tanh(${n(inner[m])})`);
+  return line(`W[q; k] of [${[...q, ...k].map(n).join(" ")}]: ${parts.join(" + ")}`, result, uses);
+}
+
+export const spoken = ({ left, result }) => `${left} = ${result}`;
+export const row = (table, i) => ({ table, i });
+export const column = (table, j) => ({ table, j });
+export const cell = (table, i, j) => ({ table, i, j });
+export const turned = (matrix) => matrix[0].map((_, j) => matrix.map((line) => line[j]));

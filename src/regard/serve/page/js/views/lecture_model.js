@@ -1,0 +1,155 @@
+// The walk of one query of the loaded model in; the same chapters' tables, with its real numbers, out.
+
+import * as say from "./lecture_arithmetic.js";
+
+const { row, column, cell, turned } = say;
+const count = (size, name = "") => Array.from({ length: size }, (_, n) => `${name}${n + 1}`);
+const line = (...parts) => ({ kind: "line", parts });
+const stack = (...parts) => ({ kind: "stack", parts }); // rows of one query: the same key stays in the same column
+
+export function modelStages(data) {
+  const { about } = data;
+  const all = tables(data);
+  const edited = data.softmax === null;
+  const meeting = { kind: "cross", left: all.q, pairs: [[all.kt, all.dots]] };
+  const compared = all.dots ? [meeting] : [line(all.q, all.k), stack(all.scores)];
+  const scaled = data.inner.root ? stack(all.dots, `÷ √${about.width} =`, all.scores) : line(all.scores);
+  return [
+    {
+      blocks: [line(all.tokens)],
+      walk: [],
+      note: "A trace begins at q, k and v: the vectors x and the layer's matrices stay inside the model.",
+    },
+    { blocks: [line(all.q, all.k, all.v)], walk: [] },
+    {
+      blocks: compared,
+      formula: data.inner.additive && "v_a · tanh(W_a q + U_a k)",
+      walk: [all.dots ? "dots" : "scores"],
+      note: data.inner.root ? "" : `${about.score} compares them; q and k are shown as it multiplies or adds them.`,
+    },
+    { blocks: [scaled], walk: ["scores"], note: data.inner.root ? "" : `${about.score} divides by nothing.` },
+    { blocks: [stack(all.scores, "→", all.masked)], walk: ["masked"], note: `Who may look at whom: ${about.pattern}.` },
+    {
+      blocks: [
+        edited ? stack(all.masked, "→", all.weights) : stack(all.masked, "→", all.exponentials, "→", all.weights),
+      ],
+      walk: edited ? ["weights"] : ["exponentials", "weights"],
+      note: edited ? `These weights come from ${about.normaliser} or from an edit, not from a plain softmax.` : "",
+    },
+    { blocks: [{ kind: "cross", left: all.weights, pairs: [[all.v, all.z]] }], walk: ["z"] },
+    {
+      blocks: [line(all.heads)],
+      walk: ["heads"],
+      note: `The same query in ${about.heads > 12 ? "the first 12 of" : "all"} ${about.heads} heads.`,
+    },
+    {
+      blocks: [stack(all.z, all.layer)],
+      walk: ["layer"],
+      note:
+        "Recomputed from q, k and v, and as the layer itself gave it: they differ by at most " +
+        `${say.n(data.difference)} (allowed: ${say.n(data.tolerance)}).`,
+    },
+  ].map((stage) => ({ ...stage, note: [stage.note, about.note].filter(Boolean).join(" ") }));
+}
+
+function tables(data) {
+  const { about, inner, softmax } = data;
+  const asks = [about.label];
+  const dims = count(inner.k[0].length);
+  const values = count(data.v[0].length);
+  const matrix = (id, title, rows, columns, numbers, more = {}) => ({
+    id,
+    title,
+    rows,
+    columns,
+    values: numbers,
+    ...more,
+  });
+  const others = about.n_k - about.keys.length;
+  const more = { count: inner.width - dims.length, what: "dimensions" };
+  const traced = (i, j, value, name) => ({ left: `${name}, as the layer made it`, result: say.n(value), uses: [] });
+  const dots = inner.dots && {
+    says: (i, j) =>
+      say.product(inner.q[0], inner.k[j], inner.dots[0][j], [row("q", 0), column("kt", j)], {
+        ...more,
+        value: inner.rest[0][j],
+      }),
+  };
+  const scoreSays = (i, j) => {
+    if (inner.root) return say.divided(inner.dots[0][j], inner.root, data.scores[0][j], [cell("dots", 0, j)]);
+    if (inner.dots) return dots.says(i, j);
+    if (!inner.additive) return traced(i, j, data.scores[0][j], about.score);
+    const { v, wq, uk, width } = inner.additive;
+    const rest = { count: width - uk[j].length, what: "dimensions", value: inner.rest[0][j] };
+    return say.additive(v[0], wq[0], uk[j], data.scores[0][j], [], rest);
+  };
+  const seen = (j) => data.masked[0][j] !== null;
+  return {
+    tokens: matrix(
+      "tokens",
+      "keys of this query",
+      ["token"],
+      about.keys.map((_, j) => String(j + 1)),
+      [about.keys],
+    ),
+    q: matrix("q", "q", asks, count(inner.q[0].length), inner.q, { says: (i, j) => traced(i, j, inner.q[i][j], "q") }),
+    k: matrix("k", "k", about.keys, dims, inner.k, { says: (i, j) => traced(i, j, inner.k[i][j], "k") }),
+    v: matrix("v", "v", about.keys, values, data.v, { says: (i, j) => traced(i, j, data.v[i][j], "v") }),
+    kt: matrix("kt", "k^T", dims, about.keys, turned(inner.k), { says: (i, j) => traced(i, j, inner.k[j][i], "k") }),
+    dots: dots && matrix("dots", "q k^T", asks, about.keys, inner.dots, dots),
+    scores: matrix("scores", inner.root ? "scaled" : "scores", asks, about.keys, data.scores, { says: scoreSays }),
+    masked: matrix("masked", "masked", asks, about.keys, data.masked, {
+      says: (i, j) => say.added(data.scores[0][j], data.bias[0][j], seen(j), data.masked[0][j], [cell("scores", 0, j)]),
+    }),
+    exponentials:
+      softmax &&
+      matrix("exponentials", "exp(s − largest)", asks, about.keys, softmax.exponentials, {
+        says: (i, j) =>
+          say.exponential(data.masked[0][j], softmax.peak[0][0], softmax.exponentials[0][j], [cell("masked", 0, j)]),
+      }),
+    weights: matrix("weights", "weights", asks, about.keys, data.weights, {
+      kind: "weights",
+      says: (i, j) =>
+        softmax
+          ? say.share(
+              softmax.exponentials[0],
+              softmax.sums[0][0],
+              j,
+              data.weights[0][j],
+              [row("exponentials", 0)],
+              others,
+            )
+          : traced(i, j, data.weights[0][j], about.normaliser),
+    }),
+    z: matrix("z", "z", asks, values, data.output, {
+      says: (i, j) =>
+        say.product(data.weights[0], turned(data.v)[j], data.output[0][j], [row("weights", 0), column("v", j)], {
+          count: others,
+          what: "keys",
+          value: data.output_rest[0][j],
+        }),
+    }),
+    heads: matrix(
+      "heads",
+      "weights of every head",
+      data.all_heads.map((_, n) => `head ${n}`),
+      about.keys,
+      data.all_heads,
+      {
+        kind: "weights",
+        says: (i, j) => ({
+          left: `the weight of “${about.keys[j]}” in head ${i}`,
+          result: say.n(data.all_heads[i][j]),
+          uses: [],
+        }),
+      },
+    ),
+    layer: matrix("layer", "the layer's own", asks, values, data.layer, {
+      says: (i, j) => ({
+        left: `recomputed: ${say.n(data.output[0][j])}; as the layer gave it`,
+        result: say.n(data.layer[0][j]),
+        uses: [cell("z", 0, j)],
+      }),
+    }),
+  };
+}

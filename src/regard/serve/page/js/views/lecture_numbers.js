@@ -1,0 +1,23 @@
+// What was typed or switched in; the inputs of the example that are not the lectures' own out.
+
+// edits: null (all as the lectures have it), {patch}, or one cell {name, i, j, value(old)}
+export function edited(numbers, given, edits) {
+  return edits.reduce((now, edit) => {
+    if (!edit) return {};
+    if (edit.patch) return { ...now, ...edit.patch };
+    const { name, i, j, value } = edit;
+    const old = Array.isArray(now[name]) ? now[name] : given[name];
+    return {
+      ...now,
+      [name]: old.map((line, row) => line.map((cell, at) => (row === i && at === j ? value(cell) : cell))),
+    };
+  }, numbers);
+}
+
+// what cannot be read goes to the server as it was typed, which says what is wrong with it
+export function numberOf(text) {
+  const point = /,\d{3}$/.test(text.trim()) ? "," : "."; // 1,000 may be one or a thousand
+  const clean = text.trim().replace(/^[−–]/, "-").replace(",", point);
+  const value = clean === "" ? NaN : Number(clean);
+  return Number.isFinite(value) ? value : text.slice(0, 40);
+}

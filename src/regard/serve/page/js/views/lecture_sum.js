@@ -1,0 +1,34 @@
+// A cell in; its arithmetic written under the matrices, the cells it is made of marked, and a sentence to be read out.
+
+import { element, replace } from "../dom.js";
+import { spoken } from "./lecture_arithmetic.js";
+import { mark, nameOf } from "./lecture_tables.js";
+
+const PRESS = "press to show or hide";
+const TYPE = "given; type another number";
+
+export function explain(panel, tables, here, otherwise = "") {
+  const spec = here && tables.get(here.table).spec;
+  const says = spec?.says?.(here.i, here.j);
+  mark(tables, here, says?.uses ?? []);
+  if (!says) {
+    const given = spec && (spec.kind === "mask" ? PRESS : spec.input ? TYPE : "");
+    replace(panel, element("p", { class: "muted" }, given ? `${nameOf(spec, here)}: ${given}` : otherwise));
+    return "";
+  }
+  replace(panel, says.lines ? says.lines.map((one) => line(one, one.name)) : line(says, nameOf(spec, here)));
+  return `${nameOf(spec, here)}: ${spoken(says)}`;
+}
+
+function line({ left, result, mine }, name) {
+  const where = element("span", { class: "lecture-where" }, name);
+  return element(
+    "p",
+    { class: mine && "lecture-mine" },
+    where,
+    " ",
+    element("span", {}, left),
+    " = ",
+    element("strong", {}, result),
+  );
+}

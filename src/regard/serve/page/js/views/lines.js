@@ -1,0 +1,298 @@
+// One head in; two columns of tokens out, with a line for every weight worth one. Pointing at a token isolates it.
+
+import * as api from "../api.js";
+import { digits, element, replace, say, shortened } from "../dom.js";
+import { dark, fit, inks } from "../paint.js";
+import { store } from "../store.js";
+import { labels, latest, siteOf, strongest, View } from "../view.js";
+import { tokenCard } from "./cell.js";
+
+const LINE = 24;
+const MOST = 65536; // numbers in one answer
+const FEW = 8; // lines of a token in a long text; its other weights are below them
+const FAINT = 0.02; // below: no line, unless its token is isolated
+
+class Lines extends View {
+  #canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "lines between tokens" });
+  #card = element("div", { class: "card" });
+  #note = element("p", { class: "muted small" });
+  #load = latest();
+  #rows = new Map(); // query → its exact weights
+  #hovered = null; // {side: "down" | "across", at}
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    const main = element("div", {}, this.#note, this.#canvas);
+    this.append(element("div", { class: "beside" }, main, this.#card));
+    this.#canvas.addEventListener("pointermove", (event) => this.hover(this.at(event)));
+    this.#canvas.addEventListener("pointerleave", () => this.hover(null));
+    this.#canvas.addEventListener("click", (event) => this.pick(this.at(event)));
+    this.#canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    this.#canvas.addEventListener("keydown", (event) => this.key(event));
+    this.#canvas.addEventListener("focus", () => this.tell());
+  }
+
+  show(scene, state) {
+    const site = siteOf(scene, state);
+    const subject = [scene.id, site.name, state.head];
+    this.now = { scene, site, head: state.head, query: Math.min(state.query, site.n_q - 1), subject };
+    if (this.fresh("subject", subject)) {
+      this.names = { down: labels(scene, site.queries, site.n_q), across: labels(scene, site.keys, site.n_k) };
+      this.#rows.clear();
+      this.from = { down: 0, across: 0 };
+      this.stale("query");
+    }
+    const looks = [dark(), this.clientWidth, innerHeight, devicePixelRatio];
+    if (this.fresh("looks", subject, looks)) this.measure();
+    if (this.fresh("query", subject, this.now.query)) this.follow();
+    if (this.fresh("draw", subject, this.now.query, looks)) this.refresh();
+  }
+
+  measure() {
+    const { site } = this.now;
+    this.ink = inks();
+    this.width = Math.min(Math.max(260, this.#canvas.parentElement.clientWidth), 780);
+    const room = Math.max(320, innerHeight - (this.#canvas.getBoundingClientRect().top + scrollY) - 70);
+    this.fits = Math.max(4, Math.floor(room / LINE)); // tokens in sight
+    this.tall = Math.min(this.fits, Math.max(site.n_q, site.n_k)) * LINE + 28;
+    const scrolls = site.n_q > this.fits || site.n_k > this.fits;
+    const text = "More than fits: the strongest lines of what is in sight. Arrows or the wheel move each column.";
+    replace(this.#note, scrolls ? text : "");
+    this.name(`${site.n_q} tokens look at ${site.n_k}`);
+  }
+
+  // the chosen query comes into sight
+  follow() {
+    const { query, site } = this.now;
+    this.aimed = false;
+    if (query < this.from.down || query >= this.from.down + this.fits) this.scroll("down", query - Math.floor(this.fits / 2), site.n_q);
+  }
+
+  // and so does what it looks at most
+  aim() {
+    const { query, site } = this.now;
+    const [best] = strongest(this.#rows.get(query) ?? [], 1, 0);
+    const { across } = this.from;
+    if (this.aimed || best === undefined) return;
+    this.aimed = true;
+    if (best < across || best >= across + this.fits) this.scroll("across", best - Math.floor(this.fits / 2), site.n_k);
+  }
+
+  scroll(side, to, count) {
+    this.from[side] = Math.max(0, Math.min(Math.round(to), count - this.fits));
+  }
+
+  refresh() {
+    this.draw();
+    this.#load(() => this.load());
+  }
+
+  async load() {
+    const { scene, site, head, subject } = this.now;
+    const { down } = this.from;
+    const last = Math.min(site.n_q, down + this.fits);
+    const missing = [];
+    for (let row = down; row < last; row++) if (!this.#rows.has(row)) missing.push(row);
+    if (missing.length) {
+      const band = Math.max(1, Math.floor(MOST / site.n_k));
+      const asked = [];
+      for (let row = missing[0]; row <= missing.at(-1); row += band) {
+        asked.push([row, Math.min(row + band, missing.at(-1) + 1, site.n_q)]);
+      }
+      const answers = await this.ask(
+        Promise.all(asked.map(([top, bottom]) => api.cells(scene.id, site.name, head, [top, bottom, 0, site.n_k]))),
+      );
+      if (!answers || this.now.subject.join() !== subject.join()) return;
+      if (this.#rows.size > 4 * this.fits) this.#rows.clear(); // a reader who scrolls far needs not all of it
+      answers.forEach(({ data }, n) => {
+        for (let row = asked[n][0]; row < asked[n][1]; row++) {
+          const start = (row - asked[n][0]) * site.n_k;
+          this.#rows.set(row, data.subarray(start, start + site.n_k));
+        }
+      });
+    }
+    this.aim();
+    this.draw();
+    this.card();
+    this.dataset.painted = [...subject, down].join(" ");
+  }
+
+  // --- drawing ---
+
+  get live() {
+    return this.#hovered ?? { side: "down", at: this.now.query };
+  }
+
+  y(side, at) {
+    return 20 + (at - this.from[side] + 0.5) * LINE;
+  }
+
+  draw() {
+    const context = fit(this.#canvas, this.width, this.tall);
+    const { ink } = this;
+    context.font = `14px ${ink.font}`;
+    const widest = [this.names.down, this.names.across].map((names) => this.gutter(context, names));
+    this.edges = [widest[0], this.width - widest[1]];
+    context.textBaseline = "middle";
+    context.direction = "ltr";
+    context.save();
+    context.beginPath();
+    context.rect(this.edges[0], 18, this.edges[1] - this.edges[0], this.tall - 18);
+    context.clip();
+    this.strokes(context);
+    context.restore();
+    this.column(context, "down", this.edges[0] - 10, "right");
+    this.column(context, "across", this.edges[1] + 10, "left");
+    context.font = `12px ${ink.font}`;
+    context.fillStyle = ink.muted;
+    context.textAlign = "right";
+    context.fillText(this.now.site.queries, this.edges[0] - 10, 8);
+    context.textAlign = "left";
+    context.fillText(this.now.site.keys, this.edges[1] + 10, 8);
+  }
+
+  // room for the tokens and a number; measured on some, so that scrolling does not move it
+  gutter(context, names) {
+    const step = Math.ceil(names.length / 200);
+    const some = names.filter((_, n) => n % step === 0).map((name) => context.measureText(shortened(name, 20)).width);
+    return Math.min(Math.max(...some) + (this.width > 460 ? 64 : 16), this.width * 0.36);
+  }
+
+  // lines of the isolated token in full colour, the others behind it
+  strokes(context) {
+    const { site } = this.now;
+    const { side, at } = this.live;
+    const isolated = this.#hovered !== null || document.activeElement === this.#canvas;
+    const [x, X] = [this.edges[0] + 2, this.edges[1] - 2];
+    const last = Math.min(site.n_q, this.from.down + this.fits);
+    const stroke = (row, key, weight, alpha) => {
+      const [y, Y] = [this.y("down", row), this.y("across", key)];
+      context.globalAlpha = alpha;
+      context.lineWidth = 0.6 + 5 * weight;
+      context.beginPath();
+      context.moveTo(x, y);
+      context.bezierCurveTo(x + (X - x) * 0.4, y, X - (X - x) * 0.4, Y, X, Y);
+      context.stroke();
+    };
+    context.strokeStyle = this.ink.accent;
+    for (let row = this.from.down; row < last; row++) {
+      const weights = this.#rows.get(row);
+      if (!weights) continue;
+      const mine = side === "down" && row === at;
+      const fade = isolated && !mine ? 0.12 : 1;
+      for (const key of strongest(weights, mine ? 64 : FEW, mine ? 0.0005 : FAINT)) {
+        const here = mine || (side === "across" && key === at);
+        if (isolated && here) continue;
+        const out = key < this.from.across || key >= this.from.across + this.fits; // its token is out of sight
+        stroke(row, key, weights[key], (0.1 + 0.75 * Math.sqrt(weights[key])) * fade * (out ? 0.35 : 1));
+      }
+    }
+    if (isolated) for (const [row, key, weight] of this.isolated()) stroke(row, key, weight, 0.25 + 0.75 * Math.sqrt(weight));
+    context.globalAlpha = 1;
+  }
+
+  // [query, key, weight] of the token that is pointed at
+  isolated() {
+    const { side, at } = this.live;
+    if (side === "down") {
+      const weights = this.#rows.get(at);
+      return weights ? strongest(weights, 64, 0.0005).map((key) => [at, key, weights[key]]) : [];
+    }
+    const found = [...this.#rows].map(([row, weights]) => [row, at, weights[at]]).filter(([, , weight]) => weight >= 0.0005);
+    return found.sort((a, b) => b[2] - a[2]).slice(0, 64);
+  }
+
+  column(context, side, x, align) {
+    const names = this.names[side];
+    const { live, ink } = this;
+    const touched = new Map(this.isolated().map(([row, key, weight]) => [side === "down" ? row : key, weight]));
+    context.textAlign = align;
+    const last = Math.min(names.length, this.from[side] + this.fits);
+    const room = (side === "down" ? this.edges[0] : this.width - this.edges[1]) - 14;
+    for (let at = this.from[side]; at < last; at++) {
+      const chosen = live.side === side && live.at === at;
+      const weight = live.side === side ? undefined : touched.get(at);
+      context.font = `${chosen ? "600 " : ""}14px ${ink.font}`;
+      context.fillStyle = chosen ? ink.gold : weight >= FAINT || live.side === side ? ink.ink : ink.muted;
+      const text = shortened(names[at], 20);
+      const number = weight >= FAINT && this.width > 460 ? digits(weight, 2) : "";
+      context.fillText(text, x, this.y(side, at), room - (number ? 44 : 0));
+      if (!number) continue;
+      context.font = `12px ${ink.font}`;
+      context.fillStyle = ink.muted;
+      context.textAlign = align === "left" ? "right" : "left";
+      context.fillText(number, align === "left" ? this.width - 2 : 2, this.y(side, at));
+      context.textAlign = align;
+    }
+  }
+
+  card() {
+    const { side, at } = this.live;
+    const found = this.isolated().map(([row, key, weight]) => [side === "down" ? key : row, weight]);
+    const others = this.names[side === "down" ? "across" : "down"];
+    tokenCard(this.#card, this.names[side][at], side === "down" ? " looks at" : " is looked at by", found.slice(0, 12), others);
+  }
+
+  // --- pointing ---
+
+  at(event) {
+    const box = this.#canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const side = x < this.width / 2 ? "down" : "across";
+    const at = this.from[side] + Math.floor((y - 20) / LINE);
+    const inside = x < this.edges[0] + 30 || x > this.edges[1] - 30;
+    return inside && y >= 20 && at < this.names[side].length ? { side, at } : null;
+  }
+
+  hover(found) {
+    if (found?.side === this.#hovered?.side && found?.at === this.#hovered?.at) return;
+    this.#hovered = found;
+    this.#canvas.style.cursor = found ? "pointer" : "";
+    this.draw();
+    this.card();
+  }
+
+  pick(found) {
+    if (found) store.set({ [found.side === "down" ? "query" : "key"]: found.at });
+  }
+
+  wheel(event) {
+    const side = event.clientX - this.#canvas.getBoundingClientRect().left < this.width / 2 ? "down" : "across";
+    const before = this.from[side];
+    this.scroll(side, before + Math.sign(event.deltaY) * 3, this.names[side].length);
+    if (this.from[side] === before) return;
+    event.preventDefault();
+    this.refresh();
+  }
+
+  key(event) {
+    const { query, site } = this.now;
+    const steps = { ArrowUp: -1, ArrowDown: 1, PageUp: -this.fits, PageDown: this.fits, Home: -query, End: site.n_q };
+    if (event.key === "Enter") return store.go({ view: "pair", key: strongest(this.#rows.get(query) ?? [], 1, 0)[0] ?? 0 });
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+      event.preventDefault();
+      this.scroll("across", this.from.across + (event.key === "ArrowRight" ? 1 : -1) * Math.ceil(this.fits / 2), site.n_k);
+      return this.refresh();
+    }
+    if (!(event.key in steps)) return undefined;
+    event.preventDefault();
+    store.set({ query: Math.min(Math.max(query + steps[event.key], 0), site.n_q - 1) });
+    return this.tell();
+  }
+
+  async tell() {
+    const { query } = this.now;
+    await this.load();
+    const best = this.isolated().slice(0, 3);
+    const words = best.map(([, key, weight]) => `“${shortened(this.names.across[key])}” ${digits(weight, 3)}`);
+    const text = `${query} “${shortened(this.names.down[query])}” looks at ${words.join(", ")}`;
+    this.name(text);
+    say(text);
+  }
+
+  name(text) {
+    this.#canvas.setAttribute("aria-label", `${this.now.site.name}, head ${this.now.head}. ${text}. Up and down choose a token.`);
+  }
+}
+
+customElements.define("regard-lines", Lines);

@@ -1,0 +1,254 @@
+// One head in; its matrix out, as scores, scaled, masked or weights, at any zoom, with the exact numbers of a cell.
+
+import * as api from "../api.js";
+import { digits, element, replace, say, shortened } from "../dom.js";
+import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawSheet, frameOf, layout } from "../grid.js";
+import { coded, dark, fit, inks, legend, sheet } from "../paint.js";
+import { choice } from "../side.js";
+import { store } from "../store.js";
+import { labels, latest, siteOf, View } from "../view.js";
+import { isWhole, keyed, navigate, sane, whole, zoomed } from "../zoom.js";
+import { cellCard } from "./cell.js";
+
+export const STAGES = ["scores", "scaled", "masked", "weights"];
+const MOST = 65536; // cells whose exact numbers are asked for at once; more are shown as a picture
+const PROFILE = 56;
+
+class Matrix extends View {
+  #below = element("canvas", { "aria-hidden": "true" });
+  #over = element("canvas", { class: "over", tabindex: "0", role: "application", "aria-roledescription": "matrix" });
+  #plot = element("div", { class: "plot" }, this.#below, this.#over);
+  #stages = element("fieldset", { class: "steps" });
+  #legend = element("div");
+  #card = element("div", { class: "card" });
+  #note = element("p", { class: "muted small" });
+  #sheets = []; // {sheet, window}: all of it first, what is in sight last
+  #exact = null; // {window, values, hidden}: numbers of what is in sight, where they are few
+  #rows = new Map(); // row → its numbers at this stage
+  #load = latest();
+  #read = latest();
+  #hovered = null;
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    const button = (label, text, f) =>
+      element("button", { type: "button", "aria-label": label, title: label, on: { click: f } }, text);
+    const zoom = element(
+      "div",
+      { class: "row" },
+      button("Further", "−", () => this.zoom(1 / 1.5)),
+      button("Closer", "+", () => this.zoom(1.5)),
+      button("All of it", "All", () => store.set({ window: null })),
+    );
+    const head = element("div", { class: "view-head" }, this.#stages, zoom);
+    const main = element("div", {}, this.#plot, this.#note, this.#legend);
+    this.append(head, element("div", { class: "beside" }, main, this.#card));
+    navigate(this.#over, {
+      here: () => ({ ...this.now, plot: this.plot, cellAt: (x, y) => cellAt(this.plot, x, y) }),
+      move: (window) => this.move(window),
+      tap: ([query, key]) => store.set({ query, key }),
+      hover: (cell) => this.hover(cell),
+      open: () => store.go({ view: "pair" }),
+    });
+    this.#over.addEventListener("keydown", (event) => this.key(event));
+    this.#over.addEventListener("focus", () => this.tell());
+  }
+
+  show(scene, state) {
+    const site = siteOf(scene, state);
+    const stage = STAGES.includes(state.stage) ? state.stage : "weights";
+    const [rows, columns] = [site.n_q, site.n_k];
+    const cell = [Math.min(state.query, rows - 1), Math.min(state.key, columns - 1)];
+    this.now = { scene, site, head: state.head, stage, rows, columns, cell, window: sane(state.window, rows, columns) };
+    if (this.fresh("names", scene.id, site.name)) {
+      this.names = { down: labels(scene, site.queries, rows), across: labels(scene, site.keys, columns), titles: [site.queries, site.keys] };
+    }
+    if (this.fresh("stages", stage)) this.stages(stage);
+    const subject = [scene.id, site.name, state.head, stage];
+    if (this.fresh("subject", subject)) {
+      [this.#sheets, this.#exact, this.#hovered] = [[], null, null];
+      this.#rows.clear();
+    }
+    const looks = [dark(), this.clientWidth, innerHeight, devicePixelRatio];
+    if (this.fresh("window", subject, this.now.window, looks)) this.refresh(looks);
+    if (this.fresh("cell", subject, cell, this.now.window, looks)) this.point();
+    if (this.fresh("check", scene.id, site.name, state.head)) this.check(subject);
+  }
+
+  stages(stage) {
+    const had = this.#stages.contains(document.activeElement);
+    const all = STAGES.map((name, n) => [
+      n ? element("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
+      choice("stage", name, name === stage, [name], { pick: () => store.set({ stage: name }) }),
+    ]);
+    replace(this.#stages, element("legend", { class: "hidden-text" }, "Stage"), all);
+    if (had) this.#stages.querySelector(":checked").focus();
+  }
+
+  // --- the picture ---
+
+  refresh(looks) {
+    if (this.fresh("looks", looks)) this.#sheets = [];
+    this.ink = inks();
+    const width = Math.max(240, this.#plot.clientWidth);
+    const room = innerHeight - (this.#plot.getBoundingClientRect().top + scrollY) - PROFILE - 76;
+    const height = Math.min(Math.max(room, 420), 900, Math.max(width * 1.1, 340));
+    this.plot = layout(this.#below.getContext("2d"), this.names, this.now.window, { width, height }, this.ink.font);
+    this.size = [width, Math.ceil(this.plot.top + this.plot.height + PROFILE + 14)];
+    this.#over.style.touchAction = isWhole(this.now.window, this.now.rows, this.now.columns) ? "pan-y" : "none";
+    this.draw();
+    this.loading = this.#load(() => this.load());
+  }
+
+  async load() {
+    const { scene, site, head, stage, window } = this.now;
+    const pattern = site.pattern && !/^(full|Full\(\))?$/i.test(site.pattern);
+    const few = (window[1] - window[0]) * (window[3] - window[2]) <= MOST;
+    const ratio = devicePixelRatio || 1;
+    const most = [Math.ceil(this.plot.height * ratio), Math.ceil(this.plot.width * ratio)];
+    const place = [scene.id, site.name, head, window];
+    const asked = few
+      ? [api.cells(...place, stage), stage === "weights" && pattern ? api.cells(...place, "masked") : null]
+      : [api.map(...place, ...most, stage)];
+    const answer = await this.ask(Promise.all(asked));
+    const now = this.now;
+    if (!answer || now.scene.id !== scene.id || now.site.name !== site.name || now.head !== head || now.stage !== stage) return;
+    const [main, masked] = answer;
+    const lacking = !few && stage !== "weights" && !main.range;
+    replace(this.#note, lacking ? "The scores of so many cells are not pooled; zoom in to see them." : "");
+    if (lacking) return;
+    const { bytes, range } = few ? coded(main.data, stage) : { bytes: main.data, range: main.range };
+    const [rows, columns] = main.shape;
+    const palette = stage === "weights" ? "weights" : "signed";
+    const found = { sheet: sheet(bytes, rows, columns, palette, range, masked?.data), window };
+    const all = this.#sheets.find((one) => isWhole(one.window, now.rows, now.columns));
+    this.#sheets = all && all.window !== window ? [all, found] : [found];
+    if (few) this.#exact = { window, values: main.data, hidden: masked?.data ?? main.data, columns };
+    if (this.fresh("legend", stage, range, dark())) {
+      replace(this.#legend, legend(palette, range));
+    }
+    this.draw();
+    this.over();
+    this.dataset.painted = [site.name, head, stage, ...window].join(" ");
+  }
+
+  draw() {
+    const context = fit(this.#below, ...this.size);
+    for (const one of this.#sheets) drawSheet(context, this.plot, one.sheet, one.window);
+    const { exact } = this;
+    if (exact) {
+      const signed = this.now.stage !== "weights";
+      let most = 1e-9;
+      if (signed) for (const value of this.#exact.values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
+      const share = signed ? (value) => (value / most + 1) / 2 : (value) => Math.sqrt(Math.max(value, 0));
+      const hidden = (row, column) => exact(this.#exact.hidden, row, column) === -Infinity;
+      const value = (row, column) => exact(this.#exact.values, row, column);
+      drawCells(context, this.plot, { value, hidden, share, palette: signed ? "signed" : "weights" }, this.ink);
+    }
+    frameOf(context, this.plot, this.ink);
+    drawLabels(context, this.plot, this.names, this.ink);
+  }
+
+  // reads the numbers that are at hand, if they are those of the window in sight
+  get exact() {
+    const { window } = this.now;
+    const found = this.#exact;
+    if (!found || found.window.some((edge, n) => edge !== window[n])) return null;
+    return (values, row, column) => values[(row - window[0]) * found.columns + column - window[2]];
+  }
+
+  // --- the cursor ---
+
+  get live() {
+    return this.#hovered ?? this.now.cell;
+  }
+
+  hover(cell) {
+    if (String(cell) === String(this.#hovered)) return;
+    this.#hovered = cell;
+    this.point();
+  }
+
+  point() {
+    this.over();
+    this.#read(() => this.read());
+  }
+
+  // all four stages of the row, exactly; of many hovered rows only the last is asked for
+  async read() {
+    await this.loading; // the picture first
+    const { scene, site, head } = this.now;
+    const [row] = this.live;
+    const rows = await this.ask(Promise.all(STAGES.map((stage) => api.row(scene.id, site.name, head, row, stage))));
+    if (!rows || this.now.scene.id !== scene.id || this.now.site !== site || this.now.head !== head) return;
+    const found = Object.fromEntries(STAGES.map((stage, n) => [stage, rows[n].data]));
+    if (this.#rows.size > 64) this.#rows.clear();
+    this.#rows.set(row, found);
+    this.over();
+    if (!this.#hovered) this.tell();
+  }
+
+  over() {
+    const context = fit(this.#over, ...this.size);
+    const [row, column] = this.live;
+    const { window, stage } = this.now;
+    const inside = row >= window[0] && row < window[1] && column >= window[2] && column < window[3];
+    const numbers = this.#rows.get(row);
+    if (inside) drawCursor(context, this.plot, row, column, this.ink);
+    if (inside) drawHere(context, this.plot, this.names, [row, column], this.ink);
+    if (numbers) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
+    if (numbers && this.fresh("card", this.now.scene.id, this.now.site.name, this.now.head, stage, row, column)) {
+      cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked });
+    }
+  }
+
+  async check(subject) {
+    const [scene, site, head] = subject;
+    this.checked = null;
+    const answer = await this.ask(api.check(scene, site, head));
+    if (!answer || this.now.head !== head || this.now.site.name !== site || this.now.scene.id !== scene) return;
+    this.checked = answer;
+    this.stale("card");
+    this.over();
+  }
+
+  tell() {
+    const [row, column] = this.now.cell;
+    const value = this.#rows.get(row)?.[this.now.stage][column];
+    const [query, key] = [shortened(this.names.down[row], 40), shortened(this.names.across[column], 40)];
+    const what = value === undefined ? "" : `: ${this.now.stage} ${digits(value)}`;
+    const text = `${row} “${query}” looks at ${column} “${key}”${what}`;
+    this.#over.setAttribute("aria-label", `${this.now.site.name}, head ${this.now.head}. ${text}`);
+    say(text);
+  }
+
+  // --- moving ---
+
+  move(window) {
+    store.set({ window: isWhole(window, this.now.rows, this.now.columns) ? null : window });
+  }
+
+  zoom(factor) {
+    const { window, cell, rows, columns } = this.now;
+    const inside = cell[0] >= window[0] && cell[0] < window[1] && cell[1] >= window[2] && cell[1] < window[3];
+    const about = inside ? cell : [Math.floor((window[0] + window[1]) / 2), Math.floor((window[2] + window[3]) / 2)];
+    this.move(zoomed(window, factor, about, rows, columns));
+  }
+
+  key(event) {
+    if (event.key === "Enter") return store.go({ view: "pair" });
+    const found = keyed(event, this.now);
+    if (!found) return undefined;
+    event.preventDefault();
+    this.#hovered = null;
+    const patch = {};
+    if (found.cell) [patch.query, patch.key] = found.cell;
+    if (found.window) {
+      const all = whole(this.now.rows, this.now.columns);
+      patch.window = String(found.window) === String(all) ? null : found.window;
+    }
+    return store.set(patch);
+  }
+}
+
+customElements.define("regard-matrix", Matrix);

@@ -1,0 +1,242 @@
+// All heads of all sites in; a small picture of each out, in order or sorted by what they do. Enter opens one.
+
+import * as api from "../api.js";
+import { digits, element, replace, say } from "../dom.js";
+import { dark, fit, inks, legend, sheet } from "../paint.js";
+import { choice } from "../side.js";
+import { store } from "../store.js";
+import { View } from "../view.js";
+
+const ORDERS = [
+  ["place", "place", "as the model runs"],
+  ["entropy", "entropy", "nats of entropy, the most focused first"],
+  ["distance", "distance", "tokens between query and key on average, the nearest first"],
+  ["sink", "sink", "share that goes to the first key, the most first"],
+  ["aer", "alignment", "alignment error rate against the gold links, the best first"],
+];
+const PICTURE = 48; // pixels of a thumbnail as the server pools it
+const GAP = 14;
+const EDGE = 4; // room for the mark around a picture
+
+class Overview extends View {
+  #canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "pictures of heads" });
+  #orders = element("fieldset", { class: "steps" });
+  #legend = element("div");
+  #note = element("p", { class: "muted small" });
+  #pictures = new Map(); // site → {data, shape}
+  #statistics = {};
+  #tiles = []; // {site, head, x, y, size}
+  #here = 0;
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    this.append(element("div", { class: "view-head" }, this.#orders, this.#legend), this.#note, this.#canvas);
+    this.#canvas.addEventListener("keydown", (event) => this.key(event));
+    this.#canvas.addEventListener("click", (event) => this.press(event));
+    this.#canvas.addEventListener("pointermove", (event) => this.hover(event));
+    this.#canvas.addEventListener("focus", () => this.tell());
+  }
+
+  async show(scene, state) {
+    this.scene = scene;
+    const order = ORDERS.some(([name]) => name === state.order) ? state.order : "place";
+    if (this.fresh("scene", scene.id)) await this.load(scene);
+    if (this.scene !== scene || !this.#pictures.size) return;
+    if (this.fresh("orders", scene.id, order)) this.orders(order);
+    if (this.fresh("legend", dark())) replace(this.#legend, legend("weights"));
+    if (this.fresh("paint", scene.id, order, dark(), this.clientWidth, state.site, state.head, devicePixelRatio)) {
+      this.arrange(order);
+      this.#here = Math.max(0, this.#tiles.findIndex((tile) => tile.site.name === state.site && tile.head === state.head));
+      this.paint(order);
+    }
+  }
+
+  async load(scene) {
+    this.#pictures.clear();
+    const sites = scene.sites.filter((site) => site.shown);
+    const asked = [api.statistics(scene.id), ...sites.map((site) => api.thumbnails(scene.id, site.name, PICTURE))];
+    const answer = await this.ask(Promise.all(asked));
+    if (!answer) return this.stale("scene");
+    if (this.scene !== scene) return undefined;
+    const [statistics, ...pictures] = answer;
+    this.#statistics = statistics;
+    sites.forEach((site, n) => this.#pictures.set(site.name, pictures[n]));
+    const missing = scene.sites.filter((site) => !site.shown && site.why);
+    replace(this.#note, missing.map((site) => element("span", {}, `${site.name}: ${site.why}. `)));
+    return undefined;
+  }
+
+  orders(order) {
+    const known = Object.values(this.#statistics).some((one) => one.aer);
+    const some = ORDERS.filter(([name]) => name !== "aer" || known);
+    const buttons = some.map(([name, label, what]) =>
+      choice("order", name, name === order, [label], { title: what, pick: () => store.set({ order: name }) }),
+    );
+    const had = this.#orders.contains(document.activeElement);
+    replace(this.#orders, element("legend", {}, "Sorted by"), buttons);
+    if (had) this.#orders.querySelector(":checked").focus();
+  }
+
+  value(tile, name) {
+    return this.#statistics[tile.site.name]?.[name]?.[tile.head] ?? null;
+  }
+
+  arrange(order) {
+    const width = Math.max(280, this.clientWidth);
+    const sites = this.scene.sites.filter((site) => site.shown);
+    const tiles = sites.flatMap((site) => Array.from({ length: site.heads }, (_, head) => ({ site, head })));
+    const sorted = order !== "place";
+    if (sorted) {
+      const rank = (tile) => (order === "sink" ? -1 : 1) * (this.value(tile, order) ?? Infinity);
+      tiles.sort((a, b) => rank(a) - rank(b));
+    }
+    const margin = sorted || width < 700 ? 0 : 140;
+    // a layer's heads on one line, if they are not too many
+    const most = Math.max(...sites.map((site) => site.heads));
+    const even = Math.floor((width - margin - 2 * EDGE + GAP) / most) - GAP;
+    const size = width < 480 ? 56 : even >= 48 ? Math.min(even, 84) : 64;
+    const across = Math.max(1, Math.floor((width - margin - 2 * EDGE + GAP) / (size + GAP)));
+    // a line is as high as its pictures, or as the words beside it
+    const high = (site) => Math.max(margin ? 34 : 12, Math.min(size, (size * site.n_q) / Math.max(site.n_q, site.n_k)));
+    const step = (site) => (sorted ? size + 42 : high(site) + 28);
+    let [x, y, last] = [0, 0, null];
+    for (const tile of tiles) {
+      const opens = !sorted && tile.site !== last;
+      if (x === across || (opens && last)) [x, y] = [0, y + step(last)];
+      if (opens && !margin) y += 22;
+      Object.assign(tile, { x: margin + EDGE + x * (size + GAP), y: y + EDGE, size, column: x, opens });
+      [x, last] = [x + 1, tile.site];
+    }
+    this.#tiles = tiles;
+    this.across = across;
+    this.tall = y + size + 46;
+    this.margin = margin;
+  }
+
+  paint(order) {
+    const context = fit(this.#canvas, Math.max(280, this.clientWidth), this.tall);
+    const ink = inks();
+    const sheets = new Map();
+    for (const [name, { data, shape }] of this.#pictures) {
+      sheets.set(name, sheet(data, shape[0] * shape[1], shape[2])); // all heads of a site below one another
+    }
+    context.textBaseline = "alphabetic";
+    for (const tile of this.#tiles) {
+      const { shape } = this.#pictures.get(tile.site.name);
+      const [, rows, columns] = shape;
+      const scale = tile.size / Math.max(rows, columns);
+      const [w, h] = [Math.max(12, columns * scale), Math.max(12, rows * scale)];
+      Object.assign(tile, { w, h });
+      context.drawImage(sheets.get(tile.site.name), 0, tile.head * rows, columns, rows, tile.x, tile.y, w, h);
+      context.strokeStyle = ink.frame;
+      context.lineWidth = 1;
+      context.strokeRect(tile.x - 0.5, tile.y - 0.5, w + 1, h + 1);
+      this.caption(context, tile, order, ink);
+    }
+    this.mark(context, ink);
+    this.name(this.#here);
+    this.dataset.painted = `${this.scene.id} ${order}`;
+  }
+
+  caption(context, tile, order, ink) {
+    const { x, y, size, site, head } = tile;
+    context.font = `12px ${ink.font}`;
+    context.fillStyle = ink.muted;
+    if (order === "place") {
+      context.fillText(`head ${head}`, x, y + tile.h + 14, size);
+      if (!tile.opens) return;
+      context.fillStyle = ink.ink;
+      context.font = `14px ${ink.font}`;
+      if (!this.margin) return context.fillText(`${site.name} · ${site.kind}`, x, y - 8);
+      context.fillText(site.name, 0, y + 14, this.margin - 12);
+      context.fillStyle = ink.muted;
+      context.font = `12px ${ink.font}`;
+      context.fillText(site.kind, 0, y + 32);
+      return context.fillText(`${site.n_q} × ${site.n_k}`, 0, y + 48);
+    }
+    context.fillText(`${site.name} · ${head}`, x, y + size + 14, size + 4);
+    const value = this.value(tile, order);
+    context.fillStyle = ink.ink;
+    return context.fillText(value === null ? "–" : digits(value, 3), x, y + size + 29);
+  }
+
+  mark(context, ink) {
+    const tile = this.#tiles[this.#here];
+    if (!tile) return;
+    context.strokeStyle = ink.gold;
+    context.lineWidth = 2;
+    context.strokeRect(tile.x - 3, tile.y - 3, tile.w + 6, tile.h + 6);
+  }
+
+  // --- pointing ---
+
+  at(event) {
+    const box = this.#canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    return this.#tiles.findIndex((tile) => x >= tile.x && x < tile.x + tile.size && y >= tile.y && y < tile.y + tile.h + 16);
+  }
+
+  hover(event) {
+    const found = this.at(event);
+    this.#canvas.style.cursor = found < 0 ? "" : "pointer";
+    if (found >= 0 && found !== this.hovered) this.tell(found);
+    this.hovered = found;
+  }
+
+  press(event) {
+    const found = this.at(event);
+    if (found >= 0) this.open(found);
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -this.#here, End: this.#tiles.length - 1 - this.#here };
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      return this.open(this.#here);
+    }
+    let to = event.key in steps ? this.#here + steps[event.key] : null;
+    if (event.key === "ArrowUp" || event.key === "ArrowDown") to = this.above(event.key === "ArrowDown" ? 1 : -1);
+    if (to === null || !this.#tiles[to]) return undefined;
+    event.preventDefault();
+    const tile = this.#tiles[to];
+    store.set({ site: tile.site.name, head: tile.head });
+    const box = this.#canvas.getBoundingClientRect();
+    if (box.top + tile.y < 0 || box.top + tile.y + tile.size > innerHeight - 60) {
+      scrollBy({ top: box.top + tile.y - innerHeight / 2 });
+    }
+    return this.tell(to);
+  }
+
+  // the tile of the next line that stands nearest
+  above(by) {
+    const here = this.#tiles[this.#here];
+    const lines = [...new Set(this.#tiles.map((tile) => tile.y))];
+    const y = lines[lines.indexOf(here.y) + by];
+    const line = this.#tiles.filter((tile) => tile.y === y);
+    const near = line.find((tile) => tile.column === here.column) ?? line.at(-1);
+    return near ? this.#tiles.indexOf(near) : null;
+  }
+
+  open(at) {
+    const tile = this.#tiles[at];
+    if (tile) store.go({ site: tile.site.name, head: tile.head, view: "matrix" });
+  }
+
+  tell(at = this.#here) {
+    const tile = this.#tiles[at];
+    if (tile) say(this.name(at));
+  }
+
+  // a canvas has no words of its own
+  name(at) {
+    const tile = this.#tiles[at];
+    if (!tile) return "";
+    const parts = ORDERS.slice(1).map(([name, label]) => [label, this.value(tile, name)]);
+    const known = parts.filter(([, value]) => value !== null).map(([label, value]) => `${label} ${digits(value, 4)}`);
+    const text = `${tile.site.name}, head ${tile.head}: ${known.join(", ")}`;
+    this.#canvas.setAttribute("aria-label", `Heads. ${text}. Arrows move, Enter opens.`);
+    return text;
+  }
+}
+
+customElements.define("regard-overview", Overview);

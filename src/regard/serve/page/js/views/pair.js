@@ -1,0 +1,202 @@
+// One query and one key in; the real arithmetic between them out: q·k product by product, scale, bias, weight, weight·v.
+
+import * as api from "../api.js";
+import { digits, element, figure, replace, say, token } from "../dom.js";
+import { dark, fit, inks } from "../paint.js";
+import { store } from "../store.js";
+import { labels, latest, siteOf, View } from "../view.js";
+
+const TALL = 68;
+
+class Pair extends View {
+  #pickers = element("div", { class: "pickers" });
+  #sum = element("div", { class: "sum" });
+  #note = element("p", { class: "muted small" });
+  #charts = element("div");
+  #table = element("details");
+  #load = latest();
+  #at = 0; // the dimension that is pointed at
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    this.append(this.#pickers, this.#sum, this.#note, this.#charts, this.#table);
+  }
+
+  show(scene, state) {
+    const site = siteOf(scene, state);
+    const [query, key] = [Math.min(state.query, site.n_q - 1), Math.min(state.key, site.n_k - 1)];
+    const subject = [scene.id, site.name, state.head, query, key];
+    this.now = { scene, site, head: state.head, query, key, subject: subject.join() };
+    if (this.fresh("names", scene.id, site.name)) {
+      this.names = { query: labels(scene, site.queries, site.n_q), key: labels(scene, site.keys, site.n_k) };
+      this.pickers();
+    }
+    if (this.fresh("pickers", subject)) this.update();
+    if (this.fresh("subject", subject)) this.#load(() => this.load());
+    else if (this.fresh("looks", dark(), this.clientWidth, devicePixelRatio)) this.draw();
+  }
+
+  // --- which pair ---
+
+  pickers() {
+    const field = (name) => {
+      const input = element("input", {
+        type: "number",
+        min: "0",
+        max: String(this.names[name].length - 1),
+        on: { input: (event) => this.choose(name, event.target.valueAsNumber) },
+      });
+      const label = element("label", { class: "field" }, element("span", {}, name), input);
+      const shown = element("span", { class: "headline" });
+      this[name] = { input, shown };
+      return element("div", { class: "row" }, label, shown);
+    };
+    replace(this.#pickers, field("query"), field("key"));
+  }
+
+  choose(name, value) {
+    if (!Number.isInteger(value)) return;
+    store.set({ [name]: Math.min(Math.max(value, 0), this.names[name].length - 1) });
+  }
+
+  update() {
+    for (const name of ["query", "key"]) {
+      const { input, shown } = this[name];
+      if (input.valueAsNumber !== this.now[name]) input.value = String(this.now[name]);
+      replace(shown, token(this.names[name][this.now[name]]));
+    }
+  }
+
+  async load() {
+    const { scene, site, head, query, key, subject } = this.now;
+    const found = await this.ask(api.pair(scene.id, site.name, head, query, key));
+    if (!found || this.now.subject !== subject) return;
+    this.found = found;
+    this.fresh("looks", dark(), this.clientWidth, devicePixelRatio);
+    this.sum();
+    this.draw();
+    this.table();
+    this.dataset.painted = subject;
+    say(`dot ${digits(found.dot)}, scaled ${digits(found.scaled)}, ${found.visible ? `weight ${digits(found.weight)}` : "hidden"}`);
+  }
+
+  // --- the sum in one line ---
+
+  sum() {
+    const { dot, scale, bias, temperature = 1, scaled, visible, weight, note } = this.found;
+    const part = (value, name, end = "") =>
+      element("span", { class: `part ${end}`, data: { part: name } }, figure(value), element("span", {}, name));
+    const op = (text) => element("span", { class: "op" }, text);
+    const seen = visible
+      ? [op(`→ ${plain(this.now.site.normaliser)} →`), part(weight, "weight", "end")]
+      : [op("→ hidden by the pattern →"), part(weight, "weight", "end")];
+    const middle = scale === null ? [] : [op("×"), part(scale, "scale")];
+    const warm = temperature === 1 ? [] : [op("÷"), part(temperature, "temperature")];
+    const added = [op("+"), part(bias ?? 0, "bias")];
+    replace(this.#sum, part(dot, note ? "score" : "Σ q·k"), middle, added, warm, op("="), part(scaled, "scaled"), seen);
+    replace(this.#note, note ?? "");
+  }
+
+  // --- bars ---
+
+  draw() {
+    if (!this.found) return;
+    const { q, k, products, v, added, note } = this.found;
+    const had = this.contains(document.activeElement) ? document.activeElement.dataset.chart : null;
+    const charts = [
+      ["q", "q, the query", q],
+      ["k", "k, the key", k],
+      ["products", note ? "terms of the score" : "their products, dimension by dimension", products],
+      ["v", "v, the value", v],
+      ["added", "weight · v, what is added to the output", added],
+    ];
+    replace(this.#charts, charts.filter(([, , values]) => values?.length).map(([name, label, values]) => this.chart(name, label, values)));
+    if (had) this.#charts.querySelector(`[data-chart=${had}]`)?.focus();
+  }
+
+  chart(name, label, values) {
+    const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "bars", data: { chart: name } });
+    const reading = element("span", { class: "muted number" });
+    const sum = values.reduce((total, one) => total + one, 0);
+    const size = name === "products" ? ["adds up to ", figure(sum)] : [`${values.length} numbers`];
+    const caption = element("figcaption", {}, element("span", {}, label), element("span", {}, reading, " ", element("span", { class: "muted" }, size)));
+    const show = (at, aloud) => {
+      this.#at = Math.min(Math.max(at, 0), values.length - 1);
+      const text = this.sentence(name, this.#at);
+      bars(canvas, values, Math.max(240, this.clientWidth), this.#at);
+      canvas.setAttribute("aria-label", `${label}. ${text}`);
+      replace(reading, text);
+      if (aloud) say(text);
+    };
+    canvas.addEventListener("pointermove", (event) => show(Math.floor((event.offsetX / canvas.clientWidth) * values.length)));
+    canvas.addEventListener("focus", () => show(this.#at, true));
+    canvas.addEventListener("keydown", (event) => {
+      const to = { ArrowLeft: this.#at - 1, ArrowRight: this.#at + 1, Home: 0, End: values.length - 1 }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      show(to, true);
+    });
+    bars(canvas, values, Math.max(240, this.clientWidth), -1);
+    canvas.setAttribute("aria-label", `${label}: ${values.length} numbers`);
+    return element("figure", { class: "bars" }, caption, canvas);
+  }
+
+  sentence(name, at) {
+    const { q, k, products, v, added, weight, note } = this.found;
+    if (name === "products" && !note && k?.length === products.length) {
+      return `${at}: ${digits(q[at])} × ${digits(k[at])} = ${digits(products[at])}`;
+    }
+    if (name === "added") return `${at}: ${digits(weight)} × ${digits(v[at])} = ${digits(added[at])}`;
+    return `${at}: ${digits(this.found[name][at])}`;
+  }
+
+  // every number, for those who read or copy rather than point
+  table() {
+    const open = this.#table.open;
+    const names = ["q", "k", "products", "v", "added"].filter((name) => this.found[name]?.length);
+    const count = Math.max(...names.map((name) => this.found[name].length));
+    const fill = () => {
+      const head = element("tr", {}, ["dimension", ...names].map((name) => element("th", { scope: "col", class: "right" }, name)));
+      const rows = Array.from({ length: count }, (_, at) =>
+        element(
+          "tr",
+          {},
+          element("th", { scope: "row", class: "right" }, String(at)),
+          names.map((name) => element("td", { class: "right" }, at < this.found[name].length ? figure(this.found[name][at]) : "")),
+        ),
+      );
+      const inside = element("table", { class: "plain" }, element("thead", {}, head), element("tbody", {}, rows));
+      return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All numbers of this pair" }, inside);
+    };
+    replace(this.#table, element("summary", {}, "All numbers"));
+    this.#table.ontoggle = () => {
+      if (this.#table.open && this.#table.children.length === 1) this.#table.append(fill());
+    };
+    if (open) this.#table.append(fill());
+  }
+}
+
+function plain(name) {
+  return (name || "softmax").replace(/\(\)$/, "").toLowerCase();
+}
+
+// blue above, orange below, the line of nothing between
+function bars(canvas, values, width, at) {
+  const context = fit(canvas, width, TALL);
+  const ink = inks();
+  const most = values.reduce((size, one) => Math.max(size, Math.abs(one)), 1e-12);
+  const wide = width / values.length;
+  values.forEach((value, n) => {
+    const length = (value / most) * (TALL / 2 - 4);
+    context.fillStyle = value < 0 ? ink.gold : ink.accent;
+    context.fillRect(n * wide, TALL / 2 - Math.max(length, 0), Math.max(wide - (wide > 3 ? 1 : 0), 0.5), Math.abs(length));
+  });
+  context.fillStyle = ink.frame;
+  context.fillRect(0, TALL / 2, width, 1);
+  if (at < 0) return;
+  context.strokeStyle = ink.ink;
+  context.lineWidth = 1.5;
+  context.strokeRect(at * wide - 1, 2, Math.max(wide, 4), TALL - 4);
+}
+
+customElements.define("regard-pair", Pair);

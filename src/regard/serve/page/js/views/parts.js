@@ -1,0 +1,184 @@
+// Small things that several views are made of: fields, a text with weights behind its words, curves, a player.
+
+import { digits, drawing, element, figure, shortened, shown, token } from "../dom.js";
+import { colour } from "../paint.js";
+import { store } from "../store.js";
+import { strongest } from "../view.js";
+
+// the stylesheet of these views comes with the first of them
+export function styled() {
+  const href = new URL("../../views2.css", import.meta.url).href;
+  if (document.querySelector("link[data-views]")) return;
+  document.head.append(element("link", { rel: "stylesheet", href, data: { views: "" } }));
+  store.addEventListener("change", ({ detail: { changed } }) => forget(changed));
+}
+
+// what these views asked of one model another may refuse, and a target belongs to its text
+function forget(changed) {
+  const names = changed.includes("model") ? ["beam", "target", "more"] : changed.includes("text") ? ["target"] : [];
+  const old = names.filter((name) => !changed.includes(name));
+  store.set(Object.fromEntries(old.map((name) => [name, undefined])));
+}
+
+export function floats(base64) {
+  return new Float32Array(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)).buffer);
+}
+
+export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+
+export function button(text, click, attributes = {}) {
+  return element("button", { type: "button", ...attributes, on: { click } }, text);
+}
+
+export function field(label, input) {
+  return element("label", { class: "field" }, element("span", {}, label), input);
+}
+
+export function numberField(label, [least, most], take, step = 1) {
+  const input = element("input", { type: "number", min: least, max: most, step });
+  input.addEventListener("change", () => {
+    const value = Number(input.value);
+    input.value = String(clamp(Number.isFinite(value) ? value : least, least, most));
+    take(Number(input.value));
+  });
+  return field(label, input);
+}
+
+export function list(options, value) {
+  return options.map(([name, text]) => {
+    const option = element("option", { value: String(name) }, text);
+    option.selected = String(name) === String(value);
+    return option;
+  });
+}
+
+export function listField(label, options, value, take) {
+  const node = element("select", { on: { change: () => take(node.value) } }, list(options, value));
+  return field(label, node);
+}
+
+// a field's value from outside, unless somebody is typing in it
+export function put(label, value) {
+  const node = label.lastChild;
+  if (node !== document.activeElement && node.value !== String(value)) node.value = String(value);
+}
+
+// how many, every digit of it
+export function count(value) {
+  return element("data", { value: String(value), class: "number" }, value.toLocaleString("en"));
+}
+
+export const places = (names) => names.map((name, n) => [n, `${n} ${shortened(name, 24)}`]);
+
+// tokens of which one is chosen: one stop for Tab, the arrows walk. names: texts; go(number)
+export function row(node, names, at, go) {
+  const had = node.contains(document.activeElement) || node === document.activeElement;
+  node.replaceChildren(
+    ...names.map((name, n) =>
+      element(
+        "span",
+        { role: "option", id: `${node.id}-${n}`, "aria-selected": String(n === at), on: { click: () => go(n) } },
+        token(name),
+      ),
+    ),
+  );
+  node.setAttribute("aria-activedescendant", `${node.id}-${at}`);
+  if (had) node.focus();
+  const here = node.children[at];
+  if (here && node.scrollHeight > node.clientHeight) node.scrollTop = here.offsetTop - node.clientHeight / 2;
+}
+
+export function walk(node, { at, count, go }) {
+  node.addEventListener("keydown", (event) => {
+    const here = at();
+    const to = {
+      ArrowLeft: here - 1,
+      ArrowUp: here - 1,
+      ArrowRight: here + 1,
+      ArrowDown: here + 1,
+      Home: 0,
+      End: count() - 1,
+    };
+    if (!(event.key in to) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    go(clamp(to[event.key], 0, count() - 1));
+  });
+}
+
+// a text, the stronger a token weighs the darker behind it; and the strongest with their numbers
+export function weighed(names, weights, most = 600) {
+  const few = names.slice(0, most).map((name, n) => {
+    const share = Math.sqrt(clamp(weights[n] ?? 0, 0, 1));
+    const behind = colour("weights", share);
+    const style = { background: behind, color: letters(behind) };
+    return element("bdi", { class: "token weighed", title: `${n}: ${weights[n]}`, style }, shown(name));
+  });
+  const top = strongest(weights, 5, 1e-9).map((n) =>
+    element("li", {}, token(names[n] ?? String(n)), " ", figure(weights[n])),
+  );
+  const more =
+    names.length > most ? element("span", { class: "muted small" }, ` and ${names.length - most} more`) : null;
+  return [element("p", { class: "text-weighed" }, few, more), element("ol", { class: "strongest" }, top)];
+}
+
+// black or white, whichever stands out more: one of them always does enough
+function letters(behind) {
+  const [r, g, b] = behind
+    .match(/\d+/g)
+    .map((part) => (part / 255 <= 0.04045 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
+}
+
+// a line through points in [0, 1]²; marks: [x, y]; ends: texts at the ends of both axes
+export function curve(points, { label, marks = [], ends = {}, zero = null }) {
+  const [w, h] = [240, 100];
+  const at = ([x, y]) => `${(x * w).toFixed(1)},${((1 - y) * h).toFixed(1)}`;
+  const text = (x, y, anchor, words) => drawing("text", { x, y, "text-anchor": anchor }, words);
+  return drawing(
+    "svg",
+    { viewBox: `-46 -12 ${w + 56} ${h + 34}`, class: "curve", role: "img", "aria-label": label },
+    drawing("path", { class: "axis", d: `M0,0 V${h} H${w}` }),
+    zero === null ? null : drawing("path", { class: "axis", d: `M0,${(1 - zero) * h} H${w}` }),
+    drawing("polyline", { class: "line", points: points.map(at).join(" ") }),
+    marks.map(([x, y]) => drawing("circle", { class: "mark", cx: x * w, cy: (1 - y) * h, r: 4.5 })),
+    text(-6, 6, "end", ends.top ?? ""),
+    text(-6, h, "end", ends.bottom ?? ""),
+    text(0, h + 18, "start", ends.left ?? ""),
+    text(w, h + 18, "end", ends.right ?? ""),
+  );
+}
+
+// the curve of some numbers in their order
+export function trail(values, at, label) {
+  let [low, high] = [0, 0];
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  const wide = high - low || 1;
+  const most = Math.max(values.length - 1, 1);
+  const step = Math.max(1, Math.floor(values.length / 640));
+  const points = [];
+  for (let n = 0; n < values.length; n += step) points.push([n / most, (values[n] - low) / wide]);
+  return curve(points, {
+    label,
+    marks: at < 0 ? [] : [[at / most, (values[at] - low) / wide]],
+    ends: { top: digits(high, 3), bottom: digits(low, 3), left: "0", right: String(values.length - 1) },
+    zero: low < 0 && high > 0 ? -low / wide : null,
+  });
+}
+
+// plays something step by step; `ahead()` is true while there is more
+export function player(ahead, pause = 800) {
+  let timer = 0;
+  const node = button("Play", () => (timer ? stop() : start()));
+  const name = (text) => node.replaceChildren(text);
+  function stop() {
+    clearInterval(timer);
+    timer = 0;
+    name("Play");
+  }
+  function start() {
+    name("Pause");
+    timer = setInterval(() => ahead() || stop(), pause);
+    ahead(true);
+  }
+  return { node, stop };
+}

@@ -1,0 +1,121 @@
+// A kind of position, a length and a width in; its table out as a picture, and one dimension of it as a curve.
+
+import * as api from "../api.js";
+import { digits, element, figure, replace } from "../dom.js";
+import { coded, dark, legend, sheet } from "../paint.js";
+import { choice } from "../side.js";
+import { store } from "../store.js";
+import { latest, View } from "../view.js";
+import { Heat } from "./heat.js";
+import { clamp, numberField, put, styled, trail } from "./parts.js";
+
+const KINDS = {
+  sinusoidal: "Added to the token: sine and cosine of its place, from fast waves to slow ones.",
+  rotary: "Each pair of a query and key is turned by its place: what the pair (1, 0) becomes, cosine beside sine.",
+  alibi: "Added to the score: the further a key is away, the less; every head with another slope.",
+  t5: "Added to the score: one learned number for each bucket of distances, fine near by and coarse far away.",
+  learned: "Added to the token: one learned vector for each place (here fresh, untrained numbers).",
+};
+const USUAL = { kind: "sinusoidal", length: 64, width: 64, heads: 8, head: 0 };
+
+class Positions extends View {
+  #kinds = element("fieldset", { class: "steps" });
+  #length = numberField("Length", [2, 1024], (length) => this.set({ length }));
+  #width = numberField("Width", [2, 512], (width) => this.set({ width }), 2);
+  #heads = numberField("Heads", [1, 16], (heads) => this.set({ heads }));
+  #head = numberField("Head", [0, 15], (head) => this.set({ head }));
+  #what = element("p", { class: "muted" });
+  #heat = new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) });
+  #legend = element("div");
+  #card = element("div", { class: "card" });
+  #load = latest();
+  cell = [0, 0];
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    styled();
+    const fields = element("div", { class: "pickers" }, this.#length, this.#width, this.#heads, this.#head);
+    const main = element("div", {}, this.#heat.node, this.#legend);
+    this.append(
+      element("h2", { class: "hidden-text" }, "Positions"),
+      element("div", { class: "view-head" }, this.#kinds, fields),
+      this.#what,
+      element("div", { class: "beside above" }, main, this.#card),
+    );
+  }
+
+  set(patch) {
+    store.set({ positions: { ...this.now, ...patch } });
+  }
+
+  show(_, state) {
+    const given = state.positions && typeof state.positions === "object" ? state.positions : {};
+    const kind = given.kind in KINDS ? given.kind : USUAL.kind;
+    const number = (name, low, high) => clamp(Number.isInteger(given[name]) ? given[name] : USUAL[name], low, high);
+    const pairs = kind === "alibi" || kind === "t5";
+    const heads = number("heads", 1, 16);
+    this.now = {
+      kind,
+      length: number("length", 2, pairs ? 256 : 1024),
+      width: number("width", 2, 512),
+      heads,
+      head: number("head", 0, heads - 1),
+    };
+    if (this.fresh("kinds", kind)) this.kinds(kind);
+    [this.#width.hidden, this.#heads.hidden, this.#head.hidden] = [pairs, !pairs, !pairs];
+    for (const name of ["length", "width", "heads", "head"])
+      put({ length: this.#length, width: this.#width, heads: this.#heads, head: this.#head }[name], this.now[name]);
+    if (this.fresh("table", this.now, dark(), this.clientWidth)) this.#load(() => this.load(pairs));
+  }
+
+  kinds(kind) {
+    const had = this.#kinds.contains(document.activeElement);
+    const all = Object.keys(KINDS).map((name) =>
+      choice("position", name, name === kind, [name], { pick: () => this.set({ kind: name }) }),
+    );
+    replace(this.#kinds, element("legend", { class: "hidden-text" }, "Kind of position"), all);
+    if (had) this.#kinds.querySelector(":checked").focus();
+    replace(this.#what, KINDS[kind]);
+  }
+
+  async load(pairs) {
+    const { kind, length, width, heads, head } = this.now;
+    const answer = await this.ask(api.positions(pairs ? { kind, length, heads } : { kind, length, width }));
+    if (!answer) return;
+    const [rows, columns] = answer.shape.slice(-2);
+    const values = pairs ? answer.data.subarray(head * rows * columns, (head + 1) * rows * columns) : answer.data;
+    const { bytes, range } = coded(values, "signed");
+    this.table = { values, rows, columns, pairs };
+    const room = { width: Math.max(240, this.#heat.node.clientWidth), height: 430 };
+    this.#heat.draw({ rows, columns, room, square: pairs, sheet: sheet(bytes, rows, columns, "signed", range) });
+    replace(this.#legend, legend("signed", range));
+    this.point([Math.min(this.cell[0], rows - 1), Math.min(this.cell[1], columns - 1)]);
+    this.dataset.painted = JSON.stringify(this.now);
+  }
+
+  point(cell, back = true) {
+    if (!this.table) return;
+    const { values, rows, columns, pairs } = this.table;
+    if (back) this.cell = cell;
+    const [i, j] = [Math.min(cell[0], rows - 1), Math.min(cell[1], columns - 1)];
+    const value = values[i * columns + j];
+    const names = pairs ? ["query", "key"] : ["place", "dimension"];
+    const line = Float32Array.from({ length: pairs ? columns : rows }, (_, n) =>
+      pairs ? values[i * columns + n] : values[n * columns + j],
+    );
+    const about = pairs ? `What query ${i} adds for each key` : `Dimension ${j} along the text`;
+    this.#heat.point([i, j]);
+    replace(
+      this.#card,
+      element("dl", { class: "stages" }, [
+        [element("dt", {}, names[0]), element("dd", {}, String(i))],
+        [element("dt", {}, names[1]), element("dd", {}, String(j))],
+        [element("dt", { class: "now" }, "value"), element("dd", { class: "now" }, figure(value))],
+      ]),
+      element("section", {}, element("h3", {}, about), trail(line, pairs ? j : i, about)),
+    );
+    this.#heat.tell(`${this.now.kind}, ${names[0]} ${i}, ${names[1]} ${j}: ${digits(value)}`);
+  }
+}
+
+customElements.define("regard-positions", Positions);

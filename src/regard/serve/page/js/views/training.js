@@ -1,0 +1,244 @@
+// A model with checkpoints in; the same text through each of them out: what it said, and one head, as they came about.
+
+import * as api from "../api.js";
+import { digits, element, figure, replace, say, shortened, token } from "../dom.js";
+import { dark, fit, legend } from "../paint.js";
+import { store } from "../store.js";
+import { latest, siteOf, View } from "../view.js";
+import { Heat } from "./heat.js";
+import { again, headOf, picture } from "./head.js";
+import { button, clamp, field, player, styled, trail } from "./parts.js";
+
+const MOST = 12; // checkpoints that are run without being asked for
+
+class Training extends View {
+  #range = element("input", {
+    type: "range",
+    min: 0,
+    value: 0,
+    on: { input: () => this.go(Number(this.#range.value)) },
+  });
+  #play = player((first) => this.play(first), 900);
+  #fixed = element("input", { type: "checkbox", on: { change: () => this.hold() } });
+  #hold = element("label", { class: "row small" }, this.#fixed, "hold what is written");
+  #title = element("h2");
+  #heat = new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) });
+  #legend = element("div");
+  #card = element("div", { class: "card" });
+  #film = element("div", { class: "film" });
+  #load = latest();
+  #seen = new Map(); // checkpoint → {said, entropy, sheet}
+  steps = [];
+  cell = [0, 0];
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    styled();
+    const tools = element(
+      "div",
+      { class: "row" },
+      button("Before", () => this.go(this.at - 1)),
+      this.#play.node,
+      button("Next", () => this.go(this.at + 1)),
+      this.#hold,
+    );
+    const slider = field("Checkpoint", this.#range);
+    slider.classList.add("wide");
+    const main = element("div", {}, this.#heat.node, this.#legend);
+    this.append(
+      element("div", { class: "view-head" }, this.#title, tools),
+      slider,
+      this.#film,
+      element("div", { class: "beside above" }, main, this.#card),
+    );
+  }
+
+  disconnectedCallback() {
+    this.#play.stop();
+  }
+
+  async show(scene, state) {
+    this.scene = scene;
+    if (this.fresh("model", state.model)) {
+      this.#play.stop();
+      this.steps = [];
+      const { model } = state;
+      const answer = await this.ask(api.checkpoints(model));
+      if (model !== store.state.model) return undefined;
+      this.steps = [...(answer?.checkpoints ?? []), null]; // the last is the model as it is
+      this.#range.max = String(this.steps.length - 1);
+      return this.show(this.scene, store.state);
+    }
+    if (!this.steps.length || scene.model !== state.model) return undefined;
+    this.at = this.steps.includes(state.checkpoint) ? this.steps.indexOf(state.checkpoint) : this.steps.length - 1;
+    this.#range.value = String(this.at);
+    this.#range.setAttribute("aria-valuetext", nameOf(this.steps[this.at]));
+    this.#hold.hidden = !["translate", "rebuild"].includes(scene.task);
+    this.#fixed.checked = Boolean(state.target);
+    const site = siteOf(scene, state);
+    this.key = JSON.stringify([
+      state.model,
+      state.text,
+      state.question,
+      state.target,
+      site.name,
+      state.head,
+      state.edits,
+    ]);
+    if (this.fresh("subject", this.key)) this.#seen.clear();
+    if (this.fresh("scene", scene.id, site.name, state.head, dark(), this.clientWidth))
+      this.#load(() => this.load(scene, site, state.head));
+    return undefined;
+  }
+
+  go(at) {
+    if (this.steps.length) store.set({ checkpoint: this.steps[clamp(at, 0, this.steps.length - 1)] });
+  }
+
+  play(first) {
+    if (this.loading) return true; // the scene is still being made
+    if (this.at >= this.steps.length - 1 && !first) return false;
+    this.go(this.at >= this.steps.length - 1 ? 0 : this.at + 1);
+    return true;
+  }
+
+  // what each checkpoint would write, or what is written now, read by each of them
+  hold() {
+    store.go({ target: this.#fixed.checked ? this.scene.said : undefined });
+  }
+
+  async load(scene, site, head) {
+    this.loading = true;
+    const answer = await this.ask(Promise.all([headOf(scene, site, head), api.statistics(scene.id)]));
+    this.loading = false;
+    if (!answer || scene !== this.scene) return;
+    [this.matrix] = answer;
+    const step = scene.checkpoint ?? null;
+    const drawn = picture(this.matrix, { width: Math.max(240, this.#heat.node.clientWidth), height: 430 });
+    this.#heat.draw(drawn);
+    this.#seen.set(step, { said: scene.said, entropy: answer[1][site.name]?.entropy?.[head], sheet: drawn.sheet });
+    replace(this.#title, nameOf(step));
+    replace(this.#legend, legend("weights"));
+    this.film(step);
+    this.point(this.cell);
+    say(`${nameOf(step)}: ${shortened(scene.said ?? "", 160)}`);
+    this.dataset.painted = `${nameOf(step)} ${site.name} ${head}`;
+    this.fill(site, head);
+  }
+
+  // the other checkpoints, one after the other, while nobody asks for something else
+  async fill(site, head) {
+    const { key } = this;
+    if (this.filling === key) return;
+    this.filling = key;
+    const first = this.scene;
+    for (const step of this.steps.slice(-MOST)) {
+      if (this.#seen.has(step) || !this.isConnected || store.state.model !== first.model) continue;
+      const scene = await this.ask(api.scene(again(first, store.state, { checkpoint: step })));
+      const spot = scene?.sites.find((one) => one.name === site.name);
+      const answer = spot && (await this.ask(Promise.all([headOf(scene, spot, head), api.statistics(scene.id)])));
+      if (!answer || key !== this.key) break;
+      this.#seen.set(step, {
+        said: scene.said,
+        entropy: answer[1][site.name]?.entropy?.[head],
+        sheet: picture(answer[0], {}).sheet,
+      });
+      this.film(this.steps[this.at]);
+      this.point(this.cell);
+    }
+    this.filling = null;
+  }
+
+  // those that were seen, in the order of training
+  film(now) {
+    const had = this.#film.contains(document.activeElement);
+    const one = (step, n) => {
+      const found = this.#seen.get(step);
+      const canvas = element("canvas", { "aria-hidden": "true" });
+      const context = fit(canvas, 72, 72);
+      if (found) context.drawImage(found.sheet, 0, 0, 72, 72);
+      return element(
+        "button",
+        { type: "button", class: "frame", "aria-pressed": String(step === now), on: { click: () => this.go(n) } },
+        canvas,
+        element("span", { class: "small" }, step === null ? "end" : String(step)),
+      );
+    };
+    replace(this.#film, this.steps.map(one));
+    if (had) this.#film.querySelector('[aria-pressed="true"]')?.focus();
+  }
+
+  point(cell, back = true) {
+    if (!this.matrix) return;
+    const { rows, columns, names, values } = this.matrix;
+    const [i, j] = [Math.min(cell[0], rows - 1), Math.min(cell[1], columns - 1)];
+    if (back) this.cell = [i, j];
+    this.#heat.point([i, j]);
+    const value = values?.[i * columns + j];
+    const seen = this.steps.filter((step) => this.#seen.has(step)).map((step) => [step, this.#seen.get(step)]);
+    const now = this.steps[this.at];
+    const line = seen.map(([, one]) => one.entropy ?? 0);
+    replace(
+      this.#card,
+      element("dl", { class: "stages" }, [
+        element("dt", {}, token(names.down[i])),
+        element("dd", {}, "→ ", token(names.across[j])),
+        value === undefined
+          ? null
+          : [element("dt", { class: "now" }, "weight"), element("dd", { class: "now" }, figure(value))],
+      ]),
+      element(
+        "section",
+        {},
+        element("h3", {}, "Seen so far"),
+        element(
+          "table",
+          { class: "plain seen" },
+          element(
+            "thead",
+            {},
+            element(
+              "tr",
+              {},
+              ["step", "entropy", "said"].map((name) => element("th", {}, name)),
+            ),
+          ),
+          element(
+            "tbody",
+            {},
+            seen.map(([step, one]) =>
+              element(
+                "tr",
+                { "aria-current": step === now ? "true" : null },
+                element("td", {}, step === null ? "end" : String(step)),
+                element("td", {}, one.entropy === undefined ? "" : figure(one.entropy)),
+                element("td", {}, token(one.said ?? "")),
+              ),
+            ),
+          ),
+        ),
+      ),
+      line.length > 1
+        ? element(
+            "section",
+            {},
+            element("h3", {}, "Entropy of this head"),
+            trail(
+              line,
+              seen.findIndex(([step]) => step === now),
+              "Entropy at each checkpoint",
+            ),
+          )
+        : null,
+    );
+    this.#heat.tell(
+      `${nameOf(now)}: ${shortened(names.down[i])} looks at ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,
+    );
+  }
+}
+
+function nameOf(step) {
+  return step === null ? "The end of training" : `Step ${step}`;
+}
+
+customElements.define("regard-training", Training);

@@ -1,0 +1,245 @@
+// A scene and edits in; what the model says before and after them out, and the same in Python.
+
+import * as api from "../api.js";
+import { element, replace, say, shortened } from "../dom.js";
+import { choice } from "../side.js";
+import { store } from "../store.js";
+import { labels, latest, siteOf, View } from "../view.js";
+import { changes } from "./changes.js";
+import { again } from "./head.js";
+import { button, clamp, field, listField, numberField, places, styled } from "./parts.js";
+
+const KINDS = {
+  off: "Switch a head off",
+  weights: "Set a weight",
+  masks: "Hide cells",
+  swaps: "Swap a word",
+  temperatures: "Temperature",
+};
+const MOST = 512; // cells hidden at once
+
+class WhatIf extends View {
+  #kinds = element("fieldset", { class: "steps" });
+  #form = element("form", { class: "pickers edit-form", on: { submit: (event) => this.add(event) } });
+  #made = element("ul", { class: "edits" });
+  #undo = button("Undo", () => this.undo());
+  #clear = button("Clear all", () => this.change({}));
+  #out = element("div");
+  #python = element("pre", { class: "python", tabindex: "0" });
+  #load = latest();
+  #past = []; // edits as they were, the last on top
+  #kind = "off";
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    styled();
+    for (const [kind, name] of Object.entries(KINDS)) {
+      this.#kinds.append(choice("edit", kind, kind === this.#kind, [name], { pick: () => this.kind(kind) }));
+    }
+    this.#kinds.prepend(element("legend", { class: "hidden-text" }, "Kind of edit"));
+    const copy = button("Copy as Python", () => this.copy());
+    const tools = element("div", { class: "row" }, this.#undo, this.#clear);
+    this.append(
+      element("div", { class: "view-head" }, this.#kinds),
+      this.#form,
+      element("section", { class: "made" }, this.#made, tools),
+      this.#out,
+      element(
+        "section",
+        {},
+        element("div", { class: "row apart" }, element("h3", {}, "The same in Python"), copy),
+        this.#python,
+      ),
+    );
+  }
+
+  show(scene, state) {
+    this.now = { scene, site: siteOf(scene, state), state };
+    if (this.fresh("form", scene.model, scene.text, state.site, state.head, state.query, state.key))
+      this.kind(this.#kind);
+    if (this.fresh("made", state.edits)) this.made(state.edits);
+    if (this.fresh("scene", scene.id)) {
+      replace(this.#python, scene.python);
+      this.#load(() => this.compare(scene, state));
+    }
+  }
+
+  // --- the edits ---
+
+  kind(kind) {
+    this.#kind = kind;
+    const { scene, site, state } = this.now;
+    const had = this.#form.contains(document.activeElement);
+    const sites = scene.sites.filter((one) => one.shown).map((one) => [one.name, one.name]);
+    const pick = (name, options, value, then = () => {}) => [name, listField(name, options, value, then)];
+    const down = places(labels(scene, site.queries, site.n_q));
+    const across = places(labels(scene, site.keys, site.n_k));
+    const head = pick(
+      "Head",
+      Array.from({ length: site.heads }, (_, n) => [n, String(n)]),
+      state.head,
+    );
+    const where = pick("Site", sites, site.name, (name) => store.set({ site: name }));
+    const number = (name, low, high, value, step) => {
+      const node = numberField(name, [low, high], () => {}, step);
+      node.lastChild.value = String(value);
+      return [name, node];
+    };
+    const words = Object.entries(scene.words).find(([axis]) => ["source", "text"].includes(axis))?.[1] ?? [];
+    const query = clamp(state.query, 0, site.n_q - 1);
+    const key = clamp(state.key, 0, site.n_k - 1);
+    const fields = {
+      off: () => [where, head],
+      weights: () => [
+        where,
+        head,
+        pick("Query", down, query),
+        pick("Key", across, key),
+        number("Weight", 0, 1, 0.5, "any"),
+      ],
+      masks: () => [
+        where,
+        head,
+        pick("Query", [["*", "every query"], ...down], query),
+        pick("From key", across, key),
+        pick("To key", across, key),
+      ],
+      swaps: () => [
+        pick(
+          "Word",
+          words.map(([word], n) => [n, `${n} ${shortened(word)}`]),
+          0,
+        ),
+        ["Becomes", field("Becomes", element("input", { type: "text", required: true, dir: "auto" }))],
+      ],
+      temperatures: () => [
+        pick("Site", [["*", "everywhere"], ...sites], "*"),
+        number("Temperature", 0.01, 100, 0.5, "any"),
+      ],
+    }[kind]();
+    this.fields = Object.fromEntries(fields);
+    const none = kind === "swaps" && !words.length;
+    const add = element("button", { type: "submit", class: "primary", disabled: none }, "Add");
+    replace(
+      this.#form,
+      fields.map(([, node]) => node),
+      add,
+      none ? element("p", { class: "muted small" }, "There are no words to swap here.") : null,
+    );
+    if (had) this.#form.querySelector("select, input")?.focus();
+  }
+
+  add(event) {
+    event.preventDefault();
+    const { site, state } = this.now;
+    const value = (name) => this.fields[name].lastChild.value;
+    const number = (name) => Number(value(name));
+    const place = { site: site.name, head: this.fields.Head && number("Head") };
+    const made = {
+      off: () => [place],
+      weights: () => [{ ...place, query: number("Query"), key: number("Key"), value: number("Weight") }],
+      masks: () => cells(place, value("Query"), [number("From key"), number("To key")], site.n_q),
+      swaps: () => [{ word: number("Word"), to: value("Becomes").trim() }],
+      temperatures: () => [{ site: value("Site"), value: number("Temperature") }],
+    }[this.#kind]();
+    if (!made.length || made.length > MOST)
+      return void say(`${made.length} cells are too many for one edit; hide fewer`);
+    const before = state.edits[this.#kind] ?? [];
+    const known = new Set(before.map((one) => JSON.stringify(one)));
+    return this.change({
+      ...state.edits,
+      [this.#kind]: [...before, ...made.filter((one) => !known.has(JSON.stringify(one)))],
+    });
+  }
+
+  change(edits) {
+    this.#past.push(store.state.edits);
+    store.go({ edits });
+  }
+
+  undo() {
+    const last = this.#past.pop();
+    if (last) store.go({ edits: last });
+    this.#undo.disabled = !this.#past.length;
+  }
+
+  made(edits) {
+    const had = this.#made.contains(document.activeElement);
+    const all = Object.entries(edits).flatMap(([kind, some]) => some.map((one, n) => [kind, one, n]));
+    const remove = (kind, n) => () => {
+      const left = { ...edits, [kind]: edits[kind].filter((_, at) => at !== n) };
+      if (!left[kind].length) delete left[kind];
+      this.change(left);
+    };
+    const line = ([kind, one, n]) => {
+      const text = told(kind, one);
+      return element(
+        "li",
+        {},
+        element("span", { class: "token" }, text),
+        button("×", remove(kind, n), { class: "quiet", "aria-label": `Remove: ${text}` }),
+      );
+    };
+    replace(
+      this.#made,
+      all.length
+        ? all.map(line)
+        : element(
+            "li",
+            { class: "muted" },
+            "No edits yet: what you add is listed here, and compared with the model as it is.",
+          ),
+    );
+    this.#undo.disabled = !this.#past.length;
+    this.#clear.disabled = !all.length;
+    if (had) (this.#made.querySelector("button") ?? this.#undo).focus();
+  }
+
+  // --- what they do ---
+
+  async compare(scene, state) {
+    if (!Object.keys(scene.edits ?? {}).length) {
+      this.dataset.painted = scene.id;
+      return replace(this.#out);
+    }
+    const before = await this.ask(api.scene(again(scene, state, { edits: null })));
+    const found = before && (await this.ask(api.compare(before.id, scene.id)));
+    if (!found || scene !== this.now.scene) return undefined;
+    replace(this.#out, changes(found));
+    const other = found.tokens.filter((one) => !one.same).length;
+    say(
+      other
+        ? `After the edits the model says: ${shortened(found.said[1], 160)}`
+        : "After the edits the model says the same.",
+    );
+    this.dataset.painted = scene.id;
+    return undefined;
+  }
+
+  async copy() {
+    try {
+      await navigator.clipboard.writeText(this.#python.textContent);
+      say("The lines are on the clipboard.");
+    } catch {
+      getSelection().selectAllChildren(this.#python); // no permission: at least it is marked
+      say("The lines are marked; copy them with Ctrl+C.");
+    }
+  }
+}
+
+function cells(place, query, [from, to], rows) {
+  const queries = query === "*" ? Array.from({ length: rows }, (_, n) => n) : [Number(query)];
+  const keys = Array.from({ length: Math.abs(to - from) + 1 }, (_, n) => Math.min(from, to) + n);
+  return queries.flatMap((one) => keys.map((key) => ({ ...place, query: one, key })));
+}
+
+function told(kind, one) {
+  const where = one.site === "*" ? "everywhere" : one.site;
+  if (kind === "off") return `${where}: head ${one.head} is off`;
+  if (kind === "weights") return `${where}: in head ${one.head}, ${one.query} → ${one.key} weighs ${one.value}`;
+  if (kind === "masks") return `${where}: in head ${one.head}, ${one.query} may not see ${one.key}`;
+  if (kind === "swaps") return `word ${one.word} becomes “${shortened(String(one.to))}”`;
+  return `${where}: temperature ${one.value}`;
+}
+
+customElements.define("regard-whatif", WhatIf);

@@ -1,0 +1,197 @@
+"""What fake.py leaves out: texts written step by step, pictures that are looked at, checkpoints, edits, labs.
+
+    python -m tests.serve.fake_views 8766
+
+Models: "small" translates and has checkpoints, "second" is another translator, "viewer" answers about a picture.
+Patterns and positions are the library's own.
+"""
+
+import base64
+import json
+import sys
+from http.server import ThreadingHTTPServer
+from io import BytesIO
+from threading import Thread
+from time import sleep
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from regard.serve import labs
+from tests.serve import fake
+from tests.serve.fake import SOURCE, TARGET, Refused, site
+
+BAD = "<img src=x onerror=window.bad=1>"
+VOCABULARY = [*TARGET, BAD, "\u202eturned", *(f"w{n}" for n in range(60))]
+QUESTION = ["what", "colour", "is", "the", BAD, "?"]
+GRID = 4
+STEPS = [100, 200]
+BEAM = [
+    [("le", -0.5, None, True, False), ("la", -1.5, None, False, False), (BAD, -2.5, None, False, False)],
+    [("chat", -0.75, 0, True, False), ("chats", -1.25, 0, False, False), ("souris", -2.25, 1, False, False)],
+    [("noir", -1.0, 0, True, False), ("</s>", -0.625, 0, False, True), ("est", -2.75, 2, False, False)],
+    [("</s>", -0.34375, 0, True, True)],
+]
+MOVED = [("noir", 0.75, 0.25), (BAD, 0.125, 0.5), ("blanc", 0.0625, 0.125)]
+
+
+def scene(asked: dict[str, Any]) -> dict[str, Any]:
+    """A branch carries what was written before it."""
+    written = asked.get("written") or TARGET
+    said = " ".join(written[:-1])
+    base = {
+        "id": fake.name_of(asked),
+        "model": asked["model"],
+        "text": asked["text"],
+        "said": said,
+        "gold": None,
+        "edits": asked.get("edits", {}),
+        "checkpoint": asked.get("checkpoint"),
+        "output": None,
+        "picture": None,
+        "python": f"# {asked.get('edits', {})}\nfrom regard.see import scene_of\n",
+    }
+    if asked["model"] == "viewer":
+        patches = [f"{y},{x}" for y in range(GRID) for x in range(GRID)]
+        sites = [site("look.0.cross", "cross", 4, ("text", "patches"), (6, 16))]
+        sites += [site("picture.0", "self", 4, ("patches", "patches"), (16, 16))]
+        picture = {"url": f"api/scenes/{base['id']}/picture", "rows": GRID, "columns": GRID, "height": 32, "width": 32}
+        axes = {"text": QUESTION, "patches": patches}
+        words = {"text": [["what", 0, 0], ["colour", 1, 2], [BAD, 4, 4]]}
+        return {**base, "task": "answer", "steps": 0, "axes": axes, "words": words, "sites": sites, "picture": picture}
+    size = len(written)
+    sites = [site("encoder.0", "self", 4, ("source", "source"), (8, 8))]
+    sites += [site("decoder.0.cross", "cross", 4, ("written", "source"), (size, 8))]
+    axes = {"source": SOURCE, "read": ["<s>", *written[:-1]], "written": written}
+    return {**base, "task": "translate", "steps": size, "axes": axes, "words": fake.WORDS, "sites": sites}
+
+
+def weights_of(asked: dict[str, Any], name: str, head: int, size: tuple[int, int]) -> NDArray[np.float32]:
+    """Others for each model and checkpoint."""
+    key = f"{asked['model']} {asked.get('checkpoint')} {name}"
+    return fake.arrays(key, head, *size)["weights"]
+
+
+def next_tokens(step: int) -> NDArray[np.float32]:
+    scores = np.random.default_rng(step).normal(size=len(VOCABULARY))
+    scores[step % len(TARGET)] += 5  # what was written is nearly always the most probable
+    shares = np.exp(scores)
+    return (shares / shares.sum()).astype(np.float32)
+
+
+def best(step: int, count: int) -> dict[str, Any]:
+    found = next_tokens(step)
+    top = [{"token": VOCABULARY[n], "id": int(n), "probability": float(found[n])} for n in (-found).argsort()[:count]]
+    return {"tokens": top, "chosen": step % len(TARGET)}
+
+
+def beam() -> dict[str, Any]:
+    names = ("token", "score", "parent", "chosen", "finished")
+    return {"steps": [[dict(zip(names, node, strict=True)) for node in step] for step in BEAM]}
+
+
+def compared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    names = [*TARGET[:2], "<s>bleu</s>", *TARGET[3:]]
+    tokens = [{"before": a, "after": b, "same": a == b} for a, b in zip(TARGET, names, strict=True)]
+    moved = [{"token": name, "before": a, "after": b, "change": b - a} for name, a, b in MOVED]
+    said = [scene(before)["said"], " ".join(names[:-1])]
+    return {"said": said, "tokens": tokens, "distribution": moved, "at": 2, "row": "noir", "note": ""}
+
+
+class Answers(fake.Answers):
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        match self.path.strip("/").split("/")[1:]:
+            case ["scenes"]:
+                self.keep(asked)
+            case ["scenes", number, "branch"]:
+                step, other = asked["step"], VOCABULARY[asked["token"]]
+                self.keep({**fake.KEPT[number], "written": [*TARGET[:step], other, "fin", "</s>"]})
+            case ["compare"]:
+                self.tell(compared(fake.KEPT[asked["before"]], fake.KEPT[asked["after"]]))
+            case ["patterns"]:
+                try:
+                    self.tell(labs.measured(labs.pattern_of(asked["pattern"]), asked["length"]))
+                except ValueError as reason:
+                    self.tell({"error": str(reason)}, 400)
+
+    def keep(self, asked: dict[str, Any]) -> None:
+        fake.KEPT[fake.name_of(asked)] = asked
+        self.tell(scene(asked))
+
+    def answer(self, parts: list[str], given: dict[str, str]) -> None:
+        match parts:
+            case ["models"]:
+                return self.tell({"models": [card(name) for name in ("small", "second", "viewer")]})
+            case ["models", _, "checkpoints"]:
+                return self.tell({"checkpoints": STEPS})
+            case ["positions"]:
+                length, width, heads = (int(given.get(name, 8)) for name in ("length", "width", "heads"))
+                return self.array(labs.table(given["kind"], length, width, heads).float().numpy())
+            case ["generate"]:
+                return self.stream({"model": given["model"], "text": given["text"], "beam": 1})
+        if parts[1] not in fake.KEPT:
+            raise Refused("this scene is forgotten; ask again")
+        asked = fake.KEPT[parts[1]]
+        here = scene(asked)
+        match parts[2:]:
+            case ["beam"]:
+                return self.tell(beam())
+            case ["next", step]:
+                return self.array(next_tokens(int(step)))
+            case ["next", step, "tokens"]:
+                return self.tell(best(int(step), int(given["count"])))
+            case ["picture"]:
+                return self.send(picture(), "image/png")
+            case ["statistics"]:
+                return self.tell({one["name"]: self.statistics(one, None) for one in here["sites"]})
+            case ["sites", name, "heads", head, *rest]:
+                spot = next(one for one in here["sites"] if one["name"] == name)
+                return self.head(
+                    {"weights": weights_of(asked, name, int(head), (spot["n_q"], spot["n_k"]))}, rest, given
+                )
+        raise Refused(f"there is no {'/'.join(parts)}; ask for another")
+
+    def stream(self, asked: dict[str, Any]) -> None:
+        row = base64.b64encode(np.linspace(0, 1, 8, dtype=np.float32).tobytes()).decode()
+        said = [("token", {"step": n, "token": one, "probability": 0.5, "row": row}) for n, one in enumerate(TARGET)]
+        fake.KEPT[fake.name_of(asked)] = asked
+        said.append(("done", scene(asked)))
+        self.send(
+            "".join(f"event: {name}\ndata: {json.dumps(one)}\n\n" for name, one in said).encode(), "text/event-stream"
+        )
+
+
+def card(name: str) -> dict[str, Any]:
+    seen = name == "viewer"
+    return {
+        "name": name,
+        "task": "answer" if seen else "translate",
+        "what": f"the {name} one",
+        "question": seen,
+        "example": "example 1" if seen else "the cat",
+        "picture": seen,
+        "checkpoints": STEPS if name == "small" else [],
+    }
+
+
+def picture() -> bytes:
+    written = BytesIO()
+    Image.fromarray(np.full((32, 32, 3), (40, 90, 200), np.uint8)).save(written, "PNG")
+    return written.getvalue()
+
+
+def start(port: int = 0) -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(("127.0.0.1", port), Answers)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+if __name__ == "__main__":
+    running = start(int(sys.argv[1]))
+    print(f"http://127.0.0.1:{running.server_port}/")
+    while True:
+        sleep(60)

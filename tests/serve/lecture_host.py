@@ -1,0 +1,90 @@
+"""A tiny page around the lecture view, with the library behind it: what its tests and screenshots open in a browser."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from time import sleep
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+import regard
+from regard.see.scene import Scene
+from regard.see.trace import Site
+from regard.serve.lecture import lecture
+from regard.serve.lecture_site import lecture_on
+
+PAGE = Path(regard.__file__).parent / "serve" / "page"
+POLICY = "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; base-uri 'none'; form-action 'self'"
+HTML = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Lecture</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
+<link rel="stylesheet" href="/static/style.css"><script type="module" src="/host.js"></script></head>
+<body><header class="top"><h1 class="brand">Regard</h1></header>
+<div class="body wide"><main><div id="panel"></div></main></div></body></html>"""
+SCRIPT = """import { store } from "/static/js/store.js"; import "/static/js/views/lecture.js";
+const scene = (await (await fetch("/scene")).json()).scene;
+const view = document.createElement("regard-lecture");
+document.getElementById("panel").append(view);
+store.addEventListener("change", () => view.show(scene, store.state)); view.show(scene, store.state);"""
+
+
+def app(scene: Scene | None = None) -> Starlette:
+    def page(request: Request) -> Response:
+        return HTMLResponse(HTML, headers={"Content-Security-Policy": POLICY})
+
+    def script(request: Request) -> Response:
+        return Response(SCRIPT, media_type="text/javascript")
+
+    def shown(request: Request) -> Response:
+        return JSONResponse({"scene": scene and described(scene)})
+
+    async def answered(request: Request) -> Response:
+        try:
+            asked = json.loads(await request.body())
+            return JSONResponse(on_model(scene, asked) if scene and "scene" in asked else lecture(asked))
+        except ValueError as problem:
+            return JSONResponse({"error": str(problem)}, 400)
+
+    routes = [Route("/", page), Route("/host.js", script), Route("/scene", shown)]
+    routes += [Route("/api/lecture", answered, methods=["POST"]), Mount("/static", StaticFiles(directory=PAGE))]
+    return Starlette(routes=routes)
+
+
+def described(scene: Scene) -> dict:
+    sites = [
+        {"name": name, "heads": site.heads, "queries": site.spot.queries, "keys": site.spot.keys, "shown": True}
+        | {"n_q": site.shape[0], "n_k": site.shape[1]}
+        for name, site in scene.sites.items()
+        if isinstance(site, Site)
+    ]
+    return {"id": "1", "sites": sites, "axes": {name: list(axis.labels) for name, axis in scene.axes.items()}}
+
+
+def on_model(scene: Scene, asked: dict) -> dict:
+    site = scene.site(asked["site"])
+    labels = {
+        name: scene.axes[axis].labels for name, axis in (("queries", site.spot.queries), ("keys", site.spot.keys))
+    }
+    return lecture_on(site, asked["head"], asked["query"], **labels)
+
+
+@contextmanager
+def serving(application: Starlette) -> Iterator[str]:
+    """The address of a server that runs meanwhile."""
+    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error", ws="none", lifespan="off"))
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            sleep(0.02)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.should_exit = True
+        thread.join(10)

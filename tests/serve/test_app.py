@@ -1,0 +1,397 @@
+"""Every question that the page asks, of a model of every kind: the reference's numbers, in shapes that fit."""
+
+import base64
+from io import BytesIO
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.testing import assert_close
+
+from regard.attention.position import Alibi, Sinusoidal
+from regard.decode.agreement import aer
+from regard.decode.alignment import hard
+from regard.see import Site, scene_of
+from regard.see.views import mask
+from regard.serve import scenes as keeping
+from regard.serve.labs import pattern_of
+from regard.world import known
+from tests.see.scenes import CAT
+
+from .asking import KINDS, asked, assert_sentence, events, example, floats, octets, row_in, site_path
+
+STAGES = ("scores", "scaled", "masked", "weights")
+
+
+def again(models, kind, scene, album):
+    """The same scene by the library alone."""
+    text = str(album / "picture.png") if scene["picture"] else scene["text"]
+    if scene["picture"]:
+        (album / "picture.png").write_bytes(base64.b64decode(scene["png"]))
+    question = scene["question"] or None
+    more = {"more": 12} if scene["task"] == "write" else {}
+    return scene_of(models[kind], text, question=question, **more)
+
+
+@pytest.fixture(scope="module")
+def made(client, models, tmp_path_factory):
+    """Of every kind, the server's scene and the library's."""
+    found = {}
+    for kind in KINDS:
+        scene = asked(client, example(client, kind))
+        if scene["picture"]:
+            png = client.get("/" + scene["picture"]["url"])
+            assert png.headers["Content-Type"] == "image/png"
+            scene["png"] = base64.b64encode(png.content).decode()
+        found[kind] = scene, again(models, kind, scene, tmp_path_factory.mktemp(kind))
+    return found
+
+
+def sites(made, kind):
+    scene, reference = made[kind]
+    return [(card, reference.sites[card["name"]]) for card in scene["sites"] if card["shown"]]
+
+
+def test_models_say_what_they_are(client):
+    cards = client.get("/api/models").json()["models"]
+    assert [card["name"] for card in cards] == KINDS
+    for card in cards:
+        assert set(card) == {"name", "task", "what", "example", "question", "picture", "checkpoints"}
+        assert card["example"]
+        assert "parameters" in card["what"]
+        assert bool(card["question"]) == (card["task"] == "answer")
+        assert card["picture"] == (card["task"] in ("picture", "answer"))
+    assert asked(client, {"model": "answer", "text": cards[5]["example"]})["question"] == cards[5]["question"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scene_says_all_that_the_page_needs(made, kind):
+    scene, reference = made[kind]
+    assert (scene["said"], scene["task"]) == (reference.said, reference.task)
+    assert scene["axes"] == {name: list(axis.labels) for name, axis in reference.axes.items()}
+    assert [card["name"] for card in scene["sites"]] == list(reference.sites)
+    assert scene["steps"] == (0 if reference.written is None else len(reference.outcome.rows))
+    assert (scene["output"] is None) == (reference.written is not None)
+    assert "scene_of(" in scene["python"]
+    for card in scene["sites"]:
+        site = reference.sites[card["name"]]
+        if isinstance(site, Site):
+            assert (card["n_q"], card["n_k"]) == site.shape
+            assert card["heads"] == site.heads
+            assert "Padding" not in card["pattern"]
+            labels = scene["axes"].get(card["queries"], [card["queries"]])
+            assert len(labels) == card["n_q"]
+            assert len(scene["axes"][card["keys"]]) == card["n_k"]
+        else:
+            assert (card["kind"], card["shown"], card["heads"]) == ("gate", False, 0)
+            assert card["why"]
+    for name, words in scene["words"].items():
+        for word, first, last in words:
+            assert 0 <= first <= last < len(scene["axes"][name])
+            assert word in reference.axes[name].words
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_is_the_reference_s(client, made, kind):
+    scene, _ = made[kind]
+    for card, site in sites(made, kind):
+        head = card["heads"] - 1
+        path, seen = f"{site_path(scene, card['name'])}/heads/{head}", site.head(head)
+        scores = seen.scores if seen.products is None else seen.products
+        masked = seen.adjusted.masked_fill(~seen.visible, -torch.inf)
+        for stage, matrix in zip(STAGES, (scores, seen.adjusted, masked, seen.weights), strict=True):
+            found = floats(client, f"{path}/cells?stage={stage}")
+            assert_close(torch.tensor(found), matrix, atol=1e-6, rtol=0)
+        query, key = card["n_q"] - 1, card["n_k"] // 2
+        assert_close(torch.tensor(floats(client, f"{path}/rows/{query}")), seen.weights[query], atol=1e-6, rtol=0)
+        assert_close(torch.tensor(floats(client, f"{path}/columns/{key}")), seen.weights[:, key], atol=1e-6, rtol=0)
+        check = client.get(f"{path}/check").json()
+        assert check["difference"] <= check["tolerance"] < 1e-3
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
+def test_a_pair_adds_up(client, made, kind):
+    """dot · scale + bias is the scaled score, the softmax of a row its weights, and weight · v what is added."""
+    scene, _ = made[kind]
+    for card, site in sites(made, kind):
+        path, key = f"{site_path(scene, card['name'])}/heads/0", card["n_k"] - 1
+        query = card["n_q"] - 1
+        pair = client.get(f"{path}/pair?query={query}&key={key}").json()
+        assert sum(pair["products"]) == pytest.approx(pair["dot"], abs=1e-6)
+        assert pair["dot"] * pair["scale"] + pair["bias"] == pytest.approx(pair["scaled"], abs=1e-5)
+        masked, row = (
+            torch.tensor(floats(client, f"{path}/rows/{query}?stage={one}")) for one in ("masked", "weights")
+        )
+        assert_close(masked.softmax(-1), row, atol=1e-6, rtol=0)
+        assert pair["visible"] == bool(masked[key].isfinite())
+        assert pair["weight"] == pytest.approx(float(row[key]), abs=1e-6)
+        assert pair["v"] == pytest.approx(site.of_head(0)[2][0, 0, key].tolist(), abs=1e-6)
+        assert pair["added"] == pytest.approx([pair["weight"] * one for one in pair["v"]], abs=1e-6)
+        if kind != "bahdanau":
+            assert pair["products"] == pytest.approx(
+                [a * b for a, b in zip(pair["q"], pair["k"], strict=True)], abs=1e-5
+            )
+
+
+def test_bahdanau_s_products_are_terms_of_his_score(client, made):
+    scene, _ = made["bahdanau"]
+    pair = client.get(f"{site_path(scene, 'attention')}/heads/0/pair?query=1&key=2").json()
+    (score,) = floats(
+        client, f"{site_path(scene, 'attention')}/heads/0/cells?stage=scores&top=1&bottom=2&left=2&right=3"
+    )
+    assert sum(pair["products"]) == pytest.approx(float(score[0]), abs=1e-5)
+    assert "tanh" in pair["note"]
+    assert pair["score"].startswith("Additive(")
+
+
+# --- pictures of heads ---
+
+
+@pytest.mark.parametrize("kind", ["translate", "picture", "graph"])
+def test_maps_and_thumbnails_are_the_root_of_the_largest_weight(client, made, kind):
+    scene, _ = made[kind]
+    card, site = sites(made, kind)[-1]
+    path = site_path(scene, card["name"])
+    weights = site.head(0).weights.numpy()
+    assert np.abs(octets(client, f"{path}/heads/0/map") - 255 * np.sqrt(weights)).max() <= 0.51
+    small = octets(client, f"{path}/heads/0/map?rows=3&columns=2&top=1&bottom=8&left=0&right=5")
+    part = weights[1:8, 0:5]
+    by_hand = [[part[p * 7 // 3 + (p * 7 % 3 > 0) : -(-(p + 1) * 7 // 3), :3].max() for p in range(3)]]
+    assert np.abs(small[:, 0] - 255 * np.sqrt(by_hand[0])).max() <= 0.51
+    thumbnails = octets(client, f"{path}/thumbnails?size=5")
+    assert thumbnails.shape[0] == card["heads"]
+    assert max(thumbnails.shape[1:]) <= 5
+    assert thumbnails[0].max() == octets(client, f"{path}/heads/0/map").max()
+
+
+def test_scores_are_mapped_from_low_to_high_and_hidden_ones_are_0(client, made):
+    scene, reference = made["translate"]
+    path = f"{site_path(scene, 'decoder.0.self')}/heads/1/map"
+    answer, seen = client.get(f"{path}?stage=masked"), reference.site("decoder.0.self").head(1)
+    low, high = map(float, answer.headers["X-Range"].split(","))
+    found = octets(client, f"{path}?stage=masked")
+    assert ((found == 0) == ~seen.visible.numpy()).all()
+    visible = seen.adjusted[seen.visible]
+    assert (low, high) == pytest.approx((float(visible.min()), float(visible.max())), abs=1e-6)
+    assert (found.max(), found[found > 0].min()) == (255, 1)
+    assert octets(client, f"{path}?stage=scaled").min() >= 1
+
+
+def test_a_matrix_too_large_to_keep_is_shown_the_same(client, made, monkeypatch):
+    scene, _ = made["translate"]
+    path = f"{site_path(scene, 'decoder.0.self')}/heads/2"
+    maps = [f"{path}/map?rows=4&columns=3&stage={stage}&top=2&bottom=13&left=1&right=11" for stage in STAGES]
+    lines = [f"{path}/cells?stage=masked&top=3&bottom=5", f"{path}/columns/4", f"{path}/rows/6?stage=scores"]
+    shades, numbers = [octets(client, one) for one in maps], [floats(client, one) for one in lines]
+    monkeypatch.setattr(keeping, "WHOLE", 3)
+    for before, one in zip(shades, maps, strict=True):
+        assert np.abs(octets(client, one).astype(int) - before).max() <= 1
+    for before, one in zip(numbers, lines, strict=True):
+        assert_close(torch.tensor(floats(client, one)), torch.tensor(before), atol=1e-6, rtol=0)
+
+
+def test_statistics_are_the_site_s(client, made):
+    scene, reference = made["write"]
+    found = client.get(f"/api/scenes/{scene['id']}/statistics").json()["blocks.0"]
+    seen = reference.site("blocks.0").statistics()
+    for name in ("entropy", "distance", "sink", "largest"):
+        assert found[name] == pytest.approx(getattr(seen, name).tolist(), abs=1e-6)
+    assert found["aer"] is None
+
+
+def test_a_known_alignment_gives_the_error_of_every_head(client, models):
+    sentence = known(CAT)
+    assert sentence is not None
+    french = " ".join(sentence.said("fr"))
+    scene = asked(client, {"model": "translate", "text": CAT, "target": french})
+    assert sorted(map(tuple, scene["gold"])) == sorted(sentence.into["fr"].alignment)
+    assert [word for word, _, _ in scene["words"]["written"]] == french.split()
+    found = client.get(f"/api/scenes/{scene['id']}/statistics").json()
+    reference = scene_of(models["translate"], CAT, target=french)
+    words = reference.words("decoder.0.cross", 1)[:-1]
+    error = aer(sentence.into["fr"].alignment, frozenset(), hard(words))
+    assert found["decoder.0.cross"]["aer"][1] == pytest.approx(error)
+    assert found["encoder.0"]["aer"] is None
+
+
+# --- what is written ---
+
+
+@pytest.mark.parametrize("kind", ["translate", "bahdanau", "write", "rebuild"])
+def test_next_tokens_are_the_whole_distribution(client, made, kind):
+    scene, reference = made[kind]
+    shares = floats(client, f"/api/scenes/{scene['id']}/next/1")
+    assert_close(torch.tensor(shares), reference.next_tokens(1), atol=1e-6, rtol=0)
+    best = client.get(f"/api/scenes/{scene['id']}/next/1/tokens?count=3").json()
+    assert [one["probability"] for one in best["tokens"]] == sorted(shares.tolist(), reverse=True)[:3]
+    assert best["chosen"] == reference.written[1]
+    last = client.get(f"/api/scenes/{scene['id']}/next/{scene['steps'] - 1}/tokens").json()
+    assert last["chosen"] is None if kind == "write" else last["chosen"] in (None, 2)
+    assert_sentence(client.get(f"/api/scenes/{scene['id']}/next/{scene['steps']}"), 404, "counted from 0")
+
+
+@pytest.mark.parametrize("kind", ["translate", "bahdanau", "write"])
+def test_a_branch_goes_another_way_from_there(client, made, kind):
+    scene, reference = made[kind]
+    other = client.get(f"/api/scenes/{scene['id']}/next/2/tokens?count=9").json()["tokens"][8]["id"]
+    branch = client.post(f"/api/scenes/{scene['id']}/branch", json={"step": 2, "token": other}).json()
+    assert branch["id"] != scene["id"]
+    assert branch["said"] == reference.branch(2, other).said
+    found = client.get(f"/api/scenes/{branch['id']}/next/2/tokens").json()
+    assert found["chosen"] == other
+
+
+def test_the_beam_is_a_tree(client, made):
+    scene, _ = made["bahdanau"]
+    steps = client.get(f"/api/scenes/{scene['id']}/beam").json()["steps"]
+    assert {node["parent"] for node in steps[0]} == {None}
+    for before, after in pairwise(steps):
+        assert all(not before[node["parent"]]["finished"] for node in after)
+    assert sum(node["chosen"] for node in steps[0]) == 1
+    assert_sentence(client.get(f"/api/scenes/{made['write'][0]['id']}/beam"), 400, "no beam")
+
+
+@pytest.mark.parametrize(
+    ("kind", "query"), [("translate", {}), ("bahdanau", {}), ("rebuild", {}), ("write", {"more": 5})]
+)
+def test_generation_is_told_token_by_token(client, kind, query):
+    answer = client.get("/api/generate", params={"model": kind, "text": CAT, **query})
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    *tokens, (last, scene) = events(answer.text)
+    assert last == "done"
+    assert {name for name, _ in tokens} == {"token"}
+    first = tokens[0][1]["step"]
+    written = scene["axes"]["text"][1:] if kind == "write" else scene["axes"]["written"]
+    told = [token["token"] for _, token in tokens]
+    assert told == [one for one in written[first:] if one != "…"]
+    site = scene["sites"][-1]
+    for _, token in tokens:
+        assert 0 < token["probability"] <= 1
+        row = row_in(token)
+        assert row.sum() == pytest.approx(1, abs=1e-5)
+        exact = [
+            floats(client, f"{site_path(scene, site['name'])}/heads/{head}/rows/{token['step']}")
+            for head in range(site["heads"])
+        ]
+        assert np.abs(row - np.mean(exact, 0)[: len(row)]).max() < 1e-5
+
+
+def test_a_wider_beam_is_told_when_it_is_known(client):
+    *tokens, (_, scene) = events(
+        client.get("/api/generate", params={"model": "translate", "beam": 3, "text": CAT}).text
+    )
+    assert [token["token"] for _, token in tokens] == scene["axes"]["written"]
+
+
+@pytest.mark.parametrize(
+    "query", [{"model": "tag", "text": CAT}, {"model": "none", "text": CAT}, {"model": "translate"}]
+)
+def test_a_stream_says_what_is_wrong(client, query):
+    ((name, said),) = events(client.get("/api/generate", params=query).text)
+    assert name == "error"
+    assert said["error"]
+
+
+# --- what if ---
+
+
+def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
+    edits = {"off": [{"site": "encoder.0", "head": 0}], "temperatures": [{"site": "*", "value": 0.5}]}
+    before = asked(client, {"model": "classify", "text": CAT})
+    after = asked(client, {"model": "classify", "text": CAT, "edits": edits})
+    assert after["edits"] == edits
+    assert "Off(site='encoder.0', head=0)" in after["python"]
+    off = floats(client, f"{site_path(after, 'encoder.0')}/heads/0/cells")
+    assert (off == 0).all()
+    warm, cold = (
+        floats(client, f"{site_path(one, 'encoder.0')}/heads/1/cells?stage=scaled") for one in (before, after)
+    )
+    assert np.abs(cold - 2 * warm).max() < 1e-5
+    found = client.post("/api/compare", json={"before": before["id"], "after": after["id"]}).json()
+    assert found["said"] == [before["said"], after["said"]]
+    moved = {one["token"]: one for one in found["distribution"]}
+    shares = dict(zip(after["output"]["labels"], after["output"]["probabilities"], strict=True))
+    assert moved.keys() == shares.keys()
+    assert all(moved[name]["after"] == pytest.approx(share, abs=1e-6) for name, share in shares.items())
+    assert all(one["change"] == pytest.approx(one["after"] - one["before"]) for one in moved.values())
+
+
+def test_a_hidden_cell_is_masked_and_weighs_nothing(client):
+    edits = {"masks": [{"site": "encoder.0", "head": 1, "query": 2, "key": 3}]}
+    scene = asked(client, {"model": "tag", "text": CAT, "edits": edits})
+    path = f"{site_path(scene, 'encoder.0')}/heads/1"
+    assert floats(client, f"{path}/rows/2?stage=masked")[3] == -np.inf
+    assert floats(client, f"{path}/rows/2")[3] == 0
+    assert client.get(f"{path}/pair?query=2&key=3").json()["visible"] is False
+
+
+def test_two_models_are_compared_by_what_they_say(client, made):
+    one, other = made["translate"][0], made["rebuild"][0]
+    found = client.post("/api/compare", json={"before": one["id"], "after": other["id"]}).json()
+    assert found["note"]
+    assert found["distribution"] == []
+    assert "".join(token["before"] for token in found["tokens"]) == "".join(one["axes"]["written"])
+
+
+# --- pictures ---
+
+
+def test_a_picture_is_given_and_named(client):
+    written = BytesIO()
+    Image.fromarray((np.arange(40 * 30 * 3) % 251).reshape(40, 30, 3).astype(np.uint8)).save(written, "PNG")
+    given = base64.b64encode(written.getvalue()).decode()
+    scene = asked(client, {"model": "picture", "text": "cat.png", "picture": given})
+    assert scene["picture"]["rows"] * scene["picture"]["columns"] == len(scene["axes"]["patches"]) - 1
+    again = asked(client, {"model": "picture", "text": scene["text"]})
+    assert again["output"] == scene["output"]
+
+
+@pytest.mark.parametrize("text", ["/etc/passwd", "../../picture.png", "picture.png", __file__])
+def test_no_file_of_the_machine_is_read(client, text):
+    assert_sentence(client.post("/api/scenes", json={"model": "picture", "text": text}), 400, "there is no picture")
+
+
+# --- labs ---
+
+
+@pytest.mark.parametrize("text", ["Causal() & Window(3)", "Window(2) | Global(1)", "~Block(4, Random(2))", "Before()"])
+@pytest.mark.parametrize("length", [1, 13])
+def test_a_pattern_is_drawn_as_it_sees(client, text, length):
+    found = client.post("/api/patterns", json={"pattern": text, "length": length}).json()
+    seen = mask(pattern_of(text), length, length)[0].numpy()
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(found["mask"]), np.uint8))[: length**2]
+    assert (bits.reshape(length, length) == seen).all()
+    assert found["cells"] == seen.sum()
+    assert found["share"] == pytest.approx(seen.mean())
+    assert found["rows_empty"] == (~seen.any(1)).sum()
+    assert found["blocks"] == (seen * 2).tolist()
+
+
+def test_a_long_pattern_is_counted_and_not_drawn(client):
+    exact = client.post("/api/patterns", json={"pattern": "Causal() & Window(8)", "length": 2**20}).json()
+    assert (exact["cells"], exact["exact"], exact["mask"]) == (8 * 2**20 - 28, True, None)
+    assert len(exact["blocks"]) <= 128
+    about = client.post("/api/patterns", json={"pattern": "Window(3) | Global(2)", "length": 2**16}).json()
+    assert about["cells"] == pytest.approx((5 + 4) * 2**16, rel=0.01)
+
+
+def test_positions_are_the_library_s(client):
+    waves = floats(client, "/api/positions?kind=sinusoidal&length=7&width=6")
+    assert_close(torch.tensor(waves), Sinusoidal().table(torch.arange(7), 6).float())
+    turned = floats(client, "/api/positions?kind=rotary&length=7&width=6")
+    assert np.abs(turned[:, 1::2] - waves[:, ::2]).max() < 1e-6
+    added = floats(client, "/api/positions?kind=alibi&length=5&heads=3")
+    assert added[2, 4, 0] == pytest.approx(-4 * float(Alibi(3).slopes()[2]))
+    assert floats(client, "/api/positions?kind=t5&length=5&heads=3").shape == (3, 5, 5)
+    assert floats(client, "/api/positions?kind=learned&length=5&width=4").shape == (5, 4)
+
+
+def test_the_lecture_is_walked_on_its_numbers_and_on_a_head(client, made):
+    assert client.post("/api/lecture", json={}).json()["heads"][0]["weights"]
+    scene, _ = made["translate"]
+    body = {"scene": scene["id"], "site": "decoder.0.cross", "head": 1, "query": 2}
+    assert client.post("/api/lecture", json=body).json()["about"]["head"] == 1
+    assert_sentence(client.post("/api/lecture", json=body | {"head": 7}), 404, "no head 7")
+    assert_sentence(client.post("/api/lecture", json={"x": "y"}), 400)

@@ -1,0 +1,150 @@
+"""Files that need nothing else: pictures, numbers that are the reference's, and a page that asks nobody anything."""
+
+import base64
+import csv
+import json
+import re
+from io import BytesIO, StringIO
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch.testing import assert_close
+
+from regard.see import scene_of, show
+from regard.serve.bundled import VIEWS, bundled, reachable
+from regard.serve.exports import cell, exported
+from regard.serve.scenes import Showing
+from regard.serve.wire import Refused
+from tests.see.scenes import CAT, author, tagger, translator
+
+from .asking import KINDS, asked, example
+
+EVIL = "</script><script>alert(1)</script> <!-- ]]> =cmd() & \u2028"
+
+
+def data_in(page: str) -> dict:
+    return json.loads(re.findall(r'<script type="application/json" id="regard-data">(.*?)</script>', page)[0])
+
+
+def showing(learner, text: str = CAT, **more) -> Showing:
+    return Showing("id", "model", scene_of(learner, text, **more), text)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
+def test_every_kind_of_model_can_be_taken_along(client, kind):
+    scene = asked(client, example(client, kind))
+    site = scene["sites"][-1]["name"]
+    for format, begins in (("npz", b"PK"), ("csv", b"site,head"), ("html", b"<!doctype html>")):
+        answer = client.get(f"/api/scenes/{scene['id']}/export", params={"site": site, "head": 0, "format": format})
+        assert answer.status_code == 200, answer.text
+        assert answer.content.startswith(begins)
+        assert answer.headers["Content-Disposition"].endswith(f'-0.{format}"')
+
+
+def test_a_picture_is_drawn_for_a_head_and_for_all_of_a_site(client):
+    scene = asked(client, example(client, "translate"))
+    path = f"/api/scenes/{scene['id']}/export"
+    svg = client.get(path, params={"site": "decoder.0.cross", "head": 1, "format": "svg"}).text
+    assert all(word in svg for word in ("mouse", "decoder.0.cross", "head 1", "written", "source", CAT))
+    assert not re.findall(r'(?:href|src)="(?!#|data:)', svg)
+    png = client.get(path, params={"site": "encoder.0", "format": "png"}).content
+    assert min(Image.open(BytesIO(png)).size) > 100
+
+
+def test_a_long_text_is_drawn_by_its_largest_weights():
+    body = exported(showing(tagger(), " ".join([CAT] * 100)), "png", "encoder.0", 1)
+    assert max(Image.open(BytesIO(body)).size) < 4000
+
+
+def test_numbers_are_the_reference_s():
+    one = showing(translator())
+    site = one.scene.site("decoder.0.cross")
+    held = np.load(BytesIO(exported(one, "npz")), allow_pickle=False)
+    weights = site.head(2).weights.numpy()
+    assert np.abs(held["decoder.0.cross/weights"][2] - weights).max() <= 1e-6
+    assert held["decoder.0.cross/keys"].tolist() == [*CAT.split(), "</s>"]
+    assert np.isneginf(held["decoder.0.self/masked"][0]).any()
+    rows = list(csv.DictReader(StringIO(exported(one, "csv", "decoder.0.cross", 2).decode())))
+    assert len(rows) == weights.size
+    for row in rows[:: len(rows) // 7]:
+        assert float(row["weight"]) == pytest.approx(float(weights[int(row["query"]), int(row["key"])]), abs=1e-6)
+
+
+def test_what_is_too_much_for_a_file_says_so():
+    one = showing(tagger(), " ".join([CAT] * 100))
+    for kind in ("npz", "csv"):
+        with pytest.raises(Refused, match="choose a site and a head"):
+            exported(one, kind)
+    assert exported(one, "npz", "encoder.0", 0)
+
+
+@pytest.mark.parametrize(("label", "written"), [("=1+1", "'=1+1"), ("@x", "'@x"), ("-", "-"), ("cat", "cat"), ("", "")])
+def test_no_token_becomes_a_formula(label, written):
+    assert cell(label) == written
+
+
+# --- a page in a file ---
+
+
+def test_the_page_asks_nobody_anything():
+    page = exported(showing(translator()), "html").decode()
+    policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[0]
+    assert policy.startswith("default-src 'none'; script-src data: 'sha256-")
+    assert "connect-src" not in policy
+    outside = [one for one in re.findall(r"(?:https?:)?//[\w.-]+", page) if "regard.invalid" not in one]
+    assert not [one for one in re.findall(r'(?:src|href|action)="([^"]*)"', page) if not one.startswith("data:")]
+    assert not [one for one in outside if one.startswith("http") and "www.w3.org" not in one]
+    assert page.index("Content-Security-Policy") < page.index("<script")
+
+
+def test_the_page_holds_the_scene_exactly():
+    one = showing(translator())
+    held = data_in(exported(one, "html", "decoder.0.cross", 1).decode())
+    assert held["scene"]["said"] == one.scene.said
+    assert held["view"] == {"site": "decoder.0.cross", "head": 1, "view": "matrix"}
+    assert len(held["heads"]) == sum(site.heads for site in one.scene.sites.values())
+    head = one.scene.site("decoder.0.cross").head(1)
+    for name, matrix in (("weights", head.weights), ("scores", head.products), ("scaled", head.adjusted)):
+        found = np.frombuffer(base64.b64decode(held["heads"]["decoder.0.cross/1"][name]), "<f4")
+        assert np.abs(found.reshape(matrix.shape) - matrix.numpy()).max() <= 1e-6
+    shares = np.frombuffer(base64.b64decode(held["next"]), "<f4").reshape(held["scene"]["steps"], -1)
+    assert np.abs(shares[1] - one.scene.next_tokens(1).numpy()).max() <= 1e-6
+    assert held["beam"]
+
+
+def test_no_token_gets_out_of_the_data():
+    page = exported(showing(tagger(), EVIL), "html").decode()
+    assert "<script>alert" not in page
+    assert data_in(page)["scene"]["text"] == EVIL
+    assert bundled({"x": "</script>"}, "<b>&").count("<title>&lt;b&gt;&amp;</title>") == 1
+
+
+def test_a_large_scene_keeps_the_head_that_was_asked_for():
+    one = showing(tagger(), " ".join([CAT] * 80))
+    held = data_in(exported(one, "html", "encoder.0", 2).decode())
+    assert list(held["heads"]) == ["encoder.0/2"]
+    assert set(held["heads"]["encoder.0/2"]) == {"shape", "weights", "check"}
+    assert held["thumbnails"]["encoder.0"]["shape"][0] == 3
+
+
+def test_the_shown_views_come_with_all_they_need():
+    modules = reachable()
+    assert {f"js/views/{view}.js" for view in VIEWS if view in ("overview", "matrix", "lines")} <= set(modules)
+    for name, text in modules.items():
+        assert "import.meta" not in text, name
+        for needed in re.findall(r'(?:from|import)\s*"regard/([^"]+)"', text):
+            assert needed in modules, f"{name} needs {needed}"
+    assert "js/views/lecture.js" not in modules
+
+
+def test_a_notebook_shows_it_in_a_frame():
+    one = author()
+    shown = show(one, CAT)
+    frame = shown._repr_html_()
+    assert frame.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert 'sandbox="allow-scripts"' in frame
+    assert data_in(shown.html)["scene"]["said"] == CAT
+    scene = scene_of(one, CAT, more=3)
+    assert data_in(show(scene, site="blocks.0", head=2).html)["view"]["head"] == 2
+    assert_close(scene.site("blocks.0").row(2, 1).sum().item(), 1.0, atol=1e-5, rtol=0)

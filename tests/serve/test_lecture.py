@@ -1,0 +1,258 @@
+"""The lecture's numbers are the lectures' own, follow every change, and what cannot be computed gets a sentence."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.attention import Causal, Dot, MultiHeadAttention, Recipe
+from regard.attention.attending import steps
+from regard.attention.worked import WORKED, K, Matrix, Q, V, X, tensor
+from regard.see.scene import scene_of
+from regard.serve.lecture import lecture
+from regard.serve.lecture_given import GIVEN
+from regard.serve.lecture_site import KEYS, WIDTH, lecture_on
+from tests.see.scenes import CAT, translator
+
+
+def close(found: list, wanted: Matrix | np.ndarray | torch.Tensor, atol: float = 1e-9) -> None:
+    wanted = [[float(number) for number in row] for row in wanted]
+    np.testing.assert_allclose(np.array(found, float), np.array(wanted), rtol=0, atol=atol)
+
+
+def array(name: str) -> np.ndarray:
+    return np.array([[float(number) for number in row] for row in GIVEN[name]])
+
+
+def test_x_becomes_the_lectures_queries_keys_and_values():
+    head = lecture({})["heads"][0]
+    for name, wanted in (("q", Q), ("k", K), ("v", V)):
+        close(head[name], wanted)
+    close(head["scores"], [[2, 4, 4], [4, 16, 12], [4, 12, 10]])
+
+
+@pytest.mark.parametrize(("scaled", "name"), [(False, "self-attention, unscaled"), (True, "self-attention, scaled")])
+def test_weights_and_output_are_those_that_the_second_lecture_prints(scaled: bool, name: str):  # noqa: FBT001
+    case = next(case for case in WORKED if case.name == name)
+    found = lecture({"scaled": scaled})
+    close(found["heads"][0]["weights"], case.weights, 0.51e-4)
+    close(found["heads"][0]["output"], case.output, 0.51e-4)
+    assert found["plain" if not scaled else "divided"]["output"] == found["heads"][0]["output"]
+    close([row[:3] for row in found["output"]], case.output, 0.51e-4)  # the first head is handed through
+
+
+def test_the_look_ahead_mask_gives_the_lectures_weights():
+    case = next(case for case in WORKED if case.name == "look-ahead mask")
+    found = lecture({})["look_ahead"]
+    close(found["weights"], case.weights, 0.51e-4)
+    assert [row.count(None) for row in found["masked"]] == [3, 2, 1, 0]
+
+
+def test_another_x_gives_what_the_reference_gives():
+    x = [[0.5, -1, 2, 0], [3, 0, 0, 1], [0, 0, 0.25, -2], [1, 1, 1, 1]]
+    found = lecture({"x": x})
+    q, k, v = (tensor(x) @ tensor(GIVEN[name]) for name in ("wq", "wk", "wv"))
+    seen = steps(*(part[None, None] for part in (q, k, v)))
+    close(found["heads"][0]["weights"], seen.weights[0, 0], 1e-12)
+    close(found["heads"][0]["output"], seen.output[0, 0], 1e-12)
+
+
+def test_two_heads_and_the_output_are_those_of_a_layer_with_these_weights():
+    layer = MultiHeadAttention(4, heads=2, head=3, recipe=Recipe(pattern=Causal())).double()
+    with torch.no_grad():
+        for part, names in ((layer.query, ("wq", "wq2")), (layer.key, ("wk", "wk2")), (layer.value, ("wv", "wv2"))):
+            part.weight.copy_(torch.cat([tensor(GIVEN[name]) for name in names], 1).T)
+            part.bias.zero_()
+        layer.output.weight.copy_(tensor(GIVEN["wo"]).T)
+        layer.output.bias.zero_()
+        wanted, seen = layer.look(tensor(X)[None])
+    found = lecture({"mask": "causal"})
+    close(found["output"], wanted[0], 1e-12)
+    for head in range(2):
+        close(found["heads"][head]["weights"], seen.weights[0, head], 1e-12)
+    close(found["joined"], [[*a, *b] for a, b in zip(*(head["output"] for head in found["heads"]), strict=True)])
+
+
+def test_softmax_can_be_followed_by_hand():
+    for head in lecture({"mask": "causal"})["heads"]:
+        for masked, peak, powers, total, weights in zip(
+            *(head[name] for name in ("masked", "peak", "exponentials", "sums", "weights")), strict=True
+        ):
+            by_hand = [0.0 if score is None else np.exp(score - peak[0]) for score in masked]
+            close([powers], [by_hand])
+            close([weights], [[power / sum(by_hand) for power in by_hand]])
+            assert total[0] == pytest.approx(sum(by_hand))
+
+
+def test_a_row_that_sees_nothing_weighs_and_gives_nothing():
+    head = lecture({"mask": "before"})["heads"][0]
+    assert head["masked"][0] == [None] * 3
+    assert head["weights"][0] == head["output"][0] == [0, 0, 0]
+    assert head["weights"][1] == [1, 0, 0]
+
+
+def test_a_mask_of_ones_own_hides_exactly_its_zeros():
+    mask = [[1, 0, 1], [0, 1, 1], [1, 1, 0]]
+    found = lecture({"mask": mask})
+    for i, j in product(range(3), range(3)):
+        assert (found["heads"][0]["masked"][i][j] is None) == (mask[i][j] == 0)
+        assert (found["heads"][0]["weights"][i][j] == 0) == (mask[i][j] == 0)
+    assert (found["given"]["mask"], found["given"]["pattern"]) == (mask, "own")
+
+
+def test_bahdanaus_and_luongs_scores_are_their_papers_formulas():
+    q, k, w, u, v, general = (np.array(part, float) for part in (Q, K, *map(array, ("wa", "ua", "va", "wg"))))
+    found = lecture({})["others"]
+    for i, j in product(range(3), range(3)):
+        assert found["bahdanau"]["scores"][i][j] == pytest.approx(float(v[0] @ np.tanh(w @ q[i] + u @ k[j])))
+        assert found["general"]["scores"][i][j] == pytest.approx(q[i] @ general @ k[j])
+        both = np.concatenate([w, u], 1) @ np.concatenate([q[i], k[j]])
+        assert found["concat"]["scores"][i][j] == pytest.approx(float(v[0] @ np.tanh(both)))
+        close([found["concat"]["inner"][i][j]], [both])
+    close(
+        found["dot"]["weights"], next(case for case in WORKED if case.name == "self-attention, unscaled").weights, 1e-4
+    )
+    for name in found:
+        seen = steps(
+            *(tensor(part)[None, None] for part in (found[name]["scores"], np.eye(3).tolist(), V)), Recipe(score=Dot())
+        )
+        close(found[name]["context"], seen.output[0, 0])
+
+
+def test_nobody_elses_random_numbers_are_drawn():
+    before = torch.get_rng_state()
+    lecture({})
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+HOSTILE = {
+    "text instead of a number": (
+        {"x": [["one", 0, 1, 0], [0] * 4, [1] * 4]},
+        "x, row 1, column 1 is 'one', which is no",
+    ),
+    "markup": ({"wq": [["<script>", 0, 1]] + [[0] * 3] * 3}, "'<script>', which is no number"),
+    "nothing typed": ({"x": [[1, "", 1, 0]]}, "row 1, column 2 is empty"),
+    "too large": ({"x": [[1e308, 0, 1, 0]]}, "keep to numbers from -1000 to 1000"),
+    "far too large": ({"x": [[10**400, 0, 1, 0]]}, "far too large; keep to"),
+    "not a number": ({"x": [[float("nan"), 0, 1, 0]]}, "is nan; write a finite number"),
+    "infinite": ({"x": [[0, float("-inf"), 1, 0]]}, "is -inf; write a finite"),
+    "a truth": ({"x": [[True, 0, 1, 0]]}, "which is no number"),
+    "missing": ({"x": [[None, 0, 1, 0]]}, "which is no number"),
+    "ragged": ({"x": [[1, 0, 1, 0], [1]]}, "the rows of x have 4, 1 numbers"),
+    "empty": ({"x": []}, "x is empty"),
+    "empty row": ({"x": [[]]}, "x is empty"),
+    "too many rows": ({"x": [[1] * 4] * 9}, "x is 9 × 4; at most 8 × 8"),
+    "a million columns": ({"x": [[1] * 1_000_000]}, "at most 8 × 8"),
+    "not a matrix": ({"x": "x" * 10_000}, "write it as rows of numbers"),
+    "a flat list": ({"x": [1, 2, 3]}, "write it as rows of numbers"),
+    "misfit": ({"x": [[1, 2]]}, "wq is 4 × 3 and should be 2 × 3"),
+    "strange name": ({"y" * 1000: 1}, "the example has no 'yyy"),
+    "strange mask": ({"mask": "diagonal"}, "no mask is called 'diagonal'; there are full, causal, before"),
+    "mask of another size": ({"mask": [[1]]}, "3 rows of 3"),
+    "mask of sevens": ({"mask": [[7, 1, 1]] * 3}, "the mask holds 7"),
+    "mask of lists": ({"mask": [[[], 1, 1]] * 3}, "the mask holds []"),
+    "scaled by a word": ({"scaled": "yes"}, "scaled is 'yes'"),
+    "a list": ([1, 2], "takes names with their numbers"),
+    "nothing": (None, "not nothing"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_input_gets_a_sentence(name: str):
+    asked, sentence = HOSTILE[name]
+    with pytest.raises(ValueError) as told:  # noqa: PT011
+        lecture(asked)
+    assert sentence in str(told.value)
+    assert len(str(told.value)) < 240
+    assert "\n" not in str(told.value)
+
+
+numbers = st.floats(-1000, 1000).map(lambda number: round(number, 3))
+
+
+@given(st.lists(st.lists(numbers, min_size=4, max_size=4), min_size=1, max_size=8), st.sampled_from(["full", "causal"]))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_any_numbers_within_bounds_give_finite_answers(x, mask):
+    found = lecture({"x": x, "mask": mask})
+    json.dumps(found, allow_nan=False)
+    for head in found["heads"]:
+        np.testing.assert_allclose(np.sum(head["weights"], 1), 1, atol=1e-9)
+        assert None not in [number for row in head["output"] for number in row]
+
+
+# --- on a model ---
+
+
+@pytest.fixture(scope="module")
+def scene():
+    torch.manual_seed(0)
+    return scene_of(translator(model=21, heads=3), CAT)
+
+
+def walk(scene, name: str, head: int, query: int) -> dict:
+    site = scene.site(name)
+    labels = {
+        side: scene.axes[axis].labels for side, axis in (("queries", site.spot.queries), ("keys", site.spot.keys))
+    }
+    return lecture_on(site, head, query, **labels)
+
+
+def test_the_walk_on_a_model_is_made_of_its_own_numbers(scene):
+    for name in ("encoder.0", "decoder.0.self", "decoder.0.cross"):
+        site, found = scene.site(name), walk(scene, name, 1, 2)
+        json.dumps(found, allow_nan=False)
+        close(found["weights"], site.row(1, 2)[None, :KEYS])
+        close(found["inner"]["q"], site.q[0, 1, 2:3, :WIDTH])
+        close(found["layer"], site.output[0, 1, 2:3, :WIDTH])
+        close(found["all_heads"], [site.row(head, 2)[:KEYS] for head in range(site.heads)])
+
+
+def test_what_is_not_shown_is_in_the_sums(scene):
+    found = walk(scene, "encoder.0", 1, 2)
+    assert found["about"]["width"] == 7 > WIDTH
+    assert found["about"]["n_k"] > KEYS
+    assert found["about"]["said"].startswith(f"the first {KEYS} of {found['about']['n_k']} keys and the first 4 of 7")
+    q, k, v, weights = (
+        np.array(part) for part in (found["inner"]["q"], found["inner"]["k"], found["v"], found["weights"])
+    )
+    close(found["inner"]["dots"], q @ k.T + np.array(found["inner"]["rest"]), 1e-6)
+    close(found["scores"], np.array(found["inner"]["dots"]) / 7**0.5, 1e-6)
+    close(found["output"], weights @ v + np.array(found["output_rest"]), 1e-6)
+    assert weights.sum() + found["weights_rest"] == pytest.approx(1, abs=1e-6)
+    close(found["weights"], np.array(found["softmax"]["exponentials"]) / found["softmax"]["sums"][0][0], 1e-6)
+    close(found["output"], found["layer"], found["tolerance"])
+
+
+def test_a_mask_of_the_model_shows_as_minus_infinity(scene):
+    found = walk(scene, "decoder.0.self", 0, 1)
+    assert [score is None for score in found["masked"][0]] == [False, False, True, True, True]
+    assert found["weights"][0][2:] == [0, 0, 0]
+
+
+def test_bahdanaus_score_in_a_model_can_be_followed_too():
+    scene = scene_of(translator("bahdanau"), CAT)
+    found = lecture_on(scene.site(next(iter(scene.sites))), 0, 0, queries=(), keys=())
+    assert found["inner"]["dots"] is found["inner"]["root"] is None
+    assert found["about"]["score"].startswith("Additive")
+    assert found["about"]["keys"][:2] == ["0", "1"]
+    v, wq, uk = (np.array(found["inner"]["additive"][name]) for name in ("v", "wq", "uk"))
+    close(found["scores"], (v * np.tanh(wq + uk)).sum(-1)[None] + np.array(found["inner"]["rest"]), 1e-6)
+
+
+def test_luongs_general_score_is_a_product_once_the_query_is_mapped():
+    scene = scene_of(translator("luong-general"), CAT)
+    found = lecture_on(scene.site(next(iter(scene.sites))), 0, 1, queries=(), keys=())
+    q, k = (np.array(found["inner"][name]) for name in ("q", "k"))
+    close(found["scores"], q @ k.T + np.array(found["inner"]["rest"]), 1e-6)
+    assert found["inner"]["dots"] == found["scores"]
+
+
+def test_a_head_or_query_that_does_not_exist_gets_a_sentence(scene):
+    with pytest.raises(ValueError, match=r"encoder.0 has no head 3; they are counted from 0 to 2"):
+        walk(scene, "encoder.0", 3, 0)
+    with pytest.raises(ValueError, match=r"encoder.0 has no query 99"):
+        walk(scene, "encoder.0", 0, 99)

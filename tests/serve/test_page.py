@@ -1,0 +1,480 @@
+"""The microscope's page in a real browser, against a server of made arrays: fast, exact, by keyboard, and unhurt."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from gzip import compress
+from pathlib import Path
+from re import findall
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from tests.serve import fake
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+AXES = [Path("node_modules/axe-core/axe.min.js"), Path("/tmp/axe/node_modules/axe-core/axe.min.js")]
+VIEWS = ["overview", "matrix", "lines", "alignment", "pair"]
+SMALL = "model=small&text=the%20black%20cat&site=decoder.0.cross"
+SHARED = 2  # a shared machine may take twice as long as is promised
+
+# wait_for_function evaluates text in the page, which the policy forbids
+UNTIL = """() => new Promise((done, give_up) => {
+  const last = performance.now() + 15000;
+  const look = () => {
+    if (CONDITION) done();
+    else if (performance.now() > last) give_up(new Error("never came true"));
+    else setTimeout(look, 10);
+  };
+  look();
+})"""
+PAINTED = """([view, before]) => new Promise((done, give_up) => {
+  const last = performance.now() + 15000;
+  const look = () => {
+    if (performance.now() > last) give_up(new Error(`${view} was never painted`));
+    const painted = document.querySelector(`regard-${view}`)?.dataset.painted;
+    if (painted && painted !== before) requestAnimationFrame(() => done(performance.now()));
+    else setTimeout(look, 2);
+  };
+  look();
+})"""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = fake.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with playwright.sync_playwright() as engine:
+        try:
+            running = engine.chromium.launch(executable_path=found, args=FLAGS)
+        except playwright.Error as reason:
+            pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
+        yield running
+        running.close()
+
+
+class Desk:
+    """A page, what it asked for, and what went wrong in it."""
+
+    def __init__(self, page: Any, address: str):
+        self.page, self.address = page, address
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("console", lambda line: self.wrong.append(line.text) if line.type == "error" else None)
+
+    def open(self, state: str, view: str) -> Any:
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.address}#{state}&view={view}")
+        self.wait(view)
+        return self.page
+
+    def wait(self, view: str, before: str = "") -> None:
+        self.page.evaluate(PAINTED, [view, before])
+
+    def until(self, condition: str) -> None:
+        self.page.evaluate(UNTIL.replace("CONDITION", condition))
+
+    def painted(self, view: str) -> str:
+        return self.page.locator(f"regard-{view}").get_attribute("data-painted") or ""
+
+    def time(self, view: str, act: str, before: str = "") -> float:
+        """Milliseconds from a click in the page to the frame in which the view is painted."""
+        script = f"async ([view, before]) => {{ const from = performance.now(); {act}; "
+        return self.page.evaluate(f"{script} return (await ({PAINTED})([view, before])) - from; }}", [view, before])
+
+
+@pytest.fixture
+def desk(browser: Any, address: str) -> Iterator[Desk]:
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    found = Desk(context.new_page(), address)
+    yield found
+    context.close()
+    assert not found.wrong
+    assert {urlsplit(url).hostname for url in found.asked} <= {"127.0.0.1", None}  # data: has none
+    assert any("/api/" in url for url in found.asked)
+
+
+def cross(head: int = 0) -> dict[str, Any]:
+    return fake.arrays("decoder.0.cross", head, 9, 8)
+
+
+# --- fast ---
+
+
+def test_all_heads_of_twelve_layers_are_painted_in_a_second(desk):
+    page = desk.open("model=many&text=x", "matrix")
+    taken = desk.time("overview", "document.getElementById('tab-overview').click()")
+    print(f"12 × 12 heads of 512 tokens: {taken:.0f} ms")
+    assert taken < 1000 * SHARED
+    canvas = page.locator("regard-overview canvas").last
+    assert canvas.bounding_box()["height"] > 12 * 48
+
+
+def test_a_head_of_2048_tokens_is_painted_soon_after_the_click(desk):
+    desk.open("model=long&text=2048", "matrix")
+    fake.arrays("decoder.0", 1, 2048, 2048)  # what takes the fake server its time is no part of the page
+    click = "document.querySelector('input[name=head][value=\"1\"]').click()"
+    taken = desk.time("matrix", click, desk.painted("matrix"))
+    heap = desk.page.context.new_cdp_session(desk.page).send("Runtime.getHeapUsage")["usedSize"]
+    print(f"2,048 tokens: {taken:.0f} ms, {heap / 1e6:.0f} MB")
+    assert "decoder.0 1 weights 0 2048 0 2048" in desk.painted("matrix")
+    assert taken < 400 * SHARED
+    assert heap < 150e6
+
+
+def test_hovering_keeps_up_with_the_screen(desk):
+    page = desk.open("model=long&text=2048", "matrix")
+    times = page.evaluate("""() => {
+      const canvas = document.querySelector("regard-matrix .over");
+      const box = canvas.getBoundingClientRect();
+      return Array.from({ length: 200 }, (_, n) => {
+        const at = { clientX: box.left + 130 + n, clientY: box.top + 120 + n, pointerId: 1, bubbles: true };
+        const from = performance.now();
+        canvas.dispatchEvent(new PointerEvent("pointermove", at));
+        return performance.now() - from;
+      });
+    }""")
+    print(f"hover: median {np.median(times):.1f} ms, 95 % below {np.quantile(times, 0.95):.1f} ms")
+    assert np.quantile(times, 0.95) < 16 * SHARED
+
+
+def test_zooming_into_4096_tokens_ends_at_exact_numbers(desk):
+    page = desk.open("model=long&text=4096&query=~3000&key=~2990", "matrix")
+    canvas = page.locator("regard-matrix .over")
+    canvas.focus()
+    for _ in range(14):
+        before = desk.painted("matrix")
+        canvas.press("+")
+        desk.wait("matrix", before)
+    top, bottom, left, right = map(int, desk.painted("matrix").split()[-4:])
+    assert top <= 3000 < bottom <= top + 20
+    assert left <= 2990 < right <= left + 20
+    canvas.press("ArrowRight")
+    desk.until("document.getElementById('status').textContent.includes('2991')")
+    weights = fake.arrays("decoder.0", 0, 4096, 4096)["weights"]
+    assert float(page.locator("dd[data-stage=weights] data").get_attribute("value")) == weights[3000, 2991]
+    canvas.press("0")
+    desk.until("!location.hash.includes('window')")
+
+
+def test_the_wheel_comes_closer_and_a_drag_moves_the_window(desk):
+    page = desk.open("model=long&text=300", "matrix")
+    box = page.locator("regard-matrix .over").bounding_box()
+    left, top, width, height = page.evaluate("""() => {
+      const { left, top, width, height } = document.querySelector("regard-matrix").plot;
+      return [left, top, width, height];
+    }""")
+    x, y = box["x"] + left + width / 2, box["y"] + top + height / 2
+    page.mouse.move(x, y)
+    for _ in range(6):
+        page.mouse.wheel(0, -100)
+    desk.until("location.hash.includes('window')")
+    page.wait_for_timeout(300)
+    near = [int(edge) for edge in desk.painted("matrix").split()[-4:]]
+    assert near[1] - near[0] < 100
+    assert near[0] < 150 < near[1]  # what was under the pointer still is
+    page.mouse.down()
+    page.mouse.move(x + 60, y + 60, steps=5)
+    page.mouse.up()
+    page.wait_for_timeout(300)
+    moved = [int(edge) for edge in desk.painted("matrix").split()[-4:]]
+    assert moved[0] < near[0]
+    assert moved[2] < near[2]
+    assert moved[1] - moved[0] == near[1] - near[0]
+    page.mouse.click(x, y)
+    desk.until("location.hash.includes('query')")
+
+
+# --- exact ---
+
+
+def test_the_numbers_of_a_cell_are_the_servers_at_every_stage(desk):
+    page = desk.open(f"{SMALL}&query=~2&key=~3&head=~1", "matrix")
+    page.wait_for_selector("dd[data-stage=weights] data")
+    for stage in ("scores", "scaled", "masked", "weights"):
+        shown = float(page.locator(f"dd[data-stage={stage}] data").get_attribute("value"))
+        assert abs(shown - cross(1)[stage][2, 3]) < 1e-6
+    assert "|A·V − output| 2.4e−7 ✓" in page.locator("regard-matrix .card").inner_text()
+
+
+def test_the_colour_of_a_cell_is_that_of_its_weight(desk):
+    page = desk.open(f"{SMALL}&query=~8&key=~7", "matrix")
+    pixel, wanted = page.evaluate(
+        """async (weight) => {
+          const { coded, table } = await import("/static/js/paint.js");
+          const view = document.querySelector("regard-matrix");
+          const { left, top, wide, high } = view.plot;
+          const [x, y] = [left + 2.2 * wide, top + 1.1 * high].map((at) => Math.round(at * devicePixelRatio));
+          const pixel = view.querySelector("canvas").getContext("2d").getImageData(x, y, 1, 1).data;
+          const colour = table("weights")[coded(new Float32Array([weight]), "weights").bytes[0]];
+          return [[...pixel].slice(0, 3), [colour & 255, (colour >> 8) & 255, (colour >> 16) & 255]];
+        }""",
+        float(cross()["weights"][1, 2]),
+    )
+    assert pixel == wanted
+
+
+def test_words_add_their_pieces_over_keys(desk):
+    page = desk.open(f"{SMALL}&query=~2&key=~3", "alignment")
+    shown = float(page.locator("regard-alignment .card data").first.get_attribute("value"))
+    assert abs(shown - cross()["weights"][2, 2:4].sum()) < 1e-6  # "c" and "at" are "cat"
+    text = page.locator("regard-alignment").inner_text()
+    assert "gold link" in text
+    assert "AER" in text
+
+
+def test_the_products_of_a_pair_add_up_to_its_weight(desk):
+    page = desk.open(f"{SMALL}&query=~1&key=~6", "pair")
+    part = {
+        name: float(page.locator(f"[data-part='{name}'] data").get_attribute("value"))
+        for name in ("Σ q·k", "scale", "bias", "scaled", "weight")
+    }
+    assert abs(part["Σ q·k"] * part["scale"] + part["bias"] - part["scaled"]) < 1e-5
+    assert abs(part["weight"] - cross()["weights"][1, 6]) < 1e-6
+    page.locator("regard-pair summary").click()
+    page.wait_for_selector("regard-pair tbody td")
+    products = [float(one.get_attribute("value")) for one in page.locator("tbody td:nth-child(4) data").all()]
+    assert len(products) == fake.WIDTH
+    assert abs(sum(products) - part["Σ q·k"]) < 1e-5
+
+
+def test_lines_tell_whom_a_token_looks_at(desk):
+    page = desk.open(SMALL, "lines")
+    page.locator("regard-lines canvas").focus()
+    page.keyboard.press("ArrowDown")
+    best = int(cross()["weights"][1].argmax())
+    desk.until(f"document.getElementById('status').textContent.includes('“{fake.SOURCE[best]}”')")
+    shown = float(page.locator("regard-lines .card data").first.get_attribute("value"))
+    assert abs(shown - cross()["weights"][1, best]) < 1e-6
+
+
+# --- by keyboard ---
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_tab_reaches_everything_and_shows_where_one_is(desk, view):
+    page = desk.open(SMALL, view)
+    page.wait_for_timeout(200)
+    wanted = page.evaluate("""() => {
+      const some = "a[href], button, select, textarea, input, summary, canvas[tabindex='0']";
+      const all = [...document.querySelectorAll(some)].filter((one) => one.checkVisibility() && !one.disabled);
+      // a group of radio buttons and a row of tabs are one stop each, and arrows move within them
+      const stops = all.filter((one) => (one.type !== "radio" || one.checked) && one.getAttribute("tabindex") !== "-1");
+      stops.forEach((one, n) => (one.dataset.stop = n));
+      return stops.length;
+    }""")
+    reached = {}
+    for _ in range(wanted + 12):
+        page.keyboard.press("Tab")
+        stop, outline = page.evaluate("""() => {
+          const one = document.activeElement;
+          const seen = one.type === "radio" ? one.nextElementSibling : one;
+          return [one.dataset.stop, getComputedStyle(seen).outlineStyle];
+        }""")
+        if stop is not None:
+            reached[int(stop)] = outline
+    assert set(reached) == set(range(wanted))
+    assert "none" not in reached.values()
+
+
+def test_keys_open_views_heads_and_the_list_of_keys(desk):
+    page = desk.open(SMALL, "overview")
+    canvas = page.locator("regard-overview canvas").last
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    desk.wait("matrix")
+    assert "decoder.0.cross 1 weights" in desk.painted("matrix")
+    page.keyboard.press("]")
+    desk.until("document.querySelector('regard-matrix').dataset.painted.includes('cross 2 weights')")
+    page.keyboard.press("5")
+    desk.wait("pair")
+    page.keyboard.press("?")
+    assert page.locator("dialog[open]").is_visible()
+    page.keyboard.press("Escape")
+    page.locator("#tab-pair").focus()
+    page.keyboard.press("ArrowLeft")
+    desk.wait("alignment")
+    assert page.evaluate("document.activeElement.id") == "tab-alignment"
+
+
+def test_the_address_holds_the_state_and_back_undoes_a_step(desk):
+    page = desk.open(f"{SMALL}&query=~3&stage=scores", "matrix")
+    page.wait_for_timeout(200)
+    page.locator("#tab-lines").click()
+    desk.until("location.hash.includes('view=lines')")
+    page.go_back()
+    page.wait_for_selector("regard-matrix")
+    page.reload()
+    desk.wait("matrix")
+    assert "decoder.0.cross 0 scores" in desk.painted("matrix")
+
+
+def test_a_head_is_switched_off_and_on_again(desk):
+    page = desk.open(SMALL, "matrix")
+    with page.expect_request("**/api/scenes") as asked:
+        page.get_by_role("button", name="Switch this head off").click()
+    assert asked.value.post_data_json["edits"] == {"off": [{"site": "decoder.0.cross", "head": 0}]}
+    with page.expect_request("**/api/scenes") as asked:
+        page.get_by_role("button", name="Undo: decoder.0.cross: head 0 off").click()
+    assert "edits" not in asked.value.post_data_json
+    desk.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
+
+
+def test_the_theme_can_be_chosen_and_the_pictures_follow(desk):
+    page = desk.open(SMALL, "matrix")
+    corner = """() => {
+      const view = document.querySelector("regard-matrix");
+      const at = [view.plot.left + 3, view.plot.top + 3].map((place) => Math.round(place * devicePixelRatio));
+      return [...view.querySelector("canvas").getContext("2d").getImageData(...at, 1, 1).data].join();
+    }"""
+    light = page.evaluate(corner)
+    page.get_by_role("button", name="Use the dark theme").click()
+    desk.until("getComputedStyle(document.documentElement).colorScheme === 'dark'")
+    page.wait_for_timeout(300)
+    assert page.evaluate(corner) != light
+    desk.until("location.hash.includes('theme=dark')")
+
+
+# --- for everybody ---
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    found = next((path for path in AXES if path.exists()), None)
+    if found is None:
+        pytest.skip("axe-core is not installed; `npm install axe-core` in the repository's root")
+    return found.read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser, address, axe, scheme):
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}, bypass_csp=True)
+    desk = Desk(context.new_page(), address)
+    found = []
+    for view in VIEWS:
+        page = desk.open(SMALL, view)
+        page.wait_for_timeout(250)
+        page.evaluate(axe)
+        answer = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+        found += [(view, one["id"], one["nodes"][0]["html"][:120]) for one in answer["violations"]]
+    context.close()
+    assert not found
+    assert not desk.wrong
+
+
+@pytest.mark.parametrize(("width", "height", "sharp"), [(360, 740, 2), (640, 400, 2)])  # a phone, and 200 %
+def test_nothing_is_cut_off_in_a_small_window(browser, address, width, height, sharp):
+    size = {"width": width, "height": height}
+    context = browser.new_context(viewport=size, device_scale_factor=sharp)
+    desk = Desk(context.new_page(), address)
+    for view in VIEWS:
+        page = desk.open(SMALL, view)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+    context.close()
+    assert not desk.wrong
+
+
+# --- unhurt ---
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_markup_in_tokens_stays_text(desk, view):
+    page = desk.open(f"{SMALL}&query=~4&key=~4", view)
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.bad") is None
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_refusal_is_a_sentence_and_text(desk):
+    page = desk.open(SMALL, "matrix")
+    page.fill("#text", "refuse")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.locator("#problem span").inner_text() == "<b>no</b> such word; take another"
+    assert page.locator("#problem b").count() == 0
+    desk.wrong.clear()  # the browser itself notes the status 400
+
+
+def test_a_scene_that_the_server_forgot_is_asked_for_again(desk):
+    page = desk.open(SMALL, "matrix")
+    fake.KEPT.clear()
+    page.locator("label:has(input[name=head][value='3'])").click()
+    desk.until("document.querySelector('regard-matrix').dataset.painted.includes(' 3 weights')")
+    assert page.locator("#problem").is_hidden()
+    desk.wrong.clear()  # the 404
+
+
+def test_a_view_whose_file_is_missing_says_so(desk):
+    desk.page.route("**/views/masks.js", lambda route: route.fulfill(status=404, body=""))
+    page = desk.open(SMALL, "matrix")
+    page.locator("#tab-masks").click()
+    page.wait_for_selector("#panel .empty")
+    assert "not part of this page yet" in page.locator("#panel").inner_text()
+    desk.wrong.clear()  # the 404
+
+
+def test_a_torn_address_opens_a_whole_page(desk):
+    torn = "window=~[1,%22x%22]&edits=~{%22off%22:3}&head=~-4&query=~1e9&stage=%E0%A4%A&other=~{"
+    desk.open(f"{SMALL}&{torn}", "matrix")
+    assert "decoder.0.cross 0 weights 0 9 0 8" in desk.painted("matrix")
+
+
+def test_a_hundred_thousand_letters_do_not_stop_the_page(desk):
+    page = desk.open(SMALL, "matrix")
+    page.fill("#text", "word " * 20_000)
+    page.locator("#run").click()
+    desk.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
+    assert len(page.url) < 40_000
+
+
+# --- the sources ---
+
+
+def sources() -> dict[str, str]:
+    return {str(path.relative_to(fake.PAGE)): path.read_text() for path in sorted(fake.PAGE.rglob("*.js"))}
+
+
+def test_the_scripts_are_small_and_open_with_a_sentence():
+    packed = sum(len(compress(text.encode())) for text in sources().values())
+    opened = ("js/", "js/views/index.js", "js/views/overview.js")
+    first = [text for name, text in sources().items() if name in opened or name.rsplit("/", 1)[0] == "js"]
+    print(
+        f"all {sum(map(len, sources().values()))} letters, {packed} packed; {sum(map(len, first))} for the first view"
+    )
+    assert packed < 150_000  # as it travels; each view is loaded when it is first opened
+    assert sum(len(text.encode()) for text in first) < 100_000
+    for name, text in sources().items():
+        assert len(text.splitlines()) <= 300, name
+        first = text.split("\n", 1)[0]
+        assert first.startswith("// "), name
+        assert len(first.split()) >= 5, name
+
+
+def test_no_script_reads_markup_or_leaves_the_house():
+    for name, text in sources().items():
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+            assert word not in text, name
+        hosts = set(findall(r"https?://([^/'\"`\s]+)", text))
+        assert hosts <= {"www.w3.org", "regard.invalid"}, name  # a name of SVG's, and one that can never exist
+
+
+def test_the_policy_forbids_what_the_page_does_not_need():
+    page = json.dumps((fake.PAGE / "index.html").read_text())
+    assert "style=" not in page
+    assert "onclick" not in page
+    assert "unsafe" not in fake.POLICY
