@@ -105,7 +105,8 @@ class Comparison extends View {
   }
 
   fields(second, other, sites, spot, number) {
-    if (!this.fresh("fields", this.now.scene.task, second.model, other, spot.name, number, sites.length, spot.heads)) return;
+    if (!this.fresh("fields", this.now.scene.task, second.model, other, spot.name, number, sites.length, spot.heads))
+      return;
     const had = [...this.#fields.querySelectorAll("select")].indexOf(document.activeElement);
     const all = [
       listField(

@@ -5,6 +5,7 @@ import { digits, element, figure, replace, say, shortened, token } from "../dom.
 import { dark } from "../paint.js";
 import { store } from "../store.js";
 import { labels, latest, View } from "../view.js";
+import { again } from "./head.js";
 import { button, clamp, curve, floats, numberField, player, put, row, styled, walk, weighed } from "./parts.js";
 
 class Generation extends View {
@@ -227,8 +228,9 @@ class Generation extends View {
   }
 
   watch() {
-    const { model, text, question, checkpoint, more, edits } = store.state;
-    const asked = { model, text, question, checkpoint, more, edits: Object.keys(edits).length ? JSON.stringify(edits) : "" };
+    const { more, edits } = store.state;
+    const changed = Object.keys(edits).length ? JSON.stringify(edits) : null;
+    const asked = again(this.root, store.state, { more, beam: null, target: null, edits: changed });
     this.#play.stop();
     const names = [];
     const keys = this.root.axes.source ?? this.root.axes.text ?? [];

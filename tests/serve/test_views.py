@@ -1,0 +1,527 @@
+"""The page's views of writing, searching, positions, masks, pictures, training and edits, in a real browser."""
+
+import base64
+import shutil
+from collections.abc import Iterator
+from gzip import compress
+from json import dumps
+from math import sin
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+
+from tests.serve import fake_views as fake
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+AXES = [Path("node_modules/axe-core/axe.min.js"), Path("/tmp/axe/node_modules/axe-core/axe.min.js")]
+SMALL: dict[str, Any] = {"model": "small", "text": "the cat", "site": "decoder.0.cross"}
+VIEWER: dict[str, Any] = {"model": "viewer", "text": "example 1", "question": "what colour is the circle"}
+EDITED = {**SMALL, "edits": {"off": [{"site": "decoder.0.cross", "head": 1}]}}
+VIEWS = dict.fromkeys(["generation", "beam", "training", "comparison"], SMALL)
+VIEWS |= {"positions": SMALL, "masks": SMALL, "overlay": VIEWER, "whatif": EDITED}
+MINE = [*VIEWS, "heat", "parts", "head", "glow", "changes", "notation"]
+
+WRONG = {
+    "Causal() & ": "At character 12: a pattern is missing here",
+    "Causal() & Windw(8)": "At character 12: no pattern is called “Windw”",
+    "(Causal() | Window(2)": "At character 22: a “)” is missing",
+    "Causal() Window(2)": "At character 10: “&” or “|” should stand here",
+    "Causal() & <b>": "At character 12: “<” means nothing here",
+    "Window(0)": "At character 1: Window(size=0): size must be",
+}
+
+# wait_for_function evaluates text in the page, which the policy forbids
+UNTIL = """() => new Promise((done, give_up) => {
+  const last = performance.now() + 10000;
+  const look = () => {
+    let found = false;
+    try { found = CONDITION; } catch { /* not there yet */ }
+    if (found) done();
+    else if (performance.now() > last) give_up(new Error("never came true: " + TEXT));
+    else setTimeout(look, 10);
+  };
+  look();
+})"""
+
+
+class Desk:
+    """A page, what it asked for, and what went wrong in it."""
+
+    def __init__(self, page: Any, address: str):
+        self.page, self.address = page, address
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("console", lambda line: self.wrong.append(line.text) if line.type == "error" else None)
+
+    def open(self, view: str, **state: Any) -> Any:
+        self.page.goto("about:blank")
+        self.page.goto(self.address + hashed(view, state))
+        self.until(f"document.querySelector('regard-{view}').dataset.painted")
+        return self.page.locator(f"regard-{view}")
+
+    def turn(self, view: str, **state: Any) -> Any:
+        """To another view without loading the page again."""
+        self.page.evaluate("(hash) => void (location.hash = hash)", hashed(view, state))
+        self.until(f"document.querySelector('regard-{view}').dataset.painted")
+        return self.page.locator(f"regard-{view}")
+
+    def until(self, condition: str) -> None:
+        self.page.evaluate(UNTIL.replace("CONDITION", condition).replace("TEXT", dumps(condition)))
+
+    def status(self, text: str) -> None:
+        """What the status line says, which screen readers read."""
+        self.until(f"document.getElementById('status').textContent.includes({dumps(text)})")
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+
+def hashed(view: str, state: dict[str, Any]) -> str:
+    parts = [f"{name}={quote(one if isinstance(one, str) else '~' + dumps(one))}" for name, one in state.items()]
+    return f"#{'&'.join([f'view={view}', *parts])}"
+
+
+def numbers(node: Any) -> list[float]:
+    return [float(one.get_attribute("value")) for one in node.locator("data").all()]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = fake.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with playwright.sync_playwright() as engine:
+        try:
+            running = engine.chromium.launch(executable_path=found, args=FLAGS)
+        except playwright.Error as reason:
+            pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def desk(browser: Any, address: str) -> Iterator[Desk]:
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    found = Desk(context.new_page(), address)
+    yield found
+    bad = found.page.evaluate("window.bad")
+    context.close()
+    assert bad is None  # no token was run as a script
+    assert not found.wrong
+    assert {urlsplit(url).hostname for url in found.asked} <= {"127.0.0.1", None}  # data: has none
+
+
+# --- what is written ---
+
+
+def test_each_step_shows_its_twenty_best_tokens_and_the_entropy_of_all(desk):
+    view = desk.open("generation", **SMALL, step=2)
+    expected = fake.best(2, 20)["tokens"]
+    lines = view.locator(".options li")
+    assert [line.locator("bdi").get_attribute("title") for line in lines.all()] == [one["token"] for one in expected]
+    assert numbers(view.locator(".options")) == pytest.approx([one["probability"] for one in expected], rel=1e-7)
+    shares = fake.next_tokens(2).astype(np.float64)
+    entropy = -(shares * np.log2(shares)).sum()
+    assert numbers(view.locator("dl.stages"))[:2] == pytest.approx([entropy, 2**entropy], rel=1e-6)
+    assert view.locator(".options [aria-current]").inner_text().startswith("noir")
+    desk.status("Step 3 of 9: “noir”")
+
+
+def test_the_arrows_walk_through_the_steps_and_show_where_each_looked(desk):
+    view = desk.open("generation", **SMALL)
+    view.get_by_role("listbox").focus()
+    desk.press("ArrowRight", "ArrowRight", "End", "Home", "ArrowRight")
+    desk.status("Step 2 of 9: “chat”")
+    row = fake.weights_of(SMALL, "decoder.0.cross", 0, (9, 8))[1]
+    desk.until(f"document.querySelector('.strongest data').value === '{float(row.max())!r}'")
+    titles = [one.get_attribute("title") for one in view.locator(".weighed").all()]
+    assert [float(title.split(": ")[1]) for title in titles] == pytest.approx(row.tolist(), rel=1e-7)
+
+
+def test_another_token_makes_a_branch_and_back_undoes_it(desk):
+    view = desk.open("generation", **SMALL, step=2)
+    other = fake.best(2, 20)["tokens"][1]
+    view.locator(".options button").first.focus()
+    desk.press("ArrowDown", "Enter")
+    desk.until("document.querySelectorAll('#written [role=option]').length === 5")
+    written = [one.locator("bdi").get_attribute("title") for one in view.get_by_role("option").all()]
+    assert written == ["le", "chat", other["token"], "fin", "</s>"]
+    view.get_by_role("button", name="Back").press("Enter")
+    desk.until("document.querySelectorAll('#written [role=option]').length === 9")
+
+
+def test_playing_stops_at_the_end(desk):
+    view = desk.open("generation", **SMALL, step=6)
+    view.get_by_role("button", name="Play").press("Enter")
+    desk.status("Step 9 of 9")
+    desk.until("[...document.querySelectorAll('button')].some((one) => one.textContent === 'Play')")
+
+
+def test_another_model_is_not_asked_for_the_beam_of_the_last(desk):
+    view = desk.open("beam", **SMALL)
+    view.get_by_role("combobox", name="Hypotheses").select_option("3")
+    desk.until("location.hash.includes('beam=~3')")
+    desk.page.get_by_label("Model").select_option("second")
+    desk.until("!location.hash.includes('beam=~3') && location.hash.includes('second')")
+
+
+def test_a_text_can_be_watched_while_it_is_written(desk):
+    view = desk.open("generation", **SMALL)
+    view.get_by_role("button", name="Watch it written").press("Enter")
+    desk.status("Step 9 of 9")
+    assert "written live" in view.inner_text()
+    assert view.get_by_role("option").count() == 9
+
+
+def test_the_beam_is_walked_by_keys_and_tells_every_hypothesis(desk):
+    view = desk.open("beam", **SMALL)
+    tree = view.locator(".beam")
+    found = {one.get_attribute("data-place"): one for one in tree.locator(".node").all()}
+    assert len(found) == sum(map(len, fake.BEAM))
+    scores = {place: one.locator("title").text_content().rsplit(": ", 1)[1] for place, one in found.items()}
+    assert float(scores["1,1"]) == -1.25
+    chosen = [place for place, one in found.items() if "chosen" in one.get_attribute("class").split()]
+    assert chosen == ["0,0", "1,0", "2,0", "3,0"]
+    assert "ended" in found["2,1"].get_attribute("class")
+    tree.focus()
+    desk.press("Home", "ArrowDown", "ArrowRight")
+    desk.status("Step 2 of 4, 3 of 3: “souris”, score −2.25, open. la souris")
+    desk.press("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowRight", "ArrowDown")
+    desk.status("“</s>”, score −0.625, ended")
+    assert numbers(view.locator(".beam-card")) == [-0.625]
+    assert fake.BAD in tree.locator("[data-place='0,2'] title").text_content()
+
+
+# --- the labs ---
+
+
+def test_positions_read_their_exact_values(desk):
+    view = desk.open("positions", positions={"kind": "sinusoidal", "length": 20, "width": 8})
+    view.get_by_role("application").focus()
+    desk.press("ArrowDown", "ArrowDown", "ArrowDown")
+    assert numbers(view.locator("dl")) == [pytest.approx(sin(3), abs=1e-6)]
+    desk.status("sinusoidal, place 3, dimension 0: 0.14112")
+    view.get_by_role("radio", name="alibi").press("Space")
+    desk.until("document.querySelector('regard-positions').dataset.painted.includes('alibi')")
+    expected = fake.labs.table("alibi", 20, 8, 8)[0, 3, 0].item()
+    view.get_by_role("application").focus()
+    assert numbers(view.locator("dl")) == [pytest.approx(expected, rel=1e-6)]
+
+
+def test_the_pointer_reads_a_position_and_leaves_the_cursor_where_it_was(desk):
+    view = desk.open("positions", positions={"kind": "sinusoidal", "length": 20, "width": 8})
+    box = view.get_by_role("application").bounding_box()
+    desk.page.mouse.move(box["x"] + 130, box["y"] + 200)
+    desk.until("document.querySelector('regard-positions dd').textContent !== '0'")
+    place, dimension = (int(view.locator("dd").nth(n).inner_text()) for n in (0, 1))
+    expected = fake.labs.table("sinusoidal", 20, 8, 8)[place, dimension].item()
+    assert numbers(view.locator("dl")) == [pytest.approx(expected, abs=1e-6)]
+    desk.page.mouse.move(1, 1)
+    desk.until("document.querySelector('regard-positions dd').textContent === '0'")
+
+
+def test_every_kind_of_position_has_a_picture(desk):
+    view = desk.open("positions", **SMALL)
+    for kind in ("rotary", "t5", "learned"):
+        desk.turn("positions", **SMALL, positions={"kind": kind, "length": 12, "width": 6, "heads": 4, "head": 2})
+        desk.until(f"document.querySelector('regard-positions').dataset.painted.includes('{kind}')")
+        table = fake.labs.table(kind, 12, 6, 4)
+        expected = table[2, 0, 0] if kind == "t5" else table[0, 0]
+        assert numbers(view.locator("dl")) == [pytest.approx(expected.item(), rel=1e-6)]
+
+
+def test_a_mask_shows_its_cells_cost_and_blocks(desk):
+    view = desk.open("masks", mask={"pattern": "Causal() & Window(3)", "length": 8, "block": 4})
+    expected = [21, 64, 100 * 21 / 64, pytest.approx(64 / 21), 3, 4]  # cells, share, how many fewer, blocks
+    assert numbers(view.locator(".cost")) == expected
+    assert "0 full, 3 mixed" in view.inner_text()
+    mask, block = view.get_by_role("application").all()
+    mask.focus()
+    desk.press("ArrowDown", "ArrowDown", "ArrowDown")
+    desk.status("Query 3 may not look at key 0")
+    desk.press("ArrowRight")
+    desk.status("Query 3 may look at key 1")
+    block.focus()
+    desk.press("ArrowRight")
+    desk.status("Queries 0–3, keys 4–7: empty")
+
+
+def test_a_pattern_is_put_together_by_buttons(desk):
+    view = desk.open("masks", mask={"pattern": "Window(3)", "length": 16})
+    field = view.get_by_label("Pattern")
+    view.get_by_role("radio", name="| or").press("Space")
+    view.get_by_role("button", name="Global(1)").press("Enter")
+    assert field.input_value() == "Window(3) | Global(1)"
+    view.get_by_role("radio", name="& and").press("Space")
+    view.get_by_role("button", name="Causal()").press("Enter")
+    assert field.input_value() == "(Window(3) | Global(1)) & Causal()"
+    desk.until("document.querySelector('regard-masks').dataset.painted.includes('& Causal')")
+    seen = fake.labs.measured(fake.labs.pattern_of(field.input_value()), 16)["cells"]
+    assert numbers(view.locator(".cost"))[0] == seen
+    view.get_by_role("button", name="not").press("Enter")
+    desk.until("document.querySelector('regard-masks').dataset.painted.includes('~(')")
+    assert numbers(view.locator(".cost"))[0] == 16 * 16 - seen
+    view.get_by_role("button", name="BigBird").press("Enter")
+    desk.until("document.querySelector('regard-masks').dataset.painted.includes('Random')")
+
+
+def test_a_pattern_that_cannot_be_read_says_where(desk):
+    view = desk.open("masks", mask={"pattern": "Causal()", "length": 8})
+    field, wrong = view.get_by_label("Pattern"), view.locator(".wrong")
+    for pattern, why in WRONG.items():
+        field.fill(pattern)
+        desk.until(f"document.querySelector('.wrong').textContent.includes({dumps(why)})")
+        assert field.get_attribute("aria-invalid") == "true"
+    field.fill("Causal()")
+    desk.until("document.querySelector('.wrong').textContent === ''")
+    assert field.get_attribute("aria-invalid") == "false"
+    assert wrong.locator("b").count() == 0
+    desk.wrong = [line for line in desk.wrong if "400" not in line]  # Chromium tells of every refusal
+
+
+def test_a_million_tokens_are_counted_and_not_drawn(desk):
+    view = desk.open("masks", mask={"pattern": "Causal()", "length": 1 << 20})
+    cells, square, share, *_ = numbers(view.locator(".cost"))
+    assert (cells, square) == (pytest.approx(2**39, rel=0.01), 2**40)
+    assert share == pytest.approx(50, rel=0.01)
+    assert "counted, not drawn" in view.inner_text()
+
+
+def test_the_bits_of_the_picture_are_those_of_the_mask(desk):
+    desk.open("masks", mask={"pattern": "Window(3) | Random(2, seed=0)", "length": 13})
+    packed = fake.labs.measured(fake.labs.pattern_of("Window(3) | Random(2, seed=0)"), 13)["mask"]
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8))[: 13 * 13].reshape(13, 13)
+    script = "(node) => Array.from({length: 169}, (_, n) => Number(node.sees(Math.floor(n / 13), n % 13)))"
+    assert desk.page.locator("regard-masks").evaluate(script) == bits.reshape(-1).tolist()
+
+
+# --- pictures, training ---
+
+
+def test_a_word_of_the_question_lays_its_weights_over_the_picture(desk):
+    view = desk.open("overlay", **VIEWER, site="look.0.cross", head=2)
+    weights = fake.weights_of({"model": "viewer"}, "look.0.cross", 2, (6, 16))
+    assert numbers(view.locator("dl"))[0] == pytest.approx(float(weights[0, 0]), rel=1e-7)
+    view.get_by_role("listbox").focus()
+    desk.press("ArrowRight")  # a word of two tokens: the mean of both
+    desk.until("document.querySelector('regard-overlay').dataset.painted.endsWith(' 1')")
+    view.get_by_role("application").focus()
+    desk.press("ArrowDown", "ArrowRight")
+    desk.status("“colour” looks at row 1, column 1")
+    assert numbers(view.locator("dl"))[0] == pytest.approx(float(weights[1:3, 5].mean()), rel=1e-6)
+    view.get_by_role("radio", name="mean of all heads").press("Space")
+    desk.until("document.querySelector('regard-overlay').dataset.painted.includes('mean')")
+    every = [fake.weights_of({"model": "viewer"}, "look.0.cross", head, (6, 16))[1:3, 5].mean() for head in range(4)]
+    assert numbers(view.locator("dl"))[0] == pytest.approx(float(np.mean(every)), rel=1e-6)
+    assert view.locator(".film figcaption").all_inner_texts()[2:] == ["the", fake.BAD, "?"]
+
+
+def test_strength_and_patches_change_the_picture(desk):
+    view = desk.open("overlay", **VIEWER, site="look.0.cross")
+    pixel = "(node) => [...node.getContext('2d').getImageData(node.width - 6, node.height - 6, 1, 1).data].slice(0, 3)"
+    canvas = view.locator("[role=application]")
+    laid = canvas.evaluate(pixel)
+    view.get_by_label("Strength").focus()
+    desk.press("Home")
+    assert canvas.evaluate(pixel) == [40, 90, 200] != laid
+
+
+def test_a_patch_that_asks_is_chosen_by_enter(desk):
+    view = desk.open("overlay", **VIEWER, site="picture.0")
+    weights = fake.weights_of({"model": "viewer"}, "picture.0", 0, (16, 16))
+    view.get_by_role("application").focus()
+    desk.press("ArrowDown", "ArrowRight", "Enter")
+    desk.until("document.querySelector('regard-overlay').dataset.painted.endsWith(' 5')")
+    assert numbers(view.locator("dl"))[0] == pytest.approx(float(weights[5, 5]), rel=1e-7)
+
+
+def test_training_is_scrubbed_by_keys_and_shows_the_head_of_each_checkpoint(desk):
+    view = desk.open("training", **SMALL, head=1)
+    assert "The end of training" in view.inner_text()
+    slider = view.get_by_role("slider")
+    slider.focus()
+    desk.press("Home")
+    desk.until("document.querySelector('regard-training').dataset.painted.startsWith('Step 100')")
+    weights = fake.weights_of({"model": "small", "checkpoint": 100}, "decoder.0.cross", 1, (9, 8))
+    assert numbers(view.locator("dl.stages")) == [pytest.approx(float(weights[0, 0]), rel=1e-7)]
+    desk.press("ArrowRight")
+    desk.until("document.querySelector('regard-training').dataset.painted.startsWith('Step 200')")
+    assert slider.get_attribute("aria-valuetext") == "Step 200"
+    desk.until("document.querySelectorAll('.seen tbody tr').length === 3")  # the others were run meanwhile
+    view.get_by_role("application").focus()
+    desk.press("ArrowRight")
+    desk.status("Step 200: le looks at black")
+
+
+# --- two at once, and what if ---
+
+
+def test_two_heads_are_compared_cell_by_cell_with_one_cursor(desk):
+    view = desk.open("comparison", **SMALL, head=1, other={"head": 3})
+    a, b = (fake.weights_of({"model": "small"}, "decoder.0.cross", head, (9, 8)) for head in (1, 3))
+    view.get_by_role("application").nth(2).focus()
+    desk.press("ArrowDown", "ArrowRight", "ArrowRight")
+    desk.status("chat looks at c: ")
+    desk.until("document.querySelectorAll('.linked data').length === 3")
+    expected = [float(a[1, 2]), float(b[1, 2]), float(b[1, 2]) - float(a[1, 2])]
+    assert numbers(view.locator(".linked")) == pytest.approx(expected, rel=1e-7)
+    labels = [one.get_attribute("aria-label") for one in view.get_by_role("application").all()]
+    assert len(labels) == 3
+    assert len(set(labels)) == 1
+
+
+def test_two_models_are_compared_on_the_same_text(desk):
+    view = desk.open("comparison", **SMALL)
+    view.get_by_label("With model").select_option("second")
+    desk.until("document.querySelector('regard-comparison').dataset.painted.includes('second')")
+    weights = fake.weights_of({"model": "second"}, "decoder.0.cross", 0, (9, 8))
+    desk.until("document.querySelectorAll('.linked data').length === 3")
+    assert numbers(view.locator(".linked"))[1] == pytest.approx(float(weights[0, 0]), rel=1e-7)
+    assert view.locator(".otherwise").all_inner_texts() == ["noir", "<s>bleu</s>"]
+
+
+def test_edits_are_added_removed_and_undone_by_keyboard(desk):
+    view = desk.open("whatif", **SMALL)
+    view.get_by_role("combobox", name="Head", exact=True).select_option("2")
+    view.get_by_role("button", name="Add").press("Enter")
+    desk.until("document.querySelectorAll('.made .edits button').length === 1")
+    assert "head 2 is off" in view.locator(".made").inner_text()
+    view.get_by_role("radio", name="Temperature").press("Space")
+    view.get_by_role("spinbutton", name="Temperature").fill("2.5")
+    desk.press("Enter")
+    desk.until("document.querySelectorAll('.made .edits button').length === 2")
+    assert "everywhere: temperature 2.5" in view.locator(".made").inner_text()
+    view.get_by_role("button", name="Remove: decoder.0.cross: head 2 is off").press("Enter")
+    desk.until("document.querySelectorAll('.made .edits button').length === 1")
+    view.get_by_role("button", name="Undo").press("Enter")
+    desk.until("document.querySelectorAll('.made .edits button').length === 2")
+    view.get_by_role("button", name="Clear all").press("Enter")
+    desk.until("document.querySelector('.made').textContent.includes('No edits yet')")
+
+
+def test_a_weight_cells_and_a_word_become_edits_of_the_scene(desk):
+    view = desk.open("whatif", **SMALL, head=1, query=2, key=3)
+    view.get_by_role("radio", name="Set a weight").press("Space")
+    view.get_by_label("Weight", exact=True).fill("0.75")
+    desk.press("Enter")
+    desk.until("location.hash.includes('weights')")
+    view.get_by_role("radio", name="Hide cells").press("Space")
+    view.get_by_label("To key").select_option("4")
+    view.get_by_role("button", name="Add").press("Enter")
+    desk.until("location.hash.includes('masks')")
+    view.get_by_role("radio", name="Swap a word").press("Space")
+    view.get_by_role("combobox", name="Word", exact=True).select_option("1")
+    view.get_by_label("Becomes").fill("white")
+    desk.press("Enter")
+    desk.until("document.querySelectorAll('.made .edits button').length === 4")
+    place = {"site": "decoder.0.cross", "head": 1, "query": 2}
+    expected = {
+        "weights": [{**place, "key": 3, "value": 0.75}],
+        "masks": [{**place, "key": 3}, {**place, "key": 4}],
+        "swaps": [{"word": 1, "to": "white"}],
+    }
+    desk.until("document.querySelector('.python').textContent.includes('white')")
+    assert view.locator(".python").text_content() == f"# {expected}\nfrom regard.see import scene_of\n"
+
+
+def test_the_scene_is_copied_as_python(desk):
+    desk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    view = desk.open("whatif", **EDITED)
+    view.get_by_role("button", name="Copy as Python").press("Enter")
+    desk.status("The lines are on the clipboard")
+    assert desk.page.evaluate("navigator.clipboard.readText()") == view.locator(".python").text_content()
+
+
+def test_before_after_and_the_change_are_told_in_numbers(desk):
+    view = desk.open("whatif", **EDITED)
+    desk.until("document.querySelector('table.moved')")
+    rows = [numbers(row) for row in view.locator("table.moved tbody tr").all()]
+    assert rows == [[a, b, b - a] for _, a, b in fake.MOVED]
+    assert view.locator("table.moved th[scope=row]").all_inner_texts() == ["noir", fake.BAD, "blanc"]
+    assert view.locator(".otherwise").all_inner_texts() == ["noir", "<s>bleu</s>"]
+    desk.status("After the edits the model says")
+
+
+# --- everybody ---
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    found = next((path for path in AXES if path.exists()), None)
+    if found is None:
+        pytest.skip("axe-core is not installed; `npm install axe-core` in the repository's root")
+    return found.read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser, address, axe, scheme):
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}, bypass_csp=True)
+    desk, found = Desk(context.new_page(), address), []
+    for view, state in VIEWS.items():
+        if desk.page.url == "about:blank":
+            desk.open(view, **state)
+            desk.page.evaluate(axe)
+        desk.turn(view, **state)
+        desk.page.wait_for_timeout(100)
+        answer = desk.page.evaluate("axe.run({ resultTypes: ['violations'] })")
+        found += [(view, one["id"], one["nodes"][0]["html"][:160]) for one in answer["violations"]]
+    context.close()
+    assert not found
+    assert not desk.wrong
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (640, 400)])  # a phone, and 200 %
+def test_nothing_is_wider_than_a_small_window(browser, address, width, height):
+    context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=2)
+    desk = Desk(context.new_page(), address)
+    desk.open("masks", **SMALL)
+    for view, state in VIEWS.items():
+        desk.turn(view, **state)
+        desk.page.wait_for_timeout(60)
+        assert desk.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+    context.close()
+    assert not desk.wrong
+
+
+def test_everything_is_reached_by_tab_and_has_a_name(desk):
+    desk.open("masks", **SMALL)
+    things = "button:enabled, select, input, textarea, pre, canvas[tabindex], [role=listbox], [role=application]"
+    script = """(node, things) => [...node.querySelectorAll(things)].filter((one) => one.checkVisibility())
+      .map((one) => [one.tabIndex, one.ariaLabel ?? one.labels?.[0]?.textContent ?? one.textContent])"""
+    for view, state in VIEWS.items():
+        found = desk.turn(view, **state).evaluate(script, things)
+        assert found, view
+        assert all(at == 0 for at, _ in found), view
+        assert all(name.strip() for _, name in found), view
+
+
+def test_an_address_with_nonsense_in_it_shows_the_usual(desk):
+    desk.open("masks", **SMALL, mask={"pattern": 5, "length": "x"})
+    desk.turn("positions", **SMALL, positions=[1])
+    desk.turn("generation", **SMALL, step="abc")
+    desk.turn("comparison", **SMALL, other="nobody")
+
+
+def test_these_views_are_small_and_read_no_markup():
+    folder = fake.fake.PAGE / "js" / "views"
+    sources = {name: (folder / f"{name}.js").read_text() for name in MINE}
+    assert sum(len(compress(text.encode())) for text in sources.values()) < 60_000
+    assert all(len(text.splitlines()) < 300 for text in sources.values())
+    for text in sources.values():
+        assert text.startswith("// ")
+        assert not any(word in text for word in ("innerHTML", "insertAdjacentHTML", "outerHTML", "eval(", "http"))
