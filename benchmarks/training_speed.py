@@ -1,13 +1,13 @@
 """How fast Transformer-base trains: ours in every way it can be told, and torch's nn.Transformer, in one run.
 
     python benchmarks/training_speed.py                          on a GPU, about three minutes
-    python benchmarks/training_speed.py --only "packed, compiled" --steps 50
+    python benchmarks/training_speed.py --only "packed, compiled" --steps 50 --profile
     python benchmarks/training_speed.py --tiny --steps 2         on a CPU: does it run?
 
 6 + 6 layers of width 512 and 2,048 with 8 heads, one table of 32,000 words, dropout 0.1, bfloat16 by autocast, AdamW,
 clipping, label smoothing 0.1: some 28,700 real tokens of both sides a step, in sentences of made words whose lengths
 are those of WMT. Tokens are counted without padding. Utilisation is against a product of matrices measured in the same
-run. First the losses without dropout are printed: ours, and plain cross-entropy over all scores, in both precisions.
+run. First come losses and gradients without dropout, ours and those of plain cross-entropy over all scores in float32.
 """
 
 import argparse
@@ -27,6 +27,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from machine import write
+from profiled import kinds_and_kernels
+from regard.layers import vocabulary_loss
+from regard.layers.hashed_dropout import by_hash
+from regard.layers.packed_looks import Dense, Looking, Tiled, Varlen
 from regard.models.building import build_model
 from regard.models.config import ModelConfig
 from regard.models.packed import Layers
@@ -44,6 +48,7 @@ from regard.train.loop import Plan, backward_of, grouped, one_step
 from regard.train.schedule import Constant
 from regard.train.speed import matrix_rate
 from regard.train.step import Health
+from regard.train.whole import Whole
 
 WORDS, SIDE, SMOOTHING, WARM = 32_000, 14_350, 0.1, 8
 BASE = ModelConfig(
@@ -58,6 +63,7 @@ BASE = ModelConfig(
     tie="all",
 )
 TINY = replace(BASE, layers=2, model=64, heads=4, hidden=128)
+GPU = torch.cuda.is_available()
 began = time.perf_counter()
 
 
@@ -137,6 +143,9 @@ class Way:
     loss: Loss
     capture: bool = False
     exact: bool = False
+    precision: str = "bfloat16"
+    whole: bool = False  # the optimiser's step is recorded as well
+    budget: int = vocabulary_loss.GPU_BUDGET  # bytes of scores, were they float32, that stand side by side
 
 
 def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, Callable[[], Way]]:
@@ -151,8 +160,22 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
         return model
 
     @cache
-    def compiled() -> Layers:
-        return Layers.compiled()
+    def compiled(looking: Looking = Dense()) -> Layers:
+        return Layers(looking=looking).compiled()
+
+    @cache
+    def fused() -> Layers:
+        return Layers.fused(Tiled()).compiled()
+
+    @cache
+    def hashed() -> Layers:
+        return replace(fused(), seeds=by_hash)
+
+    def recorded(layers: Layers, **how: Any) -> Way:
+        return Way(ours(), packed_pairs(), Smoothed(SMOOTHING, layers), capture=True, **how)
+
+    def varlen() -> Varlen:
+        return Varlen(packed_pairs().texts)
 
     @cache
     def sorted_pairs() -> Corpus:
@@ -176,17 +199,46 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
         "ours, packed, compiled, captured": lambda: Way(
             ours(), packed_pairs(), Smoothed(SMOOTHING, compiled()), capture=True
         ),
+        "ours, tiled, fused, compiled, narrow, whole, one chunk": lambda: recorded(
+            fused(), precision="narrow", whole=True, budget=2**31
+        ),
+        "ours, tiled, fused, hashed, compiled, narrow, whole, one chunk": lambda: recorded(
+            hashed(), precision="narrow", whole=True, budget=2**31
+        ),
+        "ours, tiled, captured": lambda: recorded(Layers(looking=Tiled())),
+        "ours, tiled, compiled, captured": lambda: recorded(compiled(Tiled())),
+        "ours, varlen, captured": lambda: recorded(Layers(looking=varlen())),
+        "ours, varlen, compiled, captured": lambda: recorded(compiled(varlen())),
+        "ours, tiled, narrow, captured": lambda: recorded(Layers(looking=Tiled()), precision="narrow"),
+        "ours, tiled, compiled, narrow, captured": lambda: recorded(compiled(Tiled()), precision="narrow"),
+        "ours, tiled, compiled, narrow, whole": lambda: recorded(compiled(Tiled()), precision="narrow", whole=True),
+        "ours, tiled, compiled, narrow, whole, two chunks": lambda: recorded(
+            compiled(Tiled()), precision="narrow", whole=True, budget=2**30
+        ),
+        "ours, tiled, compiled, narrow, whole, one chunk": lambda: recorded(
+            compiled(Tiled()), precision="narrow", whole=True, budget=2**31
+        ),
+        "ours, tiled, compiled, whole, one chunk": lambda: recorded(compiled(Tiled()), whole=True, budget=2**31),
         "nn.Transformer": lambda: peer(compile=False),
         "nn.Transformer, compiled": lambda: peer(compile=True),
     }
 
 
-def measured(way: Way, steps: int, lengths: Sequence[tuple[int, int]], precision: str) -> dict[str, float]:
+def measured(
+    way: Way, steps: int, lengths: Sequence[tuple[int, int]], precision: str, *, profile: bool
+) -> dict[str, float]:
     """Steps of the loop itself, without checkpoints: seconds a step, real tokens of both sides, peak memory."""
     device = next(way.model.parameters()).device
+    vocabulary_loss.GPU_BUDGET = way.budget
     plan = Plan(Constant(1e-4), WARM + steps, precision=precision, exact=way.exact, capture=way.capture)
-    optimiser = torch.optim.AdamW(grouped(way.model, 0.0), lr=1e-4, betas=plan.betas, eps=1e-9, fused=True)
-    backward, progress, health = backward_of(way.model, way.loss, plan), Progress(), Health.of(0, 1.0, device)
+    optimiser = torch.optim.AdamW(
+        grouped(way.model, 0.0), lr=1e-4, betas=plan.betas, eps=1e-9, fused=True, capturable=way.whole and GPU
+    )
+    backward = backward_of(way.model, way.loss, replace(plan, capture=plan.capture and not way.whole))
+    if way.whole:
+        how = {} if GPU else {"recorder": again}
+        backward = Whole(way.model, optimiser, backward, clip=plan.clip, **how)
+    progress, health = Progress(), Health.of(0, 1.0, device)
     targets, started, first, report = 0, 0.0, 0.0, None
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -200,6 +252,10 @@ def measured(way: Way, steps: int, lengths: Sequence[tuple[int, int]], precision
     wait(device)
     seconds = (time.perf_counter() - started) / steps
     assert report is not None
+    if profile:
+        kinds_and_kernels(
+            lambda: one_step(way.model, optimiser, way.data, backward, plan, progress, health), device, say
+        )
     source, target = (sum(side) for side in zip(*lengths, strict=True))
     share = targets / steps / target  # of all sentences, in a step
     return {
@@ -213,13 +269,20 @@ def measured(way: Way, steps: int, lengths: Sequence[tuple[int, int]], precision
     }
 
 
+def again(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], object], Tensor]:
+    """Where nothing can be recorded, the work is done again."""
+    found = work().clone()
+    return lambda: found.copy_(work()), found
+
+
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, float]:
-    """Without dropout: our packed loss, and plain cross-entropy of the padded model's scores, in two precisions."""
+    """Without dropout: plain cross-entropy of the padded model's scores, and ours in narrower ways; how far each
+    gradient is from the plain one in float32, as a share of it."""
     torch.manual_seed(0)
     model = build_model(config, asked.words, asked.words).to(asked.device).eval()
     assert isinstance(model, Transformer)
@@ -237,19 +300,27 @@ def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: li
         wanted = batch.target[:, 1:].flatten()
         return cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING)
 
-    def norm(loss: Tensor) -> float:
-        model.zero_grad()
-        loss.backward()
-        grads = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        return torch.nn.utils.get_total_norm(grads).item() / tokens
+    def tiled(model: nn.Module, batch: Any) -> tuple[Tensor, int]:
+        return Smoothed(SMOOTHING, Layers(looking=Tiled()))(model, batch)
 
-    found = {}
-    with torch.autocast(torch.device(asked.device).type, torch.bfloat16):
-        for name, made in (("packed", lambda: Smoothed(SMOOTHING)(model, (pack, tokens))[0]), ("plain", plain)):
-            loss = made()
-            found[f"{name}, bfloat16"], found[f"{name}, bfloat16, gradient"] = loss.item() / tokens, norm(loss)
-    loss = plain()
-    found["plain, float32"], found["plain, float32, gradient"] = loss.item() / tokens, norm(loss)
+    one = torch.ones((), device=asked.device)
+    wide, autocast = Plan(Constant(1.0), 1), Plan(Constant(1.0), 1, precision="bfloat16")
+    works = {
+        "plain, float32": (lambda model, batch: (plain(), tokens), wide),
+        "plain, bfloat16": (lambda model, batch: (plain(), tokens), autocast),
+        "packed, bfloat16": (Smoothed(SMOOTHING), autocast),
+        "tiled, bfloat16": (tiled, autocast),
+        "tiled, narrow": (tiled, replace(wide, precision="narrow")),
+    }
+    found: dict[str, float] = {}
+    exact = None
+    for name, (loss, plan) in works.items():
+        model.zero_grad()
+        summed, _ = backward_of(model, loss, plan)((pack, tokens), one)
+        grads = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+        exact = grads if exact is None else exact
+        found[name] = summed.item() / tokens
+        found[f"{name}, gradient off by"] = ((grads - exact).norm() / exact.norm()).item()
     return found
 
 
@@ -260,6 +331,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=190.0, help="no further way is begun after so many")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--blas", default="default", help="whose products of matrices: cublas, cublaslt, default")
+    parser.add_argument("--profile", action="store_true", help="what the GPU did in one more step of each way")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     asked.words, asked.side = (500, 900) if asked.tiny else (WORDS, SIDE)
@@ -272,6 +345,8 @@ def main() -> None:
     config, examples = TINY if asked.tiny else BASE, sentences(600 if asked.tiny else 20_000, asked.words)
     lengths = [(len(source) + 1, len(target) + 1) for source, target in examples]
     gpu = asked.device != "cpu"
+    if gpu:
+        torch.backends.cuda.preferred_blas_library(asked.blas)
     rate = matrix_rate(asked.device) if gpu else math.nan
     made = ways(asked, config, examples)
     some = made["ours, padded"]()
@@ -295,13 +370,14 @@ def main() -> None:
             continue
         try:
             way = make()
-            found = measured(way, asked.steps, lengths, "bfloat16" if gpu else "float32")
+            precision = way.precision if gpu or way.precision == "narrow" else "float32"
+            found = measured(way, asked.steps, lengths, precision, profile=asked.profile)
             found["utilisation"] = whole * found.pop("share") / (found["milliseconds"] / 1e3) / rate
             rows.append({"way": name, **found})
-            say(f"{name:34}", *(f"{key} {value:,.3f};" for key, value in found.items()))
+            say(f"{name:62}", *(f"{key} {value:,.3f};" for key, value in found.items()))
             del way
         except Exception as error:
-            say(f"{name:34}", type(error).__name__, str(error).splitlines()[0][:300] if str(error) else "")
+            say(f"{name:62}", type(error).__name__, str(error).splitlines()[0][:300] if str(error) else "")
         gc.collect()
         if gpu:
             torch.cuda.empty_cache()

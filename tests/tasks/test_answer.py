@@ -152,8 +152,9 @@ def test_questions_about_one_picture_come_together():
     assert [len(set(rows[n : n + 3] // 3)) for n in range(0, 21, 3)] == [1] * 7
     assert rows.tolist() != together(data, 1).tolist()
     ((batch, count),) = data.at(0, 0)
-    assert (count, len(batch.pixels)) == (7, 3)
-    assert batch.about.bincount().sort().values.tolist() == [1, 3, 3]
+    made = data.made(batch)
+    assert (count, len(made.pixels)) == (7, 3)
+    assert made.about.bincount().sort().values.tolist() == [1, 3, 3]
 
 
 def test_a_question_is_answered_alone(asked):

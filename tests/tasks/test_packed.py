@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from regard.layers.hashed_dropout import by_hash
 from regard.layers.packed import NONE
+from regard.layers.packed_looks import Tiled
 from regard.models.building import build_model
 from regard.models.config import ModelConfig
-from regard.models.packed import Layers, decode_layer, encode_layer, objections
+from regard.models.packed import Layers, objections
 from regard.models.transformer import Transformer
 from regard.models.work import flops
 from regard.tasks.packed import Pack, PackedCorpus, epoch_of, packed
@@ -121,9 +123,16 @@ def test_what_does_not_fit_is_left_out_or_refused():
 # --- the loss ---
 
 
+TILED, FUSED = Layers(looking=Tiled()), Layers.fused()
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("place", ["", 'position = "Rotary()"'])
-@pytest.mark.parametrize("loss", [Smoothed(0.1), Consistent(0.1, 1.5)], ids=["smoothed", "consistent"])
+@pytest.mark.parametrize(
+    "loss",
+    [Smoothed(0.1), Smoothed(0.1, TILED), Smoothed(0.1, FUSED), Consistent(0.1, 1.5)],
+    ids=["smoothed", "by tiles", "fused", "consistent"],
+)
 def test_packed_and_padded_have_one_loss_and_one_gradient(loss, norm, place):
     made = translator(replace(MODEL, norm=norm, encoder=place, decoder=place, groups=1 if place else None))
     model, found = made.model.double(), corpus(made)
@@ -136,6 +145,33 @@ def test_packed_and_padded_have_one_loss_and_one_gradient(loss, norm, place):
         summed, _ = loss(model, (batch, 1))
         results.append([summed, *torch.autograd.grad(summed, list(model.parameters()))])
     assert_close(*results)
+
+
+def test_one_table_for_both_sides_is_read_once_and_learns_from_both():
+    joint = replace(settings(replace(MODEL, tie="all")), text=TextSettings(kind="words", joint=True))
+    made = Translator.fresh(PAIRS, joint)
+    model, found = made.model.double(), corpus(made)
+    pack = found.at(0, 0)[0][0]
+    padded = collate([(source[:-1], wanted[:-1]) for source, _, wanted in words_of(found, pack)])
+    results = []
+    for batch in (padded, pack):
+        summed, _ = Smoothed(0.1)(model, (batch, 1))
+        results.append([summed, *torch.autograd.grad(summed, list(model.parameters()))])
+    assert_close(*results)
+
+
+def test_dropout_by_a_hash_is_another_noise_of_the_same_size():
+    """Without dropout the loss is the same; with it, another one, and the mean of many is that of torch's."""
+    made = translator(replace(MODEL, dropout=0.2))
+    batch = corpus(made).at(0, 0)[0]
+    torch_way, hash_way = Smoothed(0.1), Smoothed(0.1, Layers(seeds=by_hash))
+    with torch.no_grad():
+        many = torch.tensor([[way(made.model, batch)[0] for way in (torch_way, hash_way)] for _ in range(40)])
+        made.model.eval()
+        assert_close(torch_way(made.model, batch), hash_way(made.model, batch))
+    (one, other), spread = many.mean(0), many.std(0).norm() / 40**0.5
+    assert many[:, 1].unique().numel() == 40
+    assert abs(one - other) < 5 * spread
 
 
 def test_padding_at_the_end_changes_nothing(monkeypatch):
@@ -154,13 +190,14 @@ def test_padding_at_the_end_changes_nothing(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_each_layer_is_one_graph_for_all_layers_of_its_stack():
+@pytest.mark.parametrize("way", [Layers(), TILED, replace(FUSED, seeds=by_hash)], ids=["dense", "tiled", "hashed"])
+def test_each_layer_is_one_graph_for_all_layers_of_its_stack(way):
     """Traced without its kernels, which take a minute to make on a CPU."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
     made, counted = translator(replace(MODEL, layers=3)), CompileCounterWithBackend("aot_eager")
     whole = partial(torch.compile, backend=counted, dynamic=False, fullgraph=True)
-    layers = Layers(whole(encode_layer), whole(decode_layer))
+    layers = replace(way, encode=whole(way.encode), decode=whole(way.decode))
     model, batch = made.model.double(), corpus(made).at(0, 0)[0]
     plain, compiled = (Smoothed(0.1, way)(model, batch)[0] for way in (Layers(), layers))
     assert_close(plain, compiled)
@@ -179,7 +216,7 @@ def test_models_that_cannot_be_packed_say_why():
 
 def test_settings_that_need_one_another():
     with pytest.raises(ValueError, match=r"train\.capture = true wants batches of one shape; say packed = true"):
-        TrainSettings(capture=True)
+        Settings(train=TrainSettings(capture=True))
     with pytest.raises(ValueError, match=r"train\.compile = true: .* say exact = false as well"):
         TrainSettings(packed=True, compile=True)
     assert TrainSettings(packed=True, compile=True, exact=False).compile
@@ -230,7 +267,11 @@ def test_a_recorded_step_has_the_bits_of_one_told_kernel_by_kernel(tmp_path, con
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
-@pytest.mark.parametrize("loss", [Smoothed(0.1), Consistent(0.1, 1.5)], ids=["smoothed", "consistent"])
+@pytest.mark.parametrize(
+    "loss",
+    [Smoothed(0.1), Smoothed(0.1, TILED), Smoothed(0.1, FUSED), Consistent(0.1, 1.5)],
+    ids=["smoothed", "by tiles", "fused", "consistent"],
+)
 def test_on_a_gpu_packed_gradients_are_as_good_as_padded_ones(loss):
     """In bfloat16: error at most twice that of the padded way, both against float64 on the CPU."""
     wide = replace(MODEL, model=64, heads=2, hidden=96)

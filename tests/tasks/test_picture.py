@@ -205,12 +205,12 @@ def test_what_a_picture_becomes_does_not_depend_on_its_batch():
     pictures = some(23)
     pixels = torch.stack([one.pixels for one in pictures])
     shown = Shown(pixels, Sight.of(pixels), CHANGED, seed=5)
-    whole, others, share = shown.mixed(np.arange(23), 3)
+    whole, others, share = shown.mixed(shown.told(np.arange(23), 3))
     rows = np.array([19, 3, 7])
-    part, few, shares = shown.mixed(rows, 3)
+    part, few, shares = shown.mixed(shown.told(rows, 3))
     assert_close(part, whole[torch.from_numpy(rows)])
     assert (few.tolist(), shares.tolist()) == (others[rows].tolist(), share[torch.from_numpy(rows)].tolist())
-    assert not torch.equal(shown.mixed(np.arange(23), 4)[0], whole)
+    assert not torch.equal(shown.mixed(shown.told(np.arange(23), 4))[0], whole)
     assert 0 < int((share < 1).sum()) < 23
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.nn.functional import linear, log_softmax
 
-from regard.layers.vocabulary_loss import IGNORED, Given, Terms, add_product, budget_of, check, narrow_by_hand
+from regard.layers.vocabulary_loss import IGNORED, Given, Terms, added, budget_of, check, narrow_by_hand
 
 
 def agreeing_loss(
@@ -57,17 +57,19 @@ class Agreeing(Function):
         given = Given.of(x, table, bias, wanted, terms)
         share = terms.smoothing / 2
         costs, dx = given.counts.new_empty(len(x)), torch.empty_like(x)
-        dtable, dbias = (torch.zeros_like(each, dtype=given.wide) for each in (table, bias))
+        dtable = dbias = None
         with narrow_by_hand(x):
             for first, second in halves(given):
                 states, counts = (torch.cat((part[first], part[second])) for part in (given.x, given.counts))
                 found, ds = differentiated(given, states, given.wanted[first], weight)
-                dstates = ds @ given.table - share * given.mean_word
+                dstates = given.dstates(ds, share)
                 for rows, cost, part in zip((first, second), found.chunk(2), dstates.chunk(2), strict=True):
                     costs[rows], dx[rows] = cost, part
-                add_product(dtable, ds.T, states)
-                add_product(rearrange(dbias, "v -> v 1"), ds.T, rearrange(counts, "r -> r 1").to(ds.dtype))
+                dtable = added(dtable, ds.T, states, given.wide)
+                dbias = added(dbias, ds.T, counts.to(ds.dtype), given.wide)
                 del ds  # before the next chunk needs room
+            assert dtable is not None
+            assert dbias is not None
             if share:
                 dtable -= share / len(table) * given.x.sum(0, dtype=given.wide)
                 dbias -= share / len(table) * given.counts.sum()

@@ -38,8 +38,8 @@ class Residual(nn.Module, ABC):
         """What f is given."""
 
     @abstractmethod
-    def after(self, x: X, y: X) -> X:
-        """What leaves the layer, y being what f made."""
+    def added(self, x: X, y: X) -> X:
+        """What leaves the layer, y being what is left of what f made."""
 
     @staticmethod
     @abstractmethod
@@ -51,6 +51,10 @@ class Residual(nn.Module, ABC):
     def gain(branches: int) -> float:
         """How large a branch may start, if so many are added one after the other."""
 
+    def after(self, x: X, y: X) -> X:
+        """What leaves the layer, y being what f made."""
+        return self.added(x, self.dropout(y))
+
     def forward(self, x: X, f: Callable[[Tensor], Tensor]) -> X:
         return self.after(x, f(self.before(x)))
 
@@ -61,8 +65,8 @@ class PostNorm(Residual):
     def before(self, x):
         return x
 
-    def after(self, x, y):
-        return self.norm(x + self.dropout(y))
+    def added(self, x, y):
+        return self.norm(x + y)
 
     @staticmethod
     def last(model):
@@ -79,8 +83,8 @@ class PreNorm(Residual):
     def before(self, x):
         return self.norm(x)
 
-    def after(self, x, y):
-        return x + self.dropout(y)
+    def added(self, x, y):
+        return x + y
 
     @staticmethod
     def last(model):

@@ -1,11 +1,14 @@
 """A text in, a state after every token out: fused by torch, or token by token in the open. Padding changes no state."""
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import Function
 from torch.nn.functional import dropout, linear
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -42,6 +45,7 @@ class Recurrent(nn.Module):
             raise ValueError(f"a text has 1 or 2 directions, not {directions}")
         self.cell, self.layers, self.directions, self.hidden = cell, layers, directions, hidden
         self.dropout = dropout if layers > 1 else 0.0  # there is nothing between the layers of one
+        self.asks = True  # how long texts are, where only their states are wanted: see `stop_asking`
         self.fused = cell.fused(
             width, hidden, layers, batch_first=True, dropout=self.dropout, bidirectional=directions == 2
         )
@@ -59,6 +63,45 @@ class Recurrent(nn.Module):
             out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
         last = last if self.cell.parts > 1 else (last,)
         return out, tuple(rearrange(part, "n b h -> b n h") for part in last)
+
+    def states(self, x: Text, lengths: Lengths) -> Tensor:
+        """Those after each token, as `forward` gives them."""
+        return self(x, lengths=lengths)[0] if self.asks else self.beside_padding(x, lengths)
+
+    def beside_padding(self, x: Text, lengths: Lengths) -> Tensor:
+        """The states after each token, in the same shapes whatever the lengths are: padding is read too, behind a text.
+
+        So that it stands behind it backwards as well, each text is turned round in its own place, and back again.
+        """
+        b, t = x.shape[:2]
+        at = torch.arange(t, device=x.device)
+        here = at < lengths[:, None]
+        turned = torch.where(here, lengths[:, None] - 1 - at, at) + torch.arange(b, device=x.device)[:, None] * t
+        for layer in range(self.layers):
+            x, ways = dropout(x, self.dropout, self.training and layer > 0), []
+            for direction in range(self.directions):
+                out = self.one_fused(Turned.apply(x, turned) if direction else x, layer, direction)
+                ways.append(Turned.apply(out, turned) if direction else out)
+            x = torch.cat(ways, -1)
+        return x.masked_fill(~here[..., None], 0.0)
+
+    def one_fused(self, x: Text, layer: int, direction: int) -> Tensor:
+        zero = x.new_zeros(1, len(x), self.hidden)
+        with warnings.catch_warnings():
+            # those of both directions lie in one piece of memory, but one direction's do not
+            warnings.filterwarnings("ignore", "RNN module weights are not part")
+            out, *_ = FUSED[self.cell.fused](
+                x,
+                (zero,) * self.cell.parts if self.cell.parts > 1 else zero,
+                list(self.weights(layer, direction)),
+                has_biases=True,
+                num_layers=1,
+                dropout=0.0,
+                train=self.training,
+                bidirectional=False,
+                batch_first=True,
+            )
+        return out
 
     def with_dropped_weights(self, x: Text, state: Parts, rate: float) -> tuple[Tensor, Parts]:
         """As `forward`, without a share of the weights W between states: drawn for this call, and the same for all of
@@ -123,6 +166,26 @@ class Recurrent(nn.Module):
         """U, W, b and c of b + U x and c + W h."""
         U, W, b, c = self.fused.all_weights[layer * self.directions + direction]
         return U, W, b, c
+
+
+def stop_asking(model: nn.Module) -> None:
+    """From now on the device is told all and asked nothing: a little more work, which can be recorded."""
+    for part in model.modules():
+        if isinstance(part, Recurrent):
+            part.asks = False
+
+
+class Turned(Function):
+    """Every text of a batch with its tokens in an order that, used twice, is none: the way back is the way there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Text, order: Int[Tensor, "b t"]) -> Text:
+        ctx.save_for_backward(order)
+        return rearrange(rearrange(x, "b t m -> (b t) m")[order.flatten()], "(b t) m -> b t m", b=len(x))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return Turned.apply(grad, *ctx.saved_tensors), None
 
 
 def side_by_side(lasts: list[Parts]) -> Parts:

@@ -13,6 +13,7 @@ into a multiprocessor's cache, so memory sees each score read once and each grad
 What smoothing takes from every word alike, ε/v, is left to the caller, who knows it without looking at the scores.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,14 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 2048
+
+
+@dataclass(frozen=True)
+class Turning:
+    """How a row is turned: so many words at a time (all of them, and the registers hold the row). Speed alone."""
+
+    block: int = BLOCK
+    warps: int = 8
 
 
 @triton.jit
@@ -53,6 +62,24 @@ def rows_turned(scores, wanted, costs, picked, share, SIZE: tl.constexpr, BLOCK:
         s = tl.load(row + at, mask=at < SIZE, other=-float("inf")).to(tl.float32)
         p = tl.exp(s - lse) - tl.where(at == word, share, 0.0)
         tl.store(row + at, p.to(scores.dtype.element_ty), mask=at < SIZE)
+
+
+@triton.jit
+def rows_turned_whole(scores, wanted, costs, picked, share, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """The same, of a row that the registers hold: memory sees each score once, whatever the caches do."""
+    n = tl.program_id(0)
+    row, at = scores + n.to(tl.int64) * SIZE, tl.arange(0, BLOCK)
+    word = tl.load(wanted + n)
+    s = tl.load(row + at, mask=at < SIZE, other=-float("inf")).to(tl.float32)
+    score = tl.sum(tl.where(at == word, s, 0.0), 0)
+    top = tl.max(s, 0)
+    top = tl.where(top == -float("inf"), 0.0, top)
+    p = tl.exp(s - top)
+    total = tl.sum(p, 0)
+    tl.store(costs + n, top + tl.log(total) - score)
+    tl.store(picked + n, score)
+    p = p / total - tl.where(at == word, share, 0.0)
+    tl.store(row + at, p.to(scores.dtype.element_ty), mask=at < SIZE)
 
 
 @triton.jit
@@ -92,13 +119,15 @@ def constants(scores: Tensor) -> dict[str, Any]:
     return {"SIZE": scores.shape[1], "BLOCK": BLOCK, "num_warps": 8}
 
 
-def turn_rows(scores: Tensor, wanted: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def turn_rows(scores: Tensor, wanted: Tensor, share: float, turning: Turning = Turning()) -> tuple[Tensor, Tensor]:
     """In place. What each row costs, and the score of its wanted word; `share` is 1 − ε."""
     assert scores.is_contiguous()
     costs = torch.empty(len(scores), dtype=torch.float32, device=scores.device)
     picked = torch.empty_like(costs)
     if len(scores):
-        rows_turned[(len(scores),)](scores, wanted, costs, picked, share, **constants(scores))
+        kernel = rows_turned_whole if turning.block >= scores.shape[1] else rows_turned
+        how: dict[str, Any] = {"SIZE": scores.shape[1], "BLOCK": turning.block, "num_warps": turning.warps}
+        kernel[(len(scores),)](scores, wanted, costs, picked, share, **how)
     return costs, picked
 
 

@@ -171,6 +171,14 @@ class Given:
         # p_y − 1 is rounded once, after the difference
         return costs, ds.scatter_(1, wanted, (log_p.gather(1, wanted).exp() - (1 - self.terms.smoothing)).to(ds.dtype))
 
+    def dstates(self, ds: Float[Tensor, "r v"], share: float) -> Float[Tensor, "r m"]:
+        """Of the states, where each of a part `share` of a row's cost wants all words alike."""
+        if not share:
+            return ds @ self.table
+        if ds.is_cuda:  # in one kernel
+            return torch.addmm((-share * self.mean_word).to(ds.dtype), ds, self.table)
+        return ds @ self.table - share * self.mean_word
+
     def turned(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"]]:
         """The same by a kernel, which reads the scores once and writes in their place."""
         from regard.layers.vocabulary_kernel import turn_rows
@@ -191,14 +199,16 @@ class Chunked(Function):
         given = Given.of(x, table, bias, wanted, terms)
         share = terms.smoothing
         costs, dx = given.counts.new_empty(len(x)), torch.empty_like(x)
-        dtable, dbias = (torch.zeros_like(each, dtype=given.wide) for each in (table, bias))
+        dtable = dbias = None
         with narrow_by_hand(x):
             for rows in given.chunks:
                 costs[rows], ds = given.differentiated(rows)
-                dx[rows] = ds @ given.table - share * given.mean_word
-                add_product(dtable, ds.T, given.x[rows])
-                add_product(rearrange(dbias, "v -> v 1"), ds.T, rearrange(given.counts[rows], "r -> r 1").to(ds.dtype))
+                dx[rows] = given.dstates(ds, share)
+                dtable = added(dtable, ds.T, given.x[rows], given.wide)
+                dbias = added(dbias, ds.T, given.counts[rows].to(ds.dtype), given.wide)
                 del ds  # before the next chunk needs room
+            assert dtable is not None
+            assert dbias is not None
             if share:
                 dtable -= share / len(table) * given.x.sum(0, dtype=given.wide)
                 dbias -= share / len(table) * given.counts.sum()
@@ -230,9 +240,11 @@ def narrow_by_hand(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, summed in the precision of the total."""
-    if total.dtype == a.dtype:
-        total.addmm_(a, b)
-    else:
-        total += a @ b
+def added(total: Tensor | None, a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
+    """total + a b, summed wide and in the total's place, if there is one."""
+    if total is not None and a.dtype == wide and b.dim() == 2:
+        return total.addmm_(a, b)
+    # a GPU can leave the product as it was summed, unrounded
+    unrounded = a.is_cuda and a.dtype != wide and b.dim() == 2
+    product = torch.mm(a, b, out_dtype=wide) if unrounded else (a @ b).to(wide)
+    return product if total is None else total.add_(product)

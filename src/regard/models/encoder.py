@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 
+import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -50,7 +52,7 @@ class InTime(Context):
         self.rnn, self.dropout = rnn, nn.Dropout(dropout)
 
     def forward(self, x, lengths, tree):
-        return self.dropout(self.rnn(x, lengths=lengths)[0])
+        return self.dropout(self.rnn.states(x, lengths))
 
     def look(self, x, lengths, tree):
         return self(x, lengths, tree), {}
@@ -209,12 +211,17 @@ class Tagger(nn.Module):
         return self.tagged(x, first), Looked(*named)
 
     def tagged(self, x: X, first: Int[Tensor, "b w"]) -> Float[Tensor, "b w labels"]:
-        # a GPU would have to wait to tell, and refuses by itself
-        if first.device.type == "cpu" and first.numel() and not 0 <= first.min() <= first.max() < x.shape[1]:
-            raise ValueError(
-                f"first pieces stand at 0 to {x.shape[1] - 1}, not at {int(first.min())} or {int(first.max())}"
-            )
-        return self.output(x.gather(1, first[..., None].expand(-1, -1, x.shape[2])))
+        if first.device.type == "cpu":  # a GPU would have to wait to tell, and refuses by itself
+            refuse_beyond(x.shape[1], first)
+        # whole rows: to gather numbers one by one has a way back that, made exact, makes a GPU wait
+        rows = first + torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
+        states = rearrange(x, "b t m -> (b t) m").index_select(0, rearrange(rows, "b w -> (b w)"))
+        return self.output(rearrange(states, "(b w) m -> b w m", b=len(x)))
+
+
+def refuse_beyond(tokens: int, first: Int[Tensor, "b w"]) -> None:
+    if first.numel() and not 0 <= first.min() <= first.max() < tokens:
+        raise ValueError(f"first pieces stand at 0 to {tokens - 1}, not at {int(first.min())} or {int(first.max())}")
 
 
 def chosen(width: int, labels: int) -> nn.Linear:

@@ -1,5 +1,6 @@
 """The letters of every word in, a vector for every word out: how a word that was never seen is still known."""
 
+import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -30,8 +31,23 @@ class Spelling(nn.Module):
     def forward(self, letters: Int[Tensor, "b t c"]) -> Float[Tensor, "b t m"]:
         """A word's letters end where padding begins; a word without letters is 0. The same word has the same vector."""
         rows = rearrange(letters, "b t c -> (b t) c")
+        if not self.rnn.asks:  # not even which words are the same
+            return rearrange(self.read(rows), "(b t) m -> b t m", b=len(letters))
         words, which = rows.unique(dim=0, return_inverse=True)  # few words make up most of a text
         lengths = (words != NONE).sum(1)
         _, (last, *_) = self.rnn(self.letters.read(words), lengths=lengths.clamp(min=1))
         vectors = rearrange(last, "n way h -> n (way h)").masked_fill((lengths == 0)[:, None], 0.0)
         return rearrange(vectors[which], "(b t) m -> b t m", b=len(letters))
+
+    def read(self, words: Int[Tensor, "n c"]) -> Float[Tensor, "n m"]:
+        """A vector for each, however many are the same: forwards its last state, backwards the one at its first letter.
+
+        In the same shapes whatever the words are.
+        """
+        lengths = (words != NONE).sum(1)
+        states = self.rnn.beside_padding(self.letters.read(words), lengths.clamp(min=1))
+        forth, back = states.chunk(2, -1)
+        n, c = words.shape
+        ends = torch.arange(n, device=words.device) * c + (lengths - 1).clamp(min=0)
+        last = rearrange(forth, "n c h -> (n c) h").index_select(0, ends)
+        return torch.cat((last, back[:, 0]), -1).masked_fill((lengths == 0)[:, None], 0.0)

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard.models.answering import AnswerConfig, Answering
+from regard.tasks.corpus import sent
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
 from regard.tasks.picture import AT_ONCE
 from regard.tasks.questions import AnswerData, Question
 from regard.tasks.settings import ReadingSettings, TrainSettings
-from regard.tasks.shown import AugmentSettings, Rows, Shown, Shuffled, order, refuse_consistency
+from regard.tasks.shown import AugmentSettings, Making, Rows, Shown, Shuffled, Told, order, refuse_consistency
 from regard.tasks.tables import Tables
 from regard.tasks.vocabularies import reading
 from regard.text.batches import padded
@@ -26,6 +27,8 @@ from regard.text.labelled import Labels
 from regard.text.saved import load_tokeniser
 from regard.text.sight import Sight
 from regard.text.vocabulary import Tokeniser
+
+FILL = 8  # on a GPU: batches whose pictures are as many, in steps of so many, share a recording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,14 @@ class AnswerBatch:
 
 
 @dataclass(frozen=True, eq=False)
+class Asked:
+    """What the device is told of a batch: its pictures, and each question's row and picture."""
+
+    pictures: Told
+    questions: Int[Tensor, "b 2"]
+
+
+@dataclass(frozen=True, eq=False)
 class AskedQuestions:
     """The batches of every step. All questions are padded to the longest, for a batch is made on the device.
 
@@ -91,14 +102,21 @@ class AskedQuestions:
     def steps(self, epoch: int) -> int:
         return self.rows.steps(epoch)
 
-    def at(self, epoch: int, index: int) -> list[tuple[AnswerBatch, int]]:
-        return [(self.batch(rows, epoch), len(rows)) for rows in self.rows.cut(together(self, epoch), index)]
+    def at(self, epoch: int, index: int) -> list[tuple[Asked, int]]:
+        fill = FILL if self.tokens.is_cuda else 1
+        return [(self.asked(rows, epoch, fill), len(rows)) for rows in self.rows.cut(together(self, epoch), index)]
 
-    def batch(self, rows: Rows, epoch: int) -> AnswerBatch:
+    def asked(self, rows: Rows, epoch: int, fill: int = 1) -> Asked:
+        """Some pictures come again, and are asked nothing, so that their number is a multiple of `fill`."""
         pictures, about = np.unique(self.pictures[rows], return_inverse=True)
-        at, about = (torch.from_numpy(some).to(self.tokens.device) for some in (rows, about))
+        filled = np.resize(pictures, -(-len(pictures) // fill) * fill)
+        table = torch.from_numpy(np.stack((rows, about), 1))
+        return Asked(self.shown.told(filled, epoch), sent(table, self.tokens.device))
+
+    def made(self, asked: Asked) -> AnswerBatch:
+        at, about = asked.questions.unbind(1)
         return AnswerBatch(
-            self.shown.scaled(pictures, epoch), self.tokens[at], self.lengths[at], about, self.answers[at]
+            self.shown.scaled(asked.pictures), self.tokens[at], self.lengths[at], about, self.answers[at]
         )
 
 
@@ -157,11 +175,12 @@ class Answerer(Kept):
         return Job(
             self.model.to(device),
             data,
-            answer_loss(train.smoothing),
+            Making(data.made, answer_loss(train.smoothing)),
             lambda model: self.validation(model, held_out),
             train,
             self.settings.model.model,
             self.describe,
+            unrecorded="",
         )
 
     def ids(self, text: str) -> list[int]:

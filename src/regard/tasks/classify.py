@@ -6,18 +6,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 from einops import repeat
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from regard.layers.recurrent import stop_asking
 from regard.models.counting import OneHot
 from regard.models.encoder import Classifier
 from regard.models.labelling import assert_fit, build_classifier, prepare
 from regard.models.reading_config import EncoderConfig, PoolingConfig, WordsConfig
 from regard.models.wordvectors import WordVectors
-from regard.tasks.corpus import Corpus, in_batches, short
+from regard.tasks.corpus import Corpus, in_batches, sent, short
 from regard.tasks.data import Read, Sources, Split, divided, read_from
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
@@ -34,6 +36,7 @@ from regard.text.vocabulary import SPECIALS, UNK, Tokeniser, Words
 from regard.world import World
 
 Example = tuple[Ids, int]  # the terms of a text, and its label
+UNLABELLED = -100  # as in torch: nothing is learnt of such a text
 FEELINGS = {-1: "negative", 0: "neutral", 1: "positive"}
 KNOWN = {"sst2": ("text", "label"), "imdb": ("label", "rating", "text")}  # corpora with labels, and their columns
 HELD_OUT = {"imdb": 12}  # where no texts are set aside to validate on, every twelfth is
@@ -132,15 +135,20 @@ class TextBatch:
     labels: Int[Tensor, " b"]
 
     def to(self, device: torch.device | str) -> "TextBatch":
-        return TextBatch(*(part.to(device, non_blocking=True) for part in (self.terms, self.lengths, self.labels)))
+        return TextBatch(*(sent(part, device) for part in (self.terms, self.lengths, self.labels)))
 
     @property
     def tokens(self) -> int:
-        return len(self.labels)
+        return int((self.labels != UNLABELLED).sum())
 
 
 def collate(examples: Sequence[Example]) -> TextBatch:
     return TextBatch(*padded([terms for terms, _ in examples]), torch.tensor([label for _, label in examples]))  # type: ignore[arg-type]
+
+
+def filler(length: int) -> Example:
+    """A text that has no label."""
+    return np.full(length, UNK), UNLABELLED
 
 
 def lengths_of(examples: Sequence[Example]) -> list[tuple[int, int]]:
@@ -170,7 +178,8 @@ class LabelLoss:
         logits = precise(model(terms, lengths))
         summed = cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / passes
         if self.consistency:
-            summed = summed + self.consistency * disagreement(logits).sum() / 2
+            apart = disagreement(logits).where(given.labels != UNLABELLED, 0.0)
+            summed = summed + self.consistency * apart.sum() / 2
         return summed, texts
 
 
@@ -232,12 +241,14 @@ class TextClassifier(Kept):
 
     def job(self, texts: Sequence[Labelled], held_out: Sequence[Labelled], device: str = "cpu", /) -> Job:
         train, examples = self.settings.train, self.examples(texts)
-        corpus = Corpus.of(examples, lengths_of, collate, train, device)
-        held = short(self.examples(held_out), lengths_of, train)
+        corpus = Corpus.of(examples, lengths_of, collate, train, device, filler=filler)
+        held, one_hot = short(self.examples(held_out), lengths_of, train), isinstance(self.model, OneHot)
         # every time anew: a run that was killed before its first checkpoint has nothing else to start from
         names = (*[""] * SPECIALS, *self.words.vocabulary) if isinstance(self.words, Words) else ()
         terms, labels = zip(*examples, strict=True)
         prepare(self.model, self.settings.words, terms, labels, vocabulary=names, seed=train.seed)
+        if corpus.filler:
+            stop_asking(self.model)
         return Job(
             self.model.to(device),
             corpus,
@@ -247,6 +258,7 @@ class TextClassifier(Kept):
             self.settings.model.model,
             self.describe,
             len(corpus.batches.dropped) + len(held_out) - len(held),
+            unrecorded="words.kind = 'one-hot' has but a few kernels to tell" if one_hot else "",
         )
 
     def judge(self, texts: Sequence[str], device: str = "cpu") -> list[Judged]:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Generic, Protocol, Self, TypeVar
 
 import torch
+from torch import Tensor
 
 from regard.tasks.settings import TrainSettings
 from regard.text.batches import Batches, Long
@@ -25,6 +26,7 @@ class Batched(Protocol):
 
 B = TypeVar("B", bound=Batched)
 Collate = Callable[[Sequence[E]], B]
+Filler = Callable[[int], E]  # an example of this length that asks for no prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,16 +38,32 @@ class Corpus(Generic[E, B]):
     collate: Collate[E, B]
     accumulate: int = 1
     device: str = "cpu"
+    filler: Filler[E] | None = None
 
     @staticmethod
     def of(
-        examples: Sequence[E], lengths: Lengths[E], collate: Collate[E, B], train: TrainSettings, device: str = "cpu"
+        examples: Sequence[E],
+        lengths: Lengths[E],
+        collate: Collate[E, B],
+        train: TrainSettings,
+        device: str = "cpu",
+        *,
+        filler: Filler[E] | None = None,
     ) -> "Corpus[E, B]":
-        """As many examples in a batch as `train.tokens` has room for; those over `train.longest` are left out."""
-        batches = Batches(lengths(examples), tokens=train.tokens, limit=train.longest, long=Long.DROP, seed=train.seed)
+        """As many examples in a batch as `train.tokens` has room for; those over `train.longest` are left out.
+
+        With a filler and `train.capture` batches have few shapes: lengths are rounded up, and on a GPU, which records
+        them, every batch of a length is filled up to as many examples. On a CPU none is, but they are the same batches.
+        """
+        sizes = lengths(examples)
+        if filler and train.capture:
+            most = min(train.longest, train.tokens - 1)
+            sizes = [(size if size > most else min(rounded(size), most), 0) for size, _ in sizes]
+        batches = Batches(sizes, tokens=train.tokens, limit=train.longest, long=Long.DROP, seed=train.seed)
         if not len(batches):
             raise ValueError(f"all {len(examples)} examples are longer than train.longest = {train.longest}; raise it")
-        return Corpus(examples, batches, collate, train.accumulate, device)
+        filled = train.capture and torch.device(device).type != "cpu"
+        return Corpus(examples, batches, collate, train.accumulate, device, filler if filled else None)
 
     @property
     def left_out(self) -> int:
@@ -56,8 +74,39 @@ class Corpus(Generic[E, B]):
 
     def at(self, epoch: int, index: int) -> list[tuple[B, int]]:
         rows = epoch_of(self.batches, epoch)[index * self.accumulate : (index + 1) * self.accumulate]
-        made = [self.collate([self.examples[row] for row in part]) for part in rows]
-        return [(batch.to(self.device), batch.tokens) for batch in made]
+        return [self.batch(part) for part in rows]
+
+    def batch(self, rows: Sequence[int]) -> tuple[B, int]:
+        examples = [self.examples[row] for row in rows]
+        if self.filler:
+            # one at least, as long as examples of this length may be, so that all others are padded to that
+            length = self.length(rows)
+            room = self.batches.tokens // max(length + 1, 2) + 1
+            examples += [self.filler(length)] * (room - len(rows))
+        made = self.collate(examples)
+        return made.to(self.device), made.tokens
+
+    def length(self, rows: Sequence[int]) -> int:
+        return max(self.batches.lengths[row][0] for row in rows)
+
+    def longest_first(self) -> Iterator[tuple[B, int]]:
+        """Where lengths were rounded, a batch of each."""
+        if self.filler:
+            one_of = {self.length(rows): rows for rows in epoch_of(self.batches, 0)}
+            yield from (self.batch(one_of[length]) for length in sorted(one_of, reverse=True))
+
+
+def rounded(length: int) -> int:
+    """Up, in steps of an eighth to a quarter of it: 1, 2 and so on to 8, 10, 12, 14, 16, 20 and so on."""
+    step = 1 << max(0, length.bit_length() - 3)
+    return -(-length // step) * step
+
+
+def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """To the device, without waiting for it."""
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @lru_cache(maxsize=2)

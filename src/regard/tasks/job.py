@@ -22,6 +22,8 @@ class Data(Protocol):
         ...
 
 
+MANY = "its batches have many shapes, and a recording serves one"
+
 # A batch's summed loss and the number of tokens (or labels) it was summed over.
 Loss = Callable[[nn.Module, Any], tuple[Tensor, int]]
 
@@ -38,6 +40,7 @@ class Job:
         left_out: examples that are too long, training and held out.
         flops: additions and multiplications that a token of the loss asks for, forwards and backwards; None where
             nobody has counted.
+        unrecorded: why its work on a GPU cannot be recorded and told as a whole; "" where it can.
     """
 
     model: nn.Module
@@ -49,6 +52,7 @@ class Job:
     describe: Callable[[Path], str]
     left_out: int = 0
     flops: float | None = None
+    unrecorded: str = MANY
 
 
 class Learner(Protocol):

@@ -119,6 +119,11 @@ class PackedCorpus:
         """Which part of all the words in the rows is padding."""
         return float(np.mean([np.mean(side == PAD) for side in (self.source.words, self.wanted)]))
 
+    @property
+    def texts(self) -> int:
+        """The most that a row holds."""
+        return int(self.source.text.max())
+
     def steps(self, epoch: int) -> int:
         return -(-len(epoch_of(self, epoch)) // self.accumulate)
 

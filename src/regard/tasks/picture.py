@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from regard.tasks.data import Read, Sources, Split, divided, read_from
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
 from regard.tasks.settings import TrainSettings
-from regard.tasks.shown import AugmentSettings, Shown, Shuffled, refuse_consistency
+from regard.tasks.shown import AugmentSettings, Making, Shown, Shuffled, Told, refuse_consistency
 from regard.tasks.tables import From, Tables, one_of
 from regard.text.idx import read_idx_pictures
 from regard.text.images import MODES, each_picture, stacked
@@ -158,7 +157,7 @@ class PictureBatch:
 
 @dataclass(frozen=True, eq=False)
 class ShownPictures:
-    """The batches of every step."""
+    """The batches of every step: what is told of them, and what the device makes of that."""
 
     shown: Shown
     labels: Int[Tensor, " n"]
@@ -167,13 +166,12 @@ class ShownPictures:
     def steps(self, epoch: int) -> int:
         return self.rows.steps(epoch)
 
-    def at(self, epoch: int, index: int) -> list[tuple[PictureBatch, int]]:
-        return [(self.batch(rows, epoch), len(rows)) for rows in self.rows.at(epoch, index)]
+    def at(self, epoch: int, index: int) -> list[tuple[Told, int]]:
+        return [(self.shown.told(rows, epoch), len(rows)) for rows in self.rows.at(epoch, index)]
 
-    def batch(self, rows: np.ndarray, epoch: int) -> PictureBatch:
-        pixels, others, share = self.shown.mixed(rows, epoch)
-        own, rest = (self.labels[torch.from_numpy(some).to(self.labels.device)] for some in (rows, others))
-        return PictureBatch(pixels, own, rest, share)
+    def made(self, told: Told) -> PictureBatch:
+        pixels, others, share = self.shown.mixed(told)
+        return PictureBatch(pixels, self.labels[told[:, 0]], self.labels[others], share)
 
 
 def picture_loss(smoothing: float):
@@ -221,11 +219,12 @@ class Recogniser(Kept):
         return Job(
             self.model.to(device),
             data,
-            picture_loss(train.smoothing),
+            Making(data.made, picture_loss(train.smoothing)),
             lambda model: validation(model, self.sight, held, labels),
             train,
             self.settings.model.model if self.settings.model.kind == "vit" else self.settings.model.width,
             self.describe,
+            unrecorded="",
         )
 
     def numbers(self, pictures: Sequence[Picture]) -> Int[Tensor, " n"]:

@@ -52,7 +52,7 @@ class ReadingSettings:
 
 # what each number of [train] may be: at least, and below
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("steps", "tokens", "longest", "accumulate", "average"), (1, inf)),
+    **dict.fromkeys(("steps", "tokens", "longest", "accumulate", "average", "keep"), (1, inf)),
     **dict.fromkeys(("validate_every", "checkpoint_every"), (1, inf)),
     **dict.fromkeys(("warmup", "patience", "seed", "clip", "decay", "consistency"), (0, inf)),
     "smoothing": (0, 1),
@@ -83,16 +83,16 @@ class TrainSettings:
     patience: int = 0
     exact: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
     average: int = 1  # checkpoints whose weights are averaged in the end
+    keep: int = 2  # the newest checkpoints that stay, besides the best: more, to look at training afterwards
     packed: bool = False  # no padding: sentences one behind the other, in any order; for a Transformer that translates
-    capture: bool = False  # a packed batch's work is recorded once, and told to a GPU as a whole; no CPU needs that
+    capture: bool = False  # a batch's work is recorded once, and told to a GPU as a whole; no CPU needs that
     compile: bool = False  # kernels made for a packed model's layers; after an interruption last bits may differ
 
     def __post_init__(self):
         one_of("train.schedule", self.schedule, ("noam", "cosine", "constant"))
         one_of("train.best", self.best, ("loss", "accuracy"))
-        for name in ("capture", "compile"):
-            if getattr(self, name) and not self.packed:
-                raise ValueError(f"train.{name} = true wants batches of one shape; say packed = true as well")
+        if self.compile and not self.packed:
+            raise ValueError("train.compile = true wants batches of one shape; say packed = true as well")
         if self.compile and self.exact:
             raise ValueError(
                 "train.compile = true: kernels made anew after an interruption may differ in their last bits; "
@@ -114,6 +114,10 @@ class Settings(Tables):
     text: TextSettings = field(default_factory=TextSettings)
     model: ModelConfig = field(default_factory=lambda: ModelConfig.named("transformer", "tiny"))
     train: TrainSettings = field(default_factory=TrainSettings)
+
+    def __post_init__(self):
+        if self.train.capture and not self.train.packed:
+            raise ValueError("train.capture = true wants batches of one shape; say packed = true as well")
 
     @classmethod
     def of_world(cls):

@@ -1,21 +1,25 @@
 """Training pictures in; those of every step out, by epoch and index, moved, mirrored, hidden or mixed as one likes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.tasks.corpus import sent
+from regard.tasks.job import Loss
 from regard.tasks.settings import TrainSettings
-from regard.text.augment import Change, Crop, Flip, Grey, Hide, Mix, Pose, augmented, drawn
+from regard.text.augment import Change, Crop, Flip, Grey, Hide, Mix, Pose, changed, drawn
 from regard.text.order import keys, seeded
 from regard.text.sight import Sight
 
 Rows = NDArray[np.int64]
+Told = Int[Tensor, "b columns"]  # a picture's row, its draws, and those of the one it is mixed with
 PARTNER, KIND, PLACE = 100, 101, 102  # what mixing draws for; changes draw for 0, 1 and so on
 
 
@@ -95,21 +99,52 @@ class Shown:
     augment: AugmentSettings
     seed: int
 
-    def changed(self, rows: Rows, epoch: int) -> UInt8[Tensor, "b c h w"]:
-        """These pictures, as they look in this epoch."""
-        some = self.pixels[torch.from_numpy(rows).to(self.pixels.device)]
-        return augmented(some, rows, by=self.augment.changes(), seed=self.seed, epoch=epoch)
+    def told(self, rows: Rows, epoch: int) -> Told:
+        """All that the device must be told of these pictures to show them as they look in this epoch."""
+        draws = [self.drawn(rows, epoch)]
+        if self.augment.mix():
+            others = (drawn(rows, self.seed, epoch, PARTNER)[:, 0] % len(self.pixels)).numpy()
+            draws += [self.drawn(others, epoch), *(drawn(rows, self.seed, epoch, what) for what in (KIND, PLACE))]
+        return sent(torch.cat(draws, 1), self.pixels.device)
 
-    def scaled(self, rows: Rows, epoch: int) -> Float[Tensor, "b c h w"]:
-        return self.sight.scaled(self.changed(rows, epoch))
+    def drawn(self, rows: Rows, epoch: int) -> Told:
+        """The rows, and two draws for each change."""
+        changes = range(len(self.augment.changes()))
+        return torch.cat(
+            [torch.from_numpy(rows)[:, None], *(drawn(rows, self.seed, epoch, place) for place in changes)], 1
+        )
 
-    def mixed(self, rows: Rows, epoch: int) -> tuple[Float[Tensor, "b c h w"], Rows, Float[Tensor, " b"]]:
+    def changed(self, told: Told) -> UInt8[Tensor, "b c h w"]:
+        draws, by = told[:, 1:], self.augment.changes()
+        return changed(self.pixels[told[:, 0]], [draws[:, 2 * n : 2 * n + 2] for n in range(len(by))], by)
+
+    def scaled(self, told: Told) -> Float[Tensor, "b c h w"]:
+        """As a model reads them. Nothing is asked of the device, so it may be recorded."""
+        return self.sight.scaled(self.changed(told))
+
+    def mixed(self, told: Told) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"], Float[Tensor, " b"]]:
         """Each mixed with another, any of them all; which one, and how much of the mixture is its own."""
-        pixels, others = self.changed(rows, epoch), rows
-        mix = self.augment.mix()
+        own, mix = 1 + 2 * len(self.augment.changes()), self.augment.mix()
+        pixels = self.changed(told[:, :own])
         if mix is None:
-            return self.sight.scaled(pixels), others, torch.ones(len(rows), device=pixels.device)
-        kinds, places = (drawn(rows, self.seed, epoch, what).to(pixels.device) for what in (KIND, PLACE))
-        others = (drawn(rows, self.seed, epoch, PARTNER)[:, 0] % len(self.pixels)).numpy()
-        pixels, share = mix.apply(pixels, self.changed(others, epoch), kinds, places)
-        return self.sight.scaled(pixels), others, share
+            return self.sight.scaled(pixels), told[:, 0], torch.ones(len(told), device=told.device)
+        others, kinds, places = told.tensor_split((own, 2 * own, 2 * own + 2), 1)[1:]
+        pixels, share = mix.apply(pixels, self.changed(others), kinds, places)
+        return self.sight.scaled(pixels), others[:, 0], share
+
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, eq=False)
+class Making(Generic[B]):
+    """A loss that reads what is told of a batch, and makes the batch itself: one more thing that can be recorded."""
+
+    make: Callable[[B], Any]
+    loss: Loss
+
+    def __call__(self, model: nn.Module, batch: tuple[B, int]) -> tuple[Tensor, int]:
+        told, count = batch
+        with torch.autocast(next(model.parameters()).device.type, enabled=False):  # pictures are no model's products
+            made = self.make(told)
+        return self.loss(model, (made, count))

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from regard.layers.recurrent import stop_asking
 from regard.models.encoder import Encoder
 from regard.models.encoder import Tagger as TaggingModel
+from regard.models.seq2seq import everywhere
 from regard.models.spelling import Spelling
-from regard.tasks.corpus import Corpus, in_batches, short
+from regard.tasks.corpus import Corpus, in_batches, sent, short
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
 from regard.tasks.losses import precise
@@ -26,6 +29,7 @@ from regard.text.saved import load_tokeniser
 from regard.text.vocabulary import UNK, Characters, Tokeniser
 
 UNTAGGED = -100  # stands for a word that has no tag, and for no word at all
+LETTERS = 8  # a table of letters has room for a multiple of so many in each word
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,7 @@ class TagBatch:
         return self.pieces, self.lengths, self.first, self.heads, self.letters
 
     def to(self, device: torch.device | str) -> "TagBatch":
-        parts: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in vars(self).items()}
-        return TagBatch(**parts)
+        return everywhere(lambda part: sent(part, device), self)
 
     @property
     def tokens(self) -> int:
@@ -74,16 +77,27 @@ def collate(examples: Sequence[Example]) -> TagBatch:
 
 
 def filled(rows: Sequence[Sequence[int]], filler: int) -> Int[Tensor, "b w"]:
-    return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=filler)
+    table = np.full((len(rows), max(map(len, rows))), filler)
+    for line, row in zip(table, rows, strict=True):
+        line[: len(row)] = row
+    return torch.from_numpy(table)
 
 
 def spelt(sentences: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, "b t c"]:
-    words, letters = max(map(len, sentences)), max(len(word) for sentence in sentences for word in sentence)
-    table = torch.zeros(len(sentences), words, letters, dtype=torch.long)
-    for b, sentence in enumerate(sentences):
-        for t, word in enumerate(sentence):
-            table[b, t, : len(word)] = torch.tensor(word)
-    return table
+    """Room for letters comes in steps, so that few shapes do."""
+    sizes = np.zeros((len(sentences), max(map(len, sentences))), dtype=np.int64)
+    for row, sentence in zip(sizes, sentences, strict=True):
+        row[: len(sentence)] = [len(word) for word in sentence]
+    room = max(1, -(-int(sizes.max()) // LETTERS)) * LETTERS
+    table = np.zeros((*sizes.shape, room), dtype=np.int64)
+    table[np.arange(room) < sizes[..., None]] = [letter for some in sentences for word in some for letter in word]
+    return torch.from_numpy(table)
+
+
+def filler(length: int, *, heads: bool, letters: bool) -> Example:
+    """A sentence of words without tags."""
+    pieces = Pieces([UNK] * length, list(range(length)))
+    return Example(pieces, [UNTAGGED] * length, [0] * length if heads else None, [[UNK]] * length if letters else None)
 
 
 def lengths_of(examples: Sequence[Example]) -> list[tuple[int, int]]:
@@ -156,8 +170,12 @@ class Tagger(Kept):
 
     def job(self, sentences: Sequence[Tagged], held_out: Sequence[Tagged], device: str = "cpu", /) -> Job:
         train = self.settings.train
-        corpus = Corpus.of(self.examples(sentences), lengths_of, collate, train, device)
+        heads = self.model.encoder.wants_heads
+        fill = partial(filler, heads=heads, letters=self.settings.spelling.read)
+        corpus = Corpus.of(self.examples(sentences), lengths_of, collate, train, device, filler=fill)
         held = short(self.examples(held_out), lengths_of, train)
+        if corpus.filler:
+            stop_asking(self.model)
         return Job(
             self.model.to(device),
             corpus,
@@ -167,6 +185,7 @@ class Tagger(Kept):
             self.settings.model.model,
             self.describe,
             len(corpus.batches.dropped) + len(held_out) - len(held),
+            unrecorded="the model's places are in trees, which only a CPU can follow" if heads else "",
         )
 
     def tags(self, sentences: Sequence[Tagged]) -> list[list[str]]:

@@ -15,7 +15,7 @@ from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
 from regard.models.work import flops
 from regard.tasks.corpus import Corpus, in_batches, short
-from regard.tasks.job import Job
+from regard.tasks.job import MANY, Job
 from regard.tasks.kept import Kept, settings_in
 from regard.tasks.packed import Pack, PackedCorpus
 from regard.tasks.settings import Settings, TextSettings, TrainSettings
@@ -76,7 +76,7 @@ def twice(given: Batch | Pack) -> Batch | Pack:
 
 
 def loss_of(settings: TrainSettings) -> Smoothed | Consistent:
-    layers = Layers.compiled() if settings.compile else Layers()
+    layers = Layers().compiled() if settings.compile else Layers()
     if settings.consistency:
         return Consistent(settings.smoothing, settings.consistency, layers)
     return Smoothed(settings.smoothing, layers)
@@ -114,6 +114,7 @@ def pair_job(learner: Kept, examples: Sequence[Example], held_out: Sequence[Exam
         learner.describe,
         corpus.left_out + len(held_out) - len(held),
         asked_of(learner.model, examples, train),
+        unrecorded="" if train.packed else MANY,
     )
 
 

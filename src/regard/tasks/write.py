@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.models.reading_config import RECURRENT, WriterConfig
-from regard.models.seq2seq import Tokens
+from regard.models.seq2seq import Tokens, everywhere
 from regard.models.writer import Writer
+from regard.tasks.corpus import sent
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
 from regard.tasks.pointer import Pointer
@@ -116,7 +117,8 @@ class Stream:
         return self.blocks.steps(epoch)
 
     def at(self, epoch: int, index: int) -> list[tuple[Block, int, int]]:
-        return [(block.to(self.device), block.tokens, block.lead) for block in self.blocks.at(epoch, index)]
+        blocks = self.blocks.at(epoch, index)
+        return [(everywhere(lambda part: sent(part, self.device), one), one.tokens, one.lead) for one in blocks]
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ class Author(Kept):
             train,
             self.settings.model.model,
             self.describe,
+            unrecorded="",
         )
 
     # --- measuring ---

@@ -8,7 +8,7 @@ before it, so that a run can be resumed anywhere and batches may be cut in any w
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import pi
 
@@ -39,8 +39,14 @@ def augmented(pixels: Pixels, rows: Rows, *, by: Sequence[Change], seed: int, ep
     """The pictures changed by each of `by` in turn; rows[n] is where picture n stands in the whole set."""
     if len(rows) != len(pixels):
         raise ValueError(f"{len(pixels)} pictures need as many rows, not {len(rows)}")
-    for place, change in enumerate(by):
-        pixels = change.apply(pixels, drawn(rows, seed, epoch, place).to(pixels.device)) if len(pixels) else pixels
+    draws = [drawn(rows, seed, epoch, place).to(pixels.device) for place in range(len(by))]
+    return changed(pixels, draws, by) if len(pixels) else pixels
+
+
+def changed(pixels: Pixels, draws: Iterable[Draws], by: Sequence[Change]) -> Pixels:
+    """By each of `by` in turn and its draws, on the device where all of them are: nothing is asked of it."""
+    for change, own in zip(by, draws, strict=True):
+        pixels = change.apply(pixels, own)
     return pixels
 
 
@@ -134,11 +140,11 @@ class Pose(Change):
         # one draw is left for two axes: its upper half, and its lower
         halves = torch.stack((draws[:, 1] >> 16, (draws[:, 1] & 0x7FFF)), 1) / 2.0**15
         size = 1 + (2 * halves - 1) * (self.stretch / 100)
-        turned = torch.stack((angle.cos(), -angle.sin(), angle.sin(), angle.cos()), 1)
         height, width = pixels.shape[2:]
         # places are counted from -1 to 1 along each side, however long it is
-        aspect = torch.tensor([[1.0, height / width], [width / height, 1.0]], device=pixels.device)
-        by = rearrange(turned, "n (i j) -> n i j", i=2) * aspect / size[:, None]
+        down, right = angle.sin() * (width / height), -angle.sin() * (height / width)
+        turned = torch.stack((angle.cos(), right, down, angle.cos()), 1)
+        by = rearrange(turned, "n (i j) -> n i j", i=2) / size[:, None]
         grid = affine_grid(torch.cat((by, torch.zeros_like(by[:, :, :1])), 2), list(pixels.shape), align_corners=False)
         return grid_sample(pixels.float(), grid, align_corners=False).round().to(torch.uint8)
 

@@ -123,7 +123,8 @@ class Scale:
             raise ValueError(
                 f"a scale of {len(self.mean)} channels cannot be laid on {pixels.shape[1]}; measure another"
             )
-        mean, spread = (
-            rearrange(torch.tensor(part, device=pixels.device), "c -> c 1 1") for part in (self.mean, self.spread)
+        mean, spread = (  # written where the pixels are: to copy them there would make a GPU wait
+            torch.cat([torch.full((1, 1, 1), value, device=pixels.device) for value in part])
+            for part in (self.mean, self.spread)
         )
         return (pixels / 255 - mean) / spread

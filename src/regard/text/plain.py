@@ -169,7 +169,8 @@ class Blocks:
 
     def _shuffled(self, epoch: int, index: int) -> list[Span]:
         mine = turns(seeded(self.seed, epoch, 1), self._count(epoch))[index * self.rows : (index + 1) * self.rows]
-        stops = [self._first(epoch) + turn * self.length for turn in mine]
+        first = self._first(epoch)
+        stops = [first + turn * self.length for turn in mine]
         starts = [max(stop - self.length, 0) for stop in stops]
         return [(start, start, min(stop, len(self.ids))) for start, stop in zip(starts, stops, strict=True)]
 

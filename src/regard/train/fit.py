@@ -31,6 +31,8 @@ class Fit:
     def __post_init__(self):
         if self.job.train.packed and not isinstance(self.job.data, PackedCorpus):
             raise ValueError("train.packed = true: only sentence pairs can be packed; leave it out")
+        if self.job.train.capture and self.job.unrecorded:
+            raise ValueError(f"train.capture = true cannot be had: {self.job.unrecorded}; leave it out")
 
     @property
     def plan(self) -> Plan:
@@ -75,7 +77,7 @@ def plan_of(train: TrainSettings, width: int) -> Plan:
         patience=train.patience,
         exact=train.exact,
         capture=train.capture,
-        keep=max(2, train.average),  # the one before, should the newest be torn
+        keep=max(2, train.average, train.keep),  # the one before, should the newest be torn
     )
 
 

@@ -7,7 +7,7 @@ random state. A step's gradient is that of the mean over all its tokens, so it d
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.tasks.corpus import Corpus
 from regard.tasks.job import Data, Loss
-from regard.train.capture import Captured
+from regard.train.capture import Captured, none
 from regard.train.checkpoint import Progress, keep, read_checkpoint, sweep, write_checkpoint
 from regard.train.claim import claimed
 from regard.train.exact import exactly
 from regard.train.figures import Report, Sent
+from regard.train.narrow import Narrow
 from regard.train.schedule import Schedule
 from regard.train.step import Backward, Health, stepped
+from regard.train.whole import Whole
 
 
 @dataclass(frozen=True)
@@ -36,18 +39,21 @@ class Plan:
     clip: float = 1.0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.98)
-    precision: str = "float32"  # "bfloat16" and "float16" use torch's autocast
+    precision: str = "float32"  # "bfloat16" and "float16" use torch's autocast; "narrow" a copy in bfloat16
     validate_every: int = 500
     checkpoint_every: int = 500
     best: str = "loss"  # the figure of validation by which a checkpoint is the best: its least loss, most accuracy
     patience: int = 0  # stop after so many validations without a better one; 0 never stops
     keep: int = 5
     exact: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
-    capture: bool = False  # on a GPU, a batch's work is recorded once; all batches must have one shape
+    capture: bool = False  # on a GPU, a batch's work is recorded once; for each shape of a batch
+    whole: bool = False  # on a GPU, the whole step is, the optimiser's part included; for steps of one batch
 
     def __post_init__(self):
-        if self.precision not in ("float32", "bfloat16", "float16"):
-            raise ValueError(f"precision is float32, bfloat16 or float16, not {self.precision!r}")
+        if self.precision not in ("float32", "bfloat16", "float16", "narrow"):
+            raise ValueError(
+                f"precision is float32, bfloat16 or float16, not {self.precision!r}; or narrow: bfloat16 throughout"
+            )
         for name in ("steps", "validate_every", "checkpoint_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -75,8 +81,14 @@ def train(
     `validate` returns figures, of which `plan.best` tells the best checkpoint. Leaving the iterator early (Ctrl-C)
     writes a checkpoint, so that calling again goes on from there.
     """
+    whole = plan.whole and device_of(model).type == "cuda"
     optimiser = torch.optim.AdamW(
-        grouped(model, plan.weight_decay), lr=plan.schedule.rate(1), betas=plan.betas, eps=1e-9, fused=True
+        grouped(model, plan.weight_decay),
+        lr=plan.schedule.rate(1),
+        betas=plan.betas,
+        eps=1e-9,
+        fused=True,
+        capturable=whole,
     )
     saved = folder / "checkpoints"
 
@@ -89,7 +101,9 @@ def train(
         keep(saved, plan.keep, always=progress.best_step, due=due)  # it may have been killed before it came to that
         scale = float(progress.scaler.get("scale", FIRST_SCALE)) if plan.precision == "float16" else 1.0
         health = Health.of(progress.skips, scale, device_of(model))
-        backward = backward_of(model, loss, plan)
+        ahead = data.longest_first if isinstance(data, Corpus) else none
+        backward = backward_of(model, loss, replace(plan, capture=plan.capture and not whole), ahead)
+        backward = Whole(model, optimiser, backward, clip=plan.clip) if whole else backward
         written, settled, late = progress.step, True, deque[Report]()
         try:
             while progress.step < plan.steps and not out_of_patience(progress, plan):
@@ -118,7 +132,7 @@ def one_step(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     data: Data,
-    backward: Backward,
+    backward: Backward | Whole,
     plan: Plan,
     progress: Progress,
     health: Health,
@@ -126,11 +140,14 @@ def one_step(
     step, rate = progress.step + 1, plan.schedule.rate(progress.step + 1)
     model.train()
     torch.manual_seed(hash_of(plan.seed, step))
-    for group in optimiser.param_groups:
-        group["lr"] = rate
     batches = data.at(progress.epoch, progress.index)
-    optimiser.zero_grad(set_to_none=not plan.capture)  # a recording adds to the same places every time
-    done = stepped(optimiser, batches, backward, health.scale, clip=plan.clip)
+    if isinstance(backward, Whole):
+        done = backward(list(batches), health.scale, rate)
+    else:
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.zero_grad(set_to_none=not plan.capture)  # a recording adds to the same places every time
+        done = stepped(optimiser, batches, backward, health.scale, clip=plan.clip)
     health = health.after(done.broken, step, scaled=plan.precision == "float16")
     more = progress.index + 1 < data.steps(progress.epoch)
     after = replace(
@@ -143,14 +160,15 @@ def one_step(
     return Report(step, rate, done.tokens, sent), after, health
 
 
-def backward_of(model: nn.Module, loss: Loss, plan: Plan) -> Backward:
-    def backward(batch: Any, scale: Tensor) -> tuple[Tensor, int]:
+def backward_of(model: nn.Module, loss: Loss, plan: Plan, ahead: Callable[[], Iterable[Any]] = none) -> Backward:
+    def wide(batch: Any, scale: Tensor) -> tuple[Tensor, int]:
         with autocast(model, plan):
             summed, count = loss(model, batch)
         (summed * scale).backward()
         return summed.detach(), count
 
-    return Captured(model, backward) if plan.capture and device_of(model).type == "cuda" else backward
+    backward = Narrow(model, loss) if plan.precision == "narrow" else wide
+    return Captured(model, backward, ahead) if plan.capture and device_of(model).type == "cuda" else backward
 
 
 def refuse_divergence(late: deque[Report], most: int) -> None:
@@ -201,7 +219,7 @@ def autocast(model: nn.Module, plan: Plan):
 
 def narrow(plan: Plan) -> torch.dtype:
     """The precision of products."""
-    return getattr(torch, plan.precision)
+    return torch.bfloat16 if plan.precision == "narrow" else getattr(torch, plan.precision)
 
 
 def device_of(model: nn.Module) -> torch.device:

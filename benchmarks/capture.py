@@ -1,0 +1,240 @@
+"""Recipes in; milliseconds of a training step, told kernel by kernel and recorded, with made data of their shapes, out.
+
+    python benchmarks/capture.py                      all recipes, about two minutes on a GPU
+    python benchmarks/capture.py --only vit sst2      those whose name contains one of these
+
+Steps are those of the loop itself, data included, without validation and checkpoints. Where batches are the same both
+ways, the losses of the eighth step are compared too: they must have the same bits. Tagging and classification cut
+other batches where they are recorded, so their tokens a second count, not the milliseconds of a step.
+"""
+
+import argparse
+import gc
+import random
+import string
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from machine import write
+from regard.tasks.answer import Answerer, AnswerSettings
+from regard.tasks.classify import ClassifySettings, TextClassifier
+from regard.tasks.corpus import Corpus
+from regard.tasks.job import Job
+from regard.tasks.picture import PictureSettings, Recogniser
+from regard.tasks.questions import Question
+from regard.tasks.tag import Tagger
+from regard.tasks.tag_settings import TagSettings
+from regard.tasks.write import Author, WriteSettings
+from regard.text.conllu import Tagged
+from regard.text.labelled import Labelled
+from regard.text.pictures import Picture
+from regard.train.capture import Captured, none
+from regard.train.checkpoint import Progress
+from regard.train.exact import exactly
+from regard.train.fit import plan_of
+from regard.train.loop import backward_of, grouped, one_step
+from regard.train.step import Health
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+SEEN = 8  # the step whose losses are compared
+DRAW = random.Random(0)  # of made data
+
+
+# --- made data ---
+
+
+def pictures(count: int, shape: tuple[int, int, int]) -> list[Picture]:
+    pixels = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return [Picture(one, str(n % 10), f"picture {n}") for n, one in enumerate(pixels)]
+
+
+def questions() -> list[Question]:
+    """As easy-VQA has them: 64 x 64 pixels, some ten questions about each, thirteen answers."""
+    words, shown = [f"word{n}" for n in range(26)], pictures(700, (3, 64, 64))
+    asked = [(one, DRAW.randint(8, 12)) for one in shown]
+    return [
+        Question(one, " ".join(DRAW.choices(words, k=DRAW.randint(4, 9))), str(DRAW.randrange(13)))
+        for one, count in asked
+        for _ in range(count)
+    ]
+
+
+def spelt() -> str:
+    return "".join(DRAW.choices(string.ascii_lowercase, k=min(22, 1 + int(DRAW.expovariate(1 / 4)))))
+
+
+def lengths(count: int, mean: float, most: int) -> list[int]:
+    return [min(most, 1 + int(DRAW.expovariate(1 / mean))) for _ in range(count)]
+
+
+def sentences() -> list[Tagged]:
+    """As English-EWT has them, a third as many."""
+    words = [spelt() for _ in range(12_000)]
+    return [
+        Tagged(tuple(DRAW.choices(words, k=n)), tuple(f"T{DRAW.randrange(17)}" for _ in range(n)))
+        for n in lengths(4000, 16, 80)
+    ]
+
+
+def texts() -> list[Labelled]:
+    """As SST-2 has them with its phrases, a third as many."""
+    words = [f"w{n}" for n in range(14_000)]
+    return [Labelled(" ".join(DRAW.choices(words, k=n)), str(n % 2)) for n in lengths(30_000, 9, 50)]
+
+
+def lines(words: list[str], between: str, count: int) -> list[str]:
+    return [between.join(DRAW.choices(words, k=40)) + "\n" for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A recipe's settings, what makes a learner, and its data."""
+
+    settings: Any
+    learner: Any
+    data: Callable[[], list[Any]]
+
+
+TRIED = {
+    "mnist-vit": Tried(PictureSettings, Recogniser, lambda: pictures(6000, (1, 28, 28))),
+    "mnist-cnn": Tried(PictureSettings, Recogniser, lambda: pictures(6000, (1, 28, 28))),
+    "cifar10-vit": Tried(PictureSettings, Recogniser, lambda: pictures(6000, (3, 32, 32))),
+    "cifar10-cnn": Tried(PictureSettings, Recogniser, lambda: pictures(6000, (3, 32, 32))),
+    "shakespeare": Tried(WriteSettings, Author, lambda: lines(list(string.ascii_letters + ",.;:!? '-"), "", 25_000)),
+    "wikitext2": Tried(WriteSettings, Author, lambda: lines([f"w{n}" for n in range(33_278)], " ", 12_000)),
+    "easy-vqa": Tried(AnswerSettings, Answerer, questions),
+    "ud-ewt": Tried(TagSettings, Tagger, sentences),
+    "sst2": Tried(ClassifySettings, TextClassifier, texts),
+    "sst2-transformer": Tried(ClassifySettings, TextClassifier, texts),
+}
+
+
+# --- measuring ---
+
+
+def measured(job: Job, seconds: float, device: torch.device, *, capture: bool) -> dict[str, float]:
+    """Steps for so many seconds, after some that are not counted."""
+    plan = replace(plan_of(job.train, job.width), capture=capture)
+    optimiser = torch.optim.AdamW(
+        grouped(job.model, plan.weight_decay), lr=1e-4, betas=plan.betas, eps=1e-9, fused=True
+    )
+    ahead = job.data.longest_first if isinstance(job.data, Corpus) else none
+    backward = backward_of(job.model, job.loss, plan, ahead)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    said: dict[str, float] = {}
+
+    def stepping() -> Iterator[int]:
+        progress, health = Progress(), Health.of(0, 1.0, device)
+        while True:
+            with exactly(device) if plan.exact else nullcontext():
+                report, progress, health = one_step(job.model, optimiser, job.data, backward, plan, progress, health)
+            if report.step == SEEN:
+                said["loss"] = report.loss
+            yield report.tokens
+
+    steps, began = stepping(), time.perf_counter()
+    warm = 60 if isinstance(job.data, Corpus) and capture else 2 * SEEN
+    for _ in range(warm if device.type == "cuda" else SEEN):
+        next(steps)
+    wait(device)
+    first, started, done, tokens = time.perf_counter() - began, time.perf_counter(), 0, 0
+    while time.perf_counter() - started < seconds:
+        for _ in range(5):
+            tokens += next(steps)
+        done += 5
+    wait(device)
+    spent = time.perf_counter() - started
+    return {
+        "ms": 1e3 * spent / done,
+        "tokens/s": tokens / spent,
+        "data, ms": milliseconds_of_data(job, device),
+        "first steps, s": first,
+        "recordings": len(backward.recordings) if isinstance(backward, Captured) else 0,
+        "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
+        **said,
+    }
+
+
+def milliseconds_of_data(job: Job, device: torch.device) -> float:
+    """What the CPU needs to make a step's batches and send them."""
+    wait(device)
+    began, count = time.perf_counter(), min(20, job.data.steps(0))
+    for index in range(count):
+        job.data.at(0, index)
+    return 1e3 * (time.perf_counter() - began) / count
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def weights_of(model: nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def rows_of(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    tried, device = TRIED[name], torch.device(asked.device)
+    examples, found = tried.data(), {}
+    for way in ("told", "recorded"):
+        settings = tried.settings.load(RECIPES / f"{name}.toml").changed({"train.capture": str(way != "told").lower()})
+        learner = tried.learner.fresh(examples, settings)
+        job = learner.job(examples, examples[:64], asked.device)
+        try:
+            found[way] = measured(job, asked.each, device, capture=way != "told")
+        except Exception as error:  # one way that fails must not hide the other
+            said = (str(error).splitlines() or [""])[0]
+            print(f"{name:17} {way:9} {type(error).__name__}: {said[:300]}", flush=True)
+            continue
+        row = {"recipe": name, "way": way, "weights": weights_of(job.model), **found[way]}
+        if len(found) == 2:
+            row["faster"] = found["recorded"]["tokens/s"] / found["told"]["tokens/s"]
+            if not isinstance(job.data, Corpus):
+                row["same loss"] = found["recorded"]["loss"] == found["told"]["loss"]
+        shown = ", ".join(f"{key} {value:.4g}" for key, value in row.items() if not isinstance(value, str))
+        print(f"{name:17} {way:9} {shown}", flush=True)
+        yield row
+        del job, learner
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def main() -> None:
+    asked, rows, began = arguments(), [], time.perf_counter()
+    for name in TRIED:
+        if asked.only and not any(part in name for part in asked.only):
+            continue
+        if time.perf_counter() - began > asked.seconds:
+            print(f"{name:17} left out: no time", flush=True)
+            continue
+        try:
+            rows += rows_of(name, asked)
+        except Exception as error:
+            said = (str(error).splitlines() or [""])[0]
+            print(f"{name:17} {type(error).__name__}: {said[:300]}", flush=True)
+        if asked.write:  # again after each, so that a run that is killed has told most
+            write("capture", " ".join(["python", *sys.argv]), rows)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="recipes whose name contains one of these")
+    parser.add_argument("--each", type=float, default=2.0, help="seconds that each way is measured")
+    parser.add_argument("--seconds", type=float, default=110.0, help="no further recipe is begun after so many")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--write", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
