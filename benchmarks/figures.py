@@ -42,7 +42,7 @@ def table() -> str:
             mutants["command"],
         ),
     ]
-    rows += translation_rows() + task_rows()
+    rows += translation_rows() + task_rows() + page_rows()
     cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
     elsewhere = "translation and other real corpora, IMDB apart, on an NVIDIA H200"
     lines = [f"| measured on {cores}; {elsewhere} | | command |", "| --- | --- | --- |"]
@@ -186,6 +186,17 @@ RUNGS = {
     "learned vectors, attention": "attention pooling",
     "Transformer, rotary, attention": "Transformer",
 }
+
+
+def page_rows() -> list[tuple[str, str, str]]:
+    seen = result("microscope")
+    return [
+        (
+            "the microscope, its own server and Chromium: " + "; ".join(row["what"] for row in seen["rows"]),
+            "; ".join(f"{row['median']:.{0 if row['median'] > 9 else 1}f} {row['unit']}" for row in seen["rows"]),
+            seen["command"],
+        )
+    ]
 
 
 def replaced(readme: str) -> str:

@@ -39,7 +39,7 @@ class Showing:
     folder: Path | None = None
     checkpoint: int | None = None
     found: dict[Hashable, Any] = field(default_factory=dict)
-    locks: dict[str, Lock] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
 
     @property
     def bytes(self) -> int:
@@ -73,7 +73,7 @@ class Showing:
     def overview(self, name: str, size: int = THUMBNAIL) -> tuple[Statistics, Tensor]:
         """The statistics of every head and a thumbnail of each, its larger side at most `size`."""
         site = self.site(name)
-        with self.locks.setdefault(name, Lock()):  # two who ask at once wait for one answer
+        with self.lock:  # many small steps: two at once would take longer than one after the other
             if ("overview", name, size) not in self.found:
                 largest = max(site.shape)
                 rows, columns = (max(1, round(count * min(1, size / largest))) for count in site.shape)

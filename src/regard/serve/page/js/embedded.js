@@ -199,10 +199,11 @@
     Object.defineProperty(globalThis, "localStorage", { value: { getItem: () => null, setItem: () => {} } });
   }
   const { site, head: number, view } = held.view;
+  const first = `#view=${view}&site=${encodeURIComponent(site)}&head=~${number}`;
   try {
-    const first = `#view=${view}&site=${encodeURIComponent(site)}&head=~${number}`;
     if (!location.hash) history.replaceState(null, "", first);
   } catch {
+    location.hash = first;
     history.replaceState = history.pushState = () => {};
   }
 })();

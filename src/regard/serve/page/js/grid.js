@@ -80,7 +80,7 @@ export function drawCells(context, plot, { value, hidden, share, palette }, ink)
       else if (numbers) {
         const number = value(row, column);
         context.fillStyle = readable(palette, share(number));
-        context.fillText(short(number, w < 42 ? 1 : 2), x + w / 2, y + h / 2);
+        context.fillText(short(number, w < 42), x + w / 2, y + h / 2);
       }
     }
   }
@@ -98,11 +98,13 @@ export function drawCells(context, plot, { value, hidden, share, palette }, ink)
   context.stroke();
 }
 
-// two places; of a negative number in a narrow cell one
-function short(number, places) {
+// two places; in a narrow cell a negative number goes without its first 0
+function short(number, narrow) {
   const size = Math.abs(number);
   if (size < 0.005) return "0";
-  return size < 10 ? number.toFixed(number < 0 ? places : 2).replace("-", "−") : digits(number, 3);
+  if (size >= 10) return digits(number, 3);
+  const text = number.toFixed(narrow && number <= -1 ? 1 : 2);
+  return text.replace(narrow ? /^-0?/ : "-", "−");
 }
 
 export function drawLabels(context, plot, names, ink) {

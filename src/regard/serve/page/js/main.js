@@ -69,6 +69,7 @@ function said() {
   const { output } = scene;
   const best = (output?.labels ?? []).map((label, n) => [label, output.probabilities[n]]);
   best.sort((a, b) => b[1] - a[1]);
+  if (!store.state.question) at("question").value = scene.question ?? ""; // the one that was answered instead
   const others = best.slice(0, 4).map(([label, p]) => element("span", { class: "muted small" }, shortened(label), " ", figure(p, 3)));
   replace(at("said"), element("span", { class: "muted small" }, "says"), token(scene.said ?? "", { class: "token what" }), others);
 }
@@ -238,9 +239,7 @@ store.addEventListener("change", ({ detail: { changed } }) => {
   if (!asks && changed.some((name) => ["site", "head"].includes(name))) settle();
   header();
   if (changed.includes("view")) tabs();
-  if (asks) run();
-  else show();
-  return undefined;
+  return asks ? run() : show();
 });
 
 function step(name, list, by) {

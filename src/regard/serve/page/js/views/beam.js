@@ -61,15 +61,18 @@ class Beam extends View {
   }
 
   draw() {
+    // so many steps as fit are in sight without scrolling
+    const fits = Math.floor((this.#tree.clientWidth - 10) / this.#steps.length);
+    this.wide = clamp(fits, BOX + 14, WIDE);
     const rows = Math.max(...this.#steps.map((step) => step.length), 1);
     const links = [];
     const nodes = [];
     this.#steps.forEach((step, n) =>
       step.forEach((one, place) => {
-        const [x, y] = [WIDE * n + 8, HIGH * place + 8];
+        const [x, y] = [this.wide * n + 8, HIGH * place + 8];
         if (one.parent !== null) {
-          const from = [x - WIDE + BOX, HIGH * one.parent + 8 + TALL / 2];
-          const [to, bend] = [y + TALL / 2, (WIDE - BOX) / 2 + 4];
+          const from = [x - this.wide + BOX, HIGH * one.parent + 8 + TALL / 2];
+          const [to, bend] = [y + TALL / 2, (this.wide - BOX) / 2 + 4];
           const link = drawing("path", {
             class: one.chosen ? "link chosen" : "link",
             d: `M${from} C${from[0] + bend},${from[1]} ${x - bend},${to} ${x},${to}`,
@@ -94,7 +97,7 @@ class Beam extends View {
         );
       }),
     );
-    const size = { width: WIDE * this.#steps.length + 8, height: HIGH * rows + 8 };
+    const size = { width: this.wide * this.#steps.length + 8, height: HIGH * rows + 8 };
     replace(this.#tree, drawing("svg", { ...size, "aria-hidden": "true" }, links, nodes));
   }
 
@@ -122,11 +125,11 @@ class Beam extends View {
       node.classList.toggle("way", on.has(node.dataset.place));
       node.classList.toggle("here", node.dataset.place === String(at));
     }
-    const [left, top] = [WIDE * at[0], HIGH * at[1]];
+    const [left, top] = [this.wide * at[0], HIGH * at[1]];
     const { clientWidth: w, clientHeight: h } = this.#tree;
     if (follow)
       this.#tree.scrollTo(
-        clamp(this.#tree.scrollLeft, left + WIDE - w + 24, left - 24),
+        clamp(this.#tree.scrollLeft, left + this.wide - w + 24, left - 24),
         clamp(this.#tree.scrollTop, top + HIGH - h + 8, top - 8),
       );
     const tokens = way.map(([n, place]) => this.#steps[n][place].token);

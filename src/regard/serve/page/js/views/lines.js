@@ -7,8 +7,7 @@ import { store } from "../store.js";
 import { labels, latest, siteOf, strongest, View } from "../view.js";
 import { tokenCard } from "./cell.js";
 
-const LINE = 24;
-const MOST = 65536; // numbers in one answer
+const [LINE, MOST] = [24, 65536]; // pixels from token to token at least, and numbers in one answer
 const FEW = 8; // lines of a token in a long text; its other weights are below them
 const FAINT = 0.02; // below: no line, unless its token is isolated
 
@@ -53,8 +52,10 @@ class Lines extends View {
     this.ink = inks();
     this.width = Math.min(Math.max(260, this.#canvas.parentElement.clientWidth), 780);
     const room = Math.max(320, innerHeight - (this.#canvas.getBoundingClientRect().top + scrollY) - 70);
-    this.fits = Math.max(4, Math.floor(room / LINE)); // tokens in sight
-    this.tall = Math.min(this.fits, Math.max(site.n_q, site.n_k)) * LINE + 28;
+    const most = Math.max(site.n_q, site.n_k);
+    this.line = Math.max(LINE, Math.min(36, Math.floor(room / most))); // few tokens stand further apart
+    this.fits = Math.max(4, Math.floor(room / this.line)); // tokens in sight
+    this.tall = this.line * Math.min(this.fits, most) + 28;
     const scrolls = site.n_q > this.fits || site.n_k > this.fits;
     const text = "More than fits: the strongest lines of what is in sight. Arrows or the wheel move each column.";
     replace(this.#note, scrolls ? text : "");
@@ -124,7 +125,7 @@ class Lines extends View {
   }
 
   y(side, at) {
-    return 20 + (at - this.from[side] + 0.5) * LINE;
+    return 20 + (at - this.from[side] + 0.5) * this.line;
   }
 
   draw() {
@@ -239,7 +240,7 @@ class Lines extends View {
     const box = this.#canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     const side = x < this.width / 2 ? "down" : "across";
-    const at = this.from[side] + Math.floor((y - 20) / LINE);
+    const at = this.from[side] + Math.floor((y - 20) / this.line);
     const inside = x < this.edges[0] + 30 || x > this.edges[1] - 30;
     return inside && y >= 20 && at < this.names[side].length ? { side, at } : null;
   }

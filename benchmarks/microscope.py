@@ -1,0 +1,136 @@
+"""How fast the microscope is with its real server and real models, and pictures of each of its views.
+
+python benchmarks/microscope.py                              times and memory; writes results/microscope.json
+python benchmarks/microscope.py --shots docs/pictures        every view, light and dark, as small PNG files
+
+Models for the pictures are those of `regard train` in out/microscope; what is missing is trained first (minutes).
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+from browsing import Desk, chromium, served
+from machine import write
+from microscope_shots import shelf_of_runs, shoot
+from regard.models.reading_config import EncoderConfig
+from regard.serve.shelf import Shelf
+from regard.tasks.settings import ReadingSettings
+from regard.tasks.tag import Tagger
+from regard.tasks.tag_settings import TagData, TagSettings, read_tags
+
+WORDS = ("the", "black", "cat", "ate", "a", "mouse", "and", "man", "carries", "light", "box")
+LONG, MANY = 2048, 512
+PROMISED = {"click": 400, "overview": 1000, "hover": 16, "heap": 150}
+WIDE = {"width": 1280, "height": 800}
+PAINTED = "document.querySelector('regard-VIEW')?.dataset.painted"
+HOVERED = """() => {
+  const canvas = document.querySelector("regard-matrix .over");
+  const box = canvas.getBoundingClientRect();
+  return Array.from({ length: 200 }, (_, n) => {
+    const at = { clientX: box.left + 130 + n, clientY: box.top + 120 + n, pointerId: 1, bubbles: true };
+    const from = performance.now();
+    canvas.dispatchEvent(new PointerEvent("pointermove", at));
+    return performance.now() - from;
+  });
+}"""
+
+
+def reader(layers: int, heads: int, head: int) -> Tagger:
+    """An untrained Transformer of that size: what it attends to is as dear to show as after training."""
+    model = EncoderConfig(kind="transformer", layers=layers, model=heads * head, heads=heads, hidden=4 * head)
+    settings = TagSettings(data=TagData(sentences=97), text=ReadingSettings(kind="words"), model=model)
+    return Tagger.fresh(read_tags(settings, "train").examples, settings)
+
+
+def models(head: int = 64) -> dict[str, Tagger]:
+    return {"long": reader(2, 4, head), "deep": reader(12, 12, head)}
+
+
+def text(words: int) -> str:
+    return " ".join(WORDS[n * n % len(WORDS)] for n in range(words))
+
+
+# --- what is measured, in milliseconds and bytes ---
+
+
+def overview(desk: Desk) -> float:
+    """From the click on the tab to all heads of twelve layers, none of which was looked at before."""
+    desk.open("matrix", model="deep", text=text(MANY))
+    painted = PAINTED.replace("VIEW", "overview")
+    return desk.time("document.getElementById('tab-overview').click()", painted)
+
+
+def clicks(desk: Desk) -> list[float]:
+    """From the click on a head of 2,048 tokens to its picture, once for every head that nobody saw yet."""
+    desk.open("matrix", model="long", text=text(LONG))
+    found = []
+    for head in (1, 2, 3):
+        click = f"document.querySelector('input[name=head][value=\"{head}\"]').click()"
+        painted = f"{PAINTED.replace('VIEW', 'matrix')}?.includes(' {head} weights 0 {LONG} 0 {LONG}')"
+        found.append(desk.time(click, painted))
+    return found
+
+
+def hovers(desk: Desk) -> list[float]:
+    """What moving the pointer to another cell keeps the page from doing anything else."""
+    return desk.page.evaluate(HOVERED)
+
+
+def measured(desk: Desk) -> dict[str, Any]:
+    """Once: the order matters, for heap is that of the long text."""
+    first = overview(desk)
+    click = clicks(desk)
+    return {"overview": first, "click": click, "hover": hovers(desk), "heap": desk.heap()}
+
+
+def measure(times: int) -> list[dict[str, Any]]:
+    found = []
+    with chromium() as browser:
+        for _ in range(times):
+            with served(Shelf.holding(models())) as address:  # anew, so that nothing is remembered
+                context = browser.new_context(viewport=WIDE)
+                found.append(measured(Desk(context.new_page(), address)))
+                context.close()
+    hover = sorted(one for run in found for one in run["hover"])
+    return [
+        row("overview of 12 × 12 heads, 512 tokens", "ms", [run["overview"] for run in found], PROMISED["overview"]),
+        row(
+            "click to paint, a head of 2,048 tokens",
+            "ms",
+            [x for run in found for x in run["click"]],
+            PROMISED["click"],
+        ),
+        # of 100 the five slowest are left out: the garbage collector's
+        row("hover", "ms", hover[: len(hover) * 95 // 100], PROMISED["hover"]),
+        row("heap, 2,048 tokens", "MB", [run["heap"] / 1e6 for run in found], PROMISED["heap"]),
+    ]
+
+
+def row(what: str, unit: str, found: list[float], promised: float) -> dict[str, Any]:
+    median, most = (round(x, 1) for x in (statistics.median(found), max(found)))
+    return {"what": what, "unit": unit, "median": median, "most": most, "promised": promised, "times": len(found)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shots", type=Path, metavar="FOLDER")
+    parser.add_argument("--runs", type=Path, default=Path("out/microscope"))
+    parser.add_argument("--only", help="views to picture, with commas between")
+    parser.add_argument("--times", type=int, default=3)
+    options = parser.parse_args()
+    if options.shots:
+        with chromium() as browser, served(shelf_of_runs(options.runs)) as address:
+            for path in shoot(browser, address, options.shots, options.only):
+                print(f"{path}  {path.stat().st_size / 1000:.0f} kB")
+        return
+    rows = measure(options.times)
+    for one in rows:
+        print("{what:44} {median:8} {unit}, at most {most}, promised {promised}".format(**one))
+    command = "python benchmarks/microscope.py" + (f" --times {options.times}" if options.times != 3 else "")
+    print(write("microscope", command, rows))
+
+
+if __name__ == "__main__":
+    main()

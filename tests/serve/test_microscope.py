@@ -1,0 +1,575 @@
+"""The microscope whole: its own server with models of every kind, in a real browser; exact, safe, soon, for all."""
+
+import os
+from collections.abc import Iterator
+from json import dumps
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import torch
+from PIL import Image, ImageStat
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
+
+from regard.attention import steps
+from regard.attention.worked import WORKED
+from regard.models.weights import load_weights
+from regard.see import Edits, compare, scene_of, show
+from regard.serve.labs import measured, pattern_of, table
+from regard.tasks.translate import Translator
+from tests.see.scenes import CAT, translator
+
+from .real import ASKED, AXES, MATRICES, STEPS, House, benchmark, numbers, stages
+
+SHARED = 2.5  # a machine that does other things as well may take so much longer than is promised
+WIDE = {"width": 1280, "height": 800}
+TABS = "[...document.querySelectorAll('#tabs [role=tab]')].map((tab) => tab.id.slice(4))"
+NO_TREE = {"write", "letters"}  # a language model has no beam, and says so
+HOSTILE = {
+    "markup": "<img src=x onerror=window.bad=1> <script>window.bad=1</script> \"><svg onload=alert(1)> ' ${alert(1)}",
+    "right to left": "\u202eevil\u202c القط الأسود أكل الفأر \u2067שלום\u2069",
+    "combining": "Z̸̡̢̛a\u0301\u0300\u0302l\u0308\u0308\u0308g\u0301o e\u0301 ÿ́́́́́",
+    "emoji": "👩‍👩‍👧‍👦 🏳️‍🌈 the 🐈‍⬛ ate the 🐁 \U0010ffff",
+    "blanks": "the\u200b\u00a0cat\u2028ate\u3000the\u00admouse \ufeff",
+}
+KEYS = {"2": "matrix", "3": "lines", "4": "alignment", "5": "pair", "6": "generation", "7": "beam", "9": "masks"}
+KEYS |= {"w": "whatif", "c": "comparison", "8": "positions", "1": "overview", "l": "lecture"}
+COLOURS = """async ([bytes, skip]) => {
+  const { table } = await import("/static/js/paint.js");
+  const view = document.querySelector("regard-matrix");
+  const { left, top, wide, high } = view.plot;
+  const context = view.querySelector("canvas").getContext("2d");
+  const wrong = [];
+  bytes.forEach((row, i) => row.forEach((byte, j) => {
+    if (i === skip[0] && j === skip[1]) return;
+    const at = [left + (j + 0.2) * wide, top + (i + 0.15) * high].map((one) => Math.round(one * devicePixelRatio));
+    const pixel = [...context.getImageData(...at, 1, 1).data].slice(0, 3);
+    const colour = table("weights")[byte];
+    const wanted = [colour & 255, (colour >> 8) & 255, (colour >> 16) & 255];
+    if (String(pixel) !== String(wanted)) wrong.push([i, j, pixel, wanted]);
+  }));
+  return wrong;
+}"""
+TABBED = """() => {
+  const some = "a[href], button, select, textarea, input, summary, [tabindex='0']";
+  const all = [...document.querySelectorAll(some)].filter((one) => one.checkVisibility() && !one.disabled);
+  // a group of radio buttons and a row of tabs are one stop each, and arrows move within them
+  const stops = all.filter((one) => (one.type !== "radio" || one.checked) && one.getAttribute("tabindex") !== "-1");
+  stops.forEach((one, n) => (one.dataset.stop = n));
+  return stops.length;
+}"""
+REACHED = """() => {
+  const one = document.activeElement;
+  const seen = one.type === "radio" ? one.nextElementSibling : one;
+  return [one.dataset.stop, getComputedStyle(seen).outlineStyle];
+}"""
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Any]:
+    with benchmark() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory) -> Iterator[House]:
+    torch.manual_seed(0)
+    found = House(tmp_path_factory.mktemp("house"))
+    yield found
+    found.album.close()
+
+
+@pytest.fixture(scope="module")
+def address(house, tools) -> Iterator[str]:
+    with tools.served(house.shelf(tools.models(head=16))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser(tools) -> Iterator[Any]:
+    from browsing import NoBrowser  # type: ignore[import-not-found]
+
+    try:
+        with tools.chromium() as found:
+            yield found
+    except NoBrowser as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def pages(browser, address, tools) -> Iterator[Any]:
+    """One page for many tests, as somebody uses it: opening it anew each time would take most of the time."""
+    context = browser.new_context(viewport=WIDE, bypass_csp=False)
+    context.add_init_script("performance.setResourceTimingBufferSize(20000)")
+    yield tools.Desk(context.new_page(), address)
+    context.close()
+
+
+@pytest.fixture
+def desk(pages) -> Iterator[Any]:
+    """No error of a script, no dialog, no stranger asked: in every test."""
+    pages.wrong.clear()
+    pages.refused.clear()
+    yield pages
+    assert pages.page.evaluate("window.bad") is None
+    assert not pages.wrong, pages.refused
+    assert not pages.strangers()
+    assert any("/api/" in url for url in pages.asked)
+
+
+def refused(desk, *codes: int) -> None:
+    """Chromium tells of every answer that is a refusal; nothing else may have been said."""
+    desk.wrong[:] = [line for line in desk.wrong if not any(f"status of {code}" in line for code in codes)]
+
+
+def at(desk, name: str) -> float:
+    return float(desk.page.locator(f"dd[data-stage={name}] data").get_attribute("value"))
+
+
+def becomes(desk, selector: str, wanted: float) -> None:
+    """The number on the page, as soon as it has come: what is not the reference's never comes true."""
+    desk.until(f"Math.abs(document.querySelector('{selector}').value - {wanted!r}) < 1e-6")
+
+
+# --- every view, every model ---
+
+
+@pytest.mark.parametrize("kind", [*ASKED, "kept"])
+def test_every_view_that_fits_opens(desk, kind):
+    asked = ASKED.get(kind, {"model": kind, "text": CAT})
+    desk.open("masks", **asked)
+    desk.until("document.getElementById('said').textContent.includes('says')")
+    tabs = desk.page.evaluate(TABS)
+    assert {"positions", "masks", "lecture"} <= set(tabs)
+    assert ("overlay" in tabs) == (kind in ("picture", "cnn", "answer"))
+    assert ("training" in tabs) == (kind == "kept")
+    assert ("generation" in tabs) == (kind in ("translate", "bahdanau", "write", "rebuild", "kept"))
+    assert ("matrix" in tabs) == (kind != "cnn")
+    for view in tabs:
+        desk.page.locator(f"#tab-{view}").click()
+        if (view, kind) in {("beam", "write"), ("overlay", "cnn")}:
+            desk.page.wait_for_selector(f"regard-{view}")
+            desk.until(f"/no beam|without attending/.test(document.querySelector('regard-{view}').textContent)")
+            continue
+        desk.shown(view)
+        assert desk.page.locator("#problem").is_hidden(), view
+
+
+# --- exact ---
+
+
+@pytest.mark.parametrize("kind", MATRICES)
+def test_every_number_of_a_cell_and_every_colour_is_the_references(desk, house, kind):
+    for site in house.sites(kind):
+        head, (rows, columns) = site.heads - 1, site.shape
+        query, key = rows - 1, columns // 2
+        desk.turn("matrix", **ASKED[kind], site=site.name, head=head, query=query, key=key)
+        desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{site.name} {head} weights')")
+        wanted = stages(site, head)
+        becomes(desk, "dd[data-stage=weights] data", float(wanted["weights"][query, key]))
+        for stage, matrix in wanted.items():
+            assert at(desk, stage) == pytest.approx(float(matrix[query, key]), abs=1e-6, rel=1e-6), (site.name, stage)
+        hidden = wanted["masked"].isneginf()
+        if not hidden.any():
+            shades = (255 * wanted["weights"].clamp(0, 1).sqrt()).round().int().tolist()
+            assert desk.page.evaluate(COLOURS, [shades, [query, key]]) == []
+
+
+@pytest.mark.parametrize("kind", ["translate", "bahdanau", "answer"])
+def test_the_products_of_a_pair_add_up_to_the_references_weight(desk, house, kind):
+    site = house.sites(kind)[-1]
+    query, key = site.shape[0] - 1, site.shape[1] - 1
+    view = desk.turn("pair", **ASKED[kind], site=site.name, query=query, key=key)
+    desk.until(f"document.querySelector('regard-pair').dataset.painted.includes('{site.name}')")
+    part = {
+        name: float(view.locator(f"[data-part='{name}'] data").get_attribute("value"))
+        for name in ("scale", "bias", "scaled", "weight")
+    }
+    wanted = stages(site, 0)
+    assert part["weight"] == pytest.approx(float(wanted["weights"][query, key]), abs=1e-6)
+    assert part["scaled"] == pytest.approx(float(wanted["scaled"][query, key]), abs=1e-5)
+
+
+def test_overview_lines_and_words_tell_the_same(desk, house):
+    (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
+    asked = {**ASKED["translate"], "site": site.name, "head": 1, "query": 1, "key": 2}
+    desk.turn("overview", **asked)
+    label = "[...document.querySelectorAll('regard-overview canvas')].at(-1).getAttribute('aria-label')"
+    desk.until(f"{label}.includes('decoder.0.cross, head 1')")
+    entropy = float(site.overview(4, 4)[0].entropy[1])
+    assert f"entropy {entropy:.4g}" in desk.page.evaluate(label)
+    weights = site.head(1).weights[1]
+    desk.turn("lines", **asked)
+    becomes(desk, "regard-lines .card data", float(weights.max()))
+    desk.turn("alignment", **asked)
+    becomes(desk, "regard-alignment .card data", float(house.scene("translate").words(site.name, 1)[1, 2]))
+
+
+@pytest.mark.parametrize("kind", ["translate", "write"])
+def test_each_step_shows_the_probabilities_of_the_models_own(desk, house, kind):
+    view = desk.turn("generation", **ASKED[kind], step=1)
+    desk.until("document.querySelector('regard-generation').dataset.painted.endsWith(' 1')")
+    expected = house.scene(kind).outcome.best(1, 20)
+    found = numbers(view.locator(".options"))
+    assert found == pytest.approx([share for _, share in expected], abs=1e-6)
+    titles = [one.get_attribute("title") for one in view.locator(".options bdi").all()]
+    assert titles[0] == expected[0][0]
+
+
+def test_the_beam_shows_every_hypothesis_with_its_score(desk, house):
+    view = desk.turn("beam", **ASKED["translate"])
+    tree = house.scene("translate").beam_tree()
+    found = view.evaluate(
+        "(view) => [...view.querySelectorAll('.node')].map((node) => [node.dataset.place, node.textContent])"
+    )
+    wanted = {
+        f"{step},{place}": node.score for step, nodes in enumerate(tree.steps) for place, node in enumerate(nodes)
+    }
+    assert [place for place, _ in found] == list(wanted)
+    titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
+    scores = [float(title.rsplit(": ", 1)[1]) for title in titles]
+    assert scores == pytest.approx(list(wanted.values()), abs=1e-6)
+
+
+def test_a_picture_is_overlaid_with_the_weights_of_a_word(desk, house):
+    site = next(one for one in house.sites("answer") if one.spot.keys == "patches" and one.spot.queries == "text")
+    view = desk.turn("overlay", **ASKED["answer"], site=site.name, head=2, query=1)
+    desk.until(f"document.querySelector('regard-overlay').dataset.painted.endsWith('{site.name} 2 1')")
+    assert numbers(view.locator("dl"))[0] == pytest.approx(float(site.head(2).weights[1, 0]), abs=1e-6)
+
+
+def test_what_if_is_what_the_library_says(desk, house):
+    table = {"off": [{"site": "decoder.0.cross", "head": 0}], "temperatures": [{"site": "*", "value": 3.0}]}
+    wanted = compare(house.scene("translate"), scene_of(house.learners["translate"], CAT, edits=Edits.from_dict(table)))
+    view = desk.turn("whatif", **ASKED["translate"], edits=table)
+    desk.until("document.querySelector('table.moved')")
+    shown = {row.locator("th").inner_text(): numbers(row) for row in view.locator("table.moved tbody tr").all()}
+    told = len(wanted.rows) - 1 if wanted.changes else int(wanted.probabilities.abs().sum(-1).argmax())
+    moved = {name: (before, after) for name, before, after in wanted.moved(told, 400)}
+    assert shown
+    assert "Edits(" in view.locator(".python").text_content()
+    for name, (before, after, change) in shown.items():
+        assert change == pytest.approx(after - before, abs=1e-6)
+        assert (before, after) == pytest.approx(moved[name], abs=1e-6), name
+    desk.turn("whatif", **ASKED["translate"])
+
+
+def test_two_models_and_the_steps_of_training_are_compared_exactly(desk, house):
+    (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
+    asked = {**ASKED["translate"], "site": site.name}
+    view = desk.turn("comparison", **asked, head=0, other={"head": 2})
+    desk.until(
+        "document.querySelector('regard-comparison').dataset.painted.includes('head 0 | decoder.0.cross, head 2')"
+    )
+    desk.until("document.querySelectorAll('.linked data').length === 3")
+    first, second = (float(site.head(head).weights[0, 0]) for head in (0, 2))
+    assert numbers(view.locator(".linked")) == pytest.approx([first, second, second - first], abs=1e-6)
+    view = desk.turn("training", model="kept", text=CAT, site="encoder.0", head=1)
+    view.get_by_role("slider").focus()
+    desk.page.keyboard.press("Home")
+    desk.until(f"document.querySelector('regard-training').dataset.painted.startsWith('Step {STEPS[0]} ')")
+    earlier = Translator.load(house.folder)
+    load_weights(earlier.model, house.folder / "checkpoints" / f"{STEPS[0]:08d}" / "model.safetensors")
+    becomes(
+        desk, "regard-training dl.stages data", float(scene_of(earlier, CAT).site("encoder.0").head(1).weights[0, 0])
+    )
+
+
+def test_positions_masks_and_the_lecture_are_the_librarys(desk):
+    view = desk.turn("positions", positions={"kind": "rotary", "length": 20, "width": 8})
+    desk.until("document.querySelector('regard-positions').dataset.painted.includes('rotary')")
+    view.get_by_role("application").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        desk.page.keyboard.press(key)
+    assert numbers(view.locator("dl"))[0] == pytest.approx(float(table("rotary", 20, 8, 8)[2, 1]), abs=1e-6)
+    pattern = "Causal() & (Window(5) | Global(2))"
+    view = desk.turn("masks", mask={"pattern": pattern, "length": 48})
+    desk.until("document.querySelector('regard-masks').dataset.painted.includes('Global')")
+    assert numbers(view.locator(".cost"))[0] == measured(pattern_of(pattern), 48)["cells"]
+    desk.turn("lecture", lecture="6.0")
+    cells = "[...document.querySelectorAll('regard-lecture table[data-id=weights] tbody td data')]"
+    desk.until(f"{cells}.length === 9")
+    (one,) = [case for case in WORKED if case.name == "self-attention, scaled"]
+    wanted = steps(*one.qkv(), one.recipe).weights[0, 0].flatten().tolist()
+    shown = desk.page.evaluate(f"{cells}.map((cell) => Number(cell.value))")
+    assert shown == pytest.approx(wanted, abs=1e-6)
+
+
+# --- unhurt ---
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("kind", ["pieces", "tag", "letters"])
+def test_whatever_is_typed_stays_text(desk, kind, what):
+    desk.turn("matrix", model=kind, text=CAT)
+    desk.page.fill("#text", HOSTILE[what])
+    desk.page.keyboard.press("Enter")
+    desk.until(f"document.getElementById('text').value === {dumps(HOSTILE[what])}")
+    desk.until("location.hash.length > 40 && document.getElementById('run').disabled === false")
+    for view in ("matrix", "alignment", "overview"):
+        desk.page.locator(f"#tab-{view}").click()
+        desk.shown(view)
+    assert desk.page.locator("#problem").is_hidden()
+    assert desk.page.locator("main img, main script, main svg[onload]").count() == 0
+    shown = desk.page.evaluate("[...document.querySelectorAll('main bdi')].map((one) => one.textContent).join('')")
+    assert not any(sign in shown for sign in "\u202e\u202a\u2067")  # what would turn the text around it
+
+
+def test_markup_in_every_field_is_a_sentence_or_text(desk):
+    bad = "<img src=x onerror=window.bad=1>"
+    desk.turn("whatif", **ASKED["translate"])
+    page = desk.page
+    page.get_by_role("radio", name="Swap a word").press("Space")
+    page.get_by_label("Becomes").fill(bad)
+    page.keyboard.press("Enter")
+    desk.until("document.querySelectorAll('.made .edits button').length === 1")
+    desk.until("document.getElementById('run').disabled === false")
+    desk.turn("masks", mask={"pattern": bad, "length": 32}, **ASKED["answer"])
+    desk.turn("overlay", **ASKED["answer"])
+    page.fill("#question", bad)
+    page.keyboard.press("Enter")
+    desk.until("document.getElementById('run').disabled === false")
+    assert page.locator("main img").count() == 0
+    refused(desk, 400)
+
+
+def test_a_hundred_thousand_letters_get_a_sentence(desk):
+    desk.turn("matrix", **ASKED["translate"])
+    desk.page.fill("#text", "black cat " * 10_000)
+    desk.page.locator("#run").click()
+    desk.page.wait_for_selector("#problem:not([hidden])")
+    sentence = desk.page.locator("#problem span").inner_text()
+    assert sentence == "the text has 20,000 tokens, and at most 1,024 are read at once; split it"
+    desk.page.fill("#text", CAT)
+    desk.page.keyboard.press("Enter")
+    desk.until("document.getElementById('problem').hidden")
+    refused(desk, 413)
+
+
+@pytest.mark.parametrize(
+    ("state", "painted"),
+    [
+        ({"head": 99}, "encoder.0 2 weights"),
+        ({"head": -1}, "encoder.0 0 weights"),
+        ({"site": "nowhere.7", "head": 1}, "encoder.0 1 weights"),
+        ({"query": 10**9, "key": 10**9, "window": [5, 3, "x", 0]}, "encoder.0 0 weights"),
+    ],
+)
+def test_a_head_that_is_not_there_becomes_one_that_is(desk, state, painted):
+    desk.open("matrix", **ASKED["translate"], **state)
+    desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{painted}')")
+    assert desk.page.locator("#problem").is_hidden()
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"model": "nobody"}, "There is no model called “nobody”"),
+        ({**ASKED["translate"], "checkpoint": 7}, "translate has no checkpoint of step 7"),
+        ({**ASKED["translate"], "edits": {"off": [{"site": "encoder.0", "head": 99}]}}, "encoder.0"),
+        ({"model": "picture", "text": "/etc/passwd"}, "there is no picture '/etc/passwd'"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(desk, state, says):
+    desk.page.goto("about:blank")
+    desk.page.goto(desk.address + "#" + "&".join(part for part in parts_of(state)))
+    desk.page.wait_for_selector("#problem:not([hidden])")
+    sentence = desk.page.locator("#problem span").inner_text()
+    assert says in sentence
+    assert "Traceback" not in sentence
+    refused(desk, 400, 404)
+
+
+def parts_of(state: dict[str, Any]) -> list[str]:
+    return [f"{name}={quote(one if isinstance(one, str) else '~' + dumps(one))}" for name, one in state.items()]
+
+
+def test_a_model_that_is_swapped_under_the_server_is_read_anew(desk, house):
+    weights = house.folder / "model.safetensors"
+    desk.open("overview", model="kept", text=CAT)
+    sites = "document.querySelectorAll('input[name=site]').length"
+    before = desk.page.evaluate(sites)
+    whole = {path: path.read_bytes() for path in house.folder.iterdir() if path.is_file()}
+    try:
+        translator(layers=2).save(house.folder)
+        desk.page.locator("#run").click()
+        desk.until(f"{sites} === {2 * before}")
+        desk.shown("overview")
+        weights.write_bytes(weights.read_bytes()[:1000])
+        desk.page.locator("#run").click()
+        desk.page.wait_for_selector("#problem:not([hidden])")
+        assert "the files of kept changed and cannot be read" in desk.page.locator("#problem span").inner_text()
+    finally:
+        for path, content in whole.items():
+            path.write_bytes(content)
+    desk.page.locator("#run").click()
+    desk.until(f"{sites} === {before}")
+    desk.until("document.getElementById('problem').hidden")
+    refused(desk, 409)
+
+
+def test_two_people_at_once_see_each_their_own(browser, address, house, tools):
+    contexts = [browser.new_context(viewport=WIDE) for _ in range(2)]
+    desks = [tools.Desk(context.new_page(), address) for context in contexts]
+    for head in (0, 1, 2):
+        for desk, kind in zip(desks, ("translate", "tag"), strict=True):
+            site = house.sites(kind)[0]
+            desk.turn("matrix", **ASKED[kind], site=site.name, head=head, query=1, key=1)
+        for desk, kind in zip(desks, ("translate", "tag"), strict=True):
+            wanted = float(house.sites(kind)[0].head(head).weights[1, 1])
+            becomes(desk, "dd[data-stage=weights] data", wanted)
+    for desk, context in zip(desks, contexts, strict=True):
+        assert not desk.wrong
+        assert not desk.strangers()
+        context.close()
+
+
+# --- for everybody ---
+
+
+VIEWS = {
+    "translate": ["overview", "matrix", "lines", "alignment", "pair", "generation", "beam", "whatif", "comparison"],
+    "kept": ["training"],
+    "answer": ["overlay", "lecture", "masks", "positions"],
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_any_view(browser, address, tools, scheme):
+    axe = next((path for path in AXES if path.exists()), None)
+    if axe is None:
+        pytest.skip("axe-core is not installed; `npm install axe-core` in the repository's root")
+    context = browser.new_context(color_scheme=scheme, viewport=WIDE, bypass_csp=True)
+    desk, found, seen = tools.Desk(context.new_page(), address), [], 0
+    for kind, views in VIEWS.items():
+        asked = ASKED.get(kind, {"model": kind, "text": CAT})
+        for view in views:
+            if desk.page.url == "about:blank":
+                desk.open(view, **asked)
+                desk.page.evaluate(axe.read_text())
+            desk.turn(view, **asked)
+            desk.page.wait_for_timeout(100)
+            answer = desk.page.evaluate("axe.run({ resultTypes: ['violations'] })")
+            found += [(view, one["id"], one["nodes"][0]["html"][:160]) for one in answer["violations"]]
+            seen += 1
+    context.close()
+    assert not found
+    assert seen == 14
+    assert not desk.wrong
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (640, 400)])  # a phone, and 200 %
+def test_nothing_is_wider_than_a_small_window(browser, address, tools, width, height):
+    context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=2)
+    desk = tools.Desk(context.new_page(), address)
+    for kind, views in VIEWS.items():
+        for view in views:
+            desk.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
+            assert desk.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+    context.close()
+    assert not desk.wrong
+
+
+def walked(desk) -> tuple[int, dict[int, str]]:
+    """How many stops there are, and the outline of each that Tab comes to."""
+    wanted, reached = desk.page.evaluate(TABBED), {}
+    desk.page.evaluate("document.activeElement.blur()")
+    for _ in range(wanted + 6):
+        desk.page.keyboard.press("Tab")
+        stop, outline = desk.page.evaluate(REACHED)
+        if stop is not None:
+            reached[int(stop)] = outline
+        if len(reached) == wanted:
+            break
+    return wanted, reached
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_tab_reaches_everything_and_shows_where_one_is(desk, kind):
+    for view in VIEWS[kind]:
+        desk.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
+        for _ in range(4):  # what is drawn anew while we walk is another thing, so we walk again
+            wanted, reached = walked(desk)
+            if len(reached) == wanted:
+                break
+        assert set(reached) == set(range(wanted)), view
+        assert "none" not in reached.values(), view
+
+
+def test_every_view_is_opened_by_its_key(desk):
+    desk.turn("overview", **ASKED["translate"])
+    desk.page.evaluate("document.activeElement.blur()")
+    for key, view in KEYS.items():
+        desk.page.keyboard.press(key)
+        desk.shown(view)
+
+
+# --- soon ---
+
+
+def slow(promised: float) -> float:
+    """What a shared machine may take: more, the more others want of it."""
+    return promised * SHARED * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def test_long_texts_and_many_heads_are_shown_soon(desk, tools):
+    taken = tools.measured(desk)
+    print(f"overview {taken['overview']:.0f} ms, clicks {taken['click']}, heap {taken['heap'] / 1e6:.1f} MB")
+    assert taken["overview"] < slow(tools.PROMISED["overview"])
+    assert min(taken["click"]) < slow(tools.PROMISED["click"])
+    assert sorted(taken["hover"])[190] < slow(tools.PROMISED["hover"])
+    assert taken["heap"] < tools.PROMISED["heap"] * 1e6
+
+
+def test_all_scripts_travel_in_150_kilobytes(desk):
+    desk.open("masks", **ASKED["answer"])
+    for kind, views in VIEWS.items():
+        for view in views:
+            desk.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
+    script = """performance.getEntriesByType('resource').filter((one) => one.name.endsWith('.js'))
+      .map((one) => [one.name.split('/static/')[1], one.encodedBodySize, one.decodedBodySize])"""
+    files = desk.page.evaluate(script)
+    packed, whole = (sum(one[n] for one in files) for n in (1, 2))
+    print(f"{len(files)} scripts, {packed:,} bytes as they travel, {whole:,} unpacked")
+    assert len({name for name, _, _ in files}) == len(files) > 30
+    assert packed < 150_000
+
+
+def test_pictures_of_the_views_are_small_and_of_both_schemes(browser, address, tools, tmp_path):
+    import microscope_shots as shots  # type: ignore[import-not-found]
+
+    shots.VIEWS["masks"] |= ASKED["translate"]
+    paths = list(shots.shoot(browser, address, tmp_path, "masks"))
+    assert [path.name for path in paths] == ["microscope-masks.png", "microscope-masks-dark.png"]
+    light, dark = (Image.open(path).convert("L") for path in paths)
+    assert light.size == dark.size == (2560, 1600)
+    assert ImageStat.Stat(light).mean[0] > 180 > 90 > ImageStat.Stat(dark).mean[0]
+    assert all(path.stat().st_size <= 200_000 for path in paths)
+
+
+# --- without a server ---
+
+
+@pytest.mark.parametrize("framed", [False, True], ids=["a file", "a notebook's frame"])
+def test_a_saved_page_shows_the_same_and_asks_nobody(browser, house, tools, tmp_path, framed):
+    (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
+    copy = show(house.scene("translate"), site=site.name, head=1)
+    path = tmp_path / "page.html"
+    path.write_text(
+        f"<!doctype html><meta charset=utf-8>{copy._repr_html_()}" if framed else copy.html, encoding="utf-8"
+    )
+    context = browser.new_context(viewport=WIDE)
+    desk = tools.Desk(context.new_page(), path.as_uri())
+    desk.page.goto(path.as_uri())
+    page = desk.page.frame_locator("iframe") if framed else desk.page
+    for view in ("overview", "lines", "alignment", "pair", "generation", "beam", "matrix"):
+        page.locator(f"#tab-{view}").click()
+        page.locator(f"regard-{view}[data-painted]").wait_for()
+    shown = page.locator("dd[data-stage=weights] data")
+    shown.wait_for()
+    assert float(shown.get_attribute("value")) == pytest.approx(float(site.head(1).weights[0, 0]), abs=1e-6)
+    assert page.locator("#problem").is_hidden()
+    context.close()
+    assert not desk.wrong
+    assert {url.split(":")[0] for url in desk.asked} <= {"file", "data", "about", "blob"}
