@@ -276,7 +276,7 @@ def test_they_compile_for_a_hopper_without_a_single_atomic(kernel):
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def on_gpu(recipe: Recipe, wanted: Wanted, dtype: torch.dtype, start: int, *, known: bool) -> None:
+def assert_found_on_gpu(recipe: Recipe, wanted: Wanted, dtype: torch.dtype, start: int, *, known: bool) -> None:
     q, k = torch.randn(2, 4, 1009 - start, 64), torch.randn(2, 2, 1009, 64)
     q, k = (x.to("cuda", dtype) for x in (q, k))
     assert objections(recipe, q, k, Places.of(q, k, start, None), wanted.top) == []
@@ -298,7 +298,7 @@ def test_on_a_gpu_they_see_what_the_reference_sees(pattern, start, known, monkey
     monkeypatch.setattr(probe_slabs, "SPACE", 2**18)
     monkeypatch.setattr(probe_slabs, "LONGEST", 200)
     dtype = torch.float16 if pattern == "full" and known else torch.bfloat16
-    on_gpu(Recipe(pattern=PATTERNS[pattern].to("cuda")), ALL, dtype, start, known=known)
+    assert_found_on_gpu(Recipe(pattern=PATTERNS[pattern].to("cuda")), ALL, dtype, start, known=known)
 
 
 @pytest.mark.gpu
@@ -306,7 +306,7 @@ def test_on_a_gpu_they_see_what_the_reference_sees(pattern, start, known, monkey
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("top", [1, 5, 8, 33, 64])
 def test_on_a_gpu_any_number_of_the_largest_is_found(top):
-    on_gpu(Recipe(pattern=Causal()), replace(ALL, top=top), torch.bfloat16, 0, known=True)
+    assert_found_on_gpu(Recipe(pattern=Causal()), replace(ALL, top=top), torch.bfloat16, 0, known=True)
 
 
 @pytest.mark.gpu
@@ -316,7 +316,7 @@ def test_on_a_gpu_any_number_of_the_largest_is_found(top):
 def test_on_a_gpu_biases_by_difference_are_added(scheme):
     recipe = Recipe(pattern=Causal(), position=scheme)
     recipe.learned().cuda().double()
-    on_gpu(recipe, ALL, torch.bfloat16, 100, known=False)
+    assert_found_on_gpu(recipe, ALL, torch.bfloat16, 100, known=False)
 
 
 @pytest.mark.gpu

@@ -19,7 +19,7 @@ from regard.serve.lecture_site import KEYS, WIDTH, lecture_on
 from tests.see.scenes import CAT, translator
 
 
-def close(found: list, wanted: Matrix | np.ndarray | torch.Tensor, atol: float = 1e-9) -> None:
+def assert_near(found: list, wanted: Matrix | np.ndarray | torch.Tensor, atol: float = 1e-9) -> None:
     wanted = [[float(number) for number in row] for row in wanted]
     np.testing.assert_allclose(np.array(found, float), np.array(wanted), rtol=0, atol=atol)
 
@@ -31,24 +31,24 @@ def array(name: str) -> np.ndarray:
 def test_x_becomes_the_lectures_queries_keys_and_values():
     head = lecture({})["heads"][0]
     for name, wanted in (("q", Q), ("k", K), ("v", V)):
-        close(head[name], wanted)
-    close(head["scores"], [[2, 4, 4], [4, 16, 12], [4, 12, 10]])
+        assert_near(head[name], wanted)
+    assert_near(head["scores"], [[2, 4, 4], [4, 16, 12], [4, 12, 10]])
 
 
 @pytest.mark.parametrize(("scaled", "name"), [(False, "self-attention, unscaled"), (True, "self-attention, scaled")])
 def test_weights_and_output_are_those_that_the_second_lecture_prints(scaled: bool, name: str):  # noqa: FBT001
     case = next(case for case in WORKED if case.name == name)
     found = lecture({"scaled": scaled})
-    close(found["heads"][0]["weights"], case.weights, 0.51e-4)
-    close(found["heads"][0]["output"], case.output, 0.51e-4)
+    assert_near(found["heads"][0]["weights"], case.weights, 0.51e-4)
+    assert_near(found["heads"][0]["output"], case.output, 0.51e-4)
     assert found["plain" if not scaled else "divided"]["output"] == found["heads"][0]["output"]
-    close([row[:3] for row in found["output"]], case.output, 0.51e-4)  # the first head is handed through
+    assert_near([row[:3] for row in found["output"]], case.output, 0.51e-4)  # the first head is handed through
 
 
 def test_the_look_ahead_mask_gives_the_lectures_weights():
     case = next(case for case in WORKED if case.name == "look-ahead mask")
     found = lecture({})["look_ahead"]
-    close(found["weights"], case.weights, 0.51e-4)
+    assert_near(found["weights"], case.weights, 0.51e-4)
     assert [row.count(None) for row in found["masked"]] == [3, 2, 1, 0]
 
 
@@ -57,8 +57,8 @@ def test_another_x_gives_what_the_reference_gives():
     found = lecture({"x": x})
     q, k, v = (tensor(x) @ tensor(GIVEN[name]) for name in ("wq", "wk", "wv"))
     seen = steps(*(part[None, None] for part in (q, k, v)))
-    close(found["heads"][0]["weights"], seen.weights[0, 0], 1e-12)
-    close(found["heads"][0]["output"], seen.output[0, 0], 1e-12)
+    assert_near(found["heads"][0]["weights"], seen.weights[0, 0], 1e-12)
+    assert_near(found["heads"][0]["output"], seen.output[0, 0], 1e-12)
 
 
 def test_two_heads_and_the_output_are_those_of_a_layer_with_these_weights():
@@ -71,10 +71,10 @@ def test_two_heads_and_the_output_are_those_of_a_layer_with_these_weights():
         layer.output.bias.zero_()
         wanted, seen = layer.look(tensor(X)[None])
     found = lecture({"mask": "causal"})
-    close(found["output"], wanted[0], 1e-12)
+    assert_near(found["output"], wanted[0], 1e-12)
     for head in range(2):
-        close(found["heads"][head]["weights"], seen.weights[0, head], 1e-12)
-    close(found["joined"], [[*a, *b] for a, b in zip(*(head["output"] for head in found["heads"]), strict=True)])
+        assert_near(found["heads"][head]["weights"], seen.weights[0, head], 1e-12)
+    assert_near(found["joined"], [[*a, *b] for a, b in zip(*(head["output"] for head in found["heads"]), strict=True)])
 
 
 def test_softmax_can_be_followed_by_hand():
@@ -83,8 +83,8 @@ def test_softmax_can_be_followed_by_hand():
             *(head[name] for name in ("masked", "peak", "exponentials", "sums", "weights")), strict=True
         ):
             by_hand = [0.0 if score is None else np.exp(score - peak[0]) for score in masked]
-            close([powers], [by_hand])
-            close([weights], [[power / sum(by_hand) for power in by_hand]])
+            assert_near([powers], [by_hand])
+            assert_near([weights], [[power / sum(by_hand) for power in by_hand]])
             assert total[0] == pytest.approx(sum(by_hand))
 
 
@@ -112,15 +112,15 @@ def test_bahdanaus_and_luongs_scores_are_their_papers_formulas():
         assert found["general"]["scores"][i][j] == pytest.approx(q[i] @ general @ k[j])
         both = np.concatenate([w, u], 1) @ np.concatenate([q[i], k[j]])
         assert found["concat"]["scores"][i][j] == pytest.approx(float(v[0] @ np.tanh(both)))
-        close([found["concat"]["inner"][i][j]], [both])
-    close(
+        assert_near([found["concat"]["inner"][i][j]], [both])
+    assert_near(
         found["dot"]["weights"], next(case for case in WORKED if case.name == "self-attention, unscaled").weights, 1e-4
     )
     for name in found:
         seen = steps(
             *(tensor(part)[None, None] for part in (found[name]["scores"], np.eye(3).tolist(), V)), Recipe(score=Dot())
         )
-        close(found[name]["context"], seen.output[0, 0])
+        assert_near(found[name]["context"], seen.output[0, 0])
 
 
 def test_nobody_elses_random_numbers_are_drawn():
@@ -205,10 +205,10 @@ def test_the_walk_on_a_model_is_made_of_its_own_numbers(scene):
     for name in ("encoder.0", "decoder.0.self", "decoder.0.cross"):
         site, found = scene.site(name), walk(scene, name, 1, 2)
         json.dumps(found, allow_nan=False)
-        close(found["weights"], site.row(1, 2)[None, :KEYS])
-        close(found["inner"]["q"], site.q[0, 1, 2:3, :WIDTH])
-        close(found["layer"], site.output[0, 1, 2:3, :WIDTH])
-        close(found["all_heads"], [site.row(head, 2)[:KEYS] for head in range(site.heads)])
+        assert_near(found["weights"], site.row(1, 2)[None, :KEYS])
+        assert_near(found["inner"]["q"], site.q[0, 1, 2:3, :WIDTH])
+        assert_near(found["layer"], site.output[0, 1, 2:3, :WIDTH])
+        assert_near(found["all_heads"], [site.row(head, 2)[:KEYS] for head in range(site.heads)])
 
 
 def test_what_is_not_shown_is_in_the_sums(scene):
@@ -219,12 +219,12 @@ def test_what_is_not_shown_is_in_the_sums(scene):
     q, k, v, weights = (
         np.array(part) for part in (found["inner"]["q"], found["inner"]["k"], found["v"], found["weights"])
     )
-    close(found["inner"]["dots"], q @ k.T + np.array(found["inner"]["rest"]), 1e-6)
-    close(found["scores"], np.array(found["inner"]["dots"]) / 7**0.5, 1e-6)
-    close(found["output"], weights @ v + np.array(found["output_rest"]), 1e-6)
+    assert_near(found["inner"]["dots"], q @ k.T + np.array(found["inner"]["rest"]), 1e-6)
+    assert_near(found["scores"], np.array(found["inner"]["dots"]) / 7**0.5, 1e-6)
+    assert_near(found["output"], weights @ v + np.array(found["output_rest"]), 1e-6)
     assert weights.sum() + found["weights_rest"] == pytest.approx(1, abs=1e-6)
-    close(found["weights"], np.array(found["softmax"]["exponentials"]) / found["softmax"]["sums"][0][0], 1e-6)
-    close(found["output"], found["layer"], found["tolerance"])
+    assert_near(found["weights"], np.array(found["softmax"]["exponentials"]) / found["softmax"]["sums"][0][0], 1e-6)
+    assert_near(found["output"], found["layer"], found["tolerance"])
 
 
 def test_a_mask_of_the_model_shows_as_minus_infinity(scene):
@@ -240,14 +240,14 @@ def test_bahdanaus_score_in_a_model_can_be_followed_too():
     assert found["about"]["score"].startswith("Additive")
     assert found["about"]["keys"][:2] == ["0", "1"]
     v, wq, uk = (np.array(found["inner"]["additive"][name]) for name in ("v", "wq", "uk"))
-    close(found["scores"], (v * np.tanh(wq + uk)).sum(-1)[None] + np.array(found["inner"]["rest"]), 1e-6)
+    assert_near(found["scores"], (v * np.tanh(wq + uk)).sum(-1)[None] + np.array(found["inner"]["rest"]), 1e-6)
 
 
 def test_luongs_general_score_is_a_product_once_the_query_is_mapped():
     scene = scene_of(translator("luong-general"), CAT)
     found = lecture_on(scene.site(next(iter(scene.sites))), 0, 1, queries=(), keys=())
     q, k = (np.array(found["inner"][name]) for name in ("q", "k"))
-    close(found["scores"], q @ k.T + np.array(found["inner"]["rest"]), 1e-6)
+    assert_near(found["scores"], q @ k.T + np.array(found["inner"]["rest"]), 1e-6)
     assert found["inner"]["dots"] == found["scores"]
 
 
