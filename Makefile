@@ -16,10 +16,12 @@ check: .venv/ready browser  ## ruff, pyright and the suite
 	$(BIN)/pyright
 	$(BIN)/pytest
 
-browser:                 ## Debian's Chromium, in which the page is tested; without it those tests are skipped
+browser:                 ## Debian's Chromium and axe-core, with which the page is tested; without them those tests are skipped
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
 	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -qq -y chromium; } \
 	|| echo "there is no Chromium, and it cannot be installed here: the page's tests will be skipped"
+	@[ -d node_modules/axe-core ] || npm install --silent --no-save --no-package-lock axe-core 2> /dev/null \
+	|| echo "axe-core cannot be had from npm: whether everybody can use the page will not be tested"
 
 bench: .venv/ready       ## what needs no corpus and no GPU, in about an hour; writes benchmarks/results
 	$(BIN)/python benchmarks/growth.py

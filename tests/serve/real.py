@@ -20,7 +20,6 @@ from tests.see.scenes import CAT, author, translator
 from .asking import learners
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-AXES = [Path("node_modules/axe-core/axe.min.js"), Path("/tmp/axe/node_modules/axe-core/axe.min.js")]
 QUESTION = "what colour is the circle"
 ASKED: dict[str, dict[str, Any]] = {
     **{kind: {"model": kind, "text": CAT} for kind in ("translate", "bahdanau", "tag", "classify", "write", "rebuild")},

@@ -1,12 +1,10 @@
 """The lecture in a real browser: the lectures' numbers read back from the page, changed, walked through by keyboard."""
 
 import json
-import os
 import re
 import shutil
 from itertools import chain
 from math import exp, tanh
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -22,12 +20,12 @@ from regard.serve.lecture_given import GIVEN
 from regard.serve.lecture_site import KEYS, WIDTH
 from regard.serve.shelf import Book, Shelf
 from tests.see.scenes import CAT, translator
+from tests.serve.axe import AXE
 from tests.serve.lecture_host import app, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
 
 CHROMIUM = shutil.which("chromium")
-AXE = Path(os.environ.get("AXE", "/tmp/axe/node_modules/axe-core/axe.min.js"))
 QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 CHAPTERS = 10
 READ = """id => [...document.querySelectorAll(`regard-lecture table[data-id="${id}"] tbody tr`)].map(line =>
@@ -410,7 +408,7 @@ def test_matrices_are_tables_with_names_for_rows_columns_and_inputs(page, addres
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_to_object_to(page, address, theme):
-    if not AXE.exists():
+    if AXE is None:
         pytest.skip("axe-core is missing: npm install --prefix /tmp/axe axe-core")
     page.emulate_media(color_scheme=theme)
     places = [f"{number}.1" for number in range(1, CHAPTERS + 1)] + ["3.2m", "6.3m", "9.1m"]

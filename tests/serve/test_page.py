@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from gzip import compress
-from pathlib import Path
 from re import findall
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 
 from tests.serve import fake
+from tests.serve.axe import AXE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-AXES = [Path("node_modules/axe-core/axe.min.js"), Path("/tmp/axe/node_modules/axe-core/axe.min.js")]
 VIEWS = ["overview", "matrix", "lines", "alignment", "pair"]
 SMALL = "model=small&text=the%20black%20cat&site=decoder.0.cross"
 SHARED = 2  # a shared machine may take twice as long as is promised
@@ -355,7 +354,7 @@ def test_the_theme_can_be_chosen_and_the_pictures_follow(desk):
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    found = next((path for path in AXES if path.exists()), None)
+    found = AXE
     if found is None:
         pytest.skip("axe-core is not installed; `npm install axe-core` in the repository's root")
     return found.read_text()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gzip import compress
 from json import dumps
 from math import sin
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -14,12 +13,12 @@ import numpy as np
 import pytest
 
 from tests.serve import fake_views as fake
+from tests.serve.axe import AXE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-AXES = [Path("node_modules/axe-core/axe.min.js"), Path("/tmp/axe/node_modules/axe-core/axe.min.js")]
 SMALL: dict[str, Any] = {"model": "small", "text": "the cat", "site": "decoder.0.cross"}
 VIEWER: dict[str, Any] = {"model": "viewer", "text": "example 1", "question": "what colour is the circle"}
 EDITED = {**SMALL, "edits": {"off": [{"site": "decoder.0.cross", "head": 1}]}}
@@ -462,7 +461,7 @@ def test_before_after_and_the_change_are_told_in_numbers(desk):
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    found = next((path for path in AXES if path.exists()), None)
+    found = AXE
     if found is None:
         pytest.skip("axe-core is not installed; `npm install axe-core` in the repository's root")
     return found.read_text()
