@@ -1,6 +1,8 @@
-"""One server for the tests of a file."""
+"""One server for the tests of a file, and one browser; without a browser its tests are skipped, and say why."""
 
+import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -9,6 +11,9 @@ from regard.serve.shelf import Shelf
 from regard.tasks.kept import Kept
 
 from .asking import client_of, learners
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +25,16 @@ def models() -> dict[str, Kept]:
 def client(models) -> Iterator[TestClient]:
     with client_of(Shelf.holding(models)) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with playwright.sync_playwright() as engine:
+        try:
+            running = engine.chromium.launch(executable_path=found, args=FLAGS)
+        except playwright.Error as reason:
+            pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
+        yield running
+        running.close()

@@ -503,6 +503,7 @@ def test_every_view_is_opened_by_its_key(desk):
     for key, view in KEYS.items():
         desk.page.keyboard.press(key)
         desk.shown(view)
+        assert desk.page.locator(f"regard-{view}").is_visible()
 
 
 # --- soon ---

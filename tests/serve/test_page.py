@@ -1,7 +1,6 @@
 """The microscope's page in a real browser, against a server of made arrays: fast, exact, by keyboard, and unhurt."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from gzip import compress
 from re import findall
@@ -16,8 +15,6 @@ from tests.serve.axe import AXE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 VIEWS = ["overview", "matrix", "lines", "alignment", "pair"]
 SMALL = "model=small&text=the%20black%20cat&site=decoder.0.cross"
 SHARED = 2  # a shared machine may take twice as long as is promised
@@ -50,18 +47,6 @@ def address() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with playwright.sync_playwright() as engine:
-        try:
-            running = engine.chromium.launch(executable_path=found, args=FLAGS)
-        except playwright.Error as reason:
-            pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
-        yield running
-        running.close()
 
 
 class Desk:

@@ -1,7 +1,6 @@
 """The page's views of writing, searching, positions, masks, pictures, training and edits, in a real browser."""
 
 import base64
-import shutil
 from collections.abc import Iterator
 from gzip import compress
 from json import dumps
@@ -17,8 +16,6 @@ from tests.serve.axe import AXE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 SMALL: dict[str, Any] = {"model": "small", "text": "the cat", "site": "decoder.0.cross"}
 VIEWER: dict[str, Any] = {"model": "viewer", "text": "example 1", "question": "what colour is the circle"}
 EDITED = {**SMALL, "edits": {"off": [{"site": "decoder.0.cross", "head": 1}]}}
@@ -101,18 +98,6 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with playwright.sync_playwright() as engine:
-        try:
-            running = engine.chromium.launch(executable_path=found, args=FLAGS)
-        except playwright.Error as reason:
-            pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
-        yield running
-        running.close()
-
-
 @pytest.fixture
 def desk(browser: Any, address: str) -> Iterator[Desk]:
     context = browser.new_context(viewport={"width": 1280, "height": 800})
@@ -169,6 +154,7 @@ def test_playing_stops_at_the_end(desk):
     view.get_by_role("button", name="Play").press("Enter")
     desk.status("Step 9 of 9")
     desk.until("[...document.querySelectorAll('button')].some((one) => one.textContent === 'Play')")
+    assert view.get_by_role("button", name="Pause").count() == 0
 
 
 def test_another_model_is_not_asked_for_the_beam_of_the_last(desk):
@@ -177,6 +163,7 @@ def test_another_model_is_not_asked_for_the_beam_of_the_last(desk):
     desk.until("location.hash.includes('beam=~3')")
     desk.page.get_by_label("Model").select_option("second")
     desk.until("!location.hash.includes('beam=~3') && location.hash.includes('second')")
+    assert desk.page.get_by_label("Model").input_value() == "second"
 
 
 def test_a_text_can_be_watched_while_it_is_written(desk):
@@ -510,10 +497,10 @@ def test_everything_is_reached_by_tab_and_has_a_name(desk):
 
 
 def test_an_address_with_nonsense_in_it_shows_the_usual(desk):
-    desk.open("masks", **SMALL, mask={"pattern": 5, "length": "x"})
-    desk.turn("positions", **SMALL, positions=[1])
-    desk.turn("generation", **SMALL, step="abc")
-    desk.turn("comparison", **SMALL, other="nobody")
+    assert desk.open("masks", **SMALL, mask={"pattern": 5, "length": "x"}).is_visible()
+    assert desk.turn("positions", **SMALL, positions=[1]).is_visible()
+    assert desk.turn("generation", **SMALL, step="abc").is_visible()
+    assert desk.turn("comparison", **SMALL, other="nobody").is_visible()
 
 
 def test_these_views_are_small_and_read_no_markup():
