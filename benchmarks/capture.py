@@ -2,6 +2,7 @@
 
     python benchmarks/capture.py                      all recipes, about two minutes on a GPU
     python benchmarks/capture.py --only vit sst2      those whose name contains one of these
+    python benchmarks/capture.py --only vit --profile     and what the GPU does in a step
 
 Steps are those of the loop itself, data included, without validation and checkpoints. Where batches are the same both
 ways, the losses of the eighth step are compared too: they must have the same bits. Tagging and classification cut
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import torch
 from torch import nn
 
 from machine import write
+from profiled import kinds_and_kernels
 from regard.tasks.answer import Answerer, AnswerSettings
 from regard.tasks.classify import ClassifySettings, TextClassifier
 from regard.tasks.corpus import Corpus
@@ -120,7 +123,7 @@ TRIED = {
 # --- measuring ---
 
 
-def measured(job: Job, seconds: float, device: torch.device, *, capture: bool) -> dict[str, float]:
+def measured(job: Job, seconds: float, device: torch.device, *, capture: bool, profile: bool) -> dict[str, float]:
     """Steps for so many seconds, after some that are not counted."""
     plan = replace(plan_of(job.train, job.width), capture=capture)
     optimiser = torch.optim.AdamW(
@@ -153,6 +156,8 @@ def measured(job: Job, seconds: float, device: torch.device, *, capture: bool) -
         done += 5
     wait(device)
     spent = time.perf_counter() - started
+    if profile:
+        kinds_and_kernels(lambda: next(steps), device, partial(print, flush=True))
     return {
         "ms": 1e3 * spent / done,
         "tokens/s": tokens / spent,
@@ -190,7 +195,7 @@ def rows_of(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         learner = tried.learner.fresh(examples, settings)
         job = learner.job(examples, examples[:64], asked.device)
         try:
-            found[way] = measured(job, asked.each, device, capture=way != "told")
+            found[way] = measured(job, asked.each, device, capture=way != "told", profile=asked.profile)
         except Exception as error:  # one way that fails must not hide the other
             said = (str(error).splitlines() or [""])[0]
             print(f"{name:17} {way:9} {type(error).__name__}: {said[:300]}", flush=True)
@@ -231,6 +236,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[], help="recipes whose name contains one of these")
     parser.add_argument("--each", type=float, default=2.0, help="seconds that each way is measured")
     parser.add_argument("--seconds", type=float, default=110.0, help="no further recipe is begun after so many")
+    parser.add_argument("--profile", action="store_true", help="what the GPU did in one more step of each way")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--write", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     return parser.parse_args()

@@ -67,6 +67,25 @@ REAL = (
         "tiny Shakespeare, validation loss of a character, in blocks as nanoGPT counts, three seeds",
     ),
     (
+        "write-wikitext2",
+        "test",
+        "perplexity_per_word_with_cache",
+        "WikiText-2, test, perplexity of a word, an LSTM with a continuous cache, three seeds",
+    ),
+    ("picture-mnist-vit", "test", "accuracy", "MNIST, test, a Vision Transformer, three seeds"),
+    (
+        "picture-mnist-cnn",
+        "test",
+        "accuracy",
+        "MNIST, test, a convolutional network with channel attention, three seeds",
+    ),
+    (
+        "picture-cifar10-cnn",
+        "test",
+        "accuracy",
+        "CIFAR-10 as JPEG, test, a convolutional network with channel attention, three seeds",
+    ),
+    (
         "picture-fashion-mnist-cnn",
         "test",
         "accuracy",
@@ -132,10 +151,8 @@ def translation_rows() -> list[tuple[str, str, str]]:
 def real_row(name: str, split: str, figure: str, what: str) -> tuple[str, str, str]:
     """One recipe on a real corpus: mean and spread of three seeds."""
     found = result(name)["summary"][split][figure]
-    accuracy = figure == "accuracy"
-    shown = (
-        f"{found['mean']:.1f} ± {found['spread']:.2f} %" if accuracy else f"{found['mean']:.3f} ± {found['spread']:.3f}"
-    )
+    digits = 1 if found["mean"] > 10 else 3
+    shown = f"{found['mean']:.{digits}f} ± {found['spread']:.{digits + (digits == 1)}f}{' %' * (figure == 'accuracy')}"
     asked = " --test" if split == "test" else ""
     return what, shown, f"python benchmarks/task.py recipes/{name.split('-', 1)[1]}.toml --data FOLDER{asked}"
 
