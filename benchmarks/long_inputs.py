@@ -36,7 +36,9 @@ from regard.layers.pooling import Static
 from regard.models.encoder import ByAttention, Classifier, Context, Encoder
 from regard.models.reading_config import EncoderConfig
 from regard.text.vocabulary import Words
+from regard.train.loop import Plan, backward_of
 from regard.train.schedule import Cosine
+from regard.train.step import stepped
 from regard.world import listops, retrieval
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
@@ -186,26 +188,29 @@ def cell(name: str, texts: Texts, mechanism: str, seed: int, steps: int, device:
             "accuracy": tested(model, test, batch, device),
             **cost(model, train, batch, device),
         }
-    except RuntimeError as error:  # out of memory, or a kernel that cannot be compiled: a result like any other
+    except (RuntimeError, ValueError) as error:  # out of memory, or what cannot be compiled: a result like any other
         return {**row, "failed": str(error).strip().splitlines()[0]}
 
 
 def trained(model: nn.Module, texts: tuple[Encoded, ...], steps: int, device: str) -> float:
     """So many steps of each kind of text in turn; the mean loss of the last tenth of the steps."""
+    schedule, scale = Cosine(RATE, len(texts) * steps, min(WARMUP, steps - 1)), torch.ones((), device=device)
+    plan = Plan(schedule, len(texts) * steps, capture=True)  # on a GPU, recorded: these are many small kernels
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
-    schedule = Cosine(RATE, len(texts) * steps, min(WARMUP, steps - 1))
-    batches = [part.split(len(part) // steps) for kind in texts for part in kind]
+    backward = backward_of(model, loss_of, plan)
+    batches = [part.to(device).split(len(part) // steps) for kind in texts for part in kind]
     losses = []
-    for step, (ids, labels) in enumerate(zip(chain(*batches[::2]), chain(*batches[1::2]), strict=True), 1):
-        loss = cross_entropy(logits_of(model, ids.to(device)), labels.to(device))
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for step, batch in enumerate(zip(chain(*batches[::2]), chain(*batches[1::2]), strict=True), 1):
         for group in optimiser.param_groups:
             group["lr"] = schedule.rate(step)
-        optimiser.step()
-        losses.append(loss.detach())
+        optimiser.zero_grad(set_to_none=False)
+        losses.append(stepped(optimiser, [(batch, len(batch[1]))], backward, scale, clip=1.0).loss)
     return torch.stack(losses[-max(1, steps // 10) :]).mean().item()
+
+
+def loss_of(model: nn.Module, batch: tuple[Encoded, int]) -> tuple[Tensor, int]:
+    (ids, labels), count = batch
+    return cross_entropy(logits_of(model, ids), labels, reduction="sum"), count
 
 
 def tested(model: nn.Module, texts: Encoded, batch: int, device: str) -> float:
