@@ -42,9 +42,9 @@ def table() -> str:
             mutants["command"],
         ),
     ]
-    rows += translation_rows() + task_rows() + page_rows()
+    rows += translation_rows() + task_rows() + speed_rows() + page_rows()
     cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
-    elsewhere = "translation and other real corpora, IMDB apart, on an NVIDIA H200"
+    elsewhere = "translation, other real corpora (IMDB apart) and what names a GPU on an NVIDIA H200"
     lines = [f"| measured on {cores}; {elsewhere} | | command |", "| --- | --- | --- |"]
     lines += [f"| {what} | {figure} | `{command}` |" for what, figure, command in rows]
     return "\n".join(lines) + "\n"
@@ -203,6 +203,52 @@ RUNGS = {
     "learned vectors, attention": "attention pooling",
     "Transformer, rotary, attention": "Transformer",
 }
+
+
+def speed_rows() -> list[tuple[str, str, str]]:
+    """What training, decoding and looking cost, beside others or beside the plain way."""
+    training, recorded = result("training-speed"), result("capture")
+    best = max(training["rows"], key=lambda row: row["tokens/s"])
+    gains = [row["faster"] for row in recorded["rows"] if "faster" in row]
+    peers = result("bench-train-cpu")
+    ahead = ", ".join(f"{row['ratio']:.1f} {row['way']}" for row in peers["rows"] if row["ratio"])
+    decoding = {device: result(f"decoding-{device}") for device in ("cuda", "cpu")}
+    probes = result("probes-cuda")
+    looked = next(row for row in probes["rows"] if row["kind"] == "all" and row["log_sum_exp"] == "given")
+
+    def times(device: str, ours: str, theirs: str) -> str:
+        rows = [row for row in decoding[device]["rows"] if row["who"] == f"regard {ours}"]
+        return ", ".join(f"{row['times'][theirs]:.1f} (batch {row['batch']})" for row in rows)
+
+    return [
+        (
+            "a GPU trains Transformer-base, tokens a second, and the share of its matrix rate",
+            f"{best['tokens/s'] / 1e6:.2f} million, {100 * best['utilisation']:.0f} %",
+            "python benchmarks/training_speed.py",
+        ),
+        (
+            f"a GPU's training steps, recorded and told as a whole, in {len(gains)} recipes",
+            f"{min(gains):.1f} to {max(gains):.1f} times as fast, with the same bits where batches are the same",
+            recorded["command"],
+        ),
+        ("two cores train a small Transformer on Multi30k, times the speed of", ahead, peers["command"]),
+        (
+            "a GPU translates, Transformer-base, beam 4, bfloat16, times the speed of Hugging Face's generate",
+            times("cuda", "bfloat16", "hugging face bfloat16"),
+            decoding["cuda"]["command"],
+        ),
+        (
+            "two cores translate, Transformer-base, beam 4, times the speed of CTranslate2 in the same numbers",
+            "; ".join(f"{kind} {times('cpu', kind, f'ctranslate2 {kind}')}" for kind in ("float32", "int8")),
+            decoding["cpu"]["command"],
+        ),
+        (
+            f"a GPU finds mass, entropy, largest weights, map, peaks, rows and columns of {looked['tokens']:,} tokens",
+            f"{looked['ratio']:.2f} times cuDNN's forward pass, {looked['mib_of_all']:,.0f} MiB "
+            f"(the weights would be {looked['mib_of_weights'] / 1024:,.0f} GiB)",
+            probes["command"],
+        ),
+    ]
 
 
 def page_rows() -> list[tuple[str, str, str]]:

@@ -134,6 +134,8 @@ def table(work: "Work", rows: "list[Row]") -> "Table":
     """Of one case."""
     from rich.table import Table
 
+    from regard.cli.benches.measuring import brief
+
     shown = Table(title=f"{work.name}: {rows[0].case}", title_justify="left", title_style="")
     shown.add_column("way", no_wrap=True)
     for name in (work.unit, "from–to", "we are faster"):
@@ -149,10 +151,6 @@ def table(work: "Work", rows: "list[Row]") -> "Table":
         words = {"right": row.said, "wrong": f"WRONG: {row.said}", "unable": f"none: {row.said}"}[row.state]
         shown.add_row(*map(escape, (row.way, *figures, words)), style="bold" if row.ours else "")
     return shown
-
-
-def brief(figure: float) -> str:
-    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
 
 
 def command_asked(work: str, setting: "Setting", data: Path | None) -> str:

@@ -106,3 +106,8 @@ def compared(they: Row, best: Row) -> Row:
 
 def first_line(trouble: RuntimeError) -> str:
     return next((line.strip() for line in str(trouble).splitlines() if line.strip()), type(trouble).__name__)
+
+
+def brief(figure: float) -> str:
+    """For people: three digits, or all before the point."""
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from regard.cli.benches.measuring import Row
+from regard.cli.benches.measuring import Row, brief
 from regard.cli.benches.work import Work
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def plot(work: Work, rows: list[Row]) -> "Figure":
             error = [[max(0.0, figure_ - min(ends))], [max(0.0, max(ends) - figure_)]]
             axes.barh(place, figure_, 0.7, xerr=error, color=colour, edgecolor=FRAME, ecolor=MUTED)
             note = "WRONG" if row.state == "wrong" else f"we are {row.ratio:.2f}× as fast" if row.ratio else ""
-            axes.text(max(ends), place, f"  {figure_:,.4g}  {note}", va="center", color=INK, fontsize=8, family=WORDS)
+            axes.text(max(ends), place, f"  {brief(figure_)}  {note}", va="center", color=INK, fontsize=8, family=WORDS)
         axes.set_yticks(range(len(shown[case])), [row.way for row in shown[case]], fontsize=8, family=WORDS)
         axes.invert_yaxis()
         axes.margins(x=0.3)
