@@ -5,6 +5,7 @@ belongs to text n of the same target row. So attention stays within a row, dense
 few hundred full tiles instead of thousands that are mostly empty. Who sees whom is the same for all layers and heads.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+from regard.attention.backends.sdpa import widened
 
 NONE = 0  # the text of what fills up a row
 
@@ -58,6 +61,13 @@ def attend_within(
 ) -> Float[Tensor, "n i hd"]:
     """softmax(q kᵀ / √d + added) v for heads of width `head` side by side."""
     heads = [rearrange(x, "n t (h d) -> n h t d", d=head) for x in (q, k, v)]
-    grouped = q.shape[-1] != k.shape[-1]
-    out = scaled_dot_product_attention(*heads, attn_mask=added.to(q.dtype), dropout_p=dropout, enable_gqa=grouped)
-    return rearrange(out, "n h t d -> n t (h d)")
+    wide = widened(heads[0], heads[1])
+    dtype = torch.float32 if wide else q.dtype
+    with torch.autocast("cpu", enabled=False) if wide else nullcontext():
+        out = scaled_dot_product_attention(
+            *(x.to(dtype) if wide else x for x in heads),
+            attn_mask=added.to(dtype),
+            dropout_p=dropout,
+            enable_gqa=q.shape[-1] != k.shape[-1],
+        )
+    return rearrange(out.to(v.dtype), "n h t d -> n t (h d)")

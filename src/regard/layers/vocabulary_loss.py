@@ -18,7 +18,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import Function
-from torch.nn.functional import linear, log_softmax
+from torch.nn.functional import linear, log_softmax, softmax
 
 BUDGET = 64 * 2**20  # bytes of the widened scores of one chunk; two and a half times that is held at once
 CACHED = 8 * 2**20  # bytes that a CPU's caches hold: softmax then reads what the product has just written
@@ -74,7 +74,7 @@ def vocabulary_costs(
     costs = given.counts.new_empty(len(x))  # one for all: small pieces kept between large ones would scatter the heap
     with narrow_by_hand(x):
         for rows in given.chunks:
-            costs[rows] = given.scored(rows)[0]
+            costs[rows] = given.scored(rows)
     return given.counting(costs)
 
 
@@ -150,26 +150,34 @@ class Given:
     def counting(self, costs: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return costs.where(self.counts > 0, 0.0)
 
-    def scored(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, "r v"]]:
-        """What these rows cost, should they count; their scores, and log p of every word."""
-        x, wanted = self.x[rows], self.wanted[rows]
-        scores = linear(x, self.table, self.bias)
+    def scored(self, rows: slice) -> Float[Tensor, " r"]:
+        """What these rows cost, should they count."""
+        scores = linear(self.x[rows], self.table, self.bias)
         log_p = log_softmax(scores, -1, dtype=self.wide)
-        costs = -log_p.gather(1, wanted)
-        if self.terms.smoothing:
-            mean = x.to(self.wide) @ self.mean_word + self.mean_bias
-            costs += self.terms.smoothing * (scores.gather(1, wanted) - rearrange(mean, "r -> r 1"))
-        return rearrange(costs, "r 1 -> r"), scores, log_p
+        costs, picked = (rearrange(each.gather(1, self.wanted[rows]), "r 1 -> r") for each in (-log_p, scores))
+        return self.smoothed(rows, costs, picked)
+
+    def smoothed(self, rows: slice, costs: Float[Tensor, " r"], picked: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+        """−log p_y and s_y in; the costs out."""
+        if not self.terms.smoothing:
+            return costs
+        mean = self.x[rows].to(self.wide) @ self.mean_word + self.mean_bias
+        return costs + self.terms.smoothing * (picked - mean)
 
     def differentiated(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"]]:
         """What these rows cost, and ∂/∂s of it, should they count, less the −ε/v that all words share."""
         if self.x.is_cuda and self.wide == torch.float32:
             return self.turned(rows)
-        costs, scores, log_p = self.scored(rows)
-        wanted = self.wanted[rows]
-        ds = torch.exp(log_p, out=scores)  # in the room and the precision of the scores
+        scores, wanted = linear(self.x[rows], self.table, self.bias), self.wanted[rows]
+        picked, most = (each.to(self.wide) for each in (scores.gather(1, wanted)[:, 0], scores.amax(-1)))
+        p = softmax(scores, -1, dtype=self.wide)
+        # one exponential a word: the likeliest word's p, which is never small, tells log Σ exp s
+        log_sum = most - p.amax(-1).log()
+        costs = self.smoothed(rows, log_sum - picked, picked)
         # p_y − 1 is rounded once, after the difference
-        return costs, ds.scatter_(1, wanted, (log_p.gather(1, wanted).exp() - (1 - self.terms.smoothing)).to(ds.dtype))
+        p_wanted = p.gather(1, wanted) - (1 - self.terms.smoothing)
+        ds = p if p.dtype == scores.dtype else scores.copy_(p)  # in the precision of the scores
+        return costs, ds.scatter_(1, wanted, p_wanted.to(ds.dtype))
 
     def dstates(self, ds: Float[Tensor, "r v"], share: float) -> Float[Tensor, "r m"]:
         """Of the states, where each of a part `share` of a row's cost wants all words alike."""
@@ -185,10 +193,7 @@ class Given:
 
         scores = linear(self.x[rows], self.table, self.bias)
         costs, picked = turn_rows(scores, self.wanted[rows], 1 - self.terms.smoothing)
-        if self.terms.smoothing:
-            mean = self.x[rows].to(self.wide) @ self.mean_word + self.mean_bias
-            costs += self.terms.smoothing * (picked - mean)
-        return costs, scores
+        return self.smoothed(rows, costs, picked), scores
 
 
 class Chunked(Function):

@@ -171,6 +171,7 @@ HERE = {
     "regard": regard,
     "regard packed": partial(regard, packed=True),
     "regard bfloat16": partial(regard, precision="bfloat16"),
+    "regard packed bfloat16": partial(regard, packed=True, precision="bfloat16"),
     "nn.Transformer": torch_transformer,
 }
 

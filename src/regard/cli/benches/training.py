@@ -69,7 +69,7 @@ def train(setting: Setting) -> Iterator[Case]:
 
 
 HERE = "regard.cli.benches.trained_here"
-OURS = ("regard", "regard packed", "regard bfloat16")
+OURS = ("regard", "regard packed", "regard bfloat16", "regard packed bfloat16")
 
 
 def shape_of(setting: Setting) -> dict[str, Any]:
