@@ -1,16 +1,21 @@
 """Bahdanau's attention, forwards and backwards: time and memory of the fused operation, eager torch and torch.compile.
 
     python benchmarks/additive.py                 whatever machine this is
-    python benchmarks/additive.py --sweep         on a GPU: the shapes of the kernels' tiles, to choose from
+    python benchmarks/additive.py --sweep         on a GPU: first find the kernels' best shapes, then also measure those
 
-On the CPU each way runs in a process of its own, all on the same numbers; the last column says how far the norms of its
-output and gradients are from eager torch's.
+On a GPU `ms` is the median between events on the device, with calls following each other, and `alone_ms` the least that
+a caller waits for one call. On the CPU each way runs in a process of its own. All on the same numbers; the last column
+says how far the norms of output and gradients are from eager torch's.
 """
 
 import argparse
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -23,8 +28,16 @@ from regard.attention.kernels.additive_tiled import Sight, additive
 from regard.attention.pattern import Causal, Full
 
 SIZES = {"cuda": (8, 1024, 1024, 512), "cpu": (2, 256, 251, 128)}  # sentences, queries, keys, width
-SHAPES = [(64, 32, 4), (64, 64, 4), (64, 64, 8), (64, 16, 4), (128, 32, 8), (32, 32, 2), (32, 64, 4)]
-CELLS = [2**20, 2**21, 2**22, 2**23]
+# down, across, share, warps, registers; the first is the default
+SCORINGS = [(8, 4, 4, 8, 128), (8, 4, 2, 8, 128), (8, 4, 4, 8, None), (8, 2, 4, 8, None), (8, 2, 4, 8, 96)]
+SCORINGS += [(8, 2, 4, 4, None), (8, 2, 2, 8, None), (8, 4, 4, 16, 128), (16, 2, 4, 8, 128)]
+# pairs, widths, warps, chunk, alone, registers, warps that fill the machine
+PULLINGS = [(16, 1, 8, 8, False, None, 2048), (16, 1, 8, 8, True, 128, 2048), (16, 1, 8, 16, False, None, 2048)]
+PULLINGS += [(16, 1, 4, 8, False, 128, 2048), (16, 1, 4, 16, True, 128, 2048), (16, 1, 4, 16, False, 168, 1584)]
+PULLINGS += [(8, 2, 8, 8, False, 128, 2048), (8, 2, 8, 8, True, 128, 2048), (8, 2, 16, 8, False, 128, 2048)]
+PULLINGS += [(16, 2, 8, 8, False, 255, 1056), (16, 2, 4, 16, True, 255, 1056), (8, 1, 8, 8, False, 128, 2048)]
+PULLINGS += [(8, 1, 16, 8, True, 128, 2048)]
+CELLS = [2**21, 2**22, 2**23]
 WARM, ROUNDS = 3, 10
 
 
@@ -45,39 +58,51 @@ def fused(a: Tensor, b: Tensor, v: Tensor, values: Tensor, *, causal: bool = Fal
     return additive(a, b, v, values, Sight.of(Causal() if causal else Full(), a, b))
 
 
-def shaped(shape: tuple[int, int, int], *given: Tensor) -> Tensor:
-    from regard.attention.kernels.additive import Fused, Shape
-
-    return additive(*given, pairs=partial(Fused.of, shape=Shape(*shape)))
+def shaped(scoring: tuple, pulling: tuple, *given: Tensor) -> Tensor:
+    return additive(*given, pairs=partial(kernels().Fused.of, shape=shape_of(scoring, pulling)))
 
 
-def way(name: str) -> Callable[..., Tensor]:
-    """By name, because a process of its own is told by name."""
-    who, *sizes = name.split()
-    match who:
-        case "eager":
-            return eager
-        case "compiled":
-            return torch.compile(eager)
-        case "regard":
-            return fused
-        case "regard-causal":
-            return partial(fused, causal=True)
-        case "regard-keeping-nothing":
-            additive_tiled.CELLS_KEPT = 0
-            return fused
-        case "regard-banded":
-            additive_tiled.CELLS_AT_ONCE = int(sizes[0])
-            return fused
-        case _:
-            return partial(shaped, (int(sizes[0]), int(sizes[1]), int(sizes[2])))
+def shape_of(scoring: tuple, pulling: tuple) -> Any:
+    return kernels().Shape(kernels().Scoring(*scoring), kernels().Pulling(*pulling))
 
 
-def measure(name: str, device: str, dtype: torch.dtype) -> dict:
-    """Milliseconds (the best of several rounds), and what is held at most beyond the inputs."""
+def kernels() -> Any:
+    """Only on a GPU is Triton needed."""
+    from regard.attention.kernels import additive
+
+    return additive
+
+
+def ways(best: tuple[tuple, tuple] | None) -> dict[str, Callable[..., Tensor]]:
+    """By name, because a process of its own is told by name; torch.compile last, since it thinks for long."""
+    found: dict[str, Callable[..., Tensor]] = {"regard": fused}
+    if best is not None:
+        found["regard, best shapes"] = partial(shaped, *best)
+    found |= {"eager": eager, "regard, causal": partial(fused, causal=True), "regard, keeping nothing": fused}
+    if best is not None:
+        found |= {f"regard, bands of {cells}": partial(shaped, *best) for cells in CELLS}
+    return found | {"compiled": torch.compile(eager)}
+
+
+def measure(
+    name: str, device: str, dtype: torch.dtype, best: tuple[tuple, tuple] | None = None
+) -> dict[str, str | float | list[float]]:
+    """Milliseconds, and what is held at most beyond the inputs."""
+    before = {name: vars(additive_tiled)[name] for name in ("CELLS_KEPT", "CELLS_ON_A_GPU")}
+    if "nothing" in name:
+        additive_tiled.CELLS_KEPT = 0
+    if "bands" in name:
+        additive_tiled.CELLS_ON_A_GPU = int(name.split()[-1])
+    try:
+        row = timed(ways(best)[name], numbers(device, dtype), device)
+    finally:
+        vars(additive_tiled).update(before)
+    return {"way": name, "device": device, "dtype": str(dtype).removeprefix("torch.")} | row
+
+
+def timed(run: Callable[..., Tensor], given: list[Tensor], device: str) -> dict[str, float | list[float]]:
     if device == "cpu":
         torch.set_num_threads(1)
-    run, given = way(name), numbers(device, dtype)
     upstream = torch.randn_like(given[3][:, :, :1]).expand(-1, -1, given[0].shape[2], -1).contiguous()
 
     def once(tokens: int | None = None) -> list[Tensor]:
@@ -90,19 +115,73 @@ def measure(name: str, device: str, dtype: torch.dtype) -> dict:
     results = once()
     norms = [float(x.detach().double().norm()) for x in results]
     results.clear()
-    rounds = []
     if device == "cuda":
         for _ in range(WARM):
             once()
         before = start(device)
+    rounds = []
     for _ in range(ROUNDS if device == "cuda" else 3):
         began = clock(device)
         once()
-        rounds.append(clock(device) - began)
-    return {"way": name, "device": device, "dtype": str(dtype).removeprefix("torch."), "ms": 1e3 * min(rounds)} | {
-        "mib": held(device) - before,
-        "norms": norms,
-    }
+        rounds.append(1e3 * (clock(device) - began))
+    row: dict[str, float | list[float]] = {"ms": min(rounds), "mib": held(device) - before, "norms": norms}
+    return row | {"ms": on_device(once), "alone_ms": min(rounds)} if device == "cuda" else row
+
+
+def on_device(once: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Milliseconds between events, the device never waiting for the next call."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(rounds + 1)]
+    for _ in range(WARM):
+        once()
+    for mark in marks[:-1]:
+        mark.record()
+        once()
+    marks[-1].record()
+    torch.cuda.synchronize()
+    return median(first.elapsed_time(second) for first, second in pairwise(marks))
+
+
+def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]]:
+    """The best shapes of `row_scores` and `row_pulls`, each measured with the little that belongs to it."""
+    a, b, v, _ = (x.detach() for x in numbers("cuda", dtype))
+    rows, weights = slice(0, a.shape[2]), v[None]
+    g = torch.randn(*a.shape[:3], b.shape[2], device=a.device)
+    made = {scoring: kernels().Fused.of(a, b, weights, shape=shape_of(scoring, PULLINGS[0])) for scoring in SCORINGS}
+    made |= {pulling: kernels().Fused.of(a, b, weights, shape=shape_of(SCORINGS[0], pulling)) for pulling in PULLINGS}
+
+    def work(shape: tuple) -> Tensor:
+        if shape in SCORINGS:
+            return made[shape].scores(rows, None)
+        return torch.cat([x.flatten().float() for x in made[shape].gradients([(rows, g, None)])])
+
+    def attempt(task: Callable[[tuple], Any], shape: tuple) -> Any:
+        try:
+            return task(shape)
+        except Exception as error:  # one that does not compile must not end the others
+            print(f"{shape}: {type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
+            return None
+
+    for first in (SCORINGS[0], PULLINGS[0]):
+        attempt(work, first)
+    began = time.perf_counter()
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(partial(attempt, lambda shape: work(shape).norm()), [*SCORINGS, *PULLINGS]))
+    print(f"{len(made)} shapes compiled in {time.perf_counter() - began:.0f} s", flush=True)
+    found, best = [], []
+    for name, shapes in (("row_scores", SCORINGS), ("row_pulls", PULLINGS)):
+        right, times = attempt(work, shapes[0]), {shapes[0]: torch.inf}
+        for shape in shapes if right is not None else []:
+            got = attempt(work, shape)
+            ms = None if got is None else attempt(lambda shape: on_device(lambda: work(shape)), shape)
+            if got is None or ms is None:
+                continue
+            off = float((got - right).norm() / right.norm())
+            times[shape] = ms if off < 1e-3 else torch.inf  # gradients are rounded to the dtype of a and b
+            found.append({"way": name, "shape": list(shape), "ms": ms, "off": off})
+            print(f"{name} {shape}: {ms:.3f} ms, off the first by {off:.0e}", flush=True)
+        best.append(min(times, key=lambda shape: times[shape]))
+        print(f"best {name}: {best[-1]}", flush=True)
+    return (best[0], best[1]), found
 
 
 def start(device: str) -> float:
@@ -126,35 +205,56 @@ def clock(device: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sweep", action="store_true", help="also other shapes of tiles and bands (GPU)")
-    sweep = parser.parse_args().sweep
+    parser.add_argument("--sweep", action="store_true", help="first find the best shapes of the kernels (GPU)")
+    wanted = parser.parse_args().sweep
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    names = ["regard", "eager", "regard-causal", "regard-keeping-nothing"]
-    dtypes = [torch.float32]
-    if device == "cuda":
-        names, dtypes = [*names, "compiled"], [torch.bfloat16, torch.float32]
-        if sweep:
-            names += [f"regard-shaped {' '.join(map(str, shape))}" for shape in SHAPES]
-            names += [f"regard-banded {cells}" for cells in CELLS]
-    rows = []
-    for dtype in dtypes:
-        for name in names:
-            # a GPU's memory is counted apart for each; only what changes the module's sizes needs a process of its own
-            apart = device == "cpu" or name.startswith(("regard-keeping", "regard-banded"))
-            rows.append(alone(measure, name, device, dtype) if apart else measure(name, device, dtype))
-            print(f"{name}, {rows[-1]['dtype']}: {rows[-1]['ms']:.2f} ms, {rows[-1]['mib']:.0f} MiB", flush=True)
+    sizes = dict(zip(("sentences", "queries", "keys", "width"), SIZES[device], strict=True))
+    print(f"additive attention, forwards and backwards, {sizes}", flush=True)
+    rows, found, best = [], [], None
+    command = "python benchmarks/additive.py" + " --sweep" * wanted
+    keep = partial(write, f"additive-{device}", command, rows, sweep=found, **sizes)
+    if wanted and device == "cuda":
+        best, shapes = sweep(torch.bfloat16)
+        found += shapes
+        keep()
+    for name, dtype in planned(device, list(ways(best))):
+        try:
+            row = alone(measure, name, device, dtype) if device == "cpu" else measure(name, device, dtype, best)
+        except Exception as error:  # what was measured before is kept
+            print(f"{name}, {dtype}: {type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
+            continue
+        rows.append(row | ({"shapes": [list(x) for x in best]} if best and "best" in name else {}))
+        waits = f" ({row['alone_ms']:.2f} for a caller)" if "alone_ms" in row else ""
+        print(f"{name}, {row['dtype']}: {row['ms']:.2f} ms{waits}, {row['mib']:.0f} MiB", flush=True)
+        compare(rows)
+        keep()
+    show(rows)
+    print(keep())
+
+
+def planned(device: str, names: list[str]) -> list[tuple[str, torch.dtype]]:
+    """torch.compile last, since it thinks for long."""
+    if device == "cpu":
+        return [(name, torch.float32) for name in names if name != "compiled"]
+    first = [(name, torch.bfloat16) for name in names if name != "compiled"]
+    return [*first, *((name, torch.float32) for name in ("regard", "eager")), ("compiled", torch.bfloat16)]
+
+
+def compare(rows: list[dict[str, Any]]) -> None:
+    """Against eager torch, once that is known."""
+    for row in rows:
+        for base in (x for x in rows if x["way"] == "eager" and x["dtype"] == row["dtype"]):
+            row["speed"] = base["ms"] / row["ms"]
+            row["off"] = max(abs(x - y) / y for x, y in zip(row["norms"], base["norms"], strict=True))
+
+
+def show(rows: list[dict[str, Any]]) -> None:
     table = Table("way", "dtype", "ms", "times eager's speed", "MiB beyond the inputs", "off eager's norms")
     for row in rows:
-        base = next(other for other in rows if other["way"] == "eager" and other["dtype"] == row["dtype"])
-        row["speed"] = base["ms"] / row["ms"]
-        row["off"] = max(abs(x - y) / y for x, y in zip(row["norms"], base["norms"], strict=True))
-        off = "(sees less)" if "causal" in row["way"] else f"{row['off']:.0e}"
-        table.add_row(row["way"], row["dtype"], f"{row['ms']:.2f}", f"{row['speed']:.1f}", f"{row['mib']:.0f}", off)
-    sizes = dict(zip(("sentences", "queries", "keys", "width"), SIZES[device], strict=True))
-    print(f"additive attention, forwards and backwards, {sizes}")
+        speed = f"{row['speed']:.1f}" if "speed" in row else ""
+        off = "(sees less)" if "causal" in row["way"] else f"{row['off']:.0e}" if "off" in row else ""
+        table.add_row(row["way"], row["dtype"], f"{row['ms']:.2f}", speed, f"{row['mib']:.0f}", off)
     Console(width=130).print(table)
-    command = "python benchmarks/additive.py" + " --sweep" * sweep
-    print(write(f"additive-{device}", command, rows, **sizes))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python benchmarks/probes.py                          on the CPU, 4k to 16k tokens
 python benchmarks/probes.py --device cuda            on a GPU, 131,072 tokens, 12 heads of 64, bfloat16
-python benchmarks/probes.py --device cuda --sweep    also the shapes of the kernels' tiles, to choose from
+python benchmarks/probes.py --device cuda --sweep    the shapes of the kernels' tiles, to choose from
 
 On a GPU every statistic is measured twice: with the log-sum-exp that the forward pass has kept, and without.
 """
@@ -113,7 +113,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", help="lengths (default: 4k to 16k on the CPU, 128k on a GPU)")
     parser.add_argument("--heads", type=int, help="heads of width 64 (default: 2 on the CPU, 12 on a GPU)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="statistics (default: each)")
-    parser.add_argument("--sweep", action="store_true", help="on a GPU: also other shapes of tiles")
+    parser.add_argument(
+        "--sweep", action="store_true", help="on a GPU: shapes of tiles in place of each statistic alone"
+    )
+    parser.add_argument("--seconds", type=float, help="on a GPU: when nothing more is begun (14, or 35 in a sweep)")
     asked = parser.parse_args()
     lengths = asked.tokens or ([4096, 8192, 16384] if asked.device == "cpu" else [131072])
     heads = asked.heads or (2 if asked.device == "cpu" else 12)
@@ -122,11 +125,12 @@ def main() -> None:
     if asked.device == "cuda":
         from probes_gpu import measured
 
-        try:
-            for n in lengths:
-                rows.extend(measured(n, heads, asked.kinds, KINDS, sweep=asked.sweep))
-        finally:
-            print(write("probes-cuda", command, rows))
+        name, until = ("probes-cuda-sweep", 35.0) if asked.sweep else ("probes-cuda", 14.0)
+        for n in lengths:
+            for row in measured(n, heads, asked.kinds, KINDS, sweep=asked.sweep, until=asked.seconds or until):
+                rows.append(row)
+                write(name, command, rows)  # as they come: whoever ends this too early has what there was
+        print(write(name, command, rows))
         return
     for job in track([(pattern, n) for n in lengths for pattern in PATTERNS], description="probing"):
         rows += alone(measure, *job, heads, asked.kinds)

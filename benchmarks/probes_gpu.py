@@ -6,7 +6,10 @@ Prints each line as soon as it is known, and goes on where a part fails.
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -14,26 +17,38 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from probes_exact import exactness
 from regard.attention import Recipe, read
-from regard.attention.kernels import probe_reach, probes
-from regard.attention.kernels.probes import Found, Shape
+from regard.attention.kernels import probe_reach, probe_slabs, probes
+from regard.attention.kernels.probe_slabs import Shape
 from regard.attention.places import Places
-from regard.attention.probes import Probed, Wanted, probe
+from regard.attention.probes import Wanted, probe
 
-COLUMNS = [Shape(64, 128), Shape(64, 128, stages=2), Shape(64, 128, stages=4), Shape(64, 64), Shape(128, 64)]
-COLUMNS += [Shape(128, 128, warps=8), Shape(128, 64, warps=8)]
-ROWS = [Shape(128, 64), Shape(64, 128), Shape(128, 128, warps=8), Shape(64, 64), Shape(128, 64, stages=2)]
-MASKED = [Shape(64, 128), Shape(64, 128, registers=168), Shape(64, 64)]
+# the first is the usual one
+COLUMNS = [Shape(registers=128), Shape(registers=128, chunk=32), Shape(registers=168), Shape(registers=168, chunk=32)]
+COLUMNS += [Shape(stages=2, registers=128), Shape(stages=4, registers=128), Shape(128, 128, 8, registers=128)]
+COLUMNS += [Shape(128, 128, 8, 2, registers=128, chunk=32), Shape(128, 128, stages=2), Shape(64, 64, registers=96)]
+MASKED = [Shape(registers=168), Shape(registers=168, chunk=32), Shape(registers=128), Shape(registers=128, chunk=32)]
+MASKED += [Shape(), Shape(128, 128, 8, registers=128), Shape(64, 64, registers=128), Shape(stages=2, registers=168)]
+ROWS = [Shape(128, 64), Shape(128, 64, registers=128), Shape(128, 64, registers=168), Shape(128, 64, stages=4)]
+ROWS += [Shape(128, 128, 8, registers=128), Shape(64, 128, registers=128), Shape(128, 64, 8, registers=128)]
+SPACES = [2**28, 2**29, 5 * 2**27]
 OTHERS = ["Causal()", "Window(512)"]
+SMALL = 8192  # tokens that compile the same kernels as the full length does
+BEGAN = time.perf_counter()
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    print(f"{time.perf_counter() - BEGAN:5.1f} s ", *words, flush=True)
+
+
+def inputs(n: int, heads: int) -> list[Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    return [torch.randn(1, heads, n, 64, generator=generator, device="cuda").bfloat16() for _ in range(3)]
 
 
 def milliseconds(run: Callable[[], Any], rounds: int = 3) -> float:
-    """The median, by the device's own clock."""
-    run()
+    """The median, by the device's own clock, of something that has run before."""
     times = []
     for _ in range(rounds):
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -67,52 +82,96 @@ def fused(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
         return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def measured(n: int, heads: int, kinds: list[str], wanted: dict[str, dict], *, sweep: bool) -> Iterator[dict]:
-    """Full attention: each statistic; other patterns: all of them together."""
-    generator = torch.Generator("cuda").manual_seed(0)
-    q, k, v = (torch.randn(1, heads, n, 64, generator=generator, device="cuda").bfloat16() for _ in range(3))
-    began = time.perf_counter()
-    for pattern in ["Full()", *OTHERS]:
-        causal, recipe = pattern == "Causal()", Recipe(pattern=read(pattern))
-        say(f"--- {pattern}, {n:,} tokens, {heads} heads of 64, after {time.perf_counter() - began:.0f} s")
+@dataclass(frozen=True, eq=False)
+class Given:
+    """One pattern's recipe, numbers, log-sum-exp, and what cuDNN takes for them."""
+
+    pattern: str
+    q: Tensor
+    k: Tensor
+    lse: Tensor
+    theirs: float
+
+    @staticmethod
+    def of(pattern: str, q: Tensor, k: Tensor, v: Tensor) -> "Given":
+        causal = pattern == "Causal()"
+        run = partial(fused, q, k, v, causal=causal)
+        run()
+        theirs = milliseconds(run)
+        say(f"--- {pattern}, {q.shape[2]:,} tokens, {q.shape[1]} heads of 64: cuDNN forward {theirs:.1f} ms")
+        if "Window" not in pattern:
+            return Given(pattern, q, k, forward(q, k, v, causal=causal)[1], theirs)
+        # what is dense is what anyone would have to run for a window, but its log-sum-exp is another
+        lse = probe(q, k, Recipe(pattern=read(pattern)), Wanted(log_sum_exp=True)).log_sum_exp
+        assert lse is not None
+        return Given(pattern, q, k, lse, theirs)
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe(pattern=read(self.pattern))
+
+    def rows(self, kind: str, wanted: dict) -> Iterator[dict]:
+        """One statistic, with the log-sum-exp given and not."""
+        for lse in (self.lse, None):
+            run = partial(probe, self.q, self.k, self.recipe, Wanted(**wanted), log_sum_exp=lse)
+            told = "given" if lse is not None else "found"
+            name, n, heads = f"{kind}, log-sum-exp {told}", self.q.shape[2], self.q.shape[1]
+            try:
+                row = {"pattern": self.pattern, "kind": kind, "tokens": n, "heads": heads, "log_sum_exp": told}
+                mib, ours = extra_mib(run), milliseconds(run)
+                row |= {"seconds": ours / 1e3, "sdpa_seconds": self.theirs / 1e3, "ratio": ours / self.theirs}
+                row |= {"mib_of_all": mib, "mib_of_weights": heads * n * n * 4 / 2**20}
+                say(f"{name:34} {ours:8.1f} ms  {ours / self.theirs:5.2f} of cuDNN's  {mib:6.0f} MiB beyond the inputs")
+                yield row
+            except Exception as error:
+                say(f"{name}: failed: {error!r}"[:300])
+
+    def errors(self, wanted: dict) -> Iterator[dict]:
+        n, heads = self.q.shape[2], self.q.shape[1]
         try:
-            theirs = milliseconds(partial(fused, q, k, v, causal=causal))
-            say(f"cuDNN forward {theirs:.1f} ms")
-            # what is dense is what anyone would have to run for a window, but its log-sum-exp is another
-            known = probe(q, k, recipe, Wanted(log_sum_exp=True)).log_sum_exp
-            assert known is not None
-            if "Window" not in pattern:
-                lse = forward(q, k, v, causal=causal)[1]
-                say(f"our log-sum-exp and cuDNN's differ by at most {(lse - known).abs().max():.1e}")
-                known = lse
-        except Exception as error:  # the rest can still be told
-            say(f"failed: {error!r}"[:300])
-            continue
-        for kind in kinds if pattern == "Full()" else ["all"]:
-            for given in (known, None):
-                run = partial(probe, q, k, recipe, Wanted(**wanted[kind]), log_sum_exp=given)
-                name = f"{kind}, log-sum-exp {'given' if given is not None else 'found'}"
-                try:
-                    row = {"pattern": pattern, "kind": kind, "tokens": n, "heads": heads}
-                    row |= {"log_sum_exp": "given" if given is not None else "found"}
-                    mib, ours = extra_mib(run), milliseconds(run)
-                    row |= {"seconds": ours / 1e3, "sdpa_seconds": theirs / 1e3, "ratio": ours / theirs}
-                    row |= {"mib_of_all": mib, "mib_of_weights": heads * n * n * 4 / 2**20}
-                    say(f"{name:34} {ours:8.1f} ms  {ours / theirs:5.2f} of cuDNN's  {mib:6.0f} MiB beyond the inputs")
-                    yield row
-                except Exception as error:
-                    say(f"{name}: failed: {error!r}"[:300])
-        try:
-            for name, off in exactness(recipe, q, k, probe(q, k, recipe, Wanted(**wanted["all"])), wanted["all"]):
+            seen = probe(self.q, self.k, self.recipe, Wanted(**wanted))
+            assert seen.log_sum_exp is not None
+            say(f"  log-sum-exp off the one given by at most {(seen.log_sum_exp - self.lse).abs().max():.1e}")
+            for name, off in exactness(self.recipe, self.q, self.k, seen, wanted):
                 say(f"  off float64 by at most {off:.1e}: {name}")
-                yield {"pattern": pattern, "kind": f"error of {name}", "tokens": n, "heads": heads, "error": off}
+                yield {"pattern": self.pattern, "kind": f"error of {name}", "tokens": n, "heads": heads, "error": off}
         except Exception as error:
             say(f"exactness: failed: {error!r}"[:300])
+
+
+def measured(
+    n: int, heads: int, kinds: list[str], wanted: dict[str, dict], *, sweep: bool, until: float
+) -> Iterator[dict]:
+    """All statistics together, for each pattern; then each alone, for full attention, until it is time to stop."""
+    q, k, v = inputs(n, heads)
+    failed = compile_all(wanted["all"], heads) if sweep else {}
+    full: Given | None = None
+    for pattern in ["Full()", *OTHERS]:
+        if late(pattern, until):
+            continue
+        try:
+            given = Given.of(pattern, q, k, v)
+        except Exception as error:  # the rest can still be told
+            say(f"{pattern} failed: {error!r}"[:300])
+            continue
+        yield from given.rows("all", wanted["all"])
         if pattern == "Full()":
-            where_time_goes(partial(probe, q, k, recipe, Wanted(**wanted["all"])))
+            where_time_goes(partial(probe, q, k, given.recipe, Wanted(**wanted["all"]), log_sum_exp=given.lse))
+            full = given
         if sweep and pattern != "Window(512)":
-            swept(recipe, q, k, known, Wanted(**wanted["all"]))
-    say(f"done after {time.perf_counter() - began:.0f} s")
+            yield from swept(given, Wanted(**wanted["all"]), failed)
+        else:
+            yield from given.errors(wanted["all"])
+    for kind in [] if sweep or full is None else kinds:
+        if kind != "all" and not late(kind, until):
+            yield from full.rows(kind, wanted[kind])  # type: ignore[union-attr]
+    say("done")
+
+
+def late(what: str, until: float) -> bool:
+    if time.perf_counter() - BEGAN > until:
+        say("no time left for", what)
+    return time.perf_counter() - BEGAN > until
 
 
 def where_time_goes(run: Callable[[], Any]) -> None:
@@ -128,72 +187,70 @@ def where_time_goes(run: Callable[[], Any]) -> None:
         say(f"profile: failed: {error!r}"[:300])
 
 
-def swept(recipe: Recipe, q: Tensor, k: Tensor, lse: Tensor, wanted: Wanted) -> None:
-    """The pass that knows the log-sum-exp, and the one that finds it, in other shapes."""
+def compile_one(task: tuple[str, Shape], wanted: dict, heads: int) -> str | None:
+    """In a process of its own, for the others to find in Triton's cache; the reason if it does not compile."""
+    try:
+        q, k, _ = inputs(SMALL, heads)
+        work(task, q, k, torch.full((1, heads, SMALL), 12.0, device="cuda"), Wanted(**wanted))()
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0][:160]
+    return None
+
+
+def compile_all(wanted: dict, heads: int) -> dict[tuple[str, Shape], str | None]:
+    tasks = [("columns", shape) for shape in COLUMNS] + [("causal", shape) for shape in MASKED]
+    tasks += [("rows", shape) for shape in ROWS]
+    failed: dict[tuple[str, Shape], str | None] = dict.fromkeys(tasks)
+    try:
+        with ProcessPoolExecutor(12, mp_context=get_context("spawn")) as pool:
+            each = pool.map(compile_one, tasks, [wanted] * len(tasks), [heads] * len(tasks))
+            failed = dict(zip(tasks, each, strict=True))
+    except Exception as error:  # then each is compiled when it is needed
+        say(f"{type(error).__name__}: {error}".splitlines()[0])
+    for task, why in failed.items():
+        if why:
+            say("does not run:", *task, why)
+    say(f"compiled {len(tasks)} ways")
+    return failed
+
+
+def work(task: tuple[str, Shape], q: Tensor, k: Tensor, lse: Tensor, wanted: Wanted) -> Callable[[], Any]:
+    """The pass that knows the log-sum-exp, or the one that finds it, in this shape."""
+    kind, shape = task
+    recipe = Recipe(pattern=read("Causal()" if kind == "causal" else "Full()"))
     seen = probe_reach.Seen.of(recipe, q, k, Places.of(q, k, 0, None))
-    full = seen.everything
+    if kind == "rows":
+        return lambda: probes.sums(seen, None, shape)
+    return lambda: probes.find(seen, wanted, lse, columns=shape)
 
-    def columns(shape: Shape) -> Found:
-        return probes.find(seen, wanted, lse, columns=shape)
 
-    def rows(shape: Shape) -> Tensor:
-        return probes.sums(seen, None, shape)
-
-    for what, run, shapes in (("columns", columns, COLUMNS if full else MASKED), ("rows", rows, ROWS if full else [])):
-        times: dict[Shape, float] = {}
-        for shape in shapes:
+def swept(given: Given, wanted: Wanted, failed: dict[tuple[str, Shape], str | None]) -> Iterator[dict]:
+    """Both passes in other shapes; then the best in less and in more space."""
+    kinds, best = ("columns", "rows") if given.pattern == "Full()" else ("causal",), {}
+    for task, why in failed.items():
+        if task[0] not in kinds or why:
+            continue
+        try:
+            run = work(task, given.q, given.k, given.lse, wanted)
+            run()
+            took = milliseconds(run, 2)
+            say(f"  {task[0]} {took:.1f} ms  {task[1]}")
+            yield {"pattern": given.pattern, "sweep": task[0], "shape": str(task[1]), "seconds": took / 1e3}
+            best[task[0]] = min((took, str(task[1]), task), best.get(task[0], (took, str(task[1]), task)))
+        except Exception as error:
+            say(f"  {task[0]} {task[1]}: failed: {error!r}"[:200])
+    for kind, (took, shape, task) in best.items():
+        say(f"  BEST {kind}: {took:.1f} ms  {shape}")
+        for space in SPACES if kind == "columns" else []:
+            usual, probe_slabs.SPACE = probe_slabs.SPACE, space
             try:
-                times[shape] = milliseconds(partial(run, shape), 2)
-                say(f"  {what} {shape}: {times[shape]:.1f} ms")
+                run = work(task, given.q, given.k, given.lse, wanted)
+                run()
+                took = milliseconds(run, 2)
+                say(f"  in {space / 2**20:.0f} MiB {took:.1f} ms")
+                yield {"pattern": given.pattern, "sweep": "space", "mib": space / 2**20, "seconds": took / 1e3}
             except Exception as error:
-                say(f"  {what} {shape}: failed: {error!r}"[:200])
-        if times:
-            say(f"  best {what}: {min(times, key=lambda shape: times[shape])}")
-
-
-def exactness(recipe: Recipe, q: Tensor, k: Tensor, seen: Probed, asked: dict) -> Iterator[tuple[str, float]]:
-    """Relative errors at full length against float64: whole rows of some queries, whole columns, whole cells."""
-    n, head, rows, keys = q.shape[2], q.shape[1] - 1, [1, n_th(q, 3), n_th(q, 7) + 1], [0, n_th(k, 5) + 1]
-    lse, top, places = seen.log_sum_exp, seen.top, torch.arange(n, device=q.device)
-    assert lse is not None
-    assert top is not None
-
-    def scores(i: Tensor, j: Tensor) -> Tensor:
-        s = q[0, head, i].double() @ k[0, head, j].double().mT * q.shape[3] ** -0.5
-        zero = torch.zeros((), dtype=torch.long, device=q.device)
-        return s.masked_fill_(~recipe.pattern.sees(zero, zero, i[:, None], j), -torch.inf)
-
-    def weights(i: Tensor, j: Tensor) -> Tensor:
-        return (scores(i, j) - lse[0, head, i, None].double()).exp()
-
-    def off(got: Tensor, want: Tensor) -> float:
-        return float(((got.double() - want).abs() / want.abs().clamp(min=1e-12)).max())
-
-    chosen = torch.tensor(rows, device=q.device)
-    s = scores(chosen, places)
-    p = s.softmax(-1)
-    yield "log-sum-exp", off(lse[0, head, chosen], s.logsumexp(-1))
-    for name, got, want in (
-        ("entropy", seen.entropy, torch.special.entr(p).sum(-1)),
-        ("largest weights", top.weights, p.topk(asked["top"]).values),
-    ):
-        assert got is not None
-        yield name, off(got[0, head, chosen], want)
-    named = top.keys[0, head, chosen]
-    weighed = p.gather(-1, named.clamp(min=0)).masked_fill_(named < 0, 0.0)
-    yield "weights of the keys named", off(weighed, p.topk(asked["top"]).values)
-    columns = torch.tensor(keys, device=q.device)
-    assert seen.mass is not None
-    yield "mass", off(seen.mass[0, head, columns], weights(places, columns).sum(0))
-    for name, picture in (("map", seen.map), ("peaks", seen.peaks)):
-        assert picture is not None
-        down, across = picture.shape[2:]
-        row, cell = down - 1, across - 1
-        i, j = (places[places * size // n == at] for size, at in ((down, row), (across, cell)))
-        block = weights(i, j)
-        want = block.sum() if name == "map" else block.max()
-        yield name, off(picture[0, head, row, cell], want)
-
-
-def n_th(x: Tensor, part: int) -> int:
-    return x.shape[2] * part // 8
+                say(f"  in {space / 2**20:.0f} MiB: failed: {error!r}"[:200])
+            finally:
+                probe_slabs.SPACE = usual

@@ -3,7 +3,9 @@
     python benchmarks/relative_bias.py            whatever machine this is
     python benchmarks/relative_bias.py --sweep    on a GPU: also the shapes of the kernels' tiles, to choose from
 
-One process and one run; errors of the output and of each gradient are relative, against float64, at a smaller size.
+`ms` is the time of one call among several in a row, as the layers of a model follow one another; `alone_ms` that of a
+call which finds the GPU idle, so that it waits for the processor to launch its first kernel. One process and one run;
+errors of the output and of each gradient are relative, against float64, at a smaller size.
 """
 
 import argparse
@@ -12,24 +14,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
-from statistics import median
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend
 
 from machine import write
-from regard.attention import Causal, Clipped, Full, LogBuckets, Recipe, RelativeBias, RelativeVectors, attend
+from profiled import kinds_and_kernels
+from regard.attention import Causal, Full, Recipe, RelativeBias
 from regard.attention.kernels import relative_tiled
-from regard.attention.places import Places
+from relative_ways import BEGAN, HEAD, HEADS, defined, materialised, milliseconds, numbers, ours, plain, say, schemes
 
-HEADS, HEAD = 12, 64
 LENGTH = {"cuda": 8192, "cpu": 512}
 SECONDS = 55  # when no further shape is tried
+MATRIX = 12  # seconds after which the bias as a matrix, which takes some, is not begun
 SHAPES = {  # queries and keys a tile, warps, stages, narrow tiles, registers
     "forward": [
         *((128, 64, 4, 3, 32, None), (128, 64, 4, 3, 16, None), (128, 64, 8, 3, 32, 128), (128, 128, 8, 3, 32, None)),
@@ -47,72 +48,6 @@ SHAPES = {  # queries and keys a tile, warps, stages, narrow tiles, registers
         *((64, 64, 4, 4, 16, 128), (128, 64, 4, 2, 16, None), (128, 128, 8, 2, 16, None)),
     ],
 }
-BEGAN = time.perf_counter()
-
-
-def say(*words: Any) -> None:
-    print(f"{time.perf_counter() - BEGAN:5.1f} s ", *words, flush=True)
-
-
-def schemes(device: str) -> dict[str, RelativeBias | RelativeVectors]:
-    return {
-        "T5": RelativeBias(LogBuckets(), heads=HEADS).to(device),
-        "Shaw": RelativeVectors(Clipped(16), head=HEAD).to(device),
-    }
-
-
-def numbers(length: int, device: str, dtype: torch.dtype) -> list[Tensor]:
-    torch.manual_seed(0)
-    return [torch.randn(1, HEADS, length, HEAD, device=device).to(dtype).requires_grad_() for _ in range(3)]
-
-
-def ours(recipe: Recipe) -> Callable[..., Tensor]:
-    return lambda q, k, v: relative_tiled.attend(recipe, q, k, v, Places.of(q, k, 0, None))
-
-
-def defined(recipe: Recipe) -> Callable[..., Tensor]:
-    return lambda q, k, v: attend(q, k, v, recipe, backend="reference")
-
-
-def plain(backend: SDPBackend) -> Callable[..., Tensor]:
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(q, k, v)
-
-    return run
-
-
-def materialised(scheme: RelativeBias) -> Callable[..., Tensor]:
-    """The bias of every pair as a matrix, its gradient by torch's index."""
-
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        cells = Places.of(q, k, 0, None).cells(*q.shape[:2])
-        return scaled_dot_product_attention(q, k, v, attn_mask=scheme.bias(*cells.all()).to(q.dtype))
-
-    return run
-
-
-# --- time and memory ---
-
-
-def milliseconds(work: Callable[[], Any], rounds: int = 10, warm: int = 3) -> float:
-    """The median of several rounds."""
-    for _ in range(warm):
-        work()
-    times = []
-    for _ in range(rounds):
-        if torch.cuda.is_available():
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            work()
-            stop.record()
-            stop.synchronize()
-            times.append(start.elapsed_time(stop))
-        else:
-            began = time.perf_counter()
-            work()
-            times.append(1e3 * (time.perf_counter() - began))
-    return median(times)
 
 
 def measure(name: str, run: Callable[..., Tensor], given: list[Tensor], learned: Sequence[Tensor], **how: int) -> dict:
@@ -135,6 +70,8 @@ def measure(name: str, run: Callable[..., Tensor], given: list[Tensor], learned:
             torch.cuda.synchronize()
             row["mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
         row |= {"forward_ms": milliseconds(ahead, **how), "ms": milliseconds(once, **how)}
+        if given[0].is_cuda:
+            row["alone_ms"] = milliseconds(once, **(how | {"calls": 1}))
     except Exception as error:  # one way that fails must not hide the others
         row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
     say(*(f"{key} {value:.2f}" if isinstance(value, float) else value for key, value in row.items()))
@@ -271,45 +208,73 @@ def main() -> None:
     if device == "cpu":
         torch.set_num_threads(1)
     given = numbers(LENGTH[device], device, torch.bfloat16 if device == "cuda" else torch.float32)
-    rows, wrong, more = [], [], {}
+    rows: list[dict] = []
+    wrong: list[dict] = []
+    more: dict[str, Any] = {}
+    sizes = {"heads": HEADS, "head": HEAD, "length": LENGTH[device], "dtype": str(given[0].dtype)}
+    command = "python benchmarks/relative_bias.py" + " --sweep" * sweeping
+
+    def note(*new: dict) -> str:
+        """Written as rows come: whoever ends this too early has what there was."""
+        rows.extend(new)
+        name = "relative_bias" if device == "cuda" else "relative_bias_cpu"
+        return str(write(name, command, rows, **sizes, errors=wrong, **more))
+
+    failed: dict[tuple, str | None] = {}
     if device == "cuda":
         tasks: list[tuple] = [(name, causal) for name in ("T5", "Shaw") for causal in (False, True)]
         if sweeping:
             tasks += [(kind, name, shape) for name in ("T5", "Shaw") for kind in SHAPES for shape in SHAPES[kind]]
         failed = compile_all(tasks)
-    for name, scheme in schemes(device).items():
-        learned = list(scheme.parameters())
-        rows.append(measure(f"ours, {name}", ours(Recipe(position=scheme)), given, learned))
-        causal = Recipe(position=scheme, pattern=Causal())
-        rows.append(measure(f"ours, {name}, causal", ours(causal), given, learned))
-        if device == "cpu":
-            rows.append(measure(f"reference, {name}", defined(Recipe(position=scheme)), given, learned))
+    for pattern in (Full(), Causal()):
+        for name, scheme in schemes(device).items():
+            recipe, learned = Recipe(position=scheme, pattern=pattern), list(scheme.parameters())
+            way = name if pattern == Full() else f"{name}, causal"
+            note(measure(f"ours, {way}", ours(recipe), given, learned))
+            if device == "cpu" and pattern == Full():
+                note(measure(f"reference, {name}", defined(recipe), given, learned))
+        if device == "cuda" and pattern == Full():
+            note(measure("cuDNN, no bias", plain(SDPBackend.CUDNN_ATTENTION), given, []))
+            note(measure("flash, no bias", plain(SDPBackend.FLASH_ATTENTION), given, []))
     if device == "cuda":
-        rows.append(measure("cuDNN, no bias", plain(SDPBackend.CUDNN_ATTENTION), given, []))
-        rows.append(measure("flash, no bias", plain(SDPBackend.FLASH_ATTENTION), given, []))
         for name in ("T5", "Shaw"):
             try:
                 wrong.append(errors(name, device))
+                note()
             except Exception as error:
                 say("errors", name, f"{type(error).__name__}: {error}".splitlines()[0])
         if sweeping:
-            tried, best = sweep(given, failed)  # type: ignore[possibly-undefined]
-            more = {"sweep": tried, "best": best}
+            tried, best = sweep(given, failed)
+            more |= {"sweep": tried, "best": best}
             for name, scheme in schemes(device).items():
                 run = with_shapes(Recipe(position=scheme), best[name])
-                rows.append(measure(f"ours, {name}, best shapes", run, given, list(scheme.parameters())))
+                note(measure(f"ours, {name}, best shapes", run, given, list(scheme.parameters())))
+        kernels_of(given)
         t5 = schemes(device)["T5"]
         assert isinstance(t5, RelativeBias)
-        rows.append(measure("SDPA, T5 as a matrix", materialised(t5), given, [t5.weight], rounds=1, warm=0))
-    table = Table("way", "forward ms", "forward and backward ms", "MiB beyond the inputs")
+        if sweeping or time.perf_counter() - BEGAN < MATRIX:
+            once = {"rounds": 1, "warm": 0, "calls": 1}
+            note(measure("SDPA, T5 as a matrix", materialised(t5), given, [t5.weight], **once))
+    table = Table("way", "forward ms", "forward and backward ms", "the same alone", "MiB beyond the inputs")
     for row in rows:
-        figures = (row.get("forward_ms"), row.get("ms"), row.get("mib"))
+        figures = (row.get("forward_ms"), row.get("ms"), row.get("alone_ms"), row.get("mib"))
         table.add_row(row["way"], *("" if x is None else f"{x:.2f}" for x in figures))
-    sizes = {"heads": HEADS, "head": HEAD, "length": LENGTH[device], "dtype": str(given[0].dtype)}
     Console(width=110).print(table)
-    command = "python benchmarks/relative_bias.py" + " --sweep" * sweeping
-    name = "relative_bias" if device == "cuda" else "relative_bias_cpu"
-    print(write(name, command, rows, **sizes, errors=wrong, **more))
+    print(note())
+
+
+def kernels_of(given: list[Tensor]) -> None:
+    """What the GPU does in one call, kernel by kernel."""
+    for name, scheme in schemes("cuda").items():
+        run, learned = ours(Recipe(position=scheme)), list(scheme.parameters())
+        upstream = torch.randn_like(given[0])
+        say(f"the kernels of {name}")
+        try:
+            once = lambda: torch.autograd.grad(run(*given), (*given, *learned), upstream)  # noqa: B023, E731
+            once()
+            kinds_and_kernels(once, given[0].device, say, most=16)
+        except Exception as error:  # the profiler may not be allowed
+            say(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 if __name__ == "__main__":

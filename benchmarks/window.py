@@ -1,12 +1,12 @@
 """Sparse attention on a GPU: our kernels, FlexAttention through our block maps, and dense cuDNN, in one run.
 
-    python benchmarks/window.py                 Window(512) at 8k, 32k and 131k tokens, BigBird, packed texts
+    python benchmarks/window.py                 Window(512) at 32k, 131k and 8k tokens, BigBird, packed texts
+    python benchmarks/window.py --seconds 90    long enough for FlexAttention, whose compiling takes most of the time
     python benchmarks/window.py --sweep         first the shapes of the kernels' tiles, to choose from
     python benchmarks/window.py --sweep window texts bigbird
-    python benchmarks/window.py --no-flex       without FlexAttention, whose compiling takes most of the time
 
 12 heads of 64, bfloat16, batch 1. Milliseconds are medians by the GPU's own clock; MiB are what is held at most beyond
-the inputs. `off` is the norm of the difference from dense attention's (or FlexAttention's) output, relative to it.
+the inputs. `off` is the norm of FlexAttention's difference from our output, relative to it.
 """
 
 import argparse
@@ -33,7 +33,9 @@ from regard.attention.kernels.sparse_tiles import Tiles
 from regard.attention.places import Places
 
 HEADS, WIDTH = 12, 64
-LENGTHS = (8192, 32768, 131072)
+LENGTHS = (32768, 131072, 8192)  # what matters most first
+LONG = 0.1  # seconds a call from which on three calls are enough
+COMPILING = 10  # seconds that FlexAttention takes before its first figure
 BIGBIRD = Block(64, Window(2) | Global(1) | Random(3))
 KINDS = ["window", "texts", "bigbird"]
 Run = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -98,13 +100,14 @@ def shaped(pattern: Pattern, shapes: Shapes) -> Run:
 
 def milliseconds(once: Callable[[], Any], *, seconds: float = 0.25) -> float:
     """The median by events, several calls at a time, as layers of a model follow one another."""
-    for _ in range(3):
-        once()
+    once()
     torch.cuda.synchronize()
     began = time.perf_counter()
     once()
     torch.cuda.synchronize()
     single = time.perf_counter() - began
+    for _ in range(0 if single > LONG else 2):
+        once()
     calls = min(20, max(1, round(0.02 / single)))
     times: list[float] = []
     for _ in range(min(25, max(3, round(seconds / (single * calls))))):
@@ -118,7 +121,7 @@ def milliseconds(once: Callable[[], Any], *, seconds: float = 0.25) -> float:
     return statistics.median(times)
 
 
-def measured(name: str, run: Run, n: int, *, batch: int = 1, told: Tensor | None = None, **more: Any) -> dict[str, Any]:
+def measured(name: str, run: Run, n: int, *, batch: int = 1, told: Run | None = None, **more: Any) -> dict[str, Any]:
     """One way at one length; an error is a row too, so that the rest is still measured."""
     q, k, v, upstream = numbers(n, batch=batch)
     row: dict[str, Any] = {"way": name, "tokens": n, "batch": batch, **more}
@@ -127,7 +130,8 @@ def measured(name: str, run: Run, n: int, *, batch: int = 1, told: Tensor | None
         with torch.no_grad():
             out = run(q, k, v)
             if told is not None:
-                row["off"] = float((out.float() - told.float()).norm() / told.float().norm())
+                other = told(q, k, v).float()
+                row["off"] = float((out.float() - other).norm() / other.norm())
             row["forward_ms"] = milliseconds(lambda: run(q, k, v))
         both = lambda: torch.autograd.grad(run(*given), given, upstream)  # noqa: E731
         row["both_ms"] = milliseconds(both)
@@ -227,14 +231,18 @@ def texts(n: int) -> Documents:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", nargs="*", choices=KINDS, help="other shapes of tiles too, for windows if not told")
-    parser.add_argument("--no-flex", action="store_true", help="leave FlexAttention out")
+    parser.add_argument("--seconds", type=float, default=16, help="after which nothing more is begun (%(default)s)")
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this compares kernels for a GPU, and there is none")
     command, rows, swept = " ".join(["python benchmarks/window.py", *sys.argv[1:]]), [], []
 
-    def note(row: dict[str, Any]) -> None:
-        rows.append(row)
+    def note(name: str, run: Run, n: int, *, needs: float = 0.0, **more: Any) -> None:
+        if time.perf_counter() - BEGAN > asked.seconds - needs:
+            say("no time left for", name, n, more["pattern"])
+            return
+        rows.append(measured(name, run, n, **more))
+        compare(rows)
         write("window", command, rows, heads=HEADS, width=WIDTH, dtype="bfloat16", sweep=swept)
 
     best: dict[str, Shapes] = {}
@@ -242,37 +250,39 @@ def main() -> None:
         best[kind], found = sweep(kind, 32768)
         swept += found
     for n in LENGTHS:
-        note(measured("cuDNN, dense", dense, n, pattern="Full()"))
-        note(measured("regard", ours(Window(512)), n, pattern="Window(512)"))
+        note("cuDNN, dense", dense, n, pattern="Full()")
+        note("regard", ours(Window(512)), n, pattern="Window(512)")
         if "window" in best:
-            note(measured("regard, best", shaped(Window(512), best["window"]), n, pattern="Window(512)"))
-        note(measured("regard", ours(Causal() & Window(512)), n, pattern="Causal() & Window(512)"))
-    for n in LENGTHS[1:]:
-        note(measured("regard", ours(BIGBIRD), n, pattern="BigBird"))
+            note("regard, best", shaped(Window(512), best["window"]), n, pattern="Window(512)")
+        note("regard", ours(Causal() & Window(512)), n, pattern="Causal() & Window(512)")
+        note("regard, wide tiles", shaped(Window(512), Shapes.of(WIDTH, torch.bfloat16)), n, pattern="Window(512)")
+    for n in LENGTHS[:2]:
+        note("regard", ours(BIGBIRD), n, pattern="BigBird")
     packed, sentences = texts(32768), int(texts(32768).ids.max()) + 1
     causal = packed.to("cuda") & Causal()
-    note(measured("regard, packed", ours(causal), 32768, pattern="packed texts"))
-    note(measured("cuDNN, padded", dense_causal, 1024, batch=sentences, pattern="padded texts"))
-    if not asked.no_flex:
-        for n in (32768, 131072, 8192):
-            with torch.no_grad():
-                told = ours(Window(512))(*numbers(n)[:3])
-            note(measured("FlexAttention", flex(Window(512)), n, told=told, pattern="Window(512)"))
-        for name, pattern in (("BigBird", BIGBIRD), ("packed texts", causal)):
-            with torch.no_grad():
-                told = ours(pattern)(*numbers(32768)[:3])
-            note(measured("FlexAttention", flex(pattern), 32768, told=told, pattern=name))
+    note("regard, packed", ours(causal), 32768, pattern="packed texts")
+    note("cuDNN, padded", dense_causal, 1024, batch=sentences, pattern="padded texts")
+    slow: list[tuple[int, str, Pattern]] = [(n, "Window(512)", Window(512)) for n in LENGTHS]
+    slow += [(32768, "BigBird", BIGBIRD), (32768, "packed texts", causal)]
+    for n, name, pattern in slow:
+        note("FlexAttention", flex(pattern), n, needs=COMPILING, told=ours(pattern), pattern=name)
+    for row in rows:
+        if "times_dense" in row:
+            say(
+                f"{row['way']:18s} {row['pattern']:24s} {row['tokens']:7d}  forward {row['forward_ms']:8.3f} ms "
+                f"({row['times_dense_forward']:.1f} × dense)  both {row['both_ms']:8.3f} ms "
+                f"({row['times_dense']:.1f} ×)  {row['mib']:.0f} MiB"
+            )
+    say(write("window", command, rows, heads=HEADS, width=WIDTH, dtype="bfloat16", sweep=swept))
+
+
+def compare(rows: list[dict[str, Any]]) -> None:
+    """How many times as long dense attention takes."""
     for row in rows:
         base = [x for x in rows if x["way"] == "cuDNN, dense" and x["tokens"] == row["tokens"] and "both_ms" in x]
         if "both_ms" in row and base:
             row["times_dense_forward"] = base[0]["forward_ms"] / row["forward_ms"]
             row["times_dense"] = base[0]["both_ms"] / row["both_ms"]
-            say(
-                f"{row['way']:16s} {row['pattern']:24s} {row['tokens']:7d}  forward {row['forward_ms']:8.3f} ms "
-                f"({row['times_dense_forward']:.1f} × dense)  both {row['both_ms']:8.3f} ms "
-                f"({row['times_dense']:.1f} ×)  {row['mib']:.0f} MiB"
-            )
-    say(write("window", command, rows, heads=HEADS, width=WIDTH, dtype="bfloat16", sweep=swept))
 
 
 BEGAN = time.perf_counter()

@@ -1,9 +1,5 @@
 """Bahdanau's attention without its n×m×d tensor: tiles against the definition, Triton's kernels against the tiles."""
 
-import json
-import os
-import subprocess
-import sys
 from functools import partial
 from math import atanh, log
 
@@ -30,6 +26,7 @@ from regard.attention import (
 from regard.attention.kernels import additive_tiled
 from regard.attention.kernels.additive_tiled import Plain, Sight, additive, doubts, objections
 from regard.attention.places import Places
+from tests.attention.interpreting import answer, interpreted
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
 PATTERNS: dict[str, Pattern] = {
@@ -236,76 +233,155 @@ def test_shapes_that_do_not_fit_are_named():
 
 # --- the kernels ---
 
+KINDS = {
+    "row_limits": {"fits": "*i32", **dict.fromkeys(("heads", "queries", "keys", "d"), "i32")},
+    "row_prepare": {"fits": "*i32", "out": "*i64", **dict.fromkeys(("stride", "tokens", "d", "padded"), "i32")},
+    "row_scores": {
+        **dict.fromkeys(("fits", "live"), "*i32"),
+        **dict.fromkeys(("a", "b", "ones"), "*i64"),
+        **dict.fromkeys(("heads", "high", "wide", "here", "there", "unit"), "i32"),
+    },
+    "row_pulls": {
+        "fits": "*i32",
+        "live": "*i32",
+        "g": "*i64",
+        "keys": "*bf16",
+        **dict.fromkeys(("rows", "count", "wide", "each", "unit"), "i32"),
+    },
+    "row_weigh": {"out": "*bf16", **dict.fromkeys(("high", "wide", "stride"), "i32")},
+    "row_bend": {"p": "*bf16", "pulled": "*bf16", **dict.fromkeys(("high", "wide", "stride"), "i32")},
+    "row_exponents": {"fits": "*i32", **dict.fromkeys(("stride", "tokens", "padded"), "i32")},
+    "row_finish": {"out": "*bf16", **dict.fromkeys(("heads", "count", "rows", "tokens", "stride"), "i32")},
+}
+SIZES = {
+    "D": 37,
+    "PADDED": 64,
+    "PAIRS": 16,
+    "DEPTH": 1,
+    "WARPS": 8,
+    "CHUNK": 8,
+    "DOWN": 8,
+    "ACROSS": 4,
+    "SHARE": 4,
+    "ALONE": False,
+}
+SIZES |= {"SOME": True, "APPROXIMATE": True, "FOLD": True, "WHOLE": 64, "TOKENS": 64, "DEEP": 32, "WIDE": 64}
+
 
 def kernel_cases() -> dict[str, float]:
     """Run under Triton's interpreter: the largest relative difference between kernels and tiles, for each case."""
-    from regard.attention.kernels.additive import Fused, Shape, separable
+    from regard.attention.kernels.additive import Fused, Pulling, Scoring, Shape
 
-    additive_tiled.CELLS_AT_ONCE = 2 * 11 * 5
-    fused = partial(Fused.of, shape=Shape(tile=8, deep=4, warps=1))
+    small, other = (
+        Shape(Scoring(2, 2, 4, 2), Pulling(4, 1, 2, 2)),
+        Shape(Scoring(4, 1, 2, 1), Pulling(4, 1, 1, 4, alone=True)),
+    )
+    single = Shape(Scoring(2, 1, 2, 2), Pulling(4, 2, 2, 2, together=1))
+    causal = Causal() & Padding(torch.tensor([3, 10]))
     differences = {}
-    for name, sentences, heads, scales, pattern, kept in (
-        ("one head out of range", 1, 2, [1.0, 50.0], Full(), 2**23),
-        ("causal padding, weights found again", 2, 1, [2.0], Causal() & Padding(torch.tensor([3, 10])), 0),
+    for name, sizes, scales, pattern, shape, kept in (
+        ("one head out of range", (1, 2, 7, 11, 5), [1.0, 50.0], Full(), small, 2**23),
+        ("causal padding, weights found again", (2, 1, 7, 11, 5), [2.0], causal, other, 0),
+        ("several tiles, each a part", (1, 1, 7, 37, 3), [1.0], Full(), small, 2**23),
+        ("several tiles and widths, one part", (1, 1, 3, 19, 34), [1.0], Full(), single, 2**23),
     ):
         additive_tiled.CELLS_KEPT = kept
         torch.manual_seed(len(name))
-        a, b = (torch.randn(sentences, heads, n, 5) * torch.tensor(scales).view(-1, 1, 1) for n in (7, 11))
-        given = [a, b, torch.randn(heads, 5), torch.randn(sentences, heads, 11, 3)]
+        sentences, heads, queries, keys, d = sizes
+        additive_tiled.CELLS_AT_ONCE = sentences * heads * keys * 5
+        a, b = (torch.randn(sentences, heads, n, d) * torch.tensor(scales).view(-1, 1, 1) for n in (queries, keys))
+        given = [a, b, torch.randn(heads, d), torch.randn(sentences, heads, keys, 3)]
         given = [x.requires_grad_() for x in given]
-        fits = separable(a.flatten(0, 1), b.flatten(0, 1)).tolist()
+        fits = Fused.of(*(x.detach() for x in given[:3])).limits.fits.tolist()
         assert fits == [int(scale < 10) for _ in range(sentences) for scale in scales]
-        sight, upstream = Sight.of(pattern, a, b), torch.randn(sentences, heads, 7, 3)
+        sight, upstream = Sight.of(pattern, a, b), torch.randn(sentences, heads, queries, 3)
         want, got = (
-            both_ways(partial(additive, sight=sight, pairs=pairs), given, upstream) for pairs in (Plain.of, fused)
+            both_ways(partial(additive, sight=sight, pairs=pairs), given, upstream)
+            for pairs in (Plain.of, partial(Fused.of, shape=shape))
         )
         pairs = zip(tree_leaves(want), tree_leaves(got), strict=True)
         differences[name] = max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)
+    return differences | far_cases()
+
+
+def far_cases() -> dict[str, float]:
+    """Scores at the ends of the range: how far from the definition; infinitely if they did not take the short way."""
+    from regard.attention.kernels.additive import Fused
+
+    differences = {}
+    for far in (0.0, 8.0, -8.0):
+        for name, v, most in (
+            ("all", [1.0] * 6, 21.2),
+            ("tiny ones", [-3.0, 1e-9, 0.0, -1e-12, 2.0, 1e-5], 14.3),
+            ("none", [0.0] * 6, 14.3),
+        ):
+            x, weights = torch.tensor([-21.0, -14.0, -2.0, 0.0, 1.0, 7.0, most]), torch.tensor([v])
+            a, b = torch.full((1, 1, 1, 6), far), (x - far).view(1, 1, -1, 1).expand(1, 1, 7, 6)
+            fused = Fused.of(a, b.contiguous(), weights)
+            got = fused.scores(slice(0, 1), None).flatten() + weights.sum()
+            want = (torch.tanh(a.double() + b.double()) * weights).sum(-1).flatten()
+            short = bool(fused.limits.fits.all())
+            differences[f"far by {far:g}, {name}"] = float((got - want).abs().max()) if short else float("inf")
+    one = torch.ones(1, 6)
+    beyond = [(a + 8, b.contiguous(), one), (a + 39, b - 39, one), (a * torch.nan, b.contiguous(), one)]
+    differences["beyond the range, or not a number"] = float(sum(int(Fused.of(*x).limits.fits.sum()) for x in beyond))
     return differences
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, float]:
-    """In a process of its own, because Triton must be told before it is loaded."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.attention.test_additive"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def kernels_interpreted() -> dict[str, float]:
+    return interpreted("tests.attention.test_additive")
 
 
-@pytest.mark.parametrize("case", ["one head out of range", "causal padding, weights found again"])
-def test_the_kernels_interpreted_agree_with_the_tiles(case, interpreted):
-    assert interpreted[case] < 5e-6
+@pytest.mark.parametrize(
+    "case",
+    [
+        "one head out of range",
+        "causal padding, weights found again",
+        "several tiles, each a part",
+        "several tiles and widths, one part",
+    ],
+)
+def test_the_kernels_interpreted_agree_with_the_tiles(case, kernels_interpreted):
+    assert kernels_interpreted[case] < 5e-6
 
 
-@pytest.mark.parametrize("kernel", ["row_prepare", "row_scores", "row_pull"])
+@pytest.mark.parametrize("weights", ["all", "tiny ones", "none"])
+@pytest.mark.parametrize("far", ["0", "8", "-8"])
+def test_scores_are_right_to_the_ends_of_the_range(far, weights, kernels_interpreted):
+    """v is folded into the exponentials, which tiny or no weights must survive."""
+    assert kernels_interpreted[f"far by {far}, {weights}"] < 3e-5
+
+
+def test_numbers_out_of_range_never_take_the_short_way(kernels_interpreted):
+    assert kernels_interpreted["beyond the range, or not a number"] == 0
+
+
+@pytest.mark.parametrize("kernel", KINDS)
 def test_the_kernels_compile_for_a_hopper(kernel):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from regard.attention.kernels import additive as kernels
+    from regard.attention.kernels import additive_pulls, additive_rows, additive_scores
 
-    function = getattr(kernels, kernel)
-    given = {"D": 37, "TILE": 64, "DEEP": 32, "WITH_SUMS": True, "APPROXIMATE": True}
-    whole = {"fits": "*i32", "live": "*i32", **dict.fromkeys(("heads", "high", "wide", "there"), "i32")}
-    whole |= dict.fromkeys(("stride", "tokens", "d"), "i32")
+    function = (vars(additive_scores) | vars(additive_rows) | vars(additive_pulls))[kernel]
     names = function.arg_names
     source = ASTSource(
         function,
-        {name: "constexpr" if name in given else whole.get(name, "*fp32") for name in names},
-        {(n,): given[name] for n, name in enumerate(names) if name in given},
+        {name: "constexpr" if name in SIZES else KINDS[kernel].get(name, "*fp32") for name in names},
+        {(n,): SIZES[name] for n, name in enumerate(names) if name in SIZES},
     )
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8, "num_stages": 1})
     assert ".target sm_90" in made.asm["ptx"]
-    assert ("rcp.approx" in made.asm["ptx"]) == (kernel != "row_prepare")
+    assert ("rcp.approx" in made.asm["ptx"]) == (kernel in ("row_scores", "row_pulls"))
+    # layouts are as `unit` wants them: nothing changes threads in the loops, and warps only add up once at the end
+    if kernel == "row_scores":
+        assert made.metadata.shared == 0
+    if kernel == "row_pulls":
+        assert made.asm["ptx"].count("st.shared") <= 2
+        assert made.asm["ptx"].count("shfl.sync") <= 3
 
 
 @pytest.mark.gpu
@@ -326,11 +402,39 @@ def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, scale, pattern):
     chosen = Full() if pattern == "full" else (Causal() & Padding(torch.tensor([200, 331]))).to("cuda")
     assert fastest(given[0]).__qualname__ == "Fused.of"
     truth, coarse = (both_ways(partial(plain, pattern=chosen), x, upstream) for x in (exact, given))
-    ours = both_ways(lambda *x: additive(*x, Sight.of(chosen, x[0], x[1])), given, upstream)
+    ours, again = (both_ways(lambda *x: additive(*x, Sight.of(chosen, x[0], x[1])), given, upstream) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(tree_leaves(ours), tree_leaves(again), strict=True))
     for true, theirs, mine in zip(*(tree_leaves(x) for x in (truth, coarse, ours)), strict=True):
         allowed = 2 * (theirs.double() - true).abs().max() + 2e-5 * true.abs().max()
         assert (mine.double() - true).abs().max() <= allowed
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sizes", [(1, 2, 17, 5, 3), (3, 1, 131, 307, 70)])
+@pytest.mark.parametrize("cut", ["default", "two widths a thread", "small and alone"])
+def test_on_a_gpu_the_shapes_of_tiles_change_nothing(sizes, cut):
+    from regard.attention.kernels.additive import Fused, Pulling, Scoring, Shape
+
+    shape = {
+        "default": Shape(),
+        "two widths a thread": Shape(Scoring(8, 2, 4, 8, None), Pulling(8, 2, 8, 8, registers=128)),
+        "small and alone": Shape(Scoring(4, 2, 2, 4, None), Pulling(8, 1, 4, 4, alone=True, together=1)),
+    }[cut]
+    b, h, queries, keys, d = sizes
+    given = [
+        torch.randn(size, device="cuda") for size in ((b, h, queries, d), (b, h, keys, d), (h, d), (b, h, keys, 7))
+    ]
+    given, upstream = [x.requires_grad_() for x in given], torch.randn(b, h, queries, 7, device="cuda")
+    sight = Sight.of(Causal() | Window(9), given[0], given[1])
+    want, got = (
+        both_ways(partial(additive, sight=sight, pairs=pairs), given, upstream)
+        for pairs in (Plain.of, partial(Fused.of, shape=shape))
+    )
+    for x, y in zip(tree_leaves(want), tree_leaves(got), strict=True):
+        assert (x - y).abs().max() <= 2e-5 * x.abs().max()
+
+
 if __name__ == "__main__":
-    print(json.dumps(kernel_cases()))
+    answer(kernel_cases)

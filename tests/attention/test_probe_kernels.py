@@ -48,6 +48,7 @@ from tests.attention.probed import assert_probed
 ALL = Wanted(rows=(5, 2), columns=(0, 5, 3), top=3, map=(3, 5), peaks=(5, 2), mass=True, entropy=True, log_sum_exp=True)
 NEST = replace(ALL, map=(4, 4), peaks=(4, 2), top=2)
 WIDE = replace(ALL, map=(1, 2), peaks=(1, 3), top=0)
+EVEN = replace(ALL, map=(1, 2), peaks=(1, 1), top=2)
 PATTERNS: dict[str, Pattern] = {
     "full": Full(),
     "causal": Causal(),
@@ -55,17 +56,22 @@ PATTERNS: dict[str, Pattern] = {
     "window": Window(131),
     "causal window": Causal() & Window(67),
     "padding": Padding(torch.tensor([331, 0])),
+    "a window past a sentence's end": Window(67) & Padding(torch.tensor([331, 0])),
     "causal padding": Causal() & Padding(torch.tensor([1009, 211])),
 }
 # name: pattern, position, queries, keys, first place, width, wanted, with its log-sum-exp
 INTERPRETED: dict[str, tuple[Pattern, Position, int, int, int, int, Wanted, bool]] = {
     "full, one pass, blocks nest in cells": (Full(), NoPosition(), 7, 64, 0, 16, NEST, True),
+    "full, one pass, whole tiles": (Full(), NoPosition(), 16, 32, 0, 16, EVEN, True),
+    "causal after a cache, one pass, whole tiles": (Causal(), NoPosition(), 16, 64, 16, 16, EVEN, True),
     "full, two passes, nothing nests": (Full(), NoPosition(), 7, 37, 0, 11, ALL, False),
     "causal window after a cache, one pass": (Causal() & Window(5), NoPosition(), 11, 41, 23, 16, ALL, True),
     "padding, one sentence sees nothing": (Padding(torch.tensor([17, 0])), NoPosition(), 7, 23, 0, 16, ALL, False),
+    "a window past a sentence's end": (Window(5) & Padding(torch.tensor([11])), NoPosition(), 19, 29, 0, 16, ALL, True),
     "a window with a full middle": (Window(41), NoPosition(), 61, 67, 0, 16, WIDE, True),
     "before, with slopes, two passes": (Before(), Alibi(heads=2), 7, 13, 0, 16, ALL, False),
 }
+ALONE = "maxima alone, without a weight"
 
 
 def seen_by(recipe: Recipe, q: torch.Tensor, k: torch.Tensor, start: int = 0) -> Seen:
@@ -195,12 +201,16 @@ def interpreted_cases() -> dict[str, str]:
         return interpreter._LangPatchScope()
 
     interpreter._patch_lang = once
-    shapes: dict[str, Any] = {"rows": kernels.Shape(16, 16, 1, 1), "columns": kernels.Shape(16, 32, 1, 1)}
-    kernels.find = partial(kernels.find, **shapes)  # type: ignore[assignment]
+    find, new = kernels.find, kernels.new
+    # what nobody has written must not be read
+    kernels.new = lambda *size, **kind: new(*size, **kind).fill_(1000)  # type: ignore[assignment]
     probe_slabs.SPACE, probe_slabs.LONGEST = 2**13, 48
     wrong = {}
     for name, (pattern, position, n_q, n_k, start, width, wanted, known) in INTERPRETED.items():
         torch.manual_seed(len(name))
+        # a thread's keys of a row are one chunk, or two
+        columns = kernels.Shape(16, 32, 1, 1, registers=168, chunk=4 if known else 8)
+        kernels.find = partial(find, rows=kernels.Shape(16, 16, 1, 1), columns=columns)  # type: ignore[assignment]
         batch = pattern.batches
         q, k = torch.randn(batch, 2, n_q, width).half(), torch.randn(batch, 1, n_k, width).half()
         recipe = Recipe(pattern=pattern, position=position)
@@ -212,7 +222,13 @@ def interpreted_cases() -> dict[str, str]:
             wrong[name] = ""
         except AssertionError as error:
             wrong[name] = str(error)
-    return wrong
+    q, k = torch.randn(1, 1, 5, 16).half(), torch.randn(1, 1, 71, 16).half()
+    weights = steps(q.double(), k.double(), k.double(), Recipe()).weights
+    alone = fused(seen_by(Recipe(), q, k), Wanted(top=2, peaks=(1, 1)), (q.double() @ k.double().mT / 4).logsumexp(-1))
+    assert alone.top is not None
+    assert alone.peaks is not None
+    off = (alone.top.weights - weights.topk(2).values).abs().max() + (alone.peaks - weights.max()).abs().max()
+    return wrong | {ALONE: "" if off < 1e-5 else f"off by {off}"}
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +246,7 @@ def interpreted() -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("case", INTERPRETED)
+@pytest.mark.parametrize("case", [*INTERPRETED, ALONE])
 def test_interpreted_they_see_what_the_reference_sees(case, interpreted):
     assert interpreted[case] == ""
 
@@ -238,15 +254,16 @@ def test_interpreted_they_see_what_the_reference_sees(case, interpreted):
 # --- compiled ---
 
 POINTERS = {"lengths": "*i32", "cuts": "*i32", "owners": "*i32", "keys": "*i64", "q": "*bf16", "k": "*bf16"}
-POINTERS |= dict.fromkeys(("table", "lse", "ells", "entropy", "entropies", "sums", "peaks"), "*fp32")
+POINTERS |= dict.fromkeys(("table", "lse", "ells", "entropy", "noted", "bent", "sums", "peaks"), "*fp32")
 POINTERS |= dict.fromkeys(("maxima", "groups", "weights", "parts", "out"), "*fp32")
 CONSTANTS = {"D": 64, "WIDE": 64, "QUERIES": 64, "KEYS": 128, "ROWS": 32, "GROUP_ROOM": 128, "MOST": 8, "ROOM": 8}
-CONSTANTS |= {"MASS": True, "PEAKS": 2, "ENTROPY": True, "TOP": True, "BIASED": False, "MASKED": True}
+CONSTANTS |= {"MASS": True, "PEAKS": 2, "ENTROPY": True, "TOP": True, "BIASED": False, "MASKED": False}
+CONSTANTS |= {"CHUNKS": 8, "NOTES": 2, "EVEN": True, "ONLY": 0}
+ONE_WARP = ("fold_notes", "pick_keys", "pool_cells")
 
 
-@pytest.mark.parametrize("kernel", ["sum_rows", "walk_columns", "fold_groups", "pick_keys", "pool_cells"])
-def test_they_compile_for_a_hopper_without_a_single_atomic(kernel):
-    """The interpreter forgives what the compiler does not; neither needs a GPU."""
+def compiled(kernel: str, **options: int | None) -> Any:
+    """For a GPU that need not be there."""
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -254,8 +271,9 @@ def test_they_compile_for_a_hopper_without_a_single_atomic(kernel):
     from regard.attention.kernels import probes as kernels
 
     function = vars(kernels)[kernel]
-    given = dict(CONSTANTS, PEAKS=True, WIDE=128) if kernel == "pool_cells" else CONSTANTS
-    pointers = POINTERS | ({"cuts": "i32"} if kernel == "pool_cells" else {}) | {"c": "fp32"}
+    given: dict[str, Any] = dict(CONSTANTS, PEAKS=True, WIDE=128) if kernel in ONE_WARP else dict(CONSTANTS)
+    given |= {"walk_columns": {"q_t": 64}, "pick_keys": {"k_t": 64, "WIDE": 64}}.get(kernel, {})
+    pointers = POINTERS | ({"cuts": "i32", "noted": "i32"} if kernel == "pool_cells" else {}) | {"c": "fp32"}
     names = function.arg_names
     aligned = [n for n, name in enumerate(names) if name in POINTERS or re.fullmatch("[qk]_[bht]", name)]
     source = ASTSource(
@@ -264,11 +282,28 @@ def test_they_compile_for_a_hopper_without_a_single_atomic(kernel):
         {(n,): given[name] for n, name in enumerate(names) if name in given},
         {(n,): [["tt.divisibility", 16]] for n in aligned},
     )
-    warps = 1 if kernel in ("pick_keys", "pool_cells") else 4
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps, "num_stages": 2})
-    ptx = made.asm["ptx"]
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+@pytest.mark.parametrize("kernel", ["sum_rows", "walk_columns", "fold_notes", "pick_keys", "pool_cells"])
+def test_they_compile_for_a_hopper_without_a_single_atomic(kernel):
+    """The interpreter forgives what the compiler does not; neither needs a GPU."""
+    ptx = compiled(kernel, num_warps=1 if kernel in ONE_WARP else 4, num_stages=2).asm["ptx"]
     assert ("wgmma" in ptx) == (kernel in ("sum_rows", "walk_columns"))
     assert not re.search(r"\b(atom|red)\.", ptx)
+
+
+def test_the_pass_over_columns_takes_few_instructions_for_each_weight():
+    """An exponential, its exponent, the sum, the entropy and the largest are 5; 4 programs must fit side by side."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from regard.attention.kernels.probe_slabs import COLUMNS
+
+    made = compiled("walk_columns", num_warps=COLUMNS.warps, num_stages=COLUMNS.stages, maxnreg=COLUMNS.registers)
+    ptx, cells = made.asm["ptx"], COLUMNS.queries * COLUMNS.keys // (32 * COLUMNS.warps)
+    assert ptx.count("ex2.approx") == cells + 1  # and once for the largest of all
+    loop = next(part for part in re.split(r"\n\$L__BB", ptx) if "wgmma" in part)
+    assert not re.search(r"\b(ld|st)\.(shared|local)", loop)  # sums stay in their threads
+    assert ".maxnreg 128" in ptx
 
 
 # --- on a GPU ---
@@ -335,7 +370,9 @@ def test_on_a_gpu_maps_of_any_size_are_those_of_the_plain_path_and_the_same_ever
         assert_close(vars(first)[name], vars(plain)[name], rtol=1e-4, atol=1e-5)
     assert first.top is not None
     assert again.top is not None
+    assert plain.top is not None
     assert torch.equal(first.top.keys, again.top.keys)
+    assert_close(first.top.weights, plain.top.weights, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.gpu

@@ -32,7 +32,15 @@ from regard.attention import (
     read,
 )
 from regard.attention.kernels import relative_tiled
-from regard.attention.kernels.relative_tiled import conditions, doubts, objections, reach_of, why_not_fused
+from regard.attention.kernels.relative_tiled import (
+    by_distance,
+    conditions,
+    doubts,
+    objections,
+    one_each,
+    reach_of,
+    why_not_fused,
+)
 from regard.attention.places import Places
 from tests.attention.interpreting import answer, interpreted
 
@@ -276,6 +284,16 @@ def test_from_the_reach_on_nothing_changes(relation):
     assert reach_of(LogBuckets()) == 92  # the last bucket begins at 8 · 16^(7/8) = 90.5
     assert reach_of(TreePath(2)) is None
     assert reach_of(LogBuckets(32, 8)) is None
+
+
+def test_where_every_distance_is_a_relation_nothing_is_spread():
+    """Shaw's vectors are taken as they are; buckets, of which several distances share one, are not."""
+    learned = torch.randn(7, 5)
+    assert one_each(Clipped(3), 3)
+    assert by_distance(Clipped(3), 3, learned) is learned
+    assert not one_each(Clipped(0), 1)
+    assert not one_each(LogBuckets(8, 7), 3)
+    assert_close(by_distance(Clipped(3), 4, learned), learned[[0, 0, 1, 2, 3, 4, 5, 6, 6]])
 
 
 # --- the kernels ---

@@ -124,8 +124,8 @@ def probe(
 
 def fused(seen: probe_reach.Seen, wanted: Wanted, log_sum_exp: Tensor | None) -> Probed:
     """By the kernels: what they find they find in one or two passes; single rows and columns are found in the open."""
-    rows = seen.rows(wanted.rows) if wanted.rows else None
     if not wanted.every_query:
+        rows = seen.rows(wanted.rows)
         return Probed(
             rows=rows, columns=None, top=None, map=None, peaks=None, mass=None, entropy=None, log_sum_exp=None
         )
@@ -140,7 +140,8 @@ def fused(seen: probe_reach.Seen, wanted: Wanted, log_sum_exp: Tensor | None) ->
     lse, keys, weights = parted(found.log_sum_exp), parted(found.keys), parted(found.weights)
     assert lse is not None
     return Probed(
-        rows=rows,
+        # after the kernels: what takes many small calls is called while they run
+        rows=seen.rows(wanted.rows) if wanted.rows else None,
         columns=seen.columns(wanted.columns, lse) if wanted.columns else None,
         top=None if keys is None or weights is None else Top(keys, weights),
         map=parted(found.map),

@@ -1,152 +1,241 @@
-"""The triples of Bahdanau's attention as Triton kernels: e^{2a}, e^{2b} and v in, scores and their gradients out.
+"""The triples of Bahdanau's attention on a GPU: a, b and v in, scores and gradients out, by the kernels beside this.
 
-With x = 1 + e^{2a} e^{2b} and r = 1/x, tanh(a + b) = 1 − 2r, so a triple (i, j, d) costs a multiply-add and a
-reciprocal, and no tanh. Reciprocals are the scarcer unit (16 a cycle and multiprocessor, against 128 multiply-adds),
-so two triples share one:
-
-    v₀/x₀ + v₁/x₁ = (v₀ x₁ + v₁ x₀) · 1/(x₀ x₁),        r₀ = x₁ · 1/(x₀ x₁),  r₁ = x₀ · 1/(x₀ x₁).
-
-Range: e^{2a} is a normal float32 for |a| ≤ 43, and x₀ x₁ < 2¹²⁷ as long as a + b ≤ 21.8. Each head whose numbers
-allow that takes this way; any other takes r = 1/(1 + e^{2(a+b)}), which is right for all numbers (an infinite
-exponential gives r = 0) and costs an exponential and a division per triple. The device decides, so nobody waits.
-Error: rounding the two exponents moves a + b by at most 2(|a| + |b|) 2⁻²⁴, four times what rounding a and b to float32
-does, and tanh by no more than that; the shared reciprocal adds a few units in the last place.
-
-Everything lies with the width first and tokens last: `scores` walks over d and reads one row of a and of b a step;
-`pull` holds a tile of (d, own tokens) in registers, walks over the other side's tokens, and so sums over them without
-any exchange between threads. It serves both sides, with g transposed for one of them; no two programs write to one
-place, so there are no atomics and the gradients are the same every time.
+`additive_scores.py` has the scores, `additive_pulls.py` the gradients, and both their mathematics. Here memory is laid
+out for them and the work is cut; how it is cut is a matter of speed alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 import triton
-import triton.language as tl
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.attention.kernels.additive_pulls import row_exponents, row_finish, row_pulls
+from regard.attention.kernels.additive_rows import row_bend, row_weigh
+from regard.attention.kernels.additive_scores import row_limits, row_prepare, row_scores
 from regard.attention.kernels.additive_tiled import Pairs, Visible
 
-LARGEST, LARGEST_SUM = 43.0, 21.5
+TOKENS, DEEP, LANES = 64, 32, 32
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """`row_scores`: queries and keys a thread, triples that share a reciprocal (2 or 4), warps, registers at most."""
+
+    down: int = 8
+    across: int = 4
+    share: int = 4
+    warps: int = 8
+    registers: int | None = 128
+
+    @property
+    def high(self) -> int:
+        return self.down * self.warps
+
+    @property
+    def wide(self) -> int:
+        return self.across * LANES
+
+    def fitted(self, queries: int, keys: int) -> "Scoring":
+        """Not so large that most of a tile would be empty."""
+        shape = self
+        while shape.warps > 1 and shape.high >= 2 * queries:
+            shape = replace(shape, warps=shape.warps // 2)
+        while shape.across > 1 and (shape.wide >= 2 * keys or shape.across >= shape.warps):
+            shape = replace(shape, across=shape.across // 2)
+        return shape
+
+
+@dataclass(frozen=True)
+class Pulling:
+    """`row_pulls`: pairs of keys and widths a thread, warps, queries a turn, whether every other query shares no
+    reciprocals, registers at most, warps that fill the machine (programs with the same widths need a sum each)."""
+
+    pairs: int = 16
+    deep: int = 1
+    warps: int = 8
+    chunk: int = 8
+    alone: bool = False
+    registers: int | None = None
+    together: int = 2048
+
+    @property
+    def high(self) -> int:
+        return self.chunk * self.warps
+
+    @property
+    def wide(self) -> int:
+        return 2 * self.pairs * self.warps
+
+    def fitted(self, queries: int, keys: int) -> "Pulling":
+        shape = self
+        while shape.warps > 1 and (shape.wide >= 2 * keys or shape.high >= 2 * queries):
+            shape = replace(shape, warps=shape.warps // 2)
+        while shape.pairs > 4 and shape.wide >= 2 * keys:
+            shape = replace(shape, pairs=shape.pairs // 2)
+        return shape
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the work is cut: tokens a tile, widths a tile of `pull`, warps a program. A matter of speed alone."""
-
-    tile: int = 64
-    deep: int = 32
-    warps: int = 4
-
-    def with_options(self, **constants: int) -> dict[str, Any]:
-        """A kernel's constants and what the compiler is told; without products of matrices there is no pipeline."""
-        return {**constants, "num_warps": self.warps, "num_stages": 1}
+    scoring: Scoring = Scoring()
+    pulling: Pulling = Pulling()
 
 
 @dataclass(frozen=True, eq=False)
 class Fused(Pairs):
-    """The kernels below, on one call's tensors, sentences and heads side by side."""
+    """The kernels on one call's tensors, sentences and heads side by side."""
 
     a: Float[Tensor, "n i d"]
-    b: Float[Tensor, "n d padded"]
+    b: Float[Tensor, "n j d"]
     v: Float[Tensor, "h d"]
-    separable: Int[Tensor, "n"]
-    heads: int
-    keys: int
+    limits: "Limits"
     shape: Shape
 
     @staticmethod
     def of(a: Tensor, b: Tensor, v: Tensor, *, shape: Shape = Shape()) -> "Fused":
-        heads, (a, b) = a.shape[1], (rearrange(x, "b h t d -> (b h) t d").contiguous() for x in (a, b))
-        fits = separable(a, b)
-        return Fused(a, prepared(b, fits, shape), v.float().contiguous(), fits, heads, b.shape[1], shape)
+        queries, keys = a.shape[2], b.shape[2]
+        a, b = (rearrange(x, "b h t d -> (b h) t d").contiguous() for x in (a, b))
+        v = v.float().contiguous()
+        fitted = Shape(shape.scoring.fitted(queries, keys), shape.pulling.fitted(queries, keys))
+        return Fused(a, b, v, Limits.of(a, b, v), fitted)
 
-    def band(self, rows: slice) -> Float[Tensor, "n d padded"]:
-        return prepared(self.a[:, rows], self.separable, self.shape)
+    @property
+    def heads(self) -> int:
+        return len(self.v)
 
-    def live(self, rows: slice, visible: Visible) -> Int[Tensor, "n y x"]:
-        """Which tiles someone sees, found on the device."""
-        tile, high, wide = self.shape.tile, rows.stop - rows.start, self.keys
-        grid = len(self.b), tiles(high, tile), tiles(wide, tile)
+    @cached_property
+    def keys(self) -> Int[Tensor, "n pairs padded"]:
+        return self.prepared(self.b, self.shape.scoring.wide, fold=False)
+
+    def prepared(self, x: Float[Tensor, "n t d"], tile: int, *, fold: bool) -> Int[Tensor, "n pairs padded"]:
+        (n, tokens, d), pairs = x.shape, self.limits.ones.shape[1] // 2
+        padded = whole(tokens, tile)
+        out = torch.empty(n, pairs, padded, dtype=torch.int64, device=x.device)
+        row_prepare[n, parts(padded, TOKENS), parts(pairs, DEEP // 2)](
+            *(x, self.limits.fits, self.limits.ones, out, x.stride(0), tokens, d, padded),
+            **options(PAIRS=pairs, FOLD=fold, TOKENS=TOKENS, DEEP=DEEP // 2),
+        )
+        return out
+
+    def live(self, rows: slice, visible: Visible, tile: tuple[int, int]) -> Int[Tensor, "n y x"]:
+        """Which tiles someone sees, found on the device; if all see everything, nobody asks."""
         if visible is None:
-            return torch.ones(grid, dtype=torch.int32, device=self.b.device)
-        filled = pad(visible, (0, -wide % tile, 0, -high % tile))
-        some = rearrange(filled, "b h (y s) (x t) -> b h y x s t", s=tile, t=tile).any(-1).any(-1)
-        some = some.expand(len(self.b) // self.heads, self.heads, -1, -1)
+            return self.limits.fits
+        (high, wide), n = tile, len(self.a)
+        filled = pad(visible, (0, -self.b.shape[1] % wide, 0, -(rows.stop - rows.start) % high))
+        some = rearrange(filled, "b h (y s) (x t) -> b h y x s t", s=high, t=wide).any(-1).any(-1)
+        some = some.expand(n // self.heads, self.heads, -1, -1)
         return rearrange(some, "b h y x -> (b h) y x").to(torch.int32).contiguous()
 
     def scores(self, rows, visible):
-        a, live = self.band(rows), self.live(rows, visible)
-        d, high, wide, shape = a.shape[1], rows.stop - rows.start, self.keys, self.shape
-        s = torch.empty(len(a), high, wide, dtype=torch.float32, device=a.device)
-        row_scores[live.shape](
-            *(a, self.b, self.v, self.separable, live, s, self.heads, high, wide),
-            **shape.with_options(D=d, TILE=shape.tile, APPROXIMATE=compiled()),
+        shape, (n, wide, d), high = self.shape.scoring, self.b.shape, rows.stop - rows.start
+        a = self.prepared(self.a[:, rows], shape.high, fold=True)
+        s = torch.empty(n, high, wide, dtype=torch.float32, device=a.device)
+        row_scores[n, parts(high, shape.high), parts(wide, shape.wide)](
+            *(a, self.keys, self.v, self.limits.ones.view(torch.int64), self.limits.factors, self.limits.fits),
+            *(self.live(rows, visible, (shape.high, shape.wide)), s),
+            *(self.heads, high, wide, a.shape[2], self.keys.shape[2], 1),
+            **options(D=d, PAIRS=a.shape[1], DOWN=shape.down, ACROSS=shape.across, SHARE=shape.share),
+            **loops(shape, some=visible is not None),
         )
         return rearrange(s, "(b h) i j -> b h i j", h=self.heads)
 
+    def weigh(self, s, visible, out):
+        wide = s.shape[3]
+        row_weigh[s.shape[2], len(self.a)](
+            *(s, out, s.shape[2], wide, self.a.shape[1] * wide), **options(WIDE=across(wide))
+        )
+
+    def bend(self, p, pulled):
+        n, (_, _, high, wide) = len(self.a), p.shape
+        g = torch.empty(pulled.shape, dtype=torch.float32, device=p.device)
+        stride = (high if p.is_contiguous() else self.a.shape[1]) * wide
+        row_bend[high, n](p, pulled.contiguous(), g, high, wide, stride, **options(WIDE=across(wide)))
+        return g
+
     def gradients(self, bands):
-        (n, d, _), heads = self.b.shape, self.heads
-        slope = repeat(4 * self.v, "h d -> (b h) d 1", b=n // heads)
-        da, db, dv = torch.zeros_like(self.a), torch.zeros_like(self.b), torch.zeros_like(self.v)
+        shape, (n, keys, d) = self.shape.pulling, self.b.shape
+        padded, wide = whole(d, LANES * shape.deep), whole(keys, shape.wide)
+        blocks = padded // (LANES * shape.deep)
+        split = max(1, min(wide // shape.wide, shape.together // (n * blocks * shape.warps)))
+        zeros = partial(torch.zeros, dtype=torch.float32, device=self.b.device)
+        of_keys, sums = zeros(n, wide, padded), zeros(split, n, padded)
+        da = torch.zeros_like(self.a)
         for rows, band, visible in bands:
-            a, live, g = self.band(rows), self.live(rows, visible), self.padded(rearrange(band, "b h i j -> (b h) i j"))
-            by_a, by_v = torch.zeros_like(a), a.new_zeros(n, live.shape[1], d)
-            self.pull(a, self.b, g.mT.contiguous(), live.mT.contiguous(), by_a, by_v)
-            self.pull(self.b, a, g.contiguous(), live, db, None)
-            da[:, rows] = rearrange(by_a.mul_(slope)[:, :, : rows.stop - rows.start], "n d i -> n i d")
-            dv += rearrange(by_v, "(b h) y d -> b h y d", h=heads).sum((0, 2))
-        db = db.mul_(slope)[:, :, : self.keys]
-        return (
-            rearrange(da, "(b h) i d -> b h i d", h=heads),
-            rearrange(db, "(b h) d j -> b h j d", h=heads),
-            dv.mul_(-2),
+            high = rows.stop - rows.start
+            g = filled(rearrange(band, "b h i j -> (b h) i j"), shape.high, shape.wide)
+            of_rows = zeros(split, n, g.shape[1], padded)
+            row_pulls[n, blocks, split](
+                *(self.exponents(rows, g.shape[1], padded), self.b, g.view(torch.int64), self.limits.fits),
+                *(self.live(rows, visible, (shape.high, shape.wide)), of_rows, of_keys, sums),
+                *(g.shape[1], keys, wide, parts(wide // shape.wide, split), 1),
+                **options(D=d, PADDED=padded, PAIRS=shape.pairs, DEPTH=shape.deep, CHUNK=shape.chunk),
+                **options(ALONE=shape.alone),
+                **loops(shape, some=visible is not None),
+            )
+            self.finish(of_rows, da[:, rows], high)
+            del g, band, of_rows  # before the next band takes as much
+        db = torch.empty_like(self.b)
+        self.finish(of_keys[None], db, keys)
+        dv = rearrange(sums, "s (b h) d -> s b h d", h=self.heads).sum((0, 1))[:, :d]
+        da, db = (rearrange(x, "(b h) t d -> b h t d", h=self.heads) for x in (da, db))
+        return da, db, dv.mul_(-2)
+
+    def exponents(self, rows: slice, high: int, padded: int) -> Float[Tensor, "n high padded"]:
+        x = self.a[:, rows]
+        out = torch.empty(len(x), high, padded, dtype=torch.float32, device=x.device)
+        row_exponents[len(x), parts(high, TOKENS), padded // LANES](
+            *(x, self.limits.fits, out, x.stride(0), x.shape[1], high),
+            **options(D=x.shape[2], PADDED=padded, TOKENS=TOKENS),
+        )
+        return out
+
+    def finish(self, sums: Float[Tensor, "s n padded deep"], out: Float[Tensor, "n t d"], tokens: int) -> None:
+        count, n, high, padded = sums.shape
+        row_finish[n, parts(tokens, TOKENS), padded // LANES](
+            *(sums, self.v, out, self.heads, count, high, tokens, out.stride(0)),
+            **options(D=out.shape[2], PADDED=padded, TOKENS=TOKENS),
         )
 
-    def padded(self, x: Tensor) -> Tensor:
-        """With zeros up to whole tiles."""
-        missing = (0, -x.shape[2] % self.shape.tile, 0, -x.shape[1] % self.shape.tile)
-        return pad(x, missing) if any(missing) else x
 
-    def pull(self, own: Tensor, other: Tensor, g: Tensor, live: Tensor, out: Tensor, sums: Tensor | None) -> None:
-        """Add Σ g (r − r²) over the other side to `out` and, if wanted, Σ g r over the tile to `sums`."""
-        (n, d, there), shape = other.shape, self.shape
-        row_pull[n, live.shape[2], tiles(d, shape.deep)](
-            *(own, other, g, self.separable, live, out, out if sums is None else sums, there),
-            **shape.with_options(
-                D=d, TILE=shape.tile, DEEP=shape.deep, WITH_SUMS=sums is not None, APPROXIMATE=compiled()
-            ),
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """For each head: do its numbers allow the short way, and what that way needs of v."""
+
+    fits: Int[Tensor, "n"]
+    ones: Float[Tensor, "n padded"]
+    factors: Float[Tensor, "n"]
+
+    @staticmethod
+    def of(a: Float[Tensor, "n i d"], b: Float[Tensor, "n j d"], v: Float[Tensor, "h d"]) -> "Limits":
+        (n, queries, d), keys, padded = a.shape, b.shape[1], whole(a.shape[2], 4)
+        blocks = parts(padded, DEEP)
+        ones, factors = (torch.empty(size, dtype=torch.float32, device=a.device) for size in ((n, padded), (n,)))
+        if not a.numel() or not b.numel():
+            return Limits(torch.ones(n, dtype=torch.int32, device=a.device), ones, factors)
+        fits = torch.empty(n, blocks, dtype=torch.int32, device=a.device)
+        row_limits[n, blocks](
+            *(a, b, v, fits, ones, factors, len(v), queries, keys, d),
+            **options(PADDED=padded, WHOLE=int(triton.next_power_of_2(d)), TOKENS=256, DEEP=DEEP),
         )
+        return Limits(fits.amin(1), ones, factors)
 
 
-def separable(a: Float[Tensor, "n i d"], b: Float[Tensor, "n j d"]) -> Int[Tensor, "n"]:
-    """For each head: are the exponentials and their products in range? Not if anything is NaN."""
-    if not a.numel() or not b.numel():
-        return torch.ones(len(a), dtype=torch.int32, device=a.device)
-    (low_a, high_a), (low_b, high_b) = (x.aminmax(dim=1) for x in (a, b))
-    small = (torch.stack((-low_a, high_a, -low_b, high_b)) <= LARGEST).all(0)
-    return (small & (high_a.float() + high_b.float() <= LARGEST_SUM)).all(-1).to(torch.int32)
+def options(**constants: int) -> dict[str, Any]:
+    """A kernel's constants."""
+    return constants
 
 
-def prepared(x: Float[Tensor, "n t d"], fits: Int[Tensor, "n"], shape: Shape) -> Float[Tensor, "n d padded"]:
-    """e^{2x} where that is in range, else x itself, width first, in whole tiles so that no step needs a mask."""
-    n, tokens, d = x.shape
-    count = tiles(tokens, shape.tile)
-    out = torch.empty(n, d, count * shape.tile, dtype=torch.float32, device=x.device)
-    if out.numel():
-        grid = n, count, tiles(d, shape.deep)
-        row_prepare[grid](
-            *(x, fits, out, x.stride(0), tokens, d), **shape.with_options(TILE=shape.tile, DEEP=shape.deep)
-        )
-    return out
-
-
-def tiles(length: int, size: int) -> int:
-    return -(-length // size)
+def loops(shape: Scoring | Pulling, *, some: bool) -> dict[str, Any]:
+    """What the two long loops and the compiler are told alike; without products of matrices there is no pipeline."""
+    known = options(WARPS=shape.warps, SOME=some, APPROXIMATE=compiled(), num_warps=shape.warps, num_stages=1)
+    return known if shape.registers is None else known | options(maxnreg=shape.registers)
 
 
 def compiled() -> bool:
@@ -154,115 +243,20 @@ def compiled() -> bool:
     return isinstance(row_scores, triton.JITFunction)
 
 
-@triton.jit
-def reciprocal(x, APPROXIMATE: tl.constexpr):
-    """1/x to one unit in the last place, in one instruction; a division proper takes eight."""
-    if APPROXIMATE:
-        r = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    else:
-        r = 1.0 / x
-    return r
+def filled(g: Float[Tensor, "n i j"], high: int, wide: int) -> Float[Tensor, "n high wide"]:
+    """With zeros up to whole tiles."""
+    missing = (0, -g.shape[2] % wide, 0, -g.shape[1] % high)
+    return (pad(g, missing) if any(missing) else g).contiguous()
 
 
-@triton.jit
-def row_prepare(x, fits, out, stride, tokens, d, TILE: tl.constexpr, DEEP: tl.constexpr):
-    n = tl.program_id(0).to(tl.int64)
-    t = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    c = tl.program_id(2) * DEEP + tl.arange(0, DEEP)
-    inside = (t < tokens)[:, None] & (c < d)[None, :]
-    tile = tl.load(x + n * stride + t[:, None] * d + c[None, :], mask=inside, other=0.0).to(tl.float32)
-    if tl.load(fits + n) != 0:
-        tile = tl.exp(2.0 * tile)
-    padded = tl.num_programs(1) * TILE
-    tl.store(out + n * d * padded + c[None, :] * padded + t[:, None], tile, mask=(t >= 0)[:, None] & (c < d)[None, :])
+def across(wide: int) -> int:
+    """How much of a row is taken at once."""
+    return min(4096, int(triton.next_power_of_2(wide)))
 
 
-@triton.jit
-def row_scores(
-    a, b, v, fits, live, out, heads, high, wide, D: tl.constexpr, TILE: tl.constexpr, APPROXIMATE: tl.constexpr
-):
-    n, y, x = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    if tl.load(live + (n * tl.num_programs(1) + y) * tl.num_programs(2) + x) != 0:
-        i, j = y * TILE + tl.arange(0, TILE), x * TILE + tl.arange(0, TILE)
-        inside = (i < high)[:, None] & (j < wide)[None, :]
-        stride_a, stride_b = tl.num_programs(1) * TILE, tl.num_programs(2) * TILE
-        rows, cols, weights = a + n * D * stride_a + i, b + n * D * stride_b + j, v + (n % heads) * D
-        spot = out + n * high * wide + i[:, None] * wide + j[None, :]
-        # 0, but said so that the compiler lays the sum out like the store: a small square to each thread, not a column
-        total = tl.load(spot, inside & (wide < 0), 0.0)
-        if tl.load(fits + n) != 0:
-            for d in tl.range(0, D, 2, loop_unroll_factor=2):  # type: ignore[misc]
-                e = tl.minimum(d + 1, D - 1)
-                a0, a1 = tl.load(rows + d * stride_a), tl.load(rows + e * stride_a)
-                b0, b1 = tl.load(cols + d * stride_b), tl.load(cols + e * stride_b)
-                v0, v1 = (
-                    tl.load(weights + d),
-                    tl.load(weights + e, d + 1 < D, 0.0),
-                )  # an odd width ends with half a pair
-                x0 = a0[:, None] * b0[None, :] + 1.0
-                x1 = a1[:, None] * b1[None, :] + 1.0
-                total += (v0 * x1 + v1 * x0) * reciprocal(x0 * x1, APPROXIMATE)
-        else:
-            for d in range(D):
-                a0, b0 = tl.load(rows + d * stride_a), tl.load(cols + d * stride_b)
-                total += tl.load(weights + d) / (1.0 + tl.exp(2.0 * (a0[:, None] + b0[None, :])))
-        tl.store(spot, -2.0 * total, inside)
+def parts(length: int, size: int) -> int:
+    return -(-length // size)
 
 
-@triton.jit
-def row_pull(
-    own,
-    other,
-    g,
-    fits,
-    live,
-    out,
-    sums,
-    there,
-    D: tl.constexpr,
-    TILE: tl.constexpr,
-    DEEP: tl.constexpr,
-    WITH_SUMS: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
-):
-    n, x, z = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    t, d = x * TILE + tl.arange(0, TILE), z * DEEP + tl.arange(0, DEEP)
-    inside = (d < D)[:, None] & (t >= 0)[None, :]
-    here = tl.num_programs(1) * TILE
-    spot = n * D * here + d[:, None] * here + t[None, :]
-    mine = tl.load(own + spot, inside, 0.0)
-    theirs = other + n * D * there + tl.minimum(d, D - 1) * there
-    pulls = g + n * there * here + t
-    seen = live + n * (there // TILE) * tl.num_programs(1) + x
-    separable = tl.load(fits + n) != 0
-    bend, plain = tl.zeros([DEEP, TILE], tl.float32), tl.zeros([DEEP, TILE], tl.float32)
-    first = x * 0
-    while first < there:
-        if tl.load(seen + (first // TILE) * tl.num_programs(1)) != 0:
-            if separable:
-                for step in tl.range(0, TILE, 2, loop_unroll_factor=4):
-                    s = first + step
-                    y0, y1 = tl.load(theirs + s), tl.load(theirs + s + 1)
-                    g0 = tl.load(pulls + s * here)
-                    g1 = tl.load(pulls + (s + 1) * here)
-                    x0 = mine * y0[:, None] + 1.0
-                    x1 = mine * y1[:, None] + 1.0
-                    both = reciprocal(x0 * x1, APPROXIMATE)
-                    r0, r1 = both * x1, both * x0
-                    bend += g0[None, :] * (r0 - r0 * r0)
-                    bend += g1[None, :] * (r1 - r1 * r1)
-                    if WITH_SUMS:
-                        plain += g0[None, :] * r0
-                        plain += g1[None, :] * r1
-            else:
-                for step in range(TILE):
-                    s = first + step
-                    y0, g0 = tl.load(theirs + s), tl.load(pulls + s * here)
-                    r0 = 1.0 / (1.0 + tl.exp(2.0 * (mine + y0[:, None])))
-                    bend += g0[None, :] * (r0 - r0 * r0)
-                    if WITH_SUMS:
-                        plain += g0[None, :] * r0
-        first += TILE
-    tl.store(out + spot, tl.load(out + spot, inside, 0.0) + bend, inside)
-    if WITH_SUMS:
-        tl.store(sums + (n * tl.num_programs(1) + x) * D + d, tl.sum(plain, 1), d < D)
+def whole(length: int, size: int) -> int:
+    return parts(length, size) * size

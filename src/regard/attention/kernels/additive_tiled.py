@@ -5,11 +5,12 @@ into a fixed space. All that needs a triple (i, j, d) is asked of a `Pairs`: her
 `additive.py` has the Triton kernels. With r = 1 / (1 + e^{2a} e^{2b}) and hence tanh(a + b) = 1 − 2r,
 
     s_ij = −2 Σ_d v_d r_ijd        (plus Σ_d v_d, which no softmax feels)
-    g_ij = ∂L/∂s_ij = p_ij (ō_i·value_j − ō_i·o_i)
+    g_ij = ∂L/∂s_ij = p_ij (ō_i·value_j − Σ_j p_ij ō_i·value_j)
     ∂L/∂a_id = 4 v_d Σ_j g_ij (r − r²),   ∂L/∂b_jd = 4 v_d Σ_i g_ij (r − r²),   ∂L/∂v_d = −2 Σ_ij g_ij r_ijd,
 
-where the last holds because Σ_j g_ij = 0. Between the passes only the output and the log-sum-exp are kept; for a
-short text also the weights, since to find them again is a quarter of all the work.
+where the last holds because Σ_j g_ij = 0.
+Between the passes only the output and the log-sum-exp are kept; for a short text the weights instead, as they were used
+(rounded like the values), since to find them again is a quarter of all the work.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ from regard.attention.places import Cells, Places
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive
 
-CELLS_AT_ONCE = 2**21  # scores of a band
+CELLS_AT_ONCE, CELLS_ON_A_GPU = 2**21, 2**22  # scores of a band
 CELLS_KEPT = 2**23  # weights that may wait for the backward pass
 TRIPLES_AT_ONCE = 2**17  # of a tile: small enough for the caches of one core
 KEYS_AT_ONCE = 32
@@ -94,7 +95,7 @@ class Sight:
 
 
 class Pairs(ABC):
-    """Abstract: the two questions about every triple (i, j, d)."""
+    """Abstract: the two questions about every triple (i, j, d), and the two about every pair (i, j)."""
 
     @abstractmethod
     def scores(self, rows: slice, visible: Visible) -> Float[Tensor, "b h r j"]:
@@ -103,6 +104,14 @@ class Pairs(ABC):
     @abstractmethod
     def gradients(self, bands: Iterable[Band]) -> Gradients:
         """Of a, b and v, from g, band by band."""
+
+    @abstractmethod
+    def weigh(self, s: Float[Tensor, "b h r j"], visible: Visible, out: Float[Tensor, "b h r j"]) -> None:
+        """softmax, and 0 in a row that sees nothing."""
+
+    @abstractmethod
+    def bend(self, p: Float[Tensor, "b h r j"], pulled: Float[Tensor, "b h r j"]) -> Float[Tensor, "b h r j"]:
+        """g from the weights and their gradients, at least in float32; 0 where the weight is 0."""
 
 
 def additive(
@@ -141,46 +150,62 @@ class Banded(torch.autograd.Function):
     @staticmethod
     def forward(ctx, pairs_of, sight, a, b, v, values):
         with torch.autocast(a.device.type, enabled=False):
-            pairs, out = pairs_of(a, b, v), values.new_zeros(*a.shape[:3], values.shape[3])
-            total = torch.zeros(a.shape[:3], dtype=wide(a), device=a.device)
-            kept = []
-            for rows in bands(a, b):
-                s = banned(pairs.scores(rows, seen := saw(sight, rows)), seen)
-                top = s.amax(-1, keepdim=True)
-                top.masked_fill_(top == -torch.inf, 0.0)  # of a row that sees nothing: all its weights become 0
-                p = s.sub_(top).exp_()
-                sums = p.sum(-1, keepdim=True)
-                sums.masked_fill_(sums == 0, 1.0)
-                out[:, :, rows] = p.div_(sums).to(values.dtype) @ values
-                total[:, :, rows] = (top + sums.log()).squeeze(-1)
-                if total.numel() * b.shape[2] <= CELLS_KEPT and any(ctx.needs_input_grad):
-                    kept.append(p)
-        ctx.save_for_backward(a, b, v, values, out, total, *kept)
+            pairs = pairs_of(a, b, v)
+            if 0 < a.shape[:3].numel() * b.shape[2] <= CELLS_KEPT:
+                weights, total = all_weights(pairs, sight, a, b, values.dtype), None
+                out = weights @ values
+            else:
+                weights, (out, total) = None, all_bands(pairs, sight, a, b, values)
+        ctx.save_for_backward(a, b, v, values, weights, total)
         ctx.call = pairs_of, sight
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[override]
-        (a, b, v, values, out, total, *kept), (pairs_of, sight) = ctx.saved_tensors, ctx.call
-        pairs, of_values = pairs_of(a, b, v), torch.zeros_like(values, dtype=wide(values))
+        (a, b, v, values, weights, total), (pairs_of, sight) = ctx.saved_tensors, ctx.call
+        pairs = pairs_of(a, b, v)
+        of_values = values.new_zeros(values.shape, dtype=wide(values)) if weights is None else weights.mT @ grad
 
         def bent() -> Iterator[Band]:
-            for n, rows in enumerate(bands(a, b)):
-                seen, pulled, lse = saw(sight, rows), grad[:, :, rows], total[:, :, rows, None]
-                p = kept[n] if kept else banned(pairs.scores(rows, seen), seen).sub_(lse).exp_()
-                of_values.add_(p.to(values.dtype).mT @ pulled)
-                common = (pulled.to(lse.dtype) * out[:, :, rows].to(lse.dtype)).sum(-1, keepdim=True)
-                yield rows, (pulled @ values.mT).to(lse.dtype).sub_(common).mul_(p), seen
+            for rows in bands(a, b):
+                seen, pulled = saw(sight, rows), grad[:, :, rows]
+                if weights is not None:
+                    p = weights[:, :, rows]
+                else:
+                    p = banned(pairs.scores(rows, seen), seen).sub_(total[:, :, rows]).exp_()
+                    of_values.add_(p.to(values.dtype).mT @ pulled)
+                yield rows, pairs.bend(p, pulled @ values.mT), seen
 
         da, db, dv = pairs.gradients(bent())
         return None, None, da.to(a.dtype), db.to(b.dtype), dv.to(v.dtype), of_values.to(values.dtype)
 
 
+def all_weights(pairs: Pairs, sight: Sight | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """Every weight of a short text."""
+    weights = torch.empty(*a.shape[:3], b.shape[2], dtype=dtype, device=a.device)
+    for rows in bands(a, b):
+        pairs.weigh(banned(pairs.scores(rows, seen := saw(sight, rows)), seen), seen, weights[:, :, rows])
+    return weights
+
+
+def all_bands(pairs: Pairs, sight: Sight | None, a: Tensor, b: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The output and the log-sum-exp; weights only a band at a time."""
+    out = values.new_zeros(*a.shape[:3], values.shape[3])
+    total = torch.zeros(*a.shape[:3], 1, dtype=wide(a), device=a.device)
+    for rows in bands(a, b):
+        s = banned(pairs.scores(rows, seen := saw(sight, rows)), seen)
+        sums = s.logsumexp(-1, keepdim=True)
+        sums.masked_fill_(sums == -torch.inf, 0.0)  # of a row that sees nothing: all its weights become 0
+        out[:, :, rows], total[:, :, rows] = s.sub_(sums).exp_().to(values.dtype) @ values, sums
+        del s  # before the next band takes as much
+    return out, total
+
+
 def bands(a: Tensor, b: Tensor) -> Iterator[slice]:
     """Queries whose scores fit, in whole tiles of the kernels where possible; none if there is no key to see."""
     cells = a.shape[0] * a.shape[1] * b.shape[2]
-    size = max(1, CELLS_AT_ONCE // max(1, cells))
+    size = max(1, (CELLS_AT_ONCE if a.device.type == "cpu" else CELLS_ON_A_GPU) // max(1, cells))
     size = size // 64 * 64 or size
     return (slice(first, min(first + size, a.shape[2])) for first in range(0, a.shape[2] if cells else 0, size))
 
@@ -257,6 +282,15 @@ class Plain(Pairs):
                 db[n, h, cols] += torch.bmm(pull.mT[:, None], bend.transpose(0, 1))[:, 0]
         slope = rearrange(4 * self.v, "h d -> h 1 d")
         return da * slope, db * slope, dv.mul_(-2)
+
+    def weigh(self, s, visible, out):
+        p = s.softmax(-1)
+        out.copy_(p if visible is None else p.masked_fill_(~visible.any(-1, keepdim=True), 0.0))
+
+    def bend(self, p, pulled):
+        p, nothing = p.to(self.a.dtype), p == 0
+        pulled, sums = pulled.to(p.dtype).masked_fill(nothing, 0.0), p.sum(-1, keepdim=True)
+        return p * (pulled - (p * pulled).sum(-1, keepdim=True) / sums.masked_fill_(sums == 0, 1.0))
 
 
 def within(spot: tuple[int, int, slice, slice], band: slice) -> tuple[int, int, slice, slice]:

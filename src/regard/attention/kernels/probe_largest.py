@@ -1,48 +1,97 @@
-"""Maxima of chunks of scores in, the largest weights of each query and their keys out; sums of keys in, cells out.
+"""Maxima of blocks and chunks of keys in, the largest weights of each query and their keys out; sums in, cells out.
 
-The k largest scores of a row lie in the k chunks whose maxima are the largest, and these in the k groups of chunks
-whose maxima are the largest: `fold_groups` reads every maximum once, `pick_keys` searches the k best groups for the k
-best chunks, scores the keys of these again (products of halves are exact in float32) and searches them for the k best.
-Of equal scores any may be named first, always the same one.
+The k largest scores of a row lie in the k groups of blocks whose maxima are the largest, within these in the k best
+blocks, and within these in the k best chunks. `fold_notes` reads what was noted of every block once: the maxima of
+groups, and the entropy beside them. `pick_keys` searches groups, blocks and chunks, scores the keys of the k
+best chunks again (products of halves are exact in float32) and searches them for the k best. What stands where a query
+sees nothing of a block is not read: nobody may have written it. Of equal scores the first is named first.
 """
 
 import triton
 import triton.language as tl
 
-from regard.attention.kernels.probe_tiles import CHUNKS, GROUP, NEVER, PLACES
+from regard.attention.kernels.probe_tiles import GROUP, LANES, LEAST, NEVER, PLACES
+
+SPAN = tl.constexpr(16)  # groups that one program folds
 
 
-@triton.jit(do_not_specialize=["rows", "blocks"])
-def fold_groups(maxima, groups, rows, blocks, ROWS: tl.constexpr):
-    """The largest maximum of each query and group of blocks."""
-    group, z = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    block, chunk = group * GROUP + tl.arange(0, GROUP), tl.arange(0, CHUNKS)
-    spot = ((z * blocks + block)[:, None, None] * rows + row[None, :, None]) * CHUNKS + chunk[None, None, :]
-    inside = (block < blocks)[:, None, None] & (row < rows)[None, :, None] & (chunk >= 0)[None, None, :]
-    best = tl.max(tl.max(tl.load(maxima + spot, mask=inside, other=NEVER), 2), 0)
-    tl.store(groups + (z * rows + row) * tl.num_programs(1) + group, best, mask=row < rows)
+@triton.jit(do_not_specialize=[*PLACES, "rows", "blocks", "many"])
+def fold_notes(
+    noted,
+    groups,
+    bent,
+    lengths,
+    heads,
+    start,
+    least,
+    most,
+    first_head,
+    first_block,
+    first_query,
+    rows,
+    blocks,
+    many,
+    KEYS: tl.constexpr,
+    WIDE: tl.constexpr,
+    TOP: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The largest maximum of each query and group of blocks, and Σ p log₂ p of SPAN groups, from notes of blocks."""
+    part, z = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    NOTES: tl.constexpr = TOP + ENTROPY
+    at = tl.program_id(0) * WIDE + tl.arange(0, WIDE)  # queries and their notes, side by side
+    row, note, inside = at // NOTES, at % NOTES, at < rows * NOTES
+    i, length = first_query + row + start, tl.load(lengths + (first_head + z) // heads)
+    total = tl.zeros([WIDE], tl.float32)
+    for group in range(part * SPAN, tl.minimum((part + 1) * SPAN, many)):
+        block = group * GROUP + tl.arange(0, GROUP)
+        spot = (z * blocks + block)[:, None] * (rows * NOTES) + at[None, :]
+        written = (block < blocks)[:, None] & inside[None, :]
+        if MASKED:
+            written &= looked_at((first_block + block)[:, None] * KEYS, i[None, :], least, most, length, KEYS)
+        here = tl.load(noted + spot, mask=written, other=NEVER)
+        if TOP:
+            tl.store(groups + (z * rows + row) * many + group, tl.max(here, 0), mask=inside & (note == 0))
+        if ENTROPY:
+            total += tl.sum(tl.where(here > LEAST, here, 0.0), 0)
+    if ENTROPY:
+        tl.store(bent + (z * tl.num_programs(1) + part) * rows + row, total, mask=inside & (note == NOTES - 1))
+
+
+@triton.jit
+def looked_at(key, i, least, most, length, KEYS: tl.constexpr):
+    """Does place i see any key of the block that begins here? Only then has anyone noted something down for sure."""
+    return (tl.minimum(key + KEYS, length) > i - most) & (key <= tl.minimum(i - least, length - 1))
+
+
+@triton.jit
+def ordered(bits):
+    """Whole numbers in the order of the floats with these bits, and back: a warp compares whole numbers at once."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def ranked(values, MOST: tl.constexpr, ROOM: tl.constexpr):
     """Where the largest stand and what they are, largest first; -1 where there are no more."""
     at, place = tl.arange(0, values.shape[0]), tl.arange(0, ROOM)
-    found = tl.full([ROOM], -1, tl.int32)
-    best = tl.full([ROOM], NEVER, tl.float32)
+    found, best = tl.full([ROOM], -1, tl.int32), tl.full([ROOM], -(2**31), tl.int32)
+    order = ordered(values.to(tl.int32, bitcast=True))
     for n in range(MOST):
-        top, where = tl.max(values, 0, return_indices=True)  # type: ignore[misc]
-        found = tl.where(place == n, tl.where(top > float("-inf"), where, -1), found)
+        top = tl.max(order, 0)
+        where = tl.min(tl.where(order == top, at, values.shape[0]), 0)
+        found = tl.where(place == n, where, found)
         best = tl.where(place == n, top, best)
-        values = tl.where(at == where, float("-inf"), values)
-    return found, best
+        order = tl.where(at == where, -(2**31), order)
+    best = tl.where(place < MOST, ordered(best).to(tl.float32, bitcast=True), NEVER)
+    return tl.where(best > LEAST, found, -1), best
 
 
 @triton.jit
 def chosen(of, which):
-    """of[which], where which is not -1."""
+    """of[which]; -1 where that is -1."""
     same = which[:, None] == tl.arange(0, of.shape[0])[None, :]
-    return tl.sum(tl.where(same, of[None, :], 0), 1)
+    return tl.where(which < 0, -1, tl.sum(tl.where(same, of[None, :], 0), 1))
 
 
 @triton.jit(do_not_specialize=[*PLACES, "rows", "blocks", "many"])
@@ -52,6 +101,7 @@ def pick_keys(
     table,
     lengths,
     ells,
+    noted,
     maxima,
     groups,
     keys,
@@ -64,7 +114,7 @@ def pick_keys(
     q_t,
     k_b,
     k_h,
-    k_t,
+    k_t: tl.constexpr,
     start,
     least,
     most,
@@ -80,40 +130,57 @@ def pick_keys(
     D: tl.constexpr,
     WIDE: tl.constexpr,
     KEYS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    NOTES: tl.constexpr,
     GROUP_ROOM: tl.constexpr,
     MOST: tl.constexpr,
     ROOM: tl.constexpr,
     BIASED: tl.constexpr,
+    MASKED: tl.constexpr,
 ):
     row, z = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h, i = (first_head + z) // heads, (first_head + z) % heads, first_query + row
     group = tl.arange(0, GROUP_ROOM)
-    folded = tl.load(groups + (z * rows + row) * many + group, mask=group < many, other=float("-inf"))
+    folded = tl.load(groups + (z * rows + row) * many + group, mask=group < many, other=NEVER)
     group, _ = ranked(folded, MOST, ROOM)  # type: ignore[misc]
 
-    FULL: tl.constexpr = GROUP * CHUNKS
-    within = tl.arange(0, FULL)
-    block = group[:, None] * GROUP + (within // CHUNKS)[None, :]
-    spot = ((z * blocks + block) * rows + row) * CHUNKS + (within % CHUNKS)[None, :]
-    best = tl.load(maxima + spot, mask=(group >= 0)[:, None] & (block < blocks), other=float("-inf"))
-    chunk, _ = ranked(tl.reshape(best, (ROOM * FULL,)), MOST, ROOM)
-    chunk = tl.where(chunk < 0, -1, chosen(group, chunk // FULL) * FULL + chunk % FULL)
+    block = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    known = (group >= 0)[:, None] & (block < blocks)
+    length = tl.load(lengths + b)
+    if MASKED:
+        known &= looked_at((first_block + block) * KEYS, i + start, least, most, length, KEYS)
+    best = tl.load(noted + ((z * blocks + block) * rows + row) * NOTES, mask=known, other=NEVER)
+    block, _ = ranked(tl.reshape(best, (ROOM * GROUP,)), MOST, ROOM)
+    block = tl.where(block < 0, -1, chosen(group, block // GROUP) * GROUP + block % GROUP)
+
+    spot = ((z * blocks + block) * rows + row)[:, None] * CHUNKS + tl.arange(0, CHUNKS)[None, :]
+    best = tl.load(maxima + spot, mask=(block >= 0)[:, None] & (spot >= 0), other=NEVER)
+    chunk, _ = ranked(tl.reshape(best, (ROOM * CHUNKS,)), MOST, ROOM)
+    chunk = tl.where(chunk < 0, -1, chosen(block, chunk // CHUNKS) * CHUNKS + chunk % CHUNKS)
 
     LONG: tl.constexpr = KEYS // CHUNKS
-    d, length, at, place = tl.arange(0, WIDE), tl.load(lengths + b), tl.arange(0, LONG), tl.arange(0, ROOM)
+    d, at, place = tl.arange(0, WIDE), tl.arange(0, LONG), tl.arange(0, ROOM)
     mine = tl.load(q + b * q_b + h * q_h + i * q_t + d, mask=d < D, other=0.0).to(tl.float32)
-    scores = tl.full([ROOM, LONG], float("-inf"), tl.float32)
+    low, high = i + start - most, tl.minimum(i + start - least, length - 1)
+    within = at // 2 * (2 * LANES) + at % 2
+    first = first_key(chunk, first_block, KEYS, CHUNKS)
+    scores = tl.full([ROOM, LONG], NEVER, tl.float32)
     for n in range(MOST):
-        j = key_of(tl.sum(tl.where(place == n, chunk, 0), 0), at, first_block, KEYS)
-        seen = (j >= i + start - most) & (j <= tl.minimum(i + start - least, length - 1)) & (j >= 0)
-        from_here = k + b * k_b + (h // share) * k_h + j[:, None] * k_t + d[None, :]
-        theirs = tl.load(from_here, mask=seen[:, None] & (d < D)[None, :], other=0.0)
-        s = tl.sum(mine[None, :] * theirs.to(tl.float32), 1) * c
+        j = tl.sum(tl.where(place == n, first, 0), 0) + within
+        seen = (at >= 0) & (tl.sum(tl.where(place == n, chunk, 0), 0) >= 0)
+        if MASKED:
+            seen &= (j >= low) & (j <= high)
+        theirs = k + b * k_b + (h // share) * k_h + j[:, None] * k_t + d[None, :]
+        if MASKED or WIDE != D:
+            key = tl.load(theirs, mask=seen[:, None] & (d < D)[None, :], other=0.0)
+        else:
+            key = tl.load(theirs)  # where there is no such chunk, some other one
+        s = tl.sum(mine[None, :] * key.to(tl.float32), 1) * c
         if BIASED:
             s += tl.load(table + h * differences + origin + i + start - j, mask=seen, other=0.0)
-        scores = tl.where((place == n)[:, None], tl.where(seen, s, float("-inf"))[None, :], scores)
+        scores = tl.where((place == n)[:, None], tl.where(seen, s, NEVER)[None, :], scores)
     found, s = ranked(tl.reshape(scores, (ROOM * LONG,)), MOST, ROOM)
-    j = key_of(chosen(chunk, found // LONG), found % LONG, first_block, KEYS)
+    j = chosen(first, found // LONG) + found % LONG // 2 * (2 * LANES) + found % LONG % 2
     weight = tl.where(found < 0, 0.0, tl.exp2(s - tl.load(ells + (first_head + z) * n_q + i)))
     to = ((first_head + z) * n_q + i) * MOST + place
     tl.store(keys + to, tl.where(weight > 0, j, -1).to(tl.int64), mask=place < MOST)
@@ -121,10 +188,12 @@ def pick_keys(
 
 
 @triton.jit
-def key_of(chunk, at, first_block, KEYS: tl.constexpr):
-    """The key at this place of a chunk; -1 if there is no such chunk."""
-    first = (first_block + chunk // CHUNKS) * KEYS + chunk % CHUNKS * 2
-    return tl.where(chunk < 0, -1, first + at // 2 * (2 * CHUNKS) + at % 2)
+def first_key(chunk, first_block, KEYS: tl.constexpr, CHUNKS: tl.constexpr):
+    """Where a chunk begins; 0 if there is no such chunk. Chunks of one thread stand side by side."""
+    PARTS: tl.constexpr = CHUNKS // LANES
+    within = chunk % CHUNKS
+    first = (first_block + chunk // CHUNKS) * KEYS + within % PARTS * (KEYS // PARTS) + within // PARTS * 2
+    return tl.where(chunk < 0, 0, first)
 
 
 @triton.jit(do_not_specialize=["noted", "stride", "first_row", "first_cut", "cuts", "across", "down"])

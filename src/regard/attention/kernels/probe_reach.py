@@ -4,7 +4,7 @@ They know inner products of halves with softmax, patterns that are a band of dif
 sentence), and biases that depend on i - j alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import e, log2
@@ -144,31 +144,35 @@ class Seen:
 
     def rows(self, chosen: tuple[int, ...]) -> Float[Tensor, "b h r j"]:
         """The weights of some queries."""
-        i, j = self.tensor(chosen), self.tensor(range(self.k.shape[2]))
-        scores = self.each_head(lambda sentence, head: self.scores(sentence, head, i, j))
+        i, j = self.tensor(chosen), self.every(self.k)
+        q = self.q[:, :, i]
+        scores = self.each_head(lambda sentence, head: self.scores(sentence, head, i, j, q, self.k))
         return scores.softmax(-1).masked_fill_((scores == -torch.inf).all(-1, keepdim=True), 0.0)
 
     def columns(self, chosen: tuple[int, ...], lse: Float[Tensor, "b h i"]) -> Float[Tensor, "b h i c"]:
         """The weights of some keys."""
-        i, j = self.tensor(range(self.q.shape[2])), self.tensor(chosen)
-        scores = self.each_head(lambda sentence, head: self.scores(sentence, head, i, j))
+        i, j = self.every(self.q), self.tensor(chosen)
+        k = self.k[:, :, j]
+        scores = self.each_head(lambda sentence, head: self.scores(sentence, head, i, j, self.q, k))
         return scores.sub_(lse.nan_to_num(0.0, 0.0, 0.0)[..., None]).exp_()  # from a blind row every key is hidden
 
-    def tensor(self, places: Sequence[int]) -> Int[Tensor, "t"]:
-        if isinstance(places, range):
-            return torch.arange(len(places), device=self.q.device)
-        return torch.tensor(places, device=self.q.device)
+    def tensor(self, places: tuple[int, ...]) -> Int[Tensor, "t"]:
+        """Without waiting for what the GPU is doing."""
+        here = torch.tensor(places)
+        return (here.pin_memory() if self.q.is_cuda else here).to(self.q.device, non_blocking=True)
+
+    def every(self, x: Tensor) -> Int[Tensor, "t"]:
+        return torch.arange(x.shape[2], device=x.device)
 
     def each_head(self, run: Callable[[int, int], Tensor]) -> Float[Tensor, "b h i j"]:
         """One after the other: in float32 all of them would be larger than what they were made from."""
         batch, heads = self.q.shape[:2]
         return torch.stack([torch.stack([run(b, h) for h in range(heads)]) for b in range(batch)])
 
-    def scores(self, sentence: int, head: int, i: Tensor, j: Tensor) -> Float[Tensor, "i j"]:
-        """Some scores of one head in the open, in float32; -∞ where hidden."""
-        q, k = self.q[sentence, head, i].float(), self.k[sentence, head * self.k.shape[1] // self.q.shape[1], j].float()
-        apart = i[:, None] + self.start - j
-        s = (q * self.scale) @ k.mT
+    def scores(self, sentence: int, head: int, i: Tensor, j: Tensor, q: Tensor, k: Tensor) -> Float[Tensor, "i j"]:
+        """Scores of one head in the open, in float32; -∞ where hidden. q and k are those of the places i and j."""
+        apart, group = i[:, None] + self.start - j, head * self.k.shape[1] // self.q.shape[1]
+        s = (q[sentence, head].float() @ k[sentence, group].float().mT).mul_(self.scale)
         if self.biases is not None:
             s += self.biases[head, apart + self.origin]
         seen = (apart >= self.band.least) & (apart <= self.band.most) & (j < self.lengths[sentence])

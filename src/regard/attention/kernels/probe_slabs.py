@@ -1,4 +1,4 @@
-"""So many queries, keys and rows of maps in; the slabs that a probe's kernels take one after the other out.
+"""So many queries, keys and rows of maps in; the tiles and slabs that a probe's kernels take one after the other out.
 
 Queries are cut into segments, none of which crosses the border of a map's row. A slab is some segments of some heads,
 so many that what is noted down of them fits into a fixed space, and the blocks of keys that they may see.
@@ -7,15 +7,69 @@ so many that what is noted down of them fits into a fixed space, and the blocks 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from regard.attention.kernels.probe_reach import Seen
 
-SPACE = 2**29  # bytes noted down at once
+SPACE = 5 * 2**27  # bytes noted down at once
 LONGEST = 4096  # queries of a segment: long enough to be worth a block of keys, short enough to keep every core busy
 GRID = 65535  # the most that a grid of programs can count along its second and third axis
+
+
+class Asked(Protocol):
+    """What is wanted; see probes.Wanted."""
+
+    @property
+    def top(self) -> int: ...
+    @property
+    def map(self) -> tuple[int, int] | None: ...
+    @property
+    def peaks(self) -> tuple[int, int] | None: ...
+    @property
+    def mass(self) -> bool: ...
+    @property
+    def entropy(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the work is cut: queries and keys of a tile, warps of a program, tiles on their way. Speed alone.
+
+    Fewer keys a chunk, of which each leaves a maximum, are fewer to score again and more to note down.
+    """
+
+    queries: int = 64
+    keys: int = 128
+    warps: int = 4
+    stages: int = 3
+    registers: int | None = None
+    chunk: int = 16
+
+    @property
+    def chunks(self) -> int:
+        """Of a block: what one of the four threads of a row holds, whole or in parts."""
+        return max(4, self.keys // self.chunk)
+
+    def options(self) -> dict[str, Any]:
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"QUERIES": self.queries, "KEYS": self.keys, "num_warps": self.warps, "num_stages": self.stages} | limit
+
+
+ROWS = Shape(128, 64)  # of the pass that finds the log-sum-exp
+COLUMNS = Shape(registers=128)  # so that four programs share a multiprocessor; one waits for its product, three go on
+MASKED = Shape(registers=168)  # a mask, or a peak for each key, takes more
+BIASED = Shape()
+
+
+def usual(seen: Seen, asked: Asked) -> Shape:
+    """How the pass over columns is best cut."""
+    if seen.biases is not None:
+        return BIASED
+    n_k, cells = seen.k.shape[2], 1 if asked.peaks is None else asked.peaks[1]
+    return COLUMNS if seen.everything and n_k % (cells * COLUMNS.keys) == 0 else MASKED
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,16 @@
-"""Tiles of q kᵀ in, sums and maxima of the attention weights out: the Triton kernels of a probe's one or two passes.
+"""Tiles of q kᵀ and the log-sum-exp in, sums and maxima of the attention weights out: a probe's pass over columns.
 
 In the units of 2^x, with c = scale · log₂ e and ℓ = lse · log₂ e, a weight is p_ij = 2^(x_ij), x_ij = c q_i·k_j − ℓ_i.
 
-`sum_rows` holds a block of queries and walks over keys: ℓ, and the entropy beside it, by the running maximum m:
-
-    L ← α L + Σ_j 2^(s − m'),   E ← α (E + L (m − m')) + Σ_j 2^(s − m') (s − m'),   α = 2^(m − m'),
-    ℓ = m + log₂ L,   H = ln 2 · (log₂ L − E / L).
-
 `walk_columns` knows ℓ, holds a block of keys and walks over a segment of the queries. What is summed over queries
-(mass, cells of a map) is added element by element in registers, and exchanged between threads only at the end. What
-is summed over keys (−H / ln 2 = Σ_j p x) leaves one number for each query and block, and for the search of the largest
-the maxima of four chunks of the block: keys 8m + 2t and 8m + 2t + 1 are those that one thread holds of a row, so a
-chunk t has its maximum without any exchange. No two programs write to one place: no atomics, the same bits every time.
+(mass, cells of a map) is added up in registers, rows i and i + 8 of sixteen in one, since one thread holds both, and
+exchanged between threads only at the end. What is summed over keys (−H / ln 2 = Σ_j p x) leaves one number for each
+query and block, and the search of the largest leaves the largest x of the block and of each of its chunks: keys 8m + 2t
+and 8m + 2t + 1 are those that one thread holds of a row, so the keys of one t, or of one t in each 64, have their
+maximum without any exchange. No two programs write to one place: no atomics, the same bits every time.
 
-A tile that every query sees whole is taken without a mask; queries past the end have ℓ = ∞ and weigh nothing.
+A tile that every query sees whole is taken without a mask; queries past the end have ℓ = ∞ and weigh nothing. Where
+segments are made of whole tiles (`EVEN`) there are none.
 """
 
 import triton
@@ -22,9 +19,11 @@ import triton.language as tl
 NEVER = tl.constexpr(-1e38)  # a hidden score: 2^x is 0, and 0 · x too, as it would not be for -∞
 LEAST = tl.constexpr(-1e37)  # the running maximum at first: above a hidden score, below any other
 LN_2 = tl.constexpr(0.6931471805599453)
-CHUNKS = tl.constexpr(4)  # of a block of keys
+LANES = tl.constexpr(4)  # threads that share a row
+PAIR = tl.constexpr(8)  # rows apart that one thread holds
 GROUP = tl.constexpr(8)  # blocks whose maxima are looked at together
 
+WITHOUT, WITH = tl.constexpr(1), tl.constexpr(2)  # only programs without, or with, a mask; 0 for all
 BY_KEY, BY_BLOCK = tl.constexpr(1), tl.constexpr(2)  # how finely peaks are noted; 0 for not at all
 
 # numbers that differ from call to call, none of which is worth a kernel of its own
@@ -57,90 +56,6 @@ def scored(s, i, j, bounds, c, table, BIASED: tl.constexpr, MASKED: tl.constexpr
     return s
 
 
-@triton.jit
-def online(s, c, m, total, bent, ENTROPY: tl.constexpr):
-    """One tile more; c is positive, so the largest can be found before it is scaled."""
-    up = tl.maximum(m, tl.max(s, 1) * c)
-    x = s * c - up[:, None]
-    p = tl.exp2(x)
-    alpha = tl.exp2(m - up)
-    if ENTROPY:
-        bent = alpha * (bent + total * (m - up)) + tl.sum(p * x, 1)
-    return up, total * alpha + tl.sum(p, 1), bent
-
-
-@triton.jit(do_not_specialize=LENGTHS)
-def sum_rows(
-    q,
-    k,
-    table,
-    lengths,
-    lse,
-    entropy,
-    n_q,
-    heads,
-    share,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_h,
-    k_t,
-    start,
-    least,
-    most,
-    c,
-    differences,
-    origin,
-    D: tl.constexpr,
-    WIDE: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    BIASED: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    z = tl.program_id(1).to(tl.int64)
-    b, h = z // heads, z % heads
-    first = tl.program_id(0) * QUERIES
-    i, d = first + tl.arange(0, QUERIES), tl.arange(0, WIDE)
-    inside = (i < n_q)[:, None] & (d < D)[None, :]
-    rows = tl.load(q + b * q_b + h * q_h + i[:, None] * q_t + d[None, :], mask=inside, other=0.0)
-    keys = k + b * k_b + (h // share) * k_h
-    biases = table + h * differences + origin
-    length = tl.load(lengths + b)
-    m = tl.full([QUERIES], LEAST, tl.float32)
-    total, bent = tl.zeros([QUERIES], tl.float32), tl.zeros([QUERIES], tl.float32)
-    # keys at these places are seen by some, and by all, of the queries
-    low, high = first + start - most, tl.minimum(first + QUERIES, n_q) + start - least
-    begin, tiles, before, after = spans(
-        0, length, low, high, low + QUERIES - 1, first + start - least + 1, WHOLE=True, SIZE=KEYS
-    )
-    # a last tile with fewer keys than places needs a mask too
-    after = tl.maximum(tl.minimum(after, (length - begin) // KEYS), before)
-    for t in range(before + tiles - after if MASKED else 0):
-        j = begin + (t + tl.where(t < before, 0, after - before)) * KEYS + tl.arange(0, KEYS)
-        spot = (j < length)[None, :] & (d < D)[:, None]
-        theirs = tl.load(keys + j[None, :] * k_t + d[:, None], mask=spot, other=0.0)
-        s = scored(tl.dot(rows, theirs), i + start, j, (least, most, length), c, biases, BIASED, MASKED=True)
-        m, total, bent = online(s, 1.0, m, total, bent, ENTROPY)
-    for t in range(before, after):
-        j = begin + t * KEYS + tl.arange(0, KEYS)
-        if WIDE == D:
-            theirs = tl.load(keys + j[None, :] * k_t + d[:, None])
-        else:
-            theirs = tl.load(keys + j[None, :] * k_t + d[:, None], mask=(d < D)[:, None], other=0.0)
-        s = tl.dot(rows, theirs)
-        if BIASED:
-            s = scored(s, i + start, j, (least, most, length), c, biases, BIASED, MASKED=False)
-        m, total, bent = online(s, 1.0 if BIASED else c, m, total, bent, ENTROPY)
-    blind = total == 0.0
-    some = tl.where(blind, 1.0, total)
-    tl.store(lse + z * n_q + i, tl.where(blind, float("-inf"), (m + tl.log2(some)) * LN_2), mask=i < n_q)
-    if ENTROPY:
-        tl.store(entropy + z * n_q + i, tl.where(blind, 0.0, (tl.log2(some) - bent / some) * LN_2), mask=i < n_q)
-
-
 @triton.jit(do_not_specialize=[*PLACES, "n_k", "first_cut", "slab"])
 def walk_columns(
     q,
@@ -151,7 +66,7 @@ def walk_columns(
     cuts,
     sums,
     peaks,
-    entropies,
+    noted,
     maxima,
     n_q,
     n_k,
@@ -159,7 +74,7 @@ def walk_columns(
     share,
     q_b,
     q_h,
-    q_t,
+    q_t: tl.constexpr,
     k_b,
     k_h,
     k_t,
@@ -178,18 +93,31 @@ def walk_columns(
     WIDE: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN: tl.constexpr,
     MASS: tl.constexpr,
     PEAKS: tl.constexpr,
     ENTROPY: tl.constexpr,
     TOP: tl.constexpr,
     BIASED: tl.constexpr,
     MASKED: tl.constexpr,
+    ONLY: tl.constexpr,
 ):
     own, block, z = tl.program_id(1), tl.program_id(0), tl.program_id(2).to(tl.int64)
     b, h = (first_head + z) // heads, (first_head + z) % heads
     length = tl.load(lengths + b)
     first, stop = tl.load(cuts + first_cut + own), tl.load(cuts + first_cut + own + 1)
     key = (first_block + block) * KEYS
+    # queries at these places see some, and all, of the keys
+    low, high = key + least - start, tl.minimum(key + KEYS, length) + most - start
+    high = tl.where(key < length, high, low)
+    begin, tiles, before, after = spans(  # type: ignore[misc]
+        first, stop, low, high, low + KEYS - 1, key + most - start + 1, key + KEYS <= length, QUERIES
+    )
+    if ONLY == WITHOUT and (tiles == 0 or before + tiles > after):
+        return
+    if ONLY == WITH and before + tiles == after:
+        return
     j, d = key + tl.arange(0, KEYS), tl.arange(0, WIDE)
     spot = (j < length)[None, :] & (d < D)[:, None]
     columns = tl.load(k + b * k_b + (h // share) * k_h + j[None, :] * k_t + d[:, None], mask=spot, other=0.0)
@@ -197,43 +125,53 @@ def walk_columns(
     ells = lse + (first_head + z) * n_q
     # where the numbers of this block's queries go, counted from the slab's first query
     place = (z * tl.num_programs(0) + block) * slab - first_query
-    mass = tl.zeros([QUERIES, KEYS], tl.float32)
-    largest = tl.full([QUERIES, KEYS if PEAKS == BY_KEY else CHUNKS], NEVER, tl.float32)
-    # queries at these places see some, and all, of the keys
-    low, high = key + least - start, tl.minimum(key + KEYS, length) + most - start
-    high = tl.where(key < length, high, low)
-    begin, tiles, before, after = spans(
-        first, stop, low, high, low + KEYS - 1, key + most - start + 1, key + KEYS <= length, QUERIES
-    )
+    into = noted + place * (TOP + ENTROPY), maxima + place * CHUNKS
+    mass = tl.zeros([QUERIES // 2 // PAIR, PAIR, KEYS], tl.float32)
+    if PEAKS == BY_KEY:
+        largest = tl.full([QUERIES // 2 // PAIR, PAIR, KEYS], NEVER, tl.float32)
+    else:
+        largest = tl.full([QUERIES, LANES], NEVER, tl.float32)
     for t in range(before + tiles - after if MASKED else 0):
         i = begin + (t + tl.where(t < before, 0, after - before)) * QUERIES + tl.arange(0, QUERIES)
-        rows = tl.load(mine + i[:, None] * q_t + d[None, :], mask=(i < stop)[:, None] & (d < D)[None, :], other=0.0)
+        rows = read_rows(mine, i, d, stop, q_t, D, EVEN)
         s = scored(tl.dot(rows, columns), i + start, j, (least, most, length), c, biases, BIASED, MASKED=True)
-        ell = tl.load(ells + i, mask=i < stop, other=-NEVER)
-        mass, largest = note(
-            *(s, 1.0, ell, i, stop, place, mass, largest, entropies, maxima), MASS, PEAKS, ENTROPY, TOP
-        )
+        ell = read_ells(ells, i, stop, EVEN)
+        mass, largest = note(s, 1.0, ell, i, stop, mass, largest, into, CHUNKS, EVEN, MASS, PEAKS, ENTROPY, TOP)
     i = begin + before * QUERIES + tl.arange(0, QUERIES)
     ell = tl.load(ells + i, mask=i < stop, other=-NEVER)
     for t in range(before, after):
         i = begin + t * QUERIES + tl.arange(0, QUERIES)
-        rows = tl.load(mine + i[:, None] * q_t + d[None, :], mask=(i < stop)[:, None] & (d < D)[None, :], other=0.0)
-        # asked for a step ahead, so that nobody waits for so few numbers
-        ahead = tl.load(ells + i + QUERIES, mask=i + QUERIES < stop, other=-NEVER)
+        rows = read_rows(mine, i, d, stop, q_t, D, EVEN)
+        # asked for a step ahead, so that nobody waits for so few numbers; `ells` is a tile longer than it need be
+        ahead = read_ells(ells, i + QUERIES, stop, EVEN)
         s = tl.dot(rows, columns)
         if BIASED:
             s = scored(s, i + start, j, (least, most, length), c, biases, BIASED, MASKED=False)
-        mass, largest = note(
-            *(s, 1.0 if BIASED else c, ell, i, stop, place, mass, largest, entropies, maxima), MASS, PEAKS, ENTROPY, TOP
-        )
+        scale = 1.0 if BIASED else c
+        mass, largest = note(s, scale, ell, i, stop, mass, largest, into, CHUNKS, EVEN, MASS, PEAKS, ENTROPY, TOP)
         ell = ahead
     column = (z * tl.num_programs(1) + own) * n_k
     if MASS:
-        tl.store(sums + column + j, tl.sum(mass, 0), mask=j < n_k)
+        tl.store(sums + column + j, tl.sum(tl.sum(mass, 0), 0), mask=j < n_k)
     if PEAKS == BY_KEY:
-        tl.store(peaks + column + j, tl.exp2(tl.max(largest, 0)), mask=j < n_k)
+        tl.store(peaks + column + j, tl.exp2(tl.max(tl.max(largest, 0), 0)), mask=j < n_k)
     if PEAKS == BY_BLOCK:
         tl.store(peaks + column + first_block + block, tl.exp2(tl.max(tl.max(largest, 1), 0)))
+
+
+@triton.jit
+def read_rows(mine, i, d, stop, q_t: tl.constexpr, D: tl.constexpr, EVEN: tl.constexpr):
+    at = mine + i[:, None] * q_t + d[None, :]
+    if EVEN and d.shape[0] == D:
+        return tl.load(at)
+    return tl.load(at, mask=(i < stop)[:, None] & (d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def read_ells(ells, i, stop, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(ells + i)
+    return tl.load(ells + i, mask=i < stop, other=-NEVER)
 
 
 @triton.jit
@@ -243,36 +181,48 @@ def note(
     ell,
     i,
     stop,
-    place,
     mass,
     largest,
-    entropies,
-    maxima,
+    into,
+    CHUNKS: tl.constexpr,
+    EVEN: tl.constexpr,
     MASS: tl.constexpr,
     PEAKS: tl.constexpr,
     ENTROPY: tl.constexpr,
     TOP: tl.constexpr,
 ):
-    """What one tile of scores says, c s - ℓ being the exponents of its weights."""
+    """What one tile of scores says, x = c s - ℓ being the exponents of its weights."""
+    noted, maxima = into
+    QUERIES: tl.constexpr = s.shape[0]
+    KEYS: tl.constexpr = s.shape[1]
+    WEIGHED: tl.constexpr = MASS or ENTROPY or PEAKS == BY_KEY
+    PARTS: tl.constexpr = CHUNKS // LANES
+    NOTES: tl.constexpr = TOP + ENTROPY
+    lane, chunk = tl.arange(0, LANES)[None, :], tl.arange(0, CHUNKS)[None, :]
+    kept = (i < stop)[:, None] | EVEN
+    notes = tl.zeros([QUERIES, LANES], tl.float32)
+    x = s * c - ell[:, None] if WEIGHED else s
     if TOP or PEAKS == BY_BLOCK:
-        QUERIES: tl.constexpr = s.shape[0]
-        KEYS: tl.constexpr = s.shape[1]
-        parted = tl.reshape(s, (QUERIES, KEYS // (2 * CHUNKS), CHUNKS, 2))
-        best = tl.max(tl.max(parted, 3), 1) * c  # c is positive, so it can wait
+        parted = tl.reshape(x, (QUERIES, PARTS, KEYS // PARTS // 2 // LANES, LANES, 2))
+        parts = tl.max(tl.max(parted, 4), 2)
+        if not WEIGHED:
+            parts = parts * c - ell[:, None, None]  # c is positive, so it can wait
+        best = tl.max(parts, 1)
         if PEAKS == BY_BLOCK:
-            largest = tl.maximum(largest, best - ell[:, None])
+            largest = tl.maximum(largest, best)
         if TOP:
-            chunk = tl.arange(0, CHUNKS)
-            spot = (place + i)[:, None] * CHUNKS + chunk[None, :]
-            tl.store(maxima + spot, best, mask=(i < stop)[:, None] & (chunk >= 0)[None, :])
-    if MASS or ENTROPY or PEAKS == BY_KEY:
-        x = s * c - ell[:, None]
-        if PEAKS == BY_KEY:
-            largest = tl.maximum(largest, x)
-        if MASS or ENTROPY:
-            p = tl.exp2(x)
-            if MASS:
-                mass += p
-            if ENTROPY:
-                tl.store(entropies + place + i, tl.sum(p * x, 1), mask=i < stop)
+            parts = tl.reshape(tl.permute(parts, (0, 2, 1)), (QUERIES, CHUNKS))
+            tl.store(maxima + i[:, None] * CHUNKS + chunk, parts, mask=kept & (chunk >= 0))
+            notes += tl.max(best, 1)[:, None]
+    if PEAKS == BY_KEY:
+        pairs = tl.reshape(x, (QUERIES // 2 // PAIR, 2, PAIR, KEYS))
+        largest = tl.maximum(largest, tl.max(pairs, 1))
+    if MASS or ENTROPY:
+        p = tl.exp2(x)
+        if MASS:
+            mass += tl.sum(tl.reshape(p, (QUERIES // 2 // PAIR, 2, PAIR, KEYS)), 1)
+        if ENTROPY:
+            notes = tl.where(lane == NOTES - 1, tl.sum(p * x, 1)[:, None], notes)
+    if NOTES:
+        tl.store(noted + i[:, None] * NOTES + lane, notes, mask=kept & (lane < NOTES))
     return mass, largest

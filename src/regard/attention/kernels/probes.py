@@ -4,62 +4,42 @@ The log-sum-exp comes from the forward pass, if it was kept, or from a pass of i
 slab of queries of a few heads at a time, so that what is noted down for each block of keys fits into a fixed space:
 
     a segment of queries × a key        the sum and the largest of its weights, from which mass, map and peaks
-    a query × a block of keys           Σ p log p, from which the entropy
-    a query × a quarter of a block      the largest score, from which the largest weights and their keys
+    a query × a block of keys           the largest exponent of a weight, and Σ p log p, from which the entropy
+    a query × a chunk of a block        the largest exponent, from which the largest weights and their keys
 
 A segment never crosses the border of a map's row, whatever the map's size; a row's segments add up to it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import triton
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.attention.kernels.probe_largest import fold_groups, pick_keys, pool_cells
-from regard.attention.kernels.probe_reach import LOG_2_E, MARGIN, Seen
-from regard.attention.kernels.probe_slabs import Slab, Space, length, owned, segments, tiles
-from regard.attention.kernels.probe_tiles import BY_BLOCK, BY_KEY, CHUNKS, GROUP, NEVER, sum_rows, walk_columns
+from regard.attention.kernels.probe_largest import SPAN, fold_notes, pick_keys, pool_cells
+from regard.attention.kernels.probe_reach import FAR, LOG_2_E, MARGIN, Seen
+from regard.attention.kernels.probe_rows import sum_rows
+from regard.attention.kernels.probe_slabs import (
+    COLUMNS,
+    LONGEST,
+    ROWS,
+    Asked,
+    Shape,
+    Slab,
+    Space,
+    length,
+    owned,
+    segments,
+    tiles,
+    usual,
+)
+from regard.attention.kernels.probe_tiles import BY_BLOCK, BY_KEY, GROUP, WITH, WITHOUT, walk_columns
 
-FOLDED = 32  # queries whose maxima are folded together
-
-
-class Asked(Protocol):
-    """What is wanted; see probes.Wanted."""
-
-    @property
-    def top(self) -> int: ...
-    @property
-    def map(self) -> tuple[int, int] | None: ...
-    @property
-    def peaks(self) -> tuple[int, int] | None: ...
-    @property
-    def mass(self) -> bool: ...
-    @property
-    def entropy(self) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How the work is cut: queries and keys of a tile, warps of a program, tiles on their way. Speed alone."""
-
-    queries: int = 64
-    keys: int = 128
-    warps: int = 4
-    stages: int = 3
-    registers: int | None = None
-
-    def options(self) -> dict[str, Any]:
-        limit = {} if self.registers is None else {"maxnreg": self.registers}
-        return {"QUERIES": self.queries, "KEYS": self.keys, "num_warps": self.warps, "num_stages": self.stages} | limit
-
-
-ROWS = Shape(128, 64)  # of the pass that finds the log-sum-exp
-COLUMNS = Shape()
-WITH_FINE_PEAKS = Shape(keys=64)  # a second tile of numbers would not fit into the registers
+FOLDED = 128  # notes of queries that are folded together
+SIGHT = ("lengths", "heads", "start", "least", "most", "first_head", "first_block", "first_query")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +74,7 @@ def find(
     )
     with_entropy = asked.entropy and known
     if with_entropy or asked.mass or asked.map or asked.peaks or asked.top:
-        fine = asked.peaks is not None and n_k % (asked.peaks[1] * COLUMNS.keys) > 0
-        columns = columns or (WITH_FINE_PEAKS if fine else COLUMNS)
-        Walk(seen, found, columns, with_entropy=with_entropy).everywhere()
+        Walk(seen, found, columns or usual(seen, asked), with_entropy=with_entropy).everywhere()
     return found
 
 
@@ -158,20 +136,40 @@ class Walk:
     with_entropy: bool
 
     def everywhere(self) -> None:
-        seen, device = self.seen, self.seen.q.device
-        # a blind row has lse -∞, but every key is hidden from it, and 0 serves as well
-        ells = (self.found.log_sum_exp * LOG_2_E).nan_to_num(0.0, 0.0, 0.0).contiguous()
+        seen, device, known = self.seen, self.seen.q.device, self.found.log_sum_exp
+        # a blind row has lse -∞, but every key is hidden from it, and 0 serves as well; a tile more, to be read in vain
+        ells = new(seen, known.numel() + self.shape.queries).zero_()
+        ells[: known.numel()] = (known * LOG_2_E).nan_to_num(0.0, 0.0, 0.0).flatten()
         maps = [x for x in (self.found.map, self.found.peaks) if x is not None]
         cuts = segments(seen.q.shape[2], {x.shape[1] for x in maps}, self.shape.queries)
-        at, told = torch.tensor(cuts, dtype=torch.int32, device=device), common(seen)
+        at = torch.tensor(cuts, dtype=torch.int32, device=device)
+        told = common(seen) | {"CHUNKS": self.shape.chunks}
         owners = {x.shape[1]: owned(cuts, x.shape[1], device) for x in maps}
         for slab in self.space.slabs(cuts):
-            self.one(slab, ells, at, told, owners)
+            self.one(slab, ells, at, told | {"EVEN": self.even(cuts)}, owners)
+
+    def even(self, cuts: list[int]) -> bool:
+        """Does every segment, from the first query on that sees a given block, hold whole tiles only?"""
+        tile, least = self.shape.queries, self.seen.band.least
+        whole = least <= -FAR or ((least - self.seen.start) % tile == 0 and self.shape.keys % tile == 0)
+        return whole and all(cut % tile == 0 for cut in cuts)
 
     @property
     def space(self) -> Space:
-        each_query = 4 * (self.with_entropy + (self.found.keys is not None) * CHUNKS.value)
+        each_query = 4 * (self.with_entropy + (self.found.keys is not None) * (1 + self.shape.chunks))
         return Space(self.seen, self.shape.keys, each_query, each_key=4 * (self.summed + (self.peaks > 0)))
+
+    @property
+    def masked(self) -> bool:
+        return not (self.seen.everything and self.seen.k.shape[2] % self.shape.keys == 0)
+
+    def launches(self) -> list[tuple[int, bool, Shape]]:
+        """Which programs, with masks or not, how cut: where most need none, they are spared the others' registers."""
+        band, shape = self.seen.band, self.shape
+        if not self.masked or shape.registers is None or band.most - band.least < LONGEST:
+            return [(0, self.masked, shape)]
+        quick = shape if self.peaks == BY_KEY.value else replace(shape, registers=COLUMNS.registers)
+        return [(WITHOUT.value, False, quick), (WITH.value, True, shape)]
 
     @property
     def summed(self) -> bool:
@@ -188,73 +186,80 @@ class Walk:
     def one(self, slab: Slab, ells: Tensor, cuts: Tensor, told: dict[str, Any], owners: dict[int, Tensor]) -> None:
         seen, found, shape, n_k = self.seen, self.found, self.shape, self.seen.k.shape[2]
         heads, own, blocks, queries = map(length, (slab.heads, slab.cuts, slab.blocks, slab.queries))
-        sums, peaks, entropies, maxima = (
+        top, notes = found.keys is not None, self.with_entropy + (found.keys is not None)
+        sums, peaks, noted, maxima = (
             new(seen, *size) if wanted else None
             for size, wanted in (
                 ((heads, own, n_k), self.summed),
                 ((heads, own, n_k), self.peaks > 0),
-                ((heads, blocks, queries), self.with_entropy),
-                ((heads, blocks, queries, CHUNKS.value), found.keys is not None),
+                ((heads, blocks, queries, notes), notes > 0),
+                ((heads, blocks, queries, shape.chunks), top),
             )
         )
-        if not seen.everything:  # tiles that nobody sees are skipped
-            for part, nothing in ((sums, 0.0), (peaks, 0.0), (entropies, 0.0), (maxima, NEVER.value)):
+        if not seen.everything:  # tiles that nobody sees are skipped; nobody reads what is noted of them
+            for part in (sums, peaks):
                 if part is not None:
-                    part.fill_(nothing)
+                    part.zero_()
         here = {"first_head": slab.heads.start, "first_block": slab.blocks.start, "first_query": slab.queries.start}
-        launch(
-            walk_columns,
-            (blocks, own, heads),
-            told | here | shape.options(),
-            lse=ells,
-            cuts=cuts,
-            sums=ells if sums is None else sums,  # a pointer that is not used
-            peaks=ells if peaks is None else peaks,
-            entropies=ells if entropies is None else entropies,
-            maxima=ells if maxima is None else maxima,
-            n_k=n_k,
-            first_cut=slab.cuts.start,
-            slab=queries,
-            MASS=self.summed,
-            PEAKS=self.peaks,
-            ENTROPY=self.with_entropy,
-            TOP=found.keys is not None,
-            MASKED=not (seen.everything and n_k % shape.keys == 0),
-        )
+        for only, masked, cut in self.launches():
+            launch(
+                walk_columns,
+                (blocks, own, heads),
+                told | here | cut.options(),
+                lse=ells,
+                cuts=cuts,
+                sums=ells if sums is None else sums,  # a pointer that is not used
+                peaks=ells if peaks is None else peaks,
+                noted=ells if noted is None else noted,
+                maxima=ells if maxima is None else maxima,
+                n_k=n_k,
+                first_cut=slab.cuts.start,
+                slab=queries,
+                MASS=self.summed,
+                PEAKS=self.peaks,
+                ENTROPY=self.with_entropy,
+                TOP=top,
+                MASKED=masked,
+                ONLY=only,
+            )
         if found.mass is not None and sums is not None:
             found.mass[slab.heads] += sums.sum(1)
         if found.map is not None and sums is not None:
             self.pool(found.map, sums, n_k, slab, owners)
         if found.peaks is not None and peaks is not None:
-            noted = n_k // shape.keys if self.peaks == BY_BLOCK.value else n_k
-            self.pool(found.peaks, peaks, noted, slab, owners)
-        if found.entropy is not None and entropies is not None:
-            found.entropy[slab.heads, slab.queries] = entropies.sum(1) * -log(2)
-        if found.keys is not None and maxima is not None:
-            self.pick(maxima, ells, slab, told | here)
+            self.pool(found.peaks, peaks, n_k // shape.keys if self.peaks == BY_BLOCK.value else n_k, slab, owners)
+        if noted is not None:
+            self.fold(noted, maxima, ells, slab, told | here)
 
-    def pick(self, maxima: Tensor, ells: Tensor, slab: Slab, told: dict[str, Any]) -> None:
-        """The largest weights of the slab's queries, and their keys."""
-        found, (heads, blocks, queries, _) = self.found, maxima.shape
-        assert found.keys is not None
-        most, groups = found.keys.shape[2], tiles(blocks, GROUP.value)
+    def fold(self, noted: Tensor, maxima: Tensor | None, ells: Tensor, slab: Slab, told: dict[str, Any]) -> None:
+        """The entropies of the slab's queries, their largest weights, and the keys of these."""
+        found, (heads, blocks, queries, notes) = self.found, noted.shape
+        many = tiles(blocks, GROUP.value)
+        parts = tiles(many, SPAN.value)
+        groups = ells if maxima is None else new(self.seen, heads, queries, many)
+        bent = new(self.seen, heads, parts, queries) if self.with_entropy else ells
+        sizes = {"noted": noted, "groups": groups, "rows": queries, "blocks": blocks, "many": many}
+        grid = tiles(queries * notes, FOLDED), parts, heads
+        kinds = {"TOP": maxima is not None, "ENTROPY": self.with_entropy, "KEYS": self.shape.keys}
+        known = {name: told[name] for name in SIGHT} | {"MASKED": self.masked}
+        launch(fold_notes, grid, sizes | kinds | known, bent=bent, WIDE=FOLDED, num_warps=1)
+        if found.entropy is not None and self.with_entropy:
+            found.entropy[slab.heads, slab.queries] = bent.sum(1) * -log(2)
+        if found.keys is None or maxima is None:
+            return
+        most = found.keys.shape[2]
         at_most = tiles(tiles(self.seen.k.shape[2], self.shape.keys), GROUP.value)  # in any slab: one kernel for all
-        folded = new(self.seen, heads, queries, groups)
-        grid = tiles(queries, FOLDED), groups, heads
-        launch(fold_groups, grid, {"maxima": maxima, "groups": folded, "rows": queries, "blocks": blocks}, ROWS=FOLDED)
         launch(
             pick_keys,
             (queries, heads),
-            told,
+            {name: value for name, value in told.items() if name != "EVEN"} | sizes,
             ells=ells,
             maxima=maxima,
-            groups=folded,
             keys=found.keys,
             weights=found.weights,
-            rows=queries,
-            blocks=blocks,
-            many=groups,
             KEYS=self.shape.keys,
+            NOTES=notes,
+            MASKED=self.masked,
             GROUP_ROOM=triton.next_power_of_2(at_most),
             MOST=most,
             ROOM=triton.next_power_of_2(most),

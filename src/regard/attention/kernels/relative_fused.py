@@ -52,8 +52,9 @@ class Shapes:
             return Shapes(Shape(64, 32, 4, 2), Shape(64, 32, 4, 2), Shape(32, 64, 4, 2), side=32)
         if q.shape[-1] > 64:
             return Shapes(Shape(128, 64, 8, 3), Shape(128, 64, 8, 2), Shape(64, 128, 8, 2))
-        near = 16 if vectors else 32  # rows of numbers of their own take more addresses
-        return Shapes(Shape(128, 64, 4, 3, near), Shape(64, 64, 4, 3, near, 168), Shape(64, 64, 4, 3, near, 168))
+        if vectors:  # rows of numbers of their own take more addresses
+            return Shapes(Shape(128, 64, 4, 3), Shape(64, 64, 4, 3, 32, 168), Shape(128, 64, 4, 2))
+        return Shapes(Shape(128, 64, 8, 3, 32, 128), Shape(128, 64, 8, 3, 32, 128), Shape(64, 64, 4, 3, 32, 168))
 
 
 @dataclass(frozen=True, eq=False)

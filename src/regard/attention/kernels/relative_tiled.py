@@ -221,11 +221,11 @@ def fused(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Te
     shortest = None if not lengths else torch.stack(torch.broadcast_tensors(*lengths)).amin(0).to(q.device, torch.int32)
     shortest = None if shortest is None else shortest.expand(len(q)).contiguous()
     plan = Plan(start, causal, shortest, scale, reach, Shapes.of(q, vectors=isinstance(scheme, RelativeVectors)))
-    spread = relations(scheme.relation, reach, q.device)
     with torch.autocast(q.device.type, enabled=False):
         if isinstance(scheme, RelativeBias):
-            return Numbers.apply(plan, q, k, v, scheme.weight.float() @ spread.mT)  # type: ignore[return-value]
-        keys, values = (spread @ x.float() for x in (scheme.keys, scheme.values))
+            table = scheme.weight.float() @ relations(scheme.relation, reach, q.device).mT
+            return Numbers.apply(plan, q, k, v, table)  # type: ignore[return-value]
+        keys, values = (by_distance(scheme.relation, reach, x) for x in (scheme.keys, scheme.values))
         return Vectors.apply(plan, q, k, v, keys, values)  # type: ignore[return-value]
 
 
@@ -263,9 +263,21 @@ def last_border(buckets: LogBuckets) -> int:
     return min(most, next(changing, 0) + 2)
 
 
+def by_distance(relation: Relation, reach: int, learned: Float[Tensor, "kinds d"]) -> Float[Tensor, "distances d"]:
+    """What is learned of the relation that each distance from -reach to reach has."""
+    learned = learned.float().contiguous()
+    return learned if one_each(relation, reach) else relations(relation, reach, learned.device) @ learned
+
+
+@cache
+def one_each(relation: Relation, reach: int) -> bool:
+    """Is every distance a relation of its own, in this order?"""
+    return torch.equal(relations(relation, reach, torch.device("cpu")), torch.eye(2 * reach + 1))
+
+
 @cache
 def relations(relation: Relation, reach: int, device: torch.device) -> Float[Tensor, "distances kinds"]:
-    """The indicator of the relation that each distance from -reach to reach has."""
+    """The indicator of the relation that each distance has."""
     zero = torch.zeros((), dtype=torch.long, device=device)
     named = relation.between(zero, zero, torch.arange(-reach, reach + 1, device=device))
     return one_hot(named, relation.kinds).float()

@@ -16,7 +16,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-HIGH, PIECE = 64, 512  # rows a tile, and rows a piece of `sum_up`
+HIGH, PIECE = 64, 256  # rows a tile, and rows a piece of `sum_up`
 
 
 def asked(x: Float[Tensor, "rows d"], vectors: Float[Tensor, "w d"], factor: float) -> Float[Tensor, "rows w"]:

@@ -19,6 +19,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from regard.attention.kernels.sparse_rows import FILL, row_forward, row_keys, row_queries
 from regard.attention.kernels.sparse_tiles import Band, Lists, Tiles
 
+NARROW = 1536  # keys across: a window of 512 to both sides, and some more
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -37,6 +39,8 @@ class Shape:
         wants even rows; and where names or masks are looked up, few registers would spill."""
         always, bulk = tiles.always, self.bulk and all(even(x) for x in walked)
         if isinstance(always, Band):
+            if bulk == self.bulk and tiles.names is None:
+                return self
             return replace(self, bulk=bulk, registers=self.registers if tiles.names is None else None)
         own, other = min(self.own, always.size), min(self.other, always.size)
         return replace(self, own=own, other=other, parts=1, bulk=bulk, registers=None)
@@ -44,17 +48,27 @@ class Shape:
 
 @dataclass(frozen=True)
 class Shapes:
-    """The three kernels: forwards, for dq, and for dk and dv."""
+    """The three kernels: forwards, for dq, and for dk and dv.
+
+    Of a narrow band a large tile sees most keys in vain: half the queries are better then.
+    """
 
     forward: Shape
     queries: Shape
     keys: Shape
 
     @staticmethod
-    def of(width: int, dtype: torch.dtype) -> "Shapes":
+    def of(width: int, dtype: torch.dtype, across: int = 2**30) -> "Shapes":
+        """For heads so wide, where a query may see so many keys across."""
         if dtype.itemsize > 2:
             small = Shape(64, 32, 4, 2) if width <= 64 else Shape(32, 32, 4, 1)
             return Shapes(small, small, small)
+        if width <= 64 and across <= NARROW:
+            return Shapes(
+                Shape(64, 64, 4, 3, bulk=True),
+                Shape(64, 64, 4, 2, bulk=True),
+                Shape(64, 64, 4, 2, bulk=True, registers=168),
+            )
         if width <= 64:
             return Shapes(
                 Shape(128, 64, 4, 3, bulk=True, registers=168),
@@ -80,10 +94,15 @@ def sparse(
     """softmax(scale q kᵀ) v over the visible keys; 0 for a query that sees none."""
     if scale <= 0:
         raise ValueError(f"scale={scale}: the running maximum needs a positive one; put the sign into q")
-    chosen = shapes or Shapes.of(max(q.shape[3], v.shape[3]), q.dtype)
+    chosen = shapes or Shapes.of(max(q.shape[3], v.shape[3]), q.dtype, across(tiles))
     out = OverTiles.apply(*map(packed, (q, k, v)), tiles, scale, chosen)
     assert isinstance(out, Tensor)
     return out
+
+
+def across(tiles: Tiles) -> int:
+    """How many keys a query may see; lists of tiles are as if there were no end."""
+    return tiles.always.most - tiles.always.least + 1 if isinstance(tiles.always, Band) else 2**30
 
 
 def packed(x: Tensor) -> Tensor:

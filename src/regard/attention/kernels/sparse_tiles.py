@@ -94,16 +94,30 @@ class Tiles:
 
     @staticmethod
     def of(pattern: Pattern, n_q: int, n_k: int, *, start: int = 0, device: torch.device | str = "cpu") -> "Tiles":
-        if why := objections(pattern, n_q, n_k, start):
-            raise ValueError("; ".join(why))
-        parts = Parts.of(pattern.to(device))
-        always = parts.settled(n_q, n_k, start)
-        if isinstance(always, BlockMap):
-            always = parts.remembering(lists)(parts.always, n_q, n_k, start, torch.device(device))
-        assert not isinstance(always, str)  # or it objected
-        names = [names_of(*both_sides(part), start, n_q, n_k) for part in parts.texts]
-        lengths = reduce(torch.minimum, [part.lengths for part in parts.paddings]) if parts.paddings else None
-        return Tiles(always, start, lengths, names[0] if names else None)
+        return remembering(pattern, cut)(pattern, n_q, n_k, start, torch.device(device))
+
+
+@lru_cache(maxsize=256)
+def cut(pattern: Pattern, n_q: int, n_k: int, start: int, device: torch.device) -> Tiles:
+    if why := objections(pattern, n_q, n_k, start):
+        raise ValueError("; ".join(why))
+    parts = Parts.of(pattern.to(device))
+    always = parts.settled(n_q, n_k, start)
+    if isinstance(always, BlockMap):
+        always = remembering(parts.always, lists)(parts.always, n_q, n_k, start, device)
+    assert not isinstance(always, str)  # or it objected
+    names = [names_of(*both_sides(part), start, n_q, n_k) for part in parts.texts]
+    lengths = reduce(torch.minimum, [part.lengths for part in parts.paddings]) if parts.paddings else None
+    return Tiles(always, start, lengths, names[0] if names else None)
+
+
+def remembering(pattern: Pattern, function: Any) -> Any:
+    """The function with its memory, or without where the pattern holds data: a batch's are new every time."""
+    try:
+        hash(pattern)
+    except TypeError:
+        return function.__wrapped__
+    return function.__wrapped__ if any(isinstance(part, Given) for part in leaves(pattern)) else function
 
 
 def objections(pattern: Pattern, n_q: int, n_k: int, start: int = 0) -> list[str]:
@@ -138,16 +152,8 @@ class Parts:
             reduce(and_, rest) if rest else Full(),
         )
 
-    def remembering(self, function: Any) -> Any:
-        """The function with its memory, or without where the pattern holds data: a batch's are new every time."""
-        try:
-            hash(self.always)
-        except TypeError:
-            return function.__wrapped__
-        return function.__wrapped__ if any(isinstance(part, Given) for part in leaves(self.always)) else function
-
     def settled(self, n_q: int, n_k: int, start: int) -> Band | BlockMap | str:
-        return self.remembering(settle)(self.always, n_q, n_k, start)
+        return remembering(self.always, settle)(self.always, n_q, n_k, start)
 
 
 def all_of(pattern: Pattern) -> tuple[Pattern, ...]:

@@ -1,0 +1,83 @@
+"""The ways to attend with learned relative positions that relative_bias.py compares, and how it times them."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard.attention import Clipped, LogBuckets, Recipe, RelativeBias, RelativeVectors, attend
+from regard.attention.kernels import relative_tiled
+from regard.attention.places import Places
+
+HEADS, HEAD = 12, 64
+IN_A_ROW = 5  # calls that are timed together
+BEGAN = time.perf_counter()
+
+
+def say(*words: Any) -> None:
+    print(f"{time.perf_counter() - BEGAN:5.1f} s ", *words, flush=True)
+
+
+def schemes(device: str) -> dict[str, RelativeBias | RelativeVectors]:
+    return {
+        "T5": RelativeBias(LogBuckets(), heads=HEADS).to(device),
+        "Shaw": RelativeVectors(Clipped(16), head=HEAD).to(device),
+    }
+
+
+def numbers(length: int, device: str, dtype: torch.dtype) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(1, HEADS, length, HEAD, device=device).to(dtype).requires_grad_() for _ in range(3)]
+
+
+def ours(recipe: Recipe) -> Callable[..., Tensor]:
+    return lambda q, k, v: relative_tiled.attend(recipe, q, k, v, Places.of(q, k, 0, None))
+
+
+def defined(recipe: Recipe) -> Callable[..., Tensor]:
+    return lambda q, k, v: attend(q, k, v, recipe, backend="reference")
+
+
+def plain(backend: SDPBackend) -> Callable[..., Tensor]:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(q, k, v)
+
+    return run
+
+
+def materialised(scheme: RelativeBias) -> Callable[..., Tensor]:
+    """The bias of every pair as a matrix, its gradient by torch's index."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cells = Places.of(q, k, 0, None).cells(*q.shape[:2])
+        return scaled_dot_product_attention(q, k, v, attn_mask=scheme.bias(*cells.all()).to(q.dtype))
+
+    return run
+
+
+def milliseconds(work: Callable[[], Any], rounds: int = 10, warm: int = 3, calls: int = IN_A_ROW) -> float:
+    """The median of several rounds, of so many calls in a row each."""
+    for _ in range(warm):
+        work()
+    times = []
+    for _ in range(rounds):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(calls):
+                work()
+            stop.record()
+            stop.synchronize()
+            times.append(start.elapsed_time(stop) / calls)
+        else:
+            began = time.perf_counter()
+            work()
+            times.append(1e3 * (time.perf_counter() - began))
+    return median(times)
