@@ -12,8 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 KINDS = {
     "compiled": r"^triton_",
     "vocabulary, turning scores": r"rows_turned|pairs_turned",
+    "residual path, ours": r"^residual_",
+    "sums of columns, ours": r"columns_summed|parts_summed",
     "attention": r"rows_forward|rows_backward|flash|fmha|attention|sdpa",
-    "optimiser, multi-tensor": r"multi_tensor|adam",
+    "optimiser, multi-tensor": r"multi_tensor|adam|weights_stepped",
     "embedding": r"embedding|radix|sort|scan|krn_partial|compute_grad_weight|sum_and_scatter",
     "products": r"gemm|cutlass|cublas|nvjet|splitk|gemv|xmma",
     "copies": r"memcpy|memset|copy|fill|catarray",

@@ -1,31 +1,42 @@
-"""The kernels of a training step one by one: attention within packed rows in three ways, scores turned to gradients.
+"""The kernels of a training step one by one, beside torch's, in every shape they can be told.
 
-    python benchmarks/training_kernels.py            on a GPU, about half a minute
+    python benchmarks/training_kernels.py                            on a GPU, about half a minute
+    python benchmarks/training_kernels.py --only residual columns    only these parts
 
-Rows and texts as `training_speed.py` packs them (Transformer-base: 8 heads of 64, dropout 0.1, bfloat16). Microseconds
-of one call, by a recording of many; for our kernels also with other numbers of warps, registers and words at a time.
+Rows and texts as `training_speed.py` packs them (Transformer-base: width 512 and 2,048, 8 heads of 64, 32,000 words,
+dropout 0.1, bfloat16). Microseconds of one call, by a recording of many, whose inputs take turns, so that they come
+from memory and not from a cache. Kernels are compiled beforehand by several processes at once.
 """
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import dropout, layer_norm
 
 from machine import write
-from regard.layers import packed_kernel
+from regard.layers import column_kernel, packed_kernel, residual_kernel, vocabulary_kernel
 from regard.layers.packed_kernel import Told, look_backward, look_forward
-from regard.layers.packed_looks import Dense, Tiled, Varlen
+from regard.layers.packed_looks import Dense, Tiled
+from regard.layers.residual_kernel import Given
 from regard.layers.vocabulary_kernel import Turning, turn_rows
 from regard.tasks.packed import PackedCorpus
 from regard.tasks.settings import TrainSettings
+from regard.train import flat_kernel
+from regard.train.step import norm_of
 from training_speed import SIDE, WORDS, say, sentences
 
-HEADS, HEAD, DROPOUT, TIMES = 8, 64, 0.1, 20
+HEADS, HEAD, WIDTH, HIDDEN, DROPOUT, TIMES, PROCESSES = 8, 64, 512, 2048, 0.1, 20, 12
+Work = Callable[[], object]
 
 
-def micros(work: Callable[[], object]) -> float:
+def micros(work: Work) -> float:
     """Of one, where many are recorded and told at once."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
@@ -48,68 +59,224 @@ def micros(work: Callable[[], object]) -> float:
     return begin.elapsed_time(end) * 1e3 / (5 * TIMES)
 
 
-def main() -> None:
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+
+# --- the parts ---
+
+
+def residual(rows: int) -> dict[str, Work]:
+    """norm(x + drop(f + b)) of all words."""
+    sets = [[drawn(rows, WIDTH) for _ in range(4)] for _ in range(2)]
+    weight, shift, bias = (drawn(WIDTH) for _ in range(3))
+    seed, out, into = torch.tensor([3, 5], dtype=torch.int32, device="cuda"), drawn(rows, WIDTH), drawn(2, rows, WIDTH)
+    stats, turns = torch.ones(2, rows, device="cuda"), cycle(sets)
+
+    def forward(walk: residual_kernel.Walk) -> None:
+        x, f, *_ = next(turns)
+        residual_kernel.step_forward(Given(x, f, bias, weight, seed, DROPOUT), shift, 1e-5, out, stats, walk)
+
+    def backward(walk: residual_kernel.Walk) -> Tensor:
+        x, f, grad, more = next(turns)
+        given = Given(x, f, bias, weight, seed, DROPOUT)
+        return residual_kernel.step_backward(given, grad, more, stats, (into[0], into[1]), walk)
+
+    def eager(*, back: bool) -> object:
+        x, f, grad, more = (part.detach().requires_grad_() for part in next(turns))
+        learnt = [part.requires_grad_() for part in (weight, shift, bias)]
+        with torch.set_grad_enabled(back):
+            y = layer_norm(x + dropout(f + bias, DROPOUT), (WIDTH,), weight, shift)
+        return torch.autograd.grad(y, [x, f, *learnt], grad.detach() + more.detach()) if back else y
+
+    found: dict[str, Work] = {
+        "residual, torch, forwards": partial(eager, back=False),
+        "residual, torch, both ways": partial(eager, back=True),
+    }
+    for step, warps in ((1, 1), (1, 2), (2, 4), (4, 4), (4, 8), (8, 8)):
+        walk = residual_kernel.Walk(step, warps)
+        found[f"residual forwards, {step} rows, {warps} warps"] = partial(forward, walk)
+    for step, warps, programs, stages in (
+        *((2, 4, 528, 2), (2, 4, 528, 1), (2, 4, 660, 1), (2, 4, 396, 2), (2, 4, 264, 3), (2, 4, 528, 3)),
+        *((1, 1, 1056, 1), (1, 1, 1584, 1), (1, 1, 1056, 2), (1, 2, 1056, 1), (1, 2, 1056, 2), (2, 2, 792, 1)),
+        *((4, 8, 264, 1), (4, 8, 264, 2), (4, 4, 396, 1), (4, 4, 264, 2)),
+    ):
+        walk = residual_kernel.Walk(step, warps, programs, stages)
+        name = f"residual backwards, {step} rows, {warps} warps, {programs} programs, {stages} stages"
+        found[name] = partial(backward, walk)
+    return found
+
+
+def columns(rows: int) -> dict[str, Work]:
+    """Gradients of biases, and what relu lets through."""
+    found: dict[str, Work] = {}
+    for width in (WIDTH, 3 * WIDTH, HIDDEN):
+        turns = cycle([drawn(rows, width) for _ in range(2 if width > WIDTH else 6)])
+        found[f"columns of {width}, torch"] = lambda turns=turns: next(turns).sum(0)
+        for walk in (
+            column_kernel.Walk(),
+            column_kernel.Walk(528, 32, 128),
+            column_kernel.Walk(1056, 16, 256),
+            column_kernel.Walk(264, 16, 512),
+            column_kernel.Walk(792, 16, 128, 4),
+        ):
+            name = f"columns of {width}, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"
+            found[name] = lambda turns=turns, walk=walk: column_kernel.sum_columns(next(turns), walk)
+    met, turns = drawn(rows, HIDDEN), cycle([drawn(rows, HIDDEN) for _ in range(2)])
+
+    def torch_way() -> Tensor:
+        left = torch.where(met > 0, next(turns), 0.0)
+        return left.sum(0)
+
+    found["relu's gradient and its sum, torch"] = torch_way
+    for walk in (
+        column_kernel.Walk(),
+        column_kernel.Walk(1056, 16, 256),
+        column_kernel.Walk(1056, 8, 512),
+        column_kernel.Walk(792, 16, 128, 4),
+    ):
+        name = f"relu's gradient, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"
+        found[name] = lambda walk=walk: column_kernel.cut_and_sum(next(turns), met, walk)
+    return found
+
+
+def attention(corpus: PackedCorpus) -> dict[str, Work]:
+    """Each word's look at its own text."""
+    source, target = corpus.at(0, 0)[0][0].source, corpus.at(0, 0)[0][0].target
+    rows, length = source.words.shape
+    q, k, v, grad = (drawn(rows, length, HEADS * HEAD) for _ in range(4))
+    found: dict[str, Work] = {}
+    for name, way in (("dense", Dense()), ("tiled", Tiled())):
+        (sight,) = way.sights(target, target, torch.bfloat16, causal=True)
+        given = [x.detach().requires_grad_() for x in (q, k, v)]
+
+        def both(sight=sight, given=given):
+            return torch.autograd.grad(sight.attend(*given, head=HEAD, dropout=DROPOUT), given, grad)
+
+        found[f"attention, {name}, both ways"] = both
+    seed, how = torch.tensor(3, device="cuda"), {"head": HEAD, "causal": True, "dropout": DROPOUT}
+    into, out = tuple(torch.empty_like(x) for x in (q, k, v)), torch.empty_like(q)
+    sight = target.text, target.text, seed
+    for told in (Told(8, 128), Told(4, None, 64), Told(8, 128, 64), Told(4, None, 32), Told(4, 168, 64)):
+        name = f"attention forwards, {told.num_warps} warps, {told.maxnreg} registers, {told.part} queries"
+        found[name] = partial(look_forward, q, k, v, out, *sight, told=told, **how)
+    for told in (
+        Told(8),
+        Told(8, 128, 32),
+        Told(4, None, 32),
+        Told(4, None, 32, 2),
+        Told(8, None, 32),
+        Told(4, None, 16),
+        Told(8, None, 64),
+        Told(16, 128),
+    ):
+        name = f"{told.num_warps} warps, {told.maxnreg} registers, {told.part} queries, {told.num_stages} stages"
+        found[f"attention backwards, {name}"] = partial(look_backward, grad, q, k, v, into, *sight, told=told, **how)
+    return found
+
+
+def vocabulary() -> dict[str, Work]:
+    """Of 4,096 words, the scores of all words there are, turned to gradients; and the products around it."""
+    scores, wanted = drawn(4096, WORDS), torch.randint(0, WORDS, (4096,), device="cuda")
+    ones, table, states = torch.ones(4096, device="cuda").bfloat16(), drawn(WORDS, WIDTH), drawn(4096, WIDTH)
+    found: dict[str, Work] = {}
+    for block, warps in ((4096, 16), (2048, 8), (2048, 16), (8192, 16), (4096, 32), (8192, 32), (32_768, 32)):
+        turn = partial(turn_rows, scores, wanted, 0.9, Turning(block, warps))
+        found[f"4096 rows turned, {block} words, {warps} warps"] = turn
+    found["4096 rows' gradient of the bias"] = lambda: scores.T @ ones
+    found["4096 rows' scores"] = lambda: torch.mm(states, table.T)
+    found["4096 rows' gradient of the states"] = lambda: torch.mm(scores, table)
+    found["4096 rows' gradient of the table"] = lambda: torch.mm(scores.T, states, out_dtype=torch.float32)
+    return found
+
+
+def optimiser() -> dict[str, Work]:
+    """A step of 60 million weights, and what stands before it."""
+    size = 60 * 2**20
+    grads, copies = (drawn(size) for _ in range(2))
+    weights, first, second = (torch.rand(size, device="cuda") for _ in range(3))
+    one, fixes = torch.ones((), device="cuda"), torch.ones(2, device="cuda")
+    given = one * 1e-4, one, one * 0, fixes, 0.0, 0.9, 0.98, 1e-9
+    wide = grads.float()
+    how: dict[str, Any] = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.98, "weight_decay": 0.0, "eps": 1e-9}
+    how |= {"amsgrad": False, "maximize": False, "grad_scale": one, "found_inf": one * 0}
+    buffers = [weights], [wide], [first], [second], [], [one]
+    found: dict[str, Work] = {
+        "AdamW, torch's": lambda: torch._fused_adamw_(*buffers, **how),  # type: ignore[reportPrivateImportUsage]
+        "gradients' norm, narrow": lambda: norm_of([grads]),
+        "gradients' norm, wide": lambda: norm_of([wide]),
+        "gradients widened": lambda: wide.copy_(grads),
+    }
+    for block in (1024, 2048, 4096):
+        step = partial(flat_kernel.step_weights, weights, grads, first, second, copies, *given, block=block)
+        found[f"AdamW, {block} at a time"] = step
+    return found
+
+
+# --- all of them ---
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
-    corpus = PackedCorpus.of(
-        sentences(20_000, WORDS), TrainSettings(tokens=round(SIDE * 1.04), longest=256, packed=True), "cuda"
-    )
-    source, target = (corpus.at(0, 0)[0][0].source, corpus.at(0, 0)[0][0].target)
-    rows, length = source.words.shape
-    say(f"{rows} rows of {length} words, at most {corpus.texts} texts in one; padding {corpus.padding:.3f}")
-    made = [torch.randn(rows, length, HEADS * HEAD, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
-    table: list[dict[str, object]] = []
+    parser.add_argument("--only", nargs="*", default=["residual", "columns", "attention", "vocabulary", "optimiser"])
+    parser.add_argument("--warm", type=int, default=-1, help="only compile the kernels that are this process' share")
+    return parser.parse_args()
 
-    def tell(name: str, sides: str, work: Callable[[], object]) -> None:
+
+def main() -> None:
+    asked = arguments()
+    helpers = []
+    if asked.warm < 0:
+        for n in range(PROCESSES):
+            command = [sys.executable, __file__, "--only", *asked.only, "--warm", str(n)]
+            helpers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    settings = TrainSettings(tokens=round(SIDE * 1.04), longest=256, packed=True)
+    corpus = PackedCorpus.of(sentences(20_000, WORDS), settings, "cuda")
+    rows = corpus.most * corpus.wanted.shape[1]
+    makers: dict[str, Callable[[], dict[str, Work]]] = {
+        "residual": lambda: residual(rows),
+        "columns": lambda: columns(rows),
+        "attention": lambda: attention(corpus),
+        "vocabulary": vocabulary,
+        "optimiser": optimiser,
+    }
+    if asked.warm >= 0:
+        works = [work for part in asked.only for work in makers[part]().values()]
+        for work in works[asked.warm :: PROCESSES]:
+            tried(work)
+        return
+    say(f"{corpus.most} rows of {corpus.wanted.shape[1]} words; padding {corpus.padding:.3f}; kernels are compiled")
+    for helper in helpers:
         try:
-            found = micros(work)
-            table.append({"way": name, "sides": sides, "microseconds": found})
-            say(f"{name:44} {sides:7} {found:8.1f} µs")
-        except Exception as error:  # one that fails must not hide the others
-            say(f"{name:44} {sides:7} {type(error).__name__}: {str(error).splitlines()[0][:200]}")
-
-    cases = {"itself": (source, source, False), "back": (target, target, True), "across": (target, source, False)}
-    for sides, (asking, looked, causal) in cases.items():
-        for name, way in (("dense", Dense()), ("tiled", Tiled()), ("varlen", Varlen(corpus.texts))):
-            (sight,) = way.sights(asking, looked, torch.bfloat16, causal=causal)
-            given = [x.detach().requires_grad_() for x in made[:3]]
-
-            def forward(sight=sight, given=given):
-                return sight.attend(*given, head=HEAD, dropout=DROPOUT)
-
-            def both(forward=forward, given=given):
-                return torch.autograd.grad(forward(), given, made[3])
-
-            tell(f"{name}, forwards", sides, torch.no_grad()(forward))
-            tell(f"{name}, forwards and backwards", sides, both)
-    seed, how = torch.tensor(3, device="cuda"), {"head": HEAD, "causal": True, "dropout": DROPOUT}
-    q, k, v, grad = made
-    found, out = tuple(torch.empty_like(x) for x in (q, k, v)), torch.empty_like(q)
-    say("ours by default:", packed_kernel.FORWARD, packed_kernel.BACKWARD)
-    for warps in (4, 8, 16):
-        for most in (None, 96, 128, 168):
-            if most and most * warps * 32 > 65_536:
-                continue
-            told = Told(warps, most)
-            there = partial(look_forward, q, k, v, out, target.text, target.text, seed, told=told, **how)
-            back = partial(look_backward, grad, q, k, v, found, target.text, target.text, seed, told=told, **how)
-            tell(f"kernel forwards, {warps} warps, {most} registers", "back", there)
-            tell(f"kernel backwards, {warps} warps, {most} registers", "back", back)
-    scores = torch.randn(4096, WORDS, device="cuda").bfloat16()
-    wanted = torch.randint(0, WORDS, (4096,), device="cuda")
-    for block, warps in ((2048, 8), (2048, 4), (4096, 8), (4096, 16), (8192, 16), (32_768, 16), (32_768, 32)):
-        turn = partial(turn_rows, scores, wanted, 0.9, Turning(block, warps))
-        tell(f"4,096 rows turned, {block} words, {warps} warps", "", turn)
-    ones, table16 = torch.ones(4096, device="cuda").bfloat16(), torch.randn(WORDS, 512, device="cuda").bfloat16()
-    states = torch.randn(4096, 512, device="cuda").bfloat16()
-    tell("4,096 rows' gradient of the bias", "", lambda: scores.T @ ones)
-    tell("4,096 rows' scores", "", lambda: torch.mm(states, table16.T))
-    tell("4,096 rows' gradient of the states", "", lambda: torch.mm(scores, table16))
-    tell("4,096 rows' gradient of the table, narrow", "", lambda: torch.mm(scores.T, states))
-    tell("4,096 rows' gradient of the table, wide", "", lambda: torch.mm(scores.T, states, out_dtype=torch.float32))
+            helper.wait(timeout=45)
+        except subprocess.TimeoutExpired:
+            helper.kill()
+    say("ours by default:", packed_kernel.FORWARD, packed_kernel.BACKWARD, residual_kernel.FORWARD)
+    say(residual_kernel.BACKWARD, column_kernel.Walk(), vocabulary_kernel.Turning())
+    table: list[dict[str, object]] = []
+    best: dict[str, tuple[float, str]] = {}
+    for part in asked.only:
+        for name, work in makers[part]().items():
+            found = tried(partial(micros, work))
+            if isinstance(found, float):
+                table.append({"kernel": name, "microseconds": found})
+                kind = name.split(",")[0]
+                best[kind] = min(best.get(kind, (found, name)), (found, name))
+            say(f"{name:66}", f"{found:8.1f} µs" if isinstance(found, float) else found)
+        torch.cuda.empty_cache()
+    for took, name in best.values():
+        say(f"the fastest: {name:66} {took:8.1f} µs")
     if asked.write:
         print(write("training-kernels", " ".join(["python", *sys.argv]), table))
+
+
+def tried(work: Work) -> object:
+    """What comes of it; of one that fails, why: it must not hide the others."""
+    try:
+        return work()
+    except Exception as error:
+        return f"{type(error).__name__}: {[*str(error).splitlines(), ''][0][:200]}"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -28,12 +29,11 @@ from torch.nn.functional import cross_entropy
 
 from machine import write
 from profiled import kinds_and_kernels
-from regard.layers import vocabulary_loss
 from regard.layers.hashed_dropout import by_hash
 from regard.layers.packed_looks import Dense, Looking, Tiled, Varlen
 from regard.models.building import build_model
 from regard.models.config import ModelConfig
-from regard.models.packed import Layers
+from regard.models.packed_layers import Layers
 from regard.models.transformer import Transformer
 from regard.models.work import flops
 from regard.tasks.corpus import Corpus
@@ -44,11 +44,11 @@ from regard.tasks.translate import Smoothed
 from regard.text.batches import Batch, Example, collate, lengths_of
 from regard.text.vocabulary import PAD
 from regard.train.checkpoint import Progress
-from regard.train.loop import Plan, backward_of, grouped, one_step
+from regard.train.exact import exactly
+from regard.train.loop import Plan, backward_of, grouped, one_step, optimiser_of, whole_of
 from regard.train.schedule import Constant
 from regard.train.speed import matrix_rate
 from regard.train.step import Health
-from regard.train.whole import Whole
 
 WORDS, SIDE, SMOOTHING, WARM = 32_000, 14_350, 0.1, 8
 BASE = ModelConfig(
@@ -145,7 +145,7 @@ class Way:
     exact: bool = False
     precision: str = "bfloat16"
     whole: bool = False  # the optimiser's step is recorded as well
-    budget: int = vocabulary_loss.GPU_BUDGET  # bytes of scores, were they float32, that stand side by side
+    torchs: bool = False  # by torch's AdamW, where ours would do it
 
 
 def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, Callable[[], Way]]:
@@ -170,6 +170,13 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
     @cache
     def hashed() -> Layers:
         return replace(fused(), seeds=by_hash)
+
+    def kernels() -> Layers:
+        return Layers.by_kernels(Tiled())
+
+    @cache
+    def kernels_compiled() -> Layers:
+        return kernels().compiled()
 
     def recorded(layers: Layers, **how: Any) -> Way:
         return Way(ours(), packed_pairs(), Smoothed(SMOOTHING, layers), capture=True, **how)
@@ -199,11 +206,17 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
         "ours, packed, compiled, captured": lambda: Way(
             ours(), packed_pairs(), Smoothed(SMOOTHING, compiled()), capture=True
         ),
-        "ours, tiled, fused, compiled, narrow, whole, one chunk": lambda: recorded(
-            fused(), precision="narrow", whole=True, budget=2**31
+        "ours, kernels, narrow, whole": lambda: recorded(kernels(), precision="narrow", whole=True),
+        "ours, kernels, narrow, whole, torch's AdamW": lambda: recorded(
+            kernels(), precision="narrow", whole=True, torchs=True
         ),
-        "ours, tiled, fused, hashed, compiled, narrow, whole, one chunk": lambda: recorded(
-            hashed(), precision="narrow", whole=True, budget=2**31
+        "ours, kernels, narrow, whole, exact": lambda: recorded(kernels(), precision="narrow", whole=True, exact=True),
+        "ours, kernels, whole": lambda: recorded(kernels(), whole=True),
+        "ours, kernels, captured": lambda: recorded(kernels()),
+        "ours, kernels, compiled, narrow, whole": lambda: recorded(kernels_compiled(), precision="narrow", whole=True),
+        "ours, tiled, fused, compiled, narrow, whole": lambda: recorded(fused(), precision="narrow", whole=True),
+        "ours, tiled, fused, hashed, compiled, narrow, whole": lambda: recorded(
+            hashed(), precision="narrow", whole=True
         ),
         "ours, tiled, captured": lambda: recorded(Layers(looking=Tiled())),
         "ours, tiled, compiled, captured": lambda: recorded(compiled(Tiled())),
@@ -212,13 +225,7 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
         "ours, tiled, narrow, captured": lambda: recorded(Layers(looking=Tiled()), precision="narrow"),
         "ours, tiled, compiled, narrow, captured": lambda: recorded(compiled(Tiled()), precision="narrow"),
         "ours, tiled, compiled, narrow, whole": lambda: recorded(compiled(Tiled()), precision="narrow", whole=True),
-        "ours, tiled, compiled, narrow, whole, two chunks": lambda: recorded(
-            compiled(Tiled()), precision="narrow", whole=True, budget=2**30
-        ),
-        "ours, tiled, compiled, narrow, whole, one chunk": lambda: recorded(
-            compiled(Tiled()), precision="narrow", whole=True, budget=2**31
-        ),
-        "ours, tiled, compiled, whole, one chunk": lambda: recorded(compiled(Tiled()), whole=True, budget=2**31),
+        "ours, tiled, compiled, whole": lambda: recorded(compiled(Tiled()), whole=True),
         "nn.Transformer": lambda: peer(compile=False),
         "nn.Transformer, compiled": lambda: peer(compile=True),
     }
@@ -229,27 +236,29 @@ def measured(
 ) -> dict[str, float]:
     """Steps of the loop itself, without checkpoints: seconds a step, real tokens of both sides, peak memory."""
     device = next(way.model.parameters()).device
-    vocabulary_loss.GPU_BUDGET = way.budget
     plan = Plan(Constant(1e-4), WARM + steps, precision=precision, exact=way.exact, capture=way.capture)
-    optimiser = torch.optim.AdamW(
-        grouped(way.model, 0.0), lr=1e-4, betas=plan.betas, eps=1e-9, fused=True, capturable=way.whole and GPU
+    optimiser = optimiser_of(way.model, plan, whole=way.whole and (GPU or plan.precision == "narrow"))
+    if way.torchs:
+        how = {"lr": 1e-4, "betas": plan.betas, "eps": 1e-9, "capturable": way.whole and GPU}
+        optimiser = torch.optim.AdamW(grouped(way.model, 0.0), **how, fused=True)
+    backward = (
+        whole_of(way.model, way.loss, plan, optimiser, None if GPU else again)
+        if way.whole
+        else backward_of(way.model, way.loss, plan)
     )
-    backward = backward_of(way.model, way.loss, replace(plan, capture=plan.capture and not way.whole))
-    if way.whole:
-        how = {} if GPU else {"recorder": again}
-        backward = Whole(way.model, optimiser, backward, clip=plan.clip, **how)
     progress, health = Progress(), Health.of(0, 1.0, device)
     targets, started, first, report = 0, 0.0, 0.0, None
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    for step in range(WARM + steps):
-        if step == WARM:
-            wait(device)
-            started, first = time.perf_counter(), time.perf_counter() - begin
-        report, progress, health = one_step(way.model, optimiser, way.data, backward, plan, progress, health)
-        targets += report.tokens * (step >= WARM)
-    wait(device)
+    with exactly(device) if way.exact else nullcontext():
+        for step in range(WARM + steps):
+            if step == WARM:
+                wait(device)
+                started, first = time.perf_counter(), time.perf_counter() - begin
+            report, progress, health = one_step(way.model, optimiser, way.data, backward, plan, progress, health)
+            targets += report.tokens * (step >= WARM)
+        wait(device)
     seconds = (time.perf_counter() - started) / steps
     assert report is not None
     if profile:
@@ -300,9 +309,7 @@ def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: li
         wanted = batch.target[:, 1:].flatten()
         return cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING)
 
-    def tiled(model: nn.Module, batch: Any) -> tuple[Tensor, int]:
-        return Smoothed(SMOOTHING, Layers(looking=Tiled()))(model, batch)
-
+    tiled, kernels = (Smoothed(SMOOTHING, layers) for layers in (Layers(looking=Tiled()), Layers.by_kernels(Tiled())))
     one = torch.ones((), device=asked.device)
     wide, autocast = Plan(Constant(1.0), 1), Plan(Constant(1.0), 1, precision="bfloat16")
     works = {
@@ -311,6 +318,8 @@ def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: li
         "packed, bfloat16": (Smoothed(SMOOTHING), autocast),
         "tiled, bfloat16": (tiled, autocast),
         "tiled, narrow": (tiled, replace(wide, precision="narrow")),
+        "kernels, bfloat16": (kernels, autocast),
+        "kernels, narrow": (kernels, replace(wide, precision="narrow")),
     }
     found: dict[str, float] = {}
     exact = None

@@ -86,7 +86,6 @@ def interpreted() -> dict[str, float]:
     """In a process of its own: how far the kernels are from the definition."""
     from regard.layers import vocabulary_kernel as kernel
 
-    kernel.BLOCK = 32
     found = {}
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         scores = (torch.randn(6, 101) * 3).to(dtype)
@@ -103,7 +102,7 @@ def interpreted() -> dict[str, float]:
         pair = cross_entropy(exact, wanted[:3].repeat(2), reduction="none") / 2
         pair = pair + 0.75 * torch.cat((((a.exp() - b.exp()) * (a - b)).sum(-1), torch.zeros(3)))
         turned = scores.clone()
-        costs, _ = kernel.turn_pairs(turned, wanted[:3], 1.0, 1.5)
+        costs, _ = kernel.turn_pairs(turned, wanted[:3], 1.0, 1.5, kernel.Turning(32))
         found[f"pairs, {name}"] = far(costs, pair, turned, torch.autograd.grad(pair.sum(), exact)[0])
     return found
 

@@ -175,8 +175,9 @@ def by_kernel() -> dict[str, Any]:
             wanted = [packed_rows.looked(*exact[:3], *given), *packed_rows.looked_back(exact[3], *exact[:3], *given)]
             q, k, v, grad = (x.float() for x in exact)  # the interpreter's products know no bfloat16
             out, into = torch.full_like(q, torch.nan), tuple(torch.full_like(x, torch.nan) for x in (q, k, v))
-            packed_kernel.look_forward(q, k, v, out, asking, asked, SEED, **how)
-            packed_kernel.look_backward(grad, q, k, v, into, asking, asked, SEED, **how)
+            told = packed_kernel.Told(part=16)
+            packed_kernel.look_forward(q, k, v, out, asking, asked, SEED, told=told, **how)
+            packed_kernel.look_backward(grad, q, k, v, into, asking, asked, SEED, told=told, **how)
             far = [((a.double() - b).norm() / b.norm()).item() for a, b in zip((out, *into), wanted, strict=True)]
             found[f"{name}, {dropout}"] = max(far)
     return found
@@ -202,10 +203,12 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     from tests.attention.interpreting import compiled
 
     function = getattr(packed_kernel, kernel)
-    sizes = {"HEADS": 2, "SHARE": 2, "D": 64, "DD": 64, "TILE": 64, "CAUSAL": True, "CUT": 7, "WIDE": tl.float32}
+    sizes = {"HEADS": 2, "SHARE": 2, "D": 64, "DD": 64, "TILE": 64, "PART": 32, "CUT": 7, "WIDE": tl.float32}
     kinds = dict.fromkeys(("asking", "asked", "seed"), "*i64") | dict.fromkeys(("scale", "share_kept"), "fp32")
     whole = {
-        name: "i32" for name in function.arg_names if name.endswith(("_row", "_step")) or name in ("queries", "keys")
+        name: "i32"
+        for name in function.arg_names
+        if name.endswith(("_row", "_step")) or name in ("queries", "keys", "causal")
     }
     assert ".target sm_90" in compiled(function, sizes, kinds | whole)
 

@@ -144,6 +144,18 @@ def test_the_plan_is_what_the_settings_say():
     assert plan_of(settings(average=1).train, 1).keep == 2
 
 
+def test_a_packed_step_of_one_batch_is_recorded_as_a_whole():
+    """Only there have all batches one shape; several a step are recorded one by one."""
+    fast = {"packed": True, "capture": True, "precision": "narrow"}
+    plan = plan_of(settings(**fast).train, 1)
+    assert (plan.whole, plan.capture, plan.precision) == (True, True, "narrow")
+    assert not plan_of(settings(**fast, accumulate=2).train, 1).whole
+    assert not plan_of(settings(packed=True).train, 1).whole
+    assert not plan_of(replace(settings(**fast).train, packed=False, precision="float32"), 1).whole
+    with pytest.raises(ValueError, match="'narrow' is made for packed batches; say packed = true as well"):
+        settings(precision="narrow")
+
+
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [("noam", Noam(12, 2, 0.01)), ("cosine", Cosine(0.01, 7, 2)), ("constant", Constant(0.01, 2))],

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from regard.layers.packed_looks import Tiled
 from regard.models.config import ModelConfig
-from regard.models.packed import Layers
+from regard.models.packed_layers import Layers
 from regard.tasks.translate import Smoothed
 from regard.train import Constant, Plan, train
 from regard.train.checkpoint import Progress
@@ -34,7 +34,9 @@ def gradients(model: nn.Module) -> Tensor:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("looking", [Layers(), Layers(looking=Tiled())], ids=["dense", "tiled"])
+@pytest.mark.parametrize(
+    "looking", [Layers(), Layers(looking=Tiled()), Layers.by_kernels(Tiled())], ids=["dense", "tiled", "kernels"]
+)
 def test_narrow_gradients_are_as_good_as_those_of_autocast(norm, looking):
     """Error at most twice that of autocast in the same precision, both against float64."""
     found = {}
@@ -93,7 +95,7 @@ def rehearsed(work: Callable[[], Tensor], device: torch.device) -> tuple[Callabl
 def trained(*, whole: bool, steps: int = 5, broken: int = 0, device: str = "cpu", **how) -> tuple[list, list[float]]:
     made = translator(replace(SHAKY, dropout=0.2, attention_dropout=0.1))
     model, data = made.model.to(device), replace(corpus(made), device=device)
-    smoothed, calls = Smoothed(0.1, Layers(looking=Tiled())), []
+    smoothed, calls = Smoothed(0.1, Layers.by_kernels(Tiled())), []
 
     def loss(model, batch):
         summed, count = smoothed(model, batch)
@@ -130,6 +132,22 @@ def test_a_broken_step_as_a_whole_is_skipped():
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
 
+def test_what_is_only_recorded_leaves_running_means_as_they_were():
+    """Of 3, 5 and 10 a mean that moves by a tenth is 0.6 after one step; the rehearsals before it are forgotten."""
+    model, batch = nn.BatchNorm1d(1), torch.tensor([[3.0], [5.0], [10.0]])
+    optimiser = torch.optim.AdamW(model.parameters(), lr=torch.tensor(RATE), fused=True)
+
+    def backward(given, scale):
+        summed = model(given[0]).square().sum()
+        (summed * scale).backward()
+        return summed.detach(), 3
+
+    step = Whole(model, optimiser, backward, clip=1.0, recorder=rehearsed)
+    step([(batch, 3)], torch.tensor(1.0), RATE)
+    assert model.running_mean is not None
+    assert_close(model.running_mean.item(), 0.6)
+
+
 def test_a_whole_step_has_one_batch():
     model = nn.Linear(2, 3)
     step = Whole(model, torch.optim.AdamW(model.parameters()), lambda batch, scale: (scale, 1), clip=1.0)
@@ -146,7 +164,7 @@ def test_on_a_gpu_leaving_and_going_on_ends_with_the_same_bits(tmp_path, precisi
     weights = []
     for name, leave in (("straight", 0), ("left", 4), ("left", 0)):
         made = translator(replace(SHAKY, dropout=0.2, attention_dropout=0.1))
-        data, loss = replace(corpus(made), device="cuda"), Smoothed(0.1, Layers(looking=Tiled()))
+        data, loss = replace(corpus(made), device="cuda"), Smoothed(0.1, Layers.by_kernels(Tiled()))
         for report in (steps := train(made.model.cuda(), data, loss, plan, tmp_path / name)):
             if report.step == leave:
                 steps.close()

@@ -25,11 +25,15 @@ def hashed_dropout(x: Float[Tensor, "*shape"], share: float, seed: Int[Tensor, "
     """A part `share` of x set to 0, and the rest made so much larger that the mean stays."""
     if not share:
         return x
-    if x.numel() >= 2**31:
-        raise ValueError(f"{x.numel():,} numbers are more than 2³¹ places can tell apart; use torch's dropout")
+    too_many(x)
     at = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
     left = shifted(mixed(at + seed[0], seed[1]), 8) >= round(share * 2**24)
     return torch.where(left, x * (1 / (1 - share)), 0.0)
+
+
+def too_many(x: Tensor) -> None:
+    if x.numel() >= 2**31:
+        raise ValueError(f"{x.numel():,} numbers are more than 2³¹ places can tell apart; use torch's dropout")
 
 
 def mixed(x: Int[Tensor, "*shape"], key: Int[Tensor, ""]) -> Int[Tensor, "*shape"]:

@@ -1,6 +1,7 @@
 """States in; max(0, W x + b) out by one kernel: on a GPU the product of matrices cuts off what is below 0 as it writes.
 
-An operation of torch's own kind, whose way back is plain: compilers join its parts with what stands around them.
+An operation of torch's own kind, for compilers and recordings. On the way back one kernel cuts off the gradient and
+sums it for the bias (see `linear_summed`).
 """
 
 import torch
@@ -10,10 +11,17 @@ from torch import Tensor
 from torch.nn.functional import linear, relu
 
 from regard.layers.block import FeedForward
+from regard.layers.linear_summed import cut_and_sum, for_products
+
+
+def linear_relu(
+    x: Float[Tensor, "... i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"]
+) -> Float[Tensor, "... o"]:
+    return cut_product(*for_products(x, weight, bias))
 
 
 @torch.library.custom_op("regard::linear_relu", mutates_args=())
-def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def cut_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if not x.is_cuda:
         return relu(linear(x, weight, bias))
     found = torch.ops.aten._addmm_activation(bias, x.reshape(-1, x.shape[-1]), weight.T)
@@ -27,18 +35,22 @@ def keep(ctx, inputs, output) -> None:
 
 def go_back(ctx, grad: Tensor):
     x, weight, output = ctx.saved_tensors
-    grad = torch.where(output > 0, grad, 0.0)
-    rows, states = (rearrange(part, "... width -> (...) width") for part in (grad, x))
-    return grad @ weight, rows.T @ states, rows.sum(0)
+    rows, met, states = (rearrange(part, "... width -> (...) width") for part in (grad, output, x))
+    left, total = cut_and_sum(rows, met)
+    return (left @ weight).view(x.shape), left.T @ states, total
 
 
-linear_relu.register_autograd(go_back, setup_context=keep)
-linear_relu.register_fake(lambda x, weight, bias: x.new_empty((*x.shape[:-1], len(weight))))
-linear_relu.register_autocast("cuda", torch.bfloat16)
+cut_product.register_autograd(go_back, setup_context=keep)
+cut_product.register_fake(lambda x, weight, bias: x.new_empty((*x.shape[:-1], len(weight))))
+
+
+def hidden(feed_forward: FeedForward, x: Float[Tensor, "b t model"]) -> Float[Tensor, "b t hidden"]:
+    """What the feed-forward layer makes of x before its last product."""
+    if feed_forward.activation is not relu:
+        return feed_forward.activation(feed_forward.up(x))
+    return linear_relu(x, feed_forward.up.weight, feed_forward.up.bias)
 
 
 def fused(feed_forward: FeedForward, x: Float[Tensor, "b t model"]) -> Float[Tensor, "b t model"]:
     """What the feed-forward layer makes of x."""
-    if feed_forward.activation is not relu:
-        return feed_forward(x)
-    return feed_forward.down(linear_relu(x, feed_forward.up.weight, feed_forward.up.bias))
+    return feed_forward.down(hidden(feed_forward, x))

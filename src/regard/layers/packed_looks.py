@@ -19,6 +19,8 @@ from torch.nn.functional import pad
 from regard.layers.packed import NONE, Texts, attend_within, hidden
 from regard.layers.packed_rows import LONGEST, row_look, row_look_at_itself
 
+WIDEST = 64  # numbers in a head: of wider ones a tile is slow, or does not fit at all
+
 Q = Float[Tensor, "n i hd"]
 K = Float[Tensor, "n j gd"]
 
@@ -93,6 +95,11 @@ class Tiled(Looking):
             )
         seeds = torch.randint(2**31, (layers,), device=asking.text.device)
         return [OneTile(asking.text.contiguous(), asked.text.contiguous(), seed, causal) for seed in seeds.unbind()]
+
+
+def fastest(length: int, head: int, precision: str) -> Looking:
+    """Of those that give the same bits every time, on a GPU; of numbers in 32 bits, a tile does not fit there."""
+    return Tiled() if length <= LONGEST and head <= WIDEST and precision != "float32" else Dense()
 
 
 # --- text by text ---

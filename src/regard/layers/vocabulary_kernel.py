@@ -21,15 +21,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 2048
-
 
 @dataclass(frozen=True)
 class Turning:
-    """How a row is turned: so many words at a time (all of them, and the registers hold the row). Speed alone."""
+    """How a row is turned: so many words at a time (all of them, and the registers hold the row). Speed alone.
 
-    block: int = BLOCK
-    warps: int = 8
+    Many warps make few programs at a time, and the rows of few stay in the cache between two passes.
+    """
+
+    block: int = 4096
+    warps: int = 16
 
 
 @triton.jit
@@ -115,8 +116,8 @@ def pairs_turned(scores, wanted, costs, picked, pairs, share, weight, SIZE: tl.c
         tl.store(other + at, dq.to(scores.dtype.element_ty), mask=at < SIZE)
 
 
-def constants(scores: Tensor) -> dict[str, Any]:
-    return {"SIZE": scores.shape[1], "BLOCK": BLOCK, "num_warps": 8}
+def constants(scores: Tensor, turning: Turning) -> dict[str, Any]:
+    return {"SIZE": scores.shape[1], "BLOCK": turning.block, "num_warps": turning.warps}
 
 
 def turn_rows(scores: Tensor, wanted: Tensor, share: float, turning: Turning = Turning()) -> tuple[Tensor, Tensor]:
@@ -126,17 +127,18 @@ def turn_rows(scores: Tensor, wanted: Tensor, share: float, turning: Turning = T
     picked = torch.empty_like(costs)
     if len(scores):
         kernel = rows_turned_whole if turning.block >= scores.shape[1] else rows_turned
-        how: dict[str, Any] = {"SIZE": scores.shape[1], "BLOCK": turning.block, "num_warps": turning.warps}
-        kernel[(len(scores),)](scores, wanted, costs, picked, share, **how)
+        kernel[(len(scores),)](scores, wanted, costs, picked, share, **constants(scores, turning))
     return costs, picked
 
 
-def turn_pairs(scores: Tensor, wanted: Tensor, share: float, weight: float) -> tuple[Tensor, Tensor]:
+def turn_pairs(
+    scores: Tensor, wanted: Tensor, share: float, weight: float, turning: Turning = Turning()
+) -> tuple[Tensor, Tensor]:
     """In place. Row n and the row as far behind the middle are two passes of one word, `wanted[n]`."""
     assert scores.is_contiguous()
     pairs = len(scores) // 2
     costs = torch.empty(len(scores), dtype=torch.float32, device=scores.device)
     picked = torch.empty_like(costs)
     if pairs:
-        pairs_turned[(pairs,)](scores, wanted, costs, picked, pairs, share, weight, **constants(scores))
+        pairs_turned[(pairs,)](scores, wanted, costs, picked, pairs, share, weight, **constants(scores, turning))
     return costs, picked

@@ -6,100 +6,19 @@ sizes that the packing chose, whatever the sentences are, so that each layer is 
 recorded as one graph.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import embedding
 
 from regard.attention import Causal, Full, MultiHeadAttention, Recipe, ScaledDot, Softmax
-from regard.layers.block import FeedForward, Residual
-from regard.layers.hashed_dropout import Seeds, by_torch, hashed_dropout
-from regard.layers.linear_relu import fused
 from regard.layers.packed import Texts
-from regard.layers.packed_looks import Dense, Looking, Sight
-from regard.models.transformer import DecoderLayer, EncoderLayer, Placed, Transformer
+from regard.models.packed_layers import Layers, Product, Side, apart, joint
+from regard.models.transformer import Placed, Transformer
 
 X = Float[Tensor, "n t model"]
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """Where a side's words stand, who of those who look there sees whom, and of what its layer's dropouts are made."""
-
-    at: Tensor
-    sight: Sight
-    seeds: Seeds = None
-
-
-class Encode(Protocol):
-    def __call__(self, layer: EncoderLayer, x: X, source: Side, /) -> X: ...
-
-
-class Decode(Protocol):
-    def __call__(self, layer: DecoderLayer, x: X, k: X, v: X, target: Side, source: Side, /) -> X: ...
-
-
-Feed = Callable[[FeedForward, X], X]
-
-
-def plainly(feed_forward: FeedForward, x: X) -> X:
-    return feed_forward(x)
-
-
-def encode_layer(layer: EncoderLayer, x: X, source: Side, /, *, feed: Feed = plainly) -> X:
-    x = around(layer.around_attention, x, lambda y: to_itself(layer.attention, y, source), source.seeds, 0)
-    return around(layer.around_feed_forward, x, lambda y: feed(layer.feed_forward, y), source.seeds, 1)
-
-
-def decode_layer(layer: DecoderLayer, x: X, k: X, v: X, target: Side, source: Side, /, *, feed: Feed = plainly) -> X:
-    """`source` holds who sees whom of those who look there."""
-    seeds = target.seeds
-    x = around(layer.around_attention, x, lambda y: to_itself(layer.attention, y, target), seeds, 0)
-    across = partial(attended, layer.cross, k=k, v=v, asking=target, asked=source)
-    x = around(layer.around_cross, x, lambda y: across(q=layer.cross.query(y)), seeds, 1)
-    return around(layer.around_feed_forward, x, lambda y: feed(layer.feed_forward, y), seeds, 2)
-
-
-def around(residual: Residual, x: X, f: Callable[[X], X], seeds: Seeds, n: int) -> X:
-    """As the residual path has it; with seeds, by noise of our own, the layer's n-th."""
-    if seeds is None:
-        return residual(x, f)
-    share = residual.dropout.p if residual.training else 0.0
-    return residual.added(x, hashed_dropout(f(residual.before(x)), share, seeds[n]))
-
-
-def encode_fused(layer: EncoderLayer, x: X, source: Side, /) -> X:
-    return encode_layer(layer, x, source, feed=fused)
-
-
-def decode_fused(layer: DecoderLayer, x: X, k: X, v: X, target: Side, source: Side, /) -> X:
-    return decode_layer(layer, x, k, v, target, source, feed=fused)
-
-
-@dataclass(frozen=True)
-class Layers:
-    """How a layer of each stack is run."""
-
-    encode: Encode = encode_layer
-    decode: Decode = decode_layer
-    looking: Looking = Dense()
-    seeds: Callable[[int, int, torch.device], list[Seeds]] = by_torch
-
-    @staticmethod
-    def fused(looking: Looking = Dense()) -> "Layers":
-        """With the hidden layer's activation inside its product."""
-        return Layers(encode_fused, decode_fused, looking)
-
-    def compiled(self) -> "Layers":
-        """By kernels made for it, one for all layers of a stack: few graphs, and soon made."""
-        make: Callable = torch.compile(dynamic=False)
-        return replace(self, encode=make(self.encode), decode=make(self.decode))
 
 
 def states(model: Transformer, source: Texts, target: Texts, layers: Layers = Layers()) -> X:
@@ -111,13 +30,16 @@ def states(model: Transformer, source: Texts, target: Texts, layers: Layers = La
     itself = sights(source, source, dtype, layers=len(model.encoder))
     back, across = sights(target, target, dtype, causal=True, layers=many), sights(target, source, dtype, layers=many)
     noise = layers.seeds(len(model.encoder), 2, x.device), layers.seeds(many, 3, x.device)
+    flow = layers.enter(x)
     for layer, seen, seeds in zip(model.encoder, itself, noise[0], strict=True):
-        x = layers.encode(layer, x, Side(source.at, seen, seeds))  # type: ignore[arg-type]
-    known = remembered([layer.cross for layer in model.decoder], model.encoder_norm(x))  # type: ignore[misc]
+        flow = layers.encode(layer, flow, Side(source.at, seen, seeds))  # type: ignore[arg-type]
+    memory = model.encoder_norm(flow[0])
+    known = remembered([layer.cross for layer in model.decoder], memory, layers.product)  # type: ignore[misc]
     x = model.dropout(placed(model.target_places, written, target))
+    flow = layers.enter(x)
     for layer, (k, v), own, other, seeds in zip(model.decoder, known, back, across, noise[1], strict=True):
-        x = layers.decode(layer, x, k, v, Side(target.at, own, seeds), Side(source.at, other))  # type: ignore[arg-type]
-    return model.decoder_norm(x)
+        flow = layers.decode(layer, flow, k, v, Side(target.at, own, seeds), Side(source.at, other))  # type: ignore[arg-type]
+    return model.decoder_norm(flow[0])
 
 
 def words_of(model: Transformer, source: Texts, target: Texts) -> tuple[X, X]:
@@ -138,54 +60,11 @@ def placed(places: Placed, x: X, texts: Texts) -> X:
     return x
 
 
-def to_itself(attention: MultiHeadAttention, x: X, side: Side) -> X:
-    parts = attention.query, attention.key, attention.value
-    if attention.recipe.inside:
-        q, k, v = apart(parts, joint(parts, x))
-        return attended(attention, q, k, v, side, side)
-    heads, head, dropout = sizes(attention)
-    return attention.output(side.sight.attend_itself(joint(parts, x), heads=heads, head=head, dropout=dropout))
-
-
-def attended(attention: MultiHeadAttention, q: X, k: X, v: X, asking: Side, asked: Side) -> X:
-    _, head, dropout = sizes(attention)
-    for scheme in attention.recipe.inside:
-        q, k = (
-            rearrange(scheme.turn(rearrange(x, "n t (h d) -> n h t d", d=head), side.at), "n h t d -> n t (h d)")
-            for x, side in ((q, asking), (k, asked))
-        )
-    return attention.output(asked.sight.attend(q, k, v, head=head, dropout=dropout))
-
-
-def sizes(attention: MultiHeadAttention) -> tuple[int, int, float]:
-    """How many heads, how wide each is, and which share of their weights is dropped."""
-    assert isinstance(attention.query, nn.Linear)  # or it objected
-    dropout = attention.dropout if attention.training else 0.0
-    return attention.heads, attention.query.out_features // attention.heads, dropout
-
-
-def remembered(cross: Sequence[MultiHeadAttention], memory: X) -> list[tuple[X, X]]:
+def remembered(cross: Sequence[MultiHeadAttention], memory: X, by: Product) -> list[tuple[X, X]]:
     """The source's keys and values for every decoder layer, by one product."""
     projections = [part for attention in cross for part in (attention.key, attention.value)]
-    parts = apart(projections, joint(projections, memory))
+    parts = apart(projections, joint(projections, memory, by))
     return list(zip(parts[::2], parts[1::2], strict=True))
-
-
-def joint(projections: Sequence[nn.Module], x: X) -> Float[Tensor, "n t all"]:
-    """What all of them make of x, side by side, by one product."""
-    parts = linears(projections)
-    weight, bias = (torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
-    return linear(x, weight, bias)
-
-
-def apart(projections: Sequence[nn.Module], made: Float[Tensor, "n t all"]) -> Sequence[X]:
-    return made.split([part.out_features for part in linears(projections)], -1)
-
-
-def linears(projections: Sequence[nn.Module]) -> list[nn.Linear]:
-    parts = [part for part in projections if isinstance(part, nn.Linear)]
-    assert len(parts) == len(projections)  # or it objected
-    return parts
 
 
 # --- whom it can run ---

@@ -75,7 +75,7 @@ class TrainSettings:
     clip: float = 1.0
     decay: float = 0.0
     seed: int = 0
-    precision: str = "float32"
+    precision: str = "float32"  # bfloat16, float16; narrow: bfloat16 from beginning to end, for what is packed
     longest: int = 256  # ids on a side; longer examples are left out of training
     validate_every: int = 500
     checkpoint_every: int = 500
@@ -85,12 +85,17 @@ class TrainSettings:
     average: int = 1  # checkpoints whose weights are averaged in the end
     keep: int = 2  # the newest checkpoints that stay, besides the best: more, to look at training afterwards
     packed: bool = False  # no padding: sentences one behind the other, in any order; for a Transformer that translates
-    capture: bool = False  # a batch's work is recorded once, and told to a GPU as a whole; no CPU needs that
+    capture: bool = False  # a batch's work (packed, the whole step) is recorded once, and told to a GPU as one
     compile: bool = False  # kernels made for a packed model's layers; after an interruption last bits may differ
 
     def __post_init__(self):
         one_of("train.schedule", self.schedule, ("noam", "cosine", "constant"))
         one_of("train.best", self.best, ("loss", "accuracy"))
+        if self.precision == "narrow" and not self.packed:
+            raise ValueError(
+                "train.precision = 'narrow' is made for packed batches; say packed = true as well, or precision = "
+                "'bfloat16'"
+            )
         if self.compile and not self.packed:
             raise ValueError("train.compile = true wants batches of one shape; say packed = true as well")
         if self.compile and self.exact:

@@ -8,9 +8,10 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.layers.packed_looks import fastest
 from regard.models import packed
 from regard.models.building import build_model
-from regard.models.packed import Layers
+from regard.models.packed_layers import Layers, sizes
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
 from regard.models.work import flops
@@ -75,11 +76,19 @@ def twice(given: Batch | Pack) -> Batch | Pack:
     return Batch(*(repeat(part, "b ... -> (two b) ...", two=2) for part in parts))
 
 
-def loss_of(settings: TrainSettings) -> Smoothed | Consistent:
-    layers = Layers().compiled() if settings.compile else Layers()
+def loss_of(settings: TrainSettings, layers: Layers = Layers()) -> Smoothed | Consistent:
     if settings.consistency:
         return Consistent(settings.smoothing, settings.consistency, layers)
     return Smoothed(settings.smoothing, layers)
+
+
+def layers_of(model: nn.Module, corpus: PackedCorpus, precision: str) -> Layers:
+    """The fastest that give the same bits every time: on a GPU, by kernels of ours."""
+    if torch.device(corpus.device).type == "cpu":
+        return Layers()
+    assert isinstance(model, Transformer)  # or it objected
+    head = max(sizes(attention)[1] for _, attention in packed.attentions(model))
+    return Layers.by_kernels(fastest(corpus.wanted.shape[1], head, precision))
 
 
 def validation(
@@ -103,11 +112,12 @@ def pair_job(learner: Kept, examples: Sequence[Example], held_out: Sequence[Exam
         if train.packed
         else Corpus.of(examples, lengths_of, collate, train, device)
     )
+    layers = layers_of(learner.model, corpus, train.precision) if isinstance(corpus, PackedCorpus) else Layers()
     held = short(held_out, lengths_of, train)
     return Job(
         learner.model.to(device),
         corpus,
-        loss_of(train),
+        loss_of(train, layers.compiled() if train.compile else layers),
         lambda model: validation(model, held, device=device),
         train,
         learner.settings.model.model,

@@ -77,6 +77,7 @@ def plan_of(train: TrainSettings, width: int) -> Plan:
         patience=train.patience,
         exact=train.exact,
         capture=train.capture,
+        whole=train.capture and train.packed and train.accumulate == 1,  # packed batches have one shape
         keep=max(2, train.average, train.keep),  # the one before, should the newest be torn
     )
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from regard.tasks.corpus import Corpus
 from regard.tasks.job import Data, Loss
-from regard.train.capture import Captured, none
+from regard.train.capture import Captured, Recorder, none
 from regard.train.checkpoint import Progress, keep, read_checkpoint, sweep, write_checkpoint
 from regard.train.claim import claimed
 from regard.train.exact import exactly
 from regard.train.figures import Report, Sent
+from regard.train.flat import FlatAdamW, NarrowFlat
 from regard.train.narrow import Narrow
 from regard.train.schedule import Schedule
 from regard.train.step import Backward, Health, stepped
@@ -82,14 +83,7 @@ def train(
     writes a checkpoint, so that calling again goes on from there.
     """
     whole = plan.whole and device_of(model).type == "cuda"
-    optimiser = torch.optim.AdamW(
-        grouped(model, plan.weight_decay),
-        lr=plan.schedule.rate(1),
-        betas=plan.betas,
-        eps=1e-9,
-        fused=True,
-        capturable=whole,
-    )
+    optimiser = optimiser_of(model, plan, whole=whole)
     saved = folder / "checkpoints"
 
     def due(step: int) -> bool:
@@ -102,8 +96,7 @@ def train(
         scale = float(progress.scaler.get("scale", FIRST_SCALE)) if plan.precision == "float16" else 1.0
         health = Health.of(progress.skips, scale, device_of(model))
         ahead = data.longest_first if isinstance(data, Corpus) else none
-        backward = backward_of(model, loss, replace(plan, capture=plan.capture and not whole), ahead)
-        backward = Whole(model, optimiser, backward, clip=plan.clip) if whole else backward
+        backward = whole_of(model, loss, plan, optimiser) if whole else backward_of(model, loss, plan, ahead)
         written, settled, late = progress.step, True, deque[Report]()
         try:
             while progress.step < plan.steps and not out_of_patience(progress, plan):
@@ -169,6 +162,23 @@ def backward_of(model: nn.Module, loss: Loss, plan: Plan, ahead: Callable[[], It
 
     backward = Narrow(model, loss) if plan.precision == "narrow" else wide
     return Captured(model, backward, ahead) if plan.capture and device_of(model).type == "cuda" else backward
+
+
+def optimiser_of(model: nn.Module, plan: Plan, *, whole: bool) -> torch.optim.Optimizer:
+    """AdamW; by a kernel of ours where a narrow step is recorded as a whole."""
+    groups, how = grouped(model, plan.weight_decay), {"lr": plan.schedule.rate(1), "betas": plan.betas, "eps": 1e-9}
+    if whole and plan.precision == "narrow":
+        return FlatAdamW(groups, **how)
+    return torch.optim.AdamW(groups, **how, fused=True, capturable=whole)
+
+
+def whole_of(
+    model: nn.Module, loss: Loss, plan: Plan, optimiser: torch.optim.Optimizer, recorder: Recorder | None = None
+) -> Whole:
+    backward = backward_of(model, loss, replace(plan, capture=False))
+    if isinstance(optimiser, FlatAdamW):
+        backward = NarrowFlat(model, loss, optimiser)
+    return Whole(model, optimiser, backward, clip=plan.clip, recorder=recorder)
 
 
 def refuse_divergence(late: deque[Report], most: int) -> None:

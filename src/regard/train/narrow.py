@@ -19,11 +19,7 @@ class Narrow:
     """A Backward through a narrow copy of the model."""
 
     def __init__(self, model: nn.Module, loss: Loss, dtype: torch.dtype = torch.bfloat16):
-        if names := [name for name, _ in model.named_buffers()]:
-            raise ValueError(
-                f"precision = 'narrow' trains a copy of the model, which would keep {names[0]} for itself; "
-                "use precision = 'bfloat16'"
-            )
+        refuse_buffers(model)
         self.model, self.loss, self.copy = model, loss, deepcopy(model).to(dtype)
 
     def __call__(self, batch: Any, scale: Tensor) -> tuple[Tensor, int]:
@@ -35,6 +31,14 @@ class Narrow:
         found = torch.autograd.grad(summed * scale, copies, allow_unused=True)
         add_gradients([(weight, grad) for weight, grad in zip(weights, found, strict=True) if grad is not None])
         return summed.detach(), count
+
+
+def refuse_buffers(model: nn.Module) -> None:
+    if names := [name for name, _ in model.named_buffers()]:
+        raise ValueError(
+            f"precision = 'narrow' trains a copy of the model, which would keep {names[0]} for itself; "
+            "use precision = 'bfloat16'"
+        )
 
 
 @torch.no_grad()

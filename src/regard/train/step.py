@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.train.flat import FlatAdamW
+
 MOST_SCALE = 2.0**24
 DOUBLED_EVERY = 2000  # steps
 
@@ -58,17 +60,42 @@ def stepped(
     for batch in batches:
         summed, count = backward(batch, scale)
         total, tokens = total + summed, tokens + count
-    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
-    norm = norm_of([weight.grad for weight in weights if weight.grad is not None]) / (scale * tokens)
-    # ‖g‖ is cut to the clip as torch's clip_grad_norm_ does it
-    share = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else torch.ones_like(norm)
-    loss = total / max(1, tokens)
-    broken = (~(norm.isfinite() & loss.isfinite())).float()
-    optimiser.grad_scale, optimiser.found_inf = (scale * tokens / share).float(), broken  # type: ignore[attr-defined]
-    optimiser.step()
+    loss, norm, broken = updated(optimiser, total, torch.full_like(scale, tokens), scale, clip=clip)
     return Stepped(loss, norm, broken, tokens)
 
 
+def updated(
+    optimiser: torch.optim.Optimizer,
+    total: Tensor,
+    tokens: Tensor,
+    scale: Tensor,
+    *,
+    clip: float,
+    held: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The optimiser's step by the gradients that the weights have; `held` is 1 if it must leave all as it is.
+
+    The number of tokens is a tensor, so that a recorded step, which cannot know it, divides in the same way.
+    """
+    norm = norm_of(gradients_of(optimiser)) / (scale * tokens)
+    # ‖g‖ is cut to the clip as torch's clip_grad_norm_ does it
+    share = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else torch.ones_like(norm)
+    loss = total / tokens.clamp(min=1)
+    broken = (~(norm.isfinite() & loss.isfinite())).float()
+    optimiser.grad_scale = (scale * tokens / share).float()  # type: ignore[attr-defined]
+    optimiser.found_inf = broken if held is None else torch.maximum(broken, held)  # type: ignore[attr-defined]
+    optimiser.step()
+    return loss, norm, broken
+
+
+def gradients_of(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+    if isinstance(optimiser, FlatAdamW):
+        return optimiser.gradients
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    return [weight.grad for weight in weights if weight.grad is not None]
+
+
 def norm_of(gradients: list[Tensor]) -> Tensor:
-    norms: list[Tensor] = torch._foreach_norm(gradients)  # type: ignore[reportPrivateImportUsage]
+    wide = torch.promote_types(gradients[0].dtype, torch.float32)
+    norms: list[Tensor] = torch._foreach_norm(gradients, dtype=wide)  # type: ignore[reportPrivateImportUsage]
     return torch.linalg.vector_norm(torch.stack(norms))

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from regard.models.seq2seq import everywhere
 from regard.train.capture import Graphs, Recorder, Recording, noise_of, restore, shape_of, tensors_in
-from regard.train.step import Backward, Stepped, norm_of
+from regard.train.step import Backward, Stepped, updated
 
 
 class Whole:
     """Steps of one batch each, recorded once for each shape of a batch.
 
-    The optimiser must be capturable; from its first step here its rate is a tensor of ours.
+    The optimiser must be capturable; from its first step here its rate is a tensor of ours. What was only recorded
+    leaves weights, running means and noise as they were.
     """
 
     def __init__(
@@ -51,12 +52,15 @@ class Whole:
 
     def record(self, given: tuple[Any, ...], scale: Tensor) -> Recording:
         given, scale, count = everywhere(Tensor.clone, given), scale.clone(), torch.ones_like(self.rate)
-        noise = noise_of(scale.device)
+        buffers, noise = list(self.model.buffers()), noise_of(scale.device)
+        means = [buffer.clone() for buffer in buffers]
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate
         self.held.fill_(1.0)  # a step that is only rehearsed must leave everything as it is: it counts as broken
         replay, found = self.recorder(lambda: self.work(given, scale, count), scale.device)
         self.held.zero_()
+        for buffer, mean in zip(buffers, means, strict=True):
+            buffer.copy_(mean)
         restore(noise, scale.device)
         return Recording(replay, [*tensors_in(given), scale, count], found)
 
@@ -66,11 +70,5 @@ class Whole:
         for weight in weights:
             weight.grad = None  # so that the way back writes, and does not add
         summed, _ = self.backward((given[0], 0, *given[1:]), scale)
-        norm = norm_of([weight.grad for weight in weights if weight.grad is not None]) / (scale * count)
-        share = (self.clip / (norm + 1e-6)).clamp(max=1.0) if self.clip else torch.ones_like(norm)
-        loss = summed / count.clamp(min=1)
-        broken = (~(norm.isfinite() & loss.isfinite())).float()
-        self.optimiser.grad_scale = (scale * count / share).float()  # type: ignore[attr-defined]
-        self.optimiser.found_inf = torch.maximum(broken, self.held)  # type: ignore[attr-defined]
-        self.optimiser.step()
-        return torch.stack((loss.float(), norm.float(), broken))
+        found = updated(self.optimiser, summed, count, scale, clip=self.clip, held=self.held)
+        return torch.stack([each.float() for each in found])
