@@ -1,4 +1,4 @@
-"""Logits in; the beams of every sentence one word on, and notes from which each translation can be read back, out.
+"""States in; the beams of every sentence one word on, and notes from which each translation can be read back, out.
 
 What beam.py does hypothesis by hypothesis, here for all sentences at once and without leaving the device: the same
 candidates in the same order, the same sums in double precision, the same moment to stop.
@@ -14,10 +14,12 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.decode.limits import Allowed
+from regard.decode.linears import Linear
 from regard.decode.offers import on_cpu, on_gpu, open_from
 from regard.decode.penalties import length_penalty
 from regard.decode.permitted import known
 from regard.decode.request import Request
+from regard.decode.slices import MANY, Sliced, offered
 from regard.text.vocabulary import BOS, EOS, PAD
 
 
@@ -113,7 +115,8 @@ def lanes_for(
 def grow(
     lanes: Lanes,
     rules: Rules,
-    logits: Float[Tensor, "n v"],
+    states: Float[Tensor, "n model"],
+    words_of: Linear,
     bias: Tensor,
     at: Int[Tensor, " 1"],
     *,
@@ -123,15 +126,21 @@ def grow(
     """All beams one word on.
 
     Args:
+        words_of: scores of all words, by a state; on a GPU without their bias.
         at: how many words stand already.
         forcing: whether some word may be forced at this step.
-        live: whose logits these are, of all beams counted through; None if all have theirs.
+        live: whose states these are, of all beams counted through; None if all have theirs.
     """
     b, k = lanes.tokens.shape
     must = repeat(lanes.forced.index_select(0, at), "1 b -> (b k) 1", k=k) if forcing else None
     must = must if must is None or live is None else must[live]
     closed = open_from(rules.closed, at, rules.shortest)
-    offers = on_gpu(logits, bias, closed, k, must) if logits.is_cuda else on_cpu(logits, closed, k, must)
+    if isinstance(words_of, Sliced) and len(states) >= MANY:
+        offers = offered(words_of, states, closed, k, must)
+    elif states.is_cuda:
+        offers = on_gpu(words_of(states), bias, closed, k, must)
+    else:
+        offers = on_cpu(words_of(states), closed, k, must)
     lanes.broken.logical_or_(~offers.sound)
     values, words = offers.values, offers.words
     if live is not None:
@@ -161,17 +170,15 @@ def choose(
     ends = word == EOS
     scores = (totals / rules.penalties.index_select(0, at)).masked_fill(~ends, -torch.inf)
     lanes.leading.copy_(torch.cat((lanes.leading, scores), 1).topk(lanes.leading.shape[1], -1).values)
-    goes = there & ~ends
+    least = lanes.leading[:, -1:]
+    # an equal that comes later ranks lower, so equality is enough. A beam whose best end is too late is dropped: what
+    # comes in its stead has a lower total, and is dropped as well
+    overtaken = (least >= totals / rearrange(lanes.farthest, "b -> b 1")) & (least > -torch.inf)
+    goes = there & ~ends & ~overtaken
     front = (~goes).byte().sort(dim=-1, stable=True).indices
     goes = goes.gather(1, front)
     lanes.totals.copy_(totals.gather(1, front).masked_fill(~goes, -torch.inf))
     lanes.tokens.copy_(word.gather(1, front).masked_fill(~goes, PAD))
     lanes.parents.copy_(parent.gather(1, front).masked_fill(~goes, 0))
-    # an equal that comes later ranks lower, so equality is enough
-    overtaken = lanes.leading[:, -1] >= lanes.totals[:, 0] / lanes.farthest
-    over = (
-        (lanes.totals[:, 0] == -torch.inf)
-        | (at + 1 == lanes.limits)
-        | (overtaken & (lanes.leading[:, -1] > -torch.inf))
-    )
+    over = (lanes.totals[:, 0] == -torch.inf) | (at + 1 == lanes.limits)
     lanes.ended.copy_(torch.where(over & (lanes.ended < 0), at, lanes.ended))

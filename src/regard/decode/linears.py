@@ -61,6 +61,27 @@ class Packed(Linear):
 
 
 @dataclass(frozen=True, eq=False)
+class Numbers:
+    """Whole numbers of rows. What it takes is kept as tensors, which torch would make at every call."""
+
+    least: Tensor
+    steps: Tensor
+    middle: Tensor
+
+    @staticmethod
+    def made() -> "Numbers":
+        return Numbers(torch.tensor(1e-30), torch.tensor(127.0), torch.tensor(MIDDLE, dtype=torch.uint8))
+
+    def of(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """round(127 x / size) + 128 in 8 bits, and each row's size, its largest |x|."""
+        size = x.abs().amax(-1, keepdim=True).add_(self.least)
+        # torch turns 16 numbers at once into bytes with a sign, but one by one into bytes without; to flip the sign's
+        # bit adds 128
+        whole = (x * torch.div(self.steps, size)).round_().to(torch.int8)
+        return whole.view(torch.uint8).bitwise_xor_(self.middle), size
+
+
+@dataclass(frozen=True, eq=False)
 class Whole(Linear):
     """8 bits on both sides: y = (x̂ Ŵᵀ) sₓ s_w + b, where x̂ = round(x / sₓ) and sₓ is a row's largest |x| over 127.
 
@@ -71,7 +92,7 @@ class Whole(Linear):
     scale: Tensor
     zero: Tensor
     bias: Tensor
-    steps: Tensor  # 127; a tensor, as a number would be made one at every call
+    numbers: Numbers
 
     @staticmethod
     def of(weight: Tensor, bias: Tensor) -> "Whole":
@@ -79,15 +100,17 @@ class Whole(Linear):
         scale = weight.abs().amax(1).clamp_min(1e-12) / 127
         whole = (weight / scale[:, None]).round().to(torch.int8)
         zero = torch.zeros(len(weight), dtype=torch.long)
-        return Whole(torch.ops.onednn.qlinear_prepack(whole, None), scale, zero, bias.detach(), torch.tensor(127.0))
+        return Whole(torch.ops.onednn.qlinear_prepack(whole, None), scale, zero, bias.detach(), Numbers.made())
 
     def __call__(self, x):
-        size = x.abs().amax(-1, keepdim=True).clamp_min_(1e-30)
-        whole = (x * torch.div(self.steps, size)).add_(MIDDLE + 0.5).to(torch.uint8)  # which cuts, so ½ more rounds
+        return self.times(*self.numbers.of(x))
+
+    def times(self, whole: Tensor, size: Tensor, out: Tensor | None = None) -> Tensor:
+        """x̂ and the largest of its rows in; y out, there if a place is given."""
         y = torch.ops.onednn.qlinear_pointwise(
             whole, 1 / 127, MIDDLE, self.weight, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        return torch.addcmul(self.bias, y, size, out=y)
+        return torch.addcmul(self.bias, y, size, out=y if out is None else out)
 
 
 def linear_of(weight: Tensor, bias: Tensor, precision: str) -> Linear:

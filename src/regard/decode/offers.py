@@ -76,13 +76,17 @@ def few_best(scores: Float[Tensor, "n v"], count: int) -> tuple[Float[Tensor, "n
     v = scores.shape[1]
     if v < 4 * CHUNK * count:
         return best(scores, count)
-    whole = v // CHUNK * CHUNK
-    maxima = rearrange(scores[:, :whole], "n (chunk word) -> n chunk word", word=CHUNK).amax(-1)
-    if whole < v:
-        maxima = torch.cat((maxima, scores[:, whole:].amax(-1, keepdim=True)), 1)
+    maxima = of_chunks(scores)
     chunks = best(maxima, count)[1].sort(-1).values
     words = rearrange(chunks, "n k -> n k 1") * CHUNK + torch.arange(CHUNK, device=scores.device)
     words = rearrange(words, "n k word -> n (k word)")
     values = scores.gather(1, words.clamp_max(v - 1)).masked_fill_(words >= v, -torch.inf)
     values, picked = best(values, count)
     return values, words.gather(1, picked)
+
+
+def of_chunks(scores: Float[Tensor, "n v"]) -> Float[Tensor, "n chunks"]:
+    """The largest of every so many words, and of those that remain."""
+    whole = scores.shape[1] // CHUNK * CHUNK
+    maxima = rearrange(scores[:, :whole], "n (chunk word) -> n chunk word", word=CHUNK).amax(-1)
+    return maxima if whole == scores.shape[1] else torch.cat((maxima, scores[:, whole:].amax(-1, keepdim=True)), 1)

@@ -23,7 +23,7 @@ from regard.decode.room import Room, room_for, step
 if TYPE_CHECKING:
     from regard.decode.beam import Beam
 
-LEAVING = 4  # once one in so many is done, they leave: that costs a copy, and to stay costs attention
+LEAVING = 8  # once one in so many is done, they leave: others move to their places, and to stay costs attention
 FEW = 16  # beams, which are multiplied as fast as one
 SLOTS = 16  # for each beam at first; many more are rarely seen at once
 
@@ -77,8 +77,8 @@ class Searching:
             if int(self.room.seen.any(1).sum(-1).max()) + self.beam.size > self.room.slots:
                 self.room = self.room.wider(2 * self.room.slots)
             here, live, bias = self.room.at.clone(), self.live(), self.ready.model.words.bias
-            logits = step(self.ready, self.room, self.lanes.tokens, self.lanes.parents, places[at], live=live)
-            grow(self.lanes, self.rules, logits, bias, here, forcing=at < self.forced, live=live)
+            states = step(self.ready, self.room, self.lanes.tokens, self.lanes.parents, places[at], live=live)
+            grow(self.lanes, self.rules, states, self.ready.words, bias, here, forcing=at < self.forced, live=live)
             at += 1
             found |= self.let_go(at)
         return [found[request.index] for request in asked]
@@ -102,6 +102,9 @@ class Searching:
         going = [row for row, over in enumerate(done) if over]
         found = told(self.lanes, [self.requests[row] for row in going], going, self.beam, at)
         staying = [row for row, over in enumerate(done) if not over]
+        # the last take the places of those that leave, so that few are moved
+        last = [row for row in staying if row >= len(staying)]
+        staying = [last.pop() if done[row] else row for row in range(len(staying))]
         self.requests = [self.requests[row] for row in staying]
         if staying:
             rows = torch.tensor(staying, device=self.room.at.device)

@@ -17,6 +17,7 @@ from regard.attention import Causal, Dot, Full, MultiHeadAttention, Recipe, Scal
 from regard.attention.score import InnerProduct
 from regard.decode.linears import PRECISIONS, Linear, Unbiased, linear_of
 from regard.decode.model import Model, at_rest
+from regard.decode.slices import Sliced
 from regard.layers.block import FeedForward, PostNorm, Residual
 from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
 
@@ -72,7 +73,8 @@ class Looking:
         if isinstance(recipe.score, ScaledDot):  # the queries come scaled
             scale = (query[0].shape[0] // layer.heads) ** -0.5
             query, recipe = (query[0] * scale, query[1] * scale), replace(recipe, score=Dot())
-        of_source = together((key, value), precision) if across else None
+        # the source is multiplied once and read at every step: 8 bits would save little and cost most
+        of_source = together((key, value), "float32") if across else None
         into = linear_of(*query, precision) if across else together((query, key, value), precision)
         output = linear_of(*output, precision)
         return Looking(recipe, layer.heads, layer.groups, into, of_source, output, Around.of(around))
@@ -220,8 +222,14 @@ def prepare(model: Model, precision: str = "float32") -> Model:
             if isinstance(layer, DecoderLayer)
         )
         table = model.words.table("output").weight.detach()
-        words = Unbiased(table) if table.is_cuda else linear_of(table, model.words.bias, precision)
+        words = words_of(table, model.words.bias.detach(), precision)
     return Ready(model, precision, encoder, decoder, words)
+
+
+def words_of(table: Tensor, bias: Tensor, precision: str) -> Linear:
+    if table.is_cuda:
+        return Unbiased(table)
+    return Sliced.of(table, bias) if precision == "int8" else linear_of(table, bias, precision)
 
 
 def together(parts: tuple[tuple[Tensor, Tensor], ...], precision: str) -> Linear:

@@ -1,4 +1,4 @@
-"""A prepared model, the sources and the words just written in; logits out, and room for all that is remembered.
+"""A prepared model, the sources and the words just written in; states out, and room for all that is remembered.
 
 A sentence's beams share its source and one store of keys and values. A beam is the set of slots it can see, so when
 beams fork or die no key is copied: what is seen follows the parents, and slots that nobody sees are written again.
@@ -35,11 +35,15 @@ class Room:
         return self.seen.shape[2]
 
     def keep(self, rows: Int[Tensor, " n"]) -> "Room":
-        """Room for these sentences alone."""
+        """Room for these sentences alone, in this order. Keys and values are moved within this room, which is lost;
+        who keeps its place is not moved."""
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        for kv in (*self.sources, *self.past):
+            kv[:, moved] = kv[:, rows[moved]]
         return Room(
-            tuple(kv[:, rows] for kv in self.sources),
+            tuple(kv[:, : len(rows)] for kv in self.sources),
             self.hidden[rows],
-            tuple(kv[:, rows] for kv in self.past),
+            tuple(kv[:, : len(rows)] for kv in self.past),
             self.seen[rows],
             self.at.clone(),
         )
@@ -97,7 +101,7 @@ def encode(
 
 
 def only(x: Tensor, rows: Int[Tensor, " n"] | None) -> Tensor:
-    return x if rows is None else x[rows]
+    return x if rows is None else x.index_select(0, rows)
 
 
 def spread(x: Float[Tensor, "n width"], real: Int[Tensor, " n"] | None, count: int) -> Float[Tensor, "count width"]:
@@ -114,8 +118,8 @@ def step(
     *,
     width: int | None = None,
     live: Int[Tensor, " n"] | None = None,
-) -> Float[Tensor, "n v"]:
-    """What follows the words just written, each by the beam that grew out of `parents`.
+) -> Float[Tensor, "n model"]:
+    """The states out of which the next words come, after the words just written by beams that grew out of `parents`.
 
     Args:
         place: what is added to the words for where they stand.
@@ -129,18 +133,21 @@ def step(
     see = rearrange(see, "b k c -> b 1 k c")
     x = ready.read(only(rearrange(tokens, "b k -> (b k)"), live)) + place
     at, cells = room.at.expand(k), cells_of(slots, room.past[0])
+    everywhere = (
+        None if live is None else spread(torch.arange(len(live), device=live.device)[:, None], live, beams)[:, 0]
+    )
     for (own, across, think), source, past in zip(ready.decoder, room.sources, room.past, strict=True):
-        q, key, value = projected(own, spread(own.into(own.around.before(x)), live, beams), b)
+        q, key, value = projected(own, only(own.into(own.around.before(x)), everywhere), b)
         q, key = own.fold(q, key, at)
         write(past, key, value, cells)
         heads = attended(q, past[0, :, :, :width], past[1, :, :, :width], see)
         x = own.around.after(x, own.out(only(joined(heads), live)))
-        q = heads_of(spread(across.into(across.around.before(x)), live, beams), b, 1, across.heads)[0]
+        q = heads_of(only(across.into(across.around.before(x)), everywhere), b, 1, across.heads)[0]
         heads = attended(across.fold(q, q, at)[0], source[0], source[1], room.hidden)
         x = across.around.after(x, across.out(only(joined(heads), live)))
         x = think(x)
     room.at.add_(1)
-    return ready.words(ready.last(x, "decoder"))
+    return ready.last(x, "decoder")
 
 
 def follow(room: Room, parents: Int[Tensor, "b k"]) -> Int[Tensor, "b k"]:

@@ -154,8 +154,8 @@ def made(ready: Ready, shape: Shape) -> Stage:
 
     def once() -> None:
         at = room.at.clone()
-        logits = step(ready, room, lanes.tokens, lanes.parents, places.index_select(0, at), width=room.slots)
-        grow(lanes, rules, logits, bias, at, forcing=shape.forcing)
+        states = step(ready, room, lanes.tokens, lanes.parents, places.index_select(0, at), width=room.slots)
+        grow(lanes, rules, states, ready.words, bias, at, forcing=shape.forcing)
         used = room.seen.any(1).sum(-1).max()
         signs.copy_(torch.stack(((lanes.ended < 0).sum(), used, lanes.broken.long())))
 
