@@ -45,7 +45,8 @@ COUNTED = """(() => {
   };
 })()"""
 SHOWN = {
-    "lecture": "document.querySelector('regard-lecture table td')",
+    "lecture": "document.querySelector('regard-lecture table td') && "
+    "document.querySelector('link[href$=\"lecture.css\"]').sheet",  # unstyled, it is wider than a phone
     "": "document.querySelector('regard-VIEW').dataset.painted",
 }
 

@@ -57,15 +57,15 @@ def classifier() -> TextClassifier:
     return TextClassifier.fresh([*labelled_texts(settings, "train").examples, Labelled(CAT, "neutral")], settings)
 
 
-def author(text: str = "words") -> Author:
-    model = WriterConfig(kind="transformer", layers=1, model=12, heads=3, hidden=17, recipe='position = "Rotary()"')
+def author(text: str = "words", recipe: str = 'position = "Rotary()"') -> Author:
+    model = WriterConfig(kind="transformer", layers=1, model=12, heads=3, hidden=17, recipe=recipe)
     settings = WriteSettings(data=WriteData(sentences=97), text=ReadingSettings(kind=text), model=model)
     return Author.fresh([*running_texts(settings.data, "train", None).examples, f"{CAT}\n"], settings)
 
 
-def recogniser(kind: str = "vit") -> Recogniser:
+def recogniser(kind: str = "vit", attention: str = "channel") -> Recogniser:
     vit = PictureConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, pool="class")
-    model = vit if kind == "vit" else PictureConfig(kind="cnn", width=8, blocks=1)
+    model = vit if kind == "vit" else PictureConfig(kind="cnn", width=8, blocks=1, attention=attention)
     settings = PictureSettings(data=PictureData(pictures=29), model=model)
     return Recogniser.fresh(read_pictures_of(settings, "train").examples, settings)
 

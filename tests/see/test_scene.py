@@ -1,5 +1,7 @@
 """Scenes of all eight tasks: what was said, from which scores, axes that fit the sites, and generation step by step."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -191,8 +193,45 @@ def test_a_language_model_writes_on_and_branches(text):
     assert branch.written[: read + 1] == scene.written[: read + 1]
     assert named(one.words, branch.written[read + 1]) == other
     assert branch.outcome.logits.shape[0] == len(branch.written) + 1
-    with pytest.raises(ValueError, match="no beam"):
-        scene.beam_tree()
+    with pytest.raises(ValueError, match="nothing was written"):
+        scene_of(one, CAT).beam_tree()
+
+
+@pytest.mark.parametrize("text", ["words", "characters"])
+def test_the_beams_of_a_continuation_are_the_best_of_all(text):
+    one = author(text)
+    read, greedy = len(scene_of(one, CAT).written), scene_of(one, CAT, more=4)
+    narrow = scene_of(one, CAT, more=4, beam=1)
+    assert narrow.written == greedy.written
+    assert [step[0].ids for step in narrow.beam_tree().steps] == [greedy.written[read : read + n] for n in range(1, 5)]
+    wide = scene_of(one, CAT, more=4, beam=3)
+    tree = wide.beam_tree()
+    assert tree.found[0].ids == wide.written[read:]
+    assert [len(step) for step in tree.steps] == [3] * 4
+    assert len(greedy.beam_tree().steps[0]) == 4  # what a usual beam would have kept
+    for before, after in pairwise(tree.steps):
+        assert all(node.ids[:-1] == before[node.parent].ids for node in after)
+        assert [node.score for node in after] == sorted((node.score for node in after), reverse=True)
+    shares = [wide.next_tokens(read + n)[wide.written[read + n]].log() for n in range(4)]
+    assert tree.steps[-1][0].score == pytest.approx(float(sum(shares)), abs=1e-4)
+    assert tree.steps[-1][0].score >= float(
+        sum(greedy.next_tokens(read + n)[greedy.written[read + n]].log() for n in range(4))
+    )
+
+
+def test_a_beam_of_two_steps_is_found_by_trying_everything():
+    one = author()
+    tree = scene_of(one, CAT, more=2, beam=one.words.size).beam_tree()  # so wide that nothing is lost
+    first = scene_of(one, CAT)
+    read = len(first.written)
+    starts = first.next_tokens(read).log()
+    tried = [
+        (float(starts[a] + first.branch(read, a).next_tokens(read + 1).log()[b]), a, b)
+        for a in {node.ids[0] for node in tree.steps[1][:5]}
+        for b in {node.ids[1] for node in tree.steps[1][:5]}
+    ]
+    assert max(tried)[1:] == tree.found[0].ids
+    assert tree.found[0].score == pytest.approx(max(tried)[0], abs=1e-4)
 
 
 def test_a_rebuilder_branches_too():

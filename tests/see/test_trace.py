@@ -44,7 +44,7 @@ from regard.models.reading_config import EncoderConfig, WriterConfig
 from regard.models.writer import Writer
 from regard.see import walks
 from regard.see.attending import Tracing, layer_site
-from regard.see.edits import Edits, Mask, Temperature
+from regard.see.edits import Edits, Mask, Shut, Temperature
 from regard.see.trace import Gate, Site, Spot
 from regard.see.walked import Walked, WalkedWriter
 from tests.models.ladder import LADDER, SOURCE, TARGET, sentences
@@ -208,6 +208,19 @@ def test_the_gates_of_a_cnn_are_sites_without_queries(gate, shape):
     assert list(sites) == list(looked)
     assert all(isinstance(site, Gate) and torch.equal(site.weights, looked[name]) for name, site in sites.items())
     assert tuple(sites["stage.1.0"].weights.shape) == shape  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("gate", ["channel", "spatial"])
+def test_a_shut_gate_leaves_the_way_around_it(gate):
+    model, pixels = ChannelCNN(3, classes=5, width=8, blocks=1, attention=gate).eval(), torch.randn(1, 3, 12, 12)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)  # a fresh block adds nothing
+    with torch.no_grad():
+        shut = walks.picture(model, Tracing(Edits(shut=(Shut("stage.1.0"),))), pixels)
+        assert not torch.equal(shut, model(pixels))
+        block = model.stages["1-0"]
+        block.second.weight.zero_()  # what is gated is nothing now, which is the same
+        assert_close(shut, model(pixels))
 
 
 def test_a_model_that_answers_is_seen_as_it_ran():

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import regard
 
 PAGE = Path(regard.__file__).parent / "serve" / "page"
-KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".json": "application/json"}
 POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'self'"
@@ -195,14 +195,21 @@ class Answers(BaseHTTPRequestHandler):
         here = scene(KEPT[parts[1]])
         if parts[2] == "statistics":
             return self.tell({one["name"]: self.statistics(one, here["gold"]) for one in here["sites"]})
+        if parts[2] == "overview":
+            return self.overview([one for one in here["sites"] if one["shown"]], int(given["size"]))
         spot = next((one for one in here["sites"] if one["name"] == parts[3]), None)
         if spot is None:
             raise Refused(f"there is no site {parts[3]!r}; there are others")
-        if parts[4] == "thumbnails":
-            rows, columns = (min(int(given["size"]), spot[side]) for side in ("n_q", "n_k"))
-            heads = [arrays(spot["name"], head, rows, columns)["weights"] for head in range(spot["heads"])]
-            return self.array(np.round(255 * np.sqrt(np.stack(heads))).astype(np.uint8))
         return self.head(arrays(spot["name"], int(parts[5]), spot["n_q"], spot["n_k"]), parts[6:], given)
+
+    def overview(self, sites: list[dict[str, Any]], size: int) -> None:
+        found = []
+        for one in sites:
+            shape = min(size, one["n_q"]), min(size, one["n_k"])
+            heads = [arrays(one["name"], head, *shape)["weights"] for head in range(one["heads"])]
+            found.append(np.round(255 * np.sqrt(np.stack(heads))).astype(np.uint8))
+        shapes = ";".join(",".join(map(str, one.shape)) for one in found)
+        self.send(b"".join(one.tobytes() for one in found), "application/octet-stream", X_Shape=shapes)
 
     def statistics(self, one: dict[str, Any], gold: object) -> dict[str, Any]:
         draw = np.random.default_rng(len(one["name"]))

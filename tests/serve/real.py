@@ -15,7 +15,7 @@ from regard.see import Scene, Site, scene_of
 from regard.serve.examples import Album
 from regard.serve.shelf import Book, Shelf
 from regard.tasks.kept import Kept
-from tests.see.scenes import CAT, author, translator
+from tests.see.scenes import CAT, author, recogniser, translator
 
 from .asking import learners
 
@@ -24,6 +24,7 @@ QUESTION = "what colour is the circle"
 ASKED: dict[str, dict[str, Any]] = {
     **{kind: {"model": kind, "text": CAT} for kind in ("translate", "bahdanau", "tag", "classify", "write", "rebuild")},
     **{kind: {"model": kind, "text": "example 2"} for kind in ("picture", "cnn")},
+    "places": {"model": "places", "text": "example 2"},
     "answer": {"model": "answer", "text": "example 2", "question": QUESTION},
 }
 MATRICES = ["translate", "bahdanau", "tag", "classify", "write", "picture", "answer", "rebuild"]
@@ -51,6 +52,7 @@ class House:
         self.learners: dict[str, Kept] = learners() | {
             "pieces": translator(text="bpe"),
             "letters": author(text="characters"),
+            "places": recogniser("cnn", attention="spatial"),
         }
         self.folder = folder / "kept"
         self.album = Album()

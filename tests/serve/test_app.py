@@ -164,6 +164,11 @@ def test_maps_and_thumbnails_are_the_root_of_the_largest_weight(client, made, ki
     assert thumbnails.shape[0] == card["heads"]
     assert max(thumbnails.shape[1:]) <= 5
     assert thumbnails[0].max() == octets(client, f"{path}/heads/0/map").max()
+    every = client.get(f"/api/scenes/{scene['id']}/overview?size=5")
+    shapes = [[int(n) for n in one.split(",")] for one in every.headers["X-Shape"].split(";")]
+    assert shapes[-1] == list(thumbnails.shape)
+    assert len(every.content) == sum(heads * rows * columns for heads, rows, columns in shapes)
+    assert every.content.endswith(thumbnails.tobytes())
 
 
 def test_scores_are_mapped_from_low_to_high_and_hidden_ones_are_0(client, made):
@@ -190,6 +195,26 @@ def test_a_matrix_too_large_to_keep_is_shown_the_same(client, made, monkeypatch)
         assert np.abs(octets(client, one).astype(int) - before).max() <= 1
     for before, one in zip(numbers, lines, strict=True):
         assert_close(torch.tensor(floats(client, one)), torch.tensor(before), atol=1e-6, rtol=0)
+
+
+def test_a_gate_gives_every_weight(client, made):
+    scene, reference = made["cnn"]
+    for site in scene["sites"]:
+        assert (site["kind"], site["shown"], site["keys"]) == ("gate", False, "channels")
+        found = floats(client, f"{site_path(scene, site['name'])}/gate")
+        assert list(found.shape) == site["shape"] == [site["n_k"], 1, 1]
+        assert np.array_equal(found, reference.sites[site["name"]].weights[0].numpy())
+    assert_sentence(client.get(f"{site_path(scene, 'stage.9')}/gate"), 404, "no gate 'stage.9'; there are stage.0.0")
+    edits = {"shut": [{"site": "stage.1.0"}], "off": [{"site": "stage.0.0", "head": 3}]}
+    after = asked(client, example(client, "cnn") | {"edits": edits})
+    assert after["edits"] == edits
+    assert not floats(client, f"{site_path(after, 'stage.1.0')}/gate").any()
+    channels = floats(client, f"{site_path(after, 'stage.0.0')}/gate").ravel()
+    assert np.flatnonzero(channels == 0).tolist() == [3]
+    assert "Shut(site='stage.1.0')" in after["python"]
+    assert "from regard.see import Edits, Off, Shut, compare, scene_of" in after["python"]
+    body = {"model": "tag", "text": CAT, "edits": {"shut": [{"site": "encoder.0"}]}}
+    assert_sentence(client.post("/api/scenes", json=body), 400, "encoder.0 is no gate that could be shut")
 
 
 def test_statistics_are_the_site_s(client, made):
@@ -250,7 +275,11 @@ def test_the_beam_is_a_tree(client, made):
     for before, after in pairwise(steps):
         assert all(not before[node["parent"]]["finished"] for node in after)
     assert sum(node["chosen"] for node in steps[0]) == 1
-    assert_sentence(client.get(f"/api/scenes/{made['write'][0]['id']}/beam"), 400, "no beam")
+    steps = client.get(f"/api/scenes/{made['write'][0]['id']}/beam").json()["steps"]
+    assert [len(step) for step in steps] == [4] * 12  # of what is written behind the text
+    assert not any(node["finished"] for step in steps for node in step)
+    silent = asked(client, {"model": "write", "text": CAT, "more": 0})
+    assert client.get(f"/api/scenes/{silent['id']}/beam").json() == {"steps": []}
 
 
 @pytest.mark.parametrize(
@@ -283,6 +312,12 @@ def test_a_wider_beam_is_told_when_it_is_known(client):
         client.get("/api/generate", params={"model": "translate", "beam": 3, "text": CAT}).text
     )
     assert [token["token"] for _, token in tokens] == scene["axes"]["written"]
+    *tokens, (_, scene) = events(
+        client.get("/api/generate", params={"model": "write", "beam": 3, "text": CAT, "more": 5}).text
+    )
+    assert [token["token"] for _, token in tokens] == scene["axes"]["text"][-5:]
+    row = floats(client, f"{site_path(scene, scene['sites'][-1]['name'])}/heads/0/rows/{tokens[0][1]['step']}")
+    assert np.flatnonzero(row_in(tokens[0][1])).tolist() == np.flatnonzero(row).tolist()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from regard.see.scene import scene_of
 from regard.serve.lecture import lecture
 from regard.serve.lecture_given import GIVEN
 from regard.serve.lecture_site import KEYS, WIDTH, lecture_on
-from tests.see.scenes import CAT, translator
+from tests.see.scenes import CAT, author, translator
+from tests.see.test_trace import assert_untouched
 
 
 def assert_near(found: list, wanted: Matrix | np.ndarray | torch.Tensor, atol: float = 1e-9) -> None:
@@ -201,12 +202,49 @@ def walk(scene, name: str, head: int, query: int) -> dict:
     return lecture_on(site, head, query, **labels)
 
 
+def assert_made(found: dict, site, head: int, query: int) -> None:
+    """x W + b, as far as it is shown and with what is not, gives q, k and v before any position."""
+    for part, wanted in (
+        ("q", site.q[0, head, query : query + 1]),
+        ("k", site.k[0, head, :KEYS]),
+        ("v", site.v[0, head]),
+    ):
+        x, w, bias, rest = (np.array(found[part][name]) for name in ("x", "w", "bias", "rest"))
+        assert x.shape == (1 if part == "q" else KEYS, WIDTH)
+        assert_near(found[part]["result"], x @ w + rest + bias, 1e-6)
+        if not found["turned"]:
+            assert_near(found[part]["result"], wanted[:KEYS, :WIDTH], 1e-6)
+
+
+def test_of_turned_queries_the_making_is_shown_before_the_turn():
+    scene = scene_of(author(), CAT)  # rotary
+    site, found = scene.site("blocks.0"), walk(scene, "blocks.0", 1, 3)
+    assert found["made"]["turned"]
+    assert_made(found["made"], site, 1, 3)
+    assert_near(found["made"]["v"]["result"], site.v[0, 1, :KEYS, :WIDTH], 1e-6)
+    turned, made = (np.array(part) for part in (found["inner"]["q"], found["made"]["q"]["result"]))
+    assert np.abs(turned - made).max() > 1e-4
+    assert found["made"]["k"]["result"][0] == pytest.approx(
+        found["inner"]["k"][0], abs=1e-6
+    )  # at place 0 nothing turns
+    assert (
+        lecture_on(scene_of(translator("bahdanau"), CAT).site("attention"), 0, 0, queries=(), keys=())["made"] is None
+    )
+
+
+def test_nothing_of_a_trace_stays_on_the_model():
+    learner = author()
+    with assert_untouched(learner.model):
+        assert scene_of(learner, CAT).site("blocks.0").origin is not None
+
+
 def test_the_walk_on_a_model_is_made_of_its_own_numbers(scene):
     for name in ("encoder.0", "decoder.0.self", "decoder.0.cross"):
         site, found = scene.site(name), walk(scene, name, 1, 2)
         json.dumps(found, allow_nan=False)
         assert_near(found["weights"], site.row(1, 2)[None, :KEYS])
         assert_near(found["inner"]["q"], site.q[0, 1, 2:3, :WIDTH])
+        assert_made(found["made"], site, 1, 2)
         assert_near(found["layer"], site.output[0, 1, 2:3, :WIDTH])
         assert_near(found["all_heads"], [site.row(head, 2)[:KEYS] for head in range(site.heads)])
 

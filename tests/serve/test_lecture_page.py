@@ -222,6 +222,7 @@ def test_a_matrix_of_the_second_head_and_of_bahdanau_can_be_edited_too(page, add
     wk2[1][0] = 3.0
     assert_close(read(page, "weights2"), lecture({"wk2": wk2})["heads"][1]["weights"])
     chapter(page, 10)
+    assert "numbers in Wa, Ua, va and Luong's W are ours" in page.locator(".lecture-prose").inner_text()
     page.get_by_text("Their matrices").click()
     page.get_by_role("textbox", name="va, va, column 2").fill("-4")
     until(page, "store.state.numbers?.va?.[0][1] === -4")
@@ -454,6 +455,17 @@ def test_the_same_chapters_show_the_loaded_models_numbers(page, address, scene):
     chapter(page, 9)
     assert_close(read(page, "layer"), site.output[0, 1, 2:3, :WIDTH].tolist())
     assert page.locator(".lecture-chapters button:visible").count() == 9
+    chapter(page, 2)
+    layer = scene.asked.learner.model.decoder[0].attention
+    x = site.origin.x[0].detach()
+    assert_close(read(page, "x-query"), x[2:3, :WIDTH].tolist())
+    assert_close(read(page, "x-keys"), x[:KEYS, :WIDTH].tolist())
+    assert_close(read(page, "wq"), layer.query.weight[7 : 7 + WIDTH, :WIDTH].T.tolist())
+    assert_close(read(page, "wv"), layer.value.weight[7 : 7 + WIDTH, :WIDTH].T.tolist())
+    for made, wanted in (("xq", site.q[0, 1, 2:3]), ("xk", site.k[0, 1, :KEYS]), ("xv", site.v[0, 1, :KEYS])):
+        assert_close(read(page, made), wanted[:, :WIDTH].tolist())
+    page.locator("table[data-id=xk] tbody td").nth(5).focus()
+    assert "from 17 more dimensions" in page.evaluate(HERE)["says"]
     page.locator("h2").focus()
     for _ in range(12):
         page.keyboard.press("ArrowUp")

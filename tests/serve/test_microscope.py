@@ -15,7 +15,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed; 
 from regard.attention import steps
 from regard.attention.worked import WORKED
 from regard.models.weights import load_weights
-from regard.see import Edits, compare, scene_of, show
+from regard.see import Edits, Off, compare, scene_of, show
 from regard.serve.labs import measured, pattern_of, table
 from regard.tasks.translate import Translator
 from tests.see.scenes import CAT, translator
@@ -26,7 +26,6 @@ from .real import ASKED, MATRICES, STEPS, House, benchmark, numbers, stages
 SHARED = 2.5  # a machine that does other things as well may take so much longer than is promised
 WIDE = {"width": 1280, "height": 800}
 TABS = "[...document.querySelectorAll('#tabs [role=tab]')].map((tab) => tab.id.slice(4))"
-NO_TREE = {"write", "letters"}  # a language model has no beam, and says so
 HOSTILE = {
     "markup": "<img src=x onerror=window.bad=1> <script>window.bad=1</script> \"><svg onload=alert(1)> ' ${alert(1)}",
     "right to left": "\u202eevil\u202c القط الأسود أكل الفأر \u2067שלום\u2069",
@@ -143,16 +142,13 @@ def test_every_view_that_fits_opens(desk, kind):
     desk.until("document.getElementById('said').textContent.includes('says')")
     tabs = desk.page.evaluate(TABS)
     assert {"positions", "masks", "lecture"} <= set(tabs)
-    assert ("overlay" in tabs) == (kind in ("picture", "cnn", "answer"))
+    assert ("overlay" in tabs) == (kind in ("picture", "answer"))
+    assert ("gates" in tabs) == (kind in ("cnn", "places"))
     assert ("training" in tabs) == (kind == "kept")
     assert ("generation" in tabs) == (kind in ("translate", "bahdanau", "write", "rebuild", "kept"))
-    assert ("matrix" in tabs) == (kind != "cnn")
+    assert ("matrix" in tabs) == (kind not in ("cnn", "places"))
     for view in tabs:
         desk.page.locator(f"#tab-{view}").click()
-        if (view, kind) in {("beam", "write"), ("overlay", "cnn")}:
-            desk.page.wait_for_selector(f"regard-{view}")
-            desk.until(f"/no beam|without attending/.test(document.querySelector('regard-{view}').textContent)")
-            continue
         desk.shown(view)
         assert desk.page.locator("#problem").is_hidden(), view
 
@@ -231,6 +227,84 @@ def test_the_beam_shows_every_hypothesis_with_its_score(desk, house):
     titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
     scores = [float(title.rsplit(": ", 1)[1]) for title in titles]
     assert scores == pytest.approx(list(wanted.values()), abs=1e-6)
+
+
+def test_the_beams_of_a_language_model_are_those_of_the_library(desk, house):
+    view = desk.turn("beam", **ASKED["write"])
+    tree = house.scene("write").beam_tree()
+    titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
+    scores = [node.score for nodes in tree.steps for node in nodes]
+    assert [float(title.rsplit(": ", 1)[1]) for title in titles] == pytest.approx(scores, abs=1e-5)
+    assert "written greedily" in view.inner_text()
+    view.locator("select").select_option("3")
+    desk.until("document.querySelectorAll('regard-beam .node').length === 36")
+    wide = scene_of(house.learners["write"], CAT, more=12, beam=3)
+    assert desk.page.locator("#said .what").get_attribute("title") == wide.said
+    assert "written greedily" not in view.inner_text()
+
+
+def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(desk, house):
+    view = desk.turn("gates", **ASKED["cnn"])
+    gates = {name: gate.weights[0].flatten() for name, gate in house.scene("cnn").sites.items()}
+    first, other = list(gates)[:2]
+    assert view.locator("input[name=gate]").count() == len(gates)
+    bars = view.locator(".gate-bars")
+    assert bars.locator("[data-n]").count() == len(gates[first])
+    bars.focus()
+    for channel in range(len(gates[first])):
+        assert numbers(view.locator(".card .stages"))[0] == pytest.approx(float(gates[first][channel]), abs=1e-6)
+        assert bars.get_attribute("aria-label").startswith(f"{first}, channel {channel}: ")
+        desk.page.keyboard.press("ArrowRight")
+    desk.page.keyboard.press("Home")
+    view.get_by_label("largest first").check()
+    desk.until("document.querySelector('regard-gates').dataset.painted.endsWith('size')")
+    shown = bars.evaluate("(one) => [...one.querySelectorAll('[data-n]')].map((bar) => Number(bar.dataset.n))")
+    assert shown == sorted(shown, key=lambda n: (-float(gates[first][n]), n))
+    bars.focus()
+    desk.page.keyboard.press("Home")
+    desk.page.keyboard.press("Enter")  # switches the largest off
+    desk.until("document.querySelector('regard-gates .changes')")
+    edits = Edits(off=(Off(first, shown[0]),))
+    after = scene_of(house.learners["cnn"], str(house.album.path("example 2")), edits=edits)
+    now, before, change, *_ = numbers(view.locator(".card .stages"))
+    assert (now, before, change) == pytest.approx((0, gates[first].max().item(), -gates[first].max().item()), abs=1e-6)
+    moved = numbers(view.locator(".moved"))
+    best = dict(after.outcome.best(0, 99))
+    labels = view.locator(".moved th[scope=row]").all_inner_texts()
+    assert moved[1::3] == pytest.approx([best[label] for label in labels], abs=1e-6)
+    view.locator(f"input[name=gate][value='{other}']").check()
+    desk.until(f"document.querySelector('regard-gates').dataset.painted.includes('{other}')")
+    view.get_by_role("button", name="Shut the gate").click()
+    desk.until("document.querySelector('regard-gates button[aria-pressed=true]')")
+    assert view.get_by_role("button", name="Open the gate again").is_visible()
+    assert numbers(view.locator(".card .stages"))[0] == 0
+
+
+def test_the_places_of_a_gate_are_laid_over_the_picture(desk, house):
+    view = desk.turn("gates", **ASKED["places"])
+    name, gate = next(iter(house.scene("places").sites.items()))
+    rows, columns = gate.weights.shape[-2:]
+    desk.until("!document.querySelector('.gate-place').hidden")  # the view may have shown bars before
+    canvas = view.locator("canvas")
+    canvas.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        desk.page.keyboard.press(key)
+    wanted = float(gate.weights[0, 0, 2, 1])
+    assert numbers(view.locator(".card .stages"))[0] == pytest.approx(wanted, abs=1e-6)
+    assert canvas.get_attribute("aria-label").startswith(f"{name}, place row 2, column 1: ")
+    box = canvas.bounding_box()
+    canvas.hover(position={"x": box["width"] * 3.5 / columns, "y": box["height"] * 5.5 / rows})
+    assert numbers(view.locator(".card .stages"))[0] == pytest.approx(float(gate.weights[0, 0, 5, 3]), abs=1e-6)
+    desk.page.keyboard.press("Enter")
+    desk.until("document.querySelector('regard-gates .changes')")
+    after = scene_of(
+        house.learners["places"], str(house.album.path("example 2")), edits=Edits(off=(Off(name, 5 * columns + 3),))
+    )
+    best = dict(after.outcome.best(0, 99))
+    labels = view.locator(".moved th[scope=row]").all_inner_texts()
+    assert numbers(view.locator(".moved"))[1::3] == pytest.approx([best[label] for label in labels], abs=1e-6)
+    view.get_by_role("button", name="Shut the gate").click()
+    desk.until("document.querySelector('regard-gates button[aria-pressed=true]')")
 
 
 def test_a_picture_is_overlaid_with_the_weights_of_a_word(desk, house):
@@ -341,7 +415,10 @@ def test_a_hundred_thousand_letters_get_a_sentence(desk):
     desk.page.locator("#run").click()
     desk.page.wait_for_selector("#problem:not([hidden])")
     sentence = desk.page.locator("#problem span").inner_text()
-    assert sentence == "the text has 20,000 tokens, and at most 1,024 are read at once; split it"
+    assert sentence == (
+        "the text has 20,000 tokens, and at most 1,024 are written from, word after word; "
+        "split it, or give a target: then 4,096 are read"
+    )
     desk.page.fill("#text", CAT)
     desk.page.keyboard.press("Enter")
     desk.until("document.getElementById('problem').hidden")
@@ -433,6 +510,7 @@ VIEWS = {
     "translate": ["overview", "matrix", "lines", "alignment", "pair", "generation", "beam", "whatif", "comparison"],
     "kept": ["training"],
     "answer": ["overlay", "lecture", "masks", "positions"],
+    "cnn": ["gates"],
 }
 
 
@@ -455,7 +533,7 @@ def test_axe_finds_nothing_in_any_view(browser, address, tools, scheme):
             seen += 1
     context.close()
     assert not found
-    assert seen == 14
+    assert seen == 15
     assert not desk.wrong
 
 

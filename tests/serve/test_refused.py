@@ -119,6 +119,7 @@ def test_a_scene_that_cannot_be_is_a_sentence(client, body, status, says):
         ("/sites/none/heads/0/map", 404, "there is no site 'none'; there are encoder.0"),
         ("/sites/none/thumbnails", 404, "there is no site 'none'"),
         ("/sites/encoder.0/thumbnails?size=100000", 400, "size is a whole number"),
+        ("/overview?size=100000", 400, "size is a whole number"),
         ("/next/0", 400, "writes nothing step by step"),
         ("/export?format=exe", 400, "cannot write 'exe'"),
         ("/export?site=encoder.0&head=9&format=csv", 404, "no head 9"),

@@ -149,6 +149,27 @@ def test_another_token_makes_a_branch_and_back_undoes_it(desk):
     desk.until("document.querySelectorAll('#written [role=option]').length === 9")
 
 
+def test_a_branch_stays_while_other_views_are_looked_at(desk):
+    view = desk.open("generation", **SMALL, step=2)
+    view.locator(".options button").first.focus()
+    desk.press("ArrowDown", "Enter")
+    desk.until("document.querySelectorAll('#written [role=option]').length === 5")
+    branched = view.get_by_role("option").all_inner_texts()
+    for key, other in (("9", "masks"), ("7", "beam")):
+        desk.press(key)
+        desk.until(f"document.querySelector('regard-{other}')?.dataset.painted")
+        desk.press("6")
+        desk.until("document.querySelector('regard-generation #written')")
+        assert view.get_by_role("option").all_inner_texts() == branched
+        assert view.get_by_role("button", name="Back").is_visible()
+    desk.until("location.hash.includes('branches=') && location.hash.includes('view=generation')")
+    desk.page.reload()  # and a link to it shows it to others
+    desk.until("document.querySelectorAll('#written [role=option]').length === 5")
+    assert view.get_by_role("option").all_inner_texts() == branched
+    view.get_by_role("button", name="Back").press("Enter")
+    desk.until("!location.hash.includes('branches=')")
+
+
 def test_playing_stops_at_the_end(desk):
     view = desk.open("generation", **SMALL, step=6)
     view.get_by_role("button", name="Play").press("Enter")

@@ -5,7 +5,7 @@ from regard.see.attending import layer_site
 from regard.see.beam_tree import BeamTree
 from regard.see.comparing import Compared, compare
 from regard.see.drawing import ascii, draw, look
-from regard.see.edits import Edits, Mask, Off, Swap, Temperature, Weight
+from regard.see.edits import Edits, Mask, Off, Shut, Swap, Temperature, Weight
 from regard.see.gallery import gallery
 from regard.see.graph import Neighbourhood
 from regard.see.growth import growth

@@ -7,22 +7,36 @@ ever kept on the model: what is seen is kept here, and goes when this goes.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from regard.attention import MultiHeadAttention, Pattern, Recipe, attend
 from regard.attention.attending import prepare
+from regard.attention.backends import choose
 from regard.decode.model import at_rest
 from regard.see.edits import Edits, Extent, refuse, refuse_unknown
-from regard.see.trace import Gate, Site, Spot
+from regard.see.origin import Origin
+from regard.see.trace import CELLS_AT_ONCE, Gate, Site, Spot
+
+MOST_CELLS = 2**26  # weights that may stand side by side in a layer's own kernel
 
 Run = Callable[[Tensor, Tensor, Tensor, Recipe, int], Tensor]  # q, k, v, the recipe and the place of the first query
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, at: int) -> Tensor:
-    """As the layers themselves do: by whichever backend is fastest."""
-    return attend(q, k, v, recipe, q_at=at)
+    """As the layers themselves do: by whichever backend is fastest.
+
+    The reference holds every weight at once; of a long text it is given some queries at a time.
+    """
+    if q.shape[1] * q.shape[2] * k.shape[2] <= MOST_CELLS:
+        return attend(q, k, v, recipe, q_at=at)
+    if choose(recipe, *prepare(q, k, v, recipe, at, None))[0] != "reference":
+        return attend(q, k, v, recipe, q_at=at)
+    parts = q.split(max(1, CELLS_AT_ONCE // (q.shape[1] * k.shape[2])), 2)
+    starts = accumulate((part.shape[2] for part in parts), initial=at)
+    return torch.cat([attend(part, k, v, recipe, q_at=start) for part, start in zip(parts, starts, strict=False)], 2)
 
 
 class Attending(ABC):
@@ -40,6 +54,7 @@ class Attending(ABC):
         at: int = 0,
         run: Run = fused,
         mixture: Tensor | None = None,
+        origin: Origin | None = None,
     ) -> Tensor:
         """The output of every head, (b, h, i, e); `at` is the place of the first query, and keys stand from 0 on."""
 
@@ -54,7 +69,7 @@ class Editing(Attending):
 
     edits: Edits = Edits()
 
-    def attend(self, spot, q, k, v, recipe, *, at=0, run=fused, mixture=None):
+    def attend(self, spot, q, k, v, recipe, *, at=0, run=fused, mixture=None, origin=None):
         if not self.edits.of(spot.name).touched(q.shape[1]):
             return run(q, k, v, recipe, at)
         return self.site(spot, q, k, v, recipe, at, run, mixture).output
@@ -69,11 +84,16 @@ class Editing(Attending):
             return site
         output, precise = output.clone(), torch.promote_types(q.dtype, torch.float32)
         for head in touched:
-            output[:, head] = site.steps(head, range(q.shape[2]), slice(None), precise).output[:, 0].to(output.dtype)
+            for rows in torch.arange(q.shape[2]).split(max(1, CELLS_AT_ONCE // max(1, k.shape[2]))):
+                found = site.steps(head, rows.tolist(), slice(None), precise).output[:, 0]
+                output[:, head, rows[0] : rows[-1] + 1] = found.to(output.dtype)
         return replace(site, output=output)
 
     def gate(self, spot, weights, note):
-        if not (off := self.edits.of(spot.name).off):
+        here = self.edits.of(spot.name)
+        if here.shut:
+            return torch.zeros_like(weights)
+        if not (off := here.off):
             return weights
         refuse("weight", max(off), weights[0].numel(), spot.name)
         changed = weights.flatten(1).index_fill(1, torch.tensor(sorted(off), device=weights.device), 0.0)
@@ -87,8 +107,8 @@ class Tracing(Attending):
     edits: Edits = Edits()
     calls: dict[str, list[Site | Gate]] = field(default_factory=dict)
 
-    def attend(self, spot, q, k, v, recipe, *, at=0, run=fused, mixture=None):
-        site = Editing(self.edits).site(spot, q, k, v, recipe, at, run, mixture)
+    def attend(self, spot, q, k, v, recipe, *, at=0, run=fused, mixture=None, origin=None):
+        site = replace(Editing(self.edits).site(spot, q, k, v, recipe, at, run, mixture), origin=origin)
         self.calls.setdefault(spot.name, []).append(site)
         return site.output
 
@@ -108,7 +128,8 @@ def together(calls: list[Site | Gate]) -> Site | Gate:
         return first
     sites = [site for site in calls if isinstance(site, Site)]
     q, output = (torch.cat(parts, 2) for parts in ([site.q for site in sites], [site.output for site in sites]))
-    return replace(sites[-1], q=q, output=output, at=first.at)
+    origin = first.origin if len(sites) == 1 else None
+    return replace(sites[-1], q=q, output=output, at=first.at, origin=origin)
 
 
 def extents(sites: dict[str, Site | Gate], queries: dict[str, int]) -> dict[str, Extent]:
@@ -165,4 +186,5 @@ def heads_of(
         tokens = (x if memory is None else memory).shape[1]
         mixture = layer.compress.F[:, :, :tokens].expand(k.shape[1], -1, -1).detach()
     recipe = layer.recipe_for(pattern, None) if recipe is None else recipe
-    return layer.joined(attending.attend(spot, q, k, v, recipe, mixture=mixture))
+    origin = Origin.of(layer, x, memory)
+    return layer.joined(attending.attend(spot, q, k, v, recipe, mixture=mixture, origin=origin))

@@ -1,11 +1,15 @@
-"""A model and a sentence in; every hypothesis that a beam search kept, step by step, out."""
+"""A model and a sentence, or a text to go on with, in; every hypothesis that a beam kept, step by step, out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from regard.decode.beam import Beam, Sentence, begin, grow, read
 from regard.decode.hypothesis import Hypothesis
 from regard.decode.limits import Allowed
-from regard.decode.model import Model, at_rest
+from regard.decode.model import Model, at_rest, log_probabilities
 from regard.decode.permitted import permitted
 from regard.decode.ranking import best
 from regard.decode.request import Request, Row
@@ -55,12 +59,41 @@ def beam_tree(model: Model, source: tuple[int, ...], beam: Beam, prefix: tuple[i
 def nodes(before: Sentence, after: Sentence) -> tuple[Node, ...]:
     begun = [row.written for row in before.rows]
     first = not begun[0]
-    kept = [
-        Node(row.written, None if first else parent, row.total, finished=False, score=row.total)
-        for row, parent in zip(after.rows, after.parents, strict=True)
-    ]
+    kept = [open_node(row, None if first else parent) for row, parent in zip(after.rows, after.parents, strict=True)]
     ended = [
         Node(one.ids, None if first else begun.index(one.ids), one.log_probability, finished=True, score=one.score)
         for one in after.finished[len(before.finished) :]
     ]
     return (*kept, *ended)
+
+
+def continued(writer: Any, prompt: Sequence[int], size: int, tokens: int, allowed: Allowed) -> BeamTree:
+    """So many tokens behind a text: the `size` best beginnings of each step. As in all writing, nothing ends before."""
+    rows, state, steps = (Row(Request(())),), writer.start(1), []
+    with at_rest(writer):
+        device = writer.words.weight.device
+        unread = torch.tensor([list(prompt)], device=device)
+        for step in range(tokens):
+            x, state = writer.read(unread, state)
+            values, ids = best(permitted(log_probabilities(writer.logits(x[:, -1:])[:, 0]), rows, allowed), size)
+            # of equals the lower token first, then the better beginning, as in every beam here
+            offers = sorted(
+                (-(rows[parent].total + value), token, parent, value)
+                for parent, offer in enumerate(zip(values.tolist(), ids.tolist(), strict=True))
+                for value, token in zip(*offer, strict=True)
+                if value > -torch.inf
+            )[:size]
+            if not offers:
+                break
+            parents = [parent for _, _, parent, _ in offers]
+            rows = tuple(rows[parent].then(token, value) for _, token, parent, value in offers)
+            steps.append(
+                tuple(open_node(row, parent if step else None) for row, parent in zip(rows, parents, strict=True))
+            )
+            unread = torch.tensor([[row.written[-1]] for row in rows], device=device)
+            state = state.pick(torch.tensor(parents, device=device))
+    return BeamTree(tuple(steps), tuple(row.cut(row.total) for row in rows))
+
+
+def open_node(row: Row, parent: int | None) -> Node:
+    return Node(row.written, parent, row.total, finished=False, score=row.total)

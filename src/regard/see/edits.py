@@ -81,7 +81,14 @@ class Temperature:
             raise ValueError(f"a temperature is a positive number, not {self.value}")
 
 
-KINDS: dict[str, type] = {"off": Off, "weights": Weight, "masks": Mask, "swaps": Swap, "temperatures": Temperature}
+@dataclass(frozen=True)
+class Shut:
+    """A gate that lets nothing through: all its weights are 0."""
+
+    site: str
+
+
+KINDS = {"off": Off, "weights": Weight, "masks": Mask, "swaps": Swap, "temperatures": Temperature, "shut": Shut}
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ class Edits:
     masks: tuple[Mask, ...] = ()
     swaps: tuple[Swap, ...] = ()
     temperatures: tuple[Temperature, ...] = ()
+    shut: tuple[Shut, ...] = ()
 
     def __post_init__(self):
         for one in (*self.off, *self.weights, *self.masks, *self.swaps):
@@ -110,7 +118,7 @@ class Edits:
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites that are named."""
-        named = (one.site for one in (*self.off, *self.weights, *self.masks, *self.temperatures))
+        named = (one.site for one in (*self.off, *self.weights, *self.masks, *self.temperatures, *self.shut))
         return tuple(dict.fromkeys(site for site in named if site != EVERY))
 
     def of(self, site: str) -> "Here":
@@ -122,6 +130,7 @@ class Edits:
             tuple(one for one in self.weights if one.site == site),
             tuple(one for one in self.masks if one.site == site),
             warm[-1] if warm else 1.0,
+            any(one.site == site for one in self.shut),
         )
 
     # --- as text ---
@@ -190,6 +199,9 @@ def refuse_unknown(edits: Edits, there: Mapping[str, Extent]) -> None:
     for one in edits.temperatures:
         if one.site != EVERY and not there[one.site].queries:
             raise ValueError(f"{one.site} is a gate, whose weights do not compete; a temperature means nothing to it")
+    for one in edits.shut:
+        if there[one.site].queries:
+            raise ValueError(f"{one.site} is no gate that could be shut; switch its heads off")
     for one in (*edits.off, *edits.weights, *edits.masks):
         extent = there[one.site]
         for name, count in (("head", extent.heads), ("query", extent.queries), ("key", extent.keys)):
@@ -216,6 +228,7 @@ class Here:
     weights: tuple[Weight, ...] = ()
     masks: tuple[Mask, ...] = ()
     temperature: float = 1.0
+    shut: bool = False
 
     @property
     def by_cell(self) -> frozenset[int]:

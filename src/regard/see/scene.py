@@ -33,7 +33,7 @@ from regard.tasks.tag import Tagger
 from regard.tasks.translate import Translator
 from regard.tasks.write import Author
 
-LONGEST = 4096  # tokens of an input, unless more are allowed
+LONGEST = 16_384  # tokens of an input, unless more are allowed
 
 LEARNERS: dict[str, type[Kept]] = {
     "translate": Translator,
@@ -230,7 +230,7 @@ def made(asked: Asked) -> Scene:
 def refuse_strange(asked: Asked) -> None:
     """What means nothing to this task."""
     task = asked.learner.settings.task
-    meant = {"question": ("answer",), "target": ("translate", "rebuild"), "beam": ("translate", "rebuild")}
+    meant = {"question": ("answer",), "target": ("translate", "rebuild"), "beam": ("translate", "rebuild", "write")}
     for name, tasks in meant.items():
         if getattr(asked, name) is not None and task not in tasks:
             raise ValueError(f"{name} means nothing to a model for the task {task!r}; leave it out")

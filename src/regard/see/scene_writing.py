@@ -16,7 +16,7 @@ from regard.decode.writing import spoken, usual, write
 from regard.models.autoencoder import Autoencoder
 from regard.models.seq2seq import Seq2Seq
 from regard.see.attending import Editing, Tracing
-from regard.see.beam_tree import BeamTree, beam_tree
+from regard.see.beam_tree import BeamTree, beam_tree, continued
 from regard.see.edits import Edits
 from regard.see.scene import Asked, Axis, Outcome, Scene, made, sites_of
 from regard.see.swaps import swapped, without_swaps
@@ -28,6 +28,8 @@ from regard.tasks.write import Author
 from regard.text.vocabulary import BOS, EOS, PAD, Tokeniser
 from regard.world import known
 
+BEAM = 4  # hypotheses shown of a language model that wrote greedily
+MOST_SCORES = 2**28  # of a text: one for every token that may follow, behind every token
 BREAKS = str.maketrans("\n\r", "  ")
 
 
@@ -138,11 +140,15 @@ def authored(asked: Asked, author: Author) -> Scene:
     opening, ids = author.beginning(swapped(asked.text, asked.edits))
     ids, edits = list(asked.prefix) or ids, without_swaps(asked.edits)
     asked.refuse_long(len(ids) + asked.more)
-    searched: Any = WalkedWriter(author.model, Editing(edits)) if edits else author.model
+    refuse_wide(len(ids) + asked.more, author.words.size)
     more = list[int]()
-    if asked.more:
-        telling = write(searched, opening + ids, Greedy(), tokens=asked.more, allowed=usual(author.words))
+    if asked.more and (asked.beam or 1) == 1:
+        telling = write(
+            searched(asked, author), opening + ids, Greedy(), tokens=asked.more, allowed=usual(author.words)
+        )
         more = [one.id for one in telling]
+    elif asked.more:
+        more = list(beams_of(asked, author).found[0].ids)
     tracing, everything = Tracing(edits), opening + ids + more
     walked = WalkedWriter(author.model, tracing)
     with at_rest(author.model):
@@ -163,6 +169,20 @@ def authored(asked: Asked, author: Author) -> Scene:
         Outcome((*labels[len(opening) :], "…"), logits, lambda one: named(author.words, one)),
         written=tuple(ids + more),
     )
+
+
+def searched(asked: Asked, author: Author) -> Any:
+    """What writes: the model itself, or the model with its edits."""
+    edits = without_swaps(asked.edits)
+    return WalkedWriter(author.model, Editing(edits)) if edits else author.model
+
+
+def refuse_wide(tokens: int, options: int) -> None:
+    if tokens * options > MOST_SCORES:
+        raise ValueError(
+            f"{tokens:,} tokens, each with the scores of {options:,} that may follow, are too many to keep; "
+            f"shorten the text to {MOST_SCORES // options:,}"
+        )
 
 
 # --- otherwise ---
@@ -189,7 +209,19 @@ def branched(scene: Scene, ids: Sequence[int], step: int, token: int | str) -> S
 
 def tree_of(asked: Asked) -> BeamTree:
     learner = asked.learner
-    if not isinstance(learner, (Translator, Rebuilder)):
-        raise ValueError("a language model writes one token after another; there is no beam to show")
+    if isinstance(learner, Author):
+        return beams_of(asked, learner)
+    assert isinstance(learner, (Translator, Rebuilder))  # nobody else writes
     pair = Pair.of(learner)
     return beam_tree(pair.searched(asked.edits), pair.reading(asked).ids, pair.search(asked), asked.prefix)
+
+
+def beams_of(asked: Asked, author: Author) -> BeamTree:
+    """Of what a language model writes behind its text; without a beam, of what a usual one would have kept."""
+    if not asked.more:
+        raise ValueError("nothing was written behind this text, so there are no beams; ask for some tokens: more=12")
+    if (size := BEAM if asked.beam is None else asked.beam) < 1:
+        raise ValueError(f"a beam of size {size} keeps nothing; choose 1 or more")
+    opening, ids = author.beginning(swapped(asked.text, asked.edits))
+    prompt = opening + (list(asked.prefix) or ids)
+    return continued(searched(asked, author), prompt, size, asked.more, usual(author.words))

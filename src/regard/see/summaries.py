@@ -1,4 +1,4 @@
-"""The weights of a head, some queries at a time, in; its statistics and a small picture of it out."""
+"""The weights of some heads, a few queries at a time, in; the statistics of each head and a small picture of it out."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,21 +24,26 @@ class Statistics:
 
 
 def summarised(
-    bands: Iterable[Band], at: int, picture: Tensor | None = None, shape: tuple[int, int] = (0, 0)
-) -> tuple[float, ...]:
-    """One head's statistics, and if wanted its picture, in one pass; queries stand from `at` on, keys from 0."""
-    sums, largest, rows = torch.zeros(4, dtype=torch.float64), 0.0, 0
-    for queries, keys, weights in bands:
-        if picture is not None:
-            paint(picture, (queries, keys, weights), range(shape[0]), range(shape[1]))
+    bands: Iterable[tuple[slice, Band]],
+    heads: int,
+    at: int,
+    pictures: Float[Tensor, "h rows columns"] | None = None,
+    shape: tuple[int, int] = (0, 0),
+) -> Statistics:
+    """All heads' statistics, and if wanted their pictures, in one pass; queries stand from `at` on, keys from 0."""
+    sums, largest = torch.zeros(heads, 5, dtype=torch.float64), torch.zeros(heads)
+    for some, (queries, keys, weights) in bands:
+        if pictures is not None:
+            paint(pictures[some], (queries, keys, weights), range(shape[0]), range(shape[1]))
         total, most = weights.sum(-1), weights.amax(-1)
         whole = total.masked_fill(total == 0, 1.0)  # a query that sees nothing adds nothing
         far = (queries.float()[:, None] + at - keys.float()).abs_()
-        first = weights[:, 0] if int(keys[0]) == 0 else torch.zeros_like(total)
-        found = (torch.linalg.vecdot(weights, far), first, most)
-        sums += torch.stack([entropy(weights).sum(), *((one / whole).sum() for one in found)]).double().cpu()
-        largest, rows = max(largest, float(most.max())), rows + int((total != 0).sum())
-    return (*(sums / max(1, rows)).tolist(), largest)
+        first = weights[..., 0] if int(keys[0]) == 0 else torch.zeros_like(total)
+        found = (torch.linalg.vecdot(weights, far) / whole, first / whole, most / whole)
+        sums[some] += torch.stack([entropy(weights), *found, (total != 0).float()], -1).sum(-2).double().cpu()
+        largest[some] = largest[some].maximum(most.amax(-1).cpu())
+    means = sums[:, :4] / sums[:, 4:].clamp(min=1)
+    return Statistics(*torch.cat([means.float(), largest[:, None]], 1).T)
 
 
 def blank(rows: int, columns: int, queries: range, keys: range, like: Tensor) -> Float[Tensor, "rows columns"]:
@@ -50,11 +55,11 @@ def blank(rows: int, columns: int, queries: range, keys: range, like: Tensor) ->
 
 def paint(picture: Tensor, band: Band, queries: range, keys: range) -> None:
     """Query i and key j fall into a cell by their shares of the way; a cell holds the largest weight in it."""
-    (here, there, weights), (rows, columns) = band, picture.shape
+    (here, there, weights), (rows, columns) = band, picture.shape[-2:]
     if len(there) and (int(there[0]) < keys.start or int(there[-1]) >= keys.stop):
         shown = (there >= keys.start) & (there < keys.stop)
-        there, weights = there[shown], weights[:, shown]
-    across = (there - keys.start) * columns // len(keys)
+        there, weights = there[shown], weights[..., shown]
+    across = ((there - keys.start) * columns // len(keys)).expand(*weights.shape[:-2], -1)
     marks, counts = ((here - queries.start) * rows // len(queries)).unique_consecutive(return_counts=True)
-    for row, some in zip(marks.tolist(), weights.split(counts.tolist()), strict=True):
-        picture[row].scatter_reduce_(0, across, some.amax(0), "amax")
+    for row, some in zip(marks.tolist(), weights.split(counts.tolist(), -2), strict=True):
+        picture[..., row, :].scatter_reduce_(-1, across, some.amax(-2), "amax")

@@ -21,8 +21,9 @@ from regard.attention import Hard, Recipe, ScaledDot
 from regard.attention.backends import linear, reference
 from regard.attention.places import Places
 from regard.attention.position import Together
-from regard.attention.probing import Call, everything, reaches
+from regard.attention.probing import Call, reaches
 from regard.see.edits import Here, refuse
+from regard.see.origin import Origin
 from regard.see.summaries import Band, Statistics, blank, paint, summarised
 
 CELLS_AT_ONCE = 2**22  # weights that may stand side by side
@@ -79,6 +80,7 @@ class Site:
     at: int = 0  # the place of the first query; keys stand from 0 on
     here: Here = Here("")
     mixture: Float[Tensor, "g j t"] | None = None  # of which tokens each value is made, if it is mixed (Linformer's F)
+    origin: Origin | None = None  # what q, k and v were made from, where that is known
 
     @property
     def name(self) -> str:
@@ -150,16 +152,15 @@ class Site:
 
     def statistics(self, *, sentence: int = 0) -> Statistics:
         """Of every head, in memory that grows with the tokens."""
-        found = [summarised(self.bands(head, sentence), self.at) for head in range(self.heads)]
-        return Statistics(*torch.tensor(found).T)
+        return summarised(self.bands_together(sentence), self.heads, self.at)
 
     def overview(
         self, rows: int, columns: int, *, sentence: int = 0
     ) -> tuple[Statistics, Float[Tensor, "h rows columns"]]:
         """The same, and a small picture of every head, as `pooled` paints it."""
-        pictures = torch.stack([blank(rows, columns, range(self.shape[0]), range(self.shape[1]), self.q)] * self.heads)
-        found = [summarised(self.bands(n, sentence), self.at, pictures[n], self.shape) for n in range(self.heads)]
-        return Statistics(*torch.tensor(found).T), pictures
+        one = blank(rows, columns, range(self.shape[0]), range(self.shape[1]), self.q)
+        pictures = one.expand(self.heads, -1, -1).clone()
+        return summarised(self.bands_together(sentence), self.heads, self.at, pictures, self.shape), pictures
 
     def pooled(
         self,
@@ -199,24 +200,40 @@ class Site:
                 found = self.steps(head, rows.tolist(), slice(sentence, sentence + 1), torch.float32)
                 yield rows.to(device), keys, found.weights[0, 0]
             return
-        call = self.call(head, sentence)
+        call = self.call(range(head, head + 1), sentence)
         where = reaches(self.recipe.pattern, n_q, n_k, self.at)
         if queries is not None:
-            call, where = call.only(tuple(chosen)), everything(len(chosen), n_k)
+            where = reaches(self.recipe.pattern, len(chosen), n_k, self.at + chosen.start)
+            call = call.only(tuple(chosen))
         for band in call.bands(where):
             rows = torch.arange(band.queries.start, band.queries.stop, device=device) + chosen.start
             yield rows, band.keys, band.weights[0, 0]
 
+    @torch.no_grad()
+    def bands_together(self, sentence: int = 0) -> Iterator[tuple[slice, Band]]:
+        """The same for all heads, many at once: one product for a dozen heads costs little more than for one."""
+        if self.here.by_cell:
+            for head in range(self.heads):
+                for queries, keys, weights in self.bands(head, sentence):
+                    yield slice(head, head + 1), (queries, keys, weights[None])
+            return
+        call = self.call(range(self.heads), sentence)
+        for band in call.bands(reaches(self.recipe.pattern, *self.shape, self.at)):
+            rows = torch.arange(band.queries.start, band.queries.stop, device=self.q.device)
+            yield band.heads, (rows, band.keys, band.weights[0])
+
     # --- how ---
 
-    def call(self, head: int, sentence: int) -> Call:
-        """For the probes: this head alone, which still knows its number, for biases and patterns ask for it."""
-        q, k, _ = (x[sentence : sentence + 1].float() for x in self.of_head(head))
+    def call(self, heads: range, sentence: int) -> Call:
+        """For the probes: one head or all, which still know their numbers, for biases and patterns ask for them."""
+        groups = slice(self.group(heads.start), self.group(heads.stop - 1) + 1)
+        parts = self.q[:, heads.start : heads.stop], self.k[:, groups]
+        q, k = (x[sentence : sentence + 1].float() for x in parts)
         recipe = self.turned(torch.float32)
-        recipe = replace(recipe, normaliser=self.here.warmth().on(recipe.normaliser, head, ()))
+        recipe = replace(recipe, normaliser=self.here.warmth().on(recipe.normaliser, heads.start, ()))
         call = Call.of(recipe, q, k, Places.of(q, k, self.at, None))
-        b, h = (torch.full((1, 1, 1, 1), number, device=q.device) for number in (sentence, head))
-        return replace(call, cells=replace(call.cells, b=b, h=h))
+        b, h = (torch.tensor(numbers, device=q.device) for numbers in ([sentence], list(heads)))
+        return replace(call, cells=replace(call.cells, b=b.view(1, 1, 1, 1), h=h.view(1, -1, 1, 1)))
 
     @torch.no_grad()
     def steps(self, head: int, queries: Sequence[int] | range, sentences: slice, dtype: torch.dtype) -> reference.Steps:

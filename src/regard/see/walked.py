@@ -12,8 +12,8 @@ from regard.models.aligning import WithAttention
 from regard.models.autoencoder import Autoencoder
 from regard.models.from_latent import Crossing
 from regard.models.recurrent import WithoutAttention
-from regard.models.seq2seq import Seq2Seq
-from regard.models.transformer import Caches, EncoderLayer, Source, Transformer
+from regard.models.seq2seq import Memory, Seq2Seq
+from regard.models.transformer import Caches, EncoderLayer, KeysValues, Transformer
 from regard.models.writer import LookingBack, Writer
 from regard.see.attending import Attending, heads_of
 from regard.see.trace import Spot
@@ -60,6 +60,15 @@ class WalkedWriter:
 
 
 @dataclass(frozen=True, eq=False)
+class Remembered(Memory):
+    """As the model's own memory, and the vectors that its keys and values were made from."""
+
+    layers: tuple[KeysValues, ...]
+    lengths: Lengths
+    x: X
+
+
+@dataclass(frozen=True, eq=False)
 class Walked:
     """A sequence-to-sequence model whose attention goes to `attending`; for a search, a model like any other."""
 
@@ -77,7 +86,7 @@ class Walked:
             assert isinstance(layer, EncoderLayer)
             x = encoder_layer(layer, x, Spot(f"encoder.{n}", "source", "source"), attending, padding=Padding(lengths))
         x = model.encoder_norm(x)
-        return Source(tuple(layer.remember(x) for layer in model.decoder), lengths)  # type: ignore[operator]
+        return Remembered(tuple(layer.remember(x) for layer in model.decoder), lengths, x)  # type: ignore[operator]
 
     def latent(self, model: Autoencoder, source: Tokens, lengths: Lengths) -> Tensor:
         x, narrow = encoder(model.encoder, source, lengths, self.attending, axis="source"), model.bottleneck
@@ -96,7 +105,8 @@ class Walked:
         model = self.model
         if isinstance(model, Transformer):
             x = model.dropout(model.target_places(model.words.target(tokens), state.layers[0].seen))
-            x, after = decoder_layers(model.decoder, x, state, memory, self.attending, "source")
+            read = memory.x if isinstance(memory, Remembered) else None
+            x, after = decoder_layers(model.decoder, x, state, memory, self.attending, "source", read)
             return model.logits(model.decoder_norm(x)), after
         if isinstance(model, Autoencoder) and isinstance(latent := model.decoder, Crossing):
             words = model.dropout(model.encoder.words.read(tokens))

@@ -19,9 +19,10 @@ from regard.models.convolution import ChannelCNN, ConvolutionBlock
 from regard.models.counting import OneHot
 from regard.models.encoder import ByAttention, Classifier, Encoder, Tagger
 from regard.models.graph import AmongNeighbours, GraphClassifier
-from regard.models.transformer import Caches, DecoderLayer, EncoderLayer, Source
+from regard.models.transformer import Caches, DecoderLayer, EncoderLayer
 from regard.models.vision import PatchEncoder, PatchLayer, VisionTransformer
 from regard.see.attending import Attending, heads_of
+from regard.see.origin import Origin
 from regard.see.trace import Spot
 
 X = Float[Tensor, "b t model"]
@@ -52,17 +53,20 @@ def reading_on(
 ) -> tuple[X, Cache]:
     """A layer's look at the tokens before it, up to the feed-forward; all of them are remembered."""
     attention, seen = layer.attention, cache.seen
-    q, k, v = attention.projected(layer.around_attention.before(x), None, None)
+    before = layer.around_attention.before(x)
+    q, k, v = attention.projected(before, None, None)
+    origin = None if seen else Origin.of(attention, before, None)  # what came before is remembered as k and v alone
     if isinstance(cache.past, tuple):
         k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))
-    y = attending.attend(spot, q, k, v, attention.recipe_for(None, None), at=seen)
+    y = attending.attend(spot, q, k, v, attention.recipe_for(None, None), at=seen, origin=origin)
     return layer.around_attention.after(x, attention.joined(y)), Cache((k, v), seen + x.shape[1])
 
 
 def decoder_layers(
-    layers: Any, x: X, state: Caches, memory: Source, attending: Attending, keys: str
+    layers: Any, x: X, state: Caches, memory: Any, attending: Attending, keys: str, read: X | None = None
 ) -> tuple[X, Caches]:
-    """Every word looks at the words before it, then at the memory, then thinks by itself."""
+    """Every word looks at the words before it, then at the memory, then thinks by itself; `read` is what the memory
+    was made from, where it is known."""
     caches, padding = [], Padding(memory.lengths)
     for n, layer in enumerate(layers):
         assert isinstance(layer, DecoderLayer)
@@ -70,9 +74,12 @@ def decoder_layers(
         x, after = reading_on(layer, x, cache, Spot(f"decoder.{n}.self", "read", "read"), attending)
         caches.append(after)
         cross, around = layer.cross, layer.around_cross
-        q = rearrange(cross.query(around.before(x)), "b t (h d) -> b h t d", h=cross.heads)
+        before = around.before(x)
+        q = rearrange(cross.query(before), "b t (h d) -> b h t d", h=cross.heads)
+        origin = None if read is None else Origin.of(cross, before, read)
         spot, recipe = Spot(f"decoder.{n}.cross", "written", keys), cross.recipe_for(padding, None)
-        y = attending.attend(spot, q, *memory.layers[n], recipe, at=cache.seen)
+        k, v = memory.layers[n]
+        y = attending.attend(spot, q, k, v, recipe, at=cache.seen, origin=origin)
         x = layer.around_feed_forward(around.after(x, cross.joined(y)), layer.feed_forward)
     return x, Caches(tuple(caches))
 
@@ -175,9 +182,13 @@ def answering(
     seen = patches(model.picture, pixels, attending, "picture")
     for n, layer in enumerate(model.layers):
         assert isinstance(layer, LookingLayer)
-        q, cross = layer.asks(layer.around_cross.before(x)), layer.cross
-        recipe = cross.recipe_for(None, None)
-        y = attending.attend(Spot(f"look.{n}.cross", "text", "patches"), q, *layer.remember(seen, None), recipe)
+        before, cross = layer.around_cross.before(x), layer.cross
+        spot, recipe, origin = (
+            Spot(f"look.{n}.cross", "text", "patches"),
+            cross.recipe_for(None, None),
+            Origin.of(cross, before, seen),
+        )
+        y = attending.attend(spot, layer.asks(before), *layer.remember(seen, None), recipe, origin=origin)
         x = layer.around_cross.after(x, cross.joined(y))
         x = encoder_layer(layer.words, x, Spot(f"look.{n}.self", "text", "text"), attending, padding=Padding(lengths))
     return model.output(pooled(model.pooling, model.norm(x), tokens, lengths, attending, "text"))

@@ -6,10 +6,10 @@ from typing import Any
 
 from regard.serve import described
 from regard.serve.asking import Desk, whole
-from regard.serve.scenes import THUMBNAIL, Showing
+from regard.serve.scenes import THUMBNAIL, Showing, small
 from regard.serve.stages import pair as pair_of
 from regard.serve.stages import stage_named
-from regard.serve.wire import Answer, Refused, as_floats, as_json, as_shades, as_spread
+from regard.serve.wire import Answer, Refused, as_floats, as_json, as_shades, as_shades_of_many, as_spread
 
 MOST_CELLS = 65_536
 PIXELS = 4096  # a side of a map
@@ -96,12 +96,24 @@ def picture(asked: Request) -> Answer:
     return Answer(described.png(asked.showing.scene), "image/png")
 
 
+def overview(asked: Request) -> Answer:
+    """Thumbnails of every head, site after site as they are found."""
+    size, showing = asked.asked("size", THUMBNAIL, 4, 512), asked.showing
+    shapes = [(site.heads, *small(site.shape, size)) for site in showing.sites.values()]
+    return as_shades_of_many(shapes, (showing.overview(name, size)[1].cpu().numpy() for name in showing.sites))
+
+
 # --- sites and heads ---
 
 
 def thumbnails(asked: Request) -> Answer:
     size = asked.asked("size", THUMBNAIL, 4, 512)
     return as_shades(asked.showing.overview(asked.site, size)[1].cpu().numpy())
+
+
+def gate(asked: Request) -> Answer:
+    """Of a gate every weight: channels × 1 × 1, 1 × rows × columns of places, or one for each word."""
+    return as_floats(asked.showing.gate(asked.site).weights[0].float().cpu().numpy())
 
 
 def map_of(asked: Request) -> Answer:

@@ -3,8 +3,10 @@
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ ASKED: dict[str, Callable[[Request], Answer]] = {
     "/api/models": answers.models,
     "/api/models/{name}/checkpoints": answers.checkpoints,
     "/api/scenes/{id}": answers.scene,
+    "/api/scenes/{id}/overview": answers.overview,
     "/api/scenes/{id}/statistics": answers.statistics,
     "/api/scenes/{id}/picture": answers.picture,
     "/api/scenes/{id}/next/{step}": writing.next_tokens,
@@ -40,6 +43,7 @@ ASKED: dict[str, Callable[[Request], Answer]] = {
     "/api/scenes/{id}/beam": writing.beam,
     "/api/scenes/{id}/export": exports.export,
     SITE + "/thumbnails": answers.thumbnails,
+    SITE + "/gate": answers.gate,
     HEAD + "/map": answers.map_of,
     HEAD + "/cells": answers.cells,
     HEAD + "/rows/{query}": answers.row,
@@ -95,7 +99,7 @@ async def answered(desk: Desk, function: Callable[[Request], Answer], asked: Ask
     try:
         body = await body_of(asked) if asked.method == "POST" else {}
         request = Request(desk, asked.path_params, asked.query_params, body)
-        return response(await run_in_threadpool(function, request))
+        return response(await run_in_threadpool(begun, function, request))
     except ClientDisconnect:
         return Response(status_code=400)
     except Refused as refused:
@@ -109,8 +113,20 @@ async def answered(desk: Desk, function: Callable[[Request], Answer], asked: Ask
         return mistake(f"something broke inside Regard ({type(error).__name__}); its log says more", 500)
 
 
+def begun(function: Callable[[Request], Answer], request: Request) -> Answer:
+    """Of an answer in parts the first is made at once: what is refused can then still be said."""
+    answer = function(request)
+    if isinstance(answer.body, bytes):
+        return answer
+    first = next(answer.body, b"")
+    return replace(answer, body=chain([first], answer.body))
+
+
 def response(answer: Answer) -> Response:
-    return Response(answer.body, media_type=answer.kind, headers=dict(answer.headers))
+    how: dict[str, Any] = {"media_type": answer.kind, "headers": dict(answer.headers)}
+    if isinstance(answer.body, bytes):
+        return Response(answer.body, **how)
+    return StreamingResponse(answer.body, **how)
 
 
 def mistake(sentence: str, status: int) -> Response:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.see.edits import Edits
-from regard.see.scene import Asked, made
+from regard.see.scene import LONGEST, Asked, made
+from regard.see.scene_writing import Pair
 from regard.serve.examples import Album, question_of
 from regard.serve.scenes import Scenes, Showing
 from regard.serve.shelf import Shelf
@@ -22,7 +23,8 @@ from regard.tasks.write import Author
 from regard.text.files import half
 
 LETTERS = 200_000
-TOKENS, WRITTEN_FROM = 4096, 1024  # the longest text that is read, and that a text is written from
+TOKENS = LONGEST  # of a text that is looked at: its weights are never held together
+PAIRED, SEARCHED = 4096, 1024  # of one whose translation is given, and of one from which it is searched for
 MORE, USUALLY_MORE, BEAM = 256, 12, 32
 FIELDS = ("model", "text", "question", "target", "beam", "more", "checkpoint", "edits", "picture")
 
@@ -89,7 +91,7 @@ class Desk:
         more = whole(body, "more", 0, MORE)
         more = (USUALLY_MORE if more is None else more) if task == "write" else more or 0
         refuse_long(learner, question if task == "answer" else text, target)
-        asked = Asked(learner, read, question or None, target, beam, more, edits=edits)
+        asked = Asked(learner, read, question or None, target, beam, more, TOKENS + MORE, edits=edits)
         return Wanted(book.name, asked, text, book.folder, step, book.edition)
 
 
@@ -135,17 +137,20 @@ def edits_in(body: Mapping[str, Any]) -> Edits:
 
 
 def refuse_long(learner: Kept, text: str, target: str | None) -> None:
-    """What would take minutes, and memory that grows with its square."""
+    """What would take minutes: each word that is written looks at all words again."""
+    why, most = "are looked at; split it", TOKENS
     match learner:
-        case Translator():
-            count, most = len(learner.source.encode(text)), TOKENS if target else WRITTEN_FROM
-            if target and len(learner.target.encode(target)) > TOKENS:
-                raise Refused(f"the target is longer than the {TOKENS:,} tokens that the page reads; split it", 413)
-        case Rebuilder():
-            count, most = len(learner.words.encode(text)), TOKENS if target else WRITTEN_FROM
+        case Translator() | Rebuilder():
+            pair = Pair.of(learner)
+            count, most = len(pair.source.encode(text)), PAIRED if target else SEARCHED
+            why = "are read beside a target; split it"
+            if not target:
+                why = f"are written from, word after word; split it, or give a target: then {PAIRED:,} are read"
+            elif len(pair.target.encode(target)) > PAIRED:
+                raise Refused(f"the target is longer than the {PAIRED:,} tokens that are read; split it", 413)
         case Author() | Tagger() | TextClassifier() | Answerer():
-            count, most = len(learner.words.encode(text)), TOKENS
+            count = len(learner.words.encode(text))
         case _:
             return
     if count > most:
-        raise Refused(f"the text has {count:,} tokens, and at most {most:,} are read at once; split it", 413)
+        raise Refused(f"the text has {count:,} tokens, and at most {most:,} {why}", 413)

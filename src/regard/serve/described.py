@@ -70,7 +70,7 @@ def site_card(site: Site | Gate) -> dict[str, Any]:
     shared = {"name": site.name, "queries": spot.queries, "keys": spot.keys}
     if isinstance(site, Gate):
         empty = dict.fromkeys(("score", "position", "pattern", "normaliser"), "")
-        size = {"heads": 0, "n_q": 0, "n_k": site.weights[0].numel()}
+        size = {"heads": 0, "n_q": 0, "n_k": site.weights[0].numel(), "shape": list(site.weights.shape[1:])}
         return {**shared, "kind": "gate", **size, **empty, "shown": False, "why": site.note}
     kind = "self" if spot.queries == spot.keys else "pool" if spot.queries == "pooled" else "cross"
     recipe = site.recipe

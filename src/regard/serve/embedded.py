@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.see.labels import readable, short
-from regard.see.trace import Site
+from regard.see.trace import Gate, Site
 from regard.serve import described
 from regard.serve.bundled import bundled
 from regard.serve.scenes import Showing
@@ -75,6 +75,7 @@ def held(showing: Showing, site: str | None, head: int | None) -> dict[str, Any]
         "thumbnails": {name: octets(shades(showing.overview(name)[1].cpu().numpy())) for name in sites},
         "sites": {name: site_card(one) for name, one in sites.items()},
         "heads": heads,
+        "gates": {one.name: gate_card(one) for one in scene.sites.values() if isinstance(one, Gate)},
         **written(showing),
     }
 
@@ -93,6 +94,10 @@ def site_card(site: Site) -> dict[str, Any]:
         "biased": bool(site.recipe.on_score),
         "score": score_text(site.recipe.score),
     }
+
+
+def gate_card(gate: Gate) -> dict[str, Any]:
+    return {"shape": list(gate.weights.shape[1:]), "weights": numbers(gate.weights[0].float())}
 
 
 def head_card(site: Site, head: int, *, everything: bool) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def written(showing: Showing) -> dict[str, Any]:
     tokens = [best(scene, step, 20) for step in range(min(steps, STEPS))]
     small = steps * options <= NUMBERS
     shares = numbers(scene.outcome.logits.double().softmax(-1).float()) if small else None
-    return {"tokens": tokens, "next": shares, "beam": None if scene.task == "write" else beam_steps(scene)}
+    return {"tokens": tokens, "next": shares, "beam": beam_steps(scene)}
 
 
 def numbers(values: Tensor) -> str:

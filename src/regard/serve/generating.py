@@ -57,13 +57,17 @@ def greedy(desk: Desk, query: Mapping[str, Any]) -> bool:
 
 def told(desk: Desk, wanted: Wanted) -> Iterator[dict[str, Any]]:
     match wanted.asked.learner:
-        case Author() as author:
+        case Author() as author if (wanted.asked.beam or 1) == 1:
             yield from authored(wanted.asked, author)
+        case Author() as author:
+            yield from retold(
+                desk.shown(wanted), "text", len(author.beginning(swapped(wanted.asked.text, wanted.asked.edits))[1])
+            )
         case Translator() | Rebuilder() as learner:
             if wanted.asked.beam == 1 and wanted.asked.target is None:
                 yield from translated(wanted.asked, Pair.of(learner))
             else:
-                yield from retold(desk.shown(wanted))
+                yield from retold(desk.shown(wanted), "written", 0)
         case other:
             raise Refused(
                 f"a model for the task {other.settings.task!r} writes nothing step by step; ask for its scene"
@@ -105,15 +109,15 @@ def authored(asked: Asked, author: Author) -> Iterator[dict[str, Any]]:
         row, unread = row.then(token, float(scores[0, token])), [token]
 
 
-def retold(showing: Showing) -> Iterator[dict[str, Any]]:
-    """What a search with several hypotheses found: it is known at its end alone."""
-    scene = showing.scene
-    sites = [site for site in scene.sites.values() if isinstance(site, Site) and site.spot.queries == "written"]
-    for step, name in enumerate(scene.outcome.rows):
-        ids = scene.generated()
+def retold(showing: Showing, queries: str, first: int) -> Iterator[dict[str, Any]]:
+    """What a search with several hypotheses found, from a step on: it is known at its end alone."""
+    scene, ids = showing.scene, showing.scene.generated()
+    sites = [site for site in scene.sites.values() if isinstance(site, Site) and site.spot.queries == queries]
+    for step in range(first, len(ids) if queries == "text" else len(scene.outcome.rows)):
         one = ids[step] if step < len(ids) else EOS
-        row = None if not sites else mean_row(sites[-1], step)
-        yield said(step, name, float(scene.next_tokens(step)[one]), row)
+        # what a language model reads begins before its first step
+        row = mean_row(sites[-1], sites[-1].shape[0] - len(scene.outcome.rows) + step) if sites else None
+        yield said(step, scene.outcome.rows[step], float(scene.next_tokens(step)[one]), row)
 
 
 def said(step: int, token: str, share: float, row: Tensor | None) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def lecture_on(site: Site, head: int, query: int, *, queries: Sequence[str], key
     check = site.check(head)
     return {
         "about": about(site, head, query, queries, keys),
+        "made": made(site, head, query),
         "inner": compared(site, q, k),
         "v": rows(v[:KEYS, :WIDTH]),
         "scores": rows(seen.scores[0, 0, :, :KEYS]),
@@ -71,6 +72,33 @@ def about(site: Site, head: int, query: int, queries: Sequence[str], keys: Seque
         "note": site.note,
         "said": f"{shown(KEYS, n_k, 'keys')} and {shown(WIDTH, width, 'dimensions')}; every sum runs over all of them",
     }
+
+
+def made(site: Site, head: int, query: int) -> dict[str, Any] | None:
+    """x W = q, k and v of the shown places; for each number what the other dimensions and the bias add.
+
+    Positions that turn q and k come after. None where the layer has no such matrices, or they are not known.
+    """
+    if (origin := site.origin) is None:
+        return None
+    found: dict[str, Any] = {"model": [origin.x.shape[-1], origin.memory.shape[-1]], "turned": bool(site.recipe.inside)}
+    for part, number, width in (
+        ("q", head, site.q.shape[-1]),
+        ("k", site.group(head), site.k.shape[-1]),
+        ("v", site.group(head), site.v.shape[-1]),
+    ):
+        how = origin.made(part, number, width)
+        x = how.x[0, query : query + 1] if part == "q" else how.x[0, :KEYS]
+        x, weight = x.float(), how.weight.float()[:, :WIDTH]
+        bias = torch.zeros(weight.shape[1]) if how.bias is None else how.bias.float()[:WIDTH].cpu()
+        found[part] = {
+            "x": rows(x[:, :WIDTH]),
+            "w": rows(weight[:WIDTH]),
+            "bias": bias.tolist(),
+            "rest": rows(x[:, WIDTH:] @ weight[WIDTH:]),
+            "result": rows(x @ weight + bias.to(x)),
+        }
+    return found
 
 
 def compared(site: Site, q: Tensor, k: Tensor) -> dict[str, Any]:

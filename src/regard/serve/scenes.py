@@ -44,8 +44,9 @@ class Showing:
     @property
     def bytes(self) -> int:
         """What its arrays hold, roughly: views of one array count twice."""
-        sites = (site for site in self.scene.sites.values() if isinstance(site, Site))
-        arrays = [self.scene.outcome.logits, *(x for site in sites for x in (site.q, site.k, site.v, site.output))]
+        of_sites = (x for site in self.sites.values() for x in (site.q, site.k, site.v, site.output))
+        made_from = (site.origin.x for site in self.sites.values() if site.origin is not None)
+        arrays = [self.scene.outcome.logits, *of_sites, *made_from]
         return sum(x.numel() * x.element_size() for x in arrays)
 
     def site(self, name: str) -> Site:
@@ -53,9 +54,14 @@ class Showing:
         if isinstance(found, Gate):
             raise Refused(f"{name} is a gate and has no heads to show; {found.note}", 404)
         if found is None:
-            there = [name for name, site in self.scene.sites.items() if isinstance(site, Site)]
-            raise Refused(f"there is no site {name!r:.80}; there are {', '.join(there) or 'none'}", 404)
+            raise Refused(f"there is no site {name!r:.80}; there are {', '.join(self.sites) or 'none'}", 404)
         return found
+
+    def gate(self, name: str) -> Gate:
+        if isinstance(found := self.scene.sites.get(name), Gate):
+            return found
+        there = [name for name, site in self.scene.sites.items() if isinstance(site, Gate)]
+        raise Refused(f"there is no gate {name!r:.80}; there are {', '.join(there) or 'none'}", 404)
 
     def head(self, name: str, head: int) -> Site:
         """The site, if it has that head."""
@@ -75,18 +81,20 @@ class Showing:
         site = self.site(name)
         with self.lock:  # many small steps: two at once would take longer than one after the other
             if ("overview", name, size) not in self.found:
-                largest = max(site.shape)
-                rows, columns = (max(1, round(count * min(1, size / largest))) for count in site.shape)
-                self.found["overview", name, size] = site.overview(rows, columns)
+                self.found["overview", name, size] = site.overview(*small(site.shape, size))
             return self.found["overview", name, size]
+
+    @property
+    def sites(self) -> dict[str, Site]:
+        """Those that have heads."""
+        return {name: site for name, site in self.scene.sites.items() if isinstance(site, Site)}
 
     def statistics(self) -> dict[str, Any]:
         found = {}
-        for name, site in self.scene.sites.items():
-            if isinstance(site, Site):
-                seen, _ = self.overview(name)
-                parts = {"entropy": seen.entropy, "distance": seen.distance, "sink": seen.sink, "largest": seen.largest}
-                found[name] = {part: numbers.tolist() for part, numbers in parts.items()} | {"aer": self.errors(name)}
+        for name in self.sites:
+            seen, _ = self.overview(name)
+            parts = {"entropy": seen.entropy, "distance": seen.distance, "sink": seen.sink, "largest": seen.largest}
+            found[name] = {part: numbers.tolist() for part, numbers in parts.items()} | {"aer": self.errors(name)}
         return found
 
     def errors(self, name: str) -> list[float] | None:
@@ -179,6 +187,12 @@ class Scenes:
             down = (np.asarray(some) - queries.start) * rows // len(queries)
             np.maximum.at(picture, down, coarse(part, len(part), size[1]))
         return picture, low, high
+
+
+def small(shape: tuple[int, int], size: int) -> tuple[int, int]:
+    """Rows and columns of a thumbnail whose larger side is at most `size`."""
+    rows, columns = (max(1, round(count * min(1, size / max(shape)))) for count in shape)
+    return min(rows, shape[0]), min(columns, shape[1])
 
 
 def extremes(values: Floats) -> tuple[float, float]:

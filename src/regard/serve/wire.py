@@ -6,7 +6,7 @@ comes as float32 instead.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +27,9 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes out: bytes, what they are, and headers."""
+    """What goes out: bytes, at once or as they are found, what they are, and headers."""
 
-    body: bytes
+    body: bytes | Iterator[bytes]
     kind: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -59,6 +59,12 @@ def as_floats(values: Floats) -> Answer:
 
 def as_shades(weights: Floats) -> Answer:
     return Answer(shades(weights).tobytes(), OCTETS, {"X-Shape": shape_of(weights)})
+
+
+def as_shades_of_many(shapes: Sequence[tuple[int, ...]], found: Iterator[Floats]) -> Answer:
+    """Array after array, each sent when it is found; their shapes are known before."""
+    headers = {"X-Shape": ";".join(",".join(map(str, shape)) for shape in shapes)}
+    return Answer((shades(one).tobytes() for one in found), OCTETS, headers)
 
 
 def as_spread(values: Floats, low: float, high: float) -> Answer:

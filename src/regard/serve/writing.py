@@ -71,6 +71,8 @@ def beam(asked: Request) -> Answer:
 
 
 def beam_steps(scene: Scene) -> list[list[dict[str, Any]]]:
+    if scene.task == "write" and not scene.asked.more:
+        return []
     tree = scene.beam_tree()
     return [
         [

@@ -2,17 +2,19 @@
 
 const BASE = new URL("../../api/", import.meta.url); // relative, so that the page also works under a proxy's prefix
 const MOST = 32 * 2 ** 20; // bytes of answers kept
+export const CELLS = 65536; // numbers that the server gives exactly in one answer
 const kept = new Map(); // address → {answer: promise, size}; the oldest first
 let size = 0;
 
 export class Problem extends Error {
-  constructor(sentence, status = 0) {
+  constructor(sentence, status = 0, asked = performance.now()) {
     super(sentence);
-    this.status = status;
+    Object.assign(this, { status, asked }); // and when it was asked for
   }
 }
 
 async function ask(path, options = {}) {
+  const from = performance.now();
   let response;
   try {
     response = await fetch(new URL(path, BASE), options);
@@ -22,7 +24,7 @@ async function ask(path, options = {}) {
   }
   if (response.ok) return response;
   const said = await response.json().catch(() => ({}));
-  throw new Problem(said.error || `The server answered ${response.status} to ${path}.`, response.status);
+  throw new Problem(said.error || `The server answered ${response.status} to ${path}.`, response.status, from);
 }
 
 function remembered(path, reader) {
@@ -86,7 +88,6 @@ const frame = (window) => ({ top: window[0], bottom: window[1], left: window[2],
 export const models = () => ask("models").then(json);
 export const scene = (body) => post("scenes", body);
 export const statistics = (id) => remembered(`${scenes(id)}/statistics`, json);
-export const thumbnails = (id, name, size = 48) => remembered(`${site(id, name)}/thumbnails${query({ size })}`, octets);
 export const map = (id, name, number, window, rows, columns, stage = "weights") =>
   remembered(
     `${head(id, name, number)}/map${query({ rows, columns, ...frame(window), stage: stage === "weights" ? "" : stage })}`,
@@ -94,6 +95,16 @@ export const map = (id, name, number, window, rows, columns, stage = "weights") 
   );
 export const cells = (id, name, number, window, stage = "weights") =>
   remembered(`${head(id, name, number)}/cells${query({ stage, ...frame(window) })}`, floats);
+// the same for any window: so many rows at a time as one answer may hold
+export async function block(id, name, number, [top, bottom, left, right]) {
+  const wide = right - left;
+  const band = Math.max(1, Math.floor(CELLS / wide));
+  const starts = Array.from({ length: Math.ceil((bottom - top) / band) }, (_, n) => top + n * band);
+  const ask = (row) => cells(id, name, number, [row, Math.min(row + band, bottom), left, right]);
+  const all = new Float32Array((bottom - top) * wide);
+  (await Promise.all(starts.map(ask))).forEach(({ data }, n) => all.set(data, n * band * wide));
+  return all;
+}
 export const row = (id, name, number, i, stage = "weights") =>
   remembered(`${head(id, name, number)}/rows/${i}${query({ stage })}`, floats);
 export const column = (id, name, number, j, stage = "weights") =>
@@ -101,6 +112,7 @@ export const column = (id, name, number, j, stage = "weights") =>
 export const pair = (id, name, number, i, j) =>
   remembered(`${head(id, name, number)}/pair${query({ query: i, key: j })}`, json);
 export const check = (id, name, number) => remembered(`${head(id, name, number)}/check`, json);
+export const gate = (id, name) => remembered(`${site(id, name)}/gate`, floats);
 export const next = (id, step) => remembered(`${scenes(id)}/next/${step}`, floats);
 export const nextTokens = (id, step, count = 20) =>
   remembered(`${scenes(id)}/next/${step}/tokens${query({ count })}`, json);
@@ -112,6 +124,25 @@ export const positions = (values) => remembered(`positions${query(values)}`, flo
 export const lecture = (values = {}) => post("lecture", values);
 export const checkpoints = (model) => ask(`models/${part(model)}/checkpoints`).then(json);
 export const exportUrl = (id, values) => new URL(`${scenes(id)}/export${query(values)}`, BASE).href;
+
+// small pictures of all heads, site after site as the server finds them: found(number of the site, {data, shape})
+export async function overview(id, size, found) {
+  const response = await ask(`${scenes(id)}/overview${query({ size })}`);
+  const shapes = response.headers.get("X-Shape").split(";").map(numbers);
+  const ends = shapes.reduce((ends, [heads, rows, columns]) => [...ends, ends.at(-1) + heads * rows * columns], [0]);
+  const all = new Uint8Array(ends.at(-1));
+  const reader = response.body.getReader();
+  let [filled, next] = [0, 0];
+  while (next < shapes.length) {
+    const { value, done } = await reader.read().catch(() => ({ done: true }));
+    if (done) throw new Problem("The server stopped in the middle of its answer; ask again.");
+    all.set(value, filled);
+    filled += value.length;
+    for (; next < shapes.length && filled >= ends[next + 1]; next++) {
+      found(next, { data: all.subarray(ends[next], ends[next + 1]), shape: shapes[next] });
+    }
+  }
+}
 
 // token by token; gives a function that stops it
 export function generate(values, { token, done, problem }) {

@@ -7,6 +7,17 @@ export function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
+// where a pointer is on a node, in CSS pixels
+export function pointer(node, { clientX, clientY }) {
+  const { left, top } = node.getBoundingClientRect();
+  return [clientX - left, clientY - top];
+}
+
+// the same by the tag's name, attributes only where there are some: h.p({ class: "small" }, "text"), h.h3("Title")
+export const h = new Proxy({}, { get: (_, tag) => (...all) => (plain(all[0]) ? element(tag, ...all) : element(tag, {}, ...all)) });
+
+const plain = (thing) => thing !== null && typeof thing === "object" && Object.getPrototypeOf(thing) === Object.prototype;
+
 export function drawing(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -20,13 +31,28 @@ function filled(node, attributes, children) {
     else if (name === "value" || name === "checked") node[name] = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...there(children));
   return node;
 }
 
+const there = (children) => children.flat(2).filter((child) => child !== null && child !== undefined && child !== false);
+
 export function replace(node, ...children) {
-  node.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
+  node.replaceChildren(...there(children));
   return node;
+}
+
+// the same, and a focus that was inside goes to the new node that the selector finds
+export function renew(node, selector, ...children) {
+  const had = node.contains(document.activeElement);
+  replace(node, ...children);
+  if (had) node.querySelector(selector)?.focus();
+}
+
+export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+
+export function button(text, click, attributes = {}) {
+  return h.button({ type: "button", ...attributes, on: { click } }, text);
 }
 
 // six digits that matter, as a reader writes them; a float32 has about seven
@@ -47,6 +73,20 @@ export function figure(value, count = 6) {
 // a token on the page: its blanks made visible, its direction its own
 export function token(text, attributes = {}) {
   return element("bdi", { class: "token", title: text, ...attributes }, shown(text));
+}
+
+// names and what they stand for; a third part is the attributes of both
+export function terms(pairs, attributes = {}) {
+  return h.dl(attributes, pairs.filter(Boolean).map(([name, what, of = {}]) => [h.dt(of, name), h.dd(of, what)]));
+}
+
+// rows of cells, numbers to the right; a cell that is a th or td already stays as it is
+export function table(titles, rows, attributes = { class: "plain" }) {
+  const side = (cell) => (cell instanceof Element && cell.matches("data.number") ? { class: "right" } : {});
+  const head = titles.map((name, n) => h.th({ scope: "col", ...side(rows[0]?.[n]) }, name));
+  const made = (cell) => (cell instanceof Element && cell.matches("td, th") ? cell : h.td(side(cell), cell));
+  const body = rows.map((row) => h.tr(row.map(made)));
+  return h.table(attributes, head.length ? h.thead(h.tr(head)) : null, h.tbody(body));
 }
 
 const OPEN = { "\n": "⏎", "\t": "⇥", " ": "␣" };

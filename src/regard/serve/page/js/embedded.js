@@ -55,6 +55,7 @@
   // --- answers ---
 
   const json = (value) => new Response(JSON.stringify(value), { headers: { "Content-Type": "application/json" } });
+  const overview = (some) => binary(new Blob(some.map(({ data }) => bytes(data))), [some.map(({ shape }) => shape.join(",")).join(";")]);
   const binary = (data, shape, range) => new Response(data, { headers: { "X-Shape": shape.join(","), ...(range ? { "X-Range": range.join(",") } : {}) } });
 
   // each pixel the largest value that falls into it
@@ -145,15 +146,12 @@
     if (parts[0] !== "scenes") throw new Sentence(ONE);
     if (parts.length === 2) return json(held.scene);
     if (parts[2] === "statistics") return json(held.statistics);
+    if (parts[2] === "overview") return overview(Object.values(held.thumbnails));
     if (parts[2] === "next") return next(Number(parts[3]), parts[4]);
     if (parts[2] === "beam" && held.beam) return json({ steps: held.beam });
     if (parts[2] !== "sites") throw new Sentence(ONE);
     const [, , , site, kind, number, what, at] = parts;
-    if (kind === "thumbnails") {
-      const known = held.thumbnails[site];
-      if (!known) throw new Sentence(`There is no site “${site}” in this scene.`, 404);
-      return binary(bytes(known.data), known.shape);
-    }
+    if (kind === "gate") return binary(floats(held.gates[site].weights), held.gates[site].shape);
     if (what === "map") return map(site, number, query);
     if (what === "cells") return cells(site, number, query);
     if (what === "rows" || what === "columns") return line(site, number, query, what, Number(at));

@@ -43,6 +43,13 @@ export function layout(context, names, window, room, font) {
   return { left, top, wide, high, rows, columns, window, flat, narrow, width: wide * columns, height: high * rows };
 }
 
+// so much of the window as is below a plot's top, less what stands under it
+export function room(node, below, least, most = 1.2) {
+  const width = Math.max(240, node.clientWidth);
+  const height = innerHeight - (node.getBoundingClientRect().top + scrollY) - below;
+  return { width, height: Math.min(Math.max(height, least), 900, Math.max(width * most, 320)) };
+}
+
 export function cellAt(plot, x, y) {
   const [row, column] = [Math.floor((y - plot.top) / plot.high), Math.floor((x - plot.left) / plot.wide)];
   if (row < 0 || column < 0 || row >= plot.rows || column >= plot.columns) return null;

@@ -1,8 +1,8 @@
 // The shell: the state in, the page out. It owns the header, the tabs, the side panel, the status line and errors.
 
 import * as api from "./api.js";
-import { element, figure, replace, say, shortened, speakThrough, token } from "./dom.js";
-import { dialogOfKeys, listen } from "./keys.js";
+import { element, figure, h, replace, say, shortened, speakThrough, token } from "./dom.js";
+import { listen } from "./keys.js";
 import { dark, onSystemTheme } from "./paint.js";
 import { store } from "./store.js";
 import "./side.js";
@@ -19,6 +19,7 @@ let picture = null; // {name, data}: a picture of the user's own is too large fo
 let asking = 0;
 let lost = null; // a model of the address that is not there
 let lastForgotten = -Infinity;
+let came = 0; // when the scene did
 const elements = new Map(); // view → promise of its element
 const side = element("regard-side");
 
@@ -34,7 +35,7 @@ async function run() {
   try {
     const found = await api.scene(body);
     if (number !== asking) return;
-    scene = found;
+    [scene, came] = [found, performance.now()];
     problem(lost);
     lost = null;
     settle();
@@ -70,8 +71,8 @@ function said() {
   const best = (output?.labels ?? []).map((label, n) => [label, output.probabilities[n]]);
   best.sort((a, b) => b[1] - a[1]);
   if (!store.state.question) at("question").value = scene.question ?? ""; // the one that was answered instead
-  const others = best.slice(0, 4).map(([label, p]) => element("span", { class: "muted small" }, shortened(label), " ", figure(p, 3)));
-  replace(at("said"), element("span", { class: "muted small" }, "says"), token(scene.said ?? "", { class: "token what" }), others);
+  const others = best.slice(0, 4).map(([label, p]) => h.span({ class: "muted small" }, shortened(label), " ", figure(p, 3)));
+  replace(at("said"), h.span({ class: "muted small" }, "says"), token(scene.said ?? "", { class: "token what" }), others);
 }
 
 // --- views ---
@@ -101,7 +102,7 @@ async function show() {
   return undefined;
 }
 
-const empty = (text) => element("p", { class: "empty" }, text);
+const empty = (text) => h.p({ class: "empty" }, text);
 
 function tabs() {
   const list = at("tabs");
@@ -112,9 +113,7 @@ function tabs() {
   replace(
     list,
     shown.map((view) =>
-      element(
-        "button",
-        {
+      h.button({
           type: "button",
           role: "tab",
           id: `tab-${view.name}`,
@@ -152,13 +151,13 @@ function problem(reason) {
   if (!reason) return replace(box);
   if (!(reason instanceof api.Problem)) console.error(reason);
   const sentence = reason instanceof api.Problem ? reason.message : "Something in the page broke; reload it.";
-  const close = element("button", { type: "button", class: "quiet", on: { click: () => problem(null) } }, "Close");
-  return replace(box, element("span", {}, sentence), close);
+  const close = h.button({ type: "button", class: "quiet", on: { click: () => problem(null) } }, "Close");
+  return replace(box, h.span(sentence), close);
 }
 
 document.addEventListener("problem", ({ detail }) => {
   const forgotten = detail.status === 404 && FORGOTTEN.test(detail.message);
-  if (forgotten && at("run").disabled) return; // it is being asked for already
+  if (forgotten && (at("run").disabled || detail.asked < came)) return; // it is being asked for, or came meanwhile
   if (!forgotten || performance.now() - lastForgotten < 5000) return problem(detail);
   lastForgotten = performance.now();
   run(); // the server keeps few scenes: this one makes room for itself again
@@ -246,7 +245,7 @@ function step(name, list, by) {
   store.go({ [name]: list[(list.indexOf(store.state[name]) + by + list.length) % list.length] });
 }
 
-const dialog = dialogOfKeys();
+const dialog = at("keys");
 listen(
   {
     view: (name) => store.go({ view: name }),
@@ -257,7 +256,6 @@ listen(
   },
   dialog,
 );
-document.body.append(dialog);
 at("help").addEventListener("click", () => dialog.showModal());
 at("side").append(side);
 speakThrough(at("status"));
@@ -285,7 +283,7 @@ async function start() {
   } catch (reason) {
     problem(reason);
   }
-  replace(at("model"), models.map((one) => element("option", { value: one.name, title: one.what }, one.name)));
+  replace(at("model"), models.map((one) => h.option({ value: one.name, title: one.what }, one.name)));
   header();
   tabs();
   busy(false);

@@ -1,6 +1,6 @@
 // Bytes or floats of a matrix in; crisp pixels on a canvas out. Colours are the house's, for light and for dark.
 
-import { digits, element } from "./dom.js";
+import { digits, h } from "./dom.js";
 
 // lightness goes one way all along, so that the order survives a grey printer and every kind of colour blindness;
 // orange and blue differ for all of them
@@ -130,12 +130,6 @@ export function fit(canvas, width, height) {
   return context;
 }
 
-export function paintMap(canvas, bytes, rows, columns, palette = "weights", range = null) {
-  const { width, height } = canvas.getBoundingClientRect();
-  const context = fit(canvas, width || columns, height || rows);
-  context.drawImage(sheet(bytes, rows, columns, palette, range), 0, 0, width || columns, height || rows);
-}
-
 export function hatch(context, x, y, width, height, { hidden, hatch: line }) {
   context.save();
   context.beginPath();
@@ -156,7 +150,7 @@ export function hatch(context, x, y, width, height, { hidden, hatch: line }) {
 
 // what the colours mean
 export function legend(palette, range = null) {
-  const bar = element("canvas", { class: "legend-bar", "aria-hidden": "true" });
+  const bar = h.canvas({ class: "legend-bar", "aria-hidden": "true" });
   const context = fit(bar, 160, 10);
   const most = range ? Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1 : 1;
   for (let x = 0; x < 160; x++) {
@@ -165,10 +159,10 @@ export function legend(palette, range = null) {
   }
   const marks = palette === "weights" ? [0, 0.05, 0.25, 0.5, 1] : [-most, 0, most];
   const place = (value) => (palette === "weights" ? Math.sqrt(value) : (value / most + 1) / 2);
-  const scale = element("span", { class: "legend-scale" });
+  const scale = h.span({ class: "legend-scale" });
   for (const value of marks) {
     const at = { left: `${100 * place(value)}%` };
-    scale.append(element("span", { style: at }, digits(value, palette === "weights" ? 2 : 3)));
+    scale.append(h.span({ style: at }, digits(value, palette === "weights" ? 2 : 3)));
   }
-  return element("span", { class: "legend" }, bar, scale);
+  return h.span({ class: "legend" }, bar, scale);
 }

@@ -1,7 +1,7 @@
 // A scene and the state in; the side panel out: which site, which head, its recipe, the edits, what can be saved.
 
 import * as api from "./api.js";
-import { element, replace, say, shortened } from "./dom.js";
+import { button, h, renew, replace, say, shortened, terms } from "./dom.js";
 import { store } from "./store.js";
 import { siteOf, View } from "./view.js";
 
@@ -9,17 +9,17 @@ const NARROW = matchMedia("(max-width: 860px)");
 const FORMATS = ["svg", "png", "html", "npz", "csv"];
 
 class Side extends View {
-  #sites = element("fieldset");
-  #heads = element("fieldset");
-  #recipe = element("section");
-  #edits = element("section");
-  #save = element("section");
-  #summary = element("summary");
+  #sites = h.fieldset();
+  #heads = h.fieldset();
+  #recipe = h.section();
+  #edits = h.section();
+  #save = h.section();
+  #summary = h.summary();
 
   connectedCallback() {
     if (this.firstChild) return;
-    const inside = element("div", { class: "side" }, this.#sites, this.#heads, this.#recipe, this.#edits, this.#save);
-    const box = element("details", { open: !NARROW.matches }, this.#summary, inside);
+    const inside = h.div({ class: "side" }, this.#sites, this.#heads, this.#recipe, this.#edits, this.#save);
+    const box = h.details({ open: !NARROW.matches }, this.#summary, inside);
     NARROW.addEventListener("change", () => (box.open = !NARROW.matches));
     this.append(box);
   }
@@ -35,50 +35,37 @@ class Side extends View {
   }
 
   sites(scene, site) {
-    const had = this.#sites.contains(document.activeElement);
     const list = scene.sites.map((one) =>
-      choice("site", one.name, one === site, [one.name, element("span", { class: "muted small" }, one.kind)], {
+      choice("site", one.name, one === site, [one.name, h.span({ class: "muted small" }, one.kind)], {
         disabled: !one.shown,
         title: one.why || "",
         pick: () => store.go({ site: one.name }),
       }),
     );
-    replace(this.#sites, element("legend", {}, "Site"), element("div", { class: "sites" }, list));
-    if (had) this.#sites.querySelector("input:checked")?.focus();
+    renew(this.#sites, ":checked", h.legend("Site"), h.div({ class: "sites" }, list));
   }
 
   heads(site, state) {
-    const had = this.#heads.contains(document.activeElement);
     const off = new Set((state.edits.off ?? []).filter((one) => one.site === site?.name).map((one) => one.head));
     const list = Array.from({ length: site?.heads ?? 0 }, (_, head) => {
       const pick = () => store.go({ head });
       return choice("head", head, head === state.head, [String(head)], { pick, name: off.has(head) ? "off" : "" });
     });
-    replace(this.#heads, element("legend", {}, "Head"), element("div", { class: "heads" }, list));
-    if (had) this.#heads.querySelector("input:checked")?.focus();
+    renew(this.#heads, ":checked", h.legend("Head"), h.div({ class: "heads" }, list));
   }
 
   recipe(site) {
     if (!site) return replace(this.#recipe);
     const parts = ["score", "position", "pattern", "normaliser"].filter((name) => site[name]);
-    const lines = parts.flatMap((name) => [element("dt", {}, name), element("dd", {}, site[name])]);
-    const size = `${site.n_q} ${site.queries} × ${site.n_k} ${site.keys}`;
-    lines.unshift(element("dt", {}, "size"), element("dd", {}, size));
-    return replace(this.#recipe, element("h2", {}, "Recipe"), element("dl", { class: "recipe" }, lines));
+    const size = ["size", `${site.n_q} ${site.queries} × ${site.n_k} ${site.keys}`];
+    const lines = [size, ...parts.map((name) => [name, site[name]])];
+    return replace(this.#recipe, h.h2("Recipe"), terms(lines, { class: "recipe" }));
   }
 
   edits(site, state) {
-    const made = Object.entries(state.edits).flatMap(([kind, some]) => some.map((one, n) => ({ kind, one, n })));
-    const list = made.map(({ kind, one, n }) => {
-      const remove = () => store.go({ edits: without(state.edits, kind, n) });
-      const label = `Undo: ${inWords(kind, one)}`;
-      const button = element("button", { type: "button", class: "quiet", "aria-label": label, on: { click: remove } }, "×");
-      return element("li", {}, element("span", {}, inWords(kind, one)), button);
-    });
+    const list = editLines(state.edits, "Undo", (edits) => store.go({ edits }));
     const off = (state.edits.off ?? []).findIndex((one) => one.site === site?.name && one.head === state.head);
-    const toggle = element(
-      "button",
-      {
+    const toggle = h.button({
         type: "button",
         "aria-pressed": String(off >= 0),
         disabled: !site,
@@ -88,9 +75,9 @@ class Side extends View {
     );
     replace(
       this.#edits,
-      element("h2", {}, "What if"),
-      list.length ? element("ul", { class: "edits" }, list) : null,
-      element("div", { class: "row" }, toggle),
+      h.h2("What if"),
+      list.length ? h.ul({ class: "edits" }, list) : null,
+      h.div({ class: "row" }, toggle),
     );
   }
 
@@ -101,21 +88,40 @@ class Side extends View {
     };
     const links = FORMATS.map((format) => {
       const href = api.exportUrl(scene.id, { site: site?.name, head: state.head, format });
-      return element("a", { href, download: "", class: "small" }, format.toUpperCase());
+      return h.a({ href, download: "", class: "small" }, format.toUpperCase());
     });
     replace(
       this.#save,
-      element("h2", {}, "Take along"),
-      element("p", { class: "row" }, links),
-      element("p", { class: "row" }, element("button", { type: "button", on: { click: copy } }, "Copy as Python")),
+      h.h2("Take along"),
+      h.p({ class: "row" }, links),
+      h.p({ class: "row" }, h.button({ type: "button", on: { click: copy } }, "Copy as Python")),
     );
   }
 }
 
 // a radio button that looks like a line or a chip; arrow keys come with it
 export function choice(group, value, checked, children, { pick, name = "", disabled = false, title = "" }) {
-  const input = element("input", { type: "radio", name: group, value: String(value), checked, disabled, on: { change: pick } });
-  return element("label", { class: `choice ${name}`, title }, input, element("span", {}, children));
+  const input = h.input({ type: "radio", name: group, value: String(value), checked, disabled, on: { change: pick } });
+  return h.label({ class: `choice ${name}`, title }, input, h.span(children));
+}
+
+// one of some; options: [value, label, title?]
+export function choices(node, legend, group, chosen, options, pick) {
+  const all = options.map(([value, label, title = ""]) =>
+    choice(group, value, value === chosen, [label], { title, pick: () => pick(value) }),
+  );
+  renew(node, ":checked", legend, all);
+}
+
+// every edit in words with a button that takes it back; change(the others)
+export function editLines(edits, verb, change) {
+  return Object.entries(edits).flatMap(([kind, some]) =>
+    some.map((one, n) => {
+      const text = inWords(kind, one);
+      const undo = button("×", () => change(without(edits, kind, n)), { class: "quiet", "aria-label": `${verb}: ${text}` });
+      return h.li(h.span({ class: "token" }, text), undo);
+    }),
+  );
 }
 
 function without(edits, kind, n) {
@@ -128,13 +134,16 @@ function toggled(edits, site, head, at) {
   return at >= 0 ? without(edits, "off", at) : { ...edits, off: [...(edits.off ?? []), { site, head }] };
 }
 
-function inWords(kind, one) {
-  const where = one.site === "*" ? "everywhere" : one.site;
-  if (kind === "off") return `${where}: head ${one.head} off`;
-  if (kind === "weights") return `${where}: head ${one.head}, ${one.query} → ${one.key} weighs ${one.value}`;
-  if (kind === "masks") return `${where}: head ${one.head}, ${one.query} may not see ${one.key}`;
-  if (kind === "swaps") return `word ${one.word} is “${shortened(String(one.to))}”`;
-  return `${where}: temperature ${one.value}`;
+function inWords(kind, { site, head, query, key, value, word, to }) {
+  const where = site === "*" ? "everywhere" : site;
+  return {
+    off: () => `${where}: head ${head} is off`,
+    weights: () => `${where}: in head ${head}, ${query} → ${key} weighs ${value}`,
+    masks: () => `${where}: in head ${head}, ${query} may not see ${key}`,
+    swaps: () => `word ${word} becomes “${shortened(String(to))}”`,
+    temperatures: () => `${where}: temperature ${value}`,
+    shut: () => `${where}: the gate is shut`,
+  }[kind]();
 }
 
 customElements.define("regard-side", Side);

@@ -1,6 +1,7 @@
 // What every view has: `show(scene, state)`, a way to know that nothing changed, and a way to ask the server.
 
 import { Problem } from "./api.js";
+import { dark } from "./paint.js";
 
 export class View extends HTMLElement {
   #shown = new Map();
@@ -15,6 +16,11 @@ export class View extends HTMLElement {
     if (this.#shown.get(name) === key) return false;
     this.#shown.set(name, key);
     return true;
+  }
+
+  // what a picture depends on besides its numbers
+  get looks() {
+    return [dark(), this.clientWidth, innerHeight, devicePixelRatio];
   }
 
   stale(name) {

@@ -1,5 +1,7 @@
 // Wheel, drag, pinch and keys in; another window of a matrix out.
 
+import { pointer } from "./dom.js";
+
 const FEWEST = 4; // cells that stay in sight when zoomed in
 
 export function whole(rows, columns) {
@@ -53,10 +55,7 @@ export function navigate(canvas, { here, move, tap, hover, open }) {
   let start = null; // where a drag began
   let spread = 0;
 
-  const at = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
-  };
+  const at = (event) => pointer(canvas, event);
   const near = (x, y) => {
     const { plot, window } = here();
     const row = Math.min(Math.max(Math.floor((y - plot.top) / plot.high), 0), plot.rows - 1);

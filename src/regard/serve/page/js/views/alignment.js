@@ -1,34 +1,31 @@
 // One head in; a matrix of words out: pieces added over keys, averaged over queries; gold links marked, AER if known.
 
 import * as api from "../api.js";
-import { digits, element, figure, replace, say, shortened, token } from "../dom.js";
-import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawSheet, frameOf, layout } from "../grid.js";
-import { coded, dark, fit, inks, legend, sheet } from "../paint.js";
+import { digits, figure, h, replace, shortened, table, token } from "../dom.js";
+import { cellBox, room } from "../grid.js";
+import { legend } from "../paint.js";
 import { store } from "../store.js";
 import { groups, siteOf, strongest, View } from "../view.js";
+import { looks } from "./cell.js";
+import { picture } from "./head.js";
+import { Heat } from "./heat.js";
 
 const SIDE = 512; // tokens of a side that are put together at once
-const BAND = 65536; // numbers in one answer
 
 class Alignment extends View {
-  #below = element("canvas", { "aria-hidden": "true" });
-  #over = element("canvas", { class: "over", tabindex: "0", role: "application", "aria-roledescription": "matrix of words" });
-  #plot = element("div", { class: "plot" }, this.#below, this.#over);
-  #card = element("div", { class: "card" });
-  #note = element("p", { class: "muted small" });
-  #key = element("div", { class: "keys" });
-  #hovered = null;
+  #heat = new Heat({
+    what: "matrix of words",
+    move: (cell) => this.pick(cell),
+    hover: (cell) => this.values && this.over(cell ?? this.cell),
+    open: () => store.go({ view: "pair" }),
+  });
+  #card = h.div({ class: "card" });
+  #note = h.p({ class: "muted small" });
+  #key = h.div({ class: "keys" });
 
   connectedCallback() {
     if (this.firstChild) return;
-    const main = element("div", {}, this.#note, this.#plot, this.#key);
-    this.append(element("div", { class: "beside" }, main, this.#card));
-    const cell = (event) => (this.plot ? cellAt(this.plot, event.offsetX, event.offsetY) : null);
-    this.#over.addEventListener("pointermove", (event) => this.hover(cell(event)));
-    this.#over.addEventListener("pointerleave", () => this.hover(null));
-    this.#over.addEventListener("click", (event) => this.pick(cell(event)));
-    this.#over.addEventListener("keydown", (event) => this.key(event));
-    this.#over.addEventListener("focus", () => this.tell());
+    this.append(h.div({ class: "beside" }, h.div(this.#note, this.#heat.node, this.#key), this.#card));
   }
 
   async show(scene, state) {
@@ -41,26 +38,22 @@ class Alignment extends View {
       await this.load(start);
     }
     if (!this.values || this.now.subject !== subject.join()) return;
-    const looks = [dark(), this.clientWidth, innerHeight, devicePixelRatio];
+    const { looks } = this;
     if (this.fresh("draw", subject, looks)) this.draw();
-    if (this.fresh("cursor", subject, state.query, state.key, looks)) this.over();
+    if (this.fresh("cursor", subject, state.query, state.key, looks)) this.over(this.cell);
   }
 
   async load([top, left]) {
     const { scene, site, head, subject } = this.now;
     const [bottom, right] = [Math.min(site.n_q, top + SIDE), Math.min(site.n_k, left + SIDE)];
-    const band = Math.floor(BAND / (right - left));
-    const asked = [];
-    for (let row = top; row < bottom; row += band) {
-      asked.push(api.cells(scene.id, site.name, head, [row, Math.min(row + band, bottom), left, right]));
-    }
-    const answer = await this.ask(Promise.all([api.statistics(scene.id), ...asked]));
+    const asked = api.block(scene.id, site.name, head, [top, bottom, left, right]);
+    const answer = await this.ask(Promise.all([api.statistics(scene.id), asked]));
     if (!answer || this.now.subject !== subject) return this.stale("subject");
-    const [statistics, ...bands] = answer;
+    const [statistics, weights] = answer;
     const inside = (from, to) => (group) => group.places[0] >= from && group.places.at(-1) < to;
     this.down = groups(scene, site.queries, site.n_q).filter(inside(top, bottom));
     this.across = groups(scene, site.keys, site.n_k).filter(inside(left, right));
-    const at = (i, j) => bands[Math.floor((i - top) / band)].data[((i - top) % band) * (right - left) + j - left];
+    const at = (i, j) => weights[(i - top) * (right - left) + j - left];
     this.values = byWord(at, this.down, this.across);
     this.aer = statistics[site.name]?.aer?.[head] ?? null;
     const cross = site.keys === "source" && site.queries !== "source";
@@ -73,38 +66,28 @@ class Alignment extends View {
   // --- drawing ---
 
   draw() {
-    const ink = inks();
-    const [rows, columns] = [this.down.length, this.across.length];
-    const of = (side) => side.map((one) => one.label);
     const { site } = this.now;
-    this.names = { down: of(this.down), across: of(this.across), titles: [site.queries, site.keys] };
-    const width = Math.max(240, this.#plot.clientWidth);
-    const room = innerHeight - (this.#plot.getBoundingClientRect().top + scrollY) - 110;
-    const height = Math.min(Math.max(room, 320), 900, Math.max(width * 1.2, 320));
-    this.plot = layout(this.#below.getContext("2d"), this.names, [0, rows, 0, columns], { width, height }, ink.font);
-    this.size = [width, Math.ceil(this.plot.top + this.plot.height + 6)];
-    const context = fit(this.#below, ...this.size);
-    drawSheet(context, this.plot, sheet(coded(this.values, "weights").bytes, rows, columns), [0, rows, 0, columns]);
-    const value = (row, column) => this.values[row * columns + column];
-    drawCells(context, this.plot, { value, hidden: () => false, share: Math.sqrt, palette: "weights" }, ink);
-    frameOf(context, this.plot, ink);
-    drawLabels(context, this.plot, this.names, ink);
-    this.links(context, ink);
-    const gold = this.gold.size ? element("span", { class: "small muted" }, element("span", { class: "key-gold" }), "gold link") : null;
-    const rate = this.aer === null ? null : element("span", {}, "AER ", figure(this.aer, 4), " against the gold alignment");
+    const [down, across] = [this.down, this.across].map((side) => side.map((one) => one.label));
+    this.names = { down, across, titles: [site.queries, site.keys] };
+    const [rows, columns] = [down.length, across.length];
+    const matrix = { rows, columns, names: this.names, values: this.values, weights: this.values, shape: [rows, columns] };
+    const marks = (...where) => this.links(...where);
+    this.#heat.draw({ ...picture(matrix, room(this.#heat.node, 110, 320)), marks, pen: "ink" });
+    const gold = this.gold.size ? h.span({ class: "small muted" }, h.span({ class: "key-gold" }), "gold link") : null;
+    const rate = this.aer === null ? null : h.span("AER ", figure(this.aer, 4), " against the gold alignment");
     replace(this.#key, legend("weights"), gold, rate);
     this.dataset.painted = this.now.subject;
   }
 
-  links(context, ink) {
+  links(context, plot, ink) {
     context.strokeStyle = ink.gold;
     for (let row = 0; row < this.down.length; row++) {
       for (let column = 0; column < this.across.length; column++) {
         if (!this.linked(row, column)) continue;
-        const [x, y, w, h] = cellBox(this.plot, row, column);
-        context.lineWidth = Math.min(3, Math.max(1, w / 6));
+        const [x, y, wide, high] = cellBox(plot, row, column);
+        context.lineWidth = Math.min(3, Math.max(1, wide / 6));
         const inset = context.lineWidth / 2;
-        context.strokeRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
+        context.strokeRect(x + inset, y + inset, wide - 2 * inset, high - 2 * inset);
       }
     }
   }
@@ -119,25 +102,18 @@ class Alignment extends View {
     return [find(this.down, this.now.query), find(this.across, this.now.key)];
   }
 
-  over() {
-    const ink = { ...inks() };
-    const context = fit(this.#over, ...this.size);
-    const [row, column] = this.#hovered ?? this.cell;
-    drawHere(context, this.plot, this.names, [row, column], ink);
-    drawCursor(context, this.plot, row, column, { ...ink, gold: ink.ink });
+  over([row, column]) {
+    const { site, head } = this.now;
+    this.#heat.point([row, column]);
+    this.#heat.tell(this.sentence(row, column), `${site.name}, head ${head}, by word. `);
     const weights = this.values.subarray(row * this.across.length, (row + 1) * this.across.length);
-    const best = strongest(weights, 8, 1e-9).map((n) =>
-      element("tr", {}, element("td", {}, token(this.names.across[n])), element("td", { class: "right" }, figure(weights[n]))),
-    );
-    const text = this.sentence(row, column);
-    this.#over.setAttribute("aria-label", `${this.now.site.name}, head ${this.now.head}, by word. ${text}`);
-    const heading = [token(this.names.down[row]), element("span", { class: "muted" }, " looks at "), token(this.names.across[column])];
-    const link = this.linked(row, column) ? element("p", { class: "small" }, element("span", { class: "key-gold" }), "a gold link") : null;
+    const best = strongest(weights, 8, 1e-9).map((n) => [token(this.names.across[n]), figure(weights[n])]);
+    const link = this.linked(row, column) ? h.p({ class: "small" }, h.span({ class: "key-gold" }), "a gold link") : null;
     replace(
       this.#card,
-      element("section", {}, element("h3", { class: "headline" }, heading), element("p", {}, figure(weights[column])), link),
-      element("section", {}, element("h3", {}, "Strongest words of this row"), element("table", { class: "plain" }, element("tbody", {}, best))),
-      element("p", { class: "muted small" }, this.pieces(row, column)),
+      h.section(looks(this.names.down[row], this.names.across[column]), h.p(figure(weights[column])), link),
+      h.section(h.h3("Strongest words of this row"), table([], best)),
+      h.p({ class: "muted small" }, this.pieces(row, column)),
     );
   }
 
@@ -153,33 +129,8 @@ class Alignment extends View {
     return `“${shortened(this.names.down[row], 40)}” looks at “${shortened(this.names.across[column], 40)}”: ${digits(value)}${gold}`;
   }
 
-  // --- pointing ---
-
-  hover(cell) {
-    if (!this.values || String(cell) === String(this.#hovered)) return;
-    this.#hovered = cell;
-    this.over();
-  }
-
-  pick(cell) {
-    if (cell) store.set({ query: this.down[cell[0]].places[0], key: this.across[cell[1]].places[0] });
-  }
-
-  key(event) {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -1e9], End: [0, 1e9] };
-    if (event.key === "Enter") return store.go({ view: "pair" });
-    const step = steps[event.key];
-    if (!step || event.shiftKey || event.ctrlKey || event.metaKey || event.altKey || !this.values) return undefined;
-    event.preventDefault();
-    this.#hovered = null;
-    const within = (at, count) => Math.min(Math.max(at, 0), count - 1);
-    const [row, column] = this.cell;
-    this.pick([within(row + step[0], this.down.length), within(column + step[1], this.across.length)]);
-    return this.tell();
-  }
-
-  tell() {
-    if (this.values) say(this.sentence(...this.cell));
+  pick([row, column]) {
+    store.set({ query: this.down[row].places[0], key: this.across[column].places[0] });
   }
 }
 

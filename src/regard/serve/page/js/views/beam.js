@@ -22,11 +22,6 @@ class Beam extends View {
   connectedCallback() {
     if (this.firstChild) return;
     styled();
-    replace(
-      this.#key,
-      element("span", { class: "key-chosen" }, "the way to what was said"),
-      element("span", { class: "key-ended" }, "ended here"),
-    );
     this.append(element("div", { class: "view-head" }, this.#key, this.#field), this.#tree, this.#card);
     this.#tree.addEventListener("keydown", (event) => this.key(event));
     this.#tree.addEventListener("click", ({ target }) => {
@@ -38,20 +33,28 @@ class Beam extends View {
   show(scene, state) {
     put(this.#field, state.beam ?? "");
     this.scene = scene;
+    this.writes = scene.task === "write";
+    this.greedy = this.writes && !state.beam; // then the tree is of what a beam would have kept
+    if (this.fresh("key", this.writes, this.greedy))
+      replace(
+        this.#key,
+        element("span", { class: "key-chosen" }, `the way to ${this.greedy ? "the best of these" : "what was said"}`),
+        this.writes ? null : element("span", { class: "key-ended" }, "ended here"),
+        this.greedy ? "The text was written greedily; a beam of four would have kept these." : null,
+      );
     if (this.fresh("scene", scene.id)) this.load(scene);
   }
 
   async load(scene) {
     this.#steps = null;
     replace(this.#card);
-    this.#field.hidden = scene.task === "write";
-    if (scene.task === "write") {
-      const words =
-        "A language model writes one token after another; there is no beam to show. Its other ways are under Generation.";
-      return replace(this.#tree, element("p", { class: "empty" }, words));
-    }
     const answer = await this.ask(api.beam(scene.id));
     if (!answer || scene !== this.scene) return undefined;
+    if (!answer.steps.length) {
+      this.dataset.painted = scene.id;
+      const words = "Nothing was written behind this text, so no beams were kept; ask for some tokens under Generation.";
+      return replace(this.#tree, element("p", { class: "empty" }, words));
+    }
     this.#steps = answer.steps;
     this.draw();
     const last = this.#steps.findLastIndex((step) => step.some((one) => one.chosen));
@@ -134,7 +137,8 @@ class Beam extends View {
       );
     const tokens = way.map(([n, place]) => this.#steps[n][place].token);
     const { score, finished, chosen } = this.node;
-    const state = [finished ? "ended" : "open", chosen ? "on the way to what was said" : ""].filter(Boolean).join(", ");
+    const way_to = this.greedy ? "on the way to the best" : "on the way to what was said";
+    const state = [finished ? "ended" : "open", chosen ? way_to : ""].filter(Boolean).join(", ");
     const where = `Step ${at[0] + 1} of ${this.#steps.length}, ${at[1] + 1} of ${this.#steps[at[0]].length}`;
     replace(
       this.#card,

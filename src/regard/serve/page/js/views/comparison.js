@@ -1,7 +1,7 @@
 // Two heads in, of one model or of two; both out side by side, and what the second does otherwise.
 
 import * as api from "../api.js";
-import { digits, element, figure, replace, say, shortened, token } from "../dom.js";
+import { digits, figure, h, replace, say, shortened, token } from "../dom.js";
 import { dark, legend } from "../paint.js";
 import { store } from "../store.js";
 import { latest, siteOf, View } from "../view.js";
@@ -11,15 +11,15 @@ import { again, difference, headOf, picture } from "./head.js";
 import { clamp, listField, styled } from "./parts.js";
 
 class Comparison extends View {
-  #fields = element("div", { class: "pickers" });
+  #fields = h.div({ class: "pickers" });
   #heats = [0, 1, 2].map(
     () => new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) }),
   );
-  #titles = [0, 1, 2].map(() => element("h3"));
-  #panels = [0, 1, 2].map((n) => element("section", {}, this.#titles[n], this.#heats[n].node));
-  #here = element("div", { class: "sum linked" });
-  #legend = element("div", { class: "row apart" });
-  #said = element("div");
+  #titles = [0, 1, 2].map(() => h.h3());
+  #panels = [0, 1, 2].map((n) => h.section(this.#titles[n], this.#heats[n].node));
+  #here = h.div({ class: "sum linked" });
+  #legend = h.div({ class: "row apart" });
+  #said = h.div();
   #load = latest();
   #models = null;
   #others = new Map(); // what was asked → scene
@@ -29,9 +29,9 @@ class Comparison extends View {
     if (this.firstChild) return;
     styled();
     this.append(
-      element("div", { class: "view-head" }, this.#fields),
+      h.div({ class: "view-head" }, this.#fields),
       this.#here,
-      element("div", { class: "thirds" }, this.#panels),
+      h.div({ class: "thirds" }, this.#panels),
       this.#legend,
       this.#said,
     );
@@ -58,7 +58,7 @@ class Comparison extends View {
     if (!spot) {
       this.fields(second, other, [], { name: "", heads: 0 }, 0);
       const none = "The other model attends to nothing that could be shown; choose another.";
-      return replace(this.#here, element("p", { class: "muted" }, none));
+      return replace(this.#here, h.p({ class: "muted" }, none));
     }
     const same = second.id === scene.id && spot.name === site.name;
     const number = clamp(other.head ?? (same ? (head + 1) % spot.heads : head), 0, spot.heads - 1);
@@ -79,7 +79,7 @@ class Comparison extends View {
     if (second.id !== scene.id) {
       const found = await this.ask(api.compare(scene.id, second.id));
       if (found && this.now.scene === scene)
-        replace(this.#said, element("h2", {}, "What they say"), changes(found, [scene.model, second.model]));
+        replace(this.#said, h.h2("What they say"), changes(found, [scene.model, second.model]));
     }
     this.dataset.painted = names.join(" | ");
     return undefined;
@@ -148,8 +148,7 @@ class Comparison extends View {
       keys.push(legend("signed", found.range));
     } else
       keys.push(
-        element(
-          "p",
+        h.p(
           { class: "muted small" },
           `${a.rows} × ${a.columns} and ${b.rows} × ${b.columns} cells: there is no cell-by-cell difference.`,
         ),
@@ -168,7 +167,7 @@ class Comparison extends View {
     const inside = (one) => [Math.min(cell[0], one.rows - 1), Math.min(cell[1], one.columns - 1)];
     const numbers = await this.ask(Promise.all([this.rows[0](...inside(a)), this.rows[1](...inside(b))]));
     if (!numbers || mine !== this.turn) return;
-    const part = (what, under, name = "part") => element("span", { class: name }, what, element("span", {}, under));
+    const part = (what, under, name = "part") => h.span({ class: name }, what, h.span(under));
     const [i, j] = inside(a);
     const change = numbers[1] - numbers[0];
     replace(

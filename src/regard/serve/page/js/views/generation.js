@@ -1,7 +1,7 @@
 // A scene of a text that was written in; out, step by step, what else could have been written, and branches of it.
 
 import * as api from "../api.js";
-import { digits, element, figure, replace, say, shortened, token } from "../dom.js";
+import { digits, figure, h, renew, replace, say, shortened, terms, token } from "../dom.js";
 import { dark } from "../paint.js";
 import { store } from "../store.js";
 import { labels, latest, View } from "../view.js";
@@ -9,31 +9,30 @@ import { again } from "./head.js";
 import { button, clamp, curve, floats, numberField, player, put, row, styled, walk, weighed } from "./parts.js";
 
 class Generation extends View {
-  #way = []; // branches, the last is shown: {scene, why}
+  #way = []; // branches, the last is shown: {scene, why, at: [step, token's number]}; one written live has no `at`
   #live = null; // what is being written at this moment: {names, stop}
   #play = player((first) => this.play(first));
-  #text = element("div", {
+  #text = h.div({
     id: "written",
     class: "tokens",
     role: "listbox",
     tabindex: "0",
     "aria-label": "What was written, step by step",
   });
-  #why = element("p", { class: "row small" });
+  #why = h.p({ class: "row small" });
   #watch = button("Watch it written", () => (this.#live ? this.stop() : this.watch()));
   #more = numberField("More tokens", [0, 256], (more) => store.go({ more }));
-  #title = element("h2");
-  #options = element("ol", { class: "options", "aria-label": "Next tokens" });
-  #whole = element("div");
-  #look = element("section");
+  #title = h.h2();
+  #options = h.ol({ class: "options", "aria-label": "Next tokens" });
+  #whole = h.div();
+  #look = h.section();
   #read = latest();
 
   connectedCallback() {
     if (this.firstChild) return;
     styled();
     const step = (by) => () => this.go(this.step + by);
-    const tools = element(
-      "div",
+    const tools = h.div(
       { class: "row" },
       button("Before", step(-1)),
       this.#play.node,
@@ -41,13 +40,12 @@ class Generation extends View {
       this.#watch,
       this.#more,
     );
-    const below = element(
-      "div",
+    const below = h.div(
       { class: "halves" },
-      element("section", {}, this.#options),
-      element("section", { class: "card" }, this.#whole, this.#look),
+      h.section(this.#options),
+      h.section({ class: "card" }, this.#whole, this.#look),
     );
-    this.append(element("div", { class: "view-head" }, this.#title, tools), this.#text, this.#why, below);
+    this.append(h.div({ class: "view-head" }, this.#title, tools), this.#text, this.#why, below);
     walk(this.#text, { at: () => this.step, count: () => this.scene?.steps ?? 1, go: (to) => this.go(to) });
     this.#options.addEventListener("keydown", (event) => {
       const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -67,6 +65,8 @@ class Generation extends View {
     if (this.fresh("scene", scene.id)) {
       this.stop();
       this.#way = [];
+      if (!this.root) this.follow(scene, state.branches); // a link to a branch
+      else store.set({ branches: undefined });
     }
     this.root = scene;
     this.#more.hidden = scene.task !== "write";
@@ -104,7 +104,7 @@ class Generation extends View {
       site && at >= 0 ? api.row(scene.id, site.name, head, at) : null,
     ];
     const answer = await this.ask(Promise.all(asked));
-    if (!answer) this.#way = []; // a branch that the server forgot
+    if (!answer) this.#way = []; // a branch that the server forgot; the address still tells it
     if (!answer || this.#live || scene !== this.scene || step !== this.step) return;
     const [best, all, weights] = answer;
     this.options(best);
@@ -113,13 +113,7 @@ class Generation extends View {
     const where = site && weights ? weighed(labels(scene, site.keys, site.n_k), weights.data) : null;
     replace(
       this.#look,
-      where
-        ? [
-            element("h3", {}, "Where it looked"),
-            element("p", { class: "muted small" }, `${site.name}, head ${head}`),
-            where,
-          ]
-        : [],
+      where ? [h.h3("Where it looked"), h.p({ class: "muted small" }, `${site.name}, head ${head}`), where] : [],
     );
     const first = best.tokens[0];
     say(
@@ -129,26 +123,22 @@ class Generation extends View {
   }
 
   options({ tokens, chosen }) {
-    const had = this.#options.contains(document.activeElement);
     const most = Math.max(...tokens.map((one) => one.probability), 1e-12);
     const line = (one) => {
       const mine = one.id === chosen;
       const inside = [
-        element("span", {
+        h.span({
           class: "bar",
           "aria-hidden": "true",
           style: { width: `${(100 * one.probability) / most}%` },
         }),
         token(one.token),
-        mine ? element("span", { class: "small chosen" }, "chosen") : null,
+        mine ? h.span({ class: "small chosen" }, "chosen") : null,
         figure(one.probability),
       ];
       const title = mine ? "what was written" : "go on with this token";
-      return element(
-        "li",
-        {},
-        element(
-          "button",
+      return h.li(
+        h.button(
           {
             type: "button",
             title,
@@ -159,8 +149,7 @@ class Generation extends View {
         ),
       );
     };
-    replace(this.#options, tokens.map(line));
-    if (had) this.#options.querySelector("button")?.focus();
+    renew(this.#options, "button", tokens.map(line));
   }
 
   // all tokens, from the most probable on, both scales logarithmic
@@ -178,52 +167,58 @@ class Generation extends View {
     const rank = p === null ? null : 1 + sorted.findIndex((other) => other <= p);
     const label = `All ${values.length} tokens by rank: entropy ${digits(entropy)} bits`;
     const rows = [
-      ["entropy", figure(entropy), " bits"],
-      ["as if from", figure(2 ** entropy), " equal tokens"],
+      ["entropy", [figure(entropy), " bits"]],
+      ["as if from", [figure(2 ** entropy), " equal tokens"]],
     ];
-    if (rank) rows.push(["rank of the chosen", figure(rank), ` of ${values.length}`]);
+    if (rank) rows.push(["rank of the chosen", [figure(rank), ` of ${values.length}`]]);
     replace(
       this.#whole,
-      element("h3", {}, "The whole distribution"),
+      h.h3("The whole distribution"),
       curve(points, {
         label,
         marks: rank ? [[x(rank), y(p)]] : [],
         ends: { top: "1", bottom: "10⁻⁸", left: "rank 1", right: `rank ${values.length}` },
       }),
-      element(
-        "dl",
-        { class: "stages" },
-        rows.map(([name, ...what]) => [element("dt", {}, name), element("dd", {}, what)]),
-      ),
+      terms(rows, { class: "stages" }),
     );
   }
 
   // --- other ways ---
 
-  async branch(one) {
+  async branch({ id }) {
     const { scene, step } = this;
-    const was = written(scene)[step];
-    const found = await this.ask(api.branch(scene.id, step, one.id));
+    const found = await this.ask(api.branch(scene.id, step, id));
     if (!found || scene !== this.scene) return;
-    this.#way.push({
-      scene: found,
-      why: `“${shortened(one.token)}” instead of “${shortened(was)}” at step ${step + 1}`,
-    });
     this.#play.stop();
-    this.show(this.root, store.state);
+    this.turn(() => this.#way.push(turned(scene, found, step, id)));
     say(`Branched. The model says: ${shortened(found.said, 200)}`);
   }
 
+  // the branches of an address, one after the other
+  async follow(root, branches) {
+    const way = [];
+    for (const [step, id] of Array.isArray(branches) ? branches.filter(Array.isArray) : []) {
+      const scene = way.at(-1)?.scene ?? root;
+      const found = await this.ask(api.branch(scene.id, step, id));
+      if (!found) break;
+      way.push(turned(scene, found, step, id));
+    }
+    if (way.length && this.root.id === root.id) this.turn(() => (this.#way = way));
+  }
+
+  // another way: the address remembers it
+  turn(change) {
+    change();
+    const at = this.#way.map((one) => one.at);
+    store.set({ branches: at.length && at.every(Boolean) ? at : undefined });
+    this.show(this.root, store.state);
+  }
+
   why() {
-    const back = button("Back", () => {
-      this.#way.pop();
-      this.show(this.root, store.state);
-    });
+    const back = button("Back", () => this.turn(() => this.#way.pop()));
     replace(
       this.#why,
-      this.#way.length
-        ? [back, element("span", {}, this.#way.at(-1).why), token(this.scene.said, { class: "token said-now" })]
-        : [],
+      this.#way.length ? [back, h.span(this.#way.at(-1).why), token(this.scene.said, { class: "token said-now" })] : [],
     );
   }
 
@@ -238,7 +233,7 @@ class Generation extends View {
       names.push(one.token);
       row(this.#text, names, names.length - 1, () => {});
       replace(this.#title, `Step ${names.length}: `, figure(one.probability));
-      if (one.row) replace(this.#look, element("h3", {}, "Where it looks"), weighed(keys, floats(one.row)));
+      if (one.row) replace(this.#look, h.h3("Where it looks"), weighed(keys, floats(one.row)));
     };
     const over = () => {
       this.#live = null;
@@ -270,6 +265,11 @@ class Generation extends View {
     this.stale("step");
     if (this.isConnected) this.show(this.root, store.state);
   }
+}
+
+function turned(scene, found, step, id) {
+  const [was, is] = [scene, found].map((one) => shortened(written(one)[step] ?? "…"));
+  return { scene: found, why: `“${is}” instead of “${was}” at step ${step + 1}`, at: [step, id] };
 }
 
 // the tokens of every step; the end of a text that could go on is open

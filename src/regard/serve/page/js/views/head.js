@@ -4,7 +4,6 @@ import * as api from "../api.js";
 import { coded, sheet } from "../paint.js";
 import { labels } from "../view.js";
 
-const MOST = 65536; // cells that the server gives exactly at once
 const SIDE = 512; // pixels of a larger one
 
 // what was asked to get a scene, to be asked again with something else; a picture of one's own has a name in `text`
@@ -21,7 +20,7 @@ export async function headOf(scene, site, head) {
   const [rows, columns] = [site.n_q, site.n_k];
   const names = { down: labels(scene, site.queries, rows), across: labels(scene, site.keys, columns) };
   const window = [0, rows, 0, columns];
-  if (rows * columns <= MOST) {
+  if (rows * columns <= api.CELLS) {
     const { data } = await api.cells(scene.id, site.name, head, window);
     return { rows, columns, names, values: data, weights: data, shape: [rows, columns] };
   }

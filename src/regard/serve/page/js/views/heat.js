@@ -1,23 +1,22 @@
 // A matrix in; its picture out, with a cursor that the pointer and the arrow keys move. Several can share one cursor.
 
-import { element, say } from "../dom.js";
+import { h, pointer, say } from "../dom.js";
 import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawSheet, frameOf, layout } from "../grid.js";
 import { fit, inks } from "../paint.js";
 import { keyed, whole } from "../zoom.js";
 
 export class Heat {
-  #below = element("canvas", { "aria-hidden": "true" });
-  #over = element("canvas", { class: "over", tabindex: "0", role: "application", "aria-roledescription": "matrix" });
-  node = element("div", { class: "plot" }, this.#below, this.#over);
+  #below = h.canvas({ "aria-hidden": "true" });
+  #over = h.canvas({ class: "over", tabindex: "0", role: "application" });
+  node = h.div({ class: "plot" }, this.#below, this.#over);
   #matrix = null;
   #cell = [0, 0];
+  #told = "";
 
   // move(cell): by keys or a click; hover(cell | null): by the pointer; open(cell): Enter
-  constructor({ move, hover = () => {}, open = () => {} }) {
-    const at = (event) => {
-      const box = this.#over.getBoundingClientRect();
-      return this.#matrix && cellAt(this.#matrix.plot, event.clientX - box.left, event.clientY - box.top);
-    };
+  constructor({ move, hover = () => {}, open = () => {}, what = "matrix" }) {
+    this.#over.setAttribute("aria-roledescription", what);
+    const at = (event) => this.#matrix && cellAt(this.#matrix.plot, ...pointer(this.#over, event));
     let last = "null";
     const over = (cell) => {
       if (String(cell) === last) return;
@@ -27,6 +26,7 @@ export class Heat {
     this.#over.addEventListener("pointermove", (event) => over(at(event)));
     this.#over.addEventListener("pointerleave", () => over(null));
     this.#over.addEventListener("click", (event) => at(event) && move(at(event)));
+    this.#over.addEventListener("focus", () => say(this.#told));
     this.#over.addEventListener("keydown", (event) => {
       if (!this.#matrix) return;
       const { rows, columns } = this.#matrix;
@@ -38,7 +38,8 @@ export class Heat {
     });
   }
 
-  // {rows, columns, sheet, room: {width, height}, names? ({down, across}, else numbers), square?, cells? (for drawCells)}
+  // {rows, columns, sheet, room: {width, height}, names? ({down, across}, else numbers), square?, cells? (for drawCells),
+  // marks?(context, plot, ink): drawn over it, pen?: which ink the cursor has}
   draw(matrix) {
     const ink = inks();
     const context = this.#below.getContext("2d");
@@ -54,20 +55,22 @@ export class Heat {
     frameOf(brush, plot, ink);
     if (names) drawLabels(brush, plot, names, ink);
     else ticks(brush, plot, ink);
+    matrix.marks?.(brush, plot, ink);
     this.point(this.#cell);
   }
 
   point(cell) {
     if (!this.#matrix) return;
-    const { plot, ink, rows, columns, names } = this.#matrix;
+    const { plot, ink, rows, columns, names, pen = "gold" } = this.#matrix;
     this.#cell = [Math.min(cell[0], rows - 1), Math.min(cell[1], columns - 1)];
     const brush = fit(this.#over, ...this.size);
-    drawCursor(brush, plot, ...this.#cell, ink);
     if (names) drawHere(brush, plot, names, this.#cell, ink);
+    drawCursor(brush, plot, ...this.#cell, { ...ink, gold: ink[pen] });
   }
 
-  tell(text) {
-    this.#over.setAttribute("aria-label", text);
+  tell(text, before = "") {
+    this.#told = text;
+    this.#over.setAttribute("aria-label", before + text);
     if (document.activeElement === this.#over) say(text);
   }
 }

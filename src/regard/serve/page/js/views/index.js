@@ -1,6 +1,7 @@
 // Every view by name: its tab, its key, which scenes it fits, and where it is loaded from when first opened.
 
 const seen = (scene) => scene !== null && scene.sites.some((site) => site.shown);
+const gated = (scene) => scene !== null && scene.sites.some((site) => site.kind === "gate");
 const always = () => true;
 const NOTHING = "This model attends to nothing that could be shown; choose another model.";
 const WRITES = "This model writes nothing step by step; choose one that translates or writes.";
@@ -39,8 +40,16 @@ export const VIEWS = [
     label: "Picture",
     key: "p",
     load: () => import("./overlay.js"),
-    fits: (scene) => scene !== null && Boolean(scene.picture),
-    needs: "This model looks at no picture; choose one that does.",
+    fits: (scene) => scene !== null && Boolean(scene.picture) && (scene.picture.rows > 0 || !gated(scene)),
+    needs: "This model looks at no parts of a picture; choose one that does.",
+  },
+  {
+    name: "gates",
+    label: "Gates",
+    key: "g",
+    load: () => import("./gates.js"),
+    fits: (scene) => gated(scene),
+    needs: "This model has no gates: no channels, places or words that it weighs without being asked.",
   },
   { name: "whatif", label: "What if", key: "w", load: () => import("./whatif.js"), fits: seen, needs: NOTHING },
   { name: "comparison", label: "Compare", key: "c", load: () => import("./comparison.js"), fits: seen, needs: NOTHING },

@@ -1,7 +1,7 @@
 // The lectures' worked example, or one query of the loaded model, chapter by chapter and cell by cell, as a view.
 
 import { lecture, Problem } from "../api.js";
-import { element, replace } from "../dom.js";
+import { h, replace } from "../dom.js";
 import { same, store } from "../store.js";
 import { latest, siteOf, View } from "../view.js";
 import { askedOf, placeIn, written } from "./lecture_address.js";
@@ -55,7 +55,7 @@ export class Lecture extends View {
     const sheet = new URL("../../lecture.css", import.meta.url).href;
     if (!document.querySelector(`link[href="${sheet}"]`)) {
       const load = () => this.#draw(); // sizes are known only now
-      document.head.append(element("link", { rel: "stylesheet", href: sheet, on: { load } }));
+      document.head.append(h.link({ rel: "stylesheet", href: sheet, on: { load } }));
     }
     if (!this.frame.isConnected) this.append(this.frame);
     document.addEventListener("keydown", this.#key);

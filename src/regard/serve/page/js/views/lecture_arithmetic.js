@@ -3,7 +3,7 @@
 import { digits } from "../dom.js";
 
 export const n = (value) => (value === null ? "−∞" : digits(value));
-const within = (value) => (value < 0 ? `(${n(value)})` : n(value)); // 2·(−1) reads better than 2·−1
+export const within = (value) => (value < 0 ? `(${n(value)})` : n(value)); // 2·(−1) reads better than 2·−1
 
 const line = (left, result, uses = []) => ({ left, result: n(result), uses });
 
@@ -57,4 +57,9 @@ export const spoken = ({ left, result }) => `${left} = ${result}`;
 export const row = (table, i) => ({ table, i });
 export const column = (table, j) => ({ table, j });
 export const cell = (table, i, j) => ({ table, i, j });
+export const count = (size, name = "") => Array.from({ length: size }, (_, n) => `${name}${n + 1}`);
+
+// a table: its rows' and columns' names, its numbers, and with `says` how each of them is made
+export const matrix = (id, title, rows, columns, values, more = {}) => ({ id, title, rows, columns, values, ...more });
+
 export const turned = (matrix) => matrix[0].map((_, j) => matrix.map((line) => line[j]));

@@ -3,8 +3,7 @@
 import * as say from "./lecture_arithmetic.js";
 import { others } from "./lecture_others.js";
 
-const { row, column, cell, turned } = say;
-const count = (size, name = "") => Array.from({ length: size }, (_, n) => `${name}${n + 1}`);
+const { row, column, cell, count, matrix, turned } = say;
 
 // chapter by chapter: {blocks, walk (ids of the tables whose cells are the steps), controls}
 export function stages(data) {
@@ -82,7 +81,6 @@ function tables(data) {
   const inputs = count(tokens, "input ");
   const queries = count(tokens, "query ");
   const keys = count(tokens, "key ");
-  const matrix = (id, title, rows, columns, values, more = {}) => ({ id, title, rows, columns, values, ...more });
   const input = (id, title, rows, columns) => matrix(id, title, rows, columns, given[id], { input: id });
   // a row of x times a column of a matrix
   const projected = (id, title, weight, values) =>
@@ -167,25 +165,12 @@ function tables(data) {
 
 // "<start> I am fine", as the second lecture masks it
 function ahead(found) {
-  const side = { rows: found.words, columns: found.words };
-  const seen = (i, j) => found.masked[i][j] !== null;
+  const { words, scores, masked, weights, exponentials, sums } = found;
+  const hidden = (i, j) => say.hidden(scores[i][j], masked[i][j] !== null, masked[i][j], []);
+  const share = (i, j) => say.share(exponentials[i], sums[i][0], j, weights[i][j], [row("ahead-masked", i)]);
   return [
-    {
-      ...side,
-      id: "ahead-masked",
-      title: "masked",
-      values: found.masked,
-      says: (i, j) => say.hidden(found.scores[i][j], seen(i, j), found.masked[i][j], []),
-    },
+    matrix("ahead-masked", "masked", words, words, masked, { says: hidden }),
     "→",
-    {
-      ...side,
-      id: "ahead-weights",
-      title: "weights",
-      kind: "weights",
-      values: found.weights,
-      says: (i, j) =>
-        say.share(found.exponentials[i], found.sums[i][0], j, found.weights[i][j], [row("ahead-masked", i)]),
-    },
+    matrix("ahead-weights", "weights", words, words, weights, { kind: "weights", says: share }),
   ];
 }

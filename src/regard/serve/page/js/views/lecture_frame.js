@@ -1,12 +1,11 @@
 // What stays while chapters change: the frame of the lecture, made once, and the parts of it that are filled later.
 
-import { element, replace, shortened } from "../dom.js";
+import { button, h, replace } from "../dom.js";
 import { store } from "../store.js";
 import { labels } from "../view.js";
 import { maths } from "./lecture_tables.js";
 import { CHAPTERS } from "./lecture_words.js";
-
-const button = (text, click, more = {}) => element("button", { type: "button", on: { click }, ...more }, text);
+import { listField, places } from "./parts.js";
 
 const pressable = (title) => ({ class: "quiet", title, "aria-pressed": "false" });
 
@@ -19,42 +18,35 @@ export function frame(does) {
     projector: button("Projector", () => does.projector(), pressable("Large type (p)")),
     veil: button("Reveal", () => does.veil(), pressable("Cells appear only as you step (h)")),
     reset: button("The lectures' numbers again", () => does.reset(), { hidden: true }),
-    number: element("span", { class: "lecture-number", "aria-hidden": "true" }),
-    title: element("h2", { tabindex: "-1" }),
-    formula: element("p", { class: "lecture-formula" }),
-    prose: element("p", { class: "lecture-prose" }),
-    note: element("p", { class: "lecture-note muted" }),
-    controls: element("div", { class: "lecture-controls row" }),
-    problem: element("p", { class: "problem", role: "alert", hidden: true }),
-    stage: element("div", { class: "lecture-stage", tabindex: "0", role: "region", "aria-label": "Matrices" }),
-    sum: element("div", { class: "lecture-sum" }),
-    live: element("p", { class: "hidden-text", role: "status", "aria-live": "polite" }),
+    number: h.span({ class: "lecture-number", "aria-hidden": "true" }),
+    title: h.h2({ tabindex: "-1" }),
+    formula: h.p({ class: "lecture-formula" }),
+    prose: h.p({ class: "lecture-prose" }),
+    note: h.p({ class: "lecture-note muted" }),
+    controls: h.div({ class: "lecture-controls row" }),
+    problem: h.p({ class: "problem", role: "alert", hidden: true }),
+    stage: h.div({ class: "lecture-stage", tabindex: "0", role: "region", "aria-label": "Matrices" }),
+    sum: h.div({ class: "lecture-sum" }),
+    live: h.p({ class: "hidden-text", role: "status", "aria-live": "polite" }),
     back: button("‹", () => does.move(-1), { "aria-label": "Step back", title: "←" }),
-    count: element("span", { class: "lecture-count muted" }),
+    count: h.span({ class: "lecture-count muted" }),
     next: button("›", () => does.move(1), { "aria-label": "Next step", title: "→" }),
-    question: element("summary", {}),
-    answer: element("p", {}),
+    question: h.summary(),
+    answer: h.p(),
   };
-  parts.asked = element("details", { class: "lecture-question" }, parts.question, parts.answer);
-  const chapters = element(
-    "ol",
-    {},
-    parts.chapters.map((one) => element("li", {}, one)),
-  );
-  const modes = element("div", { class: "row", role: "group", "aria-label": "Numbers of" }, parts.example, parts.model);
-  const node = element(
-    "div",
+  parts.asked = h.details({ class: "lecture-question" }, parts.question, parts.answer);
+  const chapters = h.ol(parts.chapters.map((one) => h.li(one)));
+  const modes = h.div({ class: "row", role: "group", "aria-label": "Numbers of" }, parts.example, parts.model);
+  const node = h.div(
     { class: "lecture" },
-    element(
-      "div",
+    h.div(
       { class: "lecture-top" },
-      element("nav", { class: "lecture-chapters", "aria-label": "Chapters" }, chapters),
-      element("div", { class: "row" }, modes, parts.veil, parts.projector),
+      h.nav({ class: "lecture-chapters", "aria-label": "Chapters" }, chapters),
+      h.div({ class: "row" }, modes, parts.veil, parts.projector),
     ),
-    element(
-      "div",
+    h.div(
       { class: "lecture-top" },
-      element("div", { class: "lecture-head" }, parts.number, element("div", {}, parts.title, parts.formula)),
+      h.div({ class: "lecture-head" }, parts.number, h.div(parts.title, parts.formula)),
       parts.reset,
     ),
     parts.prose,
@@ -63,12 +55,7 @@ export function frame(does) {
     parts.note,
     parts.stage,
     parts.asked,
-    element(
-      "div",
-      { class: "lecture-foot" },
-      parts.sum,
-      element("div", { class: "lecture-steps" }, parts.back, parts.count, parts.next),
-    ),
+    h.div({ class: "lecture-foot" }, parts.sum, h.div({ class: "lecture-steps" }, parts.back, parts.count, parts.next)),
     parts.live,
   );
   return { node, parts };
@@ -109,15 +96,13 @@ export function controls(names, given, change) {
   const pressed = (on) => ({ "aria-pressed": String(on) });
   const groups = {
     scale: () =>
-      element(
-        "div",
+      h.div(
         { class: "row", role: "group", "aria-label": "Scale" },
         button("divide by √d", () => change({ scaled: true }), pressed(given.scaled)),
         button("do not divide, as the second lecture", () => change({ scaled: false }), pressed(!given.scaled)),
       ),
     mask: () =>
-      element(
-        "div",
+      h.div(
         { class: "row", role: "group", "aria-label": "Mask" },
         Object.entries(MASKS).map(([name, label]) =>
           button(label, () => change({ mask: name }), pressed(given.pattern === name)),
@@ -141,27 +126,12 @@ export function choosers(scene, about) {
   const sites = scene.sites.filter((site) => site.shown);
   const site = sites.find(({ name }) => name === about.site);
   if (!site) return [];
-  const choose = (label, chosen, options, change) =>
-    element(
-      "label",
-      { class: "field" },
-      element("span", {}, label),
-      element(
-        "select",
-        { on: { change: (event) => change(event.target.value) } },
-        options.map(([value, text]) => element("option", { value, selected: value === chosen }, text)),
-      ),
-    );
   const numbered = (count) => Array.from({ length: count }, (_, n) => [n, String(n)]);
-  const queries = labels(scene, site.queries, Math.min(site.n_q, 200)).map((text, n) => [n, `${n} ${shortened(text)}`]);
+  const queries = places(labels(scene, site.queries, Math.min(site.n_q, 200)));
+  const names = sites.map(({ name }) => [name, name]);
   return [
-    choose(
-      "Attention",
-      about.site,
-      sites.map(({ name }) => [name, name]),
-      (name) => store.set({ site: name, head: 0, query: 0 }),
-    ),
-    choose("Head", about.head, numbered(site.heads), (head) => store.set({ head: Number(head) })),
-    choose("Query", about.query, queries, (query) => store.set({ query: Number(query) })),
+    listField("Attention", names, about.site, (name) => store.set({ site: name, head: 0, query: 0 })),
+    listField("Head", numbered(site.heads), about.head, (head) => store.set({ head: Number(head) })),
+    listField("Query", queries, about.query, (query) => store.set({ query: Number(query) })),
   ];
 }

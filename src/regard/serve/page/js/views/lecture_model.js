@@ -2,8 +2,7 @@
 
 import * as say from "./lecture_arithmetic.js";
 
-const { row, column, cell, turned } = say;
-const count = (size, name = "") => Array.from({ length: size }, (_, n) => `${name}${n + 1}`);
+const { row, column, cell, count, matrix, turned } = say;
 const line = (...parts) => ({ kind: "line", parts });
 const stack = (...parts) => ({ kind: "stack", parts }); // rows of one query: the same key stays in the same column
 
@@ -15,12 +14,7 @@ export function modelStages(data) {
   const compared = all.dots ? [meeting] : [line(all.q, all.k), stack(all.scores)];
   const scaled = data.inner.root ? stack(all.dots, `÷ √${about.width} =`, all.scores) : line(all.scores);
   return [
-    {
-      blocks: [line(all.tokens)],
-      walk: [],
-      note: "A trace begins at q, k and v: the vectors x and the layer's matrices stay inside the model.",
-    },
-    { blocks: [line(all.q, all.k, all.v)], walk: [] },
+    ...(data.made ? projected(data) : unprojected(all)),
     {
       blocks: compared,
       formula: data.inner.additive && "v_a · tanh(W_a q + U_a k)",
@@ -52,19 +46,52 @@ export function modelStages(data) {
   ].map((stage) => ({ ...stage, note: [stage.note, about.note].filter(Boolean).join(" ") }));
 }
 
+function unprojected(all) {
+  const note = "This layer's q, k and v are not made of x by matrices of its own that could be shown.";
+  return [
+    { blocks: [line(all.tokens)], walk: [], note },
+    { blocks: [line(all.q, all.k, all.v)], walk: [] },
+  ];
+}
+
+// x W + b = q, k and v, before their positions turn them
+function projected({ about, made }) {
+  const asks = [about.label];
+  const x = (id, title, rows, part) => ({ id, title, rows, columns: count(made[part].x[0].length), values: made[part].x });
+  const w = (part) => {
+    const { w: values } = made[part];
+    return { id: `w${part}`, title: `W_${part}`, rows: count(values.length), columns: count(values[0].length), values };
+  };
+  const result = (part, id, rows, size) => {
+    const { x: left, w: top, bias, rest, result: values } = made[part];
+    const says = (i, j) => {
+      const others = { count: size - left[i].length, what: "dimensions", value: rest[i][j] };
+      const sum = say.product(left[i], turned(top)[j], values[i][j], [row(id, i), column(`w${part}`, j)], others);
+      return bias[j] ? { ...sum, left: `${sum.left} + ${say.within(bias[j])}, the bias` } : sum;
+    };
+    return { id: `x${part}`, title: part, rows, columns: count(values[0].length), values, says };
+  };
+  const [query, keys] = [x("x-query", "x, query", asks, "q"), x("x-keys", "x, keys", about.keys, "k")];
+  const pair = (part, id, rows, size) => [w(part), result(part, id, rows, size)];
+  const [asking, asked] = made.model;
+  return [
+    { blocks: [line(query, keys)], walk: [], note: `What the layer was given: ${asking} numbers a token.` },
+    {
+      blocks: [
+        { kind: "cross", left: query, pairs: [pair("q", "x-query", asks, asking)] },
+        { kind: "cross", left: keys, pairs: ["k", "v"].map((part) => pair(part, "x-keys", about.keys, asked)) },
+      ],
+      walk: ["xq", "xk", "xv"],
+      note: made.turned ? "Before their places turn q and k: from the next chapter on they are shown turned." : "",
+    },
+  ];
+}
+
 function tables(data) {
   const { about, inner, softmax } = data;
   const asks = [about.label];
   const dims = count(inner.k[0].length);
   const values = count(data.v[0].length);
-  const matrix = (id, title, rows, columns, numbers, more = {}) => ({
-    id,
-    title,
-    rows,
-    columns,
-    values: numbers,
-    ...more,
-  });
   const others = about.n_k - about.keys.length;
   const more = { count: inner.width - dims.length, what: "dimensions" };
   const traced = (i, j, value, name) => ({ left: `${name}, as the layer made it`, result: say.n(value), uses: [] });
@@ -85,13 +112,7 @@ function tables(data) {
   };
   const seen = (j) => data.masked[0][j] !== null;
   return {
-    tokens: matrix(
-      "tokens",
-      "keys of this query",
-      ["token"],
-      about.keys.map((_, j) => String(j + 1)),
-      [about.keys],
-    ),
+    tokens: matrix("tokens", "keys of this query", ["token"], count(about.keys.length), [about.keys]),
     q: matrix("q", "q", asks, count(inner.q[0].length), inner.q, { says: (i, j) => traced(i, j, inner.q[i][j], "q") }),
     k: matrix("k", "k", about.keys, dims, inner.k, { says: (i, j) => traced(i, j, inner.k[i][j], "k") }),
     v: matrix("v", "v", about.keys, values, data.v, { says: (i, j) => traced(i, j, data.v[i][j], "v") }),

@@ -2,8 +2,7 @@
 
 import * as say from "./lecture_arithmetic.js";
 
-const { row, column, cell, turned } = say;
-const count = (size, name = "") => Array.from({ length: size }, (_, n) => `${name}${n + 1}`);
+const { row, column, cell, count, matrix, turned } = say;
 
 const CALLED = {
   bahdanau: ["Bahdanau", "v_a · tanh(W_a q + U_a k)"],
@@ -42,39 +41,25 @@ export function others(data) {
   const panel = (name) => {
     const { scores, weights, context, exponentials, sums } = found[name];
     const id = (what) => `${name}-${what}`;
+    const weighed = (i, j) => say.share(exponentials[i], sums[i][0], j, weights[i][j], [row(id("scores"), i)]);
+    const mixed = (i, j) =>
+      say.product(weights[i], turned(v)[j], context[i][j], [row(id("weights"), i), column("v-other", j)]);
     return {
       heading: CALLED[name][0],
       formula: CALLED[name][1],
       tables: [
-        { id: id("scores"), title: "scores", rows: queries, columns: keys, values: scores, says: scored(name) },
-        {
-          id: id("weights"),
-          title: "weights",
-          kind: "weights",
-          rows: queries,
-          columns: keys,
-          values: weights,
-          says: (i, j) => say.share(exponentials[i], sums[i][0], j, weights[i][j], [row(id("scores"), i)]),
-        },
-        {
-          id: id("context"),
-          title: "context = weights v",
-          rows: queries,
-          columns: width,
-          values: context,
-          says: (i, j) =>
-            say.product(weights[i], turned(v)[j], context[i][j], [row(id("weights"), i), column("v-other", j)]),
-        },
+        matrix(id("scores"), "scores", queries, keys, scores, { says: scored(name) }),
+        matrix(id("weights"), "weights", queries, keys, weights, { kind: "weights", says: weighed }),
+        matrix(id("context"), "context = weights v", queries, width, context, { says: mixed }),
       ],
     };
   };
-  const input = (id, title, rows, columns) => ({ id, title, rows, columns, values: given[id], input: id });
-  const shown = (id, title, rows, columns, values, says) => ({ id, title, rows, columns, values, says });
+  const input = (id, title, rows, columns) => matrix(id, title, rows, columns, given[id], { input: id });
   // as in the second chapter
   const projected = (name, rows, values) =>
-    shown(`${name}-other`, name, rows, width, values, (i, j) =>
-      say.product(given.x[i], turned(given[`w${name}`])[j], values[i][j], []),
-    );
+    matrix(`${name}-other`, name, rows, width, values, {
+      says: (i, j) => say.product(given.x[i], turned(given[`w${name}`])[j], values[i][j], []),
+    });
   const both = [...width.map((n) => `q_${n}`), ...width.map((n) => `k_${n}`)];
   const copied = (i, j) => {
     const [name, at] = j < width.length ? ["W", j] : ["U", j - width.length];
@@ -93,7 +78,7 @@ export function others(data) {
           input("ua", "U_a", hidden, width),
           input("va", "v_a", ["v_a"], hidden),
           input("wg", "W", width, width),
-          shown("concat-w", "W = [W_a U_a]", hidden, both, found.concat.w, copied),
+          matrix("concat-w", "W = [W_a U_a]", hidden, both, found.concat.w, { says: copied }),
         ],
       },
     ],

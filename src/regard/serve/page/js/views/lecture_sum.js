@@ -1,6 +1,6 @@
 // A cell in; its arithmetic written under the matrices, the cells it is made of marked, and a sentence to be read out.
 
-import { element, replace } from "../dom.js";
+import { h, replace } from "../dom.js";
 import { spoken } from "./lecture_arithmetic.js";
 import { mark, nameOf } from "./lecture_tables.js";
 
@@ -13,7 +13,7 @@ export function explain(panel, tables, here, otherwise = "") {
   mark(tables, here, says?.uses ?? []);
   if (!says) {
     const given = spec && (spec.kind === "mask" ? PRESS : spec.input ? TYPE : "");
-    replace(panel, element("p", { class: "muted" }, given ? `${nameOf(spec, here)}: ${given}` : otherwise));
+    replace(panel, h.p({ class: "muted" }, given ? `${nameOf(spec, here)}: ${given}` : otherwise));
     return "";
   }
   replace(panel, says.lines ? says.lines.map((one) => line(one, one.name)) : line(says, nameOf(spec, here)));
@@ -21,14 +21,6 @@ export function explain(panel, tables, here, otherwise = "") {
 }
 
 function line({ left, result, mine }, name) {
-  const where = element("span", { class: "lecture-where" }, name);
-  return element(
-    "p",
-    { class: mine && "lecture-mine" },
-    where,
-    " ",
-    element("span", {}, left),
-    " = ",
-    element("strong", {}, result),
-  );
+  const where = h.span({ class: "lecture-where" }, name);
+  return h.p({ class: mine && "lecture-mine" }, where, " ", h.span(left), " = ", h.strong(result));
 }

@@ -1,6 +1,6 @@
 // A matrix with its names in; a real table out, whose cells can be read, focused, typed into or switched.
 
-import { digits, element, replace, shown } from "../dom.js";
+import { digits, element, h, replace, shown } from "../dom.js";
 
 // "W_q", "k^T", "s_{t−1}" with real subscripts and superscripts
 export function maths(text) {
@@ -13,28 +13,25 @@ export function maths(text) {
 // spec: {id, title, rows, columns, values, input?, kind?, says?(i, j)}; does: {typed(name, i, j, text), switched(i, j)}
 export function table(spec, does) {
   const cells = spec.values.map((line, i) => line.map((_, j) => cellOf(spec, i, j, does)));
-  const head = element(
-    "tr",
-    {},
-    element("td", { class: "lecture-corner" }),
-    spec.columns.map((name) => element("th", { scope: "col", title: plain(name) }, label(name))),
+  const head = h.tr(
+    h.td({ class: "lecture-corner" }),
+    spec.columns.map((name) => h.th({ scope: "col", title: plain(name) }, label(name))),
   );
   const body = cells.map((line, i) =>
-    element("tr", {}, element("th", { scope: "row", title: plain(spec.rows[i]) }, label(spec.rows[i])), line),
+    h.tr(h.th({ scope: "row", title: plain(spec.rows[i]) }, label(spec.rows[i])), line),
   );
-  const node = element(
-    "table",
+  const node = h.table(
     { class: `lecture-matrix ${spec.input ? "lecture-given" : ""} ${spec.kind ?? ""}`, data: { id: spec.id } },
-    element("caption", {}, ...maths(spec.title)),
-    element("thead", {}, head),
-    element("tbody", {}, body),
+    h.caption(...maths(spec.title)),
+    h.thead(head),
+    h.tbody(body),
   );
   const made = { spec, node, cells };
   fill(made, spec);
   return made;
 }
 
-const label = (text) => element("bdi", {}, ...maths(shown(text)));
+const label = (text) => h.bdi(...maths(shown(text)));
 
 function cellOf(spec, i, j, does) {
   const at = { i: String(i), j: String(j), table: spec.id };
@@ -48,18 +45,14 @@ function cellOf(spec, i, j, does) {
       spellcheck: "false",
       size: "4",
     };
-    return element(
-      "td",
-      { data: at },
-      element("input", { type: "text", ...attributes, on: { input: typed, change: typed } }),
-    );
+    return h.td({ data: at }, h.input({ type: "text", ...attributes, on: { input: typed, change: typed } }));
   }
   if (spec.kind === "mask") {
-    const button = element("button", { type: "button", on: { click: () => does.switched(i, j) } });
+    const button = h.button({ type: "button", on: { click: () => does.switched(i, j) } });
     button.dataset.name = name;
-    return element("td", { data: at }, button);
+    return h.td({ data: at }, button);
   }
-  return element("td", { data: at, tabindex: i || j || !spec.says ? "-1" : "0" });
+  return h.td({ data: at, tabindex: i || j || !spec.says ? "-1" : "0" });
 }
 
 export const plain = (text) => text.replace(/[_^{}]/g, "");
@@ -82,10 +75,10 @@ function fillCell(td, spec, value) {
     inside.textContent = value ? "■" : "·";
     td.dataset.value = value;
   } else if (typeof value === "string") {
-    replace(td, element("bdi", {}, shown(value)));
+    replace(td, h.bdi(shown(value)));
   } else {
     const whole = value === null ? -Infinity : value;
-    replace(td, element("data", { value: String(whole), title: String(whole) }, brief(whole)));
+    replace(td, h.data({ value: String(whole), title: String(whole) }, brief(whole)));
     td.classList.toggle("lecture-hidden", value === null);
     td.classList.toggle("lecture-long", td.textContent.length > 8);
     if (spec.kind === "weights")
@@ -142,28 +135,25 @@ export function block(spec, does, tables) {
     tables.set(one.id, built);
     return built.node;
   };
-  const inside = element("div", { class: `lecture-${spec.kind}` }, KINDS[spec.kind](spec, made));
-  if (!spec.folded) return spec.heading ? [element("h3", {}, spec.heading), inside] : inside;
-  return element("details", { class: "lecture-more" }, element("summary", {}, spec.folded), inside);
+  const inside = h.div({ class: `lecture-${spec.kind}` }, KINDS[spec.kind](spec, made));
+  if (!spec.folded) return spec.heading ? [h.h3(spec.heading), inside] : inside;
+  return h.details({ class: "lecture-more" }, h.summary(spec.folded), inside);
 }
 
 const cross = ({ left, pairs }, made) => [
-  element("div", { class: "lecture-left" }, made(left)),
-  pairs.map(([top, result]) => element("div", { class: "lecture-pair" }, made(top), made(result))),
+  h.div({ class: "lecture-left" }, made(left)),
+  pairs.map(([top, result]) => h.div({ class: "lecture-pair" }, made(top), made(result))),
 ];
 
 const line = ({ parts }, made) =>
-  parts.map((part) =>
-    typeof part === "string" ? element("span", { class: "lecture-sign" }, ...maths(part)) : made(part),
-  );
+  parts.map((part) => (typeof part === "string" ? h.span({ class: "lecture-sign" }, ...maths(part)) : made(part)));
 
 const panels = ({ panels: all }, made) =>
   all.map(({ heading, formula, tables }) =>
-    element(
-      "section",
+    h.section(
       { class: "lecture-panel" },
-      element("h3", {}, heading),
-      element("p", { class: "lecture-formula" }, ...maths(formula)),
+      h.h3(heading),
+      h.p({ class: "lecture-formula" }, ...maths(formula)),
       tables.map(made),
     ),
   );
@@ -172,7 +162,7 @@ const panels = ({ panels: all }, made) =>
 const stack = ({ parts }, made) =>
   line({ parts: parts.filter((part) => typeof part !== "string" || part !== "→") }, made);
 
-const beside = ({ blocks }, made) => blocks.map((one) => element("div", { class: "lecture-cross" }, cross(one, made)));
+const beside = ({ blocks }, made) => blocks.map((one) => h.div({ class: "lecture-cross" }, cross(one, made)));
 
 const KINDS = { cross, line, panels, stack, beside };
 

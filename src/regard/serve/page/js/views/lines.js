@@ -1,28 +1,28 @@
 // One head in; two columns of tokens out, with a line for every weight worth one. Pointing at a token isolates it.
 
 import * as api from "../api.js";
-import { digits, element, replace, say, shortened } from "../dom.js";
-import { dark, fit, inks } from "../paint.js";
+import { digits, h, pointer, replace, say, shortened } from "../dom.js";
+import { fit, inks } from "../paint.js";
 import { store } from "../store.js";
 import { labels, latest, siteOf, strongest, View } from "../view.js";
 import { tokenCard } from "./cell.js";
 
-const [LINE, MOST] = [24, 65536]; // pixels from token to token at least, and numbers in one answer
+const LINE = 24; // pixels from token to token at least
 const FEW = 8; // lines of a token in a long text; its other weights are below them
 const FAINT = 0.02; // below: no line, unless its token is isolated
 
 class Lines extends View {
-  #canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "lines between tokens" });
-  #card = element("div", { class: "card" });
-  #note = element("p", { class: "muted small" });
+  #canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "lines between tokens" });
+  #card = h.div({ class: "card" });
+  #note = h.p({ class: "muted small" });
   #load = latest();
   #rows = new Map(); // query → its exact weights
   #hovered = null; // {side: "down" | "across", at}
 
   connectedCallback() {
     if (this.firstChild) return;
-    const main = element("div", {}, this.#note, this.#canvas);
-    this.append(element("div", { class: "beside" }, main, this.#card));
+    const main = h.div(this.#note, this.#canvas);
+    this.append(h.div({ class: "beside" }, main, this.#card));
     this.#canvas.addEventListener("pointermove", (event) => this.hover(this.at(event)));
     this.#canvas.addEventListener("pointerleave", () => this.hover(null));
     this.#canvas.addEventListener("click", (event) => this.pick(this.at(event)));
@@ -41,7 +41,7 @@ class Lines extends View {
       this.from = { down: 0, across: 0 };
       this.stale("query");
     }
-    const looks = [dark(), this.clientWidth, innerHeight, devicePixelRatio];
+    const { looks } = this;
     if (this.fresh("looks", subject, looks)) this.measure();
     if (this.fresh("query", subject, this.now.query)) this.follow();
     if (this.fresh("draw", subject, this.now.query, looks)) this.refresh();
@@ -95,22 +95,13 @@ class Lines extends View {
     const missing = [];
     for (let row = down; row < last; row++) if (!this.#rows.has(row)) missing.push(row);
     if (missing.length) {
-      const band = Math.max(1, Math.floor(MOST / site.n_k));
-      const asked = [];
-      for (let row = missing[0]; row <= missing.at(-1); row += band) {
-        asked.push([row, Math.min(row + band, missing.at(-1) + 1, site.n_q)]);
-      }
-      const answers = await this.ask(
-        Promise.all(asked.map(([top, bottom]) => api.cells(scene.id, site.name, head, [top, bottom, 0, site.n_k]))),
-      );
-      if (!answers || this.now.subject.join() !== subject.join()) return;
+      const [top, bottom] = [missing[0], missing.at(-1) + 1];
+      const found = await this.ask(api.block(scene.id, site.name, head, [top, bottom, 0, site.n_k]));
+      if (!found || this.now.subject.join() !== subject.join()) return;
       if (this.#rows.size > 4 * this.fits) this.#rows.clear(); // a reader who scrolls far needs not all of it
-      answers.forEach(({ data }, n) => {
-        for (let row = asked[n][0]; row < asked[n][1]; row++) {
-          const start = (row - asked[n][0]) * site.n_k;
-          this.#rows.set(row, data.subarray(start, start + site.n_k));
-        }
-      });
+      for (let row = top; row < bottom; row++) {
+        this.#rows.set(row, found.subarray((row - top) * site.n_k, (row - top + 1) * site.n_k));
+      }
     }
     this.aim();
     this.draw();
@@ -237,8 +228,7 @@ class Lines extends View {
   // --- pointing ---
 
   at(event) {
-    const box = this.#canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const [x, y] = pointer(this.#canvas, event);
     const side = x < this.width / 2 ? "down" : "across";
     const at = this.from[side] + Math.floor((y - 20) / this.line);
     const inside = x < this.edges[0] + 30 || x > this.edges[1] - 30;
@@ -258,7 +248,7 @@ class Lines extends View {
   }
 
   wheel(event) {
-    const side = event.clientX - this.#canvas.getBoundingClientRect().left < this.width / 2 ? "down" : "across";
+    const side = pointer(this.#canvas, event)[0] < this.width / 2 ? "down" : "across";
     const before = this.from[side];
     this.scroll(side, before + Math.sign(event.deltaY) * 3, this.names[side].length);
     if (this.from[side] === before) return;

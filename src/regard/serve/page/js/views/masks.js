@@ -1,9 +1,9 @@
 // A pattern as text and a length in; who sees whom out: the mask, what it costs, and which blocks are never computed.
 
 import * as api from "../api.js";
-import { digits, element, figure, replace, say } from "../dom.js";
+import { digits, figure, h, replace, say } from "../dom.js";
 import { dark, sheet } from "../paint.js";
-import { choice } from "../side.js";
+import { choices } from "../side.js";
 import { store } from "../store.js";
 import { latest, View } from "../view.js";
 import { Heat } from "./heat.js";
@@ -25,7 +25,7 @@ const SHADES = [0, 171, 222]; // of the signed palette, in which 0 is hidden
 const DRAWN = 512; // pixels of a side; more tokens share one
 
 class Masks extends View {
-  #text = element("input", {
+  #text = h.input({
     type: "text",
     class: "code",
     spellcheck: "false",
@@ -39,15 +39,15 @@ class Masks extends View {
     8,
     (block) => this.set({ block: Number(block) }),
   );
-  #signs = element("fieldset", { class: "steps" });
-  #wrong = element("div", { id: "mask-wrong", class: "wrong", role: "status" });
-  #cost = element("dl", { class: "stages cost" });
+  #signs = h.fieldset({ class: "steps" });
+  #wrong = h.div({ id: "mask-wrong", class: "wrong", role: "status" });
+  #cost = h.dl({ class: "stages cost" });
   #mask = new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) });
   #blocks = new Heat({ move: (cell) => this.block(cell), hover: (cell) => this.block(cell ?? this.at, !cell) });
-  #here = element("p", { class: "small" });
-  #there = element("p", { class: "small" });
-  #maskTitle = element("h3");
-  #blockTitle = element("h3");
+  #here = h.p({ class: "small" });
+  #there = h.p({ class: "small" });
+  #maskTitle = h.h3();
+  #blockTitle = h.h3();
   #load = latest();
   #sign = "&";
   #timer = 0;
@@ -65,13 +65,11 @@ class Masks extends View {
       this.#text.value = pattern;
       this.set({ pattern });
     };
-    for (const [sign, word] of [
+    const signs = [
       ["&", "& and"],
       ["|", "| or"],
-    ]) {
-      this.#signs.append(choice("sign", sign, sign === this.#sign, [word], { pick: () => (this.#sign = sign) }));
-    }
-    this.#signs.prepend(element("legend", {}, "Add with"));
+    ];
+    choices(this.#signs, h.legend("Add with"), "sign", this.#sign, signs, (sign) => (this.#sign = sign));
     const parts = Object.entries(PARTS).map(([part, title]) =>
       button(part, () => use(joined(this.#text.value, this.#sign, part)), { title, class: "code" }),
     );
@@ -79,24 +77,18 @@ class Masks extends View {
     const examples = EXAMPLES.map(([pattern, name]) =>
       button(name, () => use(pattern), { title: pattern, class: "quiet" }),
     );
-    const field = element(
-      "label",
-      { class: "field pattern" },
-      element("span", {}, "Pattern: who may look at whom"),
-      this.#text,
-    );
+    const field = h.label({ class: "field pattern" }, h.span("Pattern: who may look at whom"), this.#text);
     this.append(
-      element("h2", { class: "hidden-text" }, "Masks"),
-      element("div", { class: "pickers" }, field, this.#length, this.#size),
+      h.h2({ class: "hidden-text" }, "Masks"),
+      h.div({ class: "pickers" }, field, this.#length, this.#size),
       this.#wrong,
-      element("div", { class: "row parts" }, this.#signs, parts, others),
-      element("div", { class: "row parts" }, element("span", { class: "muted small" }, "Examples"), examples),
+      h.div({ class: "row parts" }, this.#signs, parts, others),
+      h.div({ class: "row parts" }, h.span({ class: "muted small" }, "Examples"), examples),
       this.#cost,
-      element(
-        "div",
+      h.div(
         { class: "halves masks" },
-        element("section", {}, this.#maskTitle, this.#mask.node, this.#here),
-        element("section", {}, this.#blockTitle, this.#blocks.node, this.#there),
+        h.section(this.#maskTitle, this.#mask.node, this.#here),
+        h.section(this.#blockTitle, this.#blocks.node, this.#there),
       ),
     );
   }
@@ -146,9 +138,8 @@ class Masks extends View {
   // the reason in place, with a mark under the letter it is about
   refuse(why, at) {
     this.#text.setAttribute("aria-invalid", String(Boolean(why)));
-    const mark =
-      why && at !== null ? element("pre", {}, `${this.now.pattern.slice(0, at)}▸${this.now.pattern.slice(at)}`) : null;
-    replace(this.#wrong, mark, why ? element("p", {}, at === null ? why : `At character ${at + 1}: ${why}`) : null);
+    const mark = why && at !== null ? h.pre(`${this.now.pattern.slice(0, at)}▸${this.now.pattern.slice(at)}`) : null;
+    replace(this.#wrong, mark, why ? h.p(at === null ? why : `At character ${at + 1}: ${why}`) : null);
   }
 
   cost() {
@@ -166,7 +157,7 @@ class Masks extends View {
     if (none) lines.push(["queries that see nothing", [count(none)]]);
     replace(
       this.#cost,
-      lines.map(([name, what]) => element("div", {}, element("dt", {}, name), element("dd", {}, what))),
+      lines.map(([name, what]) => h.div(h.dt(name), h.dd(what))),
     );
     replace(this.#maskTitle, `Mask of ${length.toLocaleString("en")} tokens`);
     replace(this.#blockTitle, `Blocks of ${block} × ${block}`);

@@ -1,8 +1,8 @@
 // One head in; its matrix out, as scores, scaled, masked or weights, at any zoom, with the exact numbers of a cell.
 
 import * as api from "../api.js";
-import { digits, element, replace, say, shortened } from "../dom.js";
-import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawSheet, frameOf, layout } from "../grid.js";
+import { digits, h, replace, say, shortened } from "../dom.js";
+import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawSheet, frameOf, layout, room } from "../grid.js";
 import { coded, dark, fit, inks, legend, sheet } from "../paint.js";
 import { choice } from "../side.js";
 import { store } from "../store.js";
@@ -11,17 +11,16 @@ import { isWhole, keyed, navigate, sane, whole, zoomed } from "../zoom.js";
 import { cellCard } from "./cell.js";
 
 export const STAGES = ["scores", "scaled", "masked", "weights"];
-const MOST = 65536; // cells whose exact numbers are asked for at once; more are shown as a picture
 const PROFILE = 56;
 
 class Matrix extends View {
-  #below = element("canvas", { "aria-hidden": "true" });
-  #over = element("canvas", { class: "over", tabindex: "0", role: "application", "aria-roledescription": "matrix" });
-  #plot = element("div", { class: "plot" }, this.#below, this.#over);
-  #stages = element("fieldset", { class: "steps" });
-  #legend = element("div");
-  #card = element("div", { class: "card" });
-  #note = element("p", { class: "muted small" });
+  #below = h.canvas({ "aria-hidden": "true" });
+  #over = h.canvas({ class: "over", tabindex: "0", role: "application", "aria-roledescription": "matrix" });
+  #plot = h.div({ class: "plot" }, this.#below, this.#over);
+  #stages = h.fieldset({ class: "steps" });
+  #legend = h.div();
+  #card = h.div({ class: "card" });
+  #note = h.p({ class: "muted small" });
   #sheets = []; // {sheet, window}: all of it first, what is in sight last
   #exact = null; // {window, values, hidden}: numbers of what is in sight, where they are few
   #rows = new Map(); // row → its numbers at this stage
@@ -32,17 +31,15 @@ class Matrix extends View {
   connectedCallback() {
     if (this.firstChild) return;
     const button = (label, text, f) =>
-      element("button", { type: "button", "aria-label": label, title: label, on: { click: f } }, text);
-    const zoom = element(
-      "div",
-      { class: "row" },
+      h.button({ type: "button", "aria-label": label, title: label, on: { click: f } }, text);
+    const zoom = h.div({ class: "row" },
       button("Further", "−", () => this.zoom(1 / 1.5)),
       button("Closer", "+", () => this.zoom(1.5)),
       button("All of it", "All", () => store.set({ window: null })),
     );
-    const head = element("div", { class: "view-head" }, this.#stages, zoom);
-    const main = element("div", {}, this.#plot, this.#note, this.#legend);
-    this.append(head, element("div", { class: "beside" }, main, this.#card));
+    const head = h.div({ class: "view-head" }, this.#stages, zoom);
+    const main = h.div(this.#plot, this.#note, this.#legend);
+    this.append(head, h.div({ class: "beside" }, main, this.#card));
     navigate(this.#over, {
       here: () => ({ ...this.now, plot: this.plot, cellAt: (x, y) => cellAt(this.plot, x, y) }),
       move: (window) => this.move(window),
@@ -69,7 +66,7 @@ class Matrix extends View {
       [this.#sheets, this.#exact, this.#hovered] = [[], null, null];
       this.#rows.clear();
     }
-    const looks = [dark(), this.clientWidth, innerHeight, devicePixelRatio];
+    const { looks } = this;
     if (this.fresh("window", subject, this.now.window, looks)) this.refresh(looks);
     if (this.fresh("cell", subject, cell, this.now.window, looks)) this.point();
     if (this.fresh("check", scene.id, site.name, state.head)) this.check(subject);
@@ -78,10 +75,10 @@ class Matrix extends View {
   stages(stage) {
     const had = this.#stages.contains(document.activeElement);
     const all = STAGES.map((name, n) => [
-      n ? element("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
+      n ? h.span({ class: "arrow", "aria-hidden": "true" }, "→") : null,
       choice("stage", name, name === stage, [name], { pick: () => store.set({ stage: name }) }),
     ]);
-    replace(this.#stages, element("legend", { class: "hidden-text" }, "Stage"), all);
+    replace(this.#stages, h.legend({ class: "hidden-text" }, "Stage"), all);
     if (had) this.#stages.querySelector(":checked").focus();
   }
 
@@ -90,11 +87,9 @@ class Matrix extends View {
   refresh(looks) {
     if (this.fresh("looks", looks)) this.#sheets = [];
     this.ink = inks();
-    const width = Math.max(240, this.#plot.clientWidth);
-    const room = innerHeight - (this.#plot.getBoundingClientRect().top + scrollY) - PROFILE - 76;
-    const height = Math.min(Math.max(room, 420), 900, Math.max(width * 1.1, 340));
-    this.plot = layout(this.#below.getContext("2d"), this.names, this.now.window, { width, height }, this.ink.font);
-    this.size = [width, Math.ceil(this.plot.top + this.plot.height + PROFILE + 14)];
+    const space = room(this.#plot, PROFILE + 76, 420, 1.1);
+    this.plot = layout(this.#below.getContext("2d"), this.names, this.now.window, space, this.ink.font);
+    this.size = [space.width, Math.ceil(this.plot.top + this.plot.height + PROFILE + 14)];
     this.#over.style.touchAction = isWhole(this.now.window, this.now.rows, this.now.columns) ? "pan-y" : "none";
     this.draw();
     this.loading = this.#load(() => this.load());
@@ -103,7 +98,7 @@ class Matrix extends View {
   async load() {
     const { scene, site, head, stage, window } = this.now;
     const pattern = site.pattern && !/^(full|Full\(\))?$/i.test(site.pattern);
-    const few = (window[1] - window[0]) * (window[3] - window[2]) <= MOST;
+    const few = (window[1] - window[0]) * (window[3] - window[2]) <= api.CELLS; // more are shown as a picture
     const ratio = devicePixelRatio || 1;
     const most = [Math.ceil(this.plot.height * ratio), Math.ceil(this.plot.width * ratio)];
     const place = [scene.id, site.name, head, window];

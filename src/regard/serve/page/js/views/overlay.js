@@ -1,26 +1,24 @@
 // A scene with a picture in; where each word, patch or pool looked out, laid over the picture, for a head or all.
 
 import * as api from "../api.js";
-import { digits, element, figure, replace, say, shortened, token } from "../dom.js";
+import { digits, figure, h, replace, say, shortened, table, terms, token } from "../dom.js";
 import { dark, inks } from "../paint.js";
-import { choice } from "../side.js";
+import { choices } from "../side.js";
 import { store } from "../store.js";
 import { groups, latest, strongest, View } from "../view.js";
 import { faded, lay, loaded } from "./glow.js";
 import { clamp, field, row, styled, walk } from "./parts.js";
 
-const MOST = 65536;
-
 class Overlay extends View {
-  #canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "picture" });
-  #words = element("div", { id: "asks", class: "tokens", role: "listbox", tabindex: "0", "aria-label": "Who looks" });
-  #which = element("fieldset", { class: "steps" });
-  #strength = element("input", { type: "range", min: 0, max: 100, value: 90, on: { input: () => this.draw() } });
-  #lines = element("input", { type: "checkbox", checked: true, on: { change: () => this.draw() } });
-  #card = element("div", { class: "card" });
-  #all = element("div", { class: "film", "aria-hidden": "true" });
-  #scale = element("p", { class: "row small muted" });
-  #note = element("p", { class: "muted small" });
+  #canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "picture" });
+  #words = h.div({ id: "asks", class: "tokens", role: "listbox", tabindex: "0", "aria-label": "Who looks" });
+  #which = h.fieldset({ class: "steps" });
+  #strength = h.input({ type: "range", min: 0, max: 100, value: 90, on: { input: () => this.draw() } });
+  #lines = h.input({ type: "checkbox", checked: true, on: { change: () => this.draw() } });
+  #card = h.div({ class: "card" });
+  #all = h.div({ class: "film", "aria-hidden": "true" });
+  #scale = h.p({ class: "row small muted" });
+  #note = h.p({ class: "muted small" });
   #load = latest();
   #mean = false;
   cell = [0, 0];
@@ -28,26 +26,21 @@ class Overlay extends View {
   connectedCallback() {
     if (this.firstChild) return;
     styled();
-    const pick = (mean) => () => {
+    const which = [
+      [false, "this head"],
+      [true, "mean of all heads"],
+    ];
+    choices(this.#which, h.legend({ class: "hidden-text" }, "Heads"), "heads-laid", false, which, (mean) => {
       this.#mean = mean;
       this.show(this.scene, store.state);
-    };
-    this.#which.append(
-      element("legend", { class: "hidden-text" }, "Heads"),
-      choice("heads-laid", "one", true, ["this head"], { pick: pick(false) }),
-      choice("heads-laid", "mean", false, ["mean of all heads"], { pick: pick(true) }),
-    );
-    const tools = element(
-      "div",
+    });
+    const tools = h.div(
       { class: "pickers" },
       field("Strength", this.#strength),
-      element("label", { class: "row" }, this.#lines, "patches"),
+      h.label({ class: "row" }, this.#lines, "patches"),
     );
-    const main = element("div", {}, this.#words, this.#canvas, this.#scale, this.#note, this.#all);
-    this.append(
-      element("div", { class: "view-head" }, this.#which, tools),
-      element("div", { class: "beside" }, main, this.#card),
-    );
+    const main = h.div(this.#words, this.#canvas, this.#scale, this.#note, this.#all);
+    this.append(h.div({ class: "view-head" }, this.#which, tools), h.div({ class: "beside" }, main, this.#card));
     const at = (event) => {
       const box = this.#canvas.getBoundingClientRect();
       const { rows, columns } = this.scene.picture;
@@ -123,7 +116,7 @@ class Overlay extends View {
 
   // for each who asks, one row: the mean of its tokens
   async rows(id, site, head) {
-    const few = site.n_q * site.n_k <= MOST;
+    const few = site.n_q * site.n_k <= api.CELLS;
     const all = few ? (await api.cells(id, site.name, head, [0, site.n_q, 0, site.n_k])).data : null;
     const one = async (n) =>
       all ? all.subarray(n * site.n_k, (n + 1) * site.n_k) : (await api.row(id, site.name, head, n)).data;
@@ -156,30 +149,29 @@ class Overlay extends View {
     const strength = this.laid ? Number(this.#strength.value) / 100 : 0;
     const context = lay(this.#canvas, this.picture, now, strength, size, this.#lines.checked);
     if (!this.laid) return replace(this.#card);
-    const [w, h] = [size[0] / now.columns, size[1] / now.rows];
+    const [wide, high] = [size[0] / now.columns, size[1] / now.rows];
     this.cell = [Math.min(this.cell[0], now.rows - 1), Math.min(this.cell[1], now.columns - 1)];
-    for (const [style, wide] of [
+    for (const [style, thick] of [
       ["#ffffff", 4],
       [dark() ? "#0b1626" : inks().accent, 2],
     ]) {
       context.strokeStyle = style;
-      context.lineWidth = wide;
-      context.strokeRect(this.cell[1] * w + 1, this.cell[0] * h + 1, w - 2, h - 2);
+      context.lineWidth = thick;
+      context.strokeRect(this.cell[1] * wide + 1, this.cell[0] * high + 1, wide - 2, high - 2);
     }
-    replace(this.#scale, "0", element("span", { class: "glow-bar", "aria-hidden": "true" }), figure(now.most, 3));
+    replace(this.#scale, "0", h.span({ class: "glow-bar", "aria-hidden": "true" }), figure(now.most, 3));
     return this.card(now);
   }
 
   film(asks) {
     const size = this.size(96);
     const one = ({ label }, n) => {
-      const canvas = element("canvas");
+      const canvas = h.canvas();
       lay(canvas, this.picture, this.patches(this.laid[n]), 0.9, size, false);
-      return element(
-        "figure",
+      return h.figure(
         { class: n === this.asking ? "on" : "", on: { click: () => this.ask_for(n) } },
         canvas,
-        element("figcaption", {}, token(label)),
+        h.figcaption(token(label)),
       );
     };
     replace(this.#all, this.laid.length > 1 && this.laid[0] && this.laid.at(-1) ? asks.slice(0, 24).map(one) : []);
@@ -188,33 +180,16 @@ class Overlay extends View {
   card({ weights, columns }) {
     const at = this.cell[0] * columns + this.cell[1];
     const inside = weights.reduce((sum, one) => sum + one, 0);
-    const line = (n) =>
-      element(
-        "tr",
-        {},
-        element("td", {}, `row ${Math.floor(n / columns)}, column ${n % columns}`),
-        element("td", { class: "right" }, figure(weights[n])),
-      );
-    replace(
-      this.#card,
-      element("dl", { class: "stages" }, [
-        element("dt", {}, "looks"),
-        element("dd", {}, token(this.asks[this.asking].label)),
-        element("dt", {}, "at"),
-        element("dd", {}, `row ${this.cell[0]}, column ${this.cell[1]}`),
-        element("dt", { class: "now" }, "weight"),
-        element("dd", { class: "now" }, figure(weights[at])),
-        element("dt", {}, "all patches"),
-        element("dd", {}, figure(inside)),
-      ]),
-      element(
-        "section",
-        {},
-        element("h3", {}, "Strongest"),
-        element("table", { class: "plain" }, element("tbody", {}, strongest(weights, 6, 1e-9).map(line))),
-      ),
-    );
-    const text = `“${shortened(this.asks[this.asking].label)}” looks at row ${this.cell[0]}, column ${this.cell[1]}: ${digits(weights[at])}`;
+    const place = (n) => `row ${Math.floor(n / columns)}, column ${n % columns}`;
+    const lines = [
+      ["looks", token(this.asks[this.asking].label)],
+      ["at", place(at)],
+      ["weight", figure(weights[at]), { class: "now" }],
+      ["all patches", figure(inside)],
+    ];
+    const best = strongest(weights, 6, 1e-9).map((n) => [place(n), figure(weights[n])]);
+    replace(this.#card, terms(lines, { class: "stages" }), h.section(h.h3("Strongest"), table([], best)));
+    const text = `“${shortened(this.asks[this.asking].label)}” looks at ${place(at)}: ${digits(weights[at])}`;
     this.#canvas.setAttribute("aria-label", text);
     if (document.activeElement === this.#canvas) say(text);
   }

@@ -1,9 +1,9 @@
 // All heads of all sites in; a small picture of each out, in order or sorted by what they do. Enter opens one.
 
 import * as api from "../api.js";
-import { digits, element, replace, say } from "../dom.js";
+import { digits, h, pointer, replace, say } from "../dom.js";
 import { dark, fit, inks, legend, sheet } from "../paint.js";
-import { choice } from "../side.js";
+import { choices } from "../side.js";
 import { store } from "../store.js";
 import { View } from "../view.js";
 
@@ -19,66 +19,79 @@ const GAP = 14;
 const EDGE = 4; // room for the mark around a picture
 
 class Overview extends View {
-  #canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "pictures of heads" });
-  #orders = element("fieldset", { class: "steps" });
-  #legend = element("div");
-  #note = element("p", { class: "muted small" });
+  #canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "pictures of heads" });
+  #orders = h.fieldset({ class: "steps" });
+  #legend = h.div();
+  #note = h.p({ class: "muted small" });
   #pictures = new Map(); // site → {data, shape}
-  #statistics = {};
+  #sheets = new Map(); // site → all its heads below one another, coloured
+  #statistics = null;
+  #frame = 0;
   #tiles = []; // {site, head, x, y, size}
   #here = 0;
 
   connectedCallback() {
     if (this.firstChild) return;
-    this.append(element("div", { class: "view-head" }, this.#orders, this.#legend), this.#note, this.#canvas);
+    this.append(h.div({ class: "view-head" }, this.#orders, this.#legend), this.#note, this.#canvas);
     this.#canvas.addEventListener("keydown", (event) => this.key(event));
     this.#canvas.addEventListener("click", (event) => this.press(event));
     this.#canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.#canvas.addEventListener("focus", () => this.tell());
   }
 
-  async show(scene, state) {
+  show(scene, state) {
     this.scene = scene;
-    const order = ORDERS.some(([name]) => name === state.order) ? state.order : "place";
-    if (this.fresh("scene", scene.id)) await this.load(scene);
-    if (this.scene !== scene || !this.#pictures.size) return;
-    if (this.fresh("orders", scene.id, order)) this.orders(order);
+    this.order = ORDERS.some(([name]) => name === state.order) ? state.order : "place";
+    this.chosen = state;
+    if (this.fresh("scene", scene.id)) this.load(scene);
+    else this.draw();
+  }
+
+  draw() {
+    const { scene, order, chosen } = this;
+    const came = this.#pictures.size + (this.#statistics ? 1 : 0);
+    if (!came) return;
+    if (this.fresh("orders", scene.id, order, this.#statistics !== null)) this.orders(order);
     if (this.fresh("legend", dark())) replace(this.#legend, legend("weights"));
-    if (this.fresh("paint", scene.id, order, dark(), this.clientWidth, state.site, state.head, devicePixelRatio)) {
+    if (this.fresh("sheets", dark())) this.#sheets.clear();
+    if (this.fresh("paint", scene.id, order, dark(), this.clientWidth, chosen.site, chosen.head, devicePixelRatio, came)) {
       this.arrange(order);
-      this.#here = Math.max(0, this.#tiles.findIndex((tile) => tile.site.name === state.site && tile.head === state.head));
+      this.#here = Math.max(0, this.#tiles.findIndex((tile) => tile.site.name === chosen.site && tile.head === chosen.head));
       this.paint(order);
     }
   }
 
+  // what comes is drawn at once, as often as the screen shows it
   async load(scene) {
     this.#pictures.clear();
-    const sites = scene.sites.filter((site) => site.shown);
-    const asked = [api.statistics(scene.id), ...sites.map((site) => api.thumbnails(scene.id, site.name, PICTURE))];
-    const answer = await this.ask(Promise.all(asked));
-    if (!answer) return this.stale("scene");
-    if (this.scene !== scene) return undefined;
-    const [statistics, ...pictures] = answer;
-    this.#statistics = statistics;
-    sites.forEach((site, n) => this.#pictures.set(site.name, pictures[n]));
+    this.#sheets.clear();
+    this.#statistics = null;
+    delete this.dataset.painted;
     const missing = scene.sites.filter((site) => !site.shown && site.why);
-    replace(this.#note, missing.map((site) => element("span", {}, `${site.name}: ${site.why}. `)));
-    return undefined;
+    replace(this.#note, missing.map((site) => h.span(`${site.name}: ${site.why}. `)));
+    const sites = scene.sites.filter((site) => site.shown);
+    const found = (n, picture) => {
+      if (this.scene !== scene) return;
+      this.#pictures.set(sites[n].name, picture);
+      cancelAnimationFrame(this.#frame);
+      this.#frame = requestAnimationFrame(() => this.draw());
+    };
+    const asked = api.overview(scene.id, PICTURE, found).then(() => api.statistics(scene.id));
+    const statistics = await this.ask(asked);
+    if (this.scene !== scene) return;
+    if (!statistics) return this.stale("scene");
+    this.#statistics = statistics;
+    this.draw();
   }
 
   orders(order) {
-    const known = Object.values(this.#statistics).some((one) => one.aer);
+    const known = Object.values(this.#statistics ?? {}).some((one) => one.aer);
     const some = ORDERS.filter(([name]) => name !== "aer" || known);
-    const buttons = some.map(([name, label, what]) =>
-      choice("order", name, name === order, [label], { title: what, pick: () => store.set({ order: name }) }),
-    );
-    const had = this.#orders.contains(document.activeElement);
-    replace(this.#orders, element("legend", {}, "Sorted by"), buttons);
-    if (had) this.#orders.querySelector(":checked").focus();
+    choices(this.#orders, h.legend("Sorted by"), "order", order, some, (order) => store.set({ order }));
   }
 
   value(tile, name) {
-    return this.#statistics[tile.site.name]?.[name]?.[tile.head] ?? null;
+    return this.#statistics?.[tile.site.name]?.[name]?.[tile.head] ?? null;
   }
 
   arrange(order) {
@@ -116,18 +129,18 @@ class Overview extends View {
   paint(order) {
     const context = fit(this.#canvas, Math.max(280, this.clientWidth), this.tall);
     const ink = inks();
-    const sheets = new Map();
     for (const [name, { data, shape }] of this.#pictures) {
-      sheets.set(name, sheet(data, shape[0] * shape[1], shape[2])); // all heads of a site below one another
+      if (!this.#sheets.has(name)) this.#sheets.set(name, sheet(data, shape[0] * shape[1], shape[2]));
     }
     context.textBaseline = "alphabetic";
     for (const tile of this.#tiles) {
-      const { shape } = this.#pictures.get(tile.site.name);
-      const [, rows, columns] = shape;
+      const { name, n_q, n_k } = tile.site;
+      const [, rows, columns] = this.#pictures.get(name)?.shape ?? [0, n_q, n_k];
       const scale = tile.size / Math.max(rows, columns);
       const [w, h] = [Math.max(12, columns * scale), Math.max(12, rows * scale)];
       Object.assign(tile, { w, h });
-      context.drawImage(sheets.get(tile.site.name), 0, tile.head * rows, columns, rows, tile.x, tile.y, w, h);
+      const all = this.#sheets.get(name);
+      if (all) context.drawImage(all, 0, tile.head * rows, columns, rows, tile.x, tile.y, w, h);
       context.strokeStyle = ink.frame;
       context.lineWidth = 1;
       context.strokeRect(tile.x - 0.5, tile.y - 0.5, w + 1, h + 1);
@@ -135,7 +148,7 @@ class Overview extends View {
     }
     this.mark(context, ink);
     this.name(this.#here);
-    this.dataset.painted = `${this.scene.id} ${order}`;
+    if (this.#statistics) this.dataset.painted = `${this.scene.id} ${order}`;
   }
 
   caption(context, tile, order, ink) {
@@ -171,8 +184,7 @@ class Overview extends View {
   // --- pointing ---
 
   at(event) {
-    const box = this.#canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const [x, y] = pointer(this.#canvas, event);
     return this.#tiles.findIndex((tile) => x >= tile.x && x < tile.x + tile.size && y >= tile.y && y < tile.y + tile.h + 16);
   }
 

@@ -1,7 +1,7 @@
 // One query and one key in; the real arithmetic between them out: q·k product by product, scale, bias, weight, weight·v.
 
 import * as api from "../api.js";
-import { digits, element, figure, replace, say, token } from "../dom.js";
+import { digits, figure, h, replace, say, table, token } from "../dom.js";
 import { dark, fit, inks } from "../paint.js";
 import { store } from "../store.js";
 import { labels, latest, siteOf, View } from "../view.js";
@@ -9,11 +9,11 @@ import { labels, latest, siteOf, View } from "../view.js";
 const TALL = 68;
 
 class Pair extends View {
-  #pickers = element("div", { class: "pickers" });
-  #sum = element("div", { class: "sum" });
-  #note = element("p", { class: "muted small" });
-  #charts = element("div");
-  #table = element("details");
+  #pickers = h.div({ class: "pickers" });
+  #sum = h.div({ class: "sum" });
+  #note = h.p({ class: "muted small" });
+  #charts = h.div();
+  #table = h.details();
   #load = latest();
   #at = 0; // the dimension that is pointed at
 
@@ -40,16 +40,16 @@ class Pair extends View {
 
   pickers() {
     const field = (name) => {
-      const input = element("input", {
+      const input = h.input({
         type: "number",
         min: "0",
         max: String(this.names[name].length - 1),
         on: { input: (event) => this.choose(name, event.target.valueAsNumber) },
       });
-      const label = element("label", { class: "field" }, element("span", {}, name), input);
-      const shown = element("span", { class: "headline" });
+      const label = h.label({ class: "field" }, h.span(name), input);
+      const shown = h.span({ class: "headline" });
       this[name] = { input, shown };
-      return element("div", { class: "row" }, label, shown);
+      return h.div({ class: "row" }, label, shown);
     };
     replace(this.#pickers, field("query"), field("key"));
   }
@@ -85,8 +85,8 @@ class Pair extends View {
   sum() {
     const { dot, scale, bias, temperature = 1, scaled, visible, weight, note } = this.found;
     const part = (value, name, end = "") =>
-      element("span", { class: `part ${end}`, data: { part: name } }, figure(value), element("span", {}, name));
-    const op = (text) => element("span", { class: "op" }, text);
+      h.span({ class: `part ${end}`, data: { part: name } }, figure(value), h.span(name));
+    const op = (text) => h.span({ class: "op" }, text);
     const seen = visible
       ? [op(`→ ${plain(this.now.site.normaliser)} →`), part(weight, "weight", "end")]
       : [op("→ hidden by the pattern →"), part(weight, "weight", "end")];
@@ -115,11 +115,11 @@ class Pair extends View {
   }
 
   chart(name, label, values) {
-    const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "bars", data: { chart: name } });
-    const reading = element("span", { class: "muted number" });
+    const canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "bars", data: { chart: name } });
+    const reading = h.span({ class: "muted number" });
     const sum = values.reduce((total, one) => total + one, 0);
     const size = name === "products" ? ["adds up to ", figure(sum)] : [`${values.length} numbers`];
-    const caption = element("figcaption", {}, element("span", {}, label), element("span", {}, reading, " ", element("span", { class: "muted" }, size)));
+    const caption = h.figcaption(h.span(label), h.span(reading, " ", h.span({ class: "muted" }, size)));
     const show = (at, aloud) => {
       this.#at = Math.min(Math.max(at, 0), values.length - 1);
       const text = this.sentence(name, this.#at);
@@ -138,7 +138,7 @@ class Pair extends View {
     });
     bars(canvas, values, Math.max(240, this.clientWidth), -1);
     canvas.setAttribute("aria-label", `${label}: ${values.length} numbers`);
-    return element("figure", { class: "bars" }, caption, canvas);
+    return h.figure({ class: "bars" }, caption, canvas);
   }
 
   sentence(name, at) {
@@ -156,19 +156,12 @@ class Pair extends View {
     const names = ["q", "k", "products", "v", "added"].filter((name) => this.found[name]?.length);
     const count = Math.max(...names.map((name) => this.found[name].length));
     const fill = () => {
-      const head = element("tr", {}, ["dimension", ...names].map((name) => element("th", { scope: "col", class: "right" }, name)));
-      const rows = Array.from({ length: count }, (_, at) =>
-        element(
-          "tr",
-          {},
-          element("th", { scope: "row", class: "right" }, String(at)),
-          names.map((name) => element("td", { class: "right" }, at < this.found[name].length ? figure(this.found[name][at]) : "")),
-        ),
-      );
-      const inside = element("table", { class: "plain" }, element("thead", {}, head), element("tbody", {}, rows));
-      return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All numbers of this pair" }, inside);
+      const number = (name, at) => (at < this.found[name].length ? figure(this.found[name][at]) : "");
+      const rows = Array.from({ length: count }, (_, at) => [h.th({ scope: "row", class: "right" }, String(at)), ...names.map((name) => number(name, at))]);
+      const inside = table(["dimension", ...names], rows);
+      return h.div({ class: "scroll", tabindex: "0", role: "region", "aria-label": "All numbers of this pair" }, inside);
     };
-    replace(this.#table, element("summary", {}, "All numbers"));
+    replace(this.#table, h.summary("All numbers"));
     this.#table.ontoggle = () => {
       if (this.#table.open && this.#table.children.length === 1) this.#table.append(fill());
     };

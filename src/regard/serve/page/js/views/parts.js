@@ -1,15 +1,17 @@
 // Small things that several views are made of: fields, a text with weights behind its words, curves, a player.
 
-import { digits, drawing, element, figure, shortened, shown, token } from "../dom.js";
+import { button, clamp, digits, drawing, figure, h, shortened, shown, token } from "../dom.js";
 import { colour } from "../paint.js";
 import { store } from "../store.js";
 import { strongest } from "../view.js";
+
+export { button, clamp };
 
 // the stylesheet of these views comes with the first of them
 export function styled() {
   const href = new URL("../../views2.css", import.meta.url).href;
   if (document.querySelector("link[data-views]")) return;
-  document.head.append(element("link", { rel: "stylesheet", href, data: { views: "" } }));
+  document.head.append(h.link({ rel: "stylesheet", href, data: { views: "" } }));
   store.addEventListener("change", ({ detail: { changed } }) => forget(changed));
 }
 
@@ -24,18 +26,12 @@ export function floats(base64) {
   return new Float32Array(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)).buffer);
 }
 
-export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
-
-export function button(text, click, attributes = {}) {
-  return element("button", { type: "button", ...attributes, on: { click } }, text);
-}
-
 export function field(label, input) {
-  return element("label", { class: "field" }, element("span", {}, label), input);
+  return h.label({ class: "field" }, h.span(label), input);
 }
 
 export function numberField(label, [least, most], take, step = 1) {
-  const input = element("input", { type: "number", min: least, max: most, step });
+  const input = h.input({ type: "number", min: least, max: most, step });
   input.addEventListener("change", () => {
     const value = Number(input.value);
     input.value = String(clamp(Number.isFinite(value) ? value : least, least, most));
@@ -46,14 +42,14 @@ export function numberField(label, [least, most], take, step = 1) {
 
 export function list(options, value) {
   return options.map(([name, text]) => {
-    const option = element("option", { value: String(name) }, text);
+    const option = h.option({ value: String(name) }, text);
     option.selected = String(name) === String(value);
     return option;
   });
 }
 
 export function listField(label, options, value, take) {
-  const node = element("select", { on: { change: () => take(node.value) } }, list(options, value));
+  const node = h.select({ on: { change: () => take(node.value) } }, list(options, value));
   return field(label, node);
 }
 
@@ -65,7 +61,7 @@ export function put(label, value) {
 
 // how many, every digit of it
 export function count(value) {
-  return element("data", { value: String(value), class: "number" }, value.toLocaleString("en"));
+  return h.data({ value: String(value), class: "number" }, value.toLocaleString("en"));
 }
 
 export const places = (names) => names.map((name, n) => [n, `${n} ${shortened(name, 24)}`]);
@@ -75,8 +71,7 @@ export function row(node, names, at, go) {
   const had = node.contains(document.activeElement) || node === document.activeElement;
   node.replaceChildren(
     ...names.map((name, n) =>
-      element(
-        "span",
+      h.span(
         { role: "option", id: `${node.id}-${n}`, "aria-selected": String(n === at), on: { click: () => go(n) } },
         token(name),
       ),
@@ -111,14 +106,11 @@ export function weighed(names, weights, most = 600) {
     const share = Math.sqrt(clamp(weights[n] ?? 0, 0, 1));
     const behind = colour("weights", share);
     const style = { background: behind, color: letters(behind) };
-    return element("bdi", { class: "token weighed", title: `${n}: ${weights[n]}`, style }, shown(name));
+    return h.bdi({ class: "token weighed", title: `${n}: ${weights[n]}`, style }, shown(name));
   });
-  const top = strongest(weights, 5, 1e-9).map((n) =>
-    element("li", {}, token(names[n] ?? String(n)), " ", figure(weights[n])),
-  );
-  const more =
-    names.length > most ? element("span", { class: "muted small" }, ` and ${names.length - most} more`) : null;
-  return [element("p", { class: "text-weighed" }, few, more), element("ol", { class: "strongest" }, top)];
+  const top = strongest(weights, 5, 1e-9).map((n) => h.li(token(names[n] ?? String(n)), " ", figure(weights[n])));
+  const more = names.length > most ? h.span({ class: "muted small" }, ` and ${names.length - most} more`) : null;
+  return [h.p({ class: "text-weighed" }, few, more), h.ol({ class: "strongest" }, top)];
 }
 
 // black or white, whichever stands out more: one of them always does enough

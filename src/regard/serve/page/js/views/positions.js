@@ -1,9 +1,9 @@
 // A kind of position, a length and a width in; its table out as a picture, and one dimension of it as a curve.
 
 import * as api from "../api.js";
-import { digits, element, figure, replace } from "../dom.js";
+import { digits, figure, h, replace, terms } from "../dom.js";
 import { coded, dark, legend, sheet } from "../paint.js";
-import { choice } from "../side.js";
+import { choices } from "../side.js";
 import { store } from "../store.js";
 import { latest, View } from "../view.js";
 import { Heat } from "./heat.js";
@@ -19,28 +19,28 @@ const KINDS = {
 const USUAL = { kind: "sinusoidal", length: 64, width: 64, heads: 8, head: 0 };
 
 class Positions extends View {
-  #kinds = element("fieldset", { class: "steps" });
+  #kinds = h.fieldset({ class: "steps" });
   #length = numberField("Length", [2, 1024], (length) => this.set({ length }));
   #width = numberField("Width", [2, 512], (width) => this.set({ width }), 2);
   #heads = numberField("Heads", [1, 16], (heads) => this.set({ heads }));
   #head = numberField("Head", [0, 15], (head) => this.set({ head }));
-  #what = element("p", { class: "muted" });
+  #what = h.p({ class: "muted" });
   #heat = new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) });
-  #legend = element("div");
-  #card = element("div", { class: "card" });
+  #legend = h.div();
+  #card = h.div({ class: "card" });
   #load = latest();
   cell = [0, 0];
 
   connectedCallback() {
     if (this.firstChild) return;
     styled();
-    const fields = element("div", { class: "pickers" }, this.#length, this.#width, this.#heads, this.#head);
-    const main = element("div", {}, this.#heat.node, this.#legend);
+    const fields = h.div({ class: "pickers" }, this.#length, this.#width, this.#heads, this.#head);
+    const main = h.div(this.#heat.node, this.#legend);
     this.append(
-      element("h2", { class: "hidden-text" }, "Positions"),
-      element("div", { class: "view-head" }, this.#kinds, fields),
+      h.h2({ class: "hidden-text" }, "Positions"),
+      h.div({ class: "view-head" }, this.#kinds, fields),
       this.#what,
-      element("div", { class: "beside above" }, main, this.#card),
+      h.div({ class: "beside above" }, main, this.#card),
     );
   }
 
@@ -63,18 +63,17 @@ class Positions extends View {
     };
     if (this.fresh("kinds", kind)) this.kinds(kind);
     [this.#width.hidden, this.#heads.hidden, this.#head.hidden] = [pairs, !pairs, !pairs];
-    for (const name of ["length", "width", "heads", "head"])
-      put({ length: this.#length, width: this.#width, heads: this.#heads, head: this.#head }[name], this.now[name]);
+    put(this.#length, this.now.length);
+    put(this.#width, this.now.width);
+    put(this.#heads, heads);
+    put(this.#head, this.now.head);
     if (this.fresh("table", this.now, dark(), this.clientWidth)) this.#load(() => this.load(pairs));
   }
 
   kinds(kind) {
-    const had = this.#kinds.contains(document.activeElement);
-    const all = Object.keys(KINDS).map((name) =>
-      choice("position", name, name === kind, [name], { pick: () => this.set({ kind: name }) }),
-    );
-    replace(this.#kinds, element("legend", { class: "hidden-text" }, "Kind of position"), all);
-    if (had) this.#kinds.querySelector(":checked").focus();
+    const names = Object.keys(KINDS).map((name) => [name, name]);
+    const legend = h.legend({ class: "hidden-text" }, "Kind of position");
+    choices(this.#kinds, legend, "position", kind, names, (kind) => this.set({ kind }));
     replace(this.#what, KINDS[kind]);
   }
 
@@ -107,12 +106,10 @@ class Positions extends View {
     this.#heat.point([i, j]);
     replace(
       this.#card,
-      element("dl", { class: "stages" }, [
-        [element("dt", {}, names[0]), element("dd", {}, String(i))],
-        [element("dt", {}, names[1]), element("dd", {}, String(j))],
-        [element("dt", { class: "now" }, "value"), element("dd", { class: "now" }, figure(value))],
-      ]),
-      element("section", {}, element("h3", {}, about), trail(line, pairs ? j : i, about)),
+      terms([...names.map((name, n) => [name, String([i, j][n])]), ["value", figure(value), { class: "now" }]], {
+        class: "stages",
+      }),
+      h.section(h.h3(about), trail(line, pairs ? j : i, about)),
     );
     this.#heat.tell(`${this.now.kind}, ${names[0]} ${i}, ${names[1]} ${j}: ${digits(value)}`);
   }

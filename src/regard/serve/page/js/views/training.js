@@ -1,7 +1,7 @@
 // A model with checkpoints in; the same text through each of them out: what it said, and one head, as they came about.
 
 import * as api from "../api.js";
-import { digits, element, figure, replace, say, shortened, token } from "../dom.js";
+import { digits, figure, h, renew, replace, say, shortened, table, terms, token } from "../dom.js";
 import { dark, fit, legend } from "../paint.js";
 import { store } from "../store.js";
 import { latest, siteOf, View } from "../view.js";
@@ -12,20 +12,20 @@ import { button, clamp, field, player, styled, trail } from "./parts.js";
 const MOST = 12; // checkpoints that are run without being asked for
 
 class Training extends View {
-  #range = element("input", {
+  #range = h.input({
     type: "range",
     min: 0,
     value: 0,
     on: { input: () => this.go(Number(this.#range.value)) },
   });
   #play = player((first) => this.play(first), 900);
-  #fixed = element("input", { type: "checkbox", on: { change: () => this.hold() } });
-  #hold = element("label", { class: "row small" }, this.#fixed, "hold what is written");
-  #title = element("h2");
+  #fixed = h.input({ type: "checkbox", on: { change: () => this.hold() } });
+  #hold = h.label({ class: "row small" }, this.#fixed, "hold what is written");
+  #title = h.h2();
   #heat = new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) });
-  #legend = element("div");
-  #card = element("div", { class: "card" });
-  #film = element("div", { class: "film" });
+  #legend = h.div();
+  #card = h.div({ class: "card" });
+  #film = h.div({ class: "film" });
   #load = latest();
   #seen = new Map(); // checkpoint → {said, entropy, sheet}
   steps = [];
@@ -34,8 +34,7 @@ class Training extends View {
   connectedCallback() {
     if (this.firstChild) return;
     styled();
-    const tools = element(
-      "div",
+    const tools = h.div(
       { class: "row" },
       button("Before", () => this.go(this.at - 1)),
       this.#play.node,
@@ -44,12 +43,12 @@ class Training extends View {
     );
     const slider = field("Checkpoint", this.#range);
     slider.classList.add("wide");
-    const main = element("div", {}, this.#heat.node, this.#legend);
+    const main = h.div(this.#heat.node, this.#legend);
     this.append(
-      element("div", { class: "view-head" }, this.#title, tools),
+      h.div({ class: "view-head" }, this.#title, tools),
       slider,
       this.#film,
-      element("div", { class: "beside above" }, main, this.#card),
+      h.div({ class: "beside above" }, main, this.#card),
     );
   }
 
@@ -151,21 +150,18 @@ class Training extends View {
 
   // those that were seen, in the order of training
   film(now) {
-    const had = this.#film.contains(document.activeElement);
     const one = (step, n) => {
       const found = this.#seen.get(step);
-      const canvas = element("canvas", { "aria-hidden": "true" });
+      const canvas = h.canvas({ "aria-hidden": "true" });
       const context = fit(canvas, 72, 72);
       if (found) context.drawImage(found.sheet, 0, 0, 72, 72);
-      return element(
-        "button",
+      return h.button(
         { type: "button", class: "frame", "aria-pressed": String(step === now), on: { click: () => this.go(n) } },
         canvas,
-        element("span", { class: "small" }, step === null ? "end" : String(step)),
+        h.span({ class: "small" }, step === null ? "end" : String(step)),
       );
     };
-    replace(this.#film, this.steps.map(one));
-    if (had) this.#film.querySelector('[aria-pressed="true"]')?.focus();
+    renew(this.#film, '[aria-pressed="true"]', this.steps.map(one));
   }
 
   point(cell, back = true) {
@@ -178,58 +174,18 @@ class Training extends View {
     const seen = this.steps.filter((step) => this.#seen.has(step)).map((step) => [step, this.#seen.get(step)]);
     const now = this.steps[this.at];
     const line = seen.map(([, one]) => one.entropy ?? 0);
+    const lines = seen.map(([step, one]) => [
+      h.td({ "aria-current": step === now ? "true" : null }, step === null ? "end" : String(step)),
+      one.entropy === undefined ? "" : figure(one.entropy),
+      token(one.said ?? ""),
+    ]);
+    const here = seen.findIndex(([step]) => step === now);
+    const pair = [token(names.down[i]), ["→ ", token(names.across[j])]];
     replace(
       this.#card,
-      element("dl", { class: "stages" }, [
-        element("dt", {}, token(names.down[i])),
-        element("dd", {}, "→ ", token(names.across[j])),
-        value === undefined
-          ? null
-          : [element("dt", { class: "now" }, "weight"), element("dd", { class: "now" }, figure(value))],
-      ]),
-      element(
-        "section",
-        {},
-        element("h3", {}, "Seen so far"),
-        element(
-          "table",
-          { class: "plain seen" },
-          element(
-            "thead",
-            {},
-            element(
-              "tr",
-              {},
-              ["step", "entropy", "said"].map((name) => element("th", {}, name)),
-            ),
-          ),
-          element(
-            "tbody",
-            {},
-            seen.map(([step, one]) =>
-              element(
-                "tr",
-                { "aria-current": step === now ? "true" : null },
-                element("td", {}, step === null ? "end" : String(step)),
-                element("td", {}, one.entropy === undefined ? "" : figure(one.entropy)),
-                element("td", {}, token(one.said ?? "")),
-              ),
-            ),
-          ),
-        ),
-      ),
-      line.length > 1
-        ? element(
-            "section",
-            {},
-            element("h3", {}, "Entropy of this head"),
-            trail(
-              line,
-              seen.findIndex(([step]) => step === now),
-              "Entropy at each checkpoint",
-            ),
-          )
-        : null,
+      terms([pair, value !== undefined && ["weight", figure(value), { class: "now" }]], { class: "stages" }),
+      h.section(h.h3("Seen so far"), table(["step", "entropy", "said"], lines, { class: "plain seen" })),
+      line.length > 1 ? h.section(h.h3("Entropy of this head"), trail(line, here, "Entropy at each checkpoint")) : null,
     );
     this.#heat.tell(
       `${nameOf(now)}: ${shortened(names.down[i])} looks at ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,

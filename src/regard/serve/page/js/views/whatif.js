@@ -1,8 +1,8 @@
 // A scene and edits in; what the model says before and after them out, and the same in Python.
 
 import * as api from "../api.js";
-import { element, replace, say, shortened } from "../dom.js";
-import { choice } from "../side.js";
+import { h, replace, say, shortened } from "../dom.js";
+import { choices, editLines } from "../side.js";
 import { store } from "../store.js";
 import { labels, latest, siteOf, View } from "../view.js";
 import { changes } from "./changes.js";
@@ -19,13 +19,13 @@ const KINDS = {
 const MOST = 512; // cells hidden at once
 
 class WhatIf extends View {
-  #kinds = element("fieldset", { class: "steps" });
-  #form = element("form", { class: "pickers edit-form", on: { submit: (event) => this.add(event) } });
-  #made = element("ul", { class: "edits" });
+  #kinds = h.fieldset({ class: "steps" });
+  #form = h.form({ class: "pickers edit-form", on: { submit: (event) => this.add(event) } });
+  #made = h.ul({ class: "edits" });
   #undo = button("Undo", () => this.undo());
   #clear = button("Clear all", () => this.change({}));
-  #out = element("div");
-  #python = element("pre", { class: "python", tabindex: "0" });
+  #out = h.div();
+  #python = h.pre({ class: "python", tabindex: "0" });
   #load = latest();
   #past = []; // edits as they were, the last on top
   #kind = "off";
@@ -33,23 +33,16 @@ class WhatIf extends View {
   connectedCallback() {
     if (this.firstChild) return;
     styled();
-    for (const [kind, name] of Object.entries(KINDS)) {
-      this.#kinds.append(choice("edit", kind, kind === this.#kind, [name], { pick: () => this.kind(kind) }));
-    }
-    this.#kinds.prepend(element("legend", { class: "hidden-text" }, "Kind of edit"));
+    const legend = h.legend({ class: "hidden-text" }, "Kind of edit");
+    choices(this.#kinds, legend, "edit", this.#kind, Object.entries(KINDS), (kind) => this.kind(kind));
     const copy = button("Copy as Python", () => this.copy());
-    const tools = element("div", { class: "row" }, this.#undo, this.#clear);
+    const tools = h.div({ class: "row" }, this.#undo, this.#clear);
     this.append(
-      element("div", { class: "view-head" }, this.#kinds),
+      h.div({ class: "view-head" }, this.#kinds),
       this.#form,
-      element("section", { class: "made" }, this.#made, tools),
+      h.section({ class: "made" }, this.#made, tools),
       this.#out,
-      element(
-        "section",
-        {},
-        element("div", { class: "row apart" }, element("h3", {}, "The same in Python"), copy),
-        this.#python,
-      ),
+      h.section(h.div({ class: "row apart" }, h.h3("The same in Python"), copy), this.#python),
     );
   }
 
@@ -110,7 +103,7 @@ class WhatIf extends View {
           words.map(([word], n) => [n, `${n} ${shortened(word)}`]),
           0,
         ),
-        ["Becomes", field("Becomes", element("input", { type: "text", required: true, dir: "auto" }))],
+        ["Becomes", field("Becomes", h.input({ type: "text", required: true, dir: "auto" }))],
       ],
       temperatures: () => [
         pick("Site", [["*", "everywhere"], ...sites], "*"),
@@ -119,12 +112,12 @@ class WhatIf extends View {
     }[kind]();
     this.fields = Object.fromEntries(fields);
     const none = kind === "swaps" && !words.length;
-    const add = element("button", { type: "submit", class: "primary", disabled: none }, "Add");
+    const add = h.button({ type: "submit", class: "primary", disabled: none }, "Add");
     replace(
       this.#form,
       fields.map(([, node]) => node),
       add,
-      none ? element("p", { class: "muted small" }, "There are no words to swap here.") : null,
+      none ? h.p({ class: "muted small" }, "There are no words to swap here.") : null,
     );
     if (had) this.#form.querySelector("select, input")?.focus();
   }
@@ -165,31 +158,9 @@ class WhatIf extends View {
 
   made(edits) {
     const had = this.#made.contains(document.activeElement);
-    const all = Object.entries(edits).flatMap(([kind, some]) => some.map((one, n) => [kind, one, n]));
-    const remove = (kind, n) => () => {
-      const left = { ...edits, [kind]: edits[kind].filter((_, at) => at !== n) };
-      if (!left[kind].length) delete left[kind];
-      this.change(left);
-    };
-    const line = ([kind, one, n]) => {
-      const text = told(kind, one);
-      return element(
-        "li",
-        {},
-        element("span", { class: "token" }, text),
-        button("×", remove(kind, n), { class: "quiet", "aria-label": `Remove: ${text}` }),
-      );
-    };
-    replace(
-      this.#made,
-      all.length
-        ? all.map(line)
-        : element(
-            "li",
-            { class: "muted" },
-            "No edits yet: what you add is listed here, and compared with the model as it is.",
-          ),
-    );
+    const all = editLines(edits, "Remove", (left) => this.change(left));
+    const none = "No edits yet: what you add is listed here, and compared with the model as it is.";
+    replace(this.#made, all.length ? all : h.li({ class: "muted" }, none));
     this.#undo.disabled = !this.#past.length;
     this.#clear.disabled = !all.length;
     if (had) (this.#made.querySelector("button") ?? this.#undo).focus();
@@ -231,15 +202,6 @@ function cells(place, query, [from, to], rows) {
   const queries = query === "*" ? Array.from({ length: rows }, (_, n) => n) : [Number(query)];
   const keys = Array.from({ length: Math.abs(to - from) + 1 }, (_, n) => Math.min(from, to) + n);
   return queries.flatMap((one) => keys.map((key) => ({ ...place, query: one, key })));
-}
-
-function told(kind, one) {
-  const where = one.site === "*" ? "everywhere" : one.site;
-  if (kind === "off") return `${where}: head ${one.head} is off`;
-  if (kind === "weights") return `${where}: in head ${one.head}, ${one.query} → ${one.key} weighs ${one.value}`;
-  if (kind === "masks") return `${where}: in head ${one.head}, ${one.query} may not see ${one.key}`;
-  if (kind === "swaps") return `word ${one.word} becomes “${shortened(String(one.to))}”`;
-  return `${where}: temperature ${one.value}`;
 }
 
 customElements.define("regard-whatif", WhatIf);
