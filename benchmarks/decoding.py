@@ -4,13 +4,17 @@
     python benchmarks/decoding.py --device cuda     GPU, bfloat16: Hugging Face's generate
 
 Ours and theirs take turns, round after round, so that whoever else uses the machine disturbs both; a figure is the
-median over the rounds of the ratio within a round. Beside each stands how many translations are the same, token for
-token, as those of our own search in float32.
+median over the rounds of the ratio within a round. On a CPU each has a process of its own, since the threads of one
+library, waiting for work, would take the cores from another. Beside each stands how many translations are the same,
+token for token, as those of our own search in float32.
 """
 
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from statistics import median
 
 import torch
@@ -24,6 +28,8 @@ from regard.models import Seq2Seq
 
 BEAM, ALONE = 4, 4  # so many sentences at least, one after the other where a batch holds fewer
 WARM = {"cpu": 1, "cuda": 2}
+PAUSE = 0.3  # seconds before a turn: threads that have nothing to do watch for work for a while before they sleep
+Batches = Sequence[Sequence[Ids]]
 
 
 def ours(model: Seq2Seq, precision: str) -> Translate:
@@ -31,7 +37,7 @@ def ours(model: Seq2Seq, precision: str) -> Translate:
     return lambda asked: [found[0].ids for found in translate(ready, asked, beam)]
 
 
-def rivals(model: Seq2Seq, device: str) -> dict[str, Callable[[], Translate]]:
+def rivals(model: Seq2Seq, device: str, threads: int) -> dict[str, Callable[[], Translate]]:
     """Who takes part, in the order of the turns; each is made only where it can be."""
     if device == "cuda":
         return {
@@ -39,44 +45,88 @@ def rivals(model: Seq2Seq, device: str) -> dict[str, Callable[[], Translate]]:
             "regard float32": lambda: ours(model, "float32"),
             "hugging face bfloat16": lambda: hugging_face(marian(model, device, torch.bfloat16), BEAM),
         }
-    return {
-        "regard float32": lambda: ours(model, "float32"),
-        "ctranslate2 float32": lambda: ctranslate2(model, BEAM, "float32", torch.get_num_threads()),
-        "regard int8": lambda: ours(model, "int8"),
-        "ctranslate2 int8": lambda: ctranslate2(model, BEAM, "int8", torch.get_num_threads()),
-        "hugging face float32": lambda: hugging_face(marian(model, device, torch.float32), BEAM),
-    }
+    found = dict[str, Callable[[], Translate]]()
+    for kind in ("float32", "int8"):
+        found[f"regard {kind}"] = partial(ours, model, kind)
+        found[f"ctranslate2 {kind}"] = partial(ctranslate2, model, BEAM, kind, threads)
+        found[f"ctranslate2 {kind}, apart"] = partial(ctranslate2, model, BEAM, kind, threads, apart=True)
+    return found | {"hugging face float32": lambda: hugging_face(marian(model, device, torch.float32), BEAM)}
 
 
-def timed(run: Translate, batches: Sequence[Sequence[Ids]], device: str) -> tuple[float, list[Ids]]:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    found = [ids for asked in batches for ids in run(asked)]
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start, found
+class Here:
+    """Someone who translates in this process."""
+
+    def __init__(self, run: Translate, device: str):
+        self.run, self.device = run, device
+
+    def turn(self, batches: Batches) -> tuple[float, list[Ids]]:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        found = [ids for asked in batches for ids in self.run(asked)]
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start, found
+
+    def leave(self) -> None:
+        """Nobody waits."""
+
+
+class Away:
+    """Someone who translates in a process of their own, and sleeps between the turns."""
+
+    def __init__(self, name: str, threads: int):
+        self.pipe, there = get_context("spawn").Pipe()
+        get_context("spawn").Process(target=served, args=(there, name, threads), daemon=True).start()
+        if error := self.pipe.recv():
+            raise ImportError(error)
+
+    def turn(self, batches: Batches) -> tuple[float, list[Ids]]:
+        self.pipe.send(batches)
+        seconds, found = self.pipe.recv()
+        if isinstance(found, str):
+            raise RuntimeError(found)
+        return seconds, found
+
+    def leave(self) -> None:
+        self.pipe.send(())
+
+
+def served(pipe: Connection, name: str, threads: int) -> None:
+    torch.set_num_threads(threads)
+    try:
+        who = Here(rivals(copier(), "cpu", threads)[name](), "cpu")
+    except ImportError as error:
+        pipe.send(str(error))
+        return
+    pipe.send("")
+    while batches := pipe.recv():
+        time.sleep(PAUSE)
+        try:
+            pipe.send(who.turn(batches))
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            pipe.send((0.0, str(error).splitlines()[0]))
 
 
 def measured(
-    made: dict[str, Translate], batch: int, rounds: int, device: str, until: float
+    made: dict[str, Here | Away], batch: int, rounds: int, device: str, until: float
 ) -> tuple[dict[str, list[float]], dict[str, list[Ids]]]:
     """Seconds of every round, and what each found in the first."""
     seconds, first = {name: [] for name in made}, {}
     texts = sources(max(batch, ALONE), seed=batch)
     batches = [texts[start : start + batch] for start in range(0, len(texts), batch)]
-    for name, run in made.items():
+    for name, who in made.items():
         try:
             for _ in range(WARM[device]):
-                first[name] = timed(run, batches, device)[1]
+                first[name] = who.turn(batches)[1]
         except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             print(f"{name} fails at batch {batch}: {str(error).splitlines()[0]}", flush=True)
     made, seconds = {name: made[name] for name in first}, {name: seconds[name] for name in first}
     for n in range(rounds):
         if n and time.perf_counter() > until:
             break
-        for name, run in made.items():
-            seconds[name].append(timed(run, batches, device)[0])
+        for name, who in made.items():
+            seconds[name].append(who.turn(batches)[0])
     return seconds, first
 
 
@@ -96,19 +146,19 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=140.0, help="no round is begun later than that")
+    parser.add_argument("--seconds", type=float, default=200.0, help="no round is begun later than that")
     parser.add_argument("--profile", action="store_true", help="print which kernels our last batch spends its time in")
     parser.add_argument("--only", nargs="*", default=[], help="words of the names that take part")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     start = time.perf_counter()
     model = copier().to(given.device)
-    made: dict[str, Translate] = {}
-    for name, make in rivals(model, given.device).items():
+    made: dict[str, Here | Away] = {}
+    for name, make in rivals(model, given.device, given.threads).items():
         if given.only and not any(word in name for word in given.only):
             continue
         try:
-            made[name] = make()
+            made[name] = Here(make(), given.device) if given.device == "cuda" else Away(name, given.threads)
         except ImportError as error:
             print(f"{name} does not take part: {error}", flush=True)
     rows, batches = [], given.batches or ([1, 32] if given.device == "cpu" else [1, 32, 256])
@@ -147,8 +197,11 @@ def main() -> None:
         times = ", ".join(f"{other} {ratio}×" for other, ratio in row["times"].items())
         table.add_row(row["who"], str(row["batch"]), f"{row['tokens_per_second']:,}", f"{row['same']:.1%}", times)
     Console(width=160).print(table)
+    for who in made.values():
+        who.leave()
     if given.profile:
-        profiled(next(run for name, run in made.items() if name.startswith("regard")), batches[-1], given.device)
+        make = next(make for name, make in rivals(model, given.device, given.threads).items() if name in made)
+        profiled(make(), batches[-1], given.device)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,8 @@ def said(row: Sequence[int]) -> Ids:
 # --- CTranslate2 ---
 
 
-def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int) -> Translate:
+def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int, *, apart: bool = False) -> Translate:
+    """All threads work on one batch; `apart`, each on its part of it, as ours do where there are many sentences."""
     import ctranslate2
     from ctranslate2.specs import common_spec, transformer_spec
 
@@ -200,7 +201,10 @@ def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int) -> Tran
     spec.validate()
     spec.optimize(quantization=precision if precision != "float32" else None)
     spec.save(folder.name)
-    theirs = ctranslate2.Translator(folder.name, device="cpu", intra_threads=threads, compute_type=precision)
+    workers, each = (threads, 1) if apart else (1, threads)
+    theirs = ctranslate2.Translator(
+        folder.name, device="cpu", inter_threads=workers, intra_threads=each, compute_type=precision
+    )
     names = {token: id for id, token in enumerate(tokens)}
 
     def translate(asked: Sequence[Ids]) -> list[Ids]:
@@ -209,6 +213,7 @@ def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int) -> Tran
             beam_size=beam,
             length_penalty=0.0,
             max_decoding_length=2 * max(map(len, asked)) + 10,
+            max_batch_size=-(-len(asked) // workers),
         )
         return [tuple(names[token] for token in one.hypotheses[0]) for one in found]
 

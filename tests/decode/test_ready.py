@@ -10,11 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from regard.decode import Allowed, Beam, Greedy, Longest, Ready, Sample, prepare, stream, translate, translate_all
+from regard.decode import (
+    Allowed,
+    Beam,
+    Greedy,
+    Longest,
+    Ready,
+    Sample,
+    prepare,
+    quick,
+    stream,
+    translate,
+    translate_all,
+)
 from regard.decode import stages as staging
 from regard.decode.linears import Packed, Plain, Whole
 from regard.decode.model import at_rest
 from regard.decode.offers import few_best
+from regard.decode.quick import alone
 from regard.decode.ranking import best
 from regard.decode.request import requests
 from regard.models import ModelConfig, build_model
@@ -113,6 +126,25 @@ def test_stages_of_other_shapes_take_over_from_each_other(monkeypatch, prefixes)
     assert_same(found, again, within=0.0)
     assert len({shape.slots for shape in ready.stages}) > 1
     assert len({shape.sentences for shape in ready.stages}) > 1
+
+
+@pytest.mark.parametrize("cores", [2, 3])
+def test_cores_that_search_apart_find_the_same_in_the_same_order(monkeypatch, cores):
+    made, beam, before = decided(), Beam(3, best=2, longest=LIMIT), torch.get_num_threads()
+    asked, threads = requests([source for source in SOURCES for _ in range(3)], None), []
+    monkeypatch.setattr(quick, "alone", lambda *given: threads.append(torch.get_num_threads()) or alone(*given))
+    ready = prepare(made)
+    found = quick.by_cores(ready, beam, asked, Allowed(), cores)
+    assert_same(found, alone(ready, beam, asked, Allowed()), within=1e-12)
+    assert threads == [1] * cores
+    assert torch.get_num_threads() == before
+
+
+def test_what_goes_wrong_on_one_core_is_told():
+    made = decided()
+    made.get_parameter("words.bias").data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="its weights are broken"):
+        quick.by_cores(prepare(made), Beam(2, longest=LIMIT), requests(SOURCES, None), Allowed(), 2)
 
 
 def test_a_model_that_cannot_be_prepared_says_why():

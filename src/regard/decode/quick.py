@@ -4,6 +4,7 @@ The definition is beam.py; this agrees with it or objects. Sentences that are do
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from regard.decode.room import Room, room_for, step
 if TYPE_CHECKING:
     from regard.decode.beam import Beam
 
+APART = 8  # sentences for each core, so that it pays to let them work apart: to wake the others takes 50 µs each time
 LEAVING = 8  # once one in so many is done, they leave: others move to their places, and to stay costs attention
 FEW = 16  # beams, which are multiplied as fast as one
 SLOTS = 16  # for each beam at first; many more are rarely seen at once
@@ -43,8 +45,31 @@ def objections(ready: Ready, beam: "Beam", requests: Sequence[Request], allowed:
 def run(ready: Ready, beam: "Beam", requests: Sequence[Request], allowed: Allowed) -> list[list[Hypothesis]]:
     if ready.device.type == "cuda":
         return stages.run(ready, beam, requests, allowed)
+    cores = min(torch.get_num_threads(), len(requests) // APART)
+    return by_cores(ready, beam, requests, allowed, cores) if cores > 1 else alone(ready, beam, requests, allowed)
+
+
+def alone(ready: Ready, beam: "Beam", requests: Sequence[Request], allowed: Allowed) -> list[list[Hypothesis]]:
     with torch.inference_mode():
         return Searching.begin(ready, beam, requests, allowed).to_the_end()
+
+
+def by_cores(
+    ready: Ready, beam: "Beam", requests: Sequence[Request], allowed: Allowed, cores: int
+) -> list[list[Hypothesis]]:
+    """Every core searches by itself for its part of the sentences, and shares no small work with others."""
+    threads, parts = torch.get_num_threads(), [requests[first::cores] for first in range(cores)]
+    try:
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            found = [pool.submit(alone, ready, beam, part, allowed) for part in parts]
+            by_index = {
+                request.index: hypotheses
+                for part, one in zip(parts, found, strict=True)
+                for request, hypotheses in zip(part, one.result(), strict=True)
+            }
+    finally:
+        torch.set_num_threads(threads)  # each thread has a number of its own, but the last to be set is any new one's
+    return [by_index[request.index] for request in requests]
 
 
 @dataclass(eq=False)
