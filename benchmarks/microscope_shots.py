@@ -16,6 +16,13 @@ TRAINED: dict[str, dict[str, Any]] = {
     "bahdanau": {"model.kind": "bahdanau", "model.layers": 1, "model.model": 128, "model.hidden": 128},
     "writer": {"task": "write"},
     "shapes": {"task": "picture"},
+    "gated": {
+        "task": "picture",
+        "model.kind": "cnn",
+        "model.width": 16,
+        "train.steps": 400,
+        "train.validate_every": 100,
+    },
     "answers": {"task": "answer"},
 }
 CROSS: dict[str, Any] = {
@@ -36,6 +43,7 @@ VIEWS: dict[str, dict[str, Any]] = {
     "generation": CROSS | {"step": 2},
     "beam": CROSS,
     "overlay": {"model": "answers", "text": "example 2", "question": QUESTION, "site": "look.1.cross", "query": 4},
+    "gates": {"model": "gated", "text": "example 2"},
     "whatif": CROSS | {"site": "decoder.1.cross", "edits": OFF},
     "comparison": CROSS | {"other": {"model": "bahdanau"}},
     "training": CROSS,

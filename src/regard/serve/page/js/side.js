@@ -51,6 +51,7 @@ class Side extends View {
       const pick = () => store.go({ head });
       return choice("head", head, head === state.head, [String(head)], { pick, name: off.has(head) ? "off" : "" });
     });
+    this.#heads.hidden = !site?.heads; // a gate has none
     renew(this.#heads, ":checked", h.legend("Head"), h.div({ class: "heads" }, list));
   }
 
@@ -68,16 +69,16 @@ class Side extends View {
     const toggle = h.button({
         type: "button",
         "aria-pressed": String(off >= 0),
-        disabled: !site,
         on: { click: () => store.go({ edits: toggled(state.edits, site.name, state.head, off) }) },
       },
       "Switch this head off",
     );
-    replace(
+    if (!site?.heads && !list.length) return replace(this.#edits);
+    return replace(
       this.#edits,
       h.h2("What if"),
       list.length ? h.ul({ class: "edits" }, list) : null,
-      h.div({ class: "row" }, toggle),
+      site?.heads ? h.div({ class: "row" }, toggle) : null,
     );
   }
 
