@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from .asking import client_of, learners
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"  # where `make browser` puts it
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +40,11 @@ def browser() -> Iterator[Any]:
             pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
         yield running
         running.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script that says whether everybody can use a page."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed; `make browser` installs it")
+    return AXE.read_text()

@@ -270,15 +270,20 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def start(port: int = 0) -> ThreadingHTTPServer:
-    server = Server(("127.0.0.1", port), Answers)
+def start(port: int = 0, answers: type[BaseHTTPRequestHandler] = Answers) -> ThreadingHTTPServer:
+    server = Server(("127.0.0.1", port), answers)
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
     return server
 
 
-if __name__ == "__main__":
-    running = start(int(sys.argv[1]))
+def serve_for_ever(answers: type[BaseHTTPRequestHandler]) -> None:
+    """At the port that the command names, for a person to look at."""
+    running = start(int(sys.argv[1]), answers)
     print(f"http://127.0.0.1:{running.server_port}/")
     while True:
         sleep(60)
+
+
+if __name__ == "__main__":
+    serve_for_ever(Answers)

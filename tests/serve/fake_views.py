@@ -8,11 +8,7 @@ Patterns and positions are the library's own.
 
 import base64
 import json
-import sys
-from http.server import ThreadingHTTPServer
 from io import BytesIO
-from threading import Thread
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -183,15 +179,5 @@ def picture() -> bytes:
     return written.getvalue()
 
 
-def start(port: int = 0) -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", port), Answers)
-    server.daemon_threads = True
-    Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
 if __name__ == "__main__":
-    running = start(int(sys.argv[1]))
-    print(f"http://127.0.0.1:{running.server_port}/")
-    while True:
-        sleep(60)
+    fake.serve_for_ever(Answers)

@@ -20,7 +20,6 @@ from regard.serve.lecture_given import GIVEN
 from regard.serve.lecture_site import KEYS, WIDTH
 from regard.serve.shelf import Book, Shelf
 from tests.see.scenes import CAT, translator
-from tests.serve.axe import AXE
 from tests.serve.lecture_host import app, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
@@ -408,15 +407,13 @@ def test_matrices_are_tables_with_names_for_rows_columns_and_inputs(page, addres
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_to_object_to(page, address, theme):
-    if AXE is None:
-        pytest.skip("axe-core is missing: npm install --prefix /tmp/axe axe-core")
+def test_axe_finds_nothing_to_object_to(page, address, axe, theme):
     page.emulate_media(color_scheme=theme)
     places = [f"{number}.1" for number in range(1, CHAPTERS + 1)] + ["3.2m", "6.3m", "9.1m"]
     for at in places:
         opened(page, address, at)
         page.wait_for_timeout(150)
-        page.evaluate(AXE.read_text())  # the policy of the page forbids a script from elsewhere, not the debugger's
+        page.evaluate(axe)  # the policy of the page forbids a script from elsewhere, not the debugger's
         for details in page.locator("details").all():
             details.evaluate("node => node.open = true")
         found = page.evaluate("axe.run().then(found => found.violations.map(one => [one.id, one.nodes[0].html]))")

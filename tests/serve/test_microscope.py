@@ -20,7 +20,6 @@ from regard.serve.labs import measured, pattern_of, table
 from regard.tasks.translate import Translator
 from tests.see.scenes import CAT, translator
 
-from .axe import AXE
 from .real import ASKED, MATRICES, STEPS, House, benchmark, numbers, stages
 
 SHARED = 2.5  # a machine that does other things as well may take so much longer than is promised
@@ -515,9 +514,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_any_view(browser, address, tools, scheme):
-    if AXE is None:
-        pytest.skip("axe-core is not installed; `npm install axe-core` in the repository's root")
+def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, scheme):
     context = browser.new_context(color_scheme=scheme, viewport=WIDE, bypass_csp=True)
     desk, found, seen = tools.Desk(context.new_page(), address), [], 0
     for kind, views in VIEWS.items():
@@ -525,7 +522,7 @@ def test_axe_finds_nothing_in_any_view(browser, address, tools, scheme):
         for view in views:
             if desk.page.url == "about:blank":
                 desk.open(view, **asked)
-                desk.page.evaluate(AXE.read_text())
+                desk.page.evaluate(axe)
             desk.turn(view, **asked)
             desk.page.wait_for_timeout(100)
             answer = desk.page.evaluate("axe.run({ resultTypes: ['violations'] })")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.serve import fake
-from tests.serve.axe import AXE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
@@ -339,14 +338,6 @@ def test_the_theme_can_be_chosen_and_the_pictures_follow(desk):
 
 
 # --- for everybody ---
-
-
-@pytest.fixture(scope="module")
-def axe() -> str:
-    found = AXE
-    if found is None:
-        pytest.skip("axe-core is not installed; `npm install axe-core` in the repository's root")
-    return found.read_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.serve import fake_views as fake
-from tests.serve.axe import AXE
+from tests.serve.fake import start
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
@@ -92,7 +92,7 @@ def numbers(node: Any) -> list[float]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server = fake.start()
+    server = start(answers=fake.Answers)
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
@@ -465,14 +465,6 @@ def test_before_after_and_the_change_are_told_in_numbers(desk):
 
 
 # --- everybody ---
-
-
-@pytest.fixture(scope="module")
-def axe() -> str:
-    found = AXE
-    if found is None:
-        pytest.skip("axe-core is not installed; `npm install axe-core` in the repository's root")
-    return found.read_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
