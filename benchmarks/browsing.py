@@ -45,8 +45,7 @@ COUNTED = """(() => {
   };
 })()"""
 SHOWN = {
-    "lecture": "document.querySelector('regard-lecture table td') && "
-    "document.querySelector('link[href$=\"lecture.css\"]').sheet",  # unstyled, it is wider than a phone
+    "lecture": "document.querySelector('regard-lecture table td')",
     "": "document.querySelector('regard-VIEW').dataset.painted",
 }
 

@@ -24,7 +24,8 @@ PAGE = Path(regard.__file__).parent / "serve" / "page"
 POLICY = "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; base-uri 'none'; form-action 'self'"
 HTML = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Lecture</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
-<link rel="stylesheet" href="/static/style.css"><script type="module" src="/host.js"></script></head>
+<link rel="stylesheet" href="/static/style.css"><link rel="stylesheet" href="/static/lecture.css">
+<script type="module" src="/host.js"></script></head>
 <body><header class="top"><h1 class="brand">Regard</h1></header>
 <div class="body wide"><main><div id="panel"></div></main></div></body></html>"""
 SCRIPT = """import { store } from "/static/js/store.js"; import "/static/js/views/lecture.js";

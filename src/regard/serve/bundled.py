@@ -10,7 +10,6 @@ from typing import Any
 
 NOWHERE = "http://regard.invalid/static/"  # where modules believe to be; nothing is ever asked of it
 IMPORT = re.compile(r'(\bfrom\s*|\bimport\s*|\bimport\()"(\.{1,2}/[^"]+\.js)"')
-SHEET = re.compile(r'new URL\("[^"]+\.css", import\.meta\.url\)(\.href)?')
 VIEWS = ("overview", "matrix", "lines", "alignment", "pair", "generation", "beam", "overlay")
 FEWER = "\nVIEWS.splice(0, VIEWS.length, ...VIEWS.filter((view) => %s.includes(view.name)));\n"
 INDEX, MAIN, SHIM = "js/views/index.js", "js/main.js", "js/embedded.js"
@@ -64,7 +63,7 @@ def reachable() -> dict[str, str]:
         hidden = {f"js/views/{view}.js" for view in re.findall(r'name: "(\w+)"', text)} if name == INDEX else set()
         kept = {f"js/views/{view}.js" for view in VIEWS}
         waiting += [one for one in needs if (one not in hidden or one in kept) and exists(one)]
-        text = SHEET.sub('"data:text/css,"', text).replace("import.meta.url", json.dumps(NOWHERE + name))
+        text = text.replace("import.meta.url", json.dumps(NOWHERE + name))
         found[name] = IMPORT.sub(lambda way, name=name: f'{way[1]}"regard/{placed(name, way[2])}"', text)
     return found
 

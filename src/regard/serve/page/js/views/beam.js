@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { digits, drawing, element, figure, replace, say, shortened, token } from "../dom.js";
 import { store } from "../store.js";
 import { View } from "../view.js";
-import { clamp, listField, put, styled } from "./parts.js";
+import { clamp, listField, put } from "./parts.js";
 
 const [WIDE, HIGH, BOX, TALL] = [132, 54, 104, 38];
 const WIDTHS = [1, 2, 3, 4, 5, 8, 12, 16];
@@ -21,7 +21,6 @@ class Beam extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     this.append(element("div", { class: "view-head" }, this.#key, this.#field), this.#tree, this.#card);
     this.#tree.addEventListener("keydown", (event) => this.key(event));
     this.#tree.addEventListener("click", ({ target }) => {

@@ -8,7 +8,7 @@ import { latest, siteOf, View } from "../view.js";
 import { changes } from "./changes.js";
 import { Heat } from "./heat.js";
 import { again, difference, headOf, picture } from "./head.js";
-import { clamp, listField, styled } from "./parts.js";
+import { clamp, listField } from "./parts.js";
 
 class Comparison extends View {
   #fields = h.div({ class: "pickers" });
@@ -27,7 +27,6 @@ class Comparison extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     this.append(
       h.div({ class: "view-head" }, this.#fields),
       this.#here,

@@ -9,7 +9,6 @@ import { labels, latest, strongest, View } from "../view.js";
 import { changes } from "./changes.js";
 import { faded, lay, loaded } from "./glow.js";
 import { again } from "./head.js";
-import { styled } from "./parts.js";
 
 const [HIGH, LEFT] = [220, 44];
 const ORDERS = [
@@ -35,7 +34,6 @@ class Gates extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     const edits = h.div({ class: "row gate-edits" }, this.#one, this.#all);
     const main = h.div(this.#bars, this.#place, this.#scale, this.#note, edits);
     this.append(

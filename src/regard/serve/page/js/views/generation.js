@@ -6,7 +6,7 @@ import { dark } from "../paint.js";
 import { store } from "../store.js";
 import { labels, latest, View } from "../view.js";
 import { again } from "./head.js";
-import { button, clamp, curve, floats, numberField, player, put, row, styled, walk, weighed } from "./parts.js";
+import { button, clamp, curve, floats, numberField, player, put, row, walk, weighed } from "./parts.js";
 
 class Generation extends View {
   #way = []; // branches, the last is shown: {scene, why, at: [step, token's number]}; one written live has no `at`
@@ -30,7 +30,6 @@ class Generation extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     const step = (by) => () => this.go(this.step + by);
     const tools = h.div(
       { class: "row" },

@@ -52,11 +52,6 @@ export class Lecture extends View {
   }
 
   connectedCallback() {
-    const sheet = new URL("../../lecture.css", import.meta.url).href;
-    if (!document.querySelector(`link[href="${sheet}"]`)) {
-      const load = () => this.#draw(); // sizes are known only now
-      document.head.append(h.link({ rel: "stylesheet", href: sheet, on: { load } }));
-    }
     if (!this.frame.isConnected) this.append(this.frame);
     document.addEventListener("keydown", this.#key);
     addEventListener("resize", this.#resized);

@@ -8,7 +8,7 @@ import { store } from "../store.js";
 import { latest, View } from "../view.js";
 import { Heat } from "./heat.js";
 import { joined, mistake, negated, PARTS } from "./notation.js";
-import { button, clamp, count, listField, numberField, put, styled } from "./parts.js";
+import { button, clamp, count, listField, numberField, put } from "./parts.js";
 
 const EXAMPLES = [
   ["Causal() & Window(8)", "a sliding window"],
@@ -56,7 +56,6 @@ class Masks extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     this.#text.addEventListener("input", () => {
       clearTimeout(this.#timer);
       this.#timer = setTimeout(() => this.set({ pattern: this.#text.value }), 150);
@@ -113,32 +112,33 @@ class Masks extends View {
   }
 
   async load() {
-    const { pattern, length } = this.now;
+    const asked = this.now; // may be another by the time of the answer
+    const { pattern, length, block } = asked;
     const wrong = mistake(pattern);
-    if (wrong) return this.refuse(wrong.why, wrong.at);
+    if (wrong) return this.refuse(wrong.why, wrong.at, pattern);
     try {
       this.found = await api.patterns(pattern, length);
     } catch (problem) {
       if (!(problem instanceof api.Problem)) throw problem;
       if (problem.status !== 400) return void (await this.ask(Promise.reject(problem)));
       const name = problem.message.match(/^([A-Z]\w+)/)?.[1];
-      return this.refuse(problem.message, name && pattern.includes(name) ? pattern.indexOf(name) : null);
+      return this.refuse(problem.message, name && pattern.includes(name) ? pattern.indexOf(name) : null, pattern);
     }
     this.refuse("", null);
     this.bits =
       this.found.mask === null ? null : Uint8Array.from(atob(this.found.mask), (letter) => letter.charCodeAt(0));
     if (this.bits)
-      Object.assign(this.found, this.blocks(Math.max(this.now.block, 2 ** Math.ceil(Math.log2(length / 128)))));
+      Object.assign(this.found, this.blocks(Math.max(block, 2 ** Math.ceil(Math.log2(length / 128)))));
     this.cost();
     this.draw();
-    this.dataset.painted = JSON.stringify(this.now);
+    this.dataset.painted = JSON.stringify(asked);
     return undefined;
   }
 
   // the reason in place, with a mark under the letter it is about
-  refuse(why, at) {
+  refuse(why, at, pattern) {
     this.#text.setAttribute("aria-invalid", String(Boolean(why)));
-    const mark = why && at !== null ? h.pre(`${this.now.pattern.slice(0, at)}▸${this.now.pattern.slice(at)}`) : null;
+    const mark = why && at !== null ? h.pre(`${pattern.slice(0, at)}▸${pattern.slice(at)}`) : null;
     replace(this.#wrong, mark, why ? h.p(at === null ? why : `At character ${at + 1}: ${why}`) : null);
   }
 

@@ -7,7 +7,7 @@ import { choices } from "../side.js";
 import { store } from "../store.js";
 import { groups, latest, strongest, View } from "../view.js";
 import { faded, lay, loaded } from "./glow.js";
-import { clamp, field, row, styled, walk } from "./parts.js";
+import { clamp, field, row, walk } from "./parts.js";
 
 class Overlay extends View {
   #canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "picture" });
@@ -25,7 +25,6 @@ class Overlay extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     const which = [
       [false, "this head"],
       [true, "mean of all heads"],

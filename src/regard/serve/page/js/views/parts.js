@@ -7,20 +7,12 @@ import { strongest } from "../view.js";
 
 export { button, clamp };
 
-// the stylesheet of these views comes with the first of them
-export function styled() {
-  const href = new URL("../../views2.css", import.meta.url).href;
-  if (document.querySelector("link[data-views]")) return;
-  document.head.append(h.link({ rel: "stylesheet", href, data: { views: "" } }));
-  store.addEventListener("change", ({ detail: { changed } }) => forget(changed));
-}
-
 // what these views asked of one model another may refuse, and a target belongs to its text
-function forget(changed) {
+store.addEventListener("change", ({ detail: { changed } }) => {
   const names = changed.includes("model") ? ["beam", "target", "more"] : changed.includes("text") ? ["target"] : [];
   const old = names.filter((name) => !changed.includes(name));
   store.set(Object.fromEntries(old.map((name) => [name, undefined])));
-}
+});
 
 export function floats(base64) {
   return new Float32Array(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)).buffer);

@@ -7,7 +7,7 @@ import { choices } from "../side.js";
 import { store } from "../store.js";
 import { latest, View } from "../view.js";
 import { Heat } from "./heat.js";
-import { clamp, numberField, put, styled, trail } from "./parts.js";
+import { clamp, numberField, put, trail } from "./parts.js";
 
 const KINDS = {
   sinusoidal: "Added to the token: sine and cosine of its place, from fast waves to slow ones.",
@@ -33,7 +33,6 @@ class Positions extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     const fields = h.div({ class: "pickers" }, this.#length, this.#width, this.#heads, this.#head);
     const main = h.div(this.#heat.node, this.#legend);
     this.append(
@@ -78,7 +77,8 @@ class Positions extends View {
   }
 
   async load(pairs) {
-    const { kind, length, width, heads, head } = this.now;
+    const asked = this.now; // may be another by the time of the answer
+    const { kind, length, width, heads, head } = asked;
     const answer = await this.ask(api.positions(pairs ? { kind, length, heads } : { kind, length, width }));
     if (!answer) return;
     const [rows, columns] = answer.shape.slice(-2);
@@ -89,7 +89,7 @@ class Positions extends View {
     this.#heat.draw({ rows, columns, room, square: pairs, sheet: sheet(bytes, rows, columns, "signed", range) });
     replace(this.#legend, legend("signed", range));
     this.point([Math.min(this.cell[0], rows - 1), Math.min(this.cell[1], columns - 1)]);
-    this.dataset.painted = JSON.stringify(this.now);
+    this.dataset.painted = JSON.stringify(asked);
   }
 
   point(cell, back = true) {

@@ -7,7 +7,7 @@ import { store } from "../store.js";
 import { latest, siteOf, View } from "../view.js";
 import { Heat } from "./heat.js";
 import { again, headOf, picture } from "./head.js";
-import { button, clamp, field, player, styled, trail } from "./parts.js";
+import { button, clamp, field, player, trail } from "./parts.js";
 
 const MOST = 12; // checkpoints that are run without being asked for
 
@@ -33,7 +33,6 @@ class Training extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     const tools = h.div(
       { class: "row" },
       button("Before", () => this.go(this.at - 1)),

@@ -7,7 +7,7 @@ import { store } from "../store.js";
 import { labels, latest, siteOf, View } from "../view.js";
 import { changes } from "./changes.js";
 import { again } from "./head.js";
-import { button, clamp, field, listField, numberField, places, styled } from "./parts.js";
+import { button, clamp, field, listField, numberField, places } from "./parts.js";
 
 const KINDS = {
   off: "Switch a head off",
@@ -32,7 +32,6 @@ class WhatIf extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    styled();
     const legend = h.legend({ class: "hidden-text" }, "Kind of edit");
     choices(this.#kinds, legend, "edit", this.#kind, Object.entries(KINDS), (kind) => this.kind(kind));
     const copy = button("Copy as Python", () => this.copy());
