@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 from torch.testing import assert_close
 
-from regard.models.reading_config import EncoderConfig
+from regard.models.reading_config import EncoderConfig, WordsConfig
+from regard.models.wordvectors import WordVectors
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.tag import UNTAGGED, Tagger, TagLoss, collate, validation
 from regard.tasks.tag_settings import SpellingSettings, TagData, TagSettings, read_tags
@@ -111,6 +113,39 @@ def test_a_hidden_word_is_known_by_its_letters_alone():
     assert TagLoss()(one.model, (batch, 1))[0] != TagLoss()(one.model, (other, 1))[0]
     with pytest.raises(ValueError, match=r"spelling\.hide = 1\.0 should be at least 0 and below 1"):
         SpellingSettings(hide=1.0)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_words_begin_with_the_vectors_of_a_file_and_know_its_words(tmp_path, frozen):
+    own = tagger().words.vocabulary[:2]
+    vectors = WordVectors((*own, "zebra"), torch.randn(3, 16))
+    vectors.save(tmp_path / "vectors.txt")
+    one = tagger(words=WordsConfig(kind="file", file=str(tmp_path / "vectors.txt"), frozen=frozen))
+    one.job(sentences(), sentences(5))
+    rows = [one.words.encode(word)[0] for word in vectors.words]
+    table = one.model.encoder.words.weight
+    assert_close(normalize(table[rows].detach()), normalize(vectors.vectors))
+    TagLoss()(one.model, (collate(one.examples(sentences(2))), 1))[0].backward()
+    assert (table.grad is None) == frozen
+
+
+@pytest.mark.parametrize("kind", ["skip-gram", "file"])
+def test_a_run_from_known_vectors_ends_with_the_same_bits(tmp_path, kind):
+    file = ""
+    if kind == "file":
+        file = str(tmp_path / "vectors.txt")
+        WordVectors(tagger().words.vocabulary, torch.randn(len(tagger().words.vocabulary), 16)).save(file)
+    words = WordsConfig(kind=kind, file=file, frozen=False)
+    assert_resumes(lambda: tagger(words=words), sentences(), sentences(5), tmp_path, cut=17)
+
+
+def test_what_a_taggers_words_cannot_be_is_refused(tmp_path):
+    for words, why in ((WordsConfig(kind="one-hot"), "have vectors"), (WordsConfig(dropout=0.1), "spelling.hide")):
+        with pytest.raises(ValueError, match=why):
+            tagger(words=words)
+    WordVectors(("zebra",), torch.ones(1, 8)).save(tmp_path / "narrow.txt")
+    with pytest.raises(ValueError, match="to that, not to 16"):
+        tagger(words=WordsConfig(kind="file", file=str(tmp_path / "narrow.txt"))).job(sentences(), sentences(5))
 
 
 def test_a_tag_that_is_unknown_is_named():

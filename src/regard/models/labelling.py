@@ -3,11 +3,12 @@
 These three are the steps from counting to context: each is a value, and they combine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
 from regard.layers.pooling import Static
+from regard.layers.words import Table
 from regard.models.counting import ByFormula, OneHot
 from regard.models.encoder import Classifier, Encoder
 from regard.models.reading_config import (
@@ -67,18 +68,29 @@ def prepare(
     for part in model.modules():
         if isinstance(part, ByFormula):
             part.count(documents, labels)
-    if isinstance(model, Classifier) and words.kind == "skip-gram":
-        table = model.encoder.words
-        size, width = table.weight.shape
+    if isinstance(model, Classifier):
+        begin(model.encoder.words, words, documents, vocabulary=vocabulary, seed=seed)
+
+
+def begin(
+    table: Table,
+    words: WordsConfig,
+    documents: Iterable[Sequence[int]],
+    *,
+    vocabulary: Sequence[str],
+    seed: int,
+) -> None:
+    """Vectors that words have from before: of skip-gram, or from a file."""
+    size, width = table.weight.shape
+    if words.kind == "skip-gram":
         how = SkipGram(width=width, window=words.window, epochs=words.epochs, seed=seed)
         found = train_vectors(([str(one) for one in document] for document in documents), how)
         found.fill(table, [str(row) for row in range(size)])
-    if isinstance(model, Classifier) and words.kind == "file":
+    elif words.kind == "file":
         found = WordVectors.load(words.file)
-        width = model.encoder.words.weight.shape[1]
         if found.vectors.shape[1] != width:
             raise ValueError(
                 f"{words.file}: vectors of width {found.vectors.shape[1]}; set model.model to that, not to {width}"
             )
-        if not found.fill(model.encoder.words, vocabulary):
+        if not found.fill(table, vocabulary):
             raise ValueError(f"{words.file}: none of its words is in the vocabulary; is it of the same language?")

@@ -1,7 +1,9 @@
 """Plain values as a file holds them in, checked descriptions of models that read and write texts out."""
 
+import os
 import tomllib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -183,6 +185,9 @@ class WordsConfig(Plain):
         self.check()
         if self.kind == "file" and not self.file:
             raise ValueError("words.kind = 'file' wants words.file = the path of vectors; regard vectors learns some")
+
+    def rooted(self, folder: Path) -> "WordsConfig":
+        return replace(self, file=os.path.abspath(folder / self.file)) if self.file else self
 
     @property
     def stays(self) -> bool:

@@ -1,8 +1,7 @@
 """Texts with a label each in; a trained classifier out, and texts to labels with it."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,7 +17,6 @@ from regard.models.counting import OneHot
 from regard.models.encoder import Classifier
 from regard.models.labelling import assert_fit, build_classifier, prepare
 from regard.models.reading_config import EncoderConfig, PoolingConfig, WordsConfig
-from regard.models.wordvectors import WordVectors
 from regard.tasks.corpus import Corpus, in_batches, sent, short
 from regard.tasks.data import Read, Sources, Split, divided, read_from
 from regard.tasks.job import Job
@@ -26,13 +24,13 @@ from regard.tasks.kept import Kept, settings_in
 from regard.tasks.losses import disagreement, precise
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.tables import From, Tables
-from regard.tasks.vocabularies import reading, widened
+from regard.tasks.vocabularies import names_of, reading_with
 from regard.text.batches import padded
 from regard.text.known import known_path
 from regard.text.labelled import Labelled, Labels, read_labelled, refuse
 from regard.text.ngrams import Ids, Ngrams
 from regard.text.saved import load_tokeniser
-from regard.text.vocabulary import SPECIALS, UNK, Tokeniser, Words
+from regard.text.vocabulary import UNK, Tokeniser
 from regard.world import World
 
 Example = tuple[Ids, int]  # the terms of a text, and its label
@@ -71,10 +69,6 @@ class ClassifySettings(Tables):
 
     def __post_init__(self):
         assert_fit(self.words, self.model, self.pooling)
-
-    def rooted(self, folder):
-        file = os.path.abspath(folder / self.words.file) if self.words.file else ""
-        return replace(super().rooted(folder), words=replace(self.words, file=file))
 
     @classmethod
     def of_world(cls):
@@ -207,9 +201,7 @@ class TextClassifier(Kept):
     @staticmethod
     def fresh(texts: Sequence[Labelled], settings: ClassifySettings) -> "TextClassifier":
         """A vocabulary and labels from the texts, and a model with new weights."""
-        words = reading((one.text for one in texts), settings.text)
-        if settings.words.kind == "file":
-            words = widened(words, WordVectors.load(settings.words.file).words, settings.text.size)
+        words = reading_with((one.text for one in texts), settings.text, settings.words)
         return TextClassifier.of(words, Labels.of(one.label for one in texts), settings)
 
     @staticmethod
@@ -244,9 +236,8 @@ class TextClassifier(Kept):
         corpus = Corpus.of(examples, lengths_of, collate, train, device, filler=filler)
         held, one_hot = short(self.examples(held_out), lengths_of, train), isinstance(self.model, OneHot)
         # every time anew: a run that was killed before its first checkpoint has nothing else to start from
-        names = (*[""] * SPECIALS, *self.words.vocabulary) if isinstance(self.words, Words) else ()
         terms, labels = zip(*examples, strict=True)
-        prepare(self.model, self.settings.words, terms, labels, vocabulary=names, seed=train.seed)
+        prepare(self.model, self.settings.words, terms, labels, vocabulary=names_of(self.words), seed=train.seed)
         if corpus.filler:
             stop_asking(self.model)
         return Job(

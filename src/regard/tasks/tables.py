@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from regard.models.plain import Plain
+from regard.models.reading_config import WordsConfig
 from regard.text.files import read_lines
 
 FIRST = "translate"  # the task of a file that names none
@@ -51,7 +52,9 @@ class Tables(ABC):
 
     def rooted(self, folder: Path) -> Self:
         """Absolute paths, since a run may go on from another folder."""
-        return replace(self, data=self.data.rooted(folder))  # type: ignore[type-var]
+        tables = {name: getattr(self, name) for name in self.names()}
+        named = {name: one.rooted(folder) for name, one in tables.items() if isinstance(one, From | WordsConfig)}
+        return replace(self, **named)  # type: ignore[type-var]
 
     def to_toml(self) -> str:
         tables = {name: dict_of(getattr(self, name)) for name in self.names()}

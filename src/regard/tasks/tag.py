@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from regard.layers.recurrent import stop_asking
 from regard.models.encoder import Encoder
 from regard.models.encoder import Tagger as TaggingModel
+from regard.models.labelling import begin
 from regard.models.seq2seq import everywhere
 from regard.models.spelling import Spelling
 from regard.tasks.corpus import Corpus, in_batches, sent, short
@@ -20,7 +21,7 @@ from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
 from regard.tasks.losses import precise
 from regard.tasks.tag_settings import TagSettings
-from regard.tasks.vocabularies import reading
+from regard.tasks.vocabularies import names_of, reading_with
 from regard.text.batches import padded
 from regard.text.conllu import NONE, Tagged
 from regard.text.labelled import Labels
@@ -142,13 +143,14 @@ class Tagger(Kept):
         """A vocabulary, letters and tags from the sentences, and a model with new weights."""
         texts = [" ".join(sentence.words) for sentence in sentences]
         labels = Labels.of(tag for sentence in sentences for tag in sentence.tags if tag != NONE)
-        return Tagger.of(reading(texts, settings.text), labels, Characters.train(texts), settings)
+        return Tagger.of(reading_with(texts, settings.text, settings.words), labels, Characters.train(texts), settings)
 
     @staticmethod
     def of(words: Tokeniser, labels: Labels, letters: Tokeniser, settings: TagSettings) -> "Tagger":
         torch.manual_seed(settings.train.seed)
         spelling = Spelling(letters.size, settings.model.model) if settings.spelling.read else None
         model = TaggingModel(Encoder(settings.model, words.size), labels=len(labels), spelling=spelling)
+        model.encoder.words.weight.requires_grad_(not settings.words.stays)
         return Tagger(model, words, labels, letters, settings)
 
     def examples(self, sentences: Iterable[Tagged]) -> list[Example]:
@@ -169,11 +171,14 @@ class Tagger(Kept):
         return Example(pieces, labels, heads, letters)
 
     def job(self, sentences: Sequence[Tagged], held_out: Sequence[Tagged], device: str = "cpu", /) -> Job:
-        train = self.settings.train
+        train, examples = self.settings.train, self.examples(sentences)
         heads = self.model.encoder.wants_heads
         fill = partial(filler, heads=heads, letters=self.settings.spelling.read)
-        corpus = Corpus.of(self.examples(sentences), lengths_of, collate, train, device, filler=fill)
+        corpus = Corpus.of(examples, lengths_of, collate, train, device, filler=fill)
         held = short(self.examples(held_out), lengths_of, train)
+        # every time anew: a run that was killed before its first checkpoint has nothing else to start from
+        read, names = (example.pieces.ids for example in examples), names_of(self.words)
+        begin(self.model.encoder.words, self.settings.words, read, vocabulary=names, seed=train.seed)
         if corpus.filler:
             stop_asking(self.model)
         return Job(

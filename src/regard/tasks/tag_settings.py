@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from regard.models.reading_config import EncoderConfig
+from regard.models.reading_config import EncoderConfig, WordsConfig
 from regard.tasks.data import Read, Sources, Split, read_from
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.tables import From, Tables
@@ -42,6 +42,7 @@ class TagSettings(Tables):
 
     data: TagData = field(default_factory=TagData)
     text: ReadingSettings = field(default_factory=ReadingSettings)
+    words: WordsConfig = field(default_factory=WordsConfig)
     spelling: SpellingSettings = field(default_factory=SpellingSettings)
     model: EncoderConfig = field(default_factory=lambda: EncoderConfig.named("transformer", "tiny"))
     train: TrainSettings = field(default_factory=lambda: TrainSettings(smoothing=0.0))
@@ -49,6 +50,10 @@ class TagSettings(Tables):
     def __post_init__(self):
         if self.spelling.read and self.text.kind != "words":
             raise ValueError(f"spelling.read = true is for whole words, not text.kind = {self.text.kind!r}; use words")
+        if self.words.kind == "one-hot":
+            raise ValueError("words.kind = 'one-hot' is for texts with one label; a tagger's words have vectors")
+        if self.words.dropout:
+            raise ValueError("a tagger hides words by spelling.hide, not by words.dropout; set that")
 
     @classmethod
     def of_world(cls):

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from regard.models.reading_config import WordsConfig
+from regard.models.wordvectors import WordVectors
 from regard.tasks.settings import ReadingSettings, TextSettings
 from regard.text.bytewise import Bytes
 from regard.text.normal import Normal
@@ -32,6 +34,17 @@ def widened(words: Tokeniser, more: Iterable[str], size: int) -> Words:
     return Words((*words.vocabulary, *others)[: size - SPECIALS], words.normal)
 
 
+def names_of(words: Tokeniser) -> tuple[str, ...]:
+    """The word of every id, if ids are words."""
+    return (*[""] * SPECIALS, *words.vocabulary) if isinstance(words, Words) else ()
+
+
 def reading(texts: Iterable[str], settings: ReadingSettings) -> Tokeniser:
     """For texts of one language."""
     return learnt(texts, settings, Normal(lower=settings.lower, language=settings.language or None))
+
+
+def reading_with(texts: Iterable[str], settings: ReadingSettings, words: WordsConfig) -> Tokeniser:
+    """The same; it knows words that have a vector from elsewhere, too."""
+    own = reading(texts, settings)
+    return widened(own, WordVectors.load(words.file).words, settings.size) if words.kind == "file" else own
