@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -43,16 +43,25 @@ def mend_loops() -> None:
 
 
 def compiled(kernel: Any, given: dict[str, Any], kinds: dict[str, str] | None = None) -> str:
-    """The PTX of a kernel for a Hopper GPU, which need not exist; all but constants is bfloat16 or as `kinds` says."""
-    import triton
+    """The PTX of a kernel for a Hopper GPU; all but constants is bfloat16 or as `kinds` says."""
+    kinds = {"ends": "*i32", **dict.fromkeys(("heads", "n_q", "n_k", "start", "low", "high"), "i32"), **(kinds or {})}
+    kinds = {name: kinds.get(name, "*bf16") for name in kernel.arg_names}
+    return for_hopper(kernel, given, kinds, num_warps=4, num_stages=2).asm["ptx"]
+
+
+def for_hopper(
+    kernel: Any, given: dict[str, Any], kinds: dict[str, str], aligned: Iterable[str] = (), **options: int | None
+) -> Any:
+    """A kernel compiled for a Hopper GPU, which need not exist; what is neither given nor in `kinds` is an integer."""
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kinds = {"ends": "*i32", **dict.fromkeys(("heads", "n_q", "n_k", "start", "low", "high"), "i32"), **(kinds or {})}
+    places = {name: (n,) for n, name in enumerate(kernel.arg_names)}
     source = ASTSource(
         kernel,
-        {name: "constexpr" if name in given else kinds.get(name, "*bf16") for name in kernel.arg_names},
-        {(n,): given[name] for n, name in enumerate(kernel.arg_names) if name in given},
+        {name: "constexpr" if name in given else kinds.get(name, "i32") for name in places},
+        {place: given[name] for name, place in places.items() if name in given},
+        {places[name]: [["tt.divisibility", 16]] for name in aligned},
     )
-    options = {"num_warps": 4, "num_stages": 2}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)

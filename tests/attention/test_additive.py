@@ -26,7 +26,7 @@ from regard.attention import (
 from regard.attention.kernels import additive_tiled
 from regard.attention.kernels.additive_tiled import Plain, Sight, additive, doubts, objections
 from regard.attention.places import Places
-from tests.attention.interpreting import answer, interpreted
+from tests.attention.interpreting import answer, for_hopper, interpreted
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
 PATTERNS: dict[str, Pattern] = {
@@ -360,20 +360,13 @@ def test_numbers_out_of_range_never_take_the_short_way(kernels_interpreted):
 @pytest.mark.parametrize("kernel", KINDS)
 def test_the_kernels_compile_for_a_hopper(kernel):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
-    triton = pytest.importorskip("triton", reason="Triton is not installed")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+    pytest.importorskip("triton", reason="Triton is not installed")
     from regard.attention.kernels import additive_pulls, additive_rows, additive_scores
 
     function = (vars(additive_scores) | vars(additive_rows) | vars(additive_pulls))[kernel]
-    names = function.arg_names
-    source = ASTSource(
-        function,
-        {name: "constexpr" if name in SIZES else KINDS[kernel].get(name, "*fp32") for name in names},
-        {(n,): SIZES[name] for n, name in enumerate(names) if name in SIZES},
-    )
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8, "num_stages": 1})
+    given = {name: SIZES[name] for name in function.arg_names if name in SIZES}
+    kinds = {name: KINDS[kernel].get(name, "*fp32") for name in function.arg_names}
+    made = for_hopper(function, given, kinds, num_warps=8, num_stages=1)
     assert ".target sm_90" in made.asm["ptx"]
     assert ("rcp.approx" in made.asm["ptx"]) == (kernel in ("row_scores", "row_pulls"))
     # layouts are as `unit` wants them: nothing changes threads in the loops, and warps only add up once at the end

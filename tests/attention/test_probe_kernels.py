@@ -1,10 +1,6 @@
 """The kernels of a probe: interpreted, against the reference; compiled, by what they are made of; on a GPU, both."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -43,6 +39,7 @@ from regard.attention.kernels.probe_reach import FAR, Band, Seen, band, lengths,
 from regard.attention.kernels.probe_slabs import Space, owned, segments
 from regard.attention.places import Places
 from regard.attention.probes import Probed, Top, Wanted, fused
+from tests.attention.interpreting import answer, for_hopper, interpreted
 from tests.attention.probed import assert_probed
 
 ALL = Wanted(rows=(5, 2), columns=(0, 5, 3), top=3, map=(3, 5), peaks=(5, 2), mass=True, entropy=True, log_sum_exp=True)
@@ -232,23 +229,13 @@ def interpreted_cases() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, str]:
-    """In a process of its own, because Triton must be told before it is loaded."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.attention.test_probe_kernels"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def wrong() -> dict[str, str]:
+    return interpreted("tests.attention.test_probe_kernels")
 
 
 @pytest.mark.parametrize("case", [*INTERPRETED, ALONE])
-def test_interpreted_they_see_what_the_reference_sees(case, interpreted):
-    assert interpreted[case] == ""
+def test_interpreted_they_see_what_the_reference_sees(case, wrong):
+    assert wrong[case] == ""
 
 
 # --- compiled ---
@@ -264,25 +251,15 @@ ONE_WARP = ("fold_notes", "pick_keys", "pool_cells")
 
 def compiled(kernel: str, **options: int | None) -> Any:
     """For a GPU that need not be there."""
-    triton = pytest.importorskip("triton", reason="Triton is not installed")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+    pytest.importorskip("triton", reason="Triton is not installed")
     from regard.attention.kernels import probes as kernels
 
     function = vars(kernels)[kernel]
     given: dict[str, Any] = dict(CONSTANTS, PEAKS=True, WIDE=128) if kernel in ONE_WARP else dict(CONSTANTS)
     given |= {"walk_columns": {"q_t": 64}, "pick_keys": {"k_t": 64, "WIDE": 64}}.get(kernel, {})
     pointers = POINTERS | ({"cuts": "i32", "noted": "i32"} if kernel == "pool_cells" else {}) | {"c": "fp32"}
-    names = function.arg_names
-    aligned = [n for n, name in enumerate(names) if name in POINTERS or re.fullmatch("[qk]_[bht]", name)]
-    source = ASTSource(
-        function,
-        {name: "constexpr" if name in given else pointers.get(name, "i32") for name in names},
-        {(n,): given[name] for n, name in enumerate(names) if name in given},
-        {(n,): [["tt.divisibility", 16]] for n in aligned},
-    )
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    aligned = [name for name in function.arg_names if name in POINTERS or re.fullmatch("[qk]_[bht]", name)]
+    return for_hopper(function, given, pointers, aligned, **options)
 
 
 @pytest.mark.parametrize("kernel", ["sum_rows", "walk_columns", "fold_notes", "pick_keys", "pool_cells"])
@@ -391,4 +368,4 @@ def test_on_a_gpu_a_hidden_key_cannot_be_felt():
 
 
 if __name__ == "__main__":
-    print(json.dumps(interpreted_cases()))
+    answer(interpreted_cases)

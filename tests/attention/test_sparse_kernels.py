@@ -29,7 +29,7 @@ from regard.attention.backends import fused
 from regard.attention.kernels import sparse_tiles
 from regard.attention.kernels.sparse_tiles import Tiles
 from regard.attention.places import Places
-from tests.attention.interpreting import answer, interpreted
+from tests.attention.interpreting import answer, for_hopper, interpreted
 
 QUERIES, KEYS = Packed.of([torch.zeros(n, 1) for n in (5, 19, 7)]), Packed.of([torch.zeros(n, 1) for n in (17, 3, 21)])
 # name: pattern, queries, keys, where the first query stands
@@ -132,10 +132,8 @@ def test_half_precision_interpreted_is_as_good_as_plain_torch():
 @cache
 def made(kernel: str, kind: str) -> Any:
     """A kernel compiled for a Hopper, which needs no GPU."""
-    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     from regard.attention.kernels import sparse_rows
 
@@ -151,14 +149,8 @@ def made(kernel: str, kind: str) -> Any:
     if kind == "band":
         walked = ("q", "upstream") if kernel == "row_keys" else ("k", "v")
         types |= dict.fromkeys(walked, "tensordesc<bf16[1, 1, 64, 64]>")
-    names = function.arg_names
-    source = ASTSource(
-        function,
-        {name: "constexpr" if name in given else types.get(name, "i32") for name in names},
-        {(n,): given[name] for n, name in enumerate(names) if name in given},
-        {(n,): [["tt.divisibility", 16]] for n, name in enumerate(names) if types.get(name, "*i")[0] == "*"},
-    )
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 2})
+    aligned = [name for name in function.arg_names if types.get(name, "*i")[0] == "*"]
+    return for_hopper(function, given, types, aligned, num_warps=4, num_stages=2)
 
 
 COMPILED = [

@@ -1,10 +1,6 @@
 """Two passes that must agree, chunk by chunk: as the definition has it, on paper, and by the kernel."""
 
-import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +8,7 @@ from torch.nn.functional import cross_entropy, linear
 from torch.testing import assert_close
 
 from regard.layers.agreeing_loss import agreeing_loss
+from tests.attention.interpreting import answer, interpreted
 
 N, WIDTH, SIZE, HIDDEN = 11, 7, 29, 3
 EXACT = {"rtol": 0.0, "atol": 1e-12}
@@ -82,7 +79,7 @@ def test_two_passes_are_an_even_number_of_states():
 # --- the kernel ---
 
 
-def interpreted() -> dict[str, float]:
+def cases() -> dict[str, float]:
     """In a process of its own: how far the kernels are from the definition."""
     from regard.layers import vocabulary_kernel as kernel
 
@@ -114,16 +111,7 @@ def far(costs, expected, turned, gradient) -> float:
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, float]:
-    pytest.importorskip("triton", reason="Triton is not installed")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.layers.test_agreeing_loss"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return interpreted("tests.layers.test_agreeing_loss")
 
 
 @pytest.mark.parametrize("kind", ["rows", "whole rows", "pairs"])
@@ -171,4 +159,4 @@ def test_on_a_gpu_the_kernel_is_as_good_as_plain_torch(dtype):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    print(json.dumps(interpreted()))
+    answer(cases)
