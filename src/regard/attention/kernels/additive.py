@@ -27,8 +27,8 @@ TOKENS, DEEP, LANES = 64, 32, 32
 class Scoring:
     """`row_scores`: queries and keys a thread, triples that share a reciprocal (2 or 4), warps, registers at most."""
 
-    down: int = 8
-    across: int = 4
+    down: int = 16
+    across: int = 2
     share: int = 4
     warps: int = 8
     registers: int | None = 128
@@ -56,12 +56,12 @@ class Pulling:
     """`row_pulls`: pairs of keys and widths a thread, warps, queries a turn, whether every other query shares no
     reciprocals, registers at most, warps that fill the machine (programs with the same widths need a sum each)."""
 
-    pairs: int = 16
-    deep: int = 1
+    pairs: int = 8
+    deep: int = 2
     warps: int = 8
     chunk: int = 8
-    alone: bool = False
-    registers: int | None = None
+    alone: bool = True
+    registers: int | None = 128
     together: int = 2048
 
     @property

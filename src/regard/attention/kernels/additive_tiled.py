@@ -29,7 +29,7 @@ from regard.attention.places import Cells, Places
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive
 
-CELLS_AT_ONCE, CELLS_ON_A_GPU = 2**21, 2**22  # scores of a band
+CELLS_AT_ONCE, CELLS_ON_A_GPU = 2**21, 2**23  # scores of a band
 CELLS_KEPT = 2**23  # weights that may wait for the backward pass
 TRIPLES_AT_ONCE = 2**17  # of a tile: small enough for the caches of one core
 KEYS_AT_ONCE = 32
