@@ -42,7 +42,7 @@ def table() -> str:
             mutants["command"],
         ),
     ]
-    rows += translation_rows() + task_rows() + speed_rows() + page_rows()
+    rows += translation_rows() + task_rows() + speed_rows() + kernel_rows() + page_rows()
     cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
     elsewhere = "translation, other real corpora (IMDB apart) and what names a GPU on an NVIDIA H200"
     lines = [f"| measured on {cores}; {elsewhere} | | command |", "| --- | --- | --- |"]
@@ -79,12 +79,14 @@ REAL = (
         "accuracy",
         "MNIST, test, a convolutional network with channel attention, three seeds",
     ),
+    ("picture-cifar10-vit", "test", "accuracy", "CIFAR-10 as JPEG, test, a Vision Transformer, three seeds"),
     (
         "picture-cifar10-cnn",
         "test",
         "accuracy",
         "CIFAR-10 as JPEG, test, a convolutional network with channel attention, three seeds",
     ),
+    ("picture-fashion-mnist-vit", "test", "accuracy", "Fashion-MNIST, test, a Vision Transformer, three seeds"),
     (
         "picture-fashion-mnist-cnn",
         "test",
@@ -213,8 +215,7 @@ def speed_rows() -> list[tuple[str, str, str]]:
     peers = result("bench-train-cpu")
     ahead = ", ".join(f"{row['ratio']:.1f} {row['way']}" for row in peers["rows"] if row["ratio"])
     decoding = {device: result(f"decoding-{device}") for device in ("cuda", "cpu")}
-    probes = result("probes-cuda")
-    looked = next(row for row in probes["rows"] if row["kind"] == "all" and row["log_sum_exp"] == "given")
+    run = result("speedrun")
 
     def times(device: str, ours: str, theirs: str) -> str:
         """Theirs in the way that is the fastest for them."""
@@ -245,10 +246,46 @@ def speed_rows() -> list[tuple[str, str, str]]:
             decoding["cpu"]["command"],
         ),
         (
+            "a GPU learns to translate Multi30k English to German, from the process' start; BLEU as above, test",
+            f"{run['seconds']:.0f} seconds; {run['test']:.1f}",
+            "python benchmarks/speedrun.py --data FOLDER --test",
+        ),
+    ]
+
+
+def kernel_rows() -> list[tuple[str, str, str]]:
+    """Attention for which no fused kernel was at hand: ours on a GPU, forwards and backwards."""
+    probes, additive, bias, window = (
+        result(name) for name in ("probes-cuda", "additive-cuda", "relative_bias", "window")
+    )
+    looked = next(row for row in probes["rows"] if row["kind"] == "all" and row["log_sum_exp"] == "given")
+    added = {row["way"]: row for row in additive["rows"] if row["dtype"] == "bfloat16"}
+    learned = {row["way"]: row["ms"] for row in bias["rows"]}
+    seen = [row for row in window["rows"] if (row["way"], row["pattern"]) == ("regard", "Window(512)")]
+    return [
+        (
             f"a GPU finds mass, entropy, largest weights, map, peaks, rows and columns of {looked['tokens']:,} tokens",
             f"{looked['ratio']:.2f} times cuDNN's forward pass, {looked['mib_of_all']:,.0f} MiB "
             f"(the weights would be {looked['mib_of_weights'] / 1024:,.0f} GiB)",
             probes["command"],
+        ),
+        (
+            "a GPU's additive attention, 8 sentences of 1,024 × 1,024 words, width 512, bfloat16",
+            f"{added['regard']['ms']:.1f} ms and {added['regard']['mib']:.0f} MiB (torch eager "
+            f"{added['eager']['ms']:.1f} and {added['eager']['mib']:,.0f}, compiled {added['compiled']['ms']:.1f} and "
+            f"{added['compiled']['mib']:,.0f})",
+            additive["command"],
+        ),
+        (
+            "a GPU's learned relative positions, 8,192 tokens, 12 heads of 64, bfloat16",
+            f"{learned['ours, T5']:.1f} ms T5, {learned['ours, Shaw']:.1f} Shaw (cuDNN without any "
+            f"{learned['cuDNN, no bias']:.1f})",
+            bias["command"],
+        ),
+        (
+            "a GPU's `Window(512)`, 12 heads of 64, bfloat16, times the speed of dense cuDNN",
+            ", ".join(f"{row['times_dense']:.0f} ({row['tokens']:,} tokens)" for row in seen),
+            window["command"],
         ),
     ]
 
