@@ -92,9 +92,9 @@ def test_the_derivative_is_that_of_the_look_with_its_dropout(causal):
     asked = torch.tensor([[1, 2, 2, 2, 2, 0, 0], [1, 1, 2, 3, 3, 3, 0]])
     q, k, v = (torch.randn(2, n, w, dtype=torch.float64).requires_grad_() for n, w in ((5, 12), (7, 6), (7, 6)))
     how = {"head": 3, "causal": causal, "dropout": 0.3}
-    assert gradcheck(lambda *x: row_look(*x, asking, asked, SEED, **how), (q, k, v))
+    assert gradcheck(lambda *x: row_look(*x, asking, asked, SEED, **how)[0], (q, k, v))
     together = torch.randn(2, 5, 24, dtype=torch.float64).requires_grad_()
-    assert gradcheck(lambda x: row_look_at_itself(x, asking, SEED, 4, 3, causal, 0.3), (together,))
+    assert gradcheck(lambda x: row_look_at_itself(x, asking, SEED, 4, 3, causal, 0.3)[0], (together,))
 
 
 def test_the_operations_tell_compilers_the_truth():
@@ -175,9 +175,10 @@ def by_kernel() -> dict[str, Any]:
             wanted = [packed_rows.looked(*exact[:3], *given), *packed_rows.looked_back(exact[3], *exact[:3], *given)]
             q, k, v, grad = (x.float() for x in exact)  # the interpreter's products know no bfloat16
             out, into = torch.full_like(q, torch.nan), tuple(torch.full_like(x, torch.nan) for x in (q, k, v))
+            sums = torch.full((3, heads, packed_rows.tile_size(q.shape[1], k.shape[1])), torch.nan)
             told = packed_kernel.Told(part=16)
-            packed_kernel.look_forward(q, k, v, out, asking, asked, SEED, told=told, **how)
-            packed_kernel.look_backward(grad, q, k, v, into, asking, asked, SEED, told=told, **how)
+            packed_kernel.look_forward(q, k, v, out, sums, asking, asked, SEED, told=told, **how)
+            packed_kernel.look_backward(grad, q, k, v, out, sums, into, asking, asked, SEED, told=told, **how)
             far = [((a.double() - b).norm() / b.norm()).item() for a, b in zip((out, *into), wanted, strict=True)]
             found[f"{name}, {dropout}"] = max(far)
     return found
@@ -205,6 +206,7 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     function = getattr(packed_kernel, kernel)
     sizes = {"HEADS": 2, "SHARE": 2, "D": 64, "DD": 64, "TILE": 64, "PART": 32, "CUT": 7, "WIDE": tl.float32}
     kinds = dict.fromkeys(("asking", "asked", "seed"), "*i64") | dict.fromkeys(("scale", "share_kept"), "fp32")
+    kinds["sums"] = "*fp32"
     whole = {
         name: "i32"
         for name in function.arg_names
@@ -251,7 +253,7 @@ def test_on_a_gpu_dropout_is_that_of_plain_torch():
     q, k, v, grad = (torch.randn(3, 61, 128, device="cuda") for _ in range(4))
     given = [x.requires_grad_() for x in (q, k, v)]
     how = where, where, SEED.cuda(), 64, True, 0.2
-    found = row_look(*given, *how)
+    found, _ = row_look(*given, *how)
     wanted = [x.detach().double() for x in given]
     assert_close(found.double(), looked(*wanted, *how), rtol=1e-3, atol=1e-3)
     for one, other in zip(

@@ -19,10 +19,10 @@ from torch import Tensor
 class Walk:
     """How rows are walked over: so many programs, rows and columns at a time. Speed alone."""
 
-    programs: int = 528
+    programs: int = 792
     rows: int = 16
-    columns: int = 256
-    warps: int = 8
+    columns: int = 128
+    warps: int = 4
 
 
 @triton.jit

@@ -79,10 +79,10 @@ class OneTile(Sight):
 
     def attend(self, q, k, v, *, head, dropout):
         q, k = (x.to(v.dtype) for x in (q, k))  # turning them may have widened them
-        return row_look(q, k, v, self.asking, self.asked, self.seed, head, self.causal, dropout)
+        return row_look(q, k, v, self.asking, self.asked, self.seed, head, self.causal, dropout)[0]
 
     def attend_itself(self, qkv, *, heads, head, dropout):
-        return row_look_at_itself(qkv, self.asking, self.seed, heads, head, self.causal, dropout)
+        return row_look_at_itself(qkv, self.asking, self.seed, heads, head, self.causal, dropout)[0]
 
 
 @dataclass(frozen=True)

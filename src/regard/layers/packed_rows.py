@@ -25,21 +25,26 @@ def row_look(
     head: int,
     causal: bool,  # noqa: FBT001 (an operation's arguments are all by place)
     dropout: float,
-) -> Tensor:
-    """softmax(q kᵀ / √head) v over the words of the same text, heads side by side; 0 for what fills up a row."""
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+) -> tuple[Tensor, Tensor]:
+    """softmax(q kᵀ / √head) v over the words of the same text, heads side by side; 0 for what fills up a row.
+
+    Behind it what the kernels' way back needs; elsewhere nothing.
+    """
+    out, sums = torch.empty(q.shape, dtype=q.dtype, device=q.device), sums_of(q, k, head)
     if not q.is_cuda:
-        return out.copy_(looked(q, k, v, asking, asked, seed, head, causal, dropout))
+        return out.copy_(looked(q, k, v, asking, asked, seed, head, causal, dropout)), sums
     from regard.layers.packed_kernel import look_forward
 
     how = {"head": head, "causal": causal, "dropout": dropout}
-    look_forward(close(q), close(k), close(v), out, asking, asked, seed, **how)
-    return out
+    look_forward(close(q), close(k), close(v), out, sums, asking, asked, seed, **how)
+    return out, sums
 
 
 @torch.library.custom_op("regard::row_look_back", mutates_args=())
 def row_look_back(
     grad: Tensor,
+    out: Tensor,
+    sums: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -51,7 +56,7 @@ def row_look_back(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    back_into((dq, dk, dv), grad, q, k, v, asking, asked, seed, head, causal, dropout)
+    back_into((dq, dk, dv), (grad, out, sums), q, k, v, asking, asked, seed, head, causal, dropout)
     return dq, dk, dv
 
 
@@ -64,7 +69,7 @@ def row_look_at_itself(
     head: int,
     causal: bool,  # noqa: FBT001
     dropout: float,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """The same for queries, keys and values side by side, as one product of matrices leaves them."""
     return row_look._init_fn(*parted(qkv, heads, head), text, text, seed, head, causal, dropout)
 
@@ -72,6 +77,8 @@ def row_look_at_itself(
 @torch.library.custom_op("regard::row_look_at_itself_back", mutates_args=())
 def row_look_at_itself_back(
     grad: Tensor,
+    out: Tensor,
+    sums: Tensor,
     qkv: Tensor,
     text: Tensor,
     seed: Tensor,
@@ -83,8 +90,18 @@ def row_look_at_itself_back(
     """Side by side again, where the gradient of that product wants them."""
     found = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     into, given = parted(found, heads, head), parted(qkv, heads, head)
-    back_into(into, grad, *given, text, text, seed, head, causal, dropout)
+    back_into(into, (grad, out, sums), *given, text, text, seed, head, causal, dropout)
     return found
+
+
+def sums_of(q: Tensor, k: Tensor, head: int) -> Tensor:
+    """Room for a number for each query of each head, in whole tiles; plain torch finds the weights anew instead."""
+    shape = (len(q), q.shape[2] // head, tile_size(q.shape[1], k.shape[1])) if q.is_cuda else (0,)
+    return torch.empty(shape, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+
+
+def tile_size(queries: int, keys: int) -> int:
+    return max(16, 1 << (max(queries, keys) - 1).bit_length())
 
 
 def parted(qkv: Tensor, heads: int, head: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,13 +118,16 @@ def close(x: Tensor) -> Tensor:
 # --- the way back, and what a compiler may know ---
 
 
-def back_into(found: tuple[Tensor, Tensor, Tensor], grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *how) -> None:
-    asking, asked, seed, head, causal, dropout = how
+Grown = tuple[Tensor, Tensor, Tensor]  # the gradient of what was found, that itself, and what was kept beside it
+
+
+def back_into(found: tuple[Tensor, Tensor, Tensor], grown: Grown, q: Tensor, k: Tensor, v: Tensor, *how) -> None:
+    (grad, out, sums), (asking, asked, seed, head, causal, dropout) = grown, how
     if q.is_cuda:
         from regard.layers.packed_kernel import look_backward
 
         given = {"head": head, "causal": causal, "dropout": dropout}
-        look_backward(close(grad), close(q), close(k), close(v), found, asking, asked, seed, **given)
+        look_backward(close(grad), close(q), close(k), close(v), out, sums, found, asking, asked, seed, **given)
         return
     made = looked_back(grad, q, k, v, *how)
     for into, each in zip(found, made, strict=True):
@@ -116,26 +136,33 @@ def back_into(found: tuple[Tensor, Tensor, Tensor], grad: Tensor, q: Tensor, k: 
 
 def keep(ctx, inputs, output) -> None:
     tensors = [x for x in inputs if isinstance(x, Tensor)]
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*output, *tensors)
+    ctx.mark_non_differentiable(output[1])
     ctx.how = [x for x in inputs if not isinstance(x, Tensor)]
 
 
-def go_back(ctx, grad: Tensor):
+def go_back(ctx, grad: Tensor, _):
     return (*row_look_back(grad, *ctx.saved_tensors, *ctx.how), *[None] * 6)
 
 
-def go_back_to_itself(ctx, grad: Tensor):
+def go_back_to_itself(ctx, grad: Tensor, _):
     return (row_look_at_itself_back(grad, *ctx.saved_tensors, *ctx.how), *[None] * 6)
 
 
+def fake_look(q: Tensor, k: Tensor, v: Tensor, asking: Tensor, asked: Tensor, seed: Tensor, head: int, *rest):
+    return q.new_empty(q.shape), sums_of(q, k, head)
+
+
+def fake_look_at_itself(qkv: Tensor, text: Tensor, seed: Tensor, heads: int, head: int, *rest):
+    return fake_look(*parted(qkv, heads, head), text, text, seed, head)
+
+
 row_look.register_autograd(go_back, setup_context=keep)
-row_look.register_fake(lambda q, *rest: q.new_empty(q.shape))
-row_look_back.register_fake(lambda grad, q, k, v, *rest: tuple(x.new_empty(x.shape) for x in (q, k, v)))
+row_look.register_fake(fake_look)
+row_look_back.register_fake(lambda grad, out, sums, q, k, v, *rest: tuple(x.new_empty(x.shape) for x in (q, k, v)))
 row_look_at_itself.register_autograd(go_back_to_itself, setup_context=keep)
-row_look_at_itself.register_fake(
-    lambda qkv, text, seed, heads, head, *rest: qkv.new_empty((*qkv.shape[:2], heads * head))
-)
-row_look_at_itself_back.register_fake(lambda grad, qkv, *rest: qkv.new_empty(qkv.shape))
+row_look_at_itself.register_fake(fake_look_at_itself)
+row_look_at_itself_back.register_fake(lambda grad, out, sums, qkv, *rest: qkv.new_empty(qkv.shape))
 
 
 # --- the same in plain torch ---
@@ -195,7 +222,7 @@ def left(seed: Tensor, weights: Float[Tensor, "n h i j"], dropout: float) -> Flo
 def kept(seed: Tensor, weights: Float[Tensor, "n h i j"], dropout: float) -> Bool[Tensor, "n h i j"]:
     """As the kernel's: a hash of the seed and the weight's place in its tile."""
     n, h, i, j = weights.shape
-    tile = max(16, 1 << (max(i, j) - 1).bit_length())
+    tile = tile_size(i, j)
     at = [torch.arange(size, device=weights.device) for size in (n * h, i, j)]
     first = rearrange(at[0], "(n h) -> n h 1 1", n=n) * tile**2
     low = seed & LOW

@@ -32,7 +32,7 @@ class Walk:
     stages: int = 1
 
 
-FORWARD, BACKWARD = Walk(2, 4), Walk(2, 4, 528, 2)
+FORWARD, BACKWARD = Walk(1, 1), Walk(2, 2, 792)
 
 
 @triton.jit

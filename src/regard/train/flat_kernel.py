@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 2048, 8
+BLOCK, WARPS = 1024, 8
 
 
 @triton.jit
