@@ -1,7 +1,9 @@
 """What strangers, mistakes and many at once do to the server: one sentence each time, and everybody else is served."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier, Event
 
 import pytest
@@ -210,6 +212,30 @@ def test_all_scripts_together_travel_in_less_than_150_kilobytes(client):
         with client.stream("GET", f"/static/{path.relative_to(page_folder())}") as answer:
             total += len(b"".join(answer.iter_raw()))
     assert total < 150_000
+
+
+def test_no_view_loads_150_kilobytes_of_script_even_unpacked():
+    """A view's own scripts come when it is opened: with the page's they are all that a browser has to read."""
+    views = sorted(set(re.findall(r'import\("\./(\w+)\.js"\)', (page_folder() / "js/views/index.js").read_text())))
+    assert len(views) >= 15
+    page = needed(page_folder() / "js/main.js")
+    sizes = {
+        view: sum(path.stat().st_size for path in page | needed(page_folder() / f"js/views/{view}.js"))
+        for view in views
+    }
+    assert max(sizes.values()) < 150_000, sizes
+
+
+def needed(script: Path) -> set[Path]:
+    """It and what it imports before it runs."""
+    found, waiting = set(), [script]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            there = re.findall(r'^(?:import|export)\b[^;(]*?"(\..+?)"', one.read_text(), re.MULTILINE)
+            waiting += [(one.parent / name).resolve() for name in there]
+    return found
 
 
 @pytest.mark.parametrize("sent", [b"{", b"", b"[1]", b"3", b'{"text": NaN' + b"[" * 100_000, b"\xff\xfe"])
