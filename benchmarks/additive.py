@@ -3,9 +3,9 @@
     python benchmarks/additive.py                 whatever machine this is
     python benchmarks/additive.py --sweep         on a GPU: first find the kernels' best shapes, then also measure those
 
-On a GPU `ms` is the median between events on the device, with calls following each other, and `alone_ms` the least that
-a caller waits for one call. On the CPU each way runs in a process of its own. All on the same numbers; the last column
-says how far the norms of output and gradients are from eager torch's.
+On a GPU `ms` is the median between events on the device, with calls following each other, `alone_ms` the least that a
+caller waits for one call, and `recorded_ms` that of a CUDA graph. On the CPU each way runs in a process of its own. All
+on the same numbers; the last column says how far the norms of output and gradients are from eager torch's.
 """
 
 import argparse
@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
-from statistics import median
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from rich.table import Table
 from torch import Tensor
 
 from machine import alone, forget_peak, peak_mib, write
+from on_gpu import mib, milliseconds, recorded, waited
 from regard.attention.kernels import additive_tiled
 from regard.attention.kernels.additive_tiled import Sight, additive
 from regard.attention.pattern import Causal, Full
@@ -50,7 +49,6 @@ PULLINGS += [(8, 2, 8, 8, False, 128, 2048), (8, 2, 16, 8, False, 128, 2048)]
 PULLINGS += [(16, 2, 8, 8, False, 255, 1056), (16, 2, 4, 16, True, 255, 1056), (8, 1, 8, 8, False, 128, 2048)]
 PULLINGS += [(8, 1, 16, 8, True, 128, 2048)]
 CELLS = [2**21, 2**22, 2**23]
-WARM, ROUNDS = 3, 10
 
 
 def numbers(device: str, dtype: torch.dtype) -> list[Tensor]:
@@ -96,9 +94,7 @@ def ways(best: tuple[tuple, tuple] | None) -> dict[str, Callable[..., Tensor]]:
     return found | {"compiled": torch.compile(eager)}
 
 
-def measure(
-    name: str, device: str, dtype: torch.dtype, best: tuple[tuple, tuple] | None = None
-) -> dict[str, str | float | list[float]]:
+def measure(name: str, device: str, dtype: torch.dtype, best: tuple[tuple, tuple] | None = None) -> dict[str, Any]:
     """Milliseconds, and what is held at most beyond the inputs."""
     before = {name: vars(additive_tiled)[name] for name in ("CELLS_KEPT", "CELLS_ON_A_GPU")}
     if "nothing" in name:
@@ -112,7 +108,7 @@ def measure(
     return {"way": name, "device": device, "dtype": str(dtype).removeprefix("torch.")} | row
 
 
-def timed(run: Callable[..., Tensor], given: list[Tensor], device: str) -> dict[str, float | list[float]]:
+def timed(run: Callable[..., Tensor], given: list[Tensor], device: str) -> dict[str, Any]:
     if device == "cpu":
         torch.set_num_threads(1)
     upstream = torch.randn_like(given[3][:, :, :1]).expand(-1, -1, given[0].shape[2], -1).contiguous()
@@ -121,53 +117,29 @@ def timed(run: Callable[..., Tensor], given: list[Tensor], device: str) -> dict[
         out = run(*(x[:, :, :tokens] if x.dim() == 4 else x for x in given))
         return [out, *torch.autograd.grad(out, given, upstream[:, :, :tokens])]
 
-    if device == "cpu":
-        once(tokens=2)  # so that torch's libraries are loaded
-    before = start(device)  # on the CPU before the first call: what a process once held it does not give back
-    results = once()
-    norms = [float(x.detach().double().norm()) for x in results]
-    results.clear()
     if device == "cuda":
-        for _ in range(WARM):
-            once()
-        before = start(device)
+        norms = norms_of(once())
+        return {
+            "ms": milliseconds(once),
+            "mib": mib(once),
+            "norms": norms,
+            "alone_ms": waited(once),
+            "recorded_ms": recorded(once),
+        }
+    once(tokens=2)  # so that torch's libraries are loaded
+    forget_peak()
+    before = peak_mib()  # before the first call: what a process once held it does not give back
+    norms = norms_of(once())
     rounds = []
-    for _ in range(ROUNDS if device == "cuda" else 3):
-        began = clock(device)
+    for _ in range(3):
+        began = time.perf_counter()
         once()
-        rounds.append(1e3 * (clock(device) - began))
-    row: dict[str, float | list[float]] = {"ms": min(rounds), "mib": held(device) - before, "norms": norms}
-    return (
-        row | {"ms": on_device(once), "alone_ms": min(rounds), "recorded_ms": recorded(once)}
-        if device == "cuda"
-        else row
-    )
+        rounds.append(1e3 * (time.perf_counter() - began))
+    return {"ms": min(rounds), "mib": peak_mib() - before, "norms": norms}
 
 
-def recorded(once: Callable[[], object]) -> float:
-    """Milliseconds of one, where it is recorded as a CUDA graph, as a captured step of training is."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        once()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        once()
-    return on_device(graph.replay)
-
-
-def on_device(once: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Milliseconds between events, the device never waiting for the next call."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(rounds + 1)]
-    for _ in range(WARM):
-        once()
-    for mark in marks[:-1]:
-        mark.record()
-        once()
-    marks[-1].record()
-    torch.cuda.synchronize()
-    return median(first.elapsed_time(second) for first, second in pairwise(marks))
+def norms_of(results: list[Tensor]) -> list[float]:
+    return [float(x.detach().double().norm()) for x in results]
 
 
 def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]]:
@@ -201,7 +173,7 @@ def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]
         right, times = attempt(work, shapes[0]), {shapes[0]: torch.inf}
         for shape in shapes if right is not None else []:
             got = attempt(work, shape)
-            ms = None if got is None else attempt(lambda shape: on_device(lambda: work(shape)), shape)
+            ms = None if got is None else attempt(lambda shape: milliseconds(lambda: work(shape), 0.04), shape)
             if got is None or ms is None:
                 continue
             off = float((got - right).norm() / right.norm())
@@ -211,25 +183,6 @@ def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]
         best.append(min(times, key=lambda shape: times[shape]))
         print(f"best {name}: {best[-1]}", flush=True)
     return (best[0], best[1]), found
-
-
-def start(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated() / 2**20
-    forget_peak()
-    return peak_mib()
-
-
-def held(device: str) -> float:
-    return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peak_mib()
-
-
-def clock(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def main() -> None:
@@ -253,7 +206,8 @@ def main() -> None:
             print(f"{name}, {dtype}: {type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
             continue
         rows.append(row | ({"shapes": [list(x) for x in best]} if best and "best" in name else {}))
-        waits = f" ({row['alone_ms']:.2f} for a caller, {row['recorded_ms']:.2f} recorded)" if "alone_ms" in row else ""
+        told = {"for a caller": row.get("alone_ms"), "recorded": row.get("recorded_ms")}
+        waits = "".join(f", {ms:.2f} {how}" for how, ms in told.items() if ms is not None)
         print(f"{name}, {row['dtype']}: {row['ms']:.2f} ms{waits}, {row['mib']:.0f} MiB", flush=True)
         compare(rows)
         keep()

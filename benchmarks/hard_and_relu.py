@@ -5,7 +5,8 @@
 
 Hard attention draws a key for each query; its log p goes back to q and k, its output to v. "off" is how far output
 and gradients are from eager torch's by their norms or, since draws differ, log p from that of the same keys in float64.
-Softmax by torch's fused kernel is a yardstick, not a peer: it gives something else.
+Softmax by torch's fused kernel is a yardstick, not a peer: it gives something else. On a GPU `recorded_ms` is the time
+of the same work as a CUDA graph, whose kernels do not wait for the processor.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+import on_gpu
 from machine import alone, forget_peak, peak_mib, write
 from regard.attention import Causal, Full, Pattern, Recipe, ReLU, Sampled, attend, steps
 from regard.attention.kernels import rectified_tiled
@@ -36,6 +38,7 @@ from regard.attention.places import Places
 SIZES = {"cuda": (12, 64, 4096, 32_768), "cpu": (2, 32, 1024, 4096)}  # heads, width, tokens that fit eager, and not
 SWEPT, WARM_TOKENS = 8192, 512
 WORKERS = 14
+AWHILE = 0.1  # seconds that each way is timed on a GPU
 # tokens a program owns, tokens a step, warps, steps in flight
 SHAPES = {
     "relu out": [(128, 64, 8, 3), (64, 64, 4, 3), (128, 128, 8, 3), (128, 64, 8, 4)],
@@ -78,7 +81,7 @@ def hard_plain(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 
 def hard_ours(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern = Full()) -> tuple[Tensor, ...]:
-    chosen = hard(q, k, v, Recipe(normaliser=Sampled(), pattern=pattern), seed=1)
+    chosen = hard(q, k, v, Recipe(normaliser=Sampled(), pattern=pattern))  # a seed could not be copied while recording
     return chosen.out, chosen.log_probability
 
 
@@ -117,49 +120,44 @@ def forwards_and_backwards(run: Run, given: list[Tensor]) -> list[Tensor]:
     return [*out, *grads]
 
 
-def rounds(run: Callable[[], Any], device: str, most: int) -> list[float]:
-    """Milliseconds of each of a few rounds, after one to warm up."""
+def rounds(run: Callable[[], Any], most: int = 10) -> float:
+    """Milliseconds on the CPU: the median of a few rounds, after one to warm up."""
     run()
     times = []
     for _ in range(most):
-        began = clock(device)
+        began = time.perf_counter()
         run()
-        times.append(1e3 * (clock(device) - began))
+        times.append(1e3 * (time.perf_counter() - began))
         if sum(times) > 300:
             break
-    return times
+    return statistics.median(times)
 
 
-def clock(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def memory(run: Callable[[], Any], device: str) -> float:
-    """MiB held at most beyond the inputs."""
+def memory(run: Callable[[], Any]) -> float:
+    """MiB that a CPU's process holds at most beyond the inputs; it does not give back what it once held."""
     forget_peak()
     before = peak_mib()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated() / 2**20
     run()
-    return (torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peak_mib()) - before
+    return peak_mib() - before
 
 
 def measure(name: str, device: str, tokens: int) -> dict[str, Any]:
     run, given = WAYS[name](), numbers(device, tokens)
+    both = partial(forwards_and_backwards, run, given)
+    ahead = lambda: run(*[x.detach() for x in given])  # noqa: E731
+    row: dict[str, Any] = {"way": name, "tokens": tokens}
     if device == "cpu":
         torch.set_num_threads(1)
         forwards_and_backwards(run, numbers(device, 64))  # so that torch's libraries are loaded
-    mib = memory(lambda: forwards_and_backwards(run, given), device)
-    norms = [float(x.detach().double().norm()) for x in forwards_and_backwards(run, given)]
-    if device == "cuda":  # again, without the libraries' own; a CPU's process does not give back what it once held
-        mib = memory(lambda: forwards_and_backwards(run, given), device)
-    times = rounds(lambda: forwards_and_backwards(run, given), device, 10)
-    forward = rounds(lambda: run(*[x.detach() for x in given]), device, 10)
-    row = {"way": name, "tokens": tokens, "ms": statistics.median(times), "forward_ms": statistics.median(forward)}
-    return row | {"mib": mib, "norms": norms}
+        row |= {"mib": memory(both), "norms": norms(both()), "ms": rounds(both), "forward_ms": rounds(ahead)}
+    else:  # the memory after a first call, in which libraries take some for themselves
+        row |= {"norms": norms(both()), "mib": on_gpu.mib(both), "ms": on_gpu.milliseconds(both, AWHILE)}
+        row |= {"forward_ms": on_gpu.milliseconds(ahead, AWHILE), "recorded_ms": on_gpu.recorded(both)}
+    return row
+
+
+def norms(results: list[Tensor]) -> list[float]:
+    return [float(x.detach().double().norm()) for x in results]
 
 
 def off_log_p(device: str, tokens: int) -> float:
@@ -228,23 +226,23 @@ def warm_all(*, sweep: bool) -> None:
                 say(trouble)
 
 
-def sweep_all(until: float) -> list[dict[str, Any]]:
-    rows = []
+def sweep_all(until: float) -> Iterator[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     for name, shapes in SHAPES.items():
         for shape in shapes:
             if time.perf_counter() > until:
                 say(f"no time left for {name} {shape}")
                 continue
             try:
-                ms = statistics.median(rounds(kernel(name, shape, SWEPT), "cuda", 8))
+                ms = on_gpu.milliseconds(kernel(name, shape, SWEPT), 0.04)
             except Exception as problem:
                 say(f"{name} {shape}: {first_line(problem)}")
                 continue
             rows.append({"kernel": name, "shape": shape, "tokens": SWEPT, "ms": ms})
             say(f"{name:12} {shape!s:20} {ms:8.3f} ms at {SWEPT} tokens")
+            yield rows[-1]
         if mine := [row for row in rows if row["kernel"] == name]:
             say(f"  best {name}: {min(mine, key=lambda row: row['ms'])['shape']}")
-    return rows
 
 
 def say(line: str) -> None:
@@ -264,33 +262,51 @@ def main() -> None:
     *_, short, long = SIZES[device]
     names = [name for name in WAYS if device == "cuda" or "compiled" not in name]
     rows: list[dict[str, Any]] = []
+    heads, width = SIZES[device][:2]
+    command = "python benchmarks/hard_and_relu.py" + " --sweep" * asked.sweep
+    more: dict[str, Any] = {"heads": heads, "width": width, "off_log_p": None, "swept": []}
+
+    def keep() -> str:
+        """Written as they come: whoever ends this too early has what there was."""
+        return str(write(f"hard-and-relu-{device}", command, rows, **more, seconds=time.perf_counter() - began))
+
     for name, tokens in [(name, short) for name in names] + [(name, long) for name in names if name not in QUADRATIC]:
         try:
             rows.append(measure(name, device, tokens) if device == "cuda" else alone(measure, name, device, tokens))
         except Exception as problem:
             say(f"{name} at {tokens}: {first_line(problem)}")
             continue
-        say(f"{name:24} {tokens:6} tokens {rows[-1]['ms']:9.2f} ms {rows[-1]['mib']:8.0f} MiB")
-    worst = off_log_p(device, short)
-    say(f"log p of drawn keys is within {worst:.1e} of float64's")
-    swept = sweep_all(began + asked.seconds) if asked.sweep and device == "cuda" else []
+        told = f" ({rows[-1]['recorded_ms']:.2f} recorded)" if rows[-1].get("recorded_ms") else ""
+        say(f"{name:24} {tokens:6} tokens {rows[-1]['ms']:9.2f} ms{told} {rows[-1]['mib']:8.0f} MiB")
+        compare(rows)
+        keep()
+    more["off_log_p"] = off_log_p(device, short)
+    say(f"log p of drawn keys is within {more['off_log_p']:.1e} of float64's")
+    for found in sweep_all(began + asked.seconds) if asked.sweep and device == "cuda" else []:
+        more["swept"].append(found)
+        keep()
     show(rows)
-    heads, width = SIZES[device][:2]
-    command = "python benchmarks/hard_and_relu.py" + " --sweep" * asked.sweep
-    more = {"heads": heads, "width": width, "off_log_p": worst, "swept": swept, "seconds": time.perf_counter() - began}
-    print(write(f"hard-and-relu-{device}", command, rows, **more))
+    print(keep())
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    table = Table("way", "tokens", "ms", "forward ms", "MiB beyond the inputs", "times eager's speed", "off")
+def compare(rows: list[dict[str, Any]]) -> None:
+    """Against eager torch, once that is known."""
     for row in rows:
         kind = row["way"].split(",")[0]
         eager = [x for x in rows if x["way"] == f"{kind}, eager" and x["tokens"] == row["tokens"]]
         row["speed"] = eager[0]["ms"] / row["ms"] if eager and "causal" not in row["way"] else None
         if kind == "relu" and row["speed"]:
             row["off"] = max(abs(x - y) / y for x, y in zip(row["norms"], eager[0]["norms"], strict=True))
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table(
+        "way", "tokens", "ms", "forward ms", "recorded", "MiB beyond the inputs", "times eager's speed", "off"
+    )
+    for row in rows:
         speed = f"{row['speed']:.1f}" if row["speed"] else ""
-        cells = (f"{row['ms']:.2f}", f"{row['forward_ms']:.2f}", f"{row['mib']:.0f}", speed)
+        times = (row["ms"], row["forward_ms"], row.get("recorded_ms"))
+        cells = (*("" if x is None else f"{x:.2f}" for x in times), f"{row['mib']:.0f}", speed)
         table.add_row(row["way"], str(row["tokens"]), *cells, f"{row['off']:.0e}" if "off" in row else "")
     Console(width=130, file=sys.stdout).print(table)
 

@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument(
         "--sweep", action="store_true", help="on a GPU: shapes of tiles in place of each statistic alone"
     )
-    parser.add_argument("--seconds", type=float, help="on a GPU: when nothing more is begun (14, or 35 in a sweep)")
+    parser.add_argument("--seconds", type=float, default=35, help="on a GPU: after which nothing more is begun")
     asked = parser.parse_args()
     lengths = asked.tokens or ([4096, 8192, 16384] if asked.device == "cpu" else [131072])
     heads = asked.heads or (2 if asked.device == "cpu" else 12)
@@ -125,9 +125,9 @@ def main() -> None:
     if asked.device == "cuda":
         from probes_gpu import measured
 
-        name, until = ("probes-cuda-sweep", 35.0) if asked.sweep else ("probes-cuda", 14.0)
+        name = "probes-cuda-sweep" if asked.sweep else "probes-cuda"
         for n in lengths:
-            for row in measured(n, heads, asked.kinds, KINDS, sweep=asked.sweep, until=asked.seconds or until):
+            for row in measured(n, heads, asked.kinds, KINDS, sweep=asked.sweep, until=asked.seconds):
                 rows.append(row)
                 write(name, command, rows)  # as they come: whoever ends this too early has what there was
         print(write(name, command, rows))

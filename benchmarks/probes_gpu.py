@@ -3,7 +3,6 @@
 Prints each line as soon as it is known, and goes on where a part fails.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from on_gpu import mib, milliseconds
 from probes_exact import exactness
 from regard.attention import Recipe, read
 from regard.attention.kernels import probe_reach, probe_slabs, probes
@@ -35,6 +35,7 @@ ROWS += [Shape(128, 128, 8, registers=128), Shape(64, 128, registers=128), Shape
 SPACES = [2**28, 2**29, 5 * 2**27]
 OTHERS = ["Causal()", "Window(512)"]
 SMALL = 8192  # tokens that compile the same kernels as the full length does
+PROFILING = 7  # seconds that the profiler takes, most of them to begin
 BEGAN = time.perf_counter()
 
 
@@ -45,29 +46,6 @@ def say(*words: object) -> None:
 def inputs(n: int, heads: int) -> list[Tensor]:
     generator = torch.Generator("cuda").manual_seed(0)
     return [torch.randn(1, heads, n, 64, generator=generator, device="cuda").bfloat16() for _ in range(3)]
-
-
-def milliseconds(run: Callable[[], Any], rounds: int = 3) -> float:
-    """The median, by the device's own clock, of something that has run before."""
-    times = []
-    for _ in range(rounds):
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        run()
-        after.record()
-        torch.cuda.synchronize()
-        times.append(before.elapsed_time(after))
-    return statistics.median(times)
-
-
-def extra_mib(run: Callable[[], Any]) -> float:
-    """The most memory it holds beyond what was there before, its results among it."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    kept = run()
-    del kept
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
@@ -95,9 +73,7 @@ class Given:
     @staticmethod
     def of(pattern: str, q: Tensor, k: Tensor, v: Tensor) -> "Given":
         causal = pattern == "Causal()"
-        run = partial(fused, q, k, v, causal=causal)
-        run()
-        theirs = milliseconds(run)
+        theirs = milliseconds(partial(fused, q, k, v, causal=causal))
         say(f"--- {pattern}, {q.shape[2]:,} tokens, {q.shape[1]} heads of 64: cuDNN forward {theirs:.1f} ms")
         if "Window" not in pattern:
             return Given(pattern, q, k, forward(q, k, v, causal=causal)[1], theirs)
@@ -118,10 +94,10 @@ class Given:
             name, n, heads = f"{kind}, log-sum-exp {told}", self.q.shape[2], self.q.shape[1]
             try:
                 row = {"pattern": self.pattern, "kind": kind, "tokens": n, "heads": heads, "log_sum_exp": told}
-                mib, ours = extra_mib(run), milliseconds(run)
+                held, ours = mib(run), milliseconds(run)
                 row |= {"seconds": ours / 1e3, "sdpa_seconds": self.theirs / 1e3, "ratio": ours / self.theirs}
-                row |= {"mib_of_all": mib, "mib_of_weights": heads * n * n * 4 / 2**20}
-                say(f"{name:34} {ours:8.1f} ms  {ours / self.theirs:5.2f} of cuDNN's  {mib:6.0f} MiB beyond the inputs")
+                row |= {"mib_of_all": held, "mib_of_weights": heads * n * n * 4 / 2**20}
+                say(f"{name:34} {ours:8.1f} ms  {ours / self.theirs:5.2f} of cuDNN's  {held:6.0f} MiB beyond inputs")
                 yield row
             except Exception as error:
                 say(f"{name}: failed: {error!r}"[:300])
@@ -156,7 +132,6 @@ def measured(
             continue
         yield from given.rows("all", wanted["all"])
         if pattern == "Full()":
-            where_time_goes(partial(probe, q, k, given.recipe, Wanted(**wanted["all"]), log_sum_exp=given.lse))
             full = given
         if sweep and pattern != "Window(512)":
             yield from swept(given, Wanted(**wanted["all"]), failed)
@@ -165,6 +140,8 @@ def measured(
     for kind in [] if sweep or full is None else kinds:
         if kind != "all" and not late(kind, until):
             yield from full.rows(kind, wanted[kind])  # type: ignore[union-attr]
+    if full is not None and not late("a profile", until - PROFILING):
+        where_time_goes(partial(probe, q, k, full.recipe, Wanted(**wanted["all"]), log_sum_exp=full.lse))
     say("done")
 
 
@@ -232,9 +209,7 @@ def swept(given: Given, wanted: Wanted, failed: dict[tuple[str, Shape], str | No
         if task[0] not in kinds or why:
             continue
         try:
-            run = work(task, given.q, given.k, given.lse, wanted)
-            run()
-            took = milliseconds(run, 2)
+            took = milliseconds(work(task, given.q, given.k, given.lse, wanted), 0.04)
             say(f"  {task[0]} {took:.1f} ms  {task[1]}")
             yield {"pattern": given.pattern, "sweep": task[0], "shape": str(task[1]), "seconds": took / 1e3}
             best[task[0]] = min((took, str(task[1]), task), best.get(task[0], (took, str(task[1]), task)))
@@ -245,9 +220,7 @@ def swept(given: Given, wanted: Wanted, failed: dict[tuple[str, Shape], str | No
         for space in SPACES if kind == "columns" else []:
             usual, probe_slabs.SPACE = probe_slabs.SPACE, space
             try:
-                run = work(task, given.q, given.k, given.lse, wanted)
-                run()
-                took = milliseconds(run, 2)
+                took = milliseconds(work(task, given.q, given.k, given.lse, wanted), 0.04)
                 say(f"  in {space / 2**20:.0f} MiB {took:.1f} ms")
                 yield {"pattern": given.pattern, "sweep": "space", "mib": space / 2**20, "seconds": took / 1e3}
             except Exception as error:

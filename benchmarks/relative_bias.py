@@ -3,9 +3,10 @@
     python benchmarks/relative_bias.py            whatever machine this is
     python benchmarks/relative_bias.py --sweep    on a GPU: also the shapes of the kernels' tiles, to choose from
 
-`ms` is the time of one call among several in a row, as the layers of a model follow one another; `alone_ms` that of a
-call which finds the GPU idle, so that it waits for the processor to launch its first kernel. One process and one run;
-errors of the output and of each gradient are relative, against float64, at a smaller size.
+`ms` is the time of one call among several in a row, as the layers of a model follow one another; `recorded_ms` that of
+the same as a CUDA graph, where no kernel waits for the processor; `alone_ms` the least that a caller waits for one call
+which finds the GPU idle. One process and one run; errors of the output and of each gradient are relative, against
+float64, at a smaller size.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+import on_gpu
 from machine import write
 from profiled import kinds_and_kernels
 from regard.attention import Causal, Full, Recipe, RelativeBias
@@ -50,7 +52,10 @@ SHAPES = {  # queries and keys a tile, warps, stages, narrow tiles, registers
 }
 
 
-def measure(name: str, run: Callable[..., Tensor], given: list[Tensor], learned: Sequence[Tensor], **how: int) -> dict:
+def measure(
+    name: str, run: Callable[..., Tensor], given: list[Tensor], learned: Sequence[Tensor], *, few: bool = False
+) -> dict:
+    """Of what takes seconds, few calls are enough."""
     upstream = torch.randn_like(given[0])
 
     def once() -> None:
@@ -63,15 +68,13 @@ def measure(name: str, run: Callable[..., Tensor], given: list[Tensor], learned:
     row: dict[str, Any] = {"way": name}
     try:
         if given[0].is_cuda:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            once()
-            torch.cuda.synchronize()
-            row["mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
-        row |= {"forward_ms": milliseconds(ahead, **how), "ms": milliseconds(once, **how)}
-        if given[0].is_cuda:
-            row["alone_ms"] = milliseconds(once, **(how | {"calls": 1}))
+            row["mib"] = on_gpu.mib(once)
+        if few:
+            row |= {"forward_ms": on_gpu.waited(ahead, 1), "ms": on_gpu.waited(once, 1)}
+        else:
+            row |= {"forward_ms": milliseconds(ahead), "ms": milliseconds(once)}
+        if given[0].is_cuda and not few:
+            row |= {"alone_ms": on_gpu.waited(once), "recorded_ms": on_gpu.recorded(once)}
     except Exception as error:  # one way that fails must not hide the others
         row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
     say(*(f"{key} {value:.2f}" if isinstance(value, float) else value for key, value in row.items()))
@@ -144,7 +147,7 @@ def sweep(given: list[Tensor], failed: dict[tuple, str | None]) -> tuple[list[di
             break
         try:
             rows.append({"scheme": name, "kernel": kind, "shape": shape})
-            rows[-1]["ms"] = milliseconds(stage(kind, name, shape, given[0].shape[2], given), rounds=7, warm=2)
+            rows[-1]["ms"] = on_gpu.milliseconds(stage(kind, name, shape, given[0].shape[2], given), 0.04)
             say(name, kind, shape, f"{rows[-1]['ms']:.3f} ms")
         except Exception as error:
             rows.pop()
@@ -253,11 +256,10 @@ def main() -> None:
         t5 = schemes(device)["T5"]
         assert isinstance(t5, RelativeBias)
         if sweeping or time.perf_counter() - BEGAN < MATRIX:
-            once = {"rounds": 1, "warm": 0, "calls": 1}
-            note(measure("SDPA, T5 as a matrix", materialised(t5), given, [t5.weight], **once))
-    table = Table("way", "forward ms", "forward and backward ms", "the same alone", "MiB beyond the inputs")
+            note(measure("SDPA, T5 as a matrix", materialised(t5), given, [t5.weight], few=True))
+    table = Table("way", "forward ms", "forward and backward ms", "recorded", "alone", "MiB beyond the inputs")
     for row in rows:
-        figures = (row.get("forward_ms"), row.get("ms"), row.get("alone_ms"), row.get("mib"))
+        figures = (row.get(name) for name in ("forward_ms", "ms", "recorded_ms", "alone_ms", "mib"))
         table.add_row(row["way"], *("" if x is None else f"{x:.2f}" for x in figures))
     Console(width=110).print(table)
     print(note())

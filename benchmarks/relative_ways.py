@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+import on_gpu
 from regard.attention import Clipped, LogBuckets, Recipe, RelativeBias, RelativeVectors, attend
 from regard.attention.kernels import relative_tiled
 from regard.attention.places import Places
 
 HEADS, HEAD = 12, 64
-IN_A_ROW = 5  # calls that are timed together
 BEGAN = time.perf_counter()
 
 
@@ -61,23 +61,15 @@ def materialised(scheme: RelativeBias) -> Callable[..., Tensor]:
     return run
 
 
-def milliseconds(work: Callable[[], Any], rounds: int = 10, warm: int = 3, calls: int = IN_A_ROW) -> float:
-    """The median of several rounds, of so many calls in a row each."""
+def milliseconds(work: Callable[[], Any], rounds: int = 10, warm: int = 3) -> float:
+    """On a GPU of calls in a row; on the CPU the median of several rounds."""
+    if torch.cuda.is_available():
+        return on_gpu.milliseconds(work)
     for _ in range(warm):
         work()
     times = []
     for _ in range(rounds):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(calls):
-                work()
-            stop.record()
-            stop.synchronize()
-            times.append(start.elapsed_time(stop) / calls)
-        else:
-            began = time.perf_counter()
-            work()
-            times.append(1e3 * (time.perf_counter() - began))
+        began = time.perf_counter()
+        work()
+        times.append(1e3 * (time.perf_counter() - began))
     return median(times)

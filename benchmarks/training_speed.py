@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -371,19 +371,21 @@ def main() -> None:
     except Exception as error:  # a benchmark that fails in one part must still tell the others
         say("losses:", type(error).__name__, str(error).splitlines()[0] if str(error) else "")
     rows = []
-    for name, make in made.items():
-        if asked.only and not any(part == name.removeprefix("ours, ") or part in name for part in asked.only):
-            continue
+    more = {"losses": losses, "weights": weights, "matrix TFLOP/s": rate / 1e12}
+    keep = partial(write, "training-speed", " ".join(["python", *sys.argv]), rows, **more)
+    for name in chosen(list(made), asked.only):
         if time.perf_counter() - began > asked.seconds:
             say(name, "left out: no time")
             continue
         try:
-            way = make()
+            way = made[name]()
             precision = way.precision if gpu or way.precision == "narrow" else "float32"
             found = measured(way, asked.steps, lengths, precision, profile=asked.profile)
             found["utilisation"] = whole * found.pop("share") / (found["milliseconds"] / 1e3) / rate
             rows.append({"way": name, **found})
             say(f"{name:62}", *(f"{key} {value:,.3f};" for key, value in found.items()))
+            if asked.write:  # as they come: whoever ends this too early has what there was
+                keep()
             del way
         except Exception as error:
             say(f"{name:62}", type(error).__name__, str(error).splitlines()[0][:300] if str(error) else "")
@@ -391,8 +393,14 @@ def main() -> None:
         if gpu:
             torch.cuda.empty_cache()
     if asked.write:
-        more = {"losses": losses, "weights": weights, "matrix TFLOP/s": rate / 1e12}
-        print(write("training-speed", " ".join(["python", *sys.argv]), rows, **more))
+        print(keep())
+
+
+def chosen(names: list[str], only: list[str]) -> list[str]:
+    """One of ours, then the peers, so that there is a comparison if time ends; then the others of ours."""
+    some = [name for name in names if not only or any(part in name for part in only)]
+    first = next((name for name in some if name.startswith("ours")), None)
+    return sorted(some, key=lambda name: (name != first, name.startswith("ours")))
 
 
 if __name__ == "__main__":

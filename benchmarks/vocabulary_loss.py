@@ -22,6 +22,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
+import on_gpu
 from machine import forget_peak, peak_mib, write
 from regard.layers.vocabulary_loss import vocabulary_loss
 
@@ -68,20 +69,12 @@ def gradients(loss: Loss, weights: list[Tensor], wanted: Tensor, *, narrow: bool
     return torch.autograd.grad(summed, weights)
 
 
-def measured(step: Callable[[], Any], device: str) -> tuple[float, float]:
-    """Seconds, and the MiB that were held beyond those held before."""
-    if device == "cpu":
-        forget_peak()
-        before, began = peak_mib(), time.perf_counter()
-        step()
-        return time.perf_counter() - began, peak_mib() - before
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
+def measured(step: Callable[[], Any]) -> tuple[float, float]:
+    """On the CPU: seconds, and the MiB that were held beyond those held before."""
+    forget_peak()
+    before, began = peak_mib(), time.perf_counter()
     step()
-    torch.cuda.synchronize()
-    return time.perf_counter() - began, (torch.cuda.max_memory_allocated() - before) / MIB
+    return time.perf_counter() - began, peak_mib() - before
 
 
 def compared(tokens: int, device: str, rounds: int) -> list[dict[str, Any]]:
@@ -96,10 +89,11 @@ def compared(tokens: int, device: str, rounds: int) -> list[dict[str, Any]]:
     for name, step in steps.items():  # this also warms each of them up
         pairs = zip(step(), exact, strict=True)
         errors[name] = max(((one - other).norm() / other.norm()).item() for one, other in pairs)
+    held = {} if device == "cpu" else {name: on_gpu.mib(step) for name, step in steps.items()}
     found = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            found[name].append(measured(step, device))
+            found[name].append(measured(step) if device == "cpu" else (on_gpu.waited(step, 1) / 1e3, held[name]))
     seconds = {name: statistics.median(time for time, _ in some) for name, some in found.items()}
     peaks = {name: max(mib for _, mib in some) for name, some in found.items()}
     return [

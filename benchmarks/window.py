@@ -5,13 +5,13 @@
     python benchmarks/window.py --sweep         first the shapes of the kernels' tiles, to choose from
     python benchmarks/window.py --sweep window texts bigbird
 
-12 heads of 64, bfloat16, batch 1. Milliseconds are medians by the GPU's own clock; MiB are what is held at most beyond
-the inputs. `off` is the norm of FlexAttention's difference from our output, relative to it.
+12 heads of 64, bfloat16, batch 1. Milliseconds are medians by the GPU's own clock, of calls that follow one another
+and, forwards and backwards, of the same work recorded as a CUDA graph, which does not wait for the processor; MiB are
+what is held at most beyond the inputs. `off` is the norm of FlexAttention's difference from our output, relative to it.
 """
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from machine import write
+from on_gpu import mib, milliseconds, recorded
 from regard.attention import Block, Causal, Documents, Global, Pattern, Random, Recipe, Window, attend
 from regard.attention.backends import fused
 from regard.attention.kernels.sparse import Shape, Shapes, sparse
@@ -34,7 +35,6 @@ from regard.attention.places import Places
 
 HEADS, WIDTH = 12, 64
 LENGTHS = (32768, 131072, 8192)  # what matters most first
-LONG = 0.1  # seconds a call from which on three calls are enough
 COMPILING = 10  # seconds that FlexAttention takes before its first figure
 BIGBIRD = Block(64, Window(2) | Global(1) | Random(3))
 KINDS = ["window", "texts", "bigbird"]
@@ -98,29 +98,6 @@ def shaped(pattern: Pattern, shapes: Shapes) -> Run:
 # --- measuring ---
 
 
-def milliseconds(once: Callable[[], Any], *, seconds: float = 0.25) -> float:
-    """The median by events, several calls at a time, as layers of a model follow one another."""
-    once()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    once()
-    torch.cuda.synchronize()
-    single = time.perf_counter() - began
-    for _ in range(0 if single > LONG else 2):
-        once()
-    calls = min(20, max(1, round(0.02 / single)))
-    times: list[float] = []
-    for _ in range(min(25, max(3, round(seconds / (single * calls))))):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(calls):
-            once()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / calls)
-    return statistics.median(times)
-
-
 def measured(name: str, run: Run, n: int, *, batch: int = 1, told: Run | None = None, **more: Any) -> dict[str, Any]:
     """One way at one length; an error is a row too, so that the rest is still measured."""
     q, k, v, upstream = numbers(n, batch=batch)
@@ -135,11 +112,8 @@ def measured(name: str, run: Run, n: int, *, batch: int = 1, told: Run | None = 
             row["forward_ms"] = milliseconds(lambda: run(q, k, v))
         both = lambda: torch.autograd.grad(run(*given), given, upstream)  # noqa: E731
         row["both_ms"] = milliseconds(both)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        both()
-        row["mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+        row["mib"] = mib(both)
+        row["recorded_ms"] = recorded(both)
     except Exception as error:
         row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     figures = {name: round(value, 4) for name, value in row.items() if isinstance(value, float)}
@@ -231,7 +205,7 @@ def texts(n: int) -> Documents:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", nargs="*", choices=KINDS, help="other shapes of tiles too, for windows if not told")
-    parser.add_argument("--seconds", type=float, default=16, help="after which nothing more is begun (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=25, help="after which nothing more is begun (%(default)s)")
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this compares kernels for a GPU, and there is none")
@@ -268,10 +242,11 @@ def main() -> None:
         note("FlexAttention", flex(pattern), n, needs=COMPILING, told=ours(pattern), pattern=name)
     for row in rows:
         if "times_dense" in row:
+            recording = f", recorded {row['times_dense_recorded']:.1f} ×" if "times_dense_recorded" in row else ""
             say(
                 f"{row['way']:18s} {row['pattern']:24s} {row['tokens']:7d}  forward {row['forward_ms']:8.3f} ms "
                 f"({row['times_dense_forward']:.1f} × dense)  both {row['both_ms']:8.3f} ms "
-                f"({row['times_dense']:.1f} ×)  {row['mib']:.0f} MiB"
+                f"({row['times_dense']:.1f} ×{recording})  {row['mib']:.0f} MiB"
             )
     say(write("window", command, rows, heads=HEADS, width=WIDTH, dtype="bfloat16", sweep=swept))
 
@@ -283,6 +258,8 @@ def compare(rows: list[dict[str, Any]]) -> None:
         if "both_ms" in row and base:
             row["times_dense_forward"] = base[0]["forward_ms"] / row["forward_ms"]
             row["times_dense"] = base[0]["both_ms"] / row["both_ms"]
+            if row.get("recorded_ms") and base[0].get("recorded_ms"):
+                row["times_dense_recorded"] = base[0]["recorded_ms"] / row["recorded_ms"]
 
 
 BEGAN = time.perf_counter()
