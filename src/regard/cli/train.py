@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import FILES, DataFolder, Device, command_of, device_of, folder_for
+from regard.cli.starting import forget_start, keep_start, settings_at, start_again, started
 from regard.cli.tasks import NAMES, Task, task_at, task_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def train(
     recipe: Annotated[Path | None, typer.Argument(help="A TOML file with [data], [text], [model], [train].")] = None,
     task: Annotated[str | None, typer.Option(help=f"{', '.join(NAMES)}; without one, translate.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the run; one that holds a run goes on.")] = Path("run"),
+    start: Annotated[Path | None, typer.Option(help="A trained run whose model this one begins with.")] = None,
     train: Annotated[list[str] | None, typer.Option(help=FILES)] = None,
     valid: Annotated[list[str] | None, typer.Option(help="The same for validation.")] = None,
     corpus: Annotated[str | None, typer.Option(help="A known corpus instead of files; see regard data.")] = None,
@@ -52,6 +54,8 @@ def train(
     Example: `regard train --task tag --train train.conllu --valid dev.conllu --out tagger`
 
     Example: `regard train --out run` (goes on with the run)
+
+    Example: `regard train --start run --train my.en --train my.de --rate 1e-4 --steps 500 --out mine`
     """
     flags = {
         "data.train": train,
@@ -69,7 +73,7 @@ def train(
         **dict(assignment(line) for line in set_ or []),
     }
     asked = {name: value for name, value in flags.items() if value is not None}
-    run(recipe, asked, out, data, device, task=task, tensorboard=tensorboard)
+    run(recipe, asked, out, data, device, task=task, start=start, tensorboard=tensorboard)
 
 
 def run(
@@ -80,6 +84,7 @@ def run(
     device: str,
     *,
     task: str | None = None,
+    start: Path | None = None,
     tensorboard: bool = False,
 ) -> None:
     import torch
@@ -90,8 +95,9 @@ def run(
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     asked_device, device = device, device_of(device)
-    kind = asked_task(folder_for(out), recipe, task)
-    settings, begun = agreed(kind, out, recipe, asked)
+    folder = folder_for(out)
+    kind = asked_task(start or folder, recipe, task)
+    settings, begun = agreed(kind, out, recipe, asked, start)
     plan_of(settings.train, 1)  # a mistake in it should not wait for the corpus to be read
     if tensorboard:
         require_tensorboard()
@@ -100,13 +106,22 @@ def run(
     with console.status(f"reading {kind.examples}"):
         examples, held_out = (kind.read(settings, split, data) for split in ("train", "valid"))
     with console.status("preparing the model"):
-        learner = begun or kind.fresh(examples.examples, settings)
+        learner = begun or (started(kind, start, settings) if start else kind.fresh(examples.examples, settings))
+        if begun:
+            start_again(learner, out)
+        elif start:
+            keep_start(learner, out)
+        else:
+            forget_start(out)
         fit = Fit(learner.job(examples.examples, held_out.examples, device), out)
     for line in described(kind, settings, fit, examples, held_out):
         console.print(line)
+    if start and not begun:
+        console.print(f"starting from the weights and the vocabulary of {start}")
     with curves(out / "tensorboard", fit.done) if tensorboard else nullcontext() as track:
         finished = watch(fit, console, track)
     if finished:
+        forget_start(out)
         kind.finish(learner, held_out.examples, out)
         typer.echo(f"trained: {out}; try: {command_of('regard', *kind.tries(out))}")
     else:
@@ -151,7 +166,9 @@ def asked_task(out: Path, recipe: Path | None, name: str | None) -> Task:
     return task_of(task_in(recipe))
 
 
-def agreed(task: Task, out: Path, recipe: Path | None, asked: Mapping[str, object]) -> "tuple[Tables, Learner | None]":
+def agreed(
+    task: Task, out: Path, recipe: Path | None, asked: Mapping[str, object], start: Path | None = None
+) -> "tuple[Tables, Learner | None]":
     """The settings of the run, and what is in its folder already.
 
     To change the settings would make another run, which needs a folder of its own once something is learnt.
@@ -160,10 +177,11 @@ def agreed(task: Task, out: Path, recipe: Path | None, asked: Mapping[str, objec
     if not (out / "settings.toml").exists():
         if learnt:
             raise ValueError(f"{out} holds {learnt[0]} but no settings.toml, so it is not a run; choose another --out")
-        return settings_of(task, recipe, asked), None
+        return settings_of(task, recipe, asked, start), None
     begun = task_at(out).described(out)
     same_task = isinstance(begun.settings, task.settings)
-    wanted = begun.settings if same_task and not (recipe or asked) else settings_of(task, recipe, asked)
+    told = recipe or asked or start
+    wanted = settings_of(task, recipe, asked, start) if told or not same_task else begun.settings
     if wanted == begun.settings:
         return wanted, begun
     if not learnt:
@@ -179,13 +197,15 @@ def first_not_in(lines: list[str], other: list[str]) -> str:
     return next(line for line in other if line not in lines)
 
 
-def settings_of(task: Task, recipe: Path | None, asked: Mapping[str, object]) -> "Tables":
+def settings_of(task: Task, recipe: Path | None, asked: Mapping[str, object], start: Path | None = None) -> "Tables":
     """Paths in a recipe are read from where it lies, those on the command line from where one stands."""
-    if recipe is None:
-        start = task.settings() if "data.corpus" in asked else task.settings.of_world()
+    if recipe is not None:
+        usual = task.settings.load(recipe).rooted(recipe.absolute().parent)
+    elif start is not None:
+        usual = settings_at(task, start, asked)
     else:
-        start = task.settings.load(recipe).rooted(recipe.absolute().parent)
-    return start.changed(asked).rooted(Path.cwd())
+        usual = task.settings() if "data.corpus" in asked else task.settings.of_world()
+    return usual.changed(asked).rooted(Path.cwd())
 
 
 def assignment(line: str) -> tuple[str, str]:

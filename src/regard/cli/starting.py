@@ -1,0 +1,57 @@
+"""A trained run and other examples in; the same model with its vocabulary, ready to learn from them, out."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.tasks import Task
+
+if TYPE_CHECKING:
+    from regard.tasks.job import Learner
+    from regard.tasks.tables import Tables
+
+WEIGHTS = "start.safetensors"  # in a run's folder: those it began with, for it may be killed before a checkpoint
+FREE = ("data", "augment", "train", "measure")  # tables by which no weight and no vocabulary is made
+
+
+def settings_at(task: Task, start: Path, asked: Mapping[str, object]) -> "Tables":
+    """Those of the run to start from, without its own files where others are given."""
+    from regard.tasks.kept import settings_in
+
+    found: Any = settings_in(start, task.settings)
+    if asked.keys() & {"data.train", "data.corpus"}:
+        found = replace(found, data=replace(found.data, train=(), valid=(), test=()))
+    return found
+
+
+def started(task: Task, start: Path, settings: "Tables") -> "Learner":
+    """Its model and vocabulary; whatever they were made by must be as it was."""
+    learner: Any = task.load(start, "cpu")
+    for name in settings.names():
+        here, there = getattr(settings, name), getattr(learner.settings, name)
+        if name not in FREE and here != there:
+            raise ValueError(
+                f"{start} was trained with another [{name}]; to start from it, leave out what changes that table"
+            )
+    return replace(learner, settings=settings)
+
+
+def keep_start(learner: "Learner", out: Path) -> None:
+    from regard.models.weights import tensors_of, write_weights
+    from regard.text.files import make_folder
+
+    make_folder(out)
+    write_weights(tensors_of(learner.model), out / WEIGHTS)
+
+
+def start_again(learner: "Learner", out: Path) -> None:
+    """What a run of this folder began with, if it began with a trained model."""
+    from regard.models.weights import load_weights
+
+    if (out / WEIGHTS).exists():
+        load_weights(learner.model, out / WEIGHTS)
+
+
+def forget_start(out: Path) -> None:
+    (out / WEIGHTS).unlink(missing_ok=True)
