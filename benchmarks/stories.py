@@ -35,7 +35,7 @@ from regard.tasks.translate import Smoothed, Translator
 from regard.text.batches import collate
 from regard.text.corpus import Pair
 from regard.train.fit import Fit
-from regard.world.stories import Stories, pairs
+from regard.world.stories import Stories, graded, pairs
 
 ROTARY = 'position = "Rotary()"\n'
 KINDS = {
@@ -148,10 +148,9 @@ def arithmetic(words: int) -> float:
 
 
 def trained(kind: str, words: int, steps: int, batch: int, device: str) -> dict:
-    stories, held_out, tests = (
-        told(words, count, split)
-        for count, split in ((min(steps * batch, 32_768), "train"), (batch, "valid"), (256, "test"))
-    )
+    """On stories of all lengths up to this one; measured on stories of this one."""
+    stories = [Pair(*pair) for pair in graded(Stories(words=words, told=1), min(2 * steps * batch, 65_536))]
+    held_out, tests = told(words, batch, "valid"), told(words, 256, "test")
     translator = Translator.fresh(stories, settings_of(kind, words, steps, batch, device))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -166,7 +165,7 @@ def trained(kind: str, words: int, steps: int, batch: int, device: str) -> dict:
         "exact": exact(texts, wanted).value,
         "bleu": bleu(texts, wanted, tokenised=True).value,
         "ms": 1000 * spent / steps,
-        "stories": steps * batch,
+        "tokens": steps * batch * (words + 1),
     }
 
 

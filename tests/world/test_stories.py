@@ -4,7 +4,7 @@ import pytest
 
 from regard.world import SPLITS
 from regard.world.retrieval import PEOPLE
-from regard.world.stories import Stories, Story, pairs, sentences_of
+from regard.world.stories import Stories, Story, graded, pairs, sentences_of
 
 WORLD = Stories(seed=3, words=101)
 SOME = {split: [WORLD.story(number, split) for number in range(53)] for split in SPLITS}
@@ -61,6 +61,15 @@ def test_splits_share_no_sentence():
 def test_later_stories_are_made_of_other_sentences():
     early, late = (Stories(words=101).story(number, "valid").sentences for number in (0, 999))
     assert len(set(early) & set(late)) < len(early) / 2
+
+
+def test_lessons_begin_with_short_stories():
+    """Half as long and half of that, down to the shortest there is; each is the story of its number."""
+    stories = Stories(words=127, told=1)
+    found = list(graded(stories, 7))
+    assert [len(source.split()) for source, _ in found] == [127, 63, 31, 127, 63, 31, 127]
+    assert found[3] == (stories.story(3).source, stories.story(3).target)
+    assert [len(source.split()) for source, _ in graded(Stories(words=20, told=1), 2)] == [20, 20]
 
 
 def test_a_story_is_a_function_of_its_number():

@@ -9,7 +9,7 @@ from regard.tasks.settings import DataSettings
 from regard.tasks.tables import From
 from regard.text.corpus import Pair, kind, read_pairs
 from regard.text.known import known_pairs
-from regard.world.stories import Stories
+from regard.world.stories import Stories, graded
 from regard.world.stories import pairs as story_pairs
 from regard.world.world import World, pairs
 
@@ -103,7 +103,8 @@ def read_split(data: DataSettings, split: Split, folder: Path | None = None) -> 
 
 def of_world(data: DataSettings, split: Split, count: int) -> list[Pair]:
     if data.corpus == "stories":
-        return [Pair(*pair) for pair in story_pairs(Stories(words=data.longest, told=1), count, split)]
+        told = graded if split == "train" else story_pairs
+        return [Pair(*pair) for pair in told(Stories(words=data.longest, told=1), count, split)]
     world = World(shortest=data.shortest, longest=data.longest)
     if data.source == "en":
         return [Pair(*pair) for pair in pairs(world, data.target, count, split)]

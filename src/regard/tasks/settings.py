@@ -12,7 +12,8 @@ from regard.tasks.tables import From, Tables, one_of
 class DataSettings(From):
     """Sentence pairs; files are one .tsv or .jsonl, or two text files.
 
-    The corpus `stories` has English on both sides: stories of `longest` words, and what they tell of one person.
+    The corpus `stories` has English on both sides: stories of `longest` words, and what they tell of one person; to
+    train on, also of half as many words, of a quarter and so on.
     """
 
     source: str = "en"

@@ -8,7 +8,7 @@ the person occurs, in their order. A story may be a thousand times longer than i
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from regard.world.chance import Chance
@@ -60,11 +60,15 @@ class Stories:
             raise ValueError(f"an extract has 1 sentence or more, not {self.told}")
         if self.longest < SHORT:
             raise ValueError(f"sentences have up to {SHORT} words or more, not up to {self.longest}")
-        least = 2 + (self.told + 1) * (self.longest + 1)
-        if self.words < least:
+        if self.words < self.least:
             raise ValueError(
-                f"{self.told + 1} sentences of up to {self.longest} words take {least} words, not {self.words}"
+                f"{self.told + 1} sentences of up to {self.longest} words take {self.least} words, not {self.words}"
             )
+
+    @property
+    def least(self) -> int:
+        """Words that any story needs."""
+        return 2 + (self.told + 1) * (self.longest + 1)
 
     def story(self, number: int, split: Split = "train") -> Story:
         """The story with this number, at random access."""
@@ -109,4 +113,17 @@ def pairs(stories: Stories, count: int, split: Split = "train", start: int = 0) 
     """Stories and extracts, as a translator is trained on: those numbered from `start`."""
     for number in range(start, start + count):
         found = stories.story(number, split)
+        yield found.source, found.target
+
+
+def graded(stories: Stories, count: int, split: Split = "train") -> Iterator[tuple[str, str]]:
+    """The same to learn from: in turns of all these words, of half as many, and so on.
+
+    Of long stories alone nobody learns what is asked, at least not soon; of short ones it is soon plain.
+    """
+    sizes = [stories.words]
+    while sizes[-1] // 2 >= stories.least:
+        sizes.append(sizes[-1] // 2)
+    for number in range(count):
+        found = replace(stories, words=sizes[number % len(sizes)]).story(number, split)
         yield found.source, found.target
