@@ -106,3 +106,4 @@ def test_a_label_that_the_model_does_not_know(tmp_path):
     )
     assert_refused(answer, "")
     assert "sideways" in answer.stderr
+    assert not (tmp_path / "other").exists()

@@ -37,21 +37,20 @@ def started(task: Task, start: Path, settings: "Tables") -> "Learner":
     return replace(learner, settings=settings)
 
 
-def keep_start(learner: "Learner", out: Path) -> None:
-    from regard.models.weights import tensors_of, write_weights
+def settle(learner: "Learner", out: Path, start: Path | None, *, begun: bool) -> None:
+    """The weights that a run began with are kept until it is trained, and are those it begins with again."""
+    from regard.models.weights import load_weights, tensors_of, write_weights
     from regard.text.files import make_folder
 
-    make_folder(out)
-    write_weights(tensors_of(learner.model), out / WEIGHTS)
+    if begun:
+        if (out / WEIGHTS).exists():
+            load_weights(learner.model, out / WEIGHTS)
+    elif start is None:
+        forget(out)  # what is left of another
+    else:
+        make_folder(out)
+        write_weights(tensors_of(learner.model), out / WEIGHTS)
 
 
-def start_again(learner: "Learner", out: Path) -> None:
-    """What a run of this folder began with, if it began with a trained model."""
-    from regard.models.weights import load_weights
-
-    if (out / WEIGHTS).exists():
-        load_weights(learner.model, out / WEIGHTS)
-
-
-def forget_start(out: Path) -> None:
+def forget(out: Path) -> None:
     (out / WEIGHTS).unlink(missing_ok=True)

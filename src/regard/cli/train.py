@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli import starting
 from regard.cli.options import FILES, DataFolder, Device, command_of, device_of, folder_for
-from regard.cli.starting import forget_start, keep_start, settings_at, start_again, started
 from regard.cli.tasks import NAMES, Task, task_at, task_of
 
 if TYPE_CHECKING:
@@ -106,14 +106,11 @@ def run(
     with console.status(f"reading {kind.examples}"):
         examples, held_out = (kind.read(settings, split, data) for split in ("train", "valid"))
     with console.status("preparing the model"):
-        learner = begun or (started(kind, start, settings) if start else kind.fresh(examples.examples, settings))
-        if begun:
-            start_again(learner, out)
-        elif start:
-            keep_start(learner, out)
-        else:
-            forget_start(out)
+        learner = begun or (
+            starting.started(kind, start, settings) if start else kind.fresh(examples.examples, settings)
+        )
         fit = Fit(learner.job(examples.examples, held_out.examples, device), out)
+        starting.settle(learner, out, start, begun=begun is not None)
     for line in described(kind, settings, fit, examples, held_out):
         console.print(line)
     if start and not begun:
@@ -121,7 +118,7 @@ def run(
     with curves(out / "tensorboard", fit.done) if tensorboard else nullcontext() as track:
         finished = watch(fit, console, track)
     if finished:
-        forget_start(out)
+        starting.forget(out)
         kind.finish(learner, held_out.examples, out)
         typer.echo(f"trained: {out}; try: {command_of('regard', *kind.tries(out))}")
     else:
@@ -202,7 +199,7 @@ def settings_of(task: Task, recipe: Path | None, asked: Mapping[str, object], st
     if recipe is not None:
         usual = task.settings.load(recipe).rooted(recipe.absolute().parent)
     elif start is not None:
-        usual = settings_at(task, start, asked)
+        usual = starting.settings_at(task, start, asked)
     else:
         usual = task.settings() if "data.corpus" in asked else task.settings.of_world()
     return usual.changed(asked).rooted(Path.cwd())
