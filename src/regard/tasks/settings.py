@@ -137,6 +137,6 @@ class Settings(Tables):
             ),
             # small batches: where nothing is ambiguous for long, many steps teach more than exact ones
             train=TrainSettings(
-                steps=3800, tokens=256, rate=5e-3, warmup=100, smoothing=0.0, decay=0.1, validate_every=950
+                steps=3300, tokens=384, rate=8e-3, warmup=100, smoothing=0.0, decay=0.1, validate_every=825
             ),
         )
