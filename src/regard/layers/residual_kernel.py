@@ -33,6 +33,7 @@ class Walk:
 
 
 FORWARD, BACKWARD = Walk(1, 1), Walk(2, 2, 792)
+USUAL = 512  # numbers in a row; of more, a thread is to hold no more of them
 
 
 @triton.jit
@@ -137,15 +138,16 @@ class Given:
     def constants(self, walk: Walk) -> dict[str, Any]:
         assert all(part is None or part.is_contiguous() for part in (self.x, self.f, self.bias, self.weight))
         width = self.shape[1]
+        wide = triton.next_power_of_2(width)
         return {
             "WIDTH": width,
-            "WW": triton.next_power_of_2(width),
+            "WW": wide,
             "ROWS": walk.rows,
             "CUT": round(self.share * 2**24),
             "ADD": self.f is not None,
             "NORM": self.weight is not None,
             "WIDE": wide_type(self.x.dtype),
-            "num_warps": walk.warps,
+            "num_warps": min(16, walk.warps * max(1, wide // USUAL)),
         }
 
 
