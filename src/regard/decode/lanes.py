@@ -22,6 +22,8 @@ from regard.decode.request import Request
 from regard.decode.slices import MANY, Sliced, offered
 from regard.text.vocabulary import BOS, EOS, PAD
 
+CANDIDATES = 4096  # of a sentence, at most, for the GPU's kernel: they stand in registers
+
 
 @dataclass(frozen=True, eq=False)
 class Notes:
@@ -147,7 +149,12 @@ def grow(
         values = values.new_full((b * k, values.shape[1]), -torch.inf).index_copy_(0, live, values)
         words = words.new_zeros(b * k, words.shape[1]).index_copy_(0, live, words)
     values, words = (rearrange(part, "(b k) c -> b k c", b=b) for part in (values, words))
-    choose(lanes, rules, values, words, at)
+    if values.is_cuda and values[0].numel() <= CANDIDATES:
+        from regard.decode.lanes_kernel import chosen
+
+        chosen(lanes, rules, values, words, at)
+    else:
+        choose(lanes, rules, values, words, at)
 
 
 def choose(

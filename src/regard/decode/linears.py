@@ -34,6 +34,17 @@ class Plain(Linear):
 
 
 @dataclass(frozen=True, eq=False)
+class Cut(Linear):
+    """max(0, x Wᵀ + b): on a GPU the product cuts off what is below 0 as it writes."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, x):
+        return torch.ops.aten._addmm_activation(self.bias, x, self.weight.t())
+
+
+@dataclass(frozen=True, eq=False)
 class Unbiased(Linear):
     """x Wᵀ in 32 bits, however few W has, so that scores far apart stay apart; who reads them adds the bias."""
 

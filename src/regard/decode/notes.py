@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from regard.decode.hypothesis import Hypothesis
 from regard.decode.lanes import Lanes, parts
@@ -19,8 +20,9 @@ def told(
     lanes: Lanes, requests: Sequence[Request], rows: Sequence[int], beam: "Beam", steps: int
 ) -> dict[int, list[Hypothesis]]:
     """The translations of sentences that are done, read back from the notes."""
-    words, parents, values, totals = (note[:steps, list(rows)].cpu().numpy() for note in parts(lanes.notes))
-    ended = lanes.ended[list(rows)].cpu().numpy()
+    picked = torch.tensor(rows, dtype=torch.long, device=lanes.ended.device)
+    words, parents, values, totals = (note[:steps, picked].cpu().numpy() for note in parts(lanes.notes))
+    ended = lanes.ended[picked].cpu().numpy()
     goes = (words >= 0) & (words != EOS)
     front = np.argsort(~goes, axis=-1, kind="stable")  # lane j holds candidate front[j]
     penalty = np.array([length_penalty(length, beam.length_penalty) for length in range(1, steps + 1)])
@@ -31,16 +33,7 @@ def told(
     stuck = ~(words[ended, np.arange(len(ended))] >= 0).any(-1)
     last = ended - stuck
     cuts = goes & (np.arange(steps)[:, None, None] == last[:, None])
-    wanted = []
-    for n in range(len(requests)):
-        chosen = [
-            place
-            for kind in (ends, cuts)
-            for place in sorted(
-                map(tuple, np.argwhere(kind[:, n]).tolist()), key=lambda place: -scores[place[0], n, place[1]]
-            )
-        ]
-        wanted += [(step, n, rank) for step, rank in chosen[: beam.best]]
+    wanted = chosen(ends, cuts, scores, beam.best)
     read = read_back(words, values, parents, front, wanted)
     found: dict[int, list[Hypothesis]] = {request.index: [] for request in requests}
     for (step, n, rank), said, each in zip(wanted, *read, strict=True):
@@ -50,6 +43,19 @@ def told(
     for n in np.flatnonzero(last < 0).tolist():
         found[requests[n].index] = [Hypothesis((), (), finished=False, score=0.0)]
     return found
+
+
+def chosen(ends: np.ndarray, cuts: np.ndarray, scores: np.ndarray, count: int) -> list[tuple[int, int, int]]:
+    """Of every sentence the best candidates (step, sentence, rank): ends first, of equals the one that was found first.
+
+    For all sentences at once, as the device waits meanwhile.
+    """
+    step, n, rank = (ends | cuts).nonzero()
+    order = np.lexsort((-scores[step, n, rank], cuts[step, n, rank], n))  # stable, its last key first
+    place = n[order]
+    among = np.arange(len(place)) - np.searchsorted(place, place)
+    order = order[among < count]
+    return list(zip(step[order].tolist(), n[order].tolist(), rank[order].tolist(), strict=True))
 
 
 def read_back(

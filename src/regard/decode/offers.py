@@ -54,7 +54,7 @@ def on_gpu(
     from regard.decode.offers_kernel import offers
 
     values, words, whole = offers(logits, bias, closed, count)
-    found = Offers(values - whole, words, whole.isfinite().all())
+    found = Offers(values, words, whole.isfinite().all())
     if must is None:
         return found
     word = must.clamp_min(0)

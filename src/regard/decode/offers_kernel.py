@@ -36,10 +36,23 @@ def stretches(
         x = tl.where(at == word, -float("inf"), x)
 
 
+@triton.jit
+def ending(values, highest, sums, whole, pieces, COUNT: tl.constexpr, PIECES: tl.constexpr, CC: tl.constexpr):
+    """One row: log Σ exp over all of its stretches, and its values less that."""
+    row, piece, at = tl.program_id(0).to(tl.int64), tl.arange(0, PIECES), tl.arange(0, CC)
+    top = tl.load(highest + row * pieces + piece, mask=piece < pieces, other=-float("inf"))
+    part = tl.load(sums + row * pieces + piece, mask=piece < pieces, other=0.0)
+    most = tl.max(top, 0)
+    total = most + tl.log(tl.sum(part * tl.exp(top - most), 0))
+    tl.store(whole + row, total)
+    inside, place = at < pieces * COUNT, values + row * pieces * COUNT + at
+    tl.store(place, tl.load(place, mask=inside, other=0.0) - total, mask=inside)
+
+
 def offers(
     logits: Tensor, bias: Tensor, closed: Tensor, count: int, stretch: int = STRETCH
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best words of each stretch, (n, stretches × count), which they are, and each row's log Σ exp, (n, 1).
+    """Log-probabilities of every stretch's best words, (n, stretches × count), the words, each row's log Σ exp, (n, 1).
 
     `closed` is 1 for words that may not come, as uint8.
     """
@@ -62,6 +75,17 @@ def offers(
         STRETCH=stretch,
         num_warps=8,  # type: ignore[call-arg]
     )
-    top = highest.amax(-1, keepdim=True)
-    whole = top + (sums * (highest - top).exp()).sum(-1, keepdim=True).log()
+    whole = torch.empty(n, 1, dtype=torch.float32, device=logits.device)
+    many, all_ = triton.next_power_of_2(pieces), triton.next_power_of_2(pieces * count)
+    ending[(n,)](
+        values,
+        highest,
+        sums,
+        whole,
+        pieces,
+        COUNT=count,
+        PIECES=many,
+        CC=all_,
+        num_warps=1,  # type: ignore[call-arg]
+    )
     return values, words.long(), whole

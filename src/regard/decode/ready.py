@@ -15,7 +15,7 @@ from torch.nn.functional import layer_norm
 
 from regard.attention import Causal, Dot, Full, MultiHeadAttention, Recipe, ScaledDot, Softmax
 from regard.attention.score import InnerProduct
-from regard.decode.linears import PRECISIONS, Linear, Unbiased, linear_of
+from regard.decode.linears import PRECISIONS, Cut, Linear, Plain, Unbiased, linear_of
 from regard.decode.model import Model, at_rest
 from regard.decode.slices import Sliced
 from regard.layers.block import FeedForward, PostNorm, Residual
@@ -47,6 +47,10 @@ class Around:
         return x if self.post else self.norm(x)
 
     def after(self, x: X, y: X) -> X:
+        if self.post and x.is_cuda:
+            from regard.decode.norm_kernel import added_and_normed
+
+            return added_and_normed(x, y, self.weight, self.bias, self.eps)
         return self.norm(y.add_(x)) if self.post else y.add_(x)
 
 
@@ -89,6 +93,8 @@ class Looking:
 
 @dataclass(frozen=True, eq=False)
 class Thinking:
+    """A feed-forward layer's matrices; the first may hold the activation already."""
+
     up: Linear
     down: Linear
     activation: Any
@@ -98,10 +104,13 @@ class Thinking:
     def of(layer: FeedForward, around: Residual, precision: str) -> "Thinking":
         up, down = (linear_of(part.weight, part.bias, precision) for part in (layer.up, layer.down))
         activation = torch.relu_ if layer.activation is nn.functional.relu else layer.activation
+        if activation is torch.relu_ and isinstance(up, Plain):
+            up, activation = Cut(up.weight, up.bias), None
         return Thinking(up, down, activation, Around.of(around))
 
     def __call__(self, x: X) -> X:
-        return self.around.after(x, self.down(self.activation(self.up(self.around.before(x)))))
+        hidden = self.up(self.around.before(x))
+        return self.around.after(x, self.down(hidden if self.activation is None else self.activation(hidden)))
 
 
 @dataclass(frozen=True, eq=False)

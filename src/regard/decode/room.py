@@ -7,17 +7,19 @@ beams fork or die no key is copied: what is seen follows the parents, and slots 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from torch.nn.utils.rnn import pad_sequence
 
 from regard.decode.ready import Looking, Ready
 from regard.text.vocabulary import EOS, PAD
 
 KeysValues = Float[Tensor, "2 b g c d"]
+QUERIES = 32  # that read the same keys, at most, for our own kernel; torch's is made for more
+CELLS = 16384  # beams × slots, at most, for our own kernel: they stand in registers
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,11 @@ class Room:
             self.at.clone(),
         )
 
+    def pick(self, rows: Int[Tensor, " n"]) -> "Room":
+        """As `keep`, but copied: on a GPU one kernel to each store, and the host need not wait to know who is moved."""
+        sources, past = (tuple(kv[:, rows] for kv in store) for store in (self.sources, self.past))
+        return Room(sources, self.hidden[rows], past, self.seen[rows], self.at)
+
     def wider(self, slots: int) -> "Room":
         """The same with more slots."""
         more = slots - self.slots
@@ -62,11 +69,11 @@ class Room:
 
 def room_for(ready: Ready, sources: Sequence[Sequence[int]], beams: int, slots: int, *, multiple: int = 1) -> Room:
     """The sources encoded, padded to a multiple of so many tokens; nothing written yet."""
-    rows = [torch.tensor([*source, EOS]) for source in sources]
-    longest = max(map(len, rows))
-    ids = pad_sequence(rows, batch_first=True, padding_value=PAD)
-    ids = torch.nn.functional.pad(ids, (0, -longest % multiple), value=PAD).to(ready.device)
-    lengths = torch.tensor([len(row) for row in rows], device=ready.device)
+    longest = max(len(source) + 1 for source in sources)
+    longest += -longest % multiple
+    rows = np.array([[*source, EOS, *[PAD] * (longest - len(source) - 1)] for source in sources])
+    ids = torch.from_numpy(rows).to(ready.device)  # torch itself takes several times as long to read lists
+    lengths = torch.tensor([len(source) + 1 for source in sources], device=ready.device)
     x = ready.source(ids)
     unseen = torch.arange(ids.shape[1], device=ready.device) >= rearrange(lengths, "b -> b 1")
     hidden = torch.zeros(unseen.shape, dtype=x.dtype, device=ready.device).masked_fill(unseen, -torch.inf)
@@ -127,12 +134,11 @@ def step(
         live: the beams that are asked for, of all counted through; None asks for all.
     """
     (b, k), beams = tokens.shape, tokens.numel()
-    slots = follow(room, parents)
+    slots, see = follow(room, parents, place.dtype)
     width = int(room.seen.flatten(0, 1).any(0).nonzero()[-1]) + 1 if width is None else width
-    see = torch.zeros((), dtype=place.dtype, device=place.device).where(room.seen[:, :, :width], -torch.inf)
-    see = rearrange(see, "b k c -> b 1 k c")
+    see = rearrange(see[:, :, :width], "b k c -> b 1 k c")
     x = ready.read(only(rearrange(tokens, "b k -> (b k)"), live)) + place
-    at, cells = room.at.expand(k), cells_of(slots, room.past[0])
+    at, cells = room.at.expand(k), slots if slots.is_cuda else cells_of(slots, room.past[0])
     everywhere = (
         None if live is None else spread(torch.arange(len(live), device=live.device)[:, None], live, beams)[:, 0]
     )
@@ -150,8 +156,17 @@ def step(
     return ready.last(x, "decoder")
 
 
-def follow(room: Room, parents: Int[Tensor, "b k"]) -> Int[Tensor, "b k"]:
-    """Each beam sees what its parent saw, and the slot that is given to its new word: the first that nobody sees."""
+def follow(
+    room: Room, parents: Int[Tensor, "b k"], dtype: torch.dtype
+) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k c"]]:
+    """Each beam sees what its parent saw, and the slot that is given to its new word: the first that nobody sees.
+
+    The slots, and what is added to scores: 0 where a beam sees a slot, -∞ elsewhere.
+    """
+    if parents.is_cuda and room.seen[0].numel() <= CELLS:
+        from regard.decode.room_kernel import followed
+
+        return followed(room.seen, parents, dtype)
     _, k, c = room.seen.shape
     seen = room.seen.gather(1, repeat(parents, "b k -> b k c", c=c))
     taken = seen.any(1)
@@ -159,7 +174,7 @@ def follow(room: Room, parents: Int[Tensor, "b k"]) -> Int[Tensor, "b k"]:
     counts = torch.arange(c, 0, -1, device=parents.device).masked_fill(taken, 0)
     slots = counts.topk(k, -1).indices
     room.seen.copy_(seen.scatter_(2, rearrange(slots, "b k -> b k 1"), True))  # noqa: FBT003  (torch's own)
-    return slots
+    return slots, torch.zeros((), dtype=dtype, device=parents.device).where(room.seen, -torch.inf)
 
 
 def cells_of(slots: Int[Tensor, "b k"], past: KeysValues) -> Int[Tensor, " n"]:
@@ -169,9 +184,15 @@ def cells_of(slots: Int[Tensor, "b k"], past: KeysValues) -> Int[Tensor, " n"]:
     return rearrange(first + rearrange(slots, "b k -> b 1 k"), "b g k -> (b g k)")
 
 
-def write(past: KeysValues, key: Tensor, value: Tensor, cells: Int[Tensor, " n"]) -> None:
-    for store, new in zip(past, (key, value), strict=True):
-        store.view(-1, store.shape[-1]).index_copy_(0, cells, new.reshape(-1, store.shape[-1]))
+def write(past: KeysValues, key: Tensor, value: Tensor, cells: Int[Tensor, "..."]) -> None:
+    """Each beam's key and value into its slot, which a GPU's kernel counts through by itself."""
+    if past.is_cuda:
+        from regard.decode.room_kernel import keep
+
+        keep(past, key, value, cells)
+    else:
+        for store, new in zip(past, (key, value), strict=True):
+            store.view(-1, store.shape[-1]).index_copy_(0, cells, new.reshape(-1, store.shape[-1]))
 
 
 def projected(look: Looking, x: Float[Tensor, "n width"], sentences: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,7 +217,12 @@ def joined(heads: Float[Tensor, "b h t d"]) -> Float[Tensor, "n width"]:
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Float[Tensor, "b h t d"]:
-    """softmax(q kᵀ + added) v. For a few queries torch's fused kernel is slower on a CPU than its three parts."""
+    """softmax(q kᵀ + added) v. For a few queries torch's fused kernel is slower on a CPU than its three parts, and on a
+    GPU than one made for them."""
+    if q.is_cuda and q.shape[1] // k.shape[1] * q.shape[2] <= QUERIES:
+        from regard.decode.room_kernel import looked
+
+        return looked(q, k, v, added)
     if q.device.type != "cpu":
         mask = added.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0, enable_gqa=q.shape[1] != k.shape[1])

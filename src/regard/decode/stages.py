@@ -123,7 +123,7 @@ def smaller(
     staying, leaving = rows[:count], rows[count:]
     gone = told(stage.lanes, *real(left, leaving), beam, steps)
     kept = torch.tensor(staying, device=stage.signs.device)
-    there = moved(ready, stage, stage.room.keep(kept), stage.lanes.keep(kept))
+    there = moved(ready, stage, stage.room.pick(kept), stage.lanes.keep(kept))
     return there, [left[row] for row in staying], gone
 
 
