@@ -31,7 +31,7 @@ def kind_of(name: str) -> str:
 
 
 def kinds_and_kernels(
-    step: Callable[[], object], device: torch.device, say: Callable[..., None], most: int = 25
+    step: Callable[[], object], device: torch.device, say: Callable[..., None], most: int = 45
 ) -> None:
     """Milliseconds of one step, by kind and for the kernels that took longest; and when nothing ran."""
     if device.type != "cuda":

@@ -157,12 +157,22 @@ def attention(corpus: PackedCorpus) -> dict[str, Work]:
 def vocabulary() -> dict[str, Work]:
     """Of 4,096 words, the scores of all words there are, turned to gradients; and the products around it."""
     scores, wanted = drawn(4096, WORDS), torch.randint(0, WORDS, (4096,), device="cuda")
-    ones, table, states = torch.ones(4096, device="cuda").bfloat16(), drawn(WORDS, WIDTH), drawn(4096, WIDTH)
+    ones, table, states = torch.ones(4096, device="cuda"), drawn(WORDS, WIDTH), drawn(4096, WIDTH)
     found: dict[str, Work] = {}
-    for block, warps in ((4096, 16), (2048, 8), (2048, 16), (8192, 16), (4096, 32), (8192, 32), (32_768, 32)):
-        turn = partial(turn_rows, scores, wanted, 0.9, Turning(block, warps))
-        found[f"4096 rows turned, {block} words, {warps} warps"] = turn
-    found["4096 rows' gradient of the bias"] = lambda: scores.T @ ones
+    for block, warps, deep in ((4096, 16, 4), (4096, 16, 1), (2048, 8, 4), (2048, 8, 8), (4096, 16, 8), (8192, 32, 4)):
+        turn = partial(turn_rows, scores, wanted, ones, 0.9, Turning(block, warps, deep))
+        found[f"4096 rows turned, summed by {deep} × {block} words, {warps} warps"] = turn
+    shapes = (
+        (1056, 16, 128, 4),
+        (2112, 16, 128, 4),
+        (1056, 8, 256, 4),
+        (2112, 8, 256, 4),
+        (1056, 16, 256, 8),
+        (1056, 4, 512, 4),
+    )
+    for walk in (column_kernel.Walk(*shape) for shape in shapes):
+        turn = partial(turn_rows, scores, wanted, ones, 0.9, Turning(), walk)
+        found[f"4096 rows turned, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"] = turn
     found["4096 rows' scores"] = lambda: torch.mm(states, table.T)
     found["4096 rows' gradient of the states"] = lambda: torch.mm(scores, table)
     found["4096 rows' gradient of the table"] = lambda: torch.mm(scores.T, states, out_dtype=torch.float32)

@@ -90,11 +90,12 @@ def cases() -> dict[str, float]:
         exact = scores.double().requires_grad_()
         cost = cross_entropy(exact, wanted, reduction="none")
         gradient = torch.autograd.grad(cost.sum(), exact)[0]
-        for kind, block in (("rows", 16), ("whole rows", 1 << (scores.shape[1] - 1).bit_length())):
-            turned = scores.clone()
-            costs, picked = kernel.turn_rows(turned, wanted, 1.0, kernel.Turning(block))
-            found[f"{kind}, {name}"] = far(costs, cost, turned, gradient)
-            assert_close(picked, scores.gather(1, wanted[:, None])[:, 0].float())
+        turned, counts = scores.clone(), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+        how = kernel.Turning(16, deep=2), kernel.Walk(programs=9, rows=2, columns=32)
+        costs, picked, total = kernel.turn_rows(turned, wanted, counts, 1.0, *how)
+        found[f"rows, {name}"] = far(costs, cost, turned, gradient)
+        found[f"sums, {name}"] = far(total, (gradient * counts[:, None]).sum(0), turned, gradient)
+        assert_close(picked, scores.gather(1, wanted[:, None])[:, 0].float())
         a, b = exact.log_softmax(-1).chunk(2)
         pair = cross_entropy(exact, wanted[:3].repeat(2), reduction="none") / 2
         pair = pair + 0.75 * torch.cat((((a.exp() - b.exp()) * (a - b)).sum(-1), torch.zeros(3)))
@@ -114,13 +115,13 @@ def kernels() -> dict[str, float]:
     return interpreted("tests.layers.test_agreeing_loss")
 
 
-@pytest.mark.parametrize("kind", ["rows", "whole rows", "pairs"])
+@pytest.mark.parametrize("kind", ["rows", "sums", "pairs"])
 def test_the_kernels_interpreted_are_the_definition(kernels, kind):
     assert kernels[f"{kind}, float32"] < 2e-6
     assert kernels[f"{kind}, bfloat16"] < 2**-7  # rounded once; the interpreter cuts
 
 
-@pytest.mark.parametrize("kernel", ["rows_turned", "rows_turned_whole", "pairs_turned"])
+@pytest.mark.parametrize("kernel", ["rows_summed", "tiles_turned", "pairs_turned"])
 def test_the_kernels_compile_for_a_hopper(kernel):
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     from triton.backends.compiler import GPUTarget
@@ -129,9 +130,10 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     from regard.layers import vocabulary_kernel
 
     function = getattr(vocabulary_kernel, kernel)
-    given = {"SIZE": 10007, "BLOCK": 2**14 if "whole" in kernel else 2048}
-    kinds = {"scores": "*bf16", "wanted": "*i64", "pairs": "i32", "share": "fp32", "weight": "fp32"}
     names = function.arg_names
+    given = {"SIZE": 10007, "BLOCK": 2048, "DEEP": 4, "ROWS": 16, "COLUMNS": 128}
+    given = {name: size for name, size in given.items() if name in names}
+    kinds = {"scores": "*bf16", "wanted": "*i64", "pairs": "i32", "rows": "i32", "share": "fp32", "weight": "fp32"}
     source = ASTSource(
         function,
         {name: "constexpr" if name in given else kinds.get(name, "*fp32") for name in names},

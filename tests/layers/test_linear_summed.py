@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 from torch.nn.functional import linear
 from torch.testing import assert_close
 
-from regard.layers.linear_summed import column_sum, cut_and_sum, product, summed_linear
+from regard.layers.linear_summed import column_sum, cut_and_sum, joined, product, product_back, summed_linear
 from tests.attention.interpreting import answer, compiled, interpreted
 
 GPU = torch.cuda.is_available()
@@ -22,26 +22,58 @@ def test_on_paper():
     assert [part.tolist() for part in cut_and_sum(x, met)] == [[[1.0, 0.0], [3.0, 4.0]], [4.0, 4.0]]
 
 
+def drawn(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in ((2, 3, 5), (7, 5), (7,))]
+
+
+def one_linear(x, weight, bias):
+    return summed_linear(x, [weight], [bias])
+
+
 def test_it_is_a_linear_layer_with_its_derivative():
-    given = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in ((2, 3, 5), (7, 5), (7,))]
-    assert_close(summed_linear(*given), linear(*given))
-    assert gradcheck(summed_linear, given)
-    narrow = tuple(x.detach().float().requires_grad_() for x in given)
-    torch.library.opcheck(product, narrow)
-    torch.library.opcheck(column_sum, (narrow[1].detach(),))
-    torch.library.opcheck(cut_and_sum, (narrow[1].detach(), narrow[1].detach()))
+    given = drawn(torch.float64)
+    assert_close(one_linear(*given), linear(*given))
+    assert gradcheck(one_linear, given)
+    x, weight, bias = (x.detach().float().requires_grad_() for x in given)
+    torch.library.opcheck(product, (x, [weight, weight.detach()], [bias, bias.detach()]))
+    rows = weight.detach()
+    torch.library.opcheck(product_back, (torch.randn(2, 3, 7), x.detach(), [rows]))
+    torch.library.opcheck(column_sum, (rows,))
+    torch.library.opcheck(cut_and_sum, (rows, rows))
 
 
 def test_under_autocast_it_is_narrow_as_everywhere():
-    given = [torch.randn(shape).requires_grad_() for shape in ((2, 3, 5), (7, 5), (7,))]
+    given = drawn()
     with torch.autocast("cpu", torch.bfloat16):
-        found, wanted = summed_linear(*given), linear(*given)
+        found, wanted = one_linear(*given), linear(*given)
         wide = [x.detach().double() for x in given]
-        assert summed_linear(*wide).dtype == torch.float64
+        assert one_linear(*wide).dtype == torch.float64
     assert_close(found, wanted)
     assert found.dtype == torch.bfloat16
     upstream = torch.randn_like(wanted)
     assert_close(*(torch.autograd.grad(made, given, upstream) for made in (found, wanted)))
+
+
+@pytest.mark.parametrize("adjacent", [True, False])
+def test_several_projections_are_one_product(adjacent):
+    """Whether or not their weights lie one behind the other; if they do, nothing is copied."""
+    x, home = torch.randn(3, 5).requires_grad_(), torch.randn(9, 5)
+    parts = [home[:4], home[4:6], home[6:]] if adjacent else [home[6:].clone(), home[:4], home[4:6]]
+    weights = [part.detach().requires_grad_() for part in parts]
+    biases = [torch.randn(len(part)).requires_grad_() for part in parts]
+    assert (joined(weights).data_ptr() == home.data_ptr()) == adjacent
+    found = summed_linear(x, weights, biases)
+    wanted = torch.cat([linear(x, *part) for part in zip(weights, biases, strict=True)], 1)
+    assert_close(found, wanted)
+    upstream = torch.randn_like(found)
+    assert_close(*(torch.autograd.grad(made, [x, *weights, *biases], upstream) for made in (found, wanted)))
+
+
+def test_parts_that_are_no_neighbours_are_copied():
+    """With a gap between them, in another order, or turned."""
+    home = torch.randn(9, 5)
+    for parts in ([home[:3], home[4:]], [home[4:], home[:4]], [home.T[:2], home.T[2:]]):
+        assert torch.equal(joined(parts), torch.cat(parts))
 
 
 # --- the kernels ---

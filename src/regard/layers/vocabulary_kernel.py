@@ -1,16 +1,17 @@
 """Rows of scores in; in their place the gradients of what the wanted words cost, and these costs, out. Triton kernels.
 
-A program has a row (or a row and its twin) to itself and walks over it two (or three) times; a row of a vocabulary fits
-into a multiprocessor's cache, so memory sees each score read once and each gradient written once. With a = log p:
+With a = log p, and what smoothing takes from every word alike, ε/v, left to the caller, who knows it without looking:
 
-    turn_rows    pass 1: lse;  pass 2: p_j − (1 − ε)[j = y].  Costs lse − s_y.
+    turn_rows    lse of each row;  then, by tiles of rows and words, p_j − (1 − ε)[j = y], and its sum over the rows
+                 that count, which is what the words' bias learns by.  Costs lse − s_y.
     turn_pairs   two passes p and q of one word: pass 1: both lse;  pass 2: A = Σ p (a − b), B = Σ q (a − b);
                  pass 3: half of the above for each, and w/2 times
                      p_j ((a_j − b_j) − A) + p_j − q_j        for p's scores,
                      q_j (B − (a_j − b_j)) + q_j − p_j        for q's.
                  Costs half of both costs, and w/2 (A − B) for the pair: R-Drop (Liang et al. 2021).
 
-What smoothing takes from every word alike, ε/v, is left to the caller, who knows it without looking at the scores.
+turn_rows reads the scores twice, which is as fast as memory is; to do it in one pass takes longer, since the bias then
+wants another one. turn_pairs has a program for a row and its twin, which the caches of a multiprocessor hold.
 """
 
 from dataclasses import dataclass
@@ -21,75 +22,76 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from regard.layers.column_kernel import Walk, add_parts
+
+WALK = Walk(programs=1056, rows=16, columns=128, warps=4)
+
 
 @dataclass(frozen=True)
 class Turning:
-    """How a row is turned: so many words at a time (all of them, and the registers hold the row). Speed alone.
+    """How a row is summed or turned: so many words at a time, and as deep. Speed alone.
 
     Many warps make few programs at a time, and the rows of few stay in the cache between two passes.
     """
 
     block: int = 4096
     warps: int = 16
+    deep: int = 4
 
 
 @triton.jit
-def row_lse(row, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """log Σ exp of a row of scores."""
+def row_lse(row, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEEP: tl.constexpr):
+    """log Σ exp of a row of scores. Deep blocks, for each costs an exponential more, if a higher score was met."""
     most = tl.full((BLOCK,), -1e37, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, SIZE, BLOCK):
-        at = first + tl.arange(0, BLOCK)
+    for first in range(0, SIZE, DEEP * BLOCK):
+        at = first + tl.arange(0, DEEP)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
         s = tl.load(row + at, mask=at < SIZE, other=-float("inf")).to(tl.float32)
-        higher = tl.maximum(most, s)
-        total = total * tl.exp(most - higher) + tl.exp(s - higher)
+        higher = tl.maximum(most, tl.max(s, 0))
+        total = total * tl.exp(most - higher) + tl.sum(tl.exp(s - higher[None, :]), 0)
         most = higher
     top = tl.max(most, 0)
     return top + tl.log(tl.sum(total * tl.exp(most - top), 0))
 
 
 @triton.jit
-def rows_turned(scores, wanted, costs, picked, share, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def rows_summed(scores, wanted, sums, picked, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEEP: tl.constexpr):
     n = tl.program_id(0)
     row = scores + n.to(tl.int64) * SIZE
-    word = tl.load(wanted + n)
-    score = tl.load(row + word).to(tl.float32)
-    lse = row_lse(row, SIZE, BLOCK)
-    tl.store(costs + n, lse - score)
-    tl.store(picked + n, score)
-    tl.debug_barrier()  # the wanted score is read before another thread writes there
-    for first in range(0, SIZE, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        s = tl.load(row + at, mask=at < SIZE, other=-float("inf")).to(tl.float32)
-        p = tl.exp(s - lse) - tl.where(at == word, share, 0.0)
-        tl.store(row + at, p.to(scores.dtype.element_ty), mask=at < SIZE)
+    tl.store(picked + n, tl.load(row + tl.load(wanted + n)).to(tl.float32))
+    tl.store(sums + n, row_lse(row, SIZE, BLOCK, DEEP))
 
 
 @triton.jit
-def rows_turned_whole(scores, wanted, costs, picked, share, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """The same, of a row that the registers hold: memory sees each score once, whatever the caches do."""
-    n = tl.program_id(0)
-    row, at = scores + n.to(tl.int64) * SIZE, tl.arange(0, BLOCK)
-    word = tl.load(wanted + n)
-    s = tl.load(row + at, mask=at < SIZE, other=-float("inf")).to(tl.float32)
-    score = tl.sum(tl.where(at == word, s, 0.0), 0)
-    top = tl.max(s, 0)
-    top = tl.where(top == -float("inf"), 0.0, top)
-    p = tl.exp(s - top)
-    total = tl.sum(p, 0)
-    tl.store(costs + n, top + tl.log(total) - score)
-    tl.store(picked + n, score)
-    p = p / total - tl.where(at == word, share, 0.0)
-    tl.store(row + at, p.to(scores.dtype.element_ty), mask=at < SIZE)
+def tiles_turned(
+    scores, wanted, sums, counts, parts, rows, share, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """A program has some words, and every so-manieth block of rows; the sums are made as in `column_kernel`."""
+    at, many = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.num_programs(1)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(tl.program_id(1) * ROWS, rows, many * ROWS):
+        row = first + tl.arange(0, ROWS)
+        there = row < rows
+        place = scores + row.to(tl.int64)[:, None] * SIZE + at[None, :]
+        inside = there[:, None] & (at < SIZE)[None, :]
+        lse, count = tl.load(sums + row, mask=there, other=0.0), tl.load(counts + row, mask=there, other=0.0)
+        hit = at[None, :] == tl.load(wanted + row, mask=there, other=-1)[:, None]
+        p = tl.exp(tl.load(place, mask=inside, other=-float("inf")).to(tl.float32) - lse[:, None])
+        p -= tl.where(hit, share, 0.0)
+        tl.store(place, p.to(scores.dtype.element_ty), mask=inside)
+        total += p * count[:, None]
+    tl.store(parts + tl.program_id(1) * SIZE + at, tl.sum(total, 0), mask=at < SIZE)
 
 
 @triton.jit
-def pairs_turned(scores, wanted, costs, picked, pairs, share, weight, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def pairs_turned(
+    scores, wanted, costs, picked, pairs, share, weight, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEEP: tl.constexpr
+):  # fmt: skip
     n = tl.program_id(0)
     one, other = scores + n.to(tl.int64) * SIZE, scores + (n + pairs).to(tl.int64) * SIZE
     word = tl.load(wanted + n)
     score_p, score_q = tl.load(one + word).to(tl.float32), tl.load(other + word).to(tl.float32)
-    lse_p, lse_q = row_lse(one, SIZE, BLOCK), row_lse(other, SIZE, BLOCK)
+    lse_p, lse_q = row_lse(one, SIZE, BLOCK, DEEP), row_lse(other, SIZE, BLOCK, DEEP)
     mean_p, mean_q = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     for first in range(0, SIZE, BLOCK):
         at = first + tl.arange(0, BLOCK)
@@ -117,18 +119,26 @@ def pairs_turned(scores, wanted, costs, picked, pairs, share, weight, SIZE: tl.c
 
 
 def constants(scores: Tensor, turning: Turning) -> dict[str, Any]:
-    return {"SIZE": scores.shape[1], "BLOCK": turning.block, "num_warps": turning.warps}
+    return {"SIZE": scores.shape[1], "BLOCK": turning.block, "DEEP": turning.deep, "num_warps": turning.warps}
 
 
-def turn_rows(scores: Tensor, wanted: Tensor, share: float, turning: Turning = Turning()) -> tuple[Tensor, Tensor]:
-    """In place. What each row costs, and the score of its wanted word; `share` is 1 − ε."""
+def turn_rows(
+    scores: Tensor, wanted: Tensor, counts: Tensor, share: float, turning: Turning = Turning(), walk: Walk = WALK
+) -> tuple[Tensor, Tensor, Tensor]:
+    """In place. What each row costs, the score of its wanted word, and the sum of the rows' gradients, each as often
+    as it counts; `share` is 1 − ε."""
     assert scores.is_contiguous()
-    costs = torch.empty(len(scores), dtype=torch.float32, device=scores.device)
-    picked = torch.empty_like(costs)
-    if len(scores):
-        kernel = rows_turned_whole if turning.block >= scores.shape[1] else rows_turned
-        kernel[(len(scores),)](scores, wanted, costs, picked, share, **constants(scores, turning))
-    return costs, picked
+    rows, size = scores.shape
+    sums, picked = (torch.empty(rows, dtype=torch.float32, device=scores.device) for _ in range(2))
+    if not rows:
+        return sums, picked, sums.new_zeros(size)
+    rows_summed[(rows,)](scores, wanted, sums, picked, **constants(scores, turning))
+    blocks = -(-size // walk.columns)
+    many = min(-(-walk.programs // blocks), -(-rows // walk.rows))
+    parts = torch.empty((many, size), dtype=torch.float32, device=scores.device)
+    how: dict[str, Any] = {"SIZE": size, "ROWS": walk.rows, "COLUMNS": walk.columns, "num_warps": walk.warps}
+    tiles_turned[(blocks, many)](scores, wanted, sums, counts, parts, rows, share, **how)
+    return sums - picked, picked, add_parts(parts, torch.float32)
 
 
 def turn_pairs(

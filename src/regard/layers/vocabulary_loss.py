@@ -164,8 +164,9 @@ class Given:
         mean = self.x[rows].to(self.wide) @ self.mean_word + self.mean_bias
         return costs + self.terms.smoothing * (picked - mean)
 
-    def differentiated(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"]]:
-        """What these rows cost, and ∂/∂s of it, should they count, less the −ε/v that all words share."""
+    def differentiated(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, " v"]]:
+        """What these rows cost, and ∂/∂s of it, should they count, less the −ε/v that all words share; and the sum of
+        that over those that do count."""
         if self.x.is_cuda and self.wide == torch.float32:
             return self.turned(rows)
         scores, wanted = linear(self.x[rows], self.table, self.bias), self.wanted[rows]
@@ -177,7 +178,8 @@ class Given:
         # p_y − 1 is rounded once, after the difference
         p_wanted = p.gather(1, wanted) - (1 - self.terms.smoothing)
         ds = p if p.dtype == scores.dtype else scores.copy_(p)  # in the precision of the scores
-        return costs, ds.scatter_(1, wanted, p_wanted.to(ds.dtype))
+        ds = ds.scatter_(1, wanted, p_wanted.to(ds.dtype))
+        return costs, ds, (ds.T @ self.counts[rows].to(ds.dtype)).to(self.wide)
 
     def dstates(self, ds: Float[Tensor, "r v"], share: float) -> Float[Tensor, "r m"]:
         """Of the states, where each of a part `share` of a row's cost wants all words alike."""
@@ -187,13 +189,13 @@ class Given:
             return torch.addmm((-share * self.mean_word).to(ds.dtype), ds, self.table)
         return ds @ self.table - share * self.mean_word
 
-    def turned(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"]]:
-        """The same by a kernel, which reads the scores once and writes in their place."""
+    def turned(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, " v"]]:
+        """The same by kernels, which write in the scores' place."""
         from regard.layers.vocabulary_kernel import turn_rows
 
         scores = linear(self.x[rows], self.table, self.bias)
-        costs, picked = turn_rows(scores, self.wanted[rows], 1 - self.terms.smoothing)
-        return self.smoothed(rows, costs, picked), scores
+        costs, picked, total = turn_rows(scores, self.wanted[rows], self.counts[rows], 1 - self.terms.smoothing)
+        return self.smoothed(rows, costs, picked), scores, total
 
 
 class Chunked(Function):
@@ -207,15 +209,16 @@ class Chunked(Function):
         dtable = dbias = None
         with narrow_by_hand(x):
             for rows in given.chunks:
-                costs[rows], ds = given.differentiated(rows)
+                costs[rows], ds, total = given.differentiated(rows)
                 dx[rows] = given.dstates(ds, share)
                 dtable = added(dtable, ds.T, given.x[rows], given.wide)
-                dbias = added(dbias, ds.T, given.counts[rows].to(ds.dtype), given.wide)
+                dbias = total if dbias is None else dbias.add_(total)
                 del ds  # before the next chunk needs room
             assert dtable is not None
             assert dbias is not None
             if share:
-                dtable -= share / len(table) * summed(given.x, given.wide)
+                less = share / len(table) * summed(given.x, given.wide)
+                dtable = torch.sub(dtable, less, out=torch.empty_like(table))  # rounded as it is written
                 dbias -= share / len(table) * given.counts.sum()
         dx.masked_fill_(rearrange(given.counts == 0, "n -> n 1"), 0.0)
         ctx.save_for_backward(dx, dtable.to(table.dtype), dbias.to(bias.dtype))

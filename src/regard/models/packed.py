@@ -11,59 +11,38 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 
 from regard.attention import Causal, Full, MultiHeadAttention, Recipe, ScaledDot, Softmax
 from regard.layers.packed import Texts
-from regard.models.packed_layers import Layers, Product, Side, apart, joint
-from regard.models.transformer import Placed, Transformer
+from regard.models.packed_layers import Layers, Product, Side, apart
+from regard.models.transformer import Transformer
 
 X = Float[Tensor, "n t model"]
 
 
 def states(model: Transformer, source: Texts, target: Texts, layers: Layers = Layers()) -> X:
     """As `model.states`, of every word of every target text."""
-    read, written = words_of(model, source, target)
-    x = model.dropout(placed(model.source_places, read, source))
+    flow, written = layers.enter(model, source, target)
+    x = flow[0]
     dtype = x.dtype if not torch.is_autocast_enabled(x.device.type) else torch.get_autocast_dtype(x.device.type)
     sights, many = layers.looking.sights, len(model.decoder)
     itself = sights(source, source, dtype, layers=len(model.encoder))
     back, across = sights(target, target, dtype, causal=True, layers=many), sights(target, source, dtype, layers=many)
     noise = layers.seeds(len(model.encoder), 2, x.device), layers.seeds(many, 3, x.device)
-    flow = layers.enter(x)
     for layer, seen, seeds in zip(model.encoder, itself, noise[0], strict=True):
         flow = layers.encode(layer, flow, Side(source.at, seen, seeds))  # type: ignore[arg-type]
     memory = model.encoder_norm(flow[0])
     known = remembered([layer.cross for layer in model.decoder], memory, layers.product)  # type: ignore[misc]
-    x = model.dropout(placed(model.target_places, written, target))
-    flow = layers.enter(x)
+    flow = written
     for layer, (k, v), own, other, seeds in zip(model.decoder, known, back, across, noise[1], strict=True):
         flow = layers.decode(layer, flow, k, v, Side(target.at, own, seeds), Side(source.at, other))  # type: ignore[arg-type]
     return model.decoder_norm(flow[0])
 
 
-def words_of(model: Transformer, source: Texts, target: Texts) -> tuple[X, X]:
-    """Both sides' word vectors; of one table at once, for its gradient is as large as itself, be they few or many."""
-    if model.words.table("source") is not model.words.table("target"):
-        return model.words.source(source.words), model.words.target(target.words)
-    counts = source.words.numel(), target.words.numel()
-    both = model.words.source(torch.cat((source.words.flatten(), target.words.flatten()))[None])
-    read, written = both[0].split(counts)
-    return read.view(*source.words.shape, -1), written.view(*target.words.shape, -1)
-
-
-def placed(places: Placed, x: X, texts: Texts) -> X:
-    """Each place's vector is made once, not once a word; no text is longer than its row."""
-    at = torch.arange(x.shape[1], device=x.device)
-    for scheme in places.recipe.beside:
-        x = x + embedding(texts.at, scheme.table(at, x.shape[-1]).to(x.dtype))
-    return x
-
-
 def remembered(cross: Sequence[MultiHeadAttention], memory: X, by: Product) -> list[tuple[X, X]]:
     """The source's keys and values for every decoder layer, by one product."""
     projections = [part for attention in cross for part in (attention.key, attention.value)]
-    parts = apart(projections, joint(projections, memory, by))
+    parts = apart(projections, by(projections, memory))
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 

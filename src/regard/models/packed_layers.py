@@ -24,13 +24,13 @@ from regard.layers.block import FeedForward, PreNorm, Residual
 from regard.layers.hashed_dropout import Seeds, by_hash, by_torch, hashed_dropout
 from regard.layers.linear_relu import fused, hidden
 from regard.layers.linear_summed import summed_linear
+from regard.layers.packed import Texts
 from regard.layers.packed_looks import Dense, Looking, Sight
 from regard.layers.residual_step import Noise, added, added_and_normed, normed
-from regard.models.transformer import DecoderLayer, EncoderLayer
+from regard.models.packed_entry import Flow, X, entered, entered_by_kernels, once
+from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
 
-X = Float[Tensor, "n t model"]
-Flow = tuple[X, X]  # what a sub-layer reads, and what goes around it
-Product = Callable[[Tensor, Tensor, Tensor], Tensor]  # of states with a weight, and a bias
+Product = Callable[[Sequence[nn.Module], X], Tensor]  # of several projections with states, side by side
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +51,6 @@ class Decode(Protocol):
 
 
 Feed = Callable[[FeedForward, X], X]
-
-
-def once(x: X) -> Flow:
-    return x, x
-
-
-def twice(x: X) -> Flow:
-    """As the layers leave them, or a compiler would make the first layer's kernels apart from the others'."""
-    return x, x.view_as(x)
 
 
 # --- by the layer's own parts ---
@@ -119,19 +110,31 @@ def decode_fused(layer: DecoderLayer, flow: Flow, k: X, v: X, target: Side, sour
 
 
 def encode_by_kernels(layer: EncoderLayer, flow: Flow, source: Side, /) -> Flow:
-    look = partial(at_itself, layer.attention, side=source, by=summed_linear)
+    look = partial(projected, layer.attention, side=source)
     flow = past(layer.around_attention, flow, look, layer.attention.output, source.seeds, 0)
     return fed(layer, flow, source.seeds, 1)
 
 
 def decode_by_kernels(layer: DecoderLayer, flow: Flow, k: X, v: X, target: Side, source: Side, /) -> Flow:
     def across(y: X) -> X:
-        return attended(layer.cross, joint([layer.cross.query], y, summed_linear), k, v, target, source)
+        if layer.cross.recipe.inside:
+            return attended(layer.cross, summed([layer.cross.query], y), k, v, target, source)
+        _, head, dropout = sizes(layer.cross)
+        return source.sight.project(y, parts_of([layer.cross.query]), k, v, head=head, dropout=dropout)
 
-    look = partial(at_itself, layer.attention, side=target, by=summed_linear)
+    look = partial(projected, layer.attention, side=target)
     flow = past(layer.around_attention, flow, look, layer.attention.output, target.seeds, 0)
     flow = past(layer.around_cross, flow, across, layer.cross.output, target.seeds, 1)
     return fed(layer, flow, target.seeds, 2)
+
+
+def projected(attention: MultiHeadAttention, x: X, side: Side) -> X:
+    """As `at_itself`, but that a sight that can sums the gradients of the biases."""
+    if attention.recipe.inside:
+        return at_itself(attention, x, side, by=summed)
+    heads, head, dropout = sizes(attention)
+    parts = parts_of([attention.query, attention.key, attention.value])
+    return side.sight.project_itself(x, parts, heads=heads, head=head, dropout=dropout)
 
 
 def fed(layer: EncoderLayer | DecoderLayer, flow: Flow, seeds: Seeds, n: int) -> Flow:
@@ -153,13 +156,30 @@ def past(residual: Residual, flow: Flow, f: Callable[[X], X], last: nn.Module, s
 # --- what all of them look with ---
 
 
-def at_itself(attention: MultiHeadAttention, x: X, side: Side, by: Product = linear) -> X:
+def joint(projections: Sequence[nn.Module], x: X) -> Float[Tensor, "n t all"]:
+    """What all of them make of x, side by side, by one product."""
+    weights, biases = parts_of(projections)
+    return linear(x, torch.cat(weights), torch.cat(biases))
+
+
+def summed(projections: Sequence[nn.Module], x: X) -> Float[Tensor, "n t all"]:
+    """The same, with sums of our own for the biases' gradients."""
+    return summed_linear(x, *parts_of(projections))
+
+
+def parts_of(projections: Sequence[nn.Module]) -> tuple[list[Tensor], list[Tensor]]:
+    """Their weights, and their biases."""
+    parts = linears(projections)
+    return [part.weight for part in parts], [part.bias for part in parts]
+
+
+def at_itself(attention: MultiHeadAttention, x: X, side: Side, by: Product = joint) -> X:
     parts = attention.query, attention.key, attention.value
     if attention.recipe.inside:
-        q, k, v = apart(parts, joint(parts, x, by))
+        q, k, v = apart(parts, by(parts, x))
         return attended(attention, q, k, v, side, side)
     heads, head, dropout = sizes(attention)
-    return side.sight.attend_itself(joint(parts, x, by), heads=heads, head=head, dropout=dropout)
+    return side.sight.attend_itself(by(parts, x), heads=heads, head=head, dropout=dropout)
 
 
 def attended(attention: MultiHeadAttention, q: X, k: X, v: X, asking: Side, asked: Side) -> X:
@@ -177,15 +197,6 @@ def sizes(attention: MultiHeadAttention) -> tuple[int, int, float]:
     assert isinstance(attention.query, nn.Linear)  # or it objected
     dropout = attention.dropout if attention.training else 0.0
     return attention.heads, attention.query.out_features // attention.heads, dropout
-
-
-def joint(projections: Sequence[nn.Module], x: X, by: Product = linear) -> Float[Tensor, "n t all"]:
-    """What all of them make of x, side by side, by one product."""
-    parts = linears(projections)
-    if len(parts) == 1:
-        return by(x, parts[0].weight, parts[0].bias)
-    weight, bias = (torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
-    return by(x, weight, bias)
 
 
 def apart(projections: Sequence[nn.Module], made: Float[Tensor, "n t all"]) -> Sequence[X]:
@@ -209,8 +220,8 @@ class Layers:
     decode: Decode = decode_layer
     looking: Looking = Dense()
     seeds: Callable[[int, int, torch.device], list[Seeds]] = by_torch
-    product: Product = linear  # by which all layers' keys and values of the source are made
-    enter: Callable[[X], Flow] = once
+    product: Product = joint  # by which all layers' keys and values of the source are made
+    enter: Callable[[Transformer, Texts, Texts], tuple[Flow, Flow]] = entered
 
     @staticmethod
     def fused(looking: Looking = Dense()) -> "Layers":
@@ -220,7 +231,7 @@ class Layers:
     @staticmethod
     def by_kernels(looking: Looking = Dense()) -> "Layers":
         """By as few kernels as there are, none of which a compiler has to make: the fastest way on a GPU."""
-        return Layers(encode_by_kernels, decode_by_kernels, looking, by_hash, summed_linear, twice)
+        return Layers(encode_by_kernels, decode_by_kernels, looking, by_hash, summed, entered_by_kernels)
 
     def compiled(self) -> "Layers":
         """By kernels made for it, one for all layers of a stack: few graphs, and soon made."""
