@@ -2,6 +2,7 @@
 
     python benchmarks/additive.py                 whatever machine this is
     python benchmarks/additive.py --sweep         on a GPU: first find the kernels' best shapes, then also measure those
+    python benchmarks/additive.py --sweep --quick only that, where its time goes, and nothing is written
 
 On a GPU `ms` is the median between events on the device, with calls following each other, `alone_ms` the least that a
 caller waits for one call, and `recorded_ms` that of a CUDA graph. On the CPU each way runs in a process of its own. All
@@ -28,27 +29,14 @@ from regard.attention.pattern import Causal, Full
 
 SIZES = {"cuda": (8, 1024, 1024, 512), "cpu": (2, 256, 251, 128)}  # sentences, queries, keys, width
 # down, across, share, warps, registers; the first is the default
-SCORINGS = [
-    (16, 2, 4, 8, 128),
-    (8, 4, 4, 8, 128),
-    (8, 4, 2, 8, 128),
-    (8, 4, 4, 8, None),
-    (8, 2, 4, 8, None),
-    (8, 2, 4, 8, 96),
-]
-SCORINGS += [(8, 2, 4, 4, None), (8, 2, 2, 8, None), (8, 4, 4, 16, 128)]
-# pairs, widths, warps, chunk, alone, registers, warps that fill the machine
-PULLINGS = [
-    (8, 2, 8, 8, True, 128, 2048),
-    (16, 1, 8, 8, False, None, 2048),
-    (16, 1, 8, 8, True, 128, 2048),
-    (16, 1, 8, 16, False, None, 2048),
-]
-PULLINGS += [(16, 1, 4, 8, False, 128, 2048), (16, 1, 4, 16, True, 128, 2048), (16, 1, 4, 16, False, 168, 1584)]
-PULLINGS += [(8, 2, 8, 8, False, 128, 2048), (8, 2, 16, 8, False, 128, 2048)]
-PULLINGS += [(16, 2, 8, 8, False, 255, 1056), (16, 2, 4, 16, True, 255, 1056), (8, 1, 8, 8, False, 128, 2048)]
-PULLINGS += [(8, 1, 16, 8, True, 128, 2048)]
-CELLS = [2**21, 2**22, 2**23]
+SCORINGS = [(16, 2, 4, 4, 128), (16, 2, 4, 8, 128), (8, 4, 4, 8, 128), (8, 2, 4, 8, 96)]
+# pairs, widths, warps, chunk, alone, registers, warps that fill the machine, ahead
+PULLINGS = [(8, 2, 16, 16, True, 128, 2048, True), (16, 1, 8, 8, True, 128, 2048, True)]
+PULLINGS += [(16, 1, 8, 8, True, 128, 2048, False), (16, 1, 8, 8, False, 128, 2048, True)]
+PULLINGS += [(16, 1, 8, 16, True, 128, 2048, True), (8, 2, 8, 8, True, 128, 2048, True)]
+PULLINGS += [(8, 2, 8, 8, True, 128, 2048, False), (8, 2, 4, 16, True, 168, 1584, True)]
+CELLS = [2**21, 3 * 2**20, 2**22, 2**23]
+CALLS = 5  # to be profiled
 
 
 def numbers(device: str, dtype: torch.dtype) -> list[Tensor]:
@@ -90,17 +78,17 @@ def ways(best: tuple[tuple, tuple] | None) -> dict[str, Callable[..., Tensor]]:
         found["regard, best shapes"] = partial(shaped, *best)
     found |= {"eager": eager, "regard, causal": partial(fused, causal=True), "regard, keeping nothing": fused}
     if best is not None:
-        found |= {f"regard, bands of {cells}": partial(shaped, *best) for cells in CELLS}
+        found |= {f"regard, back in bands of {cells}": partial(shaped, *best) for cells in CELLS}
     return found | {"compiled": torch.compile(eager)}
 
 
 def measure(name: str, device: str, dtype: torch.dtype, best: tuple[tuple, tuple] | None = None) -> dict[str, Any]:
     """Milliseconds, and what is held at most beyond the inputs."""
-    before = {name: vars(additive_tiled)[name] for name in ("CELLS_KEPT", "CELLS_ON_A_GPU")}
+    before = {name: vars(additive_tiled)[name] for name in ("CELLS_KEPT", "CELLS_BACK")}
     if "nothing" in name:
         additive_tiled.CELLS_KEPT = 0
     if "bands" in name:
-        additive_tiled.CELLS_ON_A_GPU = int(name.split()[-1])
+        additive_tiled.CELLS_BACK = int(name.split()[-1])
     try:
         row = timed(ways(best)[name], numbers(device, dtype), device)
     finally:
@@ -146,14 +134,18 @@ def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]
     """The best shapes of `row_scores` and `row_pulls`, each measured with the little that belongs to it."""
     a, b, v, _ = (x.detach() for x in numbers("cuda", dtype))
     rows, weights = slice(0, a.shape[2]), v[None]
-    g = torch.randn(*a.shape[:3], b.shape[2], device=a.device)
+    bands = [
+        (rows, torch.randn(*a.shape[:2], rows.stop - rows.start, b.shape[2], device=a.device), None)
+        for rows in additive_tiled.bands(a, b, additive_tiled.CELLS_BACK)
+    ]
     made = {scoring: kernels().Fused.of(a, b, weights, shape=shape_of(scoring, PULLINGS[0])) for scoring in SCORINGS}
     made |= {pulling: kernels().Fused.of(a, b, weights, shape=shape_of(SCORINGS[0], pulling)) for pulling in PULLINGS}
 
-    def work(shape: tuple) -> Tensor:
-        if shape in SCORINGS:
-            return made[shape].scores(rows, None)
-        return torch.cat([x.flatten().float() for x in made[shape].gradients([(rows, g, None)])])
+    def work(shape: tuple) -> tuple[Tensor, ...]:
+        return (made[shape].scores(rows, None),) if shape in SCORINGS else made[shape].gradients(bands)
+
+    def flat(shape: tuple) -> Tensor:
+        return torch.cat([x.flatten().float() for x in work(shape)])
 
     def attempt(task: Callable[[tuple], Any], shape: tuple) -> Any:
         try:
@@ -166,13 +158,13 @@ def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]
         attempt(work, first)
     began = time.perf_counter()
     with ThreadPoolExecutor(12) as pool:
-        list(pool.map(partial(attempt, lambda shape: work(shape).norm()), [*SCORINGS, *PULLINGS]))
+        list(pool.map(partial(attempt, lambda shape: flat(shape).norm()), [*SCORINGS, *PULLINGS]))
     print(f"{len(made)} shapes compiled in {time.perf_counter() - began:.0f} s", flush=True)
     found, best = [], []
     for name, shapes in (("row_scores", SCORINGS), ("row_pulls", PULLINGS)):
-        right, times = attempt(work, shapes[0]), {shapes[0]: torch.inf}
+        right, times = attempt(flat, shapes[0]), {shapes[0]: torch.inf}
         for shape in shapes if right is not None else []:
-            got = attempt(work, shape)
+            got = attempt(flat, shape)
             ms = None if got is None else attempt(lambda shape: milliseconds(lambda: work(shape), 0.04), shape)
             if got is None or ms is None:
                 continue
@@ -185,10 +177,32 @@ def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]
     return (best[0], best[1]), found
 
 
+def quick(best: tuple[tuple, tuple] | None) -> None:
+    """The fused operation alone, as it is and in the best shapes, and what each of its kernels takes."""
+    for name in ["regard"] + ["regard, best shapes"] * (best is not None):
+        row = measure(name, "cuda", torch.bfloat16, best)
+        waits = f"{row['alone_ms']:.3f} for a caller, {row['recorded_ms'] or torch.nan:.3f} recorded"
+        print(f"{name}: {row['ms']:.3f} ms, {waits}, {row['mib']:.1f} MiB", flush=True)
+        given = numbers("cuda", torch.bfloat16)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            for _ in range(CALLS):
+                torch.autograd.grad(ways(best)[name](*given), given, given[3].detach())
+            torch.cuda.synchronize()
+        taken = sorted(seen.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+        for kernel in taken[:18]:
+            each = kernel.self_device_time_total / CALLS
+            print(f"  {each:8.1f} µs in {kernel.count / CALLS:.0f} of {kernel.key[:80]}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="first find the best shapes of the kernels (GPU)")
-    wanted = parser.parse_args().sweep
+    parser.add_argument("--quick", action="store_true", help="only the fused operation, nothing written (GPU)")
+    asked = parser.parse_args()
+    if asked.quick:
+        quick(sweep(torch.bfloat16)[0] if asked.sweep else None)
+        return
+    wanted = asked.sweep
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = dict(zip(("sentences", "queries", "keys", "width"), SIZES[device], strict=True))
     print(f"additive attention, forwards and backwards, {sizes}", flush=True)

@@ -30,7 +30,7 @@ class Scoring:
     down: int = 16
     across: int = 2
     share: int = 4
-    warps: int = 8
+    warps: int = 4
     registers: int | None = 128
 
     @property
@@ -54,15 +54,17 @@ class Scoring:
 @dataclass(frozen=True)
 class Pulling:
     """`row_pulls`: pairs of keys and widths a thread, warps, queries a turn, whether every other query shares no
-    reciprocals, registers at most, warps that fill the machine (programs with the same widths need a sum each)."""
+    reciprocals, registers at most, warps that fill the machine (programs with the same widths need a sum each: the
+    more keys a program has, the less memory), whether g is fetched into the cache a turn ahead."""
 
     pairs: int = 8
     deep: int = 2
-    warps: int = 8
-    chunk: int = 8
+    warps: int = 16
+    chunk: int = 16
     alone: bool = True
     registers: int | None = 128
     together: int = 2048
+    ahead: bool = True
 
     @property
     def high(self) -> int:
@@ -98,12 +100,15 @@ class Fused(Pairs):
     shape: Shape
 
     @staticmethod
-    def of(a: Tensor, b: Tensor, v: Tensor, *, shape: Shape = Shape()) -> "Fused":
+    def of(a: Tensor, b: Tensor, v: Tensor, *, shape: Shape = Shape(), limits: "Limits | None" = None) -> "Fused":
         queries, keys = a.shape[2], b.shape[2]
         a, b = (rearrange(x, "b h t d -> (b h) t d").contiguous() for x in (a, b))
         v = v.float().contiguous()
         fitted = Shape(shape.scoring.fitted(queries, keys), shape.pulling.fitted(queries, keys))
-        return Fused(a, b, v, Limits.of(a, b, v), fitted)
+        return Fused(a, b, v, limits or Limits.of(a, b, v), fitted)
+
+    def again(self, pairs_of):
+        return partial(pairs_of, limits=self.limits)
 
     @property
     def heads(self) -> int:
@@ -162,25 +167,27 @@ class Fused(Pairs):
     def gradients(self, bands):
         shape, (n, keys, d) = self.shape.pulling, self.b.shape
         padded, wide = whole(d, LANES * shape.deep), whole(keys, shape.wide)
-        blocks = padded // (LANES * shape.deep)
-        split = max(1, min(wide // shape.wide, shape.together // (n * blocks * shape.warps)))
-        zeros = partial(torch.zeros, dtype=torch.float32, device=self.b.device)
+        blocks, tiles = padded // (LANES * shape.deep), max(1, wide // shape.wide)
+        each = parts(tiles, max(1, min(tiles, shape.together // (n * blocks * shape.warps))))
+        split = parts(tiles, each)  # so that no part is empty: nobody would write its sums
+        empty, zeros = (partial(make, dtype=torch.float32, device=self.b.device) for make in (torch.empty, torch.zeros))
         of_keys, sums = zeros(n, wide, padded), zeros(split, n, padded)
-        da = torch.zeros_like(self.a)
+        da = torch.empty_like(self.a) if keys else torch.zeros_like(self.a)
         for rows, band, visible in bands:
             high = rows.stop - rows.start
             g = filled(rearrange(band, "b h i j -> (b h) i j"), shape.high, shape.wide)
-            of_rows = zeros(split, n, g.shape[1], padded)
+            of_rows = (empty if visible is None else zeros)(split, n, g.shape[1], padded)
             row_pulls[n, blocks, split](
                 *(self.exponents(rows, g.shape[1], padded), self.b, g.view(torch.int64), self.limits.fits),
                 *(self.live(rows, visible, (shape.high, shape.wide)), of_rows, of_keys, sums),
-                *(g.shape[1], keys, wide, parts(wide // shape.wide, split), 1),
+                *(g.shape[1], keys, wide, each, 1),
                 **options(D=d, PADDED=padded, PAIRS=shape.pairs, DEPTH=shape.deep, CHUNK=shape.chunk),
-                **options(ALONE=shape.alone),
+                **options(ALONE=shape.alone, AHEAD=shape.ahead),
                 **loops(shape, some=visible is not None),
             )
+            del g, band  # before the sums are finished, and the next band takes as much
             self.finish(of_rows, da[:, rows], high)
-            del g, band, of_rows  # before the next band takes as much
+            del of_rows
         db = torch.empty_like(self.b)
         self.finish(of_keys[None], db, keys)
         dv = rearrange(sums, "s (b h) d -> s b h d", h=self.heads).sum((0, 1))[:, :d]

@@ -7,7 +7,11 @@ A thread owns one width or two and some pairs of keys, whose sums stay in its re
 What a query gets from those keys it adds to that query's sum in memory. So that no two warps of a program do so at
 once, they walk in turns: in each phase every warp has a chunk of queries of its own, and they wait for each other
 before they pass on. No atomics, and the same order every time. Programs that share a head and its widths have a sum
-each.
+each, which the first to reach a query writes and the others add to: nobody needs to clear it before.
+
+What a thread holds fills its registers, so that little can be loaded long before it is needed. Hence the sum for v is
+one number a width, not one a key, which leaves room for loads a quarter of the loop ahead; and each warp touches the g
+of its next turn, which nobody in the program has read, a turn before (AHEAD): then it comes from the nearest cache.
 """
 
 import triton
@@ -31,8 +35,7 @@ def pulled(y, word, even, odd, of_even, of_odd, plain, ALONE: tl.constexpr, APPR
     bend0, bend1 = r0 - r0 * r0, r1 - r1 * r1
     of_even += g0 * bend0
     of_odd += g1 * bend1
-    plain += g0 * r0
-    plain += g1 * r1
+    plain += tl.sum(g0 * r0, 3) + tl.sum(g1 * r1, 3)
     return tl.sum(g0 * bend0, 3) + tl.sum(g1 * bend1, 3), of_even, of_odd, plain
 
 
@@ -44,8 +47,7 @@ def pulled_far(y, word, even, odd, of_even, of_odd, plain):
     r0 = 1.0 / (1.0 + tl.exp(2.0 * (even + y[:, :, :, None])))
     r1 = 1.0 / (1.0 + tl.exp(2.0 * (odd + y[:, :, :, None])))
     bend0, bend1 = r0 - r0 * r0, r1 - r1 * r1
-    plain += g0 * r0
-    plain += g1 * r1
+    plain += tl.sum(g0 * r0 + g1 * r1, 3)
     return tl.sum(g0 * bend0 + g1 * bend1, 3), of_even + g0 * bend0, of_odd + g1 * bend1, plain
 
 
@@ -71,20 +73,24 @@ def row_pulls(
     DEPTH: tl.constexpr,
     CHUNK: tl.constexpr,
     ALONE: tl.constexpr,
+    AHEAD: tl.constexpr,
     SOME: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):
     n, z, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     w, lane = tl.arange(0, WARPS), z * (32 * DEPTH) + tl.arange(0, 32)[:, None] + 32 * tl.arange(0, DEPTH)[None, :]
     # `unit` is 1, which the compiler does not know: threads go along the first axis, warps along the second
-    d = lane * unit
+    d = z * (32 * DEPTH) + (tl.arange(0, 32) * unit)[:, None] + 32 * tl.arange(0, DEPTH)[None, :]
     pair = w[:, None] * PAIRS + tl.arange(0, PAIRS)[None, :]
     near = tl.load(fits + n) != 0
-    plain = tl.zeros([32, WARPS, DEPTH, PAIRS], tl.float32)
+    plain = tl.zeros([32, WARPS, DEPTH], tl.float32)
     of_queries += (part * tl.num_programs(0) + n) * rows * PADDED
     queries += n * rows * PADDED
-    tiles, blocks = wide // (2 * PAIRS * WARPS), rows // (CHUNK * WARPS)
-    for tile in range(part * each, tl.minimum((part + 1) * each, tiles)):
+    tiles, blocks, first = wide // (2 * PAIRS * WARPS), rows // (CHUNK * WARPS), part * each
+    # what a thread touches ahead: a query of the turn, and 32 bytes, the least that is fetched, of its warp's keys
+    turn, sector = (tl.arange(0, 32) % CHUNK * unit)[:, None], (tl.arange(0, 32) // CHUNK * 8)[:, None]
+    ahead = g.to(tl.pointer_type(tl.int32)) + n * rows * wide + w[None, :] * (2 * PAIRS) + sector % (2 * PAIRS)
+    for tile in range(first, tl.minimum(first + each, tiles)):
         j = (tile * (2 * PAIRS * WARPS) + 2 * pair)[None, :, None, :]
         spot, there = keys + n * count * D + j * D + d[:, None, :, None], (lane < D)[:, None, :, None]
         even = tl.load(spot, there & (j < count), 0.0).to(tl.float32)
@@ -100,14 +106,19 @@ def row_pulls(
                 seen = tl.load(live + (n * blocks + block) * tiles + tile)
             if seen != 0:
                 for phase in range(WARPS):
+                    begun = SOME | (tile > first) | (phase > 0)  # before that, what lies there is nobody's
                     i = block * (CHUNK * WARPS) + (w + phase) % WARPS * CHUNK
                     theirs = (i * PADDED)[None, :, None] + d[:, None, :]
                     y, out = queries + theirs, of_queries + theirs
                     words = g + (n * rows * wide // 2 + tile * (PAIRS * WARPS)) + (i * (wide // 2))[:, None] + pair
+                    if AHEAD:
+                        later = block * WARPS + phase + 1
+                        row = (later // WARPS * WARPS + (w + later) % WARPS)[None, :] * CHUNK + turn
+                        felt = tl.load(ahead + row * wide + tile * (2 * PAIRS * WARPS), row < rows, 0)
                     if near:
                         for _ in range(0, CHUNK, 2):
                             y0, y1 = tl.load(y), tl.load(y + PADDED)
-                            out0, out1 = tl.load(out), tl.load(out + PADDED)
+                            out0, out1 = tl.load(out, begun, 0.0), tl.load(out + PADDED, begun, 0.0)
                             g0, g1 = tl.load(words), tl.load(words + wide // 2)
                             t0, of_even, of_odd, plain = pulled(
                                 y0, g0, even, odd, of_even, of_odd, plain, ALONE=False, APPROXIMATE=APPROXIMATE
@@ -125,15 +136,17 @@ def row_pulls(
                             t0, of_even, of_odd, plain = pulled_far(
                                 tl.load(y), tl.load(words), even, odd, of_even, of_odd, plain
                             )
-                            tl.store(out, tl.load(out) + t0)
+                            tl.store(out, tl.load(out, begun, 0.0) + t0)
                             y += PADDED
                             out += PADDED
                             words += wide // 2
+                    if AHEAD:
+                        tl.store(ahead, felt, unit < 0)  # never; but what is not used is not loaded
                     tl.debug_barrier()
         tl.store(spot, of_even)
         tl.store(spot + PADDED, of_odd)
     spot = sums + (part * tl.num_programs(0) + n) * PADDED + lane
-    tl.store(spot, tl.load(spot) + tl.sum(tl.sum(plain, 3), 1))
+    tl.store(spot, tl.load(spot) + tl.sum(plain, 1))
 
 
 @triton.jit

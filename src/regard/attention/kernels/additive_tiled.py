@@ -29,10 +29,9 @@ from regard.attention.places import Cells, Places
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive
 
-CELLS_AT_ONCE, CELLS_ON_A_GPU = 2**21, 2**23  # scores of a band
+CELLS_AT_ONCE, CELLS_ON_A_GPU, CELLS_BACK = 2**21, 2**23, 2**22  # scores of a band; on the way back sums lie beside
 CELLS_KEPT = 2**23  # weights that may wait for the backward pass
-TRIPLES_AT_ONCE = 2**17  # of a tile: small enough for the caches of one core
-KEYS_AT_ONCE = 32
+TRIPLES_AT_ONCE, KEYS_AT_ONCE = 2**17, 32  # of a tile: small enough for the caches of one core
 FEWEST = 16  # queries, on a GPU: below this torch's own kernels waste less
 # e^{2x} and its product with another stay normal numbers while |x| is below these
 LARGEST = {torch.float32: 43.0, torch.float64: 350.0}
@@ -113,6 +112,10 @@ class Pairs(ABC):
     def bend(self, p: Float[Tensor, "b h r j"], pulled: Float[Tensor, "b h r j"]) -> Float[Tensor, "b h r j"]:
         """g from the weights and their gradients, at least in float32; 0 where the weight is 0."""
 
+    def again(self, pairs_of: Callable[..., "Pairs"]) -> Callable[..., "Pairs"]:
+        """Who makes its like on the way back; nothing large may be remembered."""
+        return pairs_of
+
 
 def additive(
     a: Float[Tensor, "b h i d"],
@@ -131,9 +134,7 @@ def additive(
     if not fits or tuple(v.shape) not in ((a.shape[3],), (a.shape[1], a.shape[3])):
         shapes = ", ".join(f"{tuple(x.shape)}" for x in (a, b, v, values))
         raise ValueError(f"a (b h i d), b (b h j d), v (d) or (h d) and values (b h j e) do not fit: {shapes}")
-    if pairs is None:
-        pairs = fastest(a)
-    return Banded.apply(pairs, sight, a, b, v.expand(a.shape[1], -1), values)  # type: ignore[return-value]
+    return Banded.apply(pairs or fastest(a), sight, a, b, v.expand(a.shape[1], -1), values)  # type: ignore[return-value]
 
 
 def fastest(a: Tensor) -> Callable[[Tensor, Tensor, Tensor], Pairs]:
@@ -157,7 +158,7 @@ class Banded(torch.autograd.Function):
             else:
                 weights, (out, total) = None, all_bands(pairs, sight, a, b, values)
         ctx.save_for_backward(a, b, v, values, weights, total)
-        ctx.call = pairs_of, sight
+        ctx.call = pairs.again(pairs_of), sight
         return out
 
     @staticmethod
@@ -165,10 +166,10 @@ class Banded(torch.autograd.Function):
     def backward(ctx, grad):  # type: ignore[override]
         (a, b, v, values, weights, total), (pairs_of, sight) = ctx.saved_tensors, ctx.call
         pairs = pairs_of(a, b, v)
-        of_values = values.new_zeros(values.shape, dtype=wide(values)) if weights is None else weights.mT @ grad
+        of_values = values.new_zeros(values.shape if weights is None else 0, dtype=wide(values))
 
         def bent() -> Iterator[Band]:
-            for rows in bands(a, b):
+            for rows in bands(a, b, CELLS_BACK):
                 seen, pulled = saw(sight, rows), grad[:, :, rows]
                 if weights is not None:
                     p = weights[:, :, rows]
@@ -178,13 +179,14 @@ class Banded(torch.autograd.Function):
                 yield rows, pairs.bend(p, pulled @ values.mT), seen
 
         da, db, dv = pairs.gradients(bent())
+        of_values = of_values if weights is None else weights.mT @ grad  # last: not while g needs the room
         return None, None, da.to(a.dtype), db.to(b.dtype), dv.to(v.dtype), of_values.to(values.dtype)
 
 
 def all_weights(pairs: Pairs, sight: Sight | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """Every weight of a short text."""
     weights = torch.empty(*a.shape[:3], b.shape[2], dtype=dtype, device=a.device)
-    for rows in bands(a, b):
+    for rows in bands(a, b, CELLS_ON_A_GPU):
         pairs.weigh(banned(pairs.scores(rows, seen := saw(sight, rows)), seen), seen, weights[:, :, rows])
     return weights
 
@@ -193,7 +195,7 @@ def all_bands(pairs: Pairs, sight: Sight | None, a: Tensor, b: Tensor, values: T
     """The output and the log-sum-exp; weights only a band at a time."""
     out = values.new_zeros(*a.shape[:3], values.shape[3])
     total = torch.zeros(*a.shape[:3], 1, dtype=wide(a), device=a.device)
-    for rows in bands(a, b):
+    for rows in bands(a, b, CELLS_ON_A_GPU):
         s = banned(pairs.scores(rows, seen := saw(sight, rows)), seen)
         sums = s.logsumexp(-1, keepdim=True)
         sums.masked_fill_(sums == -torch.inf, 0.0)  # of a row that sees nothing: all its weights become 0
@@ -202,10 +204,10 @@ def all_bands(pairs: Pairs, sight: Sight | None, a: Tensor, b: Tensor, values: T
     return out, total
 
 
-def bands(a: Tensor, b: Tensor) -> Iterator[slice]:
+def bands(a: Tensor, b: Tensor, on_a_gpu: int) -> Iterator[slice]:
     """Queries whose scores fit, in whole tiles of the kernels where possible; none if there is no key to see."""
     cells = a.shape[0] * a.shape[1] * b.shape[2]
-    size = max(1, (CELLS_AT_ONCE if a.device.type == "cpu" else CELLS_ON_A_GPU) // max(1, cells))
+    size = max(1, (CELLS_AT_ONCE if a.device.type == "cpu" else on_a_gpu) // max(1, cells))
     size = size // 64 * 64 or size
     return (slice(first, min(first + size, a.shape[2])) for first in range(0, a.shape[2] if cells else 0, size))
 
@@ -254,8 +256,7 @@ class Plain(Pairs):
         (n, heads, _, d), keys = self.a.shape, self.b.shape[2]
         wide = max(1, min(KEYS_AT_ONCE, keys))
         high = max(1, TRIPLES_AT_ONCE // (wide * max(1, d)))
-        if visible is not None:
-            visible = visible.expand(n, heads, -1, -1)
+        visible = None if visible is None else visible.expand(n, heads, -1, -1)
         for at in torch.cartesian_prod(torch.arange(n), torch.arange(heads)).tolist():
             for first in range(rows.start, rows.stop, high):
                 across = slice(first, min(first + high, rows.stop))
