@@ -59,7 +59,7 @@ def trade_off(found: dict) -> str:
     seeds = 1 + max(row["seed"] for row in rows)
     lines = [
         f"Accuracy on held-out texts in per cent after {found['steps']} steps of short texts and "
-        f"as many of long ones, mean of up to {seeds} seeds; a guess is "
+        f"as many of long ones, {'one seed' if seeds == 1 else f'mean of up to {seeds} seeds'}; a guess is "
         "right in 10. Milliseconds and peak MiB for a batch forwards and backwards, "
         f"{where(found)}: `{found['command']}`.",
         "",
@@ -108,7 +108,7 @@ def extracts(found: dict) -> str:
             "",
             f"Held-out stories of {trained[0]['words']:,} words after {found['steps']:,} steps:",
             "",
-            "| encoder | extracts right to the letter | BLEU | ms a step |",
+            "| encoder | extracts right to the letter | BLEU | ms a batch |",
             "| --- | --- | --- | --- |",
         ]
         lines += [f"| {r['kind']} | {r['exact']:.1f} % | {r['bleu']:.1f} | {r['ms']:.0f} |" for r in trained]

@@ -117,13 +117,15 @@ def pairs(stories: Stories, count: int, split: Split = "train", start: int = 0) 
 
 
 def graded(stories: Stories, count: int, split: Split = "train") -> Iterator[tuple[str, str]]:
-    """The same to learn from: in turns of all these words, of half as many, and so on.
+    """The same to learn from: every other one as short as can be, every fourth twice as long, and so on up to all words,
+    so that of each length there are about as many words.
 
     Of long stories alone nobody learns what is asked, at least not soon; of short ones it is soon plain.
     """
     sizes = [stories.words]
-    while sizes[-1] // 2 >= stories.least:
-        sizes.append(sizes[-1] // 2)
+    while sizes[0] // 2 >= stories.least:
+        sizes.insert(0, sizes[0] // 2)
     for number in range(count):
-        found = replace(stories, words=sizes[number % len(sizes)]).story(number, split)
+        grade = min(((number + 1) & -(number + 1)).bit_length(), len(sizes)) - 1
+        found = replace(stories, words=sizes[grade]).story(number, split)
         yield found.source, found.target
