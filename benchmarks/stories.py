@@ -1,6 +1,7 @@
 """Stories and extracts: what a long source costs by full, window and BigBird attention, and whether it is learnt.
 
-    python benchmarks/stories.py             memory up to 16k words, then training on 511 words; wants a GPU
+    python benchmarks/stories.py             memory up to 16k words, then training on 127 words; wants a GPU
+    python benchmarks/stories.py --words 63  on a CPU: memory up to 4k words, then training for a quarter of an hour
     python benchmarks/stories.py --quick     memory up to 4k words and a little training, on a CPU; writes nothing
 
 Memory is that of one training step on one story, beside the weights. "Full, in the open" is attention as the formula
@@ -50,6 +51,7 @@ KINDS = {
 }
 HEADS, LAYERS = 4, 3  # with two, words do not learn whether theirs is the sentence that is asked for
 WARM, TIMED = 5, 20  # batches
+TOKENS = {"cuda": 16_384, "cpu": 4096}  # of a batch
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class InTheOpen(Normaliser):
 
 
 def settings_of(kind: str, words: int, steps: int, batch: int, device: str) -> Settings:
-    encoder = KINDS[kind].format(reach=min(256, words // 4), block=max(4, min(64, words // 16)))
+    encoder = KINDS[kind].format(reach=min(256, words // 4), block=max(4, min(64, (words + 1) // 16)))
     return Settings(
         data=DataSettings(target="en"),
         text=TextSettings(kind="words"),
@@ -198,8 +200,8 @@ def compared(words: int, steps: int, batch: int, device: str) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few words and steps, for a CPU; writes nothing")
-    parser.add_argument("--words", type=int, default=511, help="of a story to train on (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=3000, help="of training; 0 for none (default: %(default)s)")
+    parser.add_argument("--words", type=int, default=127, help="of a story to train on (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1500, help="of training; 0 for none (default: %(default)s)")
     args = parser.parse_args()
     device, console = device_of("auto"), Console(width=120)
     lengths = (4095, 8191, 16383) if device == "cuda" else (1023, 2047, 4095)
@@ -212,7 +214,7 @@ def main() -> None:
         mine = [row for row in used if row["kind"] == kind]
         table.add_row(kind, *(f"{row['mib']:,.0f}" if "mib" in row else "does not fit" for row in mine))
     console.print(table)
-    words, steps, batch = (63, 300, 16) if args.quick else (args.words, args.steps, 32)
+    words, steps, batch = (63, 300, 16) if args.quick else (args.words, args.steps, TOKENS[device] // (args.words + 1))
     rows = compared(words, steps, batch, device) if steps else []
     table = Table("encoder", "extracts right", "BLEU", "ms a batch")
     for row in rows:

@@ -96,6 +96,7 @@ def cases() -> dict[str, float]:
         found[f"rows, {name}"] = far(costs, cost, turned, gradient)
         found[f"sums, {name}"] = far(total, (gradient * counts[:, None]).sum(0), turned, gradient)
         assert_close(picked, scores.gather(1, wanted[:, None])[:, 0].float())
+        assert_close(kernel.scale(scores, torch.tensor(0.7)), scores * 0.7, rtol=2**-7, atol=0)
         a, b = exact.log_softmax(-1).chunk(2)
         pair = cross_entropy(exact, wanted[:3].repeat(2), reduction="none") / 2
         pair = pair + 0.75 * torch.cat((((a.exp() - b.exp()) * (a - b)).sum(-1), torch.zeros(3)))

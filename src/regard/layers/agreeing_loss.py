@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.nn.functional import linear, log_softmax
 
-from regard.layers.vocabulary_loss import IGNORED, Given, Terms, added, budget_of, check, narrow_by_hand
+from regard.layers.vocabulary_loss import IGNORED, Given, Terms, added, budget_of, check, narrow_by_hand, scaled
 
 
 def agreeing_loss(
@@ -66,7 +66,8 @@ class Agreeing(Function):
                 for rows, cost, part in zip((first, second), found.chunk(2), dstates.chunk(2), strict=True):
                     costs[rows], dx[rows] = cost, part
                 dtable = added(dtable, ds.T, states, given.wide)
-                dbias = added(dbias, ds.T, counts.to(ds.dtype), given.wide)
+                total = (ds.T @ counts.to(ds.dtype)).to(given.wide)
+                dbias = total if dbias is None else dbias.add_(total)
                 del ds  # before the next chunk needs room
             assert dtable is not None
             assert dbias is not None
@@ -81,8 +82,7 @@ class Agreeing(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         if torch.is_grad_enabled():
             raise ValueError("create_graph=True asks for a second derivative, which this loss has not")
-        dx, dtable, dbias = ctx.saved_tensors
-        return grad * dx, grad * dtable, grad * dbias, None, None, None
+        return *(scaled(part, grad) for part in ctx.saved_tensors), None, None, None
 
 
 def halves(given: Given) -> list[tuple[slice, slice]]:

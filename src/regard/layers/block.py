@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu
 
+from regard.layers.dropout import Dropout
+
 X = Float[Tensor, "b t model"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "gelu": gelu}
@@ -31,7 +33,7 @@ class Residual(nn.Module, ABC):
 
     def __init__(self, model: int, *, dropout: float = 0.0):
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(model), nn.Dropout(dropout)
+        self.norm, self.dropout = nn.LayerNorm(model), Dropout(dropout)
 
     @abstractmethod
     def before(self, x: X) -> X:

@@ -7,9 +7,8 @@ words of the same text, m = mask / (1 − dropout) and g the gradient of the out
     o = (w m) v        dv = (w m)ᵀ g        dw = (g vᵀ) m        ds = w (dw − g·o)        dq = ds k        dk = dsᵀ q
 
 since Σ w dw = g·o (Dao 2023). So no query needs all its keys at once there: they are taken in parts, and two programs
-find room on a processor. On the way each leaves its share of the gradient of a bias of q, k and v, the sum of theirs
-over all words. No two add to one place, so the bits are always the same. What fills up a row sees nothing and has
-L = +∞: 0, gradient 0.
+find room on a processor. No two add to one place, so the bits are always the same. What fills up a row sees nothing
+and has L = +∞: 0, gradient 0.
 """
 
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.layers.column_kernel import add_parts
 from regard.layers.packed_rows import tile_size
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -59,12 +57,6 @@ def put_tile(x, tile, words, WORDS, STEP, DD: tl.constexpr, D: tl.constexpr):
     at = tl.arange(0, DD)
     inside = (words < WORDS)[:, None] & (at < D)[None, :]
     tl.store(x + words[:, None] * STEP + at[None, :], tile.to(x.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def put_total(x, total, DD: tl.constexpr, D: tl.constexpr):
-    at = tl.arange(0, DD)
-    tl.store(x + at, total, mask=at < D)
 
 
 @triton.jit
@@ -112,7 +104,7 @@ def rows_forward(
 
 @triton.jit(do_not_specialize=["causal"], do_not_specialize_on_alignment=["seed"])
 def rows_backward(
-    grad, q, k, v, out, sums, dq, dk, dv, totals, asking, asked, seed,
+    grad, q, k, v, out, sums, dq, dk, dv, asking, asked, seed,
     g_row, g_step, q_row, q_step, k_row, k_step, v_row, v_step, o_row, o_step,
     dq_row, dq_step, dk_row, dk_step, dv_row, dv_step, queries, keys, scale, share_kept, causal,
     HEADS: tl.constexpr, SHARE: tl.constexpr, D: tl.constexpr, DD: tl.constexpr, TILE: tl.constexpr,
@@ -122,8 +114,6 @@ def rows_backward(
     row, group, i = (tl.program_id(0) // GROUPS).to(tl.int64), tl.program_id(0) % GROUPS, tl.arange(0, TILE)
     text, last = asking_of(asking + row * queries, i, queries, causal, TILE)  # type: ignore[misc]
     j, k_sum, v_sum = tl.arange(0, PART), tl.zeros((PART, DD), WIDE), tl.zeros((PART, DD), WIDE)
-    WIDTH: tl.constexpr = (HEADS + 2 * GROUPS) * D
-    totals += row * (TILE // PART * WIDTH)
     for n in range(SHARE):  # heads that share their keys have them in one part, to add their gradients up
         head = group * SHARE + n
         tile = (row * HEADS + head).to(tl.int32)
@@ -149,18 +139,11 @@ def rows_backward(
             if SHARE == 1:
                 put_tile(dk + row * dk_row + group * D, k_sum, j, keys, dk_step, DD, D)
                 put_tile(dv + row * dv_row + group * D, v_sum, j, keys, dv_step, DD, D)
-                put_total(totals + part * WIDTH + (HEADS + group) * D, tl.sum(k_sum, 0), DD, D)
-                put_total(totals + part * WIDTH + (HEADS + GROUPS + group) * D, tl.sum(v_sum, 0), DD, D)
                 k_sum, v_sum = tl.zeros((PART, DD), WIDE), tl.zeros((PART, DD), WIDE)
         put_tile(dq + row * dq_row + head * D, q_sum, i, queries, dq_step, DD, D)
-        put_total(totals + head * D, tl.sum(q_sum, 0), DD, D)
-        for part in range(1, TILE // PART):  # which the first part's holds already
-            put_total(totals + part * WIDTH + head * D, tl.zeros((DD,), WIDE), DD, D)
     if SHARE > 1:
         put_tile(dk + row * dk_row + group * D, k_sum, j, keys, dk_step, DD, D)
         put_tile(dv + row * dv_row + group * D, v_sum, j, keys, dv_step, DD, D)
-        put_total(totals + (HEADS + group) * D, tl.sum(k_sum, 0), DD, D)
-        put_total(totals + (HEADS + GROUPS + group) * D, tl.sum(v_sum, 0), DD, D)
 
 
 @dataclass(frozen=True)
@@ -195,19 +178,14 @@ def look_forward(
 def look_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, found: tuple[Tensor, Tensor, Tensor],
     asking: Tensor, asked: Tensor, seed: Tensor, *, told: Told = BACKWARD, **how: Any,
-) -> Tensor:  # fmt: skip
-    """Into `found`: the gradients of q, k and v. Their sums over all words, side by side."""
-    width, wide = q.shape[2] + k.shape[2] + v.shape[2], torch.promote_types(q.dtype, torch.float32)
-    if not len(q):
-        return q.new_zeros(width)
+) -> None:  # fmt: skip
+    """Into `found`: the gradients of q, k and v."""
     fixed = constants(q, k, **how)
     fixed |= (told if fixed["SHARE"] == 1 else WHOLE).told(fixed["TILE"])
-    parts = len(q) * (fixed["TILE"] // fixed["PART"])
-    totals = torch.empty((parts, width), dtype=wide, device=q.device)
-    given = [grad, q, k, v, out, sums, *found, totals, asking, asked, seed, *steps(grad, q, k, v, out, *found)]
+    given = [grad, q, k, v, out, sums, *found, asking, asked, seed, *steps(grad, q, k, v, out, *found)]
     given += [q.shape[1], k.shape[1], *scales(**how)]
-    rows_backward[(len(q) * fixed["HEADS"] // fixed["SHARE"],)](*given, **fixed)
-    return add_parts(totals, q.dtype)
+    if len(q):
+        rows_backward[(len(q) * fixed["HEADS"] // fixed["SHARE"],)](*given, **fixed)
 
 
 def steps(*tensors: Tensor) -> list[int]:

@@ -8,7 +8,6 @@ A way is a value; what it makes of a batch, the sights, are what the layers are 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,17 +16,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.layers.linear_summed import summed_linear
 from regard.layers.packed import NONE, Texts, attend_within, hidden
 from regard.layers.packed_rows import LONGEST, row_look, row_look_at_itself
-from regard.layers.projected_looks import look_across, look_at_itself
 
 WIDEST = 64  # numbers in a head: of wider ones a tile is slow, or does not fit at all
 
 Q = Float[Tensor, "n i hd"]
 K = Float[Tensor, "n j gd"]
-X = Float[Tensor, "n t model"]
-Projections = tuple[Sequence[Tensor], Sequence[Tensor]]  # their weights, and their biases
 
 
 class Sight(ABC):
@@ -40,14 +35,6 @@ class Sight(ABC):
     @abstractmethod
     def attend_itself(self, qkv: Float[Tensor, "n t all"], *, heads: int, head: int, dropout: float) -> Q:
         """The same for queries, keys and values that lie side by side."""
-
-    def project_itself(self, x: X, projections: Projections, *, heads: int, head: int, dropout: float) -> Q:
-        """The same for what these projections make of x."""
-        return self.attend_itself(summed_linear(x, *projections), heads=heads, head=head, dropout=dropout)
-
-    def project(self, x: X, projections: Projections, k: K, v: K, *, head: int, dropout: float) -> Q:
-        """`attend` with queries that this projection makes of x."""
-        return self.attend(summed_linear(x, *projections), k, v, head=head, dropout=dropout)
 
 
 class Looking(ABC):
@@ -96,14 +83,6 @@ class OneTile(Sight):
 
     def attend_itself(self, qkv, *, heads, head, dropout):
         return row_look_at_itself(qkv, self.asking, self.seed, heads, head, self.causal, dropout)[0]
-
-    def project_itself(self, x, projections, *, heads, head, dropout):
-        how = {"heads": heads, "head": head, "causal": self.causal, "dropout": dropout}
-        return look_at_itself(x, *projections, self.asking, self.seed, **how)
-
-    def project(self, x, projections, k, v, *, head, dropout):
-        ((weight,), (bias,)), how = projections, {"head": head, "causal": self.causal, "dropout": dropout}
-        return look_across(x, weight, bias, k, v, self.asking, self.asked, self.seed, **how)
 
 
 @dataclass(frozen=True)

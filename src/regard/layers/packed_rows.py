@@ -54,11 +54,10 @@ def row_look_back(
     head: int,
     causal: bool,  # noqa: FBT001
     dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, and side by side their sums over all words: what a bias of theirs learns by."""
+) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    total = back_into((dq, dk, dv), (grad, out, sums), q, k, v, asking, asked, seed, head, causal, dropout)
-    return dq, dk, dv, total
+    back_into((dq, dk, dv), (grad, out, sums), q, k, v, asking, asked, seed, head, causal, dropout)
+    return dq, dk, dv
 
 
 @torch.library.custom_op("regard::row_look_at_itself", mutates_args=())
@@ -87,11 +86,12 @@ def row_look_at_itself_back(
     head: int,
     causal: bool,  # noqa: FBT001
     dropout: float,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Side by side again, where the gradient of that product wants them."""
     found = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     into, given = parted(found, heads, head), parted(qkv, heads, head)
-    return found, back_into(into, (grad, out, sums), *given, text, text, seed, head, causal, dropout)
+    back_into(into, (grad, out, sums), *given, text, text, seed, head, causal, dropout)
+    return found
 
 
 def sums_of(q: Tensor, k: Tensor, head: int) -> Tensor:
@@ -121,38 +121,37 @@ def close(x: Tensor) -> Tensor:
 Grown = tuple[Tensor, Tensor, Tensor]  # the gradient of what was found, that itself, and what was kept beside it
 
 
-def back_into(found: tuple[Tensor, Tensor, Tensor], grown: Grown, q: Tensor, k: Tensor, v: Tensor, *how) -> Tensor:
-    """And out their sums over all words."""
+def back_into(found: tuple[Tensor, Tensor, Tensor], grown: Grown, q: Tensor, k: Tensor, v: Tensor, *how) -> None:
     (grad, out, sums), (asking, asked, seed, head, causal, dropout) = grown, how
     if q.is_cuda:
         from regard.layers.packed_kernel import look_backward
 
         given = {"head": head, "causal": causal, "dropout": dropout}
-        return look_backward(close(grad), close(q), close(k), close(v), out, sums, found, asking, asked, seed, **given)
+        look_backward(close(grad), close(q), close(k), close(v), out, sums, found, asking, asked, seed, **given)
+        return
     made = looked_back(grad, q, k, v, *how)
     for into, each in zip(found, made, strict=True):
         into.copy_(each)
-    return torch.cat([each.sum((0, 1)) for each in made])
 
 
 def keep(ctx, inputs, output) -> None:
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     ctx.save_for_backward(*output, *tensors)
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # or it would be given zeros for it
+    ctx.set_materialize_grads(False)  # or zeros would be made for it
     ctx.how = [x for x in inputs if not isinstance(x, Tensor)]
 
 
 def go_back(ctx, grad: Tensor | None, _):
     if grad is None:
         return (None,) * 9
-    return (*row_look_back(grad, *ctx.saved_tensors, *ctx.how)[:3], *[None] * 6)
+    return (*row_look_back(grad, *ctx.saved_tensors, *ctx.how), *[None] * 6)
 
 
 def go_back_to_itself(ctx, grad: Tensor | None, _):
     if grad is None:
         return (None,) * 7
-    return (row_look_at_itself_back(grad, *ctx.saved_tensors, *ctx.how)[0], *[None] * 6)
+    return (row_look_at_itself_back(grad, *ctx.saved_tensors, *ctx.how), *[None] * 6)
 
 
 def fake_look(q: Tensor, k: Tensor, v: Tensor, asking: Tensor, asked: Tensor, seed: Tensor, head: int, *rest):
@@ -163,18 +162,12 @@ def fake_look_at_itself(qkv: Tensor, text: Tensor, seed: Tensor, heads: int, hea
     return fake_look(*parted(qkv, heads, head), text, text, seed, head)
 
 
-def fake_back(grad: Tensor, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest):
-    return *(x.new_empty(x.shape) for x in (q, k, v)), q.new_empty(q.shape[2] + k.shape[2] + v.shape[2])
-
-
 row_look.register_autograd(go_back, setup_context=keep)
 row_look.register_fake(fake_look)
-row_look_back.register_fake(fake_back)
+row_look_back.register_fake(lambda grad, out, sums, q, k, v, *rest: tuple(x.new_empty(x.shape) for x in (q, k, v)))
 row_look_at_itself.register_autograd(go_back_to_itself, setup_context=keep)
 row_look_at_itself.register_fake(fake_look_at_itself)
-row_look_at_itself_back.register_fake(
-    lambda grad, out, sums, qkv, *rest: (qkv.new_empty(qkv.shape), qkv.new_empty(qkv.shape[2:]))
-)
+row_look_at_itself_back.register_fake(lambda grad, out, sums, qkv, *rest: qkv.new_empty(qkv.shape))
 
 
 # --- the same in plain torch ---

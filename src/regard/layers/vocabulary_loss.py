@@ -18,7 +18,9 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import Function
-from torch.nn.functional import linear, log_softmax, softmax
+from torch.nn.functional import linear, log_softmax
+
+from regard.layers.vocabulary_room import Room
 
 BUDGET = 64 * 2**20  # bytes of the widened scores of one chunk; two and a half times that is held at once
 CACHED = 8 * 2**20  # bytes that a CPU's caches hold: softmax then reads what the product has just written
@@ -147,6 +149,10 @@ class Given:
         rows -= rows % TILE if rows > TILE else 0
         return [slice(begin, begin + rows) for begin in range(0, len(self.x), rows)] or [slice(0, 0)]
 
+    @property
+    def room(self) -> Room:
+        return Room.of(min(len(self.x), self.chunks[0].stop), self.table, self.wide)
+
     def counting(self, costs: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return costs.where(self.counts > 0, 0.0)
 
@@ -164,22 +170,26 @@ class Given:
         mean = self.x[rows].to(self.wide) @ self.mean_word + self.mean_bias
         return costs + self.terms.smoothing * (picked - mean)
 
-    def differentiated(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, " v"]]:
+    def differentiated(
+        self, rows: slice, room: Room | None
+    ) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, " v"]]:
         """What these rows cost, and ∂/∂s of it, should they count, less the −ε/v that all words share; and the sum of
         that over those that do count."""
-        if self.x.is_cuda and self.wide == torch.float32:
+        if room is None:
             return self.turned(rows)
-        scores, wanted = linear(self.x[rows], self.table, self.bias), self.wanted[rows]
-        picked, most = (each.to(self.wide) for each in (scores.gather(1, wanted)[:, 0], scores.amax(-1)))
-        p = softmax(scores, -1, dtype=self.wide)
+        x, wanted = self.x[rows], self.wanted[rows]
+        scores, wide = room.filled(x, self.table, self.bias)
+        picked, most = wide.gather(1, wanted)[:, 0], wide.amax(-1)
+        p = torch.softmax(wide, -1, out=wide)
         # one exponential a word: the likeliest word's p, which is never small, tells log Σ exp s
         log_sum = most - p.amax(-1).log()
         costs = self.smoothed(rows, log_sum - picked, picked)
         # p_y − 1 is rounded once, after the difference
         p_wanted = p.gather(1, wanted) - (1 - self.terms.smoothing)
         ds = p if p.dtype == scores.dtype else scores.copy_(p)  # in the precision of the scores
-        ds = ds.scatter_(1, wanted, p_wanted.to(ds.dtype))
-        return costs, ds, (ds.T @ self.counts[rows].to(ds.dtype)).to(self.wide)
+        # scatter_ would copy all of it, and back
+        ds.index_put_((torch.arange(len(x), device=x.device), wanted[:, 0]), p_wanted[:, 0].to(ds.dtype))
+        return costs, ds, (self.counts[rows].to(ds.dtype) @ ds).to(self.wide)
 
     def dstates(self, ds: Float[Tensor, "r v"], share: float) -> Float[Tensor, "r m"]:
         """Of the states, where each of a part `share` of a row's cost wants all words alike."""
@@ -188,6 +198,18 @@ class Given:
         if ds.is_cuda:  # in one kernel
             return torch.addmm((-share * self.mean_word).to(ds.dtype), ds, self.table)
         return ds @ self.table - share * self.mean_word
+
+    def learnt(
+        self, total: Tensor | None, rows: slice, ds: Float[Tensor, "r v"], dtype: torch.dtype
+    ) -> Float[Tensor, "v m"]:
+        """Of the table, added to those of rows before; the first bring what all rows take from every word alike."""
+        x, share = self.x[rows], self.terms.smoothing
+        if total is not None or not share:
+            return added(total, ds.T, x, self.wide)
+        shared = -share / len(self.table) * summed(self.x, self.wide)
+        if ds.is_cuda and len(x) == len(self.x) and dtype == ds.dtype:  # all there are: in one kernel, rounded once
+            return torch.addmm(shared.to(dtype), ds.T, x)
+        return added(None, ds.T, x, self.wide).add_(shared)
 
     def turned(self, rows: slice) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, " v"]]:
         """The same by kernels, which write in the scores' place."""
@@ -208,17 +230,16 @@ class Chunked(Function):
         costs, dx = given.counts.new_empty(len(x)), torch.empty_like(x)
         dtable = dbias = None
         with narrow_by_hand(x):
+            room = None if x.is_cuda and given.wide == torch.float32 else given.room
             for rows in given.chunks:
-                costs[rows], ds, total = given.differentiated(rows)
+                costs[rows], ds, total = given.differentiated(rows, room)
                 dx[rows] = given.dstates(ds, share)
-                dtable = added(dtable, ds.T, given.x[rows], given.wide)
+                dtable = given.learnt(dtable, rows, ds, table.dtype)
                 dbias = total if dbias is None else dbias.add_(total)
                 del ds  # before the next chunk needs room
             assert dtable is not None
             assert dbias is not None
             if share:
-                less = share / len(table) * summed(given.x, given.wide)
-                dtable = torch.sub(dtable, less, out=torch.empty_like(table))  # rounded as it is written
                 dbias -= share / len(table) * given.counts.sum()
         dx.masked_fill_(rearrange(given.counts == 0, "n -> n 1"), 0.0)
         ctx.save_for_backward(dx, dtable.to(table.dtype), dbias.to(bias.dtype))
@@ -231,8 +252,15 @@ class Chunked(Function):
                 "create_graph=True asks for a second derivative, which this loss has not; "
                 "take cross_entropy of all the scores, where they fit"
             )
-        dx, dtable, dbias = ctx.saved_tensors
-        return grad * dx, grad * dtable, grad * dbias, None, None
+        return *(scaled(part, grad) for part in ctx.saved_tensors), None, None
+
+
+def scaled(x: Tensor, by: Float[Tensor, ""]) -> Tensor:
+    if not x.is_cuda or x.dtype == torch.float64:
+        return by * x
+    from regard.layers.vocabulary_kernel import scale
+
+    return scale(x, by)
 
 
 def product_type(x: Tensor, table: Tensor) -> torch.dtype:
@@ -259,9 +287,8 @@ def summed(x: Float[Tensor, "n m"], wide: torch.dtype) -> Float[Tensor, " m"]:
 
 def added(total: Tensor | None, a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
     """total + a b, summed wide and in the total's place, if there is one."""
-    if total is not None and a.dtype == wide and b.dim() == 2:
+    if total is not None and a.dtype == wide:
         return total.addmm_(a, b)
     # a GPU can leave the product as it was summed, unrounded
-    unrounded = a.is_cuda and a.dtype != wide and b.dim() == 2
-    product = torch.mm(a, b, out_dtype=wide) if unrounded else (a @ b).to(wide)
+    product = torch.mm(a, b, out_dtype=wide) if a.is_cuda and a.dtype != wide else (a @ b).to(wide)
     return product if total is None else total.add_(product)

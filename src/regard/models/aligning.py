@@ -13,6 +13,7 @@ from torch.nn.functional import linear
 
 from regard.attention import Recipe, Steps
 from regard.layers.cells import Parts
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Recurrent
 from regard.layers.words import Words
 from regard.models.looking import Annotations, Looking
@@ -161,7 +162,7 @@ class WithAttention(Seq2Seq[Annotations, Aligned]):
     def __init__(self, words: Words, encoder: Encoder, decoder: Decoder, *, recipe: Recipe, dropout: float = 0.0):
         super().__init__()
         self.words, self.encoder, self.decoder = words, encoder, decoder
-        self.attention, self.dropout = Looking(recipe), nn.Dropout(dropout)
+        self.attention, self.dropout = Looking(recipe), Dropout(dropout)
 
     def encode(self, source, lengths):
         states, first = self.encoder(self.words.source(source), lengths)

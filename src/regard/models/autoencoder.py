@@ -15,6 +15,7 @@ from torch import nn
 
 from regard.layers.bottleneck import Asked, Bottleneck, Latent, Lengths, Squeezed, Tokens
 from regard.layers.cells import CELLS
+from regard.layers.dropout import Dropout
 from regard.layers.pooling import Last, Mean, Pooling
 from regard.layers.recurrent import Recurrent
 from regard.models.encoder import Encoder
@@ -130,7 +131,7 @@ class Autoencoder(Seq2Seq[Memory, State]):
     ):
         super().__init__()
         self.encoder, self.bottleneck, self.decoder = encoder, bottleneck, decoder
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.bias = nn.Parameter(torch.zeros(len(encoder.words.weight)))
 
     def latent(self, tokens: Tokens, lengths: Lengths) -> Latent:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention import Padding, Recipe, Steps, Tree
 from regard.layers.cells import CELLS
+from regard.layers.dropout import Dropout
 from regard.layers.pooling import Pooling, real
 from regard.layers.recurrent import Recurrent
 from regard.layers.words import Table
@@ -49,7 +50,7 @@ class InTime(Context):
 
     def __init__(self, rnn: Recurrent, *, dropout: float = 0.0):
         super().__init__()
-        self.rnn, self.dropout = rnn, nn.Dropout(dropout)
+        self.rnn, self.dropout = rnn, Dropout(dropout)
 
     def forward(self, x, lengths, tree):
         return self.dropout(self.rnn.states(x, lengths))
@@ -92,7 +93,7 @@ class Encoder(nn.Module):
         super().__init__()
         recipe = recipe_of(config)
         self.width, self.wants_heads = config.width, config.kind == "transformer" and wants_tree(recipe)
-        self.words, self.dropout = Table(size, config.model), nn.Dropout(config.dropout)
+        self.words, self.dropout = Table(size, config.model), Dropout(config.dropout)
         self.places = Placed(recipe.fresh() if config.kind == "transformer" else Recipe())
         self.context = context(config, recipe)
 

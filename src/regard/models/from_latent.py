@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.attention import Cache, Padding, Recipe, Steps
 from regard.layers.bottleneck import Latent
 from regard.layers.cells import Parts
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Recurrent
 from regard.models.aligning import Aligned, Luong
 from regard.models.looking import Annotations, Looking
@@ -97,7 +98,7 @@ class Crossing(FromLatent[Source, Caches]):
         self.shape, recipe = (latents, latent), looking_back(recipe)
         self.widened, self.places = Widened(latents, latent, stack.model), Placed(recipe.fresh())
         self.layers = nn.ModuleList(DecoderLayer(stack, recipe, Recipe()) for _ in range(stack.layers))
-        self.dropout, self.norm = nn.Dropout(stack.dropout), stack.last()
+        self.dropout, self.norm = Dropout(stack.dropout), stack.last()
 
     def remember(self, latent):
         states, count = self.widened(latent), torch.full((len(latent),), latent.shape[1], device=latent.device)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from regard.attention import Full, InnerProduct, MultiHeadAttention, NoPosition, Recipe
 from regard.layers.block import FeedForward
+from regard.layers.dropout import Dropout
 from regard.layers.neighbours import Neighbours
 from regard.models.config import refuse_misfits
 from regard.models.encoder import chosen
@@ -189,7 +190,7 @@ class GraphClassifier(nn.Module):
             attention_dropout=config.attention_dropout,
         )
         recipe = recipe_of(config)
-        self.input, self.dropout = nn.Linear(features, config.model), nn.Dropout(config.dropout)
+        self.input, self.dropout = nn.Linear(features, config.model), Dropout(config.dropout)
         self.layers = nn.ModuleList(
             Alone(stack) if config.kind == "alone" else AmongNeighbours(stack, recipe) for _ in range(config.layers)
         )

@@ -110,31 +110,19 @@ def decode_fused(layer: DecoderLayer, flow: Flow, k: X, v: X, target: Side, sour
 
 
 def encode_by_kernels(layer: EncoderLayer, flow: Flow, source: Side, /) -> Flow:
-    look = partial(projected, layer.attention, side=source)
+    look = partial(at_itself, layer.attention, side=source, by=summed)
     flow = past(layer.around_attention, flow, look, layer.attention.output, source.seeds, 0)
     return fed(layer, flow, source.seeds, 1)
 
 
 def decode_by_kernels(layer: DecoderLayer, flow: Flow, k: X, v: X, target: Side, source: Side, /) -> Flow:
     def across(y: X) -> X:
-        if layer.cross.recipe.inside:
-            return attended(layer.cross, summed([layer.cross.query], y), k, v, target, source)
-        _, head, dropout = sizes(layer.cross)
-        return source.sight.project(y, parts_of([layer.cross.query]), k, v, head=head, dropout=dropout)
+        return attended(layer.cross, summed([layer.cross.query], y), k, v, target, source)
 
-    look = partial(projected, layer.attention, side=target)
+    look = partial(at_itself, layer.attention, side=target, by=summed)
     flow = past(layer.around_attention, flow, look, layer.attention.output, target.seeds, 0)
     flow = past(layer.around_cross, flow, across, layer.cross.output, target.seeds, 1)
     return fed(layer, flow, target.seeds, 2)
-
-
-def projected(attention: MultiHeadAttention, x: X, side: Side) -> X:
-    """As `at_itself`, but that a sight that can sums the gradients of the biases."""
-    if attention.recipe.inside:
-        return at_itself(attention, x, side, by=summed)
-    heads, head, dropout = sizes(attention)
-    parts = parts_of([attention.query, attention.key, attention.value])
-    return side.sight.project_itself(x, parts, heads=heads, head=head, dropout=dropout)
 
 
 def fed(layer: EncoderLayer | DecoderLayer, flow: Flow, seeds: Seeds, n: int) -> Flow:

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.layers.cells import Parts
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Recurrent
 from regard.layers.words import Words
 from regard.models.seq2seq import Memory, Seq2Seq, State
@@ -52,7 +53,7 @@ class Encoder(nn.Module):
 
     def __init__(self, rnn: Recurrent, bridge: Bridge, *, dropout: float = 0.0):
         super().__init__()
-        self.rnn, self.bridge, self.dropout = rnn, bridge, nn.Dropout(dropout)
+        self.rnn, self.bridge, self.dropout = rnn, bridge, Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "b s width"], lengths: Int[Tensor, " b"]
@@ -81,7 +82,7 @@ class WithoutAttention(Seq2Seq[Thought, Reading]):
 
     def __init__(self, words: Words, encoder: Encoder, decoder: Recurrent, *, dropout: float = 0.0):
         super().__init__()
-        self.words, self.encoder, self.decoder, self.dropout = words, encoder, decoder, nn.Dropout(dropout)
+        self.words, self.encoder, self.decoder, self.dropout = words, encoder, decoder, Dropout(dropout)
 
     def encode(self, source, lengths):
         return Thought(self.encoder(self.words.source(source), lengths)[1])

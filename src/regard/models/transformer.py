@@ -10,6 +10,7 @@ from torch.nn.init import xavier_uniform_, zeros_
 
 from regard.attention import Cache, Causal, Full, MultiHeadAttention, Padding, Recipe, Sinusoidal, Steps, Tree
 from regard.layers.block import ORDERS, FeedForward, Residual
+from regard.layers.dropout import Dropout
 from regard.layers.words import Words
 from regard.models.seq2seq import Attending, Memory, Seq2Seq, State
 
@@ -162,7 +163,7 @@ class Transformer(Seq2Seq[Source, Caches]):
                 f"{cross.position} is added to embeddings, and cross-attention has none of its own; "
                 "give it to the encoder's or the decoder's recipe"
             )
-        self.words, self.dropout = words, nn.Dropout(stack.dropout)
+        self.words, self.dropout = words, Dropout(stack.dropout)
         # weights of its own, should encoder and decoder be given one learned scheme
         self.source_places, self.target_places = Placed(encoder.fresh()), Placed(decoder.fresh())
         self.encoder = nn.ModuleList(EncoderLayer(stack, encoder) for _ in range(stack.layers))

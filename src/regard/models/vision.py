@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.attention import MultiHeadAttention, Recipe, Steps
 from regard.layers.block import FeedForward
+from regard.layers.dropout import Dropout
 from regard.layers.patches import ConvolvedPatches, LearnedGrid, Patches, grid_of
 from regard.models.seq2seq import Looked
 from regard.models.transformer import Placed, Stack
@@ -135,7 +136,7 @@ class PatchEncoder(nn.Module):
             raise ValueError(f"no pool is called {pool!r}; there are {', '.join(POOLS)}")
         self.picture, self.grid = picture, grid_of(*picture, patches.size)
         recipe = Recipe(position=LearnedGrid(*self.grid, stack.model)) if recipe is None else recipe
-        self.patches, self.dropout = patches, nn.Dropout(stack.dropout)
+        self.patches, self.dropout = patches, Dropout(stack.dropout)
         self.placed, self.pool = Placed(recipe.fresh()), POOLS[pool](stack.model)
         self.layers = nn.ModuleList(PatchLayer(stack, recipe) for _ in range(stack.layers))
         self.norm = stack.last()

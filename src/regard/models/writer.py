@@ -12,6 +12,7 @@ from torch.nn.functional import dropout
 from regard.attention import Cache, Pattern, Recipe, Steps, Window
 from regard.attention.pattern import And, Or
 from regard.layers.cells import CELLS
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Recurrent
 from regard.layers.words import Table
 from regard.models.reading_config import RECURRENT, WriterConfig, recipe_of, stack_of
@@ -99,7 +100,7 @@ class LookingBack(Past[Caches]):
         super().__init__()
         recipe = looking_back(recipe)
         self.width, self.back = stack.model, furthest_back(recipe.pattern)
-        self.places, self.dropout = Placed(recipe.fresh()), nn.Dropout(stack.dropout)
+        self.places, self.dropout = Placed(recipe.fresh()), Dropout(stack.dropout)
         self.layers = nn.ModuleList(EncoderLayer(stack, recipe) for _ in range(stack.layers))
         self.norm = stack.last()
 

@@ -40,6 +40,25 @@ class Pack:
             return self
         return Pack(self.source.to(device), self.target.to(device), self.wanted.to(device, non_blocking=True))
 
+    @property
+    def tokens(self) -> int:
+        return int((self.wanted != PAD).sum())
+
+    @property
+    def words(self) -> int:
+        return self.source.words.numel() + self.target.words.numel()
+
+    def dealt(self, parts: int) -> "list[Pack]":
+        """As cards are: part n has the rows n, n + parts, n + 2 parts and so on. None is empty."""
+
+        def hand(side: Texts, first: int) -> Texts:
+            return Texts(*(part[first::parts] for part in (side.words, side.text, side.at)))
+
+        return [
+            Pack(hand(self.source, first), hand(self.target, first), self.wanted[first::parts])
+            for first in range(min(parts, len(self.wanted)))
+        ]
+
     def twice(self) -> "Pack":
         """Every row two times, first all of them, then all again."""
         source, target = (

@@ -47,6 +47,15 @@ class Batch:
         """How many target tokens there are to predict. Ask before `to`: a GPU would have to be waited for."""
         return int((self.target_lengths - 1).sum())
 
+    @property
+    def words(self) -> int:
+        return self.source.numel() + self.target.numel()
+
+    def dealt(self, parts: int) -> "list[Batch]":
+        """As cards are: part n has the rows n, n + parts, n + 2 parts and so on. None is empty."""
+        sides = (self.source, self.source_lengths, self.target, self.target_lengths)
+        return [Batch(*(side[first::parts] for side in sides)) for first in range(min(parts, len(self)))]
+
     def __len__(self) -> int:
         return len(self.source)
 

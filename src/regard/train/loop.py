@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from regard.tasks.corpus import Corpus
 from regard.tasks.job import Data, Loss
+from regard.train.apart import Apart
 from regard.train.capture import Captured, Recorder, none
 from regard.train.checkpoint import Progress, keep, read_checkpoint, sweep, write_checkpoint
 from regard.train.claim import claimed
@@ -140,7 +141,8 @@ def one_step(
         for group in optimiser.param_groups:
             group["lr"] = rate
         optimiser.zero_grad(set_to_none=not plan.capture)  # a recording adds to the same places every time
-        done = stepped(optimiser, batches, backward, health.scale, clip=plan.clip)
+        with backward.stepping() if isinstance(backward, Apart) else nullcontext():
+            done = stepped(optimiser, batches, backward, health.scale, clip=plan.clip)
     health = health.after(done.broken, step, scaled=plan.precision == "float16")
     more = progress.index + 1 < data.steps(progress.epoch)
     after = replace(
@@ -160,6 +162,9 @@ def backward_of(model: nn.Module, loss: Loss, plan: Plan, ahead: Callable[[], It
         (summed * scale).backward()
         return summed.detach(), count
 
+    if device_of(model).type == "cpu" and plan.precision != "narrow":
+        # autocast's memory of narrowed weights is one for all threads
+        return Apart(model, loss, wide, lambda: autocast(model, plan, cached=False))
     backward = Narrow(model, loss) if plan.precision == "narrow" else wide
     return Captured(model, backward, ahead) if plan.capture and device_of(model).type == "cuda" else backward
 
@@ -221,10 +226,10 @@ def out_of_patience(progress: Progress, plan: Plan) -> bool:
     return plan.patience > 0 and progress.worse >= plan.patience
 
 
-def autocast(model: nn.Module, plan: Plan):
+def autocast(model: nn.Module, plan: Plan, *, cached: bool = True):
     if plan.precision == "float32":
         return nullcontext()
-    return torch.autocast(device_of(model).type, dtype=narrow(plan))
+    return torch.autocast(device_of(model).type, dtype=narrow(plan), cache_enabled=cached)
 
 
 def narrow(plan: Plan) -> torch.dtype:

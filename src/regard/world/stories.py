@@ -117,8 +117,8 @@ def pairs(stories: Stories, count: int, split: Split = "train", start: int = 0) 
 
 
 def graded(stories: Stories, count: int, split: Split = "train") -> Iterator[tuple[str, str]]:
-    """The same to learn from: every other one as short as can be, every fourth twice as long, and so on up to all words,
-    so that of each length there are about as many words.
+    """The same to learn from: every other one as short as can be, every fourth twice as long, and so on up to all
+    words, so that each length has about as many of them.
 
     Of long stories alone nobody learns what is asked, at least not soon; of short ones it is soon plain.
     """
