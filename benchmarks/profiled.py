@@ -11,12 +11,12 @@ from torch.profiler import ProfilerActivity, profile
 # the first that fits; a product's name may have anything in it, so it comes late
 KINDS = {
     "compiled": r"^triton_",
-    "vocabulary, turning scores": r"rows_turned|pairs_turned",
+    "vocabulary, turning scores": r"rows_summed|tiles_turned|pairs_turned|numbers_scaled",
     "residual path, ours": r"^residual_",
     "sums of columns, ours": r"columns_summed|parts_summed",
     "attention": r"rows_forward|rows_backward|flash|fmha|attention|sdpa",
     "optimiser, multi-tensor": r"multi_tensor|adam|weights_stepped",
-    "embedding": r"embedding|radix|sort|scan|krn_partial|compute_grad_weight|sum_and_scatter",
+    "embedding": r"words_entered|words_left|embedding|radix|sort|scan|krn_partial|compute_grad_weight|sum_and_scatter",
     "products": r"gemm|cutlass|cublas|nvjet|splitk|gemv|xmma",
     "copies": r"memcpy|memset|copy|fill|catarray",
     "norms": r"layer_?norm|gammabeta",

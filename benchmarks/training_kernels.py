@@ -32,7 +32,8 @@ from regard.tasks.packed import PackedCorpus
 from regard.tasks.settings import TrainSettings
 from regard.train import flat_kernel
 from regard.train.step import norm_of
-from training_speed import SIDE, WORDS, say, sentences
+from training_speed import SIDE, WORDS, say
+from training_ways import sentences
 
 HEADS, HEAD, WIDTH, HIDDEN, DROPOUT, TIMES, PROCESSES = 8, 64, 512, 2048, 0.1, 20, 12
 
