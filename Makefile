@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check browser bench peers gallery mutants clean
+.PHONY: demo test check browser bench peers gallery mutants hostile clean
 
 demo: .venv/ready        ## draw the gallery and walk through the lectures' example
 	$(BIN)/regard demo
@@ -42,6 +42,9 @@ gallery: .venv/ready     ## redraw docs/gallery.md and its pictures
 
 mutants: .venv/ready     ## plant one error at a time; each must turn a test red
 	$(BIN)/python benchmarks/mutants.py
+
+hostile: .venv/ready browser  ## bad files, fuzzed requests, kill -9, planted links, bombs: the long form, in minutes
+	$(BIN)/pytest tests/hostile -m "not gpu"
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Regard needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
