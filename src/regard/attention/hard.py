@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from regard.attention.normaliser import Normaliser, Scores, Softmax, Visible
+from regard.attention.normaliser import Normaliser, Scores, Softmax, Visible, wide
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,11 @@ class Sampled(Normaliser):
     """One key per row, drawn with its softmax probability: not differentiable, so trained by REINFORCE."""
 
     def weigh(self, scores, visible):
-        return choose(scores + gumbel(scores), visible)
+        return choose(perturbed(scores), visible).to(scores.dtype)
 
     def log_probability(self, scores, visible, weights):
         # a row that saw nothing drew nothing, and log p = 0
-        log_weights = scores.masked_fill(~visible, -torch.inf).log_softmax(-1)
+        log_weights = scores.masked_fill(~visible, -torch.inf).log_softmax(-1, dtype=wide(scores))
         return torch.where(weights > 0, log_weights, 0.0).sum(-1)
 
 
@@ -30,9 +30,9 @@ class StraightThrough(Normaliser):
     temperature: float = 1.0
 
     def weigh(self, scores, visible):
-        noisy = scores + gumbel(scores)
+        noisy = perturbed(scores)
         soft = Softmax().weigh(noisy / self.temperature, visible)
-        return choose(noisy, visible) + (soft - soft.detach())
+        return (choose(noisy, visible) + (soft - soft.detach())).to(scores.dtype)
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,18 @@ class Hard(Normaliser):
 
 
 def choose(scores: Scores, visible: Visible) -> Scores:
+    if not scores.shape[-1]:
+        return torch.zeros_like(scores)  # without keys there is no best one
     best = scores.masked_fill(~visible, -torch.inf).argmax(-1)
     return (one_hot(best, scores.shape[-1]).bool() & visible).to(scores.dtype)
 
 
-def gumbel(scores: Scores) -> Scores:
-    """Noise after which the arg-max is a draw from the softmax."""
-    return -torch.empty_like(scores).exponential_().log()
+def perturbed(scores: Scores) -> Scores:
+    """With Gumbel noise, after which the arg-max is a draw from the softmax.
+
+    Never in half precision, where many sums are equal and the first of them would win more than its share.
+    """
+    return scores - torch.empty_like(scores, dtype=wide(scores)).exponential_().log()
 
 
 def reinforce(

@@ -1,7 +1,7 @@
 """Scores to weights. A hidden key always weighs exactly 0; a row that sees nothing is all 0, never NaN."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,6 +10,11 @@ from torch.nn.functional import dropout
 
 Scores = Float[Tensor, "b h i j"]
 Visible = Bool[Tensor, "b h i j"]
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """Scores and sums of half precision are kept in single."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 class Normaliser(ABC):
@@ -59,8 +64,8 @@ class Proportional(Normaliser):
 
     def weigh(self, scores, visible):
         scores = torch.where(visible, scores, 0.0)  # not scores * visible: 0 · nan is nan
-        total = scores.sum(-1, keepdim=True)
-        return scores / total.masked_fill(total == 0, 1.0)
+        total = scores.sum(-1, keepdim=True, dtype=wide(scores))  # a few thousand keys overflow float16
+        return (scores / total.masked_fill(total == 0, 1.0)).to(scores.dtype)
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,18 @@ class Sparsemax(Normaliser):
     """The nearest point of the simplex: small scores weigh exactly 0 (Martins & Astudillo 2016, algorithm 1)."""
 
     def weigh(self, scores, visible):
-        ranked = scores.masked_fill(~visible, -torch.inf).sort(-1, descending=True).values
+        hidden = scores.to(wide(scores)).masked_fill(~visible, -torch.inf)
+        ranked = hidden.sort(-1, descending=True).values
+        # Only differences count. From the best score down they lie within 1 of each other wherever a key weighs
+        # anything, while sums of the scores themselves would round that 1 away.
+        best = ranked[..., :1].detach()
+        best = best.masked_fill(best == -torch.inf, 0.0)
+        ranked = (ranked - best).clamp(min=-1.0)
         rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
-        sums = ranked.masked_fill(ranked == -torch.inf, 0).cumsum(-1)
-        support = (1 + rank * ranked > sums).sum(-1, keepdim=True).clamp(min=1)
-        threshold = (sums.gather(-1, support - 1) - 1) / support
-        return torch.where(visible, (scores - threshold).relu(), 0.0)
+        support = 1 + rank * ranked > ranked.cumsum(-1)
+        total = torch.where(support, ranked, 0.0).sum(-1, keepdim=True)
+        threshold = (total - 1) / support.sum(-1, keepdim=True).clamp(min=1)
+        return torch.where(visible, (hidden - best - threshold).relu(), 0.0).to(scores.dtype)
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,9 @@ class TopK(Normaliser):
     def log_probability(self, scores, visible, weights):
         return self.then.log_probability(scores, self.best(scores, visible), weights)
 
+    def while_training(self):
+        return replace(self, then=self.then.while_training())
+
     def best(self, scores: Scores, visible: Visible) -> Visible:
         hidden = scores.masked_fill(~visible, -torch.inf)
         return visible & (hidden >= hidden.topk(min(self.k, scores.shape[-1]), -1).values[..., -1:])
@@ -111,3 +125,10 @@ class Dropped(Normaliser):
 
     def weigh(self, scores, visible):
         return dropout(self.then.weigh(scores, visible), self.rate)
+
+    def log_probability(self, scores, visible, weights):
+        # A draw that was dropped changed nothing, so it may count for nothing: its reward times ∇ log p has mean 0.
+        return self.then.log_probability(scores, visible, weights)
+
+    def while_training(self):
+        return replace(self, then=self.then.while_training())

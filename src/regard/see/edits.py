@@ -8,7 +8,7 @@ the page, a thumbnail) computes the edited ones. Queries and keys are counted fr
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from math import isfinite
 from typing import Any, get_type_hints
 
@@ -273,6 +273,9 @@ class Edited(Normaliser):
             weights = weights.clone()
             weights[:, :, at] = self.row(query, weights[:, :, at], visible[:, :, at])
         return weights
+
+    def while_training(self):
+        return replace(self, then=self.then.while_training())
 
     def mine(self, edits: Iterable[Any]) -> list[Any]:
         return [one for one in edits if one.head == self.head and one.query in self.queries]

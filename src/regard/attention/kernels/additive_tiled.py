@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.attention.normaliser import Softmax
+from regard.attention.normaliser import Softmax, wide
 from regard.attention.pattern import Full, Pattern
 from regard.attention.places import Cells, Places
 from regard.attention.recipe import Recipe
@@ -218,10 +218,6 @@ def saw(sight: Sight | None, rows: slice) -> Visible:
 
 def banned(s: Tensor, visible: Visible) -> Tensor:
     return s if visible is None else s.masked_fill_(~visible, -torch.inf)
-
-
-def wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 # --- triples in plain torch ---

@@ -30,8 +30,8 @@ from torch.nn.functional import pad
 
 from regard.attention.hard import Hard, Sampled, StraightThrough
 from regard.attention.kernels.noise import gumbel, philox
-from regard.attention.kernels.tiles import Interval, Tiles, Visible, why_not_fused, wide
-from regard.attention.normaliser import Normaliser
+from regard.attention.kernels.tiles import Interval, Tiles, Visible, why_not_fused
+from regard.attention.normaliser import Normaliser, wide
 from regard.attention.places import Places
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
@@ -227,6 +227,8 @@ class Plain(Engine):
         first = keys * torch.arange(batch * heads, device=key.device).view(batch, heads, 1)
         found = key >= 0
         flat, pulled = (key + first)[found], grad[found].to(wide(v))
+        if not len(flat):
+            return torch.zeros_like(v)  # segment_reduce refuses an empty tensor
         counts = torch.bincount(flat, minlength=batch * heads * keys)
         sums = torch.segment_reduce(pulled[flat.argsort(stable=True)], "sum", lengths=counts, initial=0)
         return sums.to(v.dtype).view(v.shape)

@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot
 
 from regard.attention.given import Padding
-from regard.attention.kernels.additive_tiled import Sight, banned, wide
-from regard.attention.normaliser import Softmax
+from regard.attention.kernels.additive_tiled import Sight, banned
+from regard.attention.normaliser import Softmax, wide
 from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.places import Places
 from regard.attention.recipe import Recipe

@@ -117,7 +117,7 @@ class Tiles:
 
     def states(self) -> list[list[int]]:
         n_q, n_k = self.cells.i.shape[2], self.cells.j.shape[3]
-        if n_q and n_k and self.start is not None and not self.pattern.asks_head:
+        if self.cells.b.numel() and n_q and n_k and self.start is not None and not self.pattern.asks_head:
             return self.pattern.blocks(n_q, n_k, self.size, start=self.start).dense().tolist()
         everywhere = FULL if self.pattern == Full() else MIXED
         return [[everywhere] * -(-n_k // self.size)] * -(-n_q // self.size)
@@ -125,8 +125,3 @@ class Tiles:
 
 def cut(length: int, size: int) -> Iterator[slice]:
     return (slice(first, min(first + size, length)) for first in range(0, length, size))
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """Scores and sums of half precision are kept in single."""
-    return torch.promote_types(x.dtype, torch.float32)
