@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log
 
 import torch
 from einops import einsum, rearrange
@@ -70,11 +71,17 @@ class Cosine(InnerProduct):
         return normalize(k, dim=-1)
 
 
+def exponential(x: Tensor) -> Tensor:
+    """exp(x), but never ∞: a hidden key's gradient is 0, and 0 · ∞ is NaN."""
+    # half of the largest number, since a bound rounded up to the type's own precision may lead beyond the whole
+    return x.clamp(max=log(torch.finfo(x.dtype).max / 2)).exp()
+
+
 # All positive, so that the scores can be divided by their sum. elu + 1 is Katharopoulos et al. 2020, eq. 7.
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "elu+1": lambda x: elu(x) + 1,
     "relu": relu,
-    "exp": torch.exp,
+    "exp": exponential,
 }
 
 
