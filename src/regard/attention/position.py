@@ -27,8 +27,16 @@ class Position(ABC):  # noqa: B024 (its verbs belong to the three places below)
         return (self,)
 
     def misfit(self, heads: int, head: int, places: int) -> str | None:
-        """Why the scheme does not fit so many heads of such a width, or so many places; None if it does."""
+        """Why the scheme does not fit so many heads of such a width, or so many places; None if it does.
+
+        The width is that of the query as the score folds it.
+        """
         return None
+
+    @property
+    def batches(self) -> int:
+        """For how many sentences the scheme holds data; 1 when it is the same for all."""
+        return 1
 
     def given(self, tree: Tree) -> "Position":
         """The same scheme, told the trees of this batch; most do not ask."""
@@ -67,6 +75,8 @@ class Beside(Position):
     def table(self, at: Tensor, model: int) -> Tensor: ...
 
     def embed(self, x: Tensor, at: Tensor) -> Tensor:
+        if self.batches not in (1, len(x)):
+            raise ValueError(f"{self} holds data for {self.batches} sentences, x for {len(x)}")
         return x + self.table(at, x.shape[-1]).to(x.dtype)
 
 
@@ -153,6 +163,10 @@ class OnScore(Position):
 
     def on_value(self, weights: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
         """What is added to the outputs, if anything."""
+        return None
+
+    def misfit_value(self, width: int) -> str | None:
+        """Why it cannot add to values of this width; None if it can."""
         return None
 
 

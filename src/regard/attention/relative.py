@@ -30,6 +30,11 @@ class Relation(ABC):
         """Why it cannot be asked about so many places; None if it can."""
         return None
 
+    @property
+    def batches(self) -> int:
+        """For how many sentences it holds data; 1 when it is the same for all."""
+        return 1
+
     def given(self, tree: Tree) -> "Relation":
         return self
 
@@ -87,6 +92,10 @@ class RelativeBias(nn.Module, Bias):
         wrong = f"{self} has numbers for {self.heads} heads, not {heads}"
         return wrong if heads != self.heads else self.relation.misfit(places)
 
+    @property
+    def batches(self):
+        return self.relation.batches
+
     def bias(self, b, h, i, j):
         return self.weight[h, self.relation.between(b, i, j)]
 
@@ -114,6 +123,13 @@ class RelativeVectors(nn.Module, OnScore):
     def misfit(self, heads, head, places):
         wrong = f"{self} adds to heads of width {self.head}, not {head}"
         return wrong if head != self.head else self.relation.misfit(places)
+
+    def misfit_value(self, width):
+        return None if width == self.head else f"{self} adds to values of width {self.head}, not {width}"
+
+    @property
+    def batches(self):
+        return self.relation.batches
 
     def on_score(self, q, b, h, i, j):
         per_relation = einsum(q, self.keys, "b h i d, r d -> b h i r")

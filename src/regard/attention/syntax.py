@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from regard.attention.given import own
 from regard.attention.position import Beside, Sinusoidal
 from regard.attention.relative import Relation
 from regard.attention.tree import Tree
@@ -31,13 +32,17 @@ class TreePath(Relation):
             return None
         return f"{self} was given trees of {self.paths.shape[1]} words, but there are {places}"
 
+    @property
+    def batches(self):
+        return 1 if self.paths is None else len(self.paths)
+
     def given(self, tree: Tree) -> "TreePath":
         return TreePath(self.reach, tree.path())
 
     def between(self, b, i, j):
         if self.paths is None:
             raise ValueError(f"{self} {ASK}")
-        return self.paths[b, i, j].clamp(-self.reach, self.reach) + self.reach
+        return self.paths[own(b, self.paths), i, j].clamp(-self.reach, self.reach) + self.reach
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,15 @@ class TreeDepth(Beside):
     theta: float = 10_000.0
     depths: Tensor | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def batches(self):
+        return 1 if self.depths is None else len(self.depths)
+
     def given(self, tree: Tree) -> "TreeDepth":
         return TreeDepth(self.theta, tree.depth())
 
     def table(self, at, model):
         if self.depths is None:
             raise ValueError(f"{self} {ASK}")
-        return Sinusoidal(self.theta).table(self.depths[:, at] if at.dim() == 1 else self.depths.gather(1, at), model)
+        depths = self.depths[:, at] if at.dim() == 1 else self.depths.expand(len(at), -1).gather(1, at)
+        return Sinusoidal(self.theta).table(depths, model)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from regard.attention import Additive, Bilinear, Dot, Learned, Recipe, Sinusoidal
+from regard.attention.backends.reference import folded
 from regard.layers.block import ACTIVATIONS, ORDERS
 from regard.layers.cells import CELLS
 from regard.layers.words import TIES
@@ -155,7 +156,10 @@ def fit(config: ModelConfig, made: Recipe) -> None:
 
 
 def refuse_misfits(made: Recipe, *, heads: int, query: int, key: int, model: int) -> None:
-    misfits = [made.score.misfit(query, key), *(scheme.misfit(heads, query, 0) for scheme in made.on_score)]
+    if why := made.score.misfit(query, key):
+        raise ValueError(why)
+    width = folded(made, torch.empty(0, heads, 0, query)).shape[-1]
+    misfits = [scheme.misfit(heads, width, 0) for scheme in made.on_score]
     misfits += [
         f"{scheme} adds to words of width {scheme.model}, not {model}"
         for scheme in made.beside
