@@ -104,7 +104,7 @@ def probe(
         log_sum_exp: log Σ exp of the scores each query sees, (b, h, i), if a fused forward pass has kept it: saves the
             kernels (on a GPU, in half precision) half of their time. Others look for themselves.
     """
-    q, k, places = prepare(q, k, k, recipe, q_at, k_at)
+    q, k, places = prepare(q, k, None, recipe, q_at, k_at)
     if why := wanted.misfit(q.shape[2], k.shape[2]):
         raise ValueError(why)
     if log_sum_exp is not None and log_sum_exp.shape != q.shape[:3]:
@@ -235,7 +235,9 @@ def largest(weights: Tensor, most: int) -> tuple[Tensor, Tensor]:
     if n < 4 * most * CHUNK:
         best = weights.topk(min(most, n))
         return best.indices, best.values
-    chunks = rearrange(pad(weights, (0, -n % CHUNK)), "... (c s) -> ... c s", s=CHUNK)
+    # what fills the last chunk must not stand for a key, not even where all that is left weighs 0
+    filled = pad(weights, (0, -n % CHUNK), value=-torch.inf)
+    chunks = rearrange(filled, "... (c s) -> ... c s", s=CHUNK)
     chosen = chunks.amax(-1).topk(most).indices
     candidates = chunks.gather(-2, chosen[..., None].expand(*chosen.shape, CHUNK))
     best = rearrange(candidates, "... c s -> ... (c s)").topk(most)
