@@ -55,7 +55,8 @@ class Sigmoid(Normaliser):
     """1 / (1 + exp(-s)): each key by itself."""
 
     def weigh(self, scores, visible):
-        return torch.where(visible, scores.sigmoid(), 0.0)
+        # in half precision the derivative w (1 - w) would find 1 - w rounded to nothing
+        return torch.where(visible, scores.to(wide(scores)).sigmoid(), 0.0).to(scores.dtype)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ backward pass, and no single numbers are added to an index. Here in plain torch,
 given space; relative.py has the Triton kernels. A pair (i, j) of relation r has
 
     S_ij = q_i·k_j + B_ir       O_i = Σ_j P_ij v_j,   M_ir = Σ of P_ij over the pairs of relation r
-    G_ij = P_ij (ō_i·v_j + M̄_ir − Δ_i),   Δ_i = ō_i·O_i + Σ_r M̄_ir M_ir,   B̄_ir = Σ of G_ij over the same pairs.
+    G_ij = P_ij (ō_i·v_j + M̄_ir − Δ_i),   Δ_i = Σ_j P_ij (ō_i·v_j + M̄_ir),   B̄_ir = Σ of G_ij over the same pairs.
 
 B is T5's number or Shaw's q·a^K, and Shaw's values add Σ_r M_ir a^V_r: products of small matrices, left to torch. A sum
 over the pairs of one relation is a product with the relation's indicator, in a fixed order, so the same every time.
@@ -106,29 +106,31 @@ class Banded(torch.autograd.Function):
             sums.masked_fill_(sums == 0, 1.0)
             out[:, :, rows] = p.div_(sums).to(v.dtype) @ v
             total[:, :, rows] = (top + sums.log()).squeeze(-1)
-            if mass.shape[3]:
+            if by_query:
                 mass[:, :, rows] = by_relation(p, related, relation.kinds)
-        ctx.save_for_backward(q, k, v, bias, out, mass, total)
-        ctx.call = relation, sight
+        ctx.save_for_backward(q, k, v, bias, total)
+        ctx.call = relation, sight, by_query
         return out, mass
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad, of_mass):  # type: ignore[override]
-        (q, k, v, bias, out, mass, total), (relation, sight) = ctx.saved_tensors, ctx.call
+        (q, k, v, bias, total), (relation, sight, by_query) = ctx.saved_tensors, ctx.call
         of_q, of_k, of_v, of_bias = (torch.zeros_like(x, dtype=wide(q)) for x in (q, k, v, bias))
-        delta = (grad.to(total.dtype) * out.to(total.dtype)).sum(-1) + (of_mass * mass).sum(-1)
         for rows in bands(relation, sight, q, k):
             related, pull = relate(relation, sight, rows), grad[:, :, rows]
             p = scores(q, k, bias, sight, rows, related).sub_(total[:, :, rows, None]).exp_()
             of_v += p.to(v.dtype).mT @ pull
             g = (pull @ v.mT).to(p.dtype)
-            if mass.shape[3]:
+            if by_query:
                 g += read(of_mass[:, :, rows], related, g)
-            g = g.sub_(delta[:, :, rows, None]).mul_(p)
+            # not ō·O, which is the same sum but for the rounding of O: in half precision that is all there is left
+            # where one key has all the weight
+            g = g.mul_(p)
+            g.addcmul_(p, g.sum(-1, keepdim=True), value=-1)
             of_q[:, :, rows] = g.to(k.dtype) @ k
             of_k += g.to(q.dtype).mT @ q[:, :, rows]
-            if mass.shape[3]:
+            if by_query:
                 of_bias[:, :, rows] = by_relation(g, related, relation.kinds)
             else:
                 of_bias += rearrange(by_relation_alone(g, related, relation.kinds), "h r -> 1 h 1 r")
