@@ -111,7 +111,7 @@ class Documents(Given):
 
     @property
     def batches(self):
-        return len(self.ids)
+        return max(len(ids) for ids in self.held())  # queries may share one row of ids while every sentence has keys
 
 
 @dataclass(frozen=True, eq=False, repr=False)
