@@ -248,7 +248,7 @@ class OddHeads(Pattern):
 
 
 @dataclass(eq=False)
-class LearnedGate(nn.Module, Pattern):
+class LearnedGate(nn.Module, Pattern):  # type: ignore[override]
     """Differences whose number is positive; a pattern is no function with a slope, so nothing learns from it."""
 
     def __post_init__(self):
@@ -409,7 +409,8 @@ class Maker:
         if self.dice.random() < 0.3:  # as a cache has it: the queries are the last of the keys
             q_at, k_at = max(0, self.n_k - self.n_q), None
         recipe = Recipe(score=score, position=position, pattern=pattern, normaliser=normaliser)
-        return Case(recipe, *(x.requires_grad_() for x in (q, k, v)), q_at, k_at, tuple(self.held))
+        q, k, v = (x.requires_grad_() for x in (q, k, v))
+        return Case(recipe, q, k, v, q_at, k_at, tuple(self.held))
 
     def fitting(self, make: Callable[[], Part], kinds: tuple[type, ...]) -> Part:
         """Throw again until the part is of the family."""

@@ -222,7 +222,7 @@ def added_value(scheme: Position, weights: Tensor, b: int, i: int, k_at: list[in
 
 
 def slope(heads: int, h: int) -> float:
-    """Press et al. 2022: 2^(-8/n), 2^(-16/n), ...; beyond a power of two, every other term of the series for the next."""
+    """Press et al. 2022: 2^(-8/n), 2^(-16/n), ...; past a power of two, every other term of the next series."""
     power = 1
     while power * 2 <= heads:
         power *= 2
