@@ -358,7 +358,7 @@ def of_visible(normaliser: Normaliser, s: Tensor) -> Tensor:
             best = s.tolist().index(max(s.tolist()))
             return torch.zeros_like(s).index_fill(0, torch.tensor([best]), 1.0)
         case Sparsemax():
-            return torch.where(s > (threshold := sparsemax_threshold(s)), s - threshold, 0.0)
+            return sparsemax(s)
         case TopK():
             least = sorted(s.tolist(), reverse=True)[: normaliser.k][-1]
             return weigh(normaliser.then, s, (s >= least).tolist())
@@ -368,11 +368,12 @@ def of_visible(normaliser: Normaliser, s: Tensor) -> Tensor:
     raise AssertionError(normaliser)
 
 
-def sparsemax_threshold(s: Tensor) -> Tensor:
+def sparsemax(s: Tensor) -> Tensor:
     """Martins & Astudillo 2016, algorithm 1: k(z) is the largest k with 1 + k z_(k) > Σ_{j≤k} z_(j)."""
-    z, k = s[torch.tensor(s.tolist()).argsort(descending=True)], 0
-    fallen = [x - z[0].item() for x in z.tolist()]  # from the largest, so that no sum of them rounds the 1 away
+    s, k = s - s.max().detach(), 0  # or the sums of large scores would round the 1 away
+    z = s.sort(descending=True).values
     for n in range(1, len(z) + 1):
-        if 1 + n * fallen[n - 1] > sum(fallen[:n]):
+        if 1 + n * z[n - 1].item() > sum(z[:n].tolist()):
             k = n
-    return z[0] + ((z[:k] - z[0]).sum() - 1) / k
+    threshold = (z[:k].sum() - 1) / k
+    return torch.where(s > threshold, s - threshold, 0.0)
