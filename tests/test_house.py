@@ -9,7 +9,9 @@ SOURCE = ROOT / "src" / "regard"
 ROOMS = ["world", "text", "attention", "layers", "models", "tasks", "train", "decode", "see", "serve", "interop", "cli"]
 HEART = ["tree", "blocks", "score", "position", "relative", "syntax", "pattern", "reach", "given", "normaliser", "hard"]
 HEART += [
+    "causality",
     "notation",
+    "parts",
     "recipe",
     "places",
     "kernels",

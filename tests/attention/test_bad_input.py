@@ -82,6 +82,23 @@ def test_positions_that_do_not_fit(at):
         attend(X, X, X, k_at=at)
 
 
+@pytest.mark.parametrize("tokens", [5, 1100])  # as many as make `choose` ask for a block map
+@pytest.mark.parametrize("name", ["q_at", "k_at"])
+def test_places_below_zero_are_refused(name, tokens):
+    x, at = torch.zeros(1, 1, tokens, 4), torch.arange(tokens).flip(0)
+    for bad in (-3, at - 3, (at - 3)[None]):
+        with pytest.raises(ValueError, match=f"{name} begins at -3, but places count from 0: add 3 to q_at and k_at"):
+            attend(x, x, x, Recipe(pattern=Window(3)), **{name: bad})
+
+
+def test_places_beyond_what_a_pattern_names_are_refused_as_numbers_and_as_tensors():
+    pattern = Documents(torch.zeros(1, 6, dtype=torch.long))
+    x = torch.zeros(1, 1, 5, 4)
+    for at in (2, torch.arange(2, 7)):
+        with pytest.raises(ValueError, match="names 6 queries and 6 keys, not 7 and 5"):
+            attend(x, x, x, Recipe(pattern=pattern), q_at=at)
+
+
 def test_a_pattern_for_another_batch():
     with pytest.raises(ValueError, match="3 sentences, q for 2"):
         attend(X, X, X, Recipe(pattern=Padding(torch.tensor([1, 2, 3]))))

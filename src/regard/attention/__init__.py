@@ -9,7 +9,17 @@ from regard.attention.given import Documents, Edges, Padding
 from regard.attention.hard import Hard, Sampled, StraightThrough, reinforce
 from regard.attention.heads import Cache, MultiHeadAttention, absent
 from regard.attention.linformer import Linformer
-from regard.attention.normaliser import Dropped, Normaliser, Proportional, ReLU, Sigmoid, Softmax, Sparsemax, TopK
+from regard.attention.normaliser import (
+    Dropped,
+    Normaliser,
+    Proportional,
+    ReLU,
+    RowWise,
+    Sigmoid,
+    Softmax,
+    Sparsemax,
+    TopK,
+)
 from regard.attention.notation import read
 from regard.attention.packing import Packed
 from regard.attention.pattern import Before, Causal, Full, Pattern, Strided, Window

@@ -129,15 +129,19 @@ def check(
         raise ValueError(why)
     if recipe.pattern.batches not in (1, q.shape[0]):
         raise ValueError(f"the pattern holds data for {recipe.pattern.batches} sentences, q for {q.shape[0]}")
-    # places given as a tensor may be anywhere, and a GPU would have to wait to tell
-    ends = (
-        (0, 0)
-        if isinstance(q_at, Tensor) or isinstance(k_at, Tensor)
-        else (
-            (q_at or 0) + q.shape[2],
-            (k_at or 0) + k.shape[2],
-        )
-    )
+    for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
+        if isinstance(at, Tensor) and (
+            at.is_floating_point() or tuple(at.shape) not in ((x.shape[2],), (x.shape[0], x.shape[2]))
+        ):
+            raise ValueError(
+                f"{name} must hold whole numbers shaped ({x.shape[2]},) or ({x.shape[0]}, {x.shape[2]}), "
+                f"not {tuple(at.shape)} of {at.dtype}"
+            )
+    extents = extent(q_at, q), extent(k_at, k)
+    for name, (first, _) in zip(("q_at", "k_at"), extents, strict=True):
+        if first < 0:
+            raise ValueError(f"{name} begins at {first}, but places count from 0: add {-first} to q_at and k_at alike")
+    ends = [end for _, end in extents]
     for scheme in recipe.on_score:
         if scheme.batches not in (1, q.shape[0]):
             raise ValueError(f"{scheme} holds data for {scheme.batches} sentences, q for {q.shape[0]}")
@@ -147,11 +151,10 @@ def check(
             raise ValueError(why)
     if why := recipe.pattern.misfit(*ends):
         raise ValueError(why)
-    for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
-        if isinstance(at, Tensor) and (
-            at.is_floating_point() or tuple(at.shape) not in ((x.shape[2],), (x.shape[0], x.shape[2]))
-        ):
-            raise ValueError(
-                f"{name} must hold whole numbers shaped ({x.shape[2]},) or ({x.shape[0]}, {x.shape[2]}), "
-                f"not {tuple(at.shape)} of {at.dtype}"
-            )
+
+
+def extent(at: int | Tensor | None, x: Tensor) -> tuple[int, int]:
+    """The first place and the one after the last; 0 and 0 where nobody can tell, for a GPU would have to wait."""
+    if not isinstance(at, Tensor):
+        return at or 0, (at or 0) + x.shape[2]
+    return (int(at.min()), int(at.max()) + 1) if at.device.type == "cpu" and at.numel() else (0, 0)

@@ -6,11 +6,12 @@ doubt (two mixed masks may or may not meet) the few doubtful blocks are looked a
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 EMPTY, MIXED, FULL = 0, 1, 2
 
@@ -60,6 +61,11 @@ class Countable(Protocol):
     def batches(self) -> int: ...
     def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor: ...
     def count(self, rows: Span, cols: Span) -> Bounds: ...
+
+
+def moved(pattern: Any, device: torch.device | str) -> Any:
+    """A pattern on this device. A module would move itself, under the layer it belongs to: a copy goes instead."""
+    return nn.Module.to(deepcopy(pattern), device) if isinstance(pattern, nn.Module) else pattern.to(device)
 
 
 @dataclass(frozen=True, eq=False)

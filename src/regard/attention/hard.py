@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from regard.attention.normaliser import Normaliser, Scores, Softmax, Visible, wide
+from regard.attention.normaliser import Normaliser, RowWise, Scores, Softmax, Visible, wide
 
 
 @dataclass(frozen=True)
-class Sampled(Normaliser):
+class Sampled(RowWise):
     """One key per row, drawn with its softmax probability: not differentiable, so trained by REINFORCE."""
 
     def weigh(self, scores, visible):
@@ -24,7 +24,7 @@ class Sampled(Normaliser):
 
 
 @dataclass(frozen=True)
-class StraightThrough(Normaliser):
+class StraightThrough(RowWise):
     """Sampled forwards, softmax backwards: the straight-through Gumbel estimator (Jang et al. 2017)."""
 
     temperature: float = 1.0
@@ -36,7 +36,7 @@ class StraightThrough(Normaliser):
 
 
 @dataclass(frozen=True)
-class Hard(Normaliser):
+class Hard(RowWise):
     """The best key of each row and nothing else (the first of equals); while training, `training` instead."""
 
     training: Normaliser = Sampled()

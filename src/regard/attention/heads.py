@@ -7,15 +7,15 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from regard.attention.attending import attend, steps
+from regard.attention.attending import attend, prepare, steps
 from regard.attention.backends import linear
 from regard.attention.backends.reference import Steps
+from regard.attention.causality import is_causal
 from regard.attention.given import Padding
 from regard.attention.hard import Hard
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import Dropped
 from regard.attention.pattern import Full, Pattern
-from regard.attention.places import Places
 from regard.attention.recipe import Recipe
 from regard.attention.tree import Tree
 
@@ -26,15 +26,6 @@ class Cache:
 
     past: tuple[Tensor, Tensor] | linear.State | None = None
     seen: int = 0
-
-
-def looks_ahead(pattern: Pattern, within: int = 64) -> bool:
-    """Does some token see a later one? Asked of the first few places."""
-    at = torch.arange(within)
-    if pattern.misfit(within, within) or pattern.batches > 1:  # a batch's own data hides more, never less
-        return False
-    cells = Places(at, at, 0).cells(1, 1)
-    return bool(cells.visible(pattern.to("cpu")).triu(1).any())
 
 
 def absent(width_in: int, width_out: int) -> nn.Module:
@@ -115,13 +106,22 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"{self.compress} mixes the whole text at once and cannot read on; call the layer instead")
         q, k, v = self.projected(x, None, None)
         recipe, seen = self.recipe_for(pattern, None), cache.seen + x.shape[1]
-        if cache.seen == 0 and looks_ahead(recipe.pattern):
-            raise ValueError(f"{recipe.pattern} looks ahead, so reading on would change what was read; call the layer")
-        if not linear.objections(recipe, q, k, Places.of(q, k, None, None)) and not isinstance(cache.past, tuple):
-            for scheme in recipe.inside:
-                at = torch.arange(cache.seen, seen, device=x.device)
-                q, k = scheme.turn(q, at), scheme.turn(k, at)
-            out, state = linear.step(recipe, q, k, v, cache.past)
+        if not is_causal(recipe.pattern, seen):
+            raise ValueError(
+                f"{recipe.pattern} looks ahead, or nobody can tell, so reading on would change what was read; "
+                "call the layer, or add & Causal()"
+            )
+        if not recipe.normaliser.row_wise:
+            raise ValueError(
+                f"{recipe.normaliser} may look across queries, so reading on would change what was read; "
+                "call the layer, or derive it from RowWise if each row is weighed by itself"
+            )
+        no_sum = linear.why_no_sum(recipe)
+        if no_sum and isinstance(cache.past, linear.State):
+            raise ValueError(f"the cache holds the sums of linear attention, and {'; '.join(no_sum)}; read anew")
+        if not no_sum and not isinstance(cache.past, tuple):
+            q, k, places = prepare(q, k, v, recipe, cache.seen, cache.seen)
+            out, state = linear.step(recipe, q, k, v, cache.past, at=places.k)
             return self.joined(out), Cache(state, seen)
         if isinstance(cache.past, tuple):
             k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))

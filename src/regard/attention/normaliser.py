@@ -27,13 +27,26 @@ class Normaliser(ABC):
         """log p of the keys that `weights` chose, if the normaliser draws keys at all."""
         return None
 
+    @property
+    def row_wise(self) -> bool:
+        """Is each row weighed by itself, as RowWise declares? If not, it cannot be cut into blocks or read on."""
+        return False
+
     def while_training(self) -> "Normaliser":
         """What takes this normaliser's place while a model trains."""
         return self
 
 
+class RowWise(Normaliser):
+    """Abstract: a row's weights depend on the scores of its visible keys alone, and on its head at most."""
+
+    @property
+    def row_wise(self):
+        return True
+
+
 @dataclass(frozen=True)
-class Softmax(Normaliser):
+class Softmax(RowWise):
     """exp(s) / Σ exp(s)"""
 
     def weigh(self, scores, visible):
@@ -43,7 +56,7 @@ class Softmax(Normaliser):
 
 
 @dataclass(frozen=True)
-class ReLU(Normaliser):
+class ReLU(RowWise):
     """max(s, 0): "you don't have to use softmax" (fourth lecture). The weights need not sum to 1."""
 
     def weigh(self, scores, visible):
@@ -51,7 +64,7 @@ class ReLU(Normaliser):
 
 
 @dataclass(frozen=True)
-class Sigmoid(Normaliser):
+class Sigmoid(RowWise):
     """1 / (1 + exp(-s)): each key by itself."""
 
     def weigh(self, scores, visible):
@@ -60,7 +73,7 @@ class Sigmoid(Normaliser):
 
 
 @dataclass(frozen=True)
-class Proportional(Normaliser):
+class Proportional(RowWise):
     """s / Σ s: with the positive scores of a feature map, the normaliser of linear attention."""
 
     def weigh(self, scores, visible):
@@ -70,7 +83,7 @@ class Proportional(Normaliser):
 
 
 @dataclass(frozen=True)
-class Sparsemax(Normaliser):
+class Sparsemax(RowWise):
     """The nearest point of the simplex: small scores weigh exactly 0 (Martins & Astudillo 2016, algorithm 1)."""
 
     def weigh(self, scores, visible):
@@ -101,6 +114,10 @@ class TopK(Normaliser):
 
     def weigh(self, scores, visible):
         return self.then.weigh(scores, self.best(scores, visible))
+
+    @property
+    def row_wise(self):
+        return self.then.row_wise
 
     def log_probability(self, scores, visible, weights):
         return self.then.log_probability(scores, self.best(scores, visible), weights)
@@ -133,3 +150,7 @@ class Dropped(Normaliser):
 
     def while_training(self):
         return replace(self, then=self.then.while_training())
+
+    @property
+    def row_wise(self):
+        return self.then.row_wise

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.blocks import BlockMap, Bounds, Span, count_by_difference, survey
+from regard.attention.blocks import BlockMap, Bounds, Span, count_by_difference, moved, survey
 
 
 def require(part: object, number: int, least: int, what: str) -> None:
@@ -58,7 +58,7 @@ class Pattern(ABC):
     def asks_head(self) -> bool:
         """Does `sees` differ from head to head? Then its answer spreads along the head axis."""
         one = torch.zeros(1, 1, 1, 1, dtype=torch.long)
-        return self.sees(one, torch.arange(2).view(1, 2, 1, 1), one, one).numel() > 1
+        return moved(self, "cpu").sees(one, torch.arange(2).view(1, 2, 1, 1), one, one).numel() > 1
 
     def blocks(self, n_q: int, n_k: int | None = None, block: int = 128, *, start: int = 0) -> BlockMap:
         """The empty, mixed and full blocks for queries at start, start + 1, ... and keys at 0, 1, ..."""
@@ -66,7 +66,7 @@ class Pattern(ABC):
             raise ValueError(f"blocks({n_q}, {n_k}, {block}, start={start}): lengths and block must be at least 1")
         if why := self.misfit(start + n_q, n_q if n_k is None else n_k):
             raise ValueError(why)
-        here = self.to("cpu")
+        here = moved(self, "cpu")
         if here.asks_head:
             raise ValueError(f"{self} differs from head to head; a block map holds for all of them")
         return survey(here, Span(start, start + n_q, block), Span(0, n_q if n_k is None else n_k, block))
@@ -106,7 +106,7 @@ class Both(Pattern):
         return self.left.asks_head or self.right.asks_head
 
     def to(self, device):
-        return type(self)(self.left.to(device), self.right.to(device))  # type: ignore[call-arg]
+        return type(self)(moved(self.left, device), moved(self.right, device))  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Not(Pattern):
         return self.inner.asks_head
 
     def to(self, device):
-        return Not(self.inner.to(device))
+        return Not(moved(self.inner, device))
 
     def __repr__(self):
         return f"~({self.inner})" if isinstance(self.inner, Both) else f"~{self.inner}"

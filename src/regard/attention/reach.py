@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.blocks import Span, exactly, scatter
+from regard.attention.blocks import Span, exactly, moved, scatter
 from regard.attention.pattern import Pattern, Window, require
 
 
@@ -132,4 +132,4 @@ class Block(Pattern):
         return self.among.asks_head
 
     def to(self, device):
-        return Block(self.size, self.among.to(device))
+        return Block(self.size, moved(self.among, device))

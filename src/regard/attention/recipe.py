@@ -1,16 +1,15 @@
 """attention = score × position × pattern × normaliser. A recipe is a value: print it, compare it, take it apart."""
 
 import tomllib
-from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 from torch import Tensor, nn
 
+from regard.attention import parts
 from regard.attention.normaliser import Normaliser, Softmax
 from regard.attention.notation import read, write
 from regard.attention.pattern import Full, Pattern
-from regard.attention.position import Beside, Inside, NoPosition, OnScore, Position, Together
+from regard.attention.position import Beside, Inside, NoPosition, OnScore, Position
 from regard.attention.relative import RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot, Score
 from regard.attention.tree import Tree
@@ -61,9 +60,13 @@ class Recipe:
         return replace(self, normaliser=self.normaliser.while_training())
 
     def learned(self) -> nn.ModuleDict:
-        """The parts with weights that attention itself uses, for a layer to register."""
-        parts = {"score": self.score} | {f"position{n}": part for n, part in enumerate(self.on_score)}
-        return nn.ModuleDict({name: part for name, part in parts.items() if isinstance(part, nn.Module)})
+        """The parts with weights that attention itself uses, and those within other parts, for a layer to register."""
+        used = {"score": self.score} | {f"position{n}": part for n, part in enumerate(self.on_score)}
+        used |= {f"inside{n}": part for n, part in enumerate(self.inside)}
+        used |= {"pattern": self.pattern, "normaliser": self.normaliser}
+        return nn.ModuleDict(
+            {way: found for name, part in used.items() for way, found in parts.learned(part, name).items()}
+        )
 
     def to_toml(self) -> str:
         """Four lines of TOML. Learned parts are described, not stored: their weights travel as safetensors."""
@@ -80,13 +83,5 @@ class Recipe:
 
     def fresh(self) -> "Recipe":
         """The same recipe with weights of its own, so that layers built from one recipe do not share them."""
-        parts = tuple(renewed(part) for part in self.position.parts())
-        position = self.position if not parts else parts[0] if len(parts) == 1 else Together(parts)
-        return replace(self, score=renewed(self.score), position=position)
-
-
-def renewed(part: Any) -> Any:
-    """A learned part of ours is made again, with new weights; a user's own is copied."""
-    if not isinstance(part, nn.Module):
-        return part
-    return replace(part) if is_dataclass(part) else deepcopy(part)
+        position, score, pattern, normaliser = parts.fresh((self.position, self.score, self.pattern, self.normaliser))
+        return Recipe(score=score, position=position, pattern=pattern, normaliser=normaliser)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.init import xavier_uniform_, zeros_
 
 from regard.attention import Cache, Causal, Full, MultiHeadAttention, Padding, Recipe, Sinusoidal, Steps, Tree
+from regard.attention.parts import learned
 from regard.layers.block import ORDERS, FeedForward, Residual
 from regard.layers.dropout import Dropout
 from regard.layers.words import Words
@@ -199,7 +200,7 @@ class Placed(nn.Module):
     def __init__(self, recipe: Recipe):
         super().__init__()
         self.recipe = recipe
-        self.learned = nn.ModuleList(part for part in recipe.beside if isinstance(part, nn.Module))
+        self.learned = nn.ModuleList(x for part in recipe.beside for x in learned(part, "beside").values())
 
     def forward(self, x: X, first: int, tree: Tree | None = None) -> X:
         recipe = self.recipe if tree is None else self.recipe.given(tree=tree)

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from regard.attention.backends import reference, sdpa
 from regard.attention.blocks import MIXED
 from regard.attention.normaliser import Softmax
+from regard.attention.parts import tensors
 from regard.attention.pattern import Pattern
 from regard.attention.places import Cells, Places
 from regard.attention.position import Bias
@@ -36,6 +37,7 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     return [
         *([] if places.start is not None else ["its block map needs consecutive positions: give q_at as a number"]),
+        *([] if recipe.normaliser.row_wise else [f"{recipe.normaliser} is not RowWise, so no row may be cut out"]),
         *([] if hashable(recipe.pattern) else [f"{recipe.pattern} has no hash: make it a frozen dataclass"]),
         *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.asks_head else []),
     ]
@@ -53,7 +55,8 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
         return reference.attend(recipe, q, k, v, places)
     if isinstance(recipe.score, InnerProduct):  # map q and k once, not again in every row
         q, k, recipe = recipe.score.fold_q(q), recipe.score.fold_k(k), replace(recipe, score=Dot())
-    learned = list(recipe.learned().parameters())
+    used = (recipe.score, recipe.on_score, recipe.normaliser)  # rotary positions are done, and a pattern has no slope
+    learned = list(dict.fromkeys(x for x in tensors(used) if x.requires_grad))
     start = places.start or 0
     call = Call(
         recipe,
@@ -222,10 +225,23 @@ class Rows:
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         recipe, (cells, _) = self.call.recipe, self.cells(q.device)
         if sdpa.objections(recipe, q, k, Places(q, k, None)):
-            visible = self.visible(q.device)
-            everything = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-            return reference.steps(recipe, q, k, v, cells, everything if visible is None else visible).output
+            return self.in_the_open(q, k, v)
         return sdpa.over(recipe, q, k, v, cells, self.visible(q.device))
+
+    def in_the_open(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """By the reference, each row of blocks a sentence: a score or normaliser may have weights for every head."""
+        visible = self.visible(q.device)
+        if visible is None:
+            visible = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+        cells = Cells(*map(self.by_sentence, self.cells(q.device)[0].all()))
+        q, k, v, visible = map(self.by_sentence, (q, k, v, visible))
+        out = reference.steps(self.call.recipe, q, k, v, cells, visible).output
+        return rearrange(out, "(r b) h s e -> r (b h) s e", r=len(self.rows))
+
+    def by_sentence(self, x: Tensor) -> Tensor:
+        """Sentences beside the rows, where they lay beside the heads; an axis of 1 stays shared by the heads."""
+        batch, x = self.call.q_shape[0], x.expand(len(self.rows), -1, -1, -1)
+        return rearrange(x if x.shape[1] > 1 else x.repeat(1, batch, 1, 1), "r (b h) ... -> (r b) h ...", b=batch)
 
     def mask(self, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """For the fused kernel: what to add to the scores, and which queries see nothing."""

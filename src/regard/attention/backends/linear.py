@@ -33,18 +33,25 @@ class State:
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    order, _ = apart(recipe.pattern)
-    causal = order == Causal()
+    causal = apart(recipe.pattern)[0] == Causal()
     return [
-        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
-        *(f"{scheme} touches single scores, which never exist here" for scheme in recipe.on_score),
-        *([] if recipe.normaliser == Proportional() else [f"{recipe.normaliser} is not proportional"]),
-        *([] if causal or order == Full() else [f"{recipe.pattern} has no running sum"]),
+        *why_no_sum(recipe),
         *(
             ["a running sum needs queries at the end of consecutive keys"]
             if causal and (places.start is None or places.start + q.shape[2] != k.shape[2])
             else []
         ),
+    ]
+
+
+def why_no_sum(recipe: Recipe) -> list[str]:
+    """Why a state of fixed size cannot stand for the keys, wherever they are; empty if it can."""
+    order, _ = apart(recipe.pattern)
+    return [
+        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *(f"{scheme} touches single scores, which never exist here" for scheme in recipe.on_score),
+        *([] if recipe.normaliser == Proportional() else [f"{recipe.normaliser} is not proportional"]),
+        *([] if order in (Causal(), Full()) else [f"{recipe.pattern} has no running sum"]),
     ]
 
 
@@ -66,7 +73,7 @@ def apart(pattern: Pattern) -> tuple[Pattern, tuple[Padding, ...]]:
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
     k, v = repeated(q, k, v)
     order, ends = apart(recipe.pattern)
-    hidden = [~rearrange(visible(end, k), "b j -> b 1 j 1") for end in ends]
+    hidden = [beyond(end, places.k) for end in ends]
     if order == Full():
         state = summed(recipe, k, v, hidden)
         return torch.cat([read(folded(recipe, part), state) for part in q.split(PIECE, 2)], 2).to(q.dtype)
@@ -75,14 +82,28 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
     return causal(recipe, q, k[:, :, old:], v[:, :, old:], past, [mask[:, :, old:] for mask in hidden])[0]
 
 
-def visible(end: Padding, k: Tensor) -> Bool[Tensor, "b j"]:
-    return torch.arange(k.shape[2], device=k.device) < end.lengths.to(k.device)[:, None]
+def beyond(end: Padding, at: Tensor) -> Bool[Tensor, "#b 1 j 1"]:
+    """Which of the keys that stand at these places, (j) or (b, j), are padding."""
+    return rearrange(at >= end.lengths.to(at.device)[:, None], "b j -> b 1 j 1")
 
 
-def step(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
-    """New tokens, and all that went before as a state: the same answer as reading everything again."""
+def step(
+    recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, state: State | None, *, at: Tensor | None = None
+) -> tuple[Tensor, State]:
+    """New tokens, and all that went before as a state: the same answer as reading everything again.
+
+    `at` is where the new keys stand; only the ends of sentences (Padding) ask for it.
+    """
+    order, ends = apart(recipe.pattern)
+    if order != Causal():
+        raise ValueError(f"{recipe.pattern} looks ahead, so one token after another is not the same; use attend")
+    if ends and at is None:
+        raise ValueError(
+            f"{recipe.pattern} hides what lies beyond a sentence's end; say where these keys stand: at=..."
+        )
     k, v = repeated(q, k, v)
-    return causal(recipe, q, k, v, summed(recipe, k[:, :, :0], v[:, :, :0]) if state is None else state)
+    past = summed(recipe, k[:, :, :0], v[:, :, :0]) if state is None else state
+    return causal(recipe, q, k, v, past, [] if at is None else [beyond(end, at) for end in ends])
 
 
 def repeated(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     return [
-        *([] if isinstance(recipe.score, Additive) else [f"{recipe.score} is not v·tanh(W q + U k)"]),
+        *([] if type(recipe.score) is Additive else [f"{recipe.score} is not v·tanh(W q + U k)"]),
         *(f"{scheme} touches single scores, whose gradients are not kept" for scheme in recipe.on_score),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
         *(why_not_fused(q) if q.device.type == "cuda" else []),

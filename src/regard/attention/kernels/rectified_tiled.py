@@ -37,7 +37,7 @@ Out = Float[Tensor, "b h i e"]
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    each = isinstance(recipe.normaliser, (ReLU, Sigmoid))
+    each = type(recipe.normaliser) in (ReLU, Sigmoid)
     return [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} touches single scores, whose gradients are not kept" for scheme in recipe.on_score),

@@ -35,7 +35,7 @@ WIDTHS = (16, 32, 64, 128)  # of heads, in the kernels
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    learned = [x for x in recipe.on_score if isinstance(x, RelativeBias | RelativeVectors)]
+    learned = [x for x in recipe.on_score if type(x) in (RelativeBias, RelativeVectors)]
     return [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *([] if learned else ["nothing is learned about pairs of places"]),

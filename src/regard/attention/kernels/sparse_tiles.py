@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Int, Int8
 from torch import Tensor
 
-from regard.attention.blocks import MIXED, BlockMap, Span
+from regard.attention.blocks import MIXED, BlockMap, Span, moved
 from regard.attention.given import Documents, Given, Padding, extremes
 from regard.attention.notation import leaves
 from regard.attention.pattern import And, Full, Pattern
@@ -101,7 +101,7 @@ class Tiles:
 def cut(pattern: Pattern, n_q: int, n_k: int, start: int, device: torch.device) -> Tiles:
     if why := objections(pattern, n_q, n_k, start):
         raise ValueError("; ".join(why))
-    parts = Parts.of(pattern.to(device))
+    parts = Parts.of(moved(pattern, device))
     always = parts.settled(n_q, n_k, start)
     if isinstance(always, BlockMap):
         always = remembering(parts.always, lists)(parts.always, n_q, n_k, start, device)
@@ -199,7 +199,7 @@ def band(pattern: Pattern, n_q: int, n_k: int, start: int) -> Band | None:
 
 @lru_cache(maxsize=64)
 def lists(pattern: Pattern, n_q: int, n_k: int, start: int, device: torch.device) -> Lists:
-    chosen, pattern = Parts.of(pattern).settled(n_q, n_k, start), pattern.to("cpu")
+    chosen, pattern = Parts.of(pattern).settled(n_q, n_k, start), moved(pattern, "cpu")
     assert isinstance(chosen, BlockMap)  # or there was no need
     with torch.inference_mode(mode=False):
         row, column = (x.long() for x in chosen.visible_blocks())
