@@ -7,6 +7,7 @@ from pathlib import Path
 from regard.decode.alignment import Head
 from regard.decode.reading import head_by_coverage, heads_by_gold
 from regard.models.config import PLAIN
+from regard.tasks.run_folder import run_of
 from regard.tasks.translate import Translator
 from regard.text.corpus import Pair
 from regard.text.files import write_whole
@@ -39,7 +40,7 @@ def chosen(translator: Translator, held_out: list[Pair]) -> tuple[Head, ...]:
 
 def kept_heads(folder: Path, there: Sequence[Head] | None = None) -> tuple[Head, ...]:
     """What `keep_heads` wrote; heads that are not `there`, if given, were chosen for another model."""
-    path = folder / FILE
+    path = run_of(folder)[0] / FILE
     if not path.exists():
         return ()
     try:
