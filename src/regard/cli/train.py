@@ -141,9 +141,8 @@ def run(
         refuse_idle(fit, done, changes)
         for line in described(kind, learner.settings, fit, done, examples, held_out):
             console.print(line)
-        console.print(
-            length_of(kind, learner.settings, fit) + (f"; by the number of {kind.examples}" if follows else "")
-        )
+        fits = f", to fit {count:,} {kind.examples}" if follows and "train.steps" not in asked else ""
+        console.print(f"{length_of(kind, learner.settings, fit)}{fits}")
         if start and not begun:
             console.print(f"starting from the weights and the vocabulary of {start}")
         if begun and changes:
