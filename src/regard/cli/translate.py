@@ -83,14 +83,14 @@ def translate(
         )
         return
     from regard.cli.check import check
-    from regard.cli.heads import kept_heads
+    from regard.cli.heads import heads_by_texts, kept_heads
     from regard.decode.reading import links
     from regard.text.files import write_whole
 
     name = "stdin" if file is None or str(file) == "-" else str(file)
     texts = read(file)
     translator = Translator.load(model, device_of(device), checkpoint)
-    heads = kept_heads(model) if align else ()
+    heads = (kept_heads(model) or heads_by_texts(translator, texts)) if align else ()
     if align and not heads:
         raise ValueError(f"--align: {model} names no heads that align; a model without attention has none")
     check(translator, texts, lambda number: f"{name}:{number}", longest=longest, strict=strict)
