@@ -109,6 +109,6 @@ def no_room(after: int) -> Iterator[None]:
 
 
 def held(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder with what it holds, locks aside."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    """Every file of a folder with what it holds, but for locks and the log of a run, which knows the time."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in (".lock", "log.jsonl"))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}

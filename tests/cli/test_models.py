@@ -38,9 +38,10 @@ def test_a_hugging_face_folder(command, tmp_path):
     assert held(tmp_path) == before
 
 
-def test_a_run_that_is_not_finished(command, copied):
+def test_a_run_without_a_checkpoint(command, copied):
     (copied / "model.safetensors").unlink()
-    assert_refused(command(copied), f"{copied} is not trained to the end; go on with it: regard train --out {copied}")
+    shutil.rmtree(copied / "checkpoints")
+    assert_refused(command(copied), f"{copied} has no checkpoint yet; train it: regard train --out {copied}")
 
 
 @pytest.mark.parametrize("left", [0, 3, 100, -1])

@@ -74,11 +74,12 @@ def test_every_task_can_start_from_another_run(task, tmp_path):
 # --- what is refused ---
 
 
-def test_no_run_one_that_is_not_finished_and_one_of_another_task(trained, copied, tmp_path):
+def test_no_run_one_without_a_checkpoint_and_one_of_another_task(trained, copied, tmp_path):
     assert_refused(regard("train", "--start", tmp_path, "--out", tmp_path / "mine"), f"{tmp_path} holds no model")
     (copied / "model.safetensors").unlink()
+    shutil.rmtree(copied / "checkpoints")
     answer = regard("train", "--start", copied, "--out", tmp_path / "mine")
-    assert_refused(answer, f"{copied} is not trained to the end; go on with it")
+    assert_refused(answer, f"{copied} has no checkpoint yet; train it: regard train --out {copied}")
     answer = regard("train", "--start", trained, "--task", "tag", "--out", tmp_path / "mine")
     assert_refused(answer, f"{trained / 'settings.toml'}: the task is 'translate', not 'tag'")
     assert not (tmp_path / "mine").exists()

@@ -247,7 +247,7 @@ def test_words_that_no_one_has_seen_are_trained_on(corpus, tmp_path):
 def test_nothing_but_text_is_written_where_no_terminal_is(corpus, tmp_path):
     answer = regard("train", "--train", corpus(), *LITTLE, "--steps", 2, "--out", tmp_path / "run")
     assert_plain(answer.output)
-    assert len(answer.stderr.splitlines()) == 2
+    assert len(answer.stderr.splitlines()) == 3
 
 
 def test_a_terminal_sees_a_bar_with_loss_speed_and_time_left():

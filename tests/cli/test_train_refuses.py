@@ -186,10 +186,8 @@ def test_a_folder_with_weights_of_someone_else_stays_as_it_is(corpus):
 def test_another_run_in_the_same_folder(corpus):
     assert_done(trained_on(corpus()))
     before = held(Path("run"))
-    answer = regard("train", "--train", corpus(), *LITTLE, "--steps", 5)
-    assert_refused(
-        answer, "run holds a run with steps = 2, not steps = 5; choose another --out, or go on with it: rega"
-    )
+    answer = regard("train", "--train", corpus(7, name="other.tsv"), *LITTLE)
+    assert_refused(answer, "run holds a run with another data.train, trained to its last step, 2; choose another --out")
     answer = regard("train", "--train", corpus(), "--set", "text.kind=words", "--model", "bahdanau", "--size", "tiny")
     assert_refused(answer, 'run holds a run with kind = "transformer", not kind = "bahdanau"; choose another --out')
     assert held(Path("run")) == before

@@ -119,6 +119,9 @@ def test_vectors_come_back_from_their_file(tmp_path):
         ("2 2\ncat 1 2\ndog 1\n", "file:3: 'dog' has 1 numbers, not 2"),
         ("1 2\ncat 1 x\n", "file:2: 'cat 1 x' should be a word and 2 numbers"),
         ("2 2\ncat 1 2\n", "promises 2 vectors, but there are 1"),
+        ("2 2\ncat 1 2\ndog 1 nan\n", "file:3: 'dog' has 'nan' among its numbers; remove the line"),
+        ("1 2\ncat -1e39 2\n", "file:2: 'cat' has '-1e39' among its numbers"),
+        ("3 1\ncat 1\ndog 2\ncat 3\n", "file:4: 'cat' has a vector in line 2 already; remove one"),
     ],
 )
 def test_damaged_files_are_named_with_their_line(tmp_path, text, complaint):

@@ -18,11 +18,11 @@ FIRST = next(iter(RUNS))
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """All that a run leaves behind, but for the file that was locked."""
+    """All that a run leaves behind, but for the file that was locked and the log, which knows the time."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.name != ".lock"
+        if path.is_file() and path.name not in (".lock", "log.jsonl")
     }
 
 

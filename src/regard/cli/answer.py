@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, device_of, file_for
+from regard.cli.options import Checkpoint, Device, Model, device_of, file_for
 from regard.cli.translate import ask, read, write
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def answer(
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
     best: Annotated[int, typer.Option(min=1, help="So many answers, the most probable first.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Write each answer's probability behind it.")] = False,  # noqa: FBT002
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Answer questions about a picture.
@@ -44,7 +45,7 @@ def answer(
     out = out and file_for(out)
     if question is not None and file is not None:
         raise ValueError(f"give the question, or the file {file}, not both")
-    answerer = Answerer.load(model, device_of(device))
+    answerer = Answerer.load(model, device_of(device), checkpoint)
     pixels = answerer.sight.fitted(read_picture(picture, mode="RGB" if answerer.sight.channels == 3 else "L"))
     best = min(best, len(answerer.labels))
     scores = scores or best > 1

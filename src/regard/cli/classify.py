@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Longest, Model, device_of, file_for, tracked
+from regard.cli.options import Checkpoint, Device, Longest, Model, device_of, file_for, tracked
 from regard.cli.translate import ask, read, write
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def classify(
     every: Annotated[bool, typer.Option("--every", help="All labels with their probabilities, as columns.")] = False,  # noqa: FBT002
     longest: Longest = 10_000,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Say what each line of a file is; without one, what you type. An empty line stays empty.
@@ -37,14 +38,14 @@ def classify(
 
     out = out and file_for(out)
     if file is None and sys.stdin.isatty():
-        converse(TextClassifier.load(model, device_of(device)), longest, scores=scores, every=every)
+        converse(TextClassifier.load(model, device_of(device), checkpoint), longest, scores=scores, every=every)
         return
     name = "stdin" if file is None or str(file) == "-" else str(file)
     texts = read(file)
     if strict and (empty := [number for number, text in enumerate(texts, 1) if not text.strip()]):
         raise ValueError(f"{name}:{empty[0]}: the line is empty; remove it, or leave out --strict to keep it empty")
     chosen = device_of(device)
-    classifier = TextClassifier.load(model, chosen)
+    classifier = TextClassifier.load(model, chosen, checkpoint)
     refuse_long(classifier, texts, name, longest)
     starts = range(0, len(texts), AT_ONCE)
     if out or not sys.stdout.isatty():

@@ -8,6 +8,7 @@ import typer
 
 from regard.cli.options import (
     BeamSize,
+    Checkpoint,
     CoveragePenalty,
     DataFolder,
     Device,
@@ -42,6 +43,7 @@ def evaluate(
     ] = None,
     longest: Longest = 1000,
     data: DataFolder = None,
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Measure a model on held-out examples.
@@ -58,7 +60,7 @@ def evaluate(
 
     save, said = save and file_for(save), said and file_for(said)
     task = task_at(model)
-    learner = task.load(model, device_of(device))
+    learner = task.load(model, device_of(device), checkpoint)
     settings = learner.settings
     if on:
         settings = replace(settings, data=replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, device_of, file_for
+from regard.cli.options import Checkpoint, Device, Model, device_of, file_for
 from regard.cli.translate import write
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ def graph(
     edges: Annotated[Path, typer.Argument(help="Two names on every line, a tab between them.")],
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
     best: Annotated[int, typer.Option(min=1, help="So many labels for each node, the most probable first.")] = 1,
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Label the nodes of a graph: each one's name, a label and the probability, with tabs between.
@@ -34,7 +35,7 @@ def graph(
     from regard.text.graphs import read_graph
 
     out = out and file_for(out)
-    labeller = Labeller.load(model, device_of(device))
+    labeller = Labeller.load(model, device_of(device), checkpoint)
     write(lines(labeller, read_graph(nodes, edges), min(best, len(labeller.labels))), out, "labelled")
 
 

@@ -1,5 +1,6 @@
 """A line typed in a terminal in; the command it names, or one line on what is wrong with it, out."""
 
+import logging
 import os
 import sys
 from importlib.metadata import version
@@ -17,6 +18,8 @@ class OneLine(TyperGroup):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         open_streams()
+        notices = Notices(logging.WARNING)
+        logging.getLogger("regard").addHandler(notices)
         try:
             code = super().main(*args, **(extra | {"standalone_mode": False}))
         except typer.Abort:
@@ -34,6 +37,15 @@ class OneLine(TyperGroup):
             fail("there is not enough memory; use smaller batches (--tokens), a smaller model or another --device")
         else:
             sys.exit(code if isinstance(code, int) else 0)
+        finally:
+            logging.getLogger("regard").removeHandler(notices)
+
+
+class Notices(logging.Handler):
+    """What the library has to say besides its answer: a line each on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(record.getMessage(), err=True)
 
 
 def open_streams() -> None:

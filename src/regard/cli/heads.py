@@ -4,9 +4,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from regard.decode import Greedy
 from regard.decode.alignment import Head
 from regard.decode.reading import head_by_coverage, heads_by_gold
+from regard.decode.texts import translate_texts
 from regard.models.config import PLAIN
+from regard.tasks.run_folder import run_of
 from regard.tasks.translate import Translator
 from regard.text.corpus import Pair
 from regard.text.files import write_whole
@@ -37,9 +40,18 @@ def chosen(translator: Translator, held_out: list[Pair]) -> tuple[Head, ...]:
     return head_by_coverage(translator, short[:SENTENCES]) if short else ()
 
 
+def heads_by_texts(translator: Translator, texts: Sequence[str]) -> tuple[Head, ...]:
+    """Of a run that is not finished, and has kept none: by what it makes of the first of these texts."""
+    if translator.settings.model.kind in PLAIN:
+        return ()
+    short = [text for text in texts if 0 < len(translator.source.encode(text)) <= LONGEST][:SENTENCES]
+    pairs = [pair for pair in zip(short, translate_texts(translator, short, Greedy()), strict=True) if pair[1].strip()]
+    return head_by_coverage(translator, pairs) if pairs else ()
+
+
 def kept_heads(folder: Path, there: Sequence[Head] | None = None) -> tuple[Head, ...]:
     """What `keep_heads` wrote; heads that are not `there`, if given, were chosen for another model."""
-    path = folder / FILE
+    path = run_of(folder)[0] / FILE
     if not path.exists():
         return ()
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import BeamSize, Device, Longest, Model, device_of, file_for
+from regard.cli.options import BeamSize, Checkpoint, Device, Longest, Model, device_of, file_for
 from regard.cli.tasks import Looking, task_at
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def look(
     page: Annotated[bool, typer.Option("--page/--no-page", help="In a terminal, open the page as well.")] = True,  # noqa: FBT002
     beam: BeamSize = 5,
     longest: Longest = 1000,
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Show what a model makes of a sentence, and where it looked for that: in the terminal, and on a page beside it.
@@ -61,7 +62,7 @@ def look(
     if text is not None and not text.strip():
         raise ValueError("the sentence is empty; give at least one word")
     task = task_at(model)
-    learner = task.load(model, device_of(device))
+    learner = task.load(model, device_of(device), checkpoint)
     if question is not None and learner.settings.task != "answer":
         raise ValueError(f"{model} is for the task {learner.settings.task!r}, and answers no questions; give one text")
     if text is not None:
@@ -73,7 +74,7 @@ def look(
         elif save:
             typer.echo(f"\ndrawn: {see.save(see.draw(view), save)}")
     if opens:
-        opened(model, others or [], text, question, device_of(device))
+        opened(model, others or [], text, question, device_of(device), checkpoint)
 
 
 # --- a page, or numbers, in a file ---
@@ -104,7 +105,9 @@ def write(showing: "Showing", head: str | None, save: Path) -> Path:
 # --- the page in a browser ---
 
 
-def opened(model: Path, others: list[Path], text: str | None, question: str | None, device: str) -> None:
+def opened(
+    model: Path, others: list[Path], text: str | None, question: str | None, device: str, checkpoint: str | None
+) -> None:
     from base64 import b64encode
 
     from regard.serve import running
@@ -118,7 +121,7 @@ def opened(model: Path, others: list[Path], text: str | None, question: str | No
             raise
         typer.echo(f"\n{missing}", err=True)
         return
-    shelf, album = Shelf.of([model, *others], device), Album()
+    shelf, album = Shelf.of([model, *others], device, checkpoint), Album()
     first = next(iter(shelf.books))
     if text is not None and shelf.learner(first).settings.task in ("picture", "answer"):
         text = album.put(b64encode(Path(text).read_bytes()).decode())

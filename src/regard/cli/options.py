@@ -17,7 +17,13 @@ DataFolder = Annotated[
     typer.Option("--data", envvar="REGARD_DATA", help="The folder that holds known corpora; see regard data."),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes the fastest there is.")]
-Model = Annotated[Path, typer.Argument(help="The folder of a trained model.", metavar="MODEL")]
+Model = Annotated[Path, typer.Argument(help="The folder of a run, or of one of its checkpoints.", metavar="MODEL")]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        help="best, last or a step; without it the finished model, or the best so far of a run that was stopped."
+    ),
+]
 BeamSize = Annotated[int, typer.Option("--beam", min=1, help="How many beginnings are kept; 1 is greedy search.")]
 LengthPenalty = Annotated[float, typer.Option(min=0, help="Above 0 favours longer translations (Wu et al. 2016).")]
 CoveragePenalty = Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, device_of, file_for, tracked
+from regard.cli.options import Checkpoint, Device, Model, device_of, file_for, tracked
 from regard.cli.translate import read, write
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def picture(
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
     best: Annotated[int, typer.Option(min=1, help="So many classes for each picture, the most probable first.")] = 1,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse pictures of another size.")] = False,  # noqa: FBT002
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Say what each picture shows: its name, a class and the probability, with tabs between.
@@ -38,7 +39,7 @@ def picture(
     from regard.tasks.picture import Recogniser
 
     out = out and file_for(out)
-    recogniser = Recogniser.load(model, device_of(device))
+    recogniser = Recogniser.load(model, device_of(device), checkpoint)
     names = [name for file in files for name in (read(None) if file == "-" else [file]) if name.strip()]
     given = [one for name in tracked(names, "reading", len(names)) for one in pictures_in(name, recogniser)]
     if not given:

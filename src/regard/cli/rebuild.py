@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Longest, Model, device_of, file_for, tracked
+from regard.cli.options import Checkpoint, Device, Longest, Model, device_of, file_for, tracked
 from regard.cli.translate import ask, read, write
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def rebuild(
         Path | None, typer.Option(help="Draw here (.png, .svg or .pdf) where the latents of the file's lines lie.")
     ] = None,
     longest: Longest = 1000,
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Send sentences through a latent of fixed size, and write what comes out; without a file, what you type.
@@ -46,7 +47,7 @@ def rebuild(
         raise ValueError("--between is given two sentences; leave out the file and --latents")
     if points and not between:
         raise ValueError(f"--points {points} is for the way between two sentences; add --between ONE OTHER")
-    rebuilder = Rebuilder.load(model, device_of(device))
+    rebuilder = Rebuilder.load(model, device_of(device), checkpoint)
     if between:
         check(rebuilder, between, lambda number: f"sentence {number}", longest)
         write(sentences_between(rebuilder, *between, points or 5), out, "written")

@@ -5,15 +5,16 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, device_of
+from regard.cli.options import Checkpoint, Device, device_of
 
 PORT = 8642
 
 
 def serve(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of trained models.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of their checkpoints.", metavar="RUN...")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 takes any that is free.")] = PORT,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,  # noqa: FBT002
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Show the page that looks into models: every layer, head and step, what-ifs, masks, lectures. Ctrl-C ends it.
@@ -29,7 +30,7 @@ def serve(
 
     running.require()
     with running.listening(port) as here:
-        shelf = Shelf.of(runs, device_of(device))
+        shelf = Shelf.of(runs, device_of(device), checkpoint)
         where = running.address(here)
         typer.echo(f"{where}\nCtrl-C ends it.")
         if open_:

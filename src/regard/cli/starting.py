@@ -25,16 +25,20 @@ def settings_at(task: Task, start: Path, asked: Mapping[str, object]) -> "Tables
     return found
 
 
-def started(task: Task, start: Path, settings: "Tables") -> "Learner":
+def started(task: Task, start: Path, settings: "Tables", checkpoint: str | None = None) -> "Learner":
     """Its model and vocabulary; whatever they were made by must be as it was."""
-    learner: Any = task.load(start, "cpu")
-    for name in settings.names():
-        here, there = getattr(settings, name), getattr(learner.settings, name)
-        if name not in FREE and here != there:
-            raise ValueError(
-                f"{start} was trained with another [{name}]; to start from it, leave out what changes that table"
-            )
+    learner: Any = task.load(start, "cpu", checkpoint)
+    if name := other_model(learner.settings, settings):
+        raise ValueError(
+            f"{start} was trained with another [{name}]; to start from it, leave out what changes that table"
+        )
     return replace(learner, settings=settings)
+
+
+def other_model(one: "Tables", other: "Tables") -> str | None:
+    """The first table in which two settings of a task differ so that their models are not the same."""
+    differ = (name for name in one.names() if getattr(one, name) != getattr(other, name))
+    return next((name for name in differ if name not in FREE), None)
 
 
 def settle(learner: "Learner", out: Path, start: Path | None, *, begun: bool) -> None:
@@ -50,6 +54,11 @@ def settle(learner: "Learner", out: Path, start: Path | None, *, begun: bool) ->
     else:
         make_folder(out)
         write_weights(tensors_of(learner.model), out / WEIGHTS)
+
+
+def has_begun(out: Path) -> list[str]:
+    """What a run that began with another's model has before its first checkpoint."""
+    return [WEIGHTS] if (out / WEIGHTS).exists() else []
 
 
 def forget(out: Path) -> None:

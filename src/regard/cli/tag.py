@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, device_of, file_for
+from regard.cli.options import Checkpoint, Device, Model, device_of, file_for
 
 if TYPE_CHECKING:
     from regard.tasks.tag import Tagger
@@ -20,6 +20,7 @@ def tag(
         Path | None, typer.Argument(help="A .conllu, a .tsv of words, a text with a sentence a line, or -.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Tag the words of sentences. A .conllu keeps all its columns but the tags; text has words between blanks.
@@ -33,7 +34,7 @@ def tag(
     from regard.tasks.tag import Tagger
 
     out = out and file_for(out)
-    tagger = Tagger.load(model, device_of(device))
+    tagger = Tagger.load(model, device_of(device), checkpoint)
     if file is None and sys.stdin.isatty():
         converse(tagger)
         return

@@ -9,6 +9,7 @@ import typer
 
 from regard.cli.options import (
     BeamSize,
+    Checkpoint,
     CoveragePenalty,
     Device,
     LengthPenalty,
@@ -50,6 +51,7 @@ def translate(
     precision: Annotated[
         str, typer.Option(help="float32; faster: bfloat16 on a GPU, int8 on a CPU. A word in a hundred may differ.")
     ] = "float32",
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Translate a file line by line; without one, what you type (with --beam 1 or --sample word by word).
@@ -76,17 +78,19 @@ def translate(
         raise ValueError(f"--{stray[0].replace('_', '-')} is for drawing translations; add --sample")
     scores = scores or best > 1
     if file is None and sys.stdin.isatty():
-        converse(Translator.load(model, device_of(device)), search, longest, scores=scores, precision=precision)
+        converse(
+            Translator.load(model, device_of(device), checkpoint), search, longest, scores=scores, precision=precision
+        )
         return
     from regard.cli.check import check
-    from regard.cli.heads import kept_heads
+    from regard.cli.heads import heads_by_texts, kept_heads
     from regard.decode.reading import links
     from regard.text.files import write_whole
 
     name = "stdin" if file is None or str(file) == "-" else str(file)
     texts = read(file)
-    translator = Translator.load(model, device_of(device))
-    heads = kept_heads(model) if align else ()
+    translator = Translator.load(model, device_of(device), checkpoint)
+    heads = (kept_heads(model) or heads_by_texts(translator, texts)) if align else ()
     if align and not heads:
         raise ValueError(f"--align: {model} names no heads that align; a model without attention has none")
     check(translator, texts, lambda number: f"{name}:{number}", longest=longest, strict=strict)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from regard.train.fit import Fit
     from regard.train.loop import Report
 
+FIRST_TOLD, TOLD_EVERY = 3.0, 10.0  # seconds
 SMOOTH = 0.95  # how much of the old a running figure keeps at each step
 
 
@@ -33,7 +35,7 @@ def watch(fit: "Fit", console: Console, track: Track | None = None) -> bool:
     plan, step = fit.plan, fit.done
     with asked_to_stop() as stop, bar(console) as progress:
         task = progress.add_task("training", total=plan.steps, completed=step, said="")
-        steps, running = fit.steps(), Running()
+        steps, running, pace = fit.steps(), Running(), Pace(plan.steps, again=not console.is_terminal)
         try:
             for report in steps:
                 step = report.step
@@ -42,6 +44,8 @@ def watch(fit: "Fit", console: Console, track: Track | None = None) -> bool:
                 if report.validation:
                     running.measure(fit)
                     progress.console.print(validated(report, running), highlight=False, soft_wrap=True)
+                elif line := pace.told(step, running):
+                    progress.console.print(line, highlight=False, soft_wrap=True)
                 if track:
                     track(report)
                 if stop.is_set() and step < plan.steps:
@@ -108,6 +112,34 @@ class Running:
     def __str__(self) -> str:
         used = "" if self.share is None else f" ({self.speed * self.share:.0%} of the matrix rate)"
         return f"loss {self.loss:.3f}   {self.speed:,.0f} tokens/s{used}"
+
+
+class Pace:
+    """How long a run will take on this machine: said once the first steps have shown it; where no bar is, again."""
+
+    def __init__(self, steps: int, *, again: bool, clock: Callable[[], float] = time.perf_counter):
+        self.steps, self.again, self.clock = steps, again, clock
+        self.first, self.began, self.due = 0, 0.0, FIRST_TOLD
+
+    def told(self, step: int, running: Running) -> str | None:
+        """A line, if it is time for one. The first step, which pays for warming up, is not measured."""
+        if not self.first:
+            self.first, self.began = step, self.clock()
+            return None
+        took = self.clock() - self.began
+        if took < self.due:
+            return None
+        self.due = took + TOLD_EVERY if self.again else inf
+        left = took / (step - self.first) * (self.steps - step)
+        return f"step {step:>7,} of {self.steps:,}   {running}   about {span(left)} left on this machine"
+
+
+def span(seconds: float) -> str:
+    """As people say it."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, device_of, tracked
+from regard.cli.options import Checkpoint, Device, Model, device_of, tracked
 
 if TYPE_CHECKING:
     from regard.decode.walk import Walker
@@ -24,6 +24,7 @@ def write(
     top_k: Annotated[int | None, typer.Option(help="Only so many tokens.")] = None,
     top_p: Annotated[float, typer.Option(help="Only tokens up to this probability.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
+    checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Write on from a beginning, or from nothing. Without any, each line that you type is gone on with.
@@ -45,10 +46,10 @@ def write(
 
     walker = walker_of(temperature, top_k, top_p, seed)
     if prompt is None and sys.stdin.isatty():
-        converse(Author.load(model, device_of(device)), walker, tokens, lines)
+        converse(Author.load(model, device_of(device), checkpoint), walker, tokens, lines)
         return
     begun = piped() if prompt in (None, "-") else prompt or ""
-    author = Author.load(model, device_of(device))
+    author = Author.load(model, device_of(device), checkpoint)
     stdout = sys.stdout  # a progress bar, once it is begun, takes its place
     typer.echo(begun, nl=False)
     pieces = written(author, begun, walker, tokens, lines)

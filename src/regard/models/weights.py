@@ -15,7 +15,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
-    wanted = tensors_of(model)
+    wanted = named_tensors(model)
     for name in sorted(tensors.keys() ^ wanted.keys()):
         raise ValueError(f"{path} {'has' if name in tensors else 'lacks'} {name!r}: it belongs to another model")
     for name, tensor in tensors.items():
@@ -33,10 +33,14 @@ def note_of(path: Path) -> str:
         return (file.metadata() or {}).get("note", "")
 
 
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every weight once: tied ones under their first name. They are the model's own memory, to be written to."""
+    return {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+
+
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every weight once: tied ones under their first name."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: tensor.detach().contiguous() for name, tensor in named}
+    """The same, to be saved: of a transposed weight, which safetensors refuses, a copy in order."""
+    return {name: tensor.contiguous() for name, tensor in named_tensors(model).items()}
 
 
 def write_weights(tensors: dict[str, Tensor], path: Path, note: str = "") -> None:

@@ -117,7 +117,8 @@ class WordVectors:
         if len(head) != 2 or not all(part.isdecimal() for part in head):
             raise ValueError(f"{path}:1: should say how many vectors there are and how wide, such as '5000 64'")
         size, width = map(int, head)
-        words, rows = [], []
+        words, rows = dict[str, int](), []  # each word with its line
+        most = torch.finfo(torch.float32).max
         for number, line in enumerate(lines, 2):
             word, *numbers = line.rstrip().split(" ")
             try:
@@ -128,7 +129,11 @@ class WordVectors:
                 raise ValueError(
                     f"{path}:{number}: {word!r} has {len(row)} numbers, not {width} as the first line says"
                 )
-            words.append(word)
+            if strange := [part for part, x in zip(numbers, row, strict=True) if not abs(x) <= most]:
+                raise ValueError(f"{path}:{number}: {word!r} has {strange[0]!r} among its numbers; remove the line")
+            if word in words:
+                raise ValueError(f"{path}:{number}: {word!r} has a vector in line {words[word]} already; remove one")
+            words[word] = number
             rows.append(row)
         if len(words) != size:
             raise ValueError(f"{path}: the first line promises {size} vectors, but there are {len(words)}")

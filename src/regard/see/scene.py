@@ -238,12 +238,12 @@ def refuse_strange(asked: Asked) -> None:
         raise ValueError(f"more = {asked.more} means nothing to a model for the task {task!r}; leave it out")
 
 
-def learner_of(folder: Path, device: str = "cpu") -> Kept:
-    """The trained model of a run, whatever its task."""
+def learner_of(folder: Path, device: str = "cpu", checkpoint: str | int | None = None) -> Kept:
+    """The model of a run as it stands, or at a checkpoint, whatever its task."""
     task = task_in(described(folder))
     if task not in LEARNERS:
         raise ValueError(f"{folder}: no task is called {task!r:.80}; there are {', '.join(LEARNERS)}")
-    return LEARNERS[task].load(folder, device)
+    return LEARNERS[task].load(folder, device, checkpoint)
 
 
 def sites_of(tracing: Tracing, queries: Mapping[str, int] | None = None) -> dict[str, Site | Gate]:

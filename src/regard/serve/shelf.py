@@ -10,9 +10,9 @@ from regard.models.weights import load_weights
 from regard.see.scene import LEARNERS, learner_of
 from regard.serve.examples import example_of, question_of
 from regard.serve.wire import Refused
-from regard.tasks.kept import WEIGHTS, Kept, described
+from regard.tasks.kept import Kept, described
+from regard.tasks.run_folder import CHECKPOINTS, WEIGHTS, checkpoints, place
 from regard.tasks.tables import task_in
-from regard.train.checkpoint import checkpoints, place
 
 Stamp = tuple[tuple[str, int, int], ...]
 MOST_CHECKPOINTS = 4  # of all models together, in memory
@@ -21,8 +21,10 @@ MOST_CHECKPOINTS = 4  # of all models together, in memory
 class Book:
     """One model: where it lies, and what was loaded from there."""
 
-    def __init__(self, name: str, folder: Path | None, learner: Kept | None, device: str):
-        self.name, self.folder, self.device = name, folder, device
+    def __init__(
+        self, name: str, folder: Path | None, learner: Kept | None, device: str, checkpoint: str | None = None
+    ):
+        self.name, self.folder, self.device, self.checkpoint = name, folder, device, checkpoint
         self.lock, self.learner, self.edition = Lock(), learner, 0
         self.stamp: Stamp = ()
 
@@ -43,7 +45,7 @@ class Book:
         for last in (False, True):
             before = stamp_of(folder)
             try:
-                learner = learner_of(folder, self.device)
+                learner = learner_of(folder, self.device, self.checkpoint)
             except (ValueError, OSError) as error:
                 if not again:
                     raise
@@ -70,11 +72,11 @@ class Shelf:
             raise ValueError("there is no model to show; name the folder of a run")
 
     @staticmethod
-    def of(folders: Iterable[Path], device: str = "cpu") -> "Shelf":
+    def of(folders: Iterable[Path], device: str = "cpu", checkpoint: str | None = None) -> "Shelf":
         """Every model is loaded at once, so that mistakes show before anybody looks."""
         books: dict[str, Book] = {}
         for folder in folders:
-            books |= {(name := free(folder.resolve().name, books)): Book(name, folder, None, device)}
+            books |= {(name := free(folder.resolve().name, books)): Book(name, folder, None, device, checkpoint)}
         shelf = Shelf(books.values())
         for book in shelf.books.values():
             book.read()
@@ -100,14 +102,14 @@ class Shelf:
     def steps(self, name: str) -> list[int]:
         """Of the checkpoints that are kept."""
         folder = self.book(name).folder
-        return [] if folder is None else [int(path.name) for path in checkpoints(folder / "checkpoints")]
+        return [] if folder is None else [int(path.name) for path in checkpoints(folder / CHECKPOINTS)]
 
     def at(self, book: Book, step: int) -> Kept:
         if step not in (there := self.steps(book.name)):
             steps = f"there are {', '.join(map(str, there))}" if there else "none are kept"
             raise Refused(f"{book.name} has no checkpoint of step {step}; {steps}", 404)
         assert book.folder is not None
-        path = place(book.folder / "checkpoints", step) / WEIGHTS
+        path = place(book.folder / CHECKPOINTS, step) / WEIGHTS
         key = (book.name, step, modified(path))
         with self.lock:
             if key not in self.earlier:

@@ -1,16 +1,17 @@
 """A model with its settings and vocabularies in; the files that keep it out, and back: what all tasks' models share."""
 
 import hashlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from regard.models.weights import load_weights, note_of, tensors_of, write_weights
+from regard.tasks.run_folder import SETTINGS, WEIGHTS, run_of, weights_of
 from regard.tasks.tables import Tables
 from regard.text.files import make_folder, write_whole
 
-SETTINGS, WEIGHTS = "settings.toml", "model.safetensors"
 T = TypeVar("T", bound=Tables)
 
 
@@ -48,15 +49,16 @@ class Kept(ABC):
         write_weights(tensors_of(self.model), folder / WEIGHTS, note)
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> Self:
-        """With the trained weights, if they belong to the parts that lie beside them."""
-        found = cls.described(folder)
-        if not (folder / WEIGHTS).exists():
-            raise ValueError(f"{folder} is not trained to the end; go on with it: regard train --out {folder}")
-        load_weights(found.model, folder / WEIGHTS)
-        if note_of(folder / WEIGHTS) not in ("", checksum(folder, found.parts)):
+    def load(cls, folder: Path, device: str = "cpu", checkpoint: str | int | None = None) -> Self:
+        """With the weights of the run as it stands (see `weights_of`), if they belong to the parts beside them."""
+        found = cls.described(run_of(folder)[0])
+        chosen = weights_of(folder, checkpoint, steps=found.settings.train.steps)
+        load_weights(found.model, chosen.file)
+        if note_of(chosen.file) not in ("", checksum(chosen.run, found.parts)):
             files = " or ".join(f"{name}.json" for name in found.parts)
             raise ValueError(f"{folder}: {files} is not what the weights were trained with; put it back")
+        if chosen.notice:
+            logging.getLogger(__name__).warning(chosen.notice)
         found.model.to(device).eval()
         return found
 
@@ -71,7 +73,8 @@ def settings_in(folder: Path, kind: type[T]) -> T:
 
 
 def described(folder: Path) -> Path:
-    """The file of settings in the folder of a run."""
-    if not (folder / SETTINGS).exists():
+    """The file of settings in the folder of a run, or of one of its checkpoints."""
+    run, _ = run_of(folder)
+    if not (run / SETTINGS).exists():
         raise ValueError(f"{folder} holds no model: {SETTINGS} is missing; train one with regard train")
-    return folder / SETTINGS
+    return run / SETTINGS

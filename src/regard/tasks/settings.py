@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from regard.models.config import ModelConfig
 from regard.tasks.tables import From, Tables, one_of
@@ -61,6 +61,14 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+FROM_STEPS = cast(int, None)  # until the settings are made
+
+
+def warmup_for(steps: int) -> int:
+    """A tenth of the run, and 500 steps at most: a run that is all warm-up never learns at its own rate."""
+    return min(500, max(1, steps // 10))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """How a model is trained."""
@@ -70,7 +78,7 @@ class TrainSettings:
     accumulate: int = 1  # batches whose gradients are added up in a step
     schedule: str = "cosine"  # noam, cosine or constant
     rate: float = 1e-3  # the peak; for noam the factor
-    warmup: int = 500
+    warmup: int = FROM_STEPS  # steps up to the peak; left out, it follows from `steps`
     smoothing: float = 0.1
     consistency: float = 0.0  # how much two passes under different dropout must agree (R-Drop)
     clip: float = 1.0
@@ -90,6 +98,8 @@ class TrainSettings:
     compile: bool = False  # kernels made for a packed model's layers; after an interruption last bits may differ
 
     def __post_init__(self):
+        if self.warmup is FROM_STEPS:
+            object.__setattr__(self, "warmup", warmup_for(self.steps))
         one_of("train.schedule", self.schedule, ("noam", "cosine", "constant"))
         one_of("train.best", self.best, ("loss", "accuracy"))
         if self.precision == "narrow" and not self.packed:

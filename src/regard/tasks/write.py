@@ -19,6 +19,7 @@ from regard.tasks.corpus import sent
 from regard.tasks.job import Job
 from regard.tasks.kept import Kept, settings_in
 from regard.tasks.pointer import Pointer
+from regard.tasks.run_folder import run_of
 from regard.tasks.settings import ReadingSettings, TrainSettings
 from regard.tasks.surprise import Context, Running, Windows, summed
 from regard.tasks.tables import Tables
@@ -249,8 +250,8 @@ class Author(Kept):
         return Author.of(load_tokeniser(folder / "words.json"), settings_in(folder, WriteSettings))
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> "Author":
-        return replace(super().load(folder, device), pointer=Pointer.load(folder))
+    def load(cls, folder: Path, device: str = "cpu", checkpoint: str | int | None = None) -> "Author":
+        return replace(super().load(folder, device, checkpoint), pointer=Pointer.load(run_of(folder)[0]))
 
 
 def validation(model: nn.Module, ids: Int[Tensor, " n"], context: Context) -> dict[str, float]:

@@ -7,14 +7,13 @@ run/checkpoints/00000500/model.safetensors   the weights
                                              checkpoint, and the next run sweeps it away
 """
 
-import hashlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.models.weights import load_weights, tensors_of
+from regard.tasks.run_folder import checkpoints, checksum, place, whole
 
 
 @dataclass(frozen=True)
@@ -74,34 +74,13 @@ def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optim
     return None
 
 
-def place(folder: Path, step: int) -> Path:
-    return folder / f"{step:08d}"
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Finished checkpoints, oldest first."""
-    return sorted(
-        (path for path in folder.glob("[0-9]*") if path.is_dir() and path.name.isdecimal()),
-        key=lambda path: int(path.name),
-    )
-
-
-def whole(path: Path) -> dict[str, Any] | None:
-    """The state of a checkpoint whose files are all as they were written; None if any is missing or torn."""
-    try:
-        state = json.loads((path / "state.json").read_text())
-        return state if all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
-    except (FileNotFoundError, ValueError, KeyError):
-        return None  # any other trouble with the disk is not for us to pass over: it may pass
-
-
-def keep(folder: Path, newest: int, *, always: int, due: Callable[[int], bool]) -> None:
-    """Delete all but the newest checkpoints that were due, the one of step `always`, and the very last.
+def keep(folder: Path, newest: int, *, always: Collection[int], due: Callable[[int], bool]) -> None:
+    """Delete all but the newest checkpoints that were due, those of the steps `always`, and the very last.
 
     Of those that were not due (someone left) a run that was never left has none, and so must this one in the end.
     """
     steps = [int(path.name) for path in checkpoints(folder)]
-    kept = {always, *steps[-1:], *[step for step in steps if due(step)][-newest:]}
+    kept = {*always, *steps[-1:], *[step for step in steps if due(step)][-newest:]}
     for step in steps:
         if step not in kept:
             discard(place(folder, step))
@@ -118,6 +97,7 @@ def sweep(folder: Path, after: int) -> None:
     for path in (*folder.glob(".draft-*"), *folder.glob(".gone-*")):
         shutil.rmtree(path)
     for path in torn:
+        logging.getLogger(__name__).warning(f"{path} is damaged, and is thrown away; going on from step {after:,}")
         discard(path)
 
 
@@ -159,11 +139,6 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
             total[name] = tensor.double() if name not in total else total[name] + tensor.double()
     like = load_file(paths[0] / "model.safetensors")
     return {name: (tensor / len(paths)).to(like[name].dtype) for name, tensor in total.items()}
-
-
-def checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:

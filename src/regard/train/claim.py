@@ -3,33 +3,71 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from regard.text.files import make_folder
 
+LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a folder is ours, for whoever wants to see it."""
+
+    folder: Path
+
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """While this lasts, whoever else claims the folder is refused.
+def claimed(folder: Path) -> Iterator[Claim]:
+    """While this lasts, whoever else claims the folder is refused. One that was made for it, and stays empty, goes.
 
-    The system itself lets go of the lock when a process dies, so kill -9 leaves none behind; the file stays, for to
-    delete it would let two processes lock two files of the same name.
+    The system itself lets go of the lock when a process dies, so kill -9 leaves none behind; the file stays, but in a
+    folder that goes. So it is ours only if it still lies there once it is locked.
     """
-    make_folder(folder)
-    with (folder / ".lock").open("a+") as file:
+    fresh = not folder.exists()
+    with locked(folder) as file:
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        try:
+            yield Claim(folder)
+        finally:
+            if fresh and [path.name for path in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
+                with suppress(OSError):  # somebody who came meanwhile made a file of that name anew
+                    folder.rmdir()
+
+
+def locked(folder: Path) -> IO[str]:
+    """The file, locked as long as it is open."""
+    while True:
+        make_folder(folder)
+        try:
+            file = (folder / LOCK).open("a+")
+        except FileNotFoundError:  # the folder went before our eyes
+            continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            pid = file.read()
+            with file:
+                file.seek(0)
+                pid = file.read()
             who = "this process itself" if pid == str(os.getpid()) else f"process {pid}"
             raise ValueError(
                 f"{who} is training in {folder} already; wait until it is done, stop it, or choose another folder"
             ) from None
         except OSError:
             pass  # a file system without locks cannot tell
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
+        if lies_at(file, folder / LOCK):
+            return file
+        file.close()
+
+
+def lies_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -93,7 +93,9 @@ def train(
     with claimed(saved):
         progress = read_checkpoint(saved, model, optimiser) or Progress()
         sweep(saved, progress.step)
-        keep(saved, plan.keep, always=progress.best_step, due=due)  # it may have been killed before it came to that
+        keep(saved, plan.keep, always=best_steps(progress, plan), due=due)  # it may have been killed before it did
+        if progress.step < plan.steps:
+            progress = going_on(progress, plan, data)
         scale = float(progress.scaler.get("scale", FIRST_SCALE)) if plan.precision == "float16" else 1.0
         health = Health.of(progress.skips, scale, device_of(model))
         ahead = data.longest_first if isinstance(data, Corpus) else none
@@ -111,14 +113,16 @@ def train(
                         with torch.no_grad(), autocast(model, plan):
                             figures = validate(model)
                         progress, report = judged(progress, figures, plan.best), replace(report, validation=figures)
-                settled = True
                 if due(report.step):
+                    refuse_broken(model, progress, plan, report)
+                settled = True
+                if due(report.step) and learnt(progress):
                     write_checkpoint(saved, model, optimiser, healthy(progress, health, plan))
                     written = report.step
-                    keep(saved, plan.keep, always=progress.best_step, due=due)
+                    keep(saved, plan.keep, always=best_steps(progress, plan), due=due)
                 yield report
         finally:
-            if settled and progress.step > written:
+            if settled and progress.step > written and learnt(progress) and finite(model):
                 write_checkpoint(saved, model, optimiser, healthy(progress, health, plan))
 
 
@@ -197,6 +201,27 @@ def refuse_divergence(late: deque[Report], most: int) -> None:
             )
 
 
+def refuse_broken(model: nn.Module, progress: Progress, plan: Plan, report: Report) -> None:
+    """What is kept must be numbers, and so must a validation of a run that ends, however few steps it took."""
+    ends = progress.step == plan.steps or out_of_patience(progress, plan)
+    never = ends and not learnt(progress)
+    if never or not finite(model):
+        what = "no validation" if never else "not every weight"
+        raise Diverged(
+            f"step {report.step}: {what} is a number; lower the learning rate (it was {report.rate:.2g}) or use "
+            "precision bfloat16 or float32"
+        )
+
+
+def learnt(progress: Progress) -> bool:
+    """Not yet, if whatever was validated is no number: nobody wants to go on from there."""
+    return progress.best is not None or not progress.history
+
+
+def finite(model: nn.Module) -> bool:
+    return bool(torch.stack([weight.isfinite().all() for weight in model.parameters()]).all())
+
+
 def healthy(progress: Progress, health: Health, plan: Plan) -> Progress:
     """Progress as a file keeps it, with what only the device knew."""
     scaler = {"scale": float(health.scale)} if plan.precision == "float16" else {}
@@ -208,7 +233,8 @@ def judged(progress: Progress, figures: dict[str, float], by: str = "loss") -> P
     if by not in figures:
         raise ValueError(f"best = {by!r}: validation finds only {', '.join(figures)}; choose one of them")
     found = figures[by] if by == "loss" else -figures[by]
-    better = found < (math.inf if progress.best is None else progress.best)  # so not a number never is
+    numbers = all(map(math.isfinite, figures.values()))  # labels can be right by chance where the loss is none
+    better = numbers and found < (math.inf if progress.best is None else progress.best)
     return replace(
         progress,
         best=found if better else progress.best,
@@ -216,6 +242,36 @@ def judged(progress: Progress, figures: dict[str, float], by: str = "loss") -> P
         worse=0 if better else progress.worse + 1,
         history=(*progress.history, {"step": progress.step, **figures}),
     )
+
+
+# --- runs that are given another number of steps, or other settings ---
+
+
+def going_on(progress: Progress, plan: Plan, data: Data) -> Progress:
+    """Where a run stands that goes on, as if it had always been planned so.
+
+    With other data, or larger batches, an epoch may be over where it was not.
+    """
+    progress = without_end(progress, plan)
+    if progress.index and progress.index >= data.steps(progress.epoch):
+        return replace(progress, epoch=progress.epoch + 1, index=0)
+    return progress
+
+
+def without_end(progress: Progress, plan: Plan) -> Progress:
+    """Without the validation that was due for no other reason than that the run was at its end."""
+    rest = [
+        each for each in progress.history if each["step"] < progress.step or progress.step % plan.validate_every == 0
+    ]
+    found = replace(progress, best=None, best_step=0, worse=0, history=())
+    for step, figures in ((each["step"], {k: v for k, v in each.items() if k != "step"}) for each in rest):
+        found = judged(replace(found, step=int(step)), figures, plan.best)
+    return replace(found, step=progress.step)
+
+
+def best_steps(progress: Progress, plan: Plan) -> set[int]:
+    """Of the best checkpoint, and of what would be the best if the run went on."""
+    return {progress.best_step, without_end(progress, plan).best_step}
 
 
 def validates(plan: Plan, step: int) -> bool:

@@ -52,7 +52,7 @@ class Task:
         read: the examples of a split of its [data]; the folder holds known corpora.
         fresh: from training examples and settings, a model with new weights.
         described: the same from the folder of a run.
-        load: from the folder of a run that is finished, to a device.
+        load: from the folder of a run, to a device; at a checkpoint, or as the run stands.
         measure: a trained model on examples.
         look: a trained model, its folder and a text (or the path of a picture); what to say and to show of it.
         finish: what to keep beside a trained model, from held-out examples.
@@ -64,7 +64,7 @@ class Task:
     read: "Callable[[Any, Split, Path | None], Read[Any]]"
     fresh: "Callable[[Any, Any], Learner]"
     described: "Callable[[Path], Learner]"
-    load: "Callable[[Path, str], Learner]"
+    load: "Callable[[Path, str, str | None], Learner]"
     measure: "Callable[[Any, list[Any]], Measured]"
     look: "Callable[[Any, Path, str, Looking], tuple[str, View]]"
     tries: "Callable[[Path], tuple[object, ...]]"
