@@ -23,7 +23,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from machine import write
 from planted import ERRORS
 
 ROOT = Path(__file__).parent.parent
@@ -137,6 +136,8 @@ def main(parts: Sequence[str]) -> int:
     Console(width=150).print(table(rows))
     console.print(f"{len(rows) - len(survivors)} of {len(rows)} errors were noticed")
     if not parts:
+        from machine import write  # which loads our own code, as no process that tests a copy of it may
+
         print(write("mutants", "make mutants", rows, seconds=time.perf_counter() - began, workers=WORKERS))
         (ROOT / "docs" / "mutants.md").write_text(page(rows))
     return 1 if survivors else 0
@@ -205,7 +206,8 @@ def first_failure(mutant: Mutant | None, folder: Path, tests: list[str]) -> str 
     run.join()
     if run.exitcode == 0:
         return None
-    for case in ElementTree.parse(folder / "report.xml").iter("testcase") if run.exitcode == 1 else ():
+    report = folder / "report.xml"
+    for case in ElementTree.parse(report).iter("testcase") if run.exitcode == 1 and report.exists() else ():
         if case.find("failure") is not None or case.find("error") is not None:
             return f"{case.get('classname', '').split('.')[-1]}.py::{case.get('name')}"
     # not a verdict: nothing could be collected, or the process died
