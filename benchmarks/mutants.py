@@ -71,7 +71,7 @@ SUITES: dict[str, Stages] = {
         files("text", "tokenisers", "corpus", "graphs", "images", "pictures", "writing"),
     ),
     "train/": (
-        files("train", "train", "noise", "fit", "flat", "narrow"),
+        files("train", "step", "train", "noise", "fit", "flat", "narrow"),
         files("train", "gradient", "apart", "capture"),
         files("train", "resume"),
     ),
@@ -128,7 +128,7 @@ def main(parts: Sequence[str]) -> int:
         for mutant in mutants:
             mutated(mutant, original)  # stops at once where the code has moved on
         with console.status("first the tests as they are, without an error"):
-            seconds = refuse_red(mutants, original, Path(temporary) / "green")
+            seconds = refuse_red(mutants, original)
         console.print(f"without an error all tests pass ({seconds:.0f} s); now {len(mutants)} errors, one by one")
         outcomes = dict(trials(mutants, original, Path(temporary), console))
     rows = [{**asdict(mutant), **asdict(outcomes[mutant])} for mutant in mutants]
@@ -164,7 +164,7 @@ def belongs(mutant: Mutant, name: str) -> bool:
 
 
 def take_copy(source: Path, target: Path) -> None:
-    """What a test run needs. No bytecode: it is trusted by date, and a mutant may be as old as its original."""
+    """What a test run needs, without any bytecode."""
     for folder in ("src", "tests"):
         shutil.copytree(source / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(source / "pyproject.toml", target)
@@ -180,22 +180,23 @@ def mutated(mutant: Mutant, folder: Path) -> str:
 
 def trial(mutant: Mutant, original: Path, folder: Path) -> Outcome:
     """Its tests on a copy of its own, each stage in a process of its own."""
-    take_copy(original, folder)
-    (folder / PACKAGE / mutant.file).write_text(mutated(mutant, folder))
+    shutil.copytree(original, folder)
+    file = folder / PACKAGE / mutant.file
+    file.write_text(mutated(mutant, folder))
+    for bytecode in file.parent.glob(f"__pycache__/{file.stem}.*"):
+        bytecode.unlink()  # it is trusted by date, and a mutant may be as old as its original
     began = time.perf_counter()
     noticed_by = next(filter(None, (first_failure(mutant, folder, stage) for stage in mutant.stages)), None)
     shutil.rmtree(folder)
     return Outcome(noticed_by, time.perf_counter() - began)
 
 
-def refuse_red(mutants: Sequence[Mutant], original: Path, folder: Path) -> float:
-    """Every test that an error will meet passes without one; how long they took."""
-    take_copy(original, folder)
+def refuse_red(mutants: Sequence[Mutant], original: Path) -> float:
+    """Every test that an error will meet passes without one; how long they took. The bytecode stays for all copies."""
     began, stages = time.perf_counter(), {tuple(stage): stage for mutant in mutants for stage in mutant.stages}
     for stage in stages.values():
-        if red := first_failure(None, folder, stage):
+        if red := first_failure(None, original, stage):
             raise SystemExit(f"red before any error is planted: {red}")
-    shutil.rmtree(folder)
     return time.perf_counter() - began
 
 
@@ -218,14 +219,21 @@ def run_tests(folder: Path, tests: list[str]) -> None:
     """Runs in the new process: from here on `regard` and `tests` are the copy's."""
     import pytest
     import torch
+    from hypothesis import Phase, settings
 
     torch.set_num_threads(1)
+    # that a law is broken is all we ask: not how small an example breaks it
+    settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None)
+    settings.load_profile("mutants")
     with (folder / "said.txt").open("w") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
     os.chdir(folder)
     sys.path.insert(0, str(folder / "src"))
-    os.environ["PYTHONPATH"] = str(folder / "src")  # also in the processes that a test starts: Triton's interpreter
+    # also in the processes that a test starts: Triton's interpreter
+    os.environ["PYTHONPATH"] = str(folder / "src")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False  # for the copies that follow
     code = pytest.main([*OPTIONS, "--junitxml=report.xml", *tests])
     # the copy was tested, not the working tree
     assert Path(sys.modules["regard"].__file__ or "").is_relative_to(folder)
