@@ -35,6 +35,19 @@ def test_a_gradient_is_cut_to_the_clip_on_paper(clip, left, scale):
     assert_close(remembered, [0.3 * left, 0.4 * left])
 
 
+@pytest.mark.parametrize(("summed", "pull"), [(1.0, torch.inf), (nan, 1.0)])
+def test_a_loss_or_a_gradient_that_is_no_number_moves_nothing(summed, pull):
+    weight = nn.Parameter(torch.ones(1))
+    optimiser = torch.optim.AdamW([weight], fused=True)
+
+    def backward(tokens, scale):
+        weight.grad = torch.tensor([pull])
+        return torch.tensor(summed), tokens
+
+    assert stepped(optimiser, [1], backward, torch.tensor(1.0), clip=1.0).broken == 1
+    assert weight.item() == 1.0
+
+
 def test_every_step_and_every_seed_draws_noise_of_its_own(tmp_path):
     def drawn(seed: int) -> list[float]:
         found = []
