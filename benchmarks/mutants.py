@@ -73,13 +73,15 @@ SUITES: dict[str, Stages] = {
     "train/": (
         files("train", "step", "train", "noise", "fit", "flat", "narrow"),
         files("train", "gradient", "apart", "capture"),
-        files("train", "resume"),
     ),
+    "train/checkpoint": (files("train", "train", "fit"), files("train", "resume")),
     "decode/": (
         files("decode", "limits", "alignment", "sample", "beam", "invariance", "slices", "writing", "reading"),
         files("decode", "models", "ready", "texts", "latents"),
-        files("decode", "kernels"),
     ),
+    "decode/lanes_kernel": (files("decode", "kernels"),),
+    "decode/offers_kernel": (files("decode", "kernels"),),
+    "decode/room_kernel": (files("decode", "kernels"),),
     "see/": (
         files("see", "alignment", "growth", "tagged", "latent", "neighbours", "words_view", "places", "graph"),
         files("see", "trace", "scene", "self_view", "overlay", "terminal", "lengths"),

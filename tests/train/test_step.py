@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.train import train
+from regard.train import Constant, Plan, train
 from regard.train.checkpoint import Progress
-from regard.train.loop import judged
+from regard.train.loop import judged, optimiser_of
 from regard.train.step import Health, stepped
 from tests.train.toy import Data, fresh, loss, plan
 
@@ -46,6 +46,17 @@ def test_a_loss_or_a_gradient_that_is_no_number_moves_nothing(summed, pull):
 
     assert stepped(optimiser, [1], backward, torch.tensor(1.0), clip=1.0).broken == 1
     assert weight.item() == 1.0
+
+
+def test_matrices_decay_and_vectors_do_not():
+    """Where nothing pulls, a rate of 0.5 and a decay of 0.1 take a twentieth of a weight."""
+    model = nn.Linear(1, 1)
+    nn.init.ones_(model.weight)
+    nn.init.ones_(model.bias)
+    optimiser = optimiser_of(model, Plan(Constant(0.5), 1, weight_decay=0.1), whole=False)
+    model(torch.zeros(1, 1)).mul(0.0).sum().backward()
+    optimiser.step()
+    assert_close([model.weight.item(), model.bias.item()], [0.95, 1.0])
 
 
 def test_every_step_and_every_seed_draws_noise_of_its_own(tmp_path):
