@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from regard.models.seq2seq import parameters
 from regard.train import Constant, Plan, train
 from regard.train.checkpoint import Progress
 from regard.train.loop import judged, optimiser_of
@@ -73,6 +74,32 @@ def test_every_step_and_every_seed_draws_noise_of_its_own(tmp_path):
     once = drawn(0)
     assert once == drawn(0)
     assert len({*once, *drawn(1)}) == 12  # two batches a step, three steps, two seeds
+
+
+def test_a_run_step_by_step(tmp_path):
+    """Three steps an epoch; each weight pulls by 1 a token at every step, so the norm is always that of the first."""
+    asked, modes, checked = [], set(), set()
+
+    class Asked(Data):
+        def at(self, epoch, index):
+            asked.append((epoch, index))
+            return super().at(epoch, index)
+
+    def pulling(model, x):
+        modes.add(model.training)
+        return len(x) * sum(weight.sum() for weight in model.parameters()), len(x)
+
+    def validate(model):
+        checked.add(model.training)
+        return {"loss": 1.0}
+
+    model, plan = fresh(), Plan(Constant(0.4, warmup=4), 7, validate_every=2, checkpoint_every=9)
+    reports = list(train(model, Asked(), pulling, plan, tmp_path, validate))
+    assert asked == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
+    assert (modes, checked) == ({True}, {False})
+    assert [report.step for report in reports if report.validation] == [2, 4, 6, 7]
+    assert_close([report.rate for report in reports], [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4])
+    assert_close([report.norm for report in reports], [parameters(model) ** 0.5] * 7)
 
 
 @pytest.mark.parametrize(
