@@ -62,7 +62,9 @@ SUITES: dict[str, Stages] = {
     "layers/residual_kernel": (files("layers", "residual_step"),),
     "layers/vocabulary_kernel": (files("layers", "vocabulary_loss", "agreeing_loss"),),
     "models/": (
-        files("models", "aligning", "counting", "vision", "encoder", "transformer", "incontext"),
+        files(
+            "models", "aligning", "counting", "labelling", "answering", "vision", "encoder", "transformer", "incontext"
+        ),
         files("models", "writer", "contracts", "convolution", "wordvectors", "graph"),
         files("models", "autoencoder"),
     ),
@@ -72,7 +74,7 @@ SUITES: dict[str, Stages] = {
     ),
     "train/": (
         files("train", "step", "train", "noise", "fit", "flat", "narrow"),
-        files("train", "gradient", "apart", "capture"),
+        files("train", "gradient", "apart"),
     ),
     "train/checkpoint": (files("train", "train", "fit"), files("train", "resume")),
     "decode/": (
@@ -87,6 +89,42 @@ SUITES: dict[str, Stages] = {
         files("see", "trace", "scene", "self_view", "overlay", "terminal", "lengths"),
         files("see", "edits", "figures"),
     ),
+}
+# Where the tests of a file have another name than the file.
+NAMED = {
+    "decode/agreement": "alignment",
+    "decode/force": "models",
+    "decode/lanes": "ready",
+    "decode/linears": "ready",
+    "decode/notes": "ready",
+    "decode/penalties": "beam",
+    "decode/permitted": "limits",
+    "decode/ranking": "sample",
+    "decode/walk": "sample",
+    "layers/recurrent": "cells",
+    "models/looking": "aligning",
+    "models/recurrent": "aligning",
+    "see/attending": "edits",
+    "see/beam_tree": "scene",
+    "see/comparing": "edits",
+    "see/heads": "self_view",
+    "see/judged": "words_view",
+    "see/origin": "trace",
+    "see/pixels": "overlay",
+    "see/shades": "terminal",
+    "see/summaries": "trace",
+    "see/swaps": "edits",
+    "text/augment": "pictures",
+    "text/bytewise": "tokenisers",
+    "text/node_vectors": "graphs",
+    "text/normal": "words",
+    "text/order": "batches",
+    "text/stream": "batches",
+    "text/subwords": "tokenisers",
+    "text/vocabulary": "tokenisers",
+    "train/loop": "step",
+    "train/schedule": "train",
+    "train/whole": "narrow",
 }
 OPTIONS = ["-x", "-q", "-n0", "-pno:cacheprovider", "-pno:anyio", "-Wignore::pytest.PytestAssertRewriteWarning"]
 # imported once; every run is a fork of a process that has them, and loads our own code and tests anew
@@ -106,7 +144,12 @@ class Mutant:
 
     @property
     def stages(self) -> Stages:
-        return SUITES[max((begin for begin in SUITES if self.file.startswith(begin)), key=len)]
+        """Before all others the tests of the file itself, if there are any."""
+        path = self.file.removesuffix(".py")
+        folder, _, name = path.partition("/")
+        own = [test for test in files(folder, NAMED.get(path, name)) if (ROOT / test).exists()]
+        suite = SUITES[max((begin for begin in SUITES if self.file.startswith(begin)), key=len)]
+        return (own, *suite) if own else suite
 
 
 MUTANTS = tuple(Mutant(file, *error) for file, errors in ERRORS.items() for error in errors)
