@@ -1,7 +1,7 @@
-"""Does a test notice? Plants one error at a time into a copy of the code, runs the suite on it, says which test did.
+"""Does a test notice? Plants one error at a time into a copy of the code, runs its tests on it, says which test did.
 
-python benchmarks/mutants.py               every mutant; writes benchmarks/results/mutants.json and docs/mutants.md
-python benchmarks/mutants.py Window block  the mutants of these parts alone; writes nothing
+python benchmarks/mutants.py                 every mutant; writes benchmarks/results/mutants.json and docs/mutants.md
+python benchmarks/mutants.py Window train/   the mutants of this part, and of the files below this; writes nothing
 """
 
 import os
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,23 +23,109 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from machine import write
 from planted import ERRORS
 
 ROOT = Path(__file__).parent.parent
-ATTENTION = Path("src/regard/attention")
+PACKAGE = Path("src/regard")
 
 
-def files(*names: str) -> list[str]:
-    return [f"tests/attention/test_{name}.py" for name in names]
+def files(folder: str, *names: str) -> list[str]:
+    return [f"tests/{folder}/test_{name}.py" for name in names]
 
 
-# the cheap ones first: most errors never reach the second stage, and FlexAttention traces every call anew
-STAGES = (
-    files("worked", "caught", "recipe", "bad_input", "blocks", "heads"),
-    [*files("peers_torch", "laws", "parity"), "-k", "not flex"],
-    [*files("peers_torch", "laws", "parity"), "-k", "flex"],
-)
+Stages = tuple[list[str], ...]
+
+PARITY = files("attention", "peers_torch", "laws", "parity")
+# Which tests must notice an error, by how the path of its file begins; the longest such beginning counts.
+# The cheap ones first: most errors never reach the second stage, and FlexAttention traces every call anew.
+SUITES: dict[str, Stages] = {
+    "attention/": (
+        files("attention", "worked", "caught", "recipe", "bad_input", "blocks", "heads"),
+        [*PARITY, "-k", "not flex"],
+        [*PARITY, "-k", "flex"],
+    ),
+    "attention/kernels/additive": (files("attention", "additive"),),
+    "attention/kernels/hard": (files("attention", "hard_kernels"),),
+    "attention/kernels/noise": (files("attention", "hard_kernels"),),
+    "attention/kernels/probe": (files("attention", "probe_kernels", "probes", "probe_laws"),),
+    "attention/kernels/rectified": (files("attention", "rectified_kernels"),),
+    "attention/kernels/relative": (files("attention", "relative_kernels"),),
+    "attention/kernels/sparse": (files("attention", "sparse_kernels", "sparse_tiles"),),
+    "attention/kernels/tiles": (files("attention", "rectified_kernels", "hard_kernels"),),
+    "layers/": (
+        files("layers", "block", "cells", "channels", "dropout", "patches", "pooling", "bottleneck"),
+        files("layers", "vocabulary_loss") + files("models", "transformer", "graph", "config"),
+    ),
+    "layers/column_kernel": (files("layers", "linear_summed"),),
+    "layers/entry_kernel": (files("layers", "entry_step"),),
+    "layers/packed_kernel": (files("layers", "packed_looks"),),
+    "layers/residual_kernel": (files("layers", "residual_step"),),
+    "layers/vocabulary_kernel": (files("layers", "vocabulary_loss", "agreeing_loss"),),
+    "models/": (
+        files(
+            "models", "aligning", "counting", "labelling", "answering", "vision", "encoder", "transformer", "incontext"
+        ),
+        files("models", "writer", "contracts", "convolution", "wordvectors", "graph"),
+        files("models", "autoencoder"),
+    ),
+    "text/": (
+        files("text", "batches", "plain", "conllu", "pieces", "ngrams", "labelled", "words"),
+        files("text", "tokenisers", "corpus", "graphs", "images", "pictures", "writing"),
+    ),
+    "train/": (
+        files("train", "step", "train", "noise", "fit", "flat", "narrow"),
+        files("train", "gradient", "apart"),
+    ),
+    "train/checkpoint": (files("train", "train", "fit"), files("train", "resume")),
+    "decode/": (
+        files("decode", "limits", "alignment", "sample", "beam", "invariance", "slices", "writing", "reading"),
+        files("decode", "models", "ready", "texts", "latents"),
+    ),
+    "decode/lanes_kernel": (files("decode", "kernels"),),
+    "decode/offers_kernel": (files("decode", "kernels"),),
+    "decode/room_kernel": (files("decode", "kernels"),),
+    "see/": (
+        files("see", "alignment", "growth", "tagged", "latent", "neighbours", "words_view", "places", "graph"),
+        files("see", "trace", "scene", "self_view", "overlay", "terminal", "lengths"),
+        files("see", "edits", "figures"),
+    ),
+}
+# Where the tests of a file have another name than the file.
+NAMED = {
+    "decode/agreement": "alignment",
+    "decode/force": "models",
+    "decode/lanes": "ready",
+    "decode/linears": "ready",
+    "decode/notes": "ready",
+    "decode/penalties": "beam",
+    "decode/permitted": "limits",
+    "decode/ranking": "sample",
+    "decode/walk": "sample",
+    "layers/recurrent": "cells",
+    "models/looking": "aligning",
+    "models/recurrent": "aligning",
+    "see/attending": "edits",
+    "see/beam_tree": "scene",
+    "see/comparing": "edits",
+    "see/heads": "self_view",
+    "see/judged": "words_view",
+    "see/origin": "trace",
+    "see/pixels": "overlay",
+    "see/shades": "terminal",
+    "see/summaries": "trace",
+    "see/swaps": "edits",
+    "text/augment": "pictures",
+    "text/bytewise": "tokenisers",
+    "text/node_vectors": "graphs",
+    "text/normal": "words",
+    "text/order": "batches",
+    "text/stream": "batches",
+    "text/subwords": "tokenisers",
+    "text/vocabulary": "tokenisers",
+    "train/loop": "step",
+    "train/schedule": "train",
+    "train/whole": "narrow",
+}
 OPTIONS = ["-x", "-q", "-n0", "-pno:cacheprovider", "-pno:anyio", "-Wignore::pytest.PytestAssertRewriteWarning"]
 # imported once; every run is a fork of a process that has them, and loads our own code and tests anew
 PRELOADED = ["torch._dynamo", "torch.distributed.tensor", "hypothesis", "einops", "jaxtyping", "beartype", "pytest"]
@@ -47,13 +134,22 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old` occurs exactly once in src/regard/attention/`file`, and `new` takes its place."""
+    """`old` occurs exactly once in src/regard/`file`, and `new` takes its place."""
 
     file: str
     part: str
     wrong: str
     old: str
     new: str
+
+    @property
+    def stages(self) -> Stages:
+        """Before all others the tests of the file itself, if there are any."""
+        path = self.file.removesuffix(".py")
+        folder, _, name = path.partition("/")
+        own = [test for test in files(folder, NAMED.get(path, name)) if (ROOT / test).exists()]
+        suite = SUITES[max((begin for begin in SUITES if self.file.startswith(begin)), key=len)]
+        return (own, *suite) if own else suite
 
 
 MUTANTS = tuple(Mutant(file, *error) for file, errors in ERRORS.items() for error in errors)
@@ -76,38 +172,44 @@ def main(parts: Sequence[str]) -> int:
         take_copy(ROOT, original)
         for mutant in mutants:
             mutated(mutant, original)  # stops at once where the code has moved on
-        with console.status("first the suite as it is, without an error"):
-            green = trial(None, original, Path(temporary) / "green")
-        if green.noticed_by:
-            raise SystemExit(f"the suite is red before any error is planted: {green.noticed_by}")
-        console.print(f"without an error all tests pass ({green.seconds:.0f} s); now {len(mutants)} errors, one by one")
+        with console.status("first the tests as they are, without an error"):
+            seconds = refuse_red(mutants, original)
+        console.print(f"without an error all tests pass ({seconds:.0f} s); now {len(mutants)} errors, one by one")
         outcomes = dict(trials(mutants, original, Path(temporary), console))
     rows = [{**asdict(mutant), **asdict(outcomes[mutant])} for mutant in mutants]
     survivors = [row for row in rows if not row["noticed_by"]]
     Console(width=150).print(table(rows))
     console.print(f"{len(rows) - len(survivors)} of {len(rows)} errors were noticed")
     if not parts:
+        from machine import write  # which loads our own code, as no process that tests a copy of it may
+
         print(write("mutants", "make mutants", rows, seconds=time.perf_counter() - began, workers=WORKERS))
         (ROOT / "docs" / "mutants.md").write_text(page(rows))
     return 1 if survivors else 0
 
 
 def chosen(parts: Sequence[str]) -> list[Mutant]:
-    """The mutants of these parts; of all parts if none is named, and then none may be missing."""
+    """The mutants of these parts and files; all of them if none is named, and then no part may be missing."""
     from regard.attention.backends import BACKENDS
     from regard.attention.notation import PARTS
 
     others = ["And", "Or", "Not", "Padding", "Documents", "Edges", "Tree", "Linformer", "Packed", "MultiHeadAttention"]
-    if missing := {*parts, *([] if parts else [*PARTS, *BACKENDS, *others])} - {mutant.part for mutant in MUTANTS}:
+    asked = parts or [*PARTS, *BACKENDS, *others, *SUITES]
+    if missing := [name for name in asked if not any(belongs(mutant, name) for mutant in MUTANTS)]:
         raise SystemExit(f"no error is planted into {', '.join(sorted(missing))}; add one to benchmarks/planted.py")
-    return [mutant for mutant in MUTANTS if not parts or mutant.part in parts]
+    return [mutant for mutant in MUTANTS if not parts or any(belongs(mutant, name) for name in parts)]
+
+
+def belongs(mutant: Mutant, name: str) -> bool:
+    """Is this the name of its part, or how the path of its file begins?"""
+    return mutant.part == name or ("/" in name and mutant.file.startswith(name))
 
 
 # --- one mutant ---
 
 
 def take_copy(source: Path, target: Path) -> None:
-    """What a test run needs. No bytecode: it is trusted by date, and a mutant may be as old as its original."""
+    """What a test run needs, without any bytecode."""
     for folder in ("src", "tests"):
         shutil.copytree(source / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(source / "pyproject.toml", target)
@@ -115,21 +217,32 @@ def take_copy(source: Path, target: Path) -> None:
 
 def mutated(mutant: Mutant, folder: Path) -> str:
     """The mutant's file with its error in place."""
-    text = (folder / ATTENTION / mutant.file).read_text()
+    text = (folder / PACKAGE / mutant.file).read_text()
     if (times := text.count(mutant.old)) != 1:
         raise SystemExit(f"{mutant.part}, {mutant.wrong}: {times} × {mutant.old!r} in {mutant.file}; it must be once")
     return text.replace(mutant.old, mutant.new)
 
 
-def trial(mutant: Mutant | None, original: Path, folder: Path) -> Outcome:
-    """The suite on a copy of its own, in a process of its own."""
-    take_copy(original, folder)
-    if mutant:
-        (folder / ATTENTION / mutant.file).write_text(mutated(mutant, folder))
+def trial(mutant: Mutant, original: Path, folder: Path) -> Outcome:
+    """Its tests on a copy of its own, each stage in a process of its own."""
+    shutil.copytree(original, folder)
+    file = folder / PACKAGE / mutant.file
+    file.write_text(mutated(mutant, folder))
+    for bytecode in file.parent.glob(f"__pycache__/{file.stem}.*"):
+        bytecode.unlink()  # it is trusted by date, and a mutant may be as old as its original
     began = time.perf_counter()
-    noticed_by = next(filter(None, (first_failure(mutant, folder, stage) for stage in STAGES)), None)
+    noticed_by = next(filter(None, (first_failure(mutant, folder, stage) for stage in mutant.stages)), None)
     shutil.rmtree(folder)
     return Outcome(noticed_by, time.perf_counter() - began)
+
+
+def refuse_red(mutants: Sequence[Mutant], original: Path) -> float:
+    """Every test that an error will meet passes without one; how long they took. The bytecode stays for all copies."""
+    began, stages = time.perf_counter(), {tuple(stage): stage for mutant in mutants for stage in mutant.stages}
+    for stage in stages.values():
+        if red := first_failure(None, original, stage):
+            raise SystemExit(f"red before any error is planted: {red}")
+    return time.perf_counter() - began
 
 
 def first_failure(mutant: Mutant | None, folder: Path, tests: list[str]) -> str | None:
@@ -139,7 +252,8 @@ def first_failure(mutant: Mutant | None, folder: Path, tests: list[str]) -> str 
     run.join()
     if run.exitcode == 0:
         return None
-    for case in ElementTree.parse(folder / "report.xml").iter("testcase") if run.exitcode == 1 else ():
+    report = folder / "report.xml"
+    for case in ElementTree.parse(report).iter("testcase") if run.exitcode == 1 and report.exists() else ():
         if case.find("failure") is not None or case.find("error") is not None:
             return f"{case.get('classname', '').split('.')[-1]}.py::{case.get('name')}"
     # not a verdict: nothing could be collected, or the process died
@@ -150,13 +264,21 @@ def run_tests(folder: Path, tests: list[str]) -> None:
     """Runs in the new process: from here on `regard` and `tests` are the copy's."""
     import pytest
     import torch
+    from hypothesis import Phase, settings
 
     torch.set_num_threads(1)
+    # that a law is broken is all we ask: not how small an example breaks it
+    settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None)
+    settings.load_profile("mutants")
     with (folder / "said.txt").open("w") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
     os.chdir(folder)
     sys.path.insert(0, str(folder / "src"))
+    # also in the processes that a test starts: Triton's interpreter
+    os.environ["PYTHONPATH"] = str(folder / "src")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False  # for the copies that follow
     code = pytest.main([*OPTIONS, "--junitxml=report.xml", *tests])
     # the copy was tested, not the working tree
     assert Path(sys.modules["regard"].__file__ or "").is_relative_to(folder)
@@ -203,15 +325,15 @@ def page(rows: list[dict]) -> str:
         "",
         "Written by `make mutants` (benchmarks/mutants.py); the errors are listed in benchmarks/planted.py.",
         "",
-        "Each error below was planted alone into a copy of the code, and the tests were run until one failed, the",
-        f"cheap ones first. {sum(noticed.values())} of {len(rows)} errors were noticed: {by_file}.",
-        "",
-        "| part | error planted | first test that noticed it |",
-        "| --- | --- | --- |",
+        "Each error below was planted alone into a copy of the code, and the tests of its package were run until one",
+        f"failed, the cheap ones first. {sum(noticed.values())} of {len(rows)} errors were noticed: {by_file}.",
     ]
-    for row in rows:
-        cells = row["part"], row["wrong"], f"`{row['noticed_by']}`" if row["noticed_by"] else "**none**"
-        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    for package, within in groupby(rows, lambda row: row["file"].split("/")[0]):
+        heads = "part", "error planted", "first test that noticed it"
+        lines += ["", f"## {package}", "", f"| {' | '.join(heads)} |", "| --- | --- | --- |"]
+        for row in within:
+            cells = row["part"], row["wrong"], f"`{row['noticed_by']}`" if row["noticed_by"] else "**none**"
+            lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,8 +1,8 @@
-"""Errors that people make, for benchmarks/mutants.py to plant: by file, (part, what is wrong, old text, new text)."""
+"""Errors that people make, for benchmarks/mutants.py to plant: by file of src/regard, (part, what is wrong, old, new)."""
 
 # fmt: off
 ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
-    "pattern.py": [
+    "attention/pattern.py": [
         ("Full", "sees only itself", "i - j == i - j", "i - j == 0"),
         ("Causal", "excludes itself", "return j <= i", "return j < i"),
         ("Before", "includes itself", "return j < i", "return j <= i"),
@@ -27,7 +27,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "Span(start, start + n_q, block)", "Span(0, n_q, block)"),
         ("Pattern", "does not notice that heads differ", ".numel() > 1", ".numel() > 2"),
     ],
-    "reach.py": [
+    "attention/reach.py": [
         ("Prefix", "one token too long", "(j < self.length)", "(j <= self.length)"),
         ("Prefix", "counts one column too many", "cols.below(self.length)", "cols.below(self.length + 1)"),
         ("Global", "sees all but is not seen", "(i < self.tokens) | (j < self.tokens)", "(i < self.tokens) & (j == j)"),
@@ -39,7 +39,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Block", "counts cells beyond the end of the text",
          "(low * unit - missing).clamp(min=0)", "(low * unit).minimum(area)"),
     ],
-    "given.py": [
+    "attention/given.py": [
         ("Padding", "one token too long", "(j < self.lengths[own", "(j <= self.lengths[own"),
         ("Padding", "block map speaks for the longest sentence alone", "(self.lengths.min(),", "(self.lengths.max(),"),
         ("Padding", "reads the first sentence's length for all",
@@ -54,7 +54,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Edges", "transposed",
          "self.pairs[0].long() * 2**31 + self.pairs[1]", "self.pairs[1].long() * 2**31 + self.pairs[0]"),
     ],
-    "blocks.py": [
+    "attention/blocks.py": [
         ("block map", "count by difference off by one", "- up_to(i0 - 1, j0)", "- up_to(i0, j0)"),
         ("block map", "sums start one difference too late", "rows.start - cols.stop - 1", "rows.start - cols.stop"),
         ("block map", "never looks whether a doubtful block is full",
@@ -66,7 +66,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "state[:, 1:] != state[:, :-1]", "(state[:, 1:] == EMPTY) != (state[:, :-1] == EMPTY)"),
         ("block map", "rows of a second piece counted wrongly", "row + number * per_piece", "row + number"),
     ],
-    "score.py": [
+    "attention/score.py": [
         ("Dot", "scaled", '"""q · k"""\n\n    def fold_q(self, q):\n        return q',
          '"""q · k"""\n\n    def fold_q(self, q):\n        return q * q.shape[-1] ** -0.5'),
         ("ScaledDot", "not scaled", "return q * q.shape[-1] ** -0.5", "return q"),
@@ -80,7 +80,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Feature", "exp - 1 for exp", "torch.exp,", "torch.expm1,"),
         ("Feature", "keys not mapped", "return FEATURES[self.map](k)", "return k"),
     ],
-    "normaliser.py": [
+    "attention/normaliser.py": [
         ("Softmax", "over the queries", ".softmax(-1)", ".softmax(-2)"),
         ("Softmax", "a row that sees nothing is NaN", "torch.where(visible, weights, 0.0)", "weights"),
         ("ReLU", "is the identity", "scores.relu()", "scores"),
@@ -98,7 +98,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "self.then.weigh(scores, visible), self.rate)", "self.then.weigh(scores, visible))"),
         ("Dropped", "always softmax", "dropout(self.then.weigh(", "dropout(Softmax().weigh("),
     ],
-    "hard.py": [
+    "attention/hard.py": [
         ("Hard", "chooses the worst key", ".argmax(-1)", ".argmin(-1)"),
         ("Hard", "does not sample while training", "return self.training", "return self"),
         ("Sampled", "without noise", "choose(scores + gumbel(scores), visible)", "choose(scores, visible)"),
@@ -113,7 +113,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("StraightThrough", "forwards the best key, not a sample",
          "return choose(noisy, visible)", "return choose(scores, visible)"),
     ],
-    "position.py": [
+    "attention/position.py": [
         ("NoPosition", "counts as a scheme", "return ()", "return (self,)"),
         ("Sinusoidal", "sine and cosine exchanged",
          "(angle.sin(), angle.cos()), -1)", "(angle.cos(), angle.sin()), -1)"),
@@ -136,7 +136,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Position", "schemes used together are not told the tree",
          "Together(tuple(scheme.given(tree) for scheme in self.schemes))", "self"),
     ],
-    "relative.py": [
+    "attention/relative.py": [
         ("Clipped", "not clipped", "(j - i).clamp(-self.reach, self.reach) + self.reach", "(j - i) + self.reach"),
         ("Clipped", "before and after exchanged", "(j - i).clamp(-self", "(i - j).clamp(-self"),
         ("LogBuckets", "before and after exchanged", "(ahead > 0) * buckets", "(ahead < 0) * buckets"),
@@ -152,27 +152,27 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("RelativeVectors", "values added to the keys", "einsum(q, self.keys,", "einsum(q, self.values,"),
         ("RelativeVectors", "one batch's trees stay for the next", "other = copy(scheme)", "other = scheme"),
     ],
-    "tree.py": [
+    "attention/tree.py": [
         ("Tree", "depth off by one", "self.above.sum(-1) - 1", "self.above.sum(-1)"),
         ("Tree", "up and down exchanged",
          "depth[:, None] - depth[:, :, None], order", "depth[:, :, None] - depth[:, None], order"),
         ("Tree", "left and right exchanged", "torch.sign(at - at[:, None])", "torch.sign(at[:, None] - at)"),
         ("Tree", "paths always by way of the root", " - 2 * shared", " - 2"),
     ],
-    "syntax.py": [
+    "attention/syntax.py": [
         ("TreePath", "there and back exchanged", "self.paths[b, i, j]", "self.paths[b, j, i]"),
         ("TreePath", "one step too short", "clamp(-self.reach, self.reach)", "clamp(1 - self.reach, self.reach - 1)"),
         ("TreeDepth", "ignores theta", "Sinusoidal(self.theta).table", "Sinusoidal().table"),
         ("TreeDepth", "places of the first sentence for all", "self.depths.gather(1, at)", "self.depths[:, at[0]]"),
     ],
-    "notation.py": [
+    "attention/notation.py": [
         ("notation", "& reads as |", "ast.BitAnd: operator.and_, ", "ast.BitAnd: operator.or_, "),
         ("notation", "~ is skipped", "return ~build(inner, text)", "return build(inner, text)"),
         ("notation", "a minus is lost", "return -value", "return value"),
         ("notation", "does not look among blocks for a batch's data",
          "return leaves(part.among) if isinstance(part, Block) else (part,)", "return (part,)"),
     ],
-    "recipe.py": [
+    "attention/recipe.py": [
         ("Recipe", "given ignored", "return replace(self, position=self.position.given(tree))", "return self"),
         ("Recipe", "trains as it runs",
          "return replace(self, normaliser=self.normaliser.while_training())", "return self"),
@@ -182,29 +182,29 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "            y = scheme.embed(x, at)\n        return y"),
         ("Recipe", "fresh shares the old weights", "replace(part) if is_dataclass(part) else deepcopy(part)", "part"),
     ],
-    "places.py": [
+    "attention/places.py": [
         ("places", "keys that start elsewhere are taken to start at 0", "first_q if first_k == 0 else None", "first_q"),
         ("places", "gaps between places are overlooked", "(at.diff() == 1).all()", "(at.diff() >= 1).all()"),
         ("places", "places of the first sentence for all", "i[:, None, :, None]", "i[:1, None, :, None]"),
     ],
-    "attending.py": [
+    "attention/attending.py": [
         ("attend", "check_finite ignored", "    if check_finite:", "    if not check_finite and q is None:"),
         ("attend", "keys are not turned",
          "scheme.turn(q, places.q), scheme.turn(k, places.k)", "scheme.turn(q, places.q), k"),
         ("attend", "keys turned by the queries' places", "scheme.turn(k, places.k)", "scheme.turn(k, places.q)"),
         ("attend", "runs a backend that objects", "if backend and (why :=", "if not backend and (why :="),
     ],
-    "backends/__init__.py": [
+    "attention/backends/__init__.py": [
         ("attend", "doubts are not heard", " or backend.doubts(recipe, q, k, places)", ""),
     ],
-    "backends/reference.py": [
+    "attention/backends/reference.py": [
         ("reference", "ignores q_at", "places.cells(*q.shape[:2])", "Places.of(q, k, None, None).cells(*q.shape[:2])"),
         ("reference", "groups repeated in the wrong order", "b (g r) j d", "b (r g) j d"),
         ("reference", "positions computed, then forgotten", "weigh(adjusted, visible)", "weigh(scores, visible)"),
         ("reference", "relative vectors meet an unscaled query", "on_score(folded(recipe, q), ", "on_score(q, "),
         ("reference", "log-probability before positions", "log_probability(adjusted,", "log_probability(scores,"),
     ],
-    "backends/sdpa.py": [
+    "attention/backends/sdpa.py": [
         ("sdpa", "forgets the bias", "bias = bias + scheme.on_score(folded(recipe, q), *cells.all())", "bias = bias"),
         ("sdpa", "keeps one of two biases", "bias = bias + scheme", "bias = scheme"),
         ("sdpa", "torch's causal flag despite an offset", "Causal() and places.start == 0)", "Causal())"),
@@ -212,7 +212,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("sdpa", "a blind row sees everything", "out if blind is None else out.masked_fill(blind, 0.0)", "out"),
         ("sdpa", "never drops", "dropout_p=dropout_of(recipe.normaliser) or 0.0", "dropout_p=0.0"),
     ],
-    "backends/linear.py": [
+    "attention/backends/linear.py": [
         ("linear", "a chunk's state holds the chunk itself",
          "kv, keys = kv[:, :, :-1], keys[:, :, :-1]", "kv, keys = kv[:, :, 1:], keys[:, :, 1:]"),
         ("linear", "denominator does not run within a chunk", " + scores.sum(-1)", ""),
@@ -227,13 +227,13 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "(places.start is None or places.start + q.shape[2] != k.shape[2])", "places.start is None"),
         ("linear", "sums in half precision", "torch.promote_types(x.dtype, torch.float32)", "x.dtype"),
     ],
-    "backends/flex.py": [
+    "attention/backends/flex.py": [
         ("flex", "mask ignores where the queries start", "sees(b, h, i + start, j)", "sees(b, h, i, j)"),
         ("flex", "bias ignores where the queries start", "bias(b, h, i + start, j)", "bias(b, h, i, j)"),
         ("flex", "mixed and full blocks exchanged", "for state in (MIXED, FULL)", "for state in (FULL, MIXED)"),
         ("flex", "block map ignores where the queries start", "SIZE, start=start)", "SIZE)"),
     ],
-    "backends/block.py": [
+    "attention/backends/block.py": [
         ("block", "the last block's filling is visible", "recipe.pattern) & real", "recipe.pattern)"),
         ("block", "a full block's filling is visible", ".any()) or filled", ".any())"),
         ("block", "every row takes the first row's mask", "pattern.by_difference and not filled", "not filled"),
@@ -251,7 +251,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block", "groups repeated in the wrong order",
          "x.repeat_interleave(q.shape[1] // x.shape[1], 1)", "x.repeat(1, q.shape[1] // x.shape[1], 1, 1)"),
     ],
-    "heads.py": [
+    "attention/heads.py": [
         ("MultiHeadAttention", "keys and values exchanged",
          "part in (self.key, self.value))", "part in (self.value, self.key))"),
         ("MultiHeadAttention", "heads cut across", "b t (h d) -> b h t d", "b t (d h) -> b h t d"),
@@ -270,21 +270,649 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "[query.weight, key.weight, value.weight]", "[query.weight, value.weight, key.weight]"),
         ("Linformer", "mixes padding in", "y.masked_fill(~kept[:, None, :, None], 0.0)", "y"),
     ],
-    "linformer.py": [
+    "attention/linformer.py": [
         ("Linformer", "E and F exchanged", "for weight in (self.E, self.F))", "for weight in (self.F, self.E))"),
         ("Linformer", "a shorter text uses the last columns", "weight[:, :, :tokens]", "weight[:, :, -tokens:]"),
     ],
-    "packing.py": [
+    "attention/packing.py": [
         ("Packed", "places run on from text to text",
          "torch.cat([torch.arange(length, device=self.x.device) for length in self.lengths])",
          "torch.arange(sum(self.lengths), device=self.x.device)"),
     ],
-    "catalogue.py": [
+    "attention/catalogue.py": [
         ("catalogue", "strided: & binds before |", "Causal() & (Window(n.window) | Strided(n.window))",
          "Causal() & Window(n.window) | Strided(n.window)"),
         ("catalogue", "prefix: and for or", "Causal() | Prefix(n.window)", "Causal() & Prefix(n.window)"),
         ("catalogue", "longformer: without its global token", "Window(n.window) | Global(1))", "Window(n.window))"),
         ("catalogue", "never itself: only itself", "Full() & ~Window(1)", "Full() & Window(1)"),
+    ],
+    "attention/kernels/tiles.py": [
+        ("tiles", "causal excludes itself", "Interval(low=0)", "Interval(low=1)"),
+        ("tiles", "a window one key too wide", "Interval(1 - pattern.size, pattern.size - 1)", "Interval(-pattern.size, pattern.size)"),
+        ("tiles", "of two paddings the longer", "torch.minimum(*given)", "torch.maximum(*given)"),
+        ("tiles", "of two intervals the wider", "Interval(max(self.low, other.low), min(self.high, other.high), lengths)", "Interval(min(self.low, other.low), max(self.high, other.high), lengths)"),
+    ],
+    "attention/kernels/sparse_rows.py": [
+        ("fused", "what earlier keys gave is not shrunk", "acc * shrink[:, None], input_precision", "acc, input_precision"),
+        ("fused", "the sum of earlier weights is not shrunk", "total = total * shrink + tl.sum(p, 1)", "total = total + tl.sum(p, 1)"),
+        ("fused", "keeps the maximum for the log-sum-exp", 'float("inf"), top + tl.log2(total))', 'float("inf"), top)'),
+        ("fused", "a row that sees nothing divides by 0", "    total = tl.where(blind, 1.0, total)\n", ""),
+        ("fused", "dq without o · ō", "ds = (p * (dp - mine[:, None]))", "ds = (p * dp)"),
+        ("fused", "dq not scaled", "n_q, acc * slope, OWN, D, DD)", "n_q, acc, OWN, D, DD)"),
+        ("fused", "dk without o · ō", "ds = (p * (dp - tl.load(delta + spots)[None, :]))", "ds = (p * dp)"),
+        ("fused", "dk not scaled", "n_k, k_acc * slope, OWN, D, DD)", "n_k, k_acc, OWN, D, DD)"),
+        ("fused", "a group's keys learn from its first head alone", "h = g * share + other", "h = g * share"),
+        ("fused", "backwards a window one query too narrow", "tl.maximum(most - least + 1, 0), 0)", "tl.maximum(most - least, 0), 0)"),
+    ],
+    "attention/kernels/rectified_tiled.py": [
+        ("rectified", "the slope of the sigmoid is the sigmoid", "lambda s, w: w * (1 - w)", "lambda s, w: w"),
+        ("rectified", "gradients of keys overwritten, not added", "dk[:, :, cols] += ds.mT @ mine", "dk[:, :, cols] = ds.mT @ mine"),
+        ("rectified", "hidden keys have gradients", "ds = hidden(slope(s, w) * (pulled @ values.mT), visible)", "ds = slope(s, w) * (pulled @ values.mT)"),
+        ("rectified", "groups repeated in the wrong order", "b (g r) j d", "b (r g) j d"),
+    ],
+    "attention/kernels/hard_tiled.py": [
+        ("hard", "of equals the last", "better = best > self.best", "better = best >= self.best"),
+        ("hard", "the log-sum-exp of the last tile alone", "torch.logaddexp(self.lse, weight.logsumexp(-1))", "weight.logsumexp(-1)"),
+        ("hard", "log p pulls at the chosen key alone", "hit.to(p.dtype).sub_(p).mul_(pulled)", "hit.to(p.dtype).mul_(pulled)"),
+        ("hard", "draws the group with the highest score", "weight + self.group_noise(groups).to(s.dtype)", "s.amax(-1) + self.group_noise(groups).to(s.dtype)"),
+        ("hard", "the same noise for groups and keys", "self.words(fours, 1)", "self.words(fours, 0)"),
+        ("hard", "values are given to queries that see nothing", "out.masked_fill_((key < 0)[..., None], 0.0)", "out"),
+    ],
+    "attention/kernels/noise.py": [
+        ("noise", "noise upside down", ".neg().log1p().neg().log()", ".neg().log1p().neg().log().neg()"),
+        ("noise", "one round of Philox too few", "ROUNDS = 7", "ROUNDS = 6"),
+    ],
+    "attention/kernels/additive_rows.py": [
+        ("additive", "earlier weights are not shrunk", "total = total * tl.exp(top - base)", "total = total"),
+        ("additive", "softmax's backward pass without its mean", "weight * (slope - mean))", "weight * slope)"),
+    ],
+    "attention/kernels/additive_scores.py": [
+        ("additive", "scores upside down", "most * (-2.0 * SCALE)", "most * (2.0 * SCALE)"),
+        ("additive", "large numbers: without the 1", "v1 / (1.0 + tl.exp(2.0 * (a1", "v1 / (tl.exp(2.0 * (a1"),
+    ],
+    "attention/kernels/additive_pulls.py": [
+        ("additive", "half the gradient", "slope = 4.0 * tl.load", "slope = 2.0 * tl.load"),
+        ("additive", "keys past the last pull", "0.0), tl.where(j + 1 < count, tl.exp(2.0 * odd), 0.0)", "0.0), tl.exp(2.0 * odd)"),
+        ("additive", "v learns from even keys alone", "plain += tl.sum(g0 * r0, 3) + tl.sum(g1 * r1, 3)", "plain += tl.sum(g0 * r0, 3)"),
+    ],
+    "attention/kernels/probe_rows.py": [
+        ("probe kernel", "entropy: earlier keys keep an old maximum", "alpha * (bent + total * (m - up))", "alpha * bent"),
+        ("probe kernel", "entropy in bits", "(tl.log2(some) - bent / some) * LN_2)", "(tl.log2(some) - bent / some))"),
+        ("probe kernel", "keys of the first group for all", "(h // share) * k_h", "0 * k_h"),
+    ],
+    "attention/kernels/relative_back.py": [
+        ("relative", "the outermost distance is counted as near", "tl.where(apart <= -REACH, g, 0.0)", "tl.where(apart < -REACH, g, 0.0)"),
+        ("relative", "dq not scaled", "(sums * unit).to(", "sums.to("),
+        ("relative", "dk without Δ", "g = p * (g - delta[None, :])", "g = p * g"),
+        ("relative", "far keys: dk without Δ", "g = p * (g - tl.load(deltas + i)[None, :])", "g = p * g"),
+        ("relative", "causal excludes itself backwards", "p = tl.where(apart <= 0, p, 0.0)", "p = tl.where(apart < 0, p, 0.0)"),
+    ],
+    "attention/kernels/relative_diagonals.py": [
+        ("relative", "padding teaches the numbers", "(j >= 0) & (j < limit)", "(j >= 0) & (j < keys)"),
+        ("relative", "the diagonal itself teaches nothing", "kept &= apart <= 0", "kept &= apart < 0"),
+    ],
+    "attention/kernels/relative_vectors.py": [
+        ("relative", "a mass read as it is kept, a logarithm", "tl.exp2(m - tl.load(total + r, r < rows, 0.0))", "m - tl.load(total + r, r < rows, 0.0)"),
+        ("relative", "what distances add is not scaled", "y = y * factor + tl.load(x", "y = y + tl.load(x"),
+    ],
+    "layers/residual_kernel.py": [
+        ("residual kernel", "divides by the padded width", "tl.sum(far * far, 1) / WIDTH + eps", "tl.sum(far * far, 1) / WW + eps"),
+        ("residual kernel", "what is kept is not made larger", "made = tl.where(left(seed, place, CUT), made * grown, 0.0)", "made = tl.where(left(seed, place, CUT), made, 0.0)"),
+        ("residual kernel", "the bias is dropped from the branch", "made = tl.load(f + place, mask=inside, other=0.0).to(WIDE) + b", "made = tl.load(f + place, mask=inside, other=0.0).to(WIDE)"),
+        ("residual kernel", "the norm's backward pass without the mean of h", "g = (g - tl.sum(g, 1)[:, None] / WIDTH - near", "g = (g - near"),
+        ("residual kernel", "the norm's backward pass without the mean of h x̂", " - near * (tl.sum(g * near, 1)[:, None] / WIDTH)) * scale", ") * scale"),
+        ("residual kernel", "other noise on the way back", "g = tl.where(left(seed, place, CUT), g * grown, 0.0)", "g = tl.where(left(seed, place + 1, CUT), g * grown, 0.0)"),
+        ("residual kernel", "the second gradient is not added", "            g += tl.load(more + place, mask=inside, other=0.0).to(WIDE)\n", "            g = tl.load(more + place, mask=inside, other=0.0).to(WIDE)\n"),
+    ],
+    "layers/vocabulary_kernel.py": [
+        ("cross-entropy kernel", "the sum keeps an old maximum", "total = total * tl.exp(most - higher) + ", "total = total + "),
+        ("cross-entropy kernel", "ignored rows teach the bias", "total += p * count[:, None]", "total += p"),
+        ("cross-entropy kernel", "the wanted word loses 1, not 1 − ε", "p -= tl.where(hit, share, 0.0)", "p -= tl.where(hit, 1.0, 0.0)"),
+        ("R-Drop kernel", "the second pass pulls the other way", "(q * (far_q - a + b) + q - p)", "(q * (far_q - a + b) + p - q)"),
+        ("R-Drop kernel", "the pair costs twice", "both = 0.5 * weight * (far_p - far_q)", "both = weight * (far_p - far_q)"),
+    ],
+    "layers/entry_kernel.py": [
+        ("embedding kernel", "not scaled by √width backwards", "g = dropped(g * scale, seed", "g = dropped(g, seed"),
+        ("embedding kernel", "places are scaled too", "    x += tl.load(places + spot[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(WIDE)\n", "    x += tl.load(places + spot[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(WIDE) * scale\n"),
+        ("embedding kernel", "the noise of the first side for both", "place = given + begin * WIDTH\n    g = dropped(g * scale, seed, place, grown, CUT)", "place = given + begin * WIDTH\n    g = dropped(g * scale, seed, given, grown, CUT)"),
+    ],
+    "layers/column_kernel.py": [
+        ("column sums", "relu lets 0 through", "other=0.0) > 0.0, g, 0.0)", "other=0.0) >= 0.0, g, 0.0)"),
+        ("column sums", "the first part alone", "for first in range(0, many, ROWS):", "for first in range(0, 1, ROWS):"),
+    ],
+    "layers/packed_kernel.py": [
+        ("packed kernel", "texts of a row see each other", "(text[:, None] == texts[None, :]) & (last", "(texts[None, :] > 0) & (last"),
+        ("packed kernel", "causal excludes itself", "(last[:, None] >= j[None, :])", "(last[:, None] > j[None, :])"),
+        ("packed kernel", "ds without g · o", "ds = (w * (dw - inner[:, None]) * scale)", "ds = (w * dw * scale)"),
+        ("packed kernel", "the dropped weights' gradient is kept", "dw, left = tl.where(seen, dw * share_kept, 0.0), tl.where", "dw, left = dw * share_kept, tl.where"),
+        ("packed kernel", "the noise of the first head for all", "x = (tile * (TILE * TILE)).to(tl.uint32) + low", "x = low"),
+        ("packed kernel", "keys of a group learn from its last head alone", "head = group * SHARE + n", "head = group * SHARE + SHARE - 1"),
+    ],
+    "layers/block.py": [
+        ("PreNorm", "the residual is normed", "    def added(self, x, y):\n        return x + y\n", "    def added(self, x, y):\n        return self.norm(x) + y\n"),
+        ("PreNorm", "branches start √n times too large", "branches**-0.5", "branches**0.5"),
+        ("PostNorm", "the sub-layer is normed before it is added", "return self.norm(x + y)", "return x + self.norm(y)"),
+        ("FeedForward", "without its activation", "self.down(self.activation(self.up(x)))", "self.down(self.up(x))"),
+    ],
+    "layers/words.py": [
+        ("embedding", "not scaled by √width", "embedding(words, self.weight) * self.weight.shape[1] ** 0.5", "embedding(words, self.weight)"),
+        ("embedding", "a tied output has a table of its own", 'if tie == "none":\n            self.tables["output"]', 'if tie != "all":\n            self.tables["output"]'),
+    ],
+    "layers/cells.py": [
+        ("GRU", "z and 1 − z exchanged", "(1 - z) * n + z * h", "z * n + (1 - z) * h"),
+        ("GRU", "the reset gate before the product", "Ux_n + r * Wh_n", "r * (Ux_n + Wh_n)"),
+        ("LSTM", "the gates in another order", "i, f, g, o = (Ux + Wh)", "i, f, o, g = (Ux + Wh)"),
+    ],
+    "layers/recurrent.py": [
+        ("recurrent", "padding moves the state", "now = tuple(torch.where(real, new, old) for new, old in zip(then, now, strict=True))", "now = then"),
+        ("recurrent", "both directions read forwards", "if direction == 0 else reversed(range(x.shape[1]))", "if direction < 2 else reversed(range(x.shape[1]))"),
+        ("recurrent", "dropped weights are drawn for U, not W", "(U, dropout(W, rate), b, c)", "(dropout(U, rate), W, b, c)"),
+    ],
+    "layers/dropout.py": [
+        ("dropout", "the mean is not kept", "left.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))", "left.to(x.dtype)"),
+        ("dropout", "keeps what it should drop", ">= dropped - LEVELS // 2", "< dropped - LEVELS // 2"),
+        ("dropout", "a thread's own noise is everyone's", 'generator=getattr(own, "generator", None)', "generator=None"),
+    ],
+    "layers/pooling.py": [
+        ("pooling", "the mean counts padding", "real(tokens, lengths) / lengths.clamp(min=1)[:, None].double()", "real(tokens, lengths) / tokens.shape[1]"),
+        ("pooling", "the last place, not the last word", "at = (lengths - 1).clamp(min=0)", "at = torch.full_like(lengths, tokens.shape[1] - 1)"),
+        ("pooling", "the largest among padding too", "x.masked_fill(~visible, -torch.inf).max(1)", "x.max(1)"),
+    ],
+    "layers/patches.py": [
+        ("patches", "read column by column", '"b c (y p) (x q) -> b (y x) (p q c)", p=size', '"b c (y p) (x q) -> b (x y) (p q c)", p=size'),
+        ("patches", "rows and columns exchanged", "self.row[at // self.columns] + self.column[at % self.columns]", "self.row[at % self.columns % self.rows] + self.column[at // self.columns % self.columns]"),
+    ],
+    "layers/channels.py": [
+        ("squeeze-and-excitation", "the sum of a channel, not its mean", 'reduce(x, "b c h w -> b c", "mean")', 'reduce(x, "b c h w -> b c", "sum")'),
+        ("CBAM", "the mean twice", 'for how in ("mean", "max"))', 'for how in ("mean", "mean"))'),
+    ],
+    "layers/neighbours.py": [
+        ("graph attention", "filling is seen", "pattern=Padding(group.counts))", "pattern=Padding(group.counts.clamp(min=group.seen.shape[1])))"),
+        ("graph attention", "edges in one direction alone", "torch.cat((one, other, itself)), torch.cat((other, one, itself))", "torch.cat((one, one, itself)), torch.cat((other, other, itself))"),
+        ("graph attention", "nobody sees itself", "torch.cat((one, other, itself)), torch.cat((other, one, itself))", "torch.cat((one, other)), torch.cat((other, one))"),
+    ],
+    "layers/vocabulary_loss.py": [
+        ("label smoothing", "mass on the other words alone", "p_wanted = p.gather(1, wanted) - (1 - self.terms.smoothing)", "p_wanted = p.gather(1, wanted) - 1"),
+        ("label smoothing", "the cost is smoothed, its gradient is not", "dbias -= share / len(table) * given.counts.sum()", "dbias -= 0 * given.counts.sum()"),
+        ("label smoothing", "rewards the mean word", "costs + self.terms.smoothing * (picked - mean)", "costs - self.terms.smoothing * (picked - mean)"),
+        ("cross-entropy", "ignored rows cost something", "costs.where(self.counts > 0, 0.0)", "costs"),
+        ("cross-entropy", "ignored rows teach something", "        dx.masked_fill_(rearrange(given.counts == 0, \"n -> n 1\"), 0.0)\n", ""),
+        ("cross-entropy", "the table learns from the last chunk alone", "return total.addmm_(a, b)", "return a @ b"),
+    ],
+    "layers/bottleneck.py": [
+        ("bottleneck", "looks at padding", "self.attention(self.asked(x), x, pattern=Padding(lengths))", "self.attention(self.asked(x), x)"),
+    ],
+    "models/transformer.py": [
+        ("Transformer", "the encoder reads padding", "x = layer(x, padding)\n", "x = layer(x, None)\n"),
+        ("Transformer", "keys and values of the source exchanged", "for part in (self.cross.key, self.cross.value)", "for part in (self.cross.value, self.cross.key)"),
+        ("Transformer", "cross-attention not normed before", "self.cross.query(self.around_cross.before(x))", "self.cross.query(x)"),
+        ("Transformer", "the residual around cross-attention dropped", "x = self.around_cross.after(x, self.cross.joined(y))", "x = self.cross.joined(y)"),
+        ("Transformer", "a new word stands at the beginning", "self.words.target(tokens), state.layers[0].seen)", "self.words.target(tokens), 0)"),
+        ("Transformer", "the decoder's last norm forgotten", "return self.decoder_norm(x), Caches", "return x, Caches"),
+        ("Transformer", "all decoder layers read the first one's keys", "state.layers[n], memory.layers[n], padding", "state.layers[n], memory.layers[0], padding"),
+        ("Transformer", "the decoder sees the future where the recipe names a pattern", "else recipe.pattern & Causal())", "else recipe.pattern)"),
+        ("Transformer", "encoder and decoder share learned places", "Placed(encoder.fresh()), Placed(decoder.fresh())", "Placed(encoder), Placed(decoder)"),
+    ],
+    "models/aligning.py": [
+        ("Bahdanau", "asks with the new state", "context, steps = ask(parts[0][:, -1:], state.seen + t)\n            top, parts = self.rnn.next(Ux[:, t] + linear(context[:, 0], U_context), parts)",
+         "_, asked = self.rnn.next(Ux[:, t], parts)\n            context, steps = ask(asked[0][:, -1:], state.seen + t)\n            top, parts = self.rnn.next(Ux[:, t] + linear(context[:, 0], U_context), parts)"),
+        ("Bahdanau", "the context does not enter the state", "self.rnn.next(Ux[:, t] + linear(context[:, 0], U_context), parts)", "self.rnn.next(Ux[:, t], parts)"),
+        ("Luong", "context and state exchanged in the readout", "concluded = self.readout(torch.cat((context, states), -1))", "concluded = self.readout(torch.cat((states, context), -1))"),
+        ("Luong", "what is fed stays the first", "            fed = outs[-1][:, 0]\n", ""),
+        ("maxout", "the sum of every two", ".amax(-1)", ".sum(-1)"),
+    ],
+    "models/recurrent.py": [
+        ("bridge", "the forward reader's last state", '"b (l d) h -> d b l h", d=2)[1]', '"b (l d) h -> d b l h", d=2)[0]'),
+        ("bridge", "without tanh", "tuple(torch.tanh(weight(part)) for", "tuple(weight(part) for"),
+        ("seq2seq", "the decoder begins from nothing", "return Reading(memory.first)", "return Reading(tuple(part * 0 for part in memory.first))"),
+    ],
+    "models/looking.py": [
+        ("cross-attention", "looks at padding", "pattern=padding if recipe.pattern == Full() else", "pattern=Full() if recipe.pattern == Full() else"),
+    ],
+    "models/writer.py": [
+        ("language model", "forgets one key too many behind a window", "            return size - 1\n", "            return size - 2\n"),
+        ("language model", "locked dropout draws for each word", "torch.ones_like(x[:, :1])", "torch.ones_like(x)"),
+        ("language model", "a new word stands at the beginning", "self.places(x, state.layers[0].seen)", "self.places(x, 0)"),
+        ("language model", "every layer begins from the first one's state", "part[:, n : n + 1] for part in state.parts", "part[:, :1] for part in state.parts"),
+        ("language model", "word dropout hides places, not words", "x * kept[tokens][..., None]", "x * kept[: tokens.shape[1]][:, None]"),
+    ],
+    "models/encoder.py": [
+        ("Tagger", "the tag of the piece behind", "rows = first + torch.arange", "rows = first + 1 + torch.arange"),
+        ("Tagger", "tags of the first sentence for all", "torch.arange(len(x), device=x.device)[:, None] * x.shape[1]", "torch.arange(len(x), device=x.device)[:, None] * 0"),
+        ("Encoder", "padding is not 0", "return self.context(x, lengths, tree).masked_fill(~here[..., None], 0.0)", "return self.context(x, lengths, tree)"),
+        ("Encoder", "what stands beside a word replaces it", "words if beside is None else words + beside", "words if beside is None else beside"),
+    ],
+    "models/vision.py": [
+        ("rollout", "without the residual", '"b h i j -> b i j", "mean") + torch.eye(layer.shape[-1]).to(layer)) / 2', '"b h i j -> b i j", "mean"))'),
+        ("rollout", "layers multiplied in the wrong order", "through = mixed @ through", "through = through @ mixed"),
+        ("rollout", "the largest head, not the mean", 'reduce(layer, "b h i j -> b i j", "mean")', 'reduce(layer, "b h i j -> b i j", "max")'),
+        ("ViT", "the class token stands last", "(repeat(self.token, \"model -> b 1 model\", b=len(x)).to(x.dtype), x), 1)", "(x, repeat(self.token, \"model -> b 1 model\", b=len(x)).to(x.dtype)), 1)"),
+        ("ViT", "weights on the grid transposed", '"b h (y x) -> b h y x", y=self.grid[0])', '"b h (x y) -> b h y x", y=self.grid[0])'),
+        ("ViT", "who sees a patch, not whom the class token sees", "return weights[:, :, 0]", "return weights[:, :, :, 0]"),
+    ],
+    "models/counting.py": [
+        ("TF-IDF", "every occurrence counts as a document", "np.unique(np.asarray(document, dtype=np.int64))", "np.sort(np.asarray(document, dtype=np.int64))"),
+        ("TF-IDF", "IDF upside down", "self.documents / self.containing.clamp(min=1)", "self.containing.clamp(min=1) / self.documents"),
+        ("TF-IDF", "the length of a document without repeated words", "(weights.square() * occurrences(tokens.where(here, -1)))", "weights.square()"),
+        ("TF-IDF", "padding has a weight", "torch.where(here, self.idf[tokens.where(here, 0)], 0.0)", "self.idf[tokens.where(here, 0)]"),
+        ("log-count ratio", "a term counts as often as it occurs", "return ratio / times / squared", "return ratio / squared"),
+        ("log-count ratio", "compared with all documents, its own included", "by_label.sum(0) - by_label + self.smooth", "by_label.sum(0) + self.smooth"),
+    ],
+    "models/wordvectors.py": [
+        ("skip-gram", "negatives are drawn near", "logsigmoid(-against)", "logsigmoid(against)"),
+        ("skip-gram", "negatives by plain frequency", "counts**0.75", "counts**1.0"),
+        ("skip-gram", "pairs across sentences", "use = same & (allowed >= apart)", "use = allowed >= apart"),
+        ("skip-gram", "frequent words are kept, rare ones dropped", "(config.keep / share).sqrt()", "(share / config.keep).sqrt()"),
+        ("skip-gram", "a word is its own neighbour", ".index_fill(0, torch.tensor([row], device=vectors.device), -torch.inf)", ""),
+    ],
+    "models/autoencoder.py": [
+        ("autoencoder", "words are not dropped", "self.decoder.read(self.dropout(self.encoder.words.read(tokens))", "self.decoder.read(self.encoder.words.read(tokens)"),
+    ],
+    "models/convolution.py": [
+        ("CNN", "the gate also weighs the way around", "return around + (y if self.gate is None else self.gate(y))", "return y + around if self.gate is None else self.gate(around + y)"),
+        ("CNN", "the largest of every channel, not the mean", '"b c h w -> b c", "mean")))', '"b c h w -> b c", "max")))'),
+    ],
+    "models/incontext.py": [
+        ("masked LM", "padding is asked for", "& (places < lengths[:, None]) & (tokens != UNK)", "& (tokens != UNK)"),
+    ],
+    "text/order.py": [
+        ("order", "seeds of a run and an epoch are merely added", "state = key(state ^ (number & MASK), 0)", "state = state + number"),
+        ("order", "keys of many are not the keys of one", "(numbers + np.uint64(1)) * np.uint64(STEP)", "numbers * np.uint64(STEP)"),
+    ],
+    "text/batches.py": [
+        ("Batches", "shuffled without the epoch", "keys(seeded(self.seed, epoch, 0), len(self._kept))", "keys(seeded(self.seed, 0, 0), len(self._kept))"),
+        ("Batches", "batches come in the same order in every epoch", "keys(seeded(self.seed, epoch, 1), len(batches))", "keys(seeded(self.seed, 0, 1), len(batches))"),
+        ("Batches", "shuffled without the seed", "keys(seeded(self.seed, epoch, 0), len(self._kept))", "keys(seeded(0, epoch, 0), len(self._kept))"),
+        ("Batches", "one pair over the budget", "width * (stop + 1 - start) > self.tokens", "width * (stop - start) > self.tokens"),
+        ("Batches", "one pair more than allowed", "or stop - start == most", "or stop - start == most + 1"),
+        ("Batches", "the target's beginning is not counted", "self._sides + np.array([1, 2])", "self._sides + np.array([1, 1])"),
+        ("Batches", "counts the beginning among what is predicted", "(self.target_lengths - 1).sum()", "self.target_lengths.sum()"),
+        ("Batches", "pads on the left", "line[: len(row)] = row", "line[len(line) - len(row) :] = row"),
+        ("Batches", "a target without its end", "padded([[BOS, *ids, EOS] for _, ids in examples])", "padded([[BOS, *ids] for _, ids in examples])"),
+        ("Batches", "a source with a beginning", "padded([[*ids, EOS] for ids, _ in examples])", "padded([[BOS, *ids, EOS] for ids, _ in examples])"),
+        ("Batches", "parts are neighbours, not dealt like cards", "side[first::parts] for side in sides", "side[first : first + 1] for side in sides"),
+        ("Batches", "a limit for the source alone", "over | (source > limit) | (target > limit)", "over | (source > limit)"),
+        ("Batches", "resuming begins an epoch anew", "for rows in self.batches.epoch(epoch)[start:])", "for rows in self.batches.epoch(epoch))"),
+    ],
+    "text/stream.py": [
+        ("Shuffled", "the rest of the buffer is not shuffled", "for slot in keys(seeded(seed, 1), len(held)).argsort(kind=\"stable\"))", "for slot in range(len(held)))"),
+        ("Shuffled", "the same slot for every item", "slot = key(seed, n) % self.buffer", "slot = key(seed, 0) % self.buffer"),
+        ("Shuffled", "shuffled without the epoch", "self._through_buffer(seeded(self.seed, epoch))", "self._through_buffer(seeded(self.seed))"),
+    ],
+    "text/vocabulary.py": [
+        ("Words", "the rarest words are kept", "key=lambda piece: (-counts[piece], piece)", "key=lambda piece: (counts[piece], piece)"),
+        ("Words", "one occurrence too few is enough", "if counts[piece] >= min_count)", "if counts[piece] >= min_count - 1)"),
+        ("Words", "the size does not count the special ids", "frequent(counts, None if size is None else size - SPECIALS, min_count), normal)", "frequent(counts, size, min_count), normal)"),
+        ("Words", "ids one too high", "enumerate(self.vocabulary, SPECIALS)}", "enumerate(self.vocabulary, SPECIALS + 1)}"),
+        ("Words", "an unknown word is left out", "return [self._ids.get(word, UNK) for word in self.normal.apply(text).split()]", "return [self._ids[word] for word in self.normal.apply(text).split() if word in self._ids]"),
+        ("Spelt", "a piece belongs to the word of its last byte", "return [owners[start] for start in starts(spelt)]", "return [owners[start + len(piece) - 1] for start, piece in zip(starts(spelt), spelt, strict=True)]"),
+        ("Spelt", "a blank belongs to the word before it", "min(so_far, last) if character.isspace()", "max(so_far - 1, 0) if character.isspace()"),
+        ("Spelt", "special ids are spelt", "for one in self.checked(ids) if one >= SPECIALS]", "for one in self.checked(ids)]"),
+    ],
+    "text/subwords.py": [
+        ("BPE", "learns without the blank before a text", "(Subwords.before + normal.apply(text) for text in some(texts))", "(normal.apply(text) for text in some(texts))"),
+        ("BPE", "the size does not count the special ids", "    return size - SPECIALS\n", "    return size\n"),
+        ("unigram", "the least probable pieces are kept", "key=lambda one: (one[0] not in SIGNS, -one[1], one[0])", "key=lambda one: (one[0] not in SIGNS, one[1], one[0])"),
+        ("BPE", "min_count is ignored", "min_frequency=min_count, ", ""),
+    ],
+    "text/bytewise.py": [
+        ("Bytes", "ids begin among the special ones", "[SPECIALS + byte for byte in raw]", "[byte for byte in raw]"),
+    ],
+    "text/normal.py": [
+        ("Normal", "lower case before punctuation is cut off", "text = split(text, self.language) if self.language else text\n        text = text.lower() if self.lower else text", "text = text.lower() if self.lower else text\n        text = split(text, self.language) if self.language else text"),
+    ],
+    "text/ngrams.py": [
+        ("n-grams", "a pair is the same whichever word comes first", "(words[length - 1 :] * np.uint64(0x9E3779B97F4A7C15))", "words[length - 1 :]"),
+        ("n-grams", "pairs share the ids of words", "mixed % np.uint64(self.buckets) + np.uint64(self.words)", "mixed % np.uint64(self.buckets)"),
+        ("n-grams", "the last run is left out", "for start in range(words - length + 1)", "for start in range(words - length)"),
+    ],
+    "text/pieces.py": [
+        ("pieces", "the value of a word's last piece", "return [values[first] for first in self.firsts]", "return [values[stop - 1] for _, stop in self.spans]"),
+        ("pieces", "further pieces hang on the word's head", "else self.firsts[word] + 1 for at, word", "else above[word] for at, word"),
+        ("pieces", "a word that is nothing to the tokeniser has no piece", "*(found or [UNK])]", "*found]"),
+    ],
+    "text/conllu.py": [
+        ("CoNLL-U", "the language's own tag, not the universal one", "tuple(cells[3] for _, cells in words)", "tuple(cells[4] for _, cells in words)"),
+        ("CoNLL-U", "lemmas for words", "tuple(cells[1] for _, cells in words)", "tuple(cells[2] for _, cells in words)"),
+        ("CoNLL-U", "tags written in the wrong column", "rows[at][3] = tag", "rows[at][4] = tag"),
+        ("CoNLL-U", "the last sentence is lost without a blank line", "            held = []\n    if held:\n        yield held\n", "            held = []\n"),
+        ("CoNLL-U", "heads may run in a circle", "        if at not in reaches:\n", "        if False:\n"),
+        ("CoNLL-U", "words that were not said are words", "ASIDE = re.compile(r\"[1-9][0-9]*-[1-9][0-9]*|[0-9]+\\.[1-9][0-9]*\")", "ASIDE = re.compile(r\"[1-9][0-9]*-[1-9][0-9]*\")"),
+    ],
+    "text/plain.py": [
+        ("blocks", "a model predicts what it reads", "torch.where(inside, stream[at + 1], PAD)", "torch.where(inside, stream[at], PAD)"),
+        ("blocks", "the stream begins without BOS", "torch.cat((ids.new_tensor([BOS]), ids)).long()", "torch.cat((ids[:1], ids)).long()"),
+        ("blocks", "the same offset in every epoch", "key(seeded(self.seed, epoch, 0), 0) % self.length", "key(seeded(self.seed, 0, 0), 0) % self.length"),
+        ("blocks", "context is scored as well", "inside & (at >= fresh))", "inside)"),
+        ("blocks", "lines without their ends", "for one in (*ids, EOS)]", "for one in ids]"),
+        ("windows", "the first of a window's fresh targets is skipped", "start if start == 0 else start - stride + length", "start if start == 0 else start - stride + length + 1"),
+        ("windows", "the last window is left out", "range(0, max(total - length, 0) + stride, stride)", "range(0, max(total - length, 0) + 1, stride)"),
+        ("perplexity", "a line's end is no word", "len(line.split()) + 1 for line", "len(line.split()) for line"),
+        ("bits per byte", "in nats", "counted(bytes, \"bytes\") / math.log(2)", "counted(bytes, \"bytes\")"),
+    ],
+    "text/labelled.py": [
+        ("labels", "numbered in the order of the texts", "tuple(sorted(set(labels)))", "tuple(dict.fromkeys(labels))"),
+    ],
+    "text/node_vectors.py": [
+        ("node vectors", "not of length 1", "(counts / np.where(lengths == 0, 1, lengths))", "counts"),
+        ("node vectors", "a word counts once", "counts[row, columns[word]] += 1", "counts[row, columns[word]] = 1"),
+    ],
+    "text/augment.py": [
+        ("mixup", "the share is the other picture's", "(wide * pixels + (1 - wide) * others)", "((1 - wide) * pixels + wide * others)"),
+        ("CutMix", "the share that was drawn, not the one that was cut", "torch.where(is_cut, kept, torch.where", "torch.where(is_cut, share, torch.where"),
+    ],
+    "train/step.py": [
+        ("step", "clips to half the norm asked for", "(clip / (norm + 1e-6))", "(clip / 2 / (norm + 1e-6))"),
+        ("step", "a small gradient is enlarged to the clip",
+         "(clip / (norm + 1e-6)).clamp(max=1.0)", "(clip / (norm + 1e-6))"),
+        ("step", "clips the summed gradient, not the mean", "norm_of(gradients_of(optimiser)) / (scale * tokens)",
+         "norm_of(gradients_of(optimiser)) / scale"),
+        ("step", "the norm of several matrices is the sum of theirs",
+         "torch.linalg.vector_norm(torch.stack(norms))", "torch.stack(norms).sum()"),
+        ("step", "gradients are not divided by the loss scale", "(scale * tokens / share).float()", "(tokens / share).float()"),
+        ("step", "gradients are summed, not averaged over the tokens", "(scale * tokens / share).float()", "(scale / share).float()"),
+        ("step", "divides by the tokens of the last batch", "tokens + count", "count"),
+        ("step", "reports the loss of the last batch", "total + summed", "summed"),
+        ("step", "the loss scale never grows", "(self.scale * 2).clamp(max=MOST_SCALE)", "(self.scale * 1).clamp(max=MOST_SCALE)"),
+        ("step", "the loss scale grows at every step", "if step % DOUBLED_EVERY == 0 else", "if step % 1 == 0 else"),
+        ("step", "the loss scale grows without end", "(self.scale * 2).clamp(max=MOST_SCALE)", "(self.scale * 2)"),
+        ("step", "an overflow leaves the loss scale as it is", "torch.where(broken > 0, self.scale / 2, grown)", "grown"),
+        ("step", "skipped steps are counted although others lie between", "(self.skips + 1) * broken", "self.skips + broken"),
+        ("step", "a gradient that is no number is applied", "norm.isfinite() & loss.isfinite()", "loss.isfinite()"),
+    ],
+    "train/loop.py": [
+        ("loop", "the same dropout noise at every step", "hash_of(plan.seed, step)", "hash_of(plan.seed, 0)"),
+        ("loop", "the same dropout noise for every seed", "hash_of(plan.seed, step)", "hash_of(0, step)"),
+        ("loop", "of equal validations the later one is the best", "better = found < (", "better = found <= ("),
+        ("loop", "the least accuracy is the best", 'figures[by] if by == "loss" else -figures[by]', "figures[by]"),
+        ("loop", "one validation too many before it gives up", "progress.worse >= plan.patience", "progress.worse > plan.patience"),
+        ("loop", "patience counts the validations that were better, too", "worse=0 if better else", "worse=progress.worse if better else"),
+        ("loop", "biases and norms decay", "if parameter.dim() <= 1]\n    return [{\"params\": wide, \"weight_decay\": decay}, {\"params\": flat, \"weight_decay\": 0.0}]",
+         "if parameter.dim() <= 1]\n    return [{\"params\": wide, \"weight_decay\": decay}, {\"params\": flat, \"weight_decay\": decay}]"),
+        ("loop", "nothing decays", '{"params": wide, "weight_decay": decay}', '{"params": wide, "weight_decay": 0.0}'),
+        ("loop", "the rate of the step before", "rate = progress.step + 1, plan.schedule.rate(progress.step + 1)",
+         "rate = progress.step + 1, plan.schedule.rate(progress.step)"),
+        ("loop", "every epoch skips its last step", "progress.index + 1 < data.steps(progress.epoch)",
+         "progress.index + 2 < data.steps(progress.epoch)"),
+        ("loop", "the same epoch again and again", "epoch=progress.epoch if more else progress.epoch + 1", "epoch=progress.epoch"),
+        ("loop", "gradients of the step before are kept", "        optimiser.zero_grad(", "        (lambda **_: None)("),
+        ("loop", "trains in evaluation mode after a validation", "    model.train()\n", ""),
+        ("loop", "validates with dropout", "                        model.eval()\n", ""),
+        ("loop", "the last step is not validated", "step % plan.validate_every == 0 or step == plan.steps", "step % plan.validate_every == 0"),
+    ],
+    "train/schedule.py": [
+        ("schedule", "Noam: warms up to the power of one", "step * self.warmup**-1.5", "step * self.warmup**-1"),
+        ("schedule", "Noam: without the model's width", "self.factor * self.model**-0.5", "self.factor"),
+        ("schedule", "cosine: a whole wave", "cos(pi * done)", "cos(2 * pi * done)"),
+        ("schedule", "cosine: the warm-up counts as part of the fall",
+         "(step - self.warmup) / (self.steps - self.warmup)", "step / self.steps"),
+        ("schedule", "cosine: rises again after its last step", "min(1.0, (step - self", "min(9.0, (step - self"),
+        ("schedule", "constant: goes on rising", "min(1.0, step / max(1, self.warmup))", "step / max(1, self.warmup)"),
+    ],
+    "train/flat.py": [
+        ("FlatAdamW", "without bias correction", "(1 - self.betas ** flat.steps[0].double()).float()",
+         "torch.ones_like(self.betas).float()"),
+        ("FlatAdamW", "bias correction one step behind", "self.betas ** flat.steps[0].double()", "self.betas ** (flat.steps[0].double() + 1)"),
+        ("FlatAdamW", "decays through the gradient, as Adam with L2 does", "g = grads.to(weights.dtype) / scale\n",
+         "g = grads.to(weights.dtype) / scale + decay * weights\n"),
+        ("FlatAdamW", "ε under the root", "((v / fixes[1]).sqrt() + eps)", "(v / fixes[1] + eps).sqrt()"),
+        ("FlatAdamW", "mean of squares takes the gradient, not its square", "(1 - beta2) * g * g", "(1 - beta2) * g.abs()"),
+        ("FlatAdamW", "a broken step still counts", "flat.steps.add_(1 - self.found_inf)", "flat.steps.add_(1)"),
+    ],
+    "train/flat_kernel.py": [
+        ("FlatAdamW", "kernel: decays after the step, not before",
+         "    w = w * (1.0 - lr * decay)\n    w = w - (lr / tl.load(fixes)) * m / (tl.sqrt(v / tl.load(fixes + 1)) + eps)\n",
+         "    w = w - (lr / tl.load(fixes)) * m / (tl.sqrt(v / tl.load(fixes + 1)) + eps)\n    w = w * (1.0 - lr * decay)\n"),
+        ("FlatAdamW", "kernel: one correction for both means", "tl.load(fixes + 1)", "tl.load(fixes)"),
+        ("FlatAdamW", "kernel: a broken step is written", "kept = tl.load(rate), at < size * (1 - tl.load(broken).to(tl.int32))",
+         "kept = tl.load(rate), at < size"),
+        ("FlatAdamW", "kernel: gradients are not divided by the scale", "/ tl.load(scale)\n", "\n"),
+    ],
+    "train/checkpoint.py": [
+        ("checkpoint", "keeps the oldest, not the newest", "if due(step)][-newest:]", "if due(step)][:newest]"),
+        ("checkpoint", "the best is deleted with the old ones", "kept = {always, *steps[-1:]", "kept = {*steps[-1:]"),
+        ("checkpoint", "goes on from the oldest", "for path in reversed(checkpoints(folder)):", "for path in checkpoints(folder):"),
+        ("checkpoint", "does not look whether files are torn", "return state if all(checksum(path / name) == sum for name, sum in state[\"sums\"].items()) else None",
+         "return state"),
+        ("checkpoint", "the optimiser's memory is lost", "            recall(optimiser, load_file(path / \"optimiser.safetensors\"))\n", ""),
+        ("checkpoint", "the mean is a sum", "(tensor / len(paths)).to", "tensor.to"),
+        ("checkpoint", "the mean of all but the first", "(tensor / len(paths)).to", "(tensor / (len(paths) - 1 or 1)).to"),
+        ("checkpoint", "ordered by name as text", "key=lambda path: int(path.name),", "key=lambda path: path.name[::-1],"),
+    ],
+    "train/fit.py": [
+        ("Fit", "averages the oldest checkpoints", "chosen = paths[-count:] if count > 1", "chosen = paths[:count] if count > 1"),
+        ("Fit", "the last checkpoint for the best", "if int(path.name) == best] or paths[-1:]", "if int(path.name) == best and False] or paths[-1:]"),
+        ("Fit", "keeps fewer checkpoints than it averages", "keep=max(2, train.average, train.keep)", "keep=max(2, train.keep)"),
+    ],
+    "train/apart.py": [
+        ("Apart", "every part draws the same noise", "torch.randint(2**62, (len(parts),)).tolist()", "[0] * len(parts)"),
+        ("Apart", "gradients of one part overwrite the other's", "weight.grad.add_(gradient)", "weight.grad.copy_(gradient)"),
+        ("Apart", "the loss of the first part alone", "torch.stack([summed for summed, _ in done]).sum()", "done[0][0]"),
+        ("Apart", "parts are not scaled", "torch.autograd.grad(summed * scale, self.weights", "torch.autograd.grad(summed, self.weights"),
+    ],
+    "train/narrow.py": [
+        ("Narrow", "the copy's weights are never brought up to date", "            copied(copies, weights)\n", "            pass\n"),
+        ("Narrow", "gradients of a second batch replace those of the first", "torch._foreach_add_([old", "torch._foreach_copy_([old"),
+        ("Narrow", "trains as it evaluates", "        self.copy.train(self.model.training)\n", "        self.copy.eval()\n"),
+    ],
+    "train/noise.py": [
+        ("Noise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),
+        ("Noise", "the mean's own scatter is not taken off", "(mean.square().sum() - variance / len(estimates))", "mean.square().sum()"),
+    ],
+    "train/whole.py": [
+        ("Whole", "a rehearsal moves the weights", "self.held.fill_(1.0)", "self.held.fill_(0.0)"),
+        ("Whole", "a rehearsal uses up noise", "        restore(noise, scale.device)\n", ""),
+        ("Whole", "the first rate for ever", "        self.rate.fill_(rate)\n", "        self.rate.fill_(rate if not float(self.rate) else float(self.rate))\n"),
+    ],
+    "decode/penalties.py": [
+        ("length penalty", "the exponent is a factor", "((5 + length) / 6) ** alpha", "((5 + length) / 6) * alpha"),
+        ("length penalty", "does not count the end", "(5 + length) / 6", "(4 + length) / 6"),
+        ("length penalty", "hope of the shortest, not of the longest translation",
+         "return log_probability / length_penalty(limit, alpha)", "return log_probability / length_penalty(1, alpha)"),
+        ("coverage penalty", "padding is to be covered", "torch.where(real, coverage.clamp(LEAST, 1.0).log(), 0.0)", "coverage.clamp(LEAST, 1.0).log()"),
+        ("coverage penalty", "rewards more attention than one", "coverage.clamp(LEAST, 1.0)", "coverage.clamp(LEAST)"),
+        ("coverage penalty", "the sum over heads, not the mean", '"n h s -> n s", "mean"', '"n h s -> n s", "sum"'),
+        ("coverage penalty", "the first layer's attention", "*_, last = looked", "last, *_ = looked"),
+        ("coverage penalty", "β forgotten", "return beta * torch.where", "return torch.where"),
+    ],
+    "decode/ranking.py": [
+        ("best", "of equals any", "ids, order = ids.sort(-1)", "ids, order = ids.sort(-1, descending=True)"),
+        ("best", "equals at the border as topk likes", "    if torn.any():", "    if False:"),
+    ],
+    "decode/beam.py": [
+        ("Beam", "finishes with the length before the end", "length_penalty(len(row.written) + 1, beam", "length_penalty(len(row.written), beam"),
+        ("Beam", "stops as soon as one is finished", "least >= highest_score(self.rows[0].total, self.limit, beam.length_penalty)", "True"),
+        ("Beam", "never stops early", "return least >= highest_score(", "return least > 1 and least >= highest_score("),
+        ("Beam", "the log-probability so far is forgotten", "(-(row.total + value), token, parent, value)", "(-value, token, parent, value)"),
+        ("Beam", "of equals the higher token", "(-(row.total + value), token, parent, value)", "(-(row.total + value), -token, parent, value)"),
+        ("Beam", "one hypothesis too few", "candidates[: beam.size]", "candidates[: max(1, beam.size - 1)]"),
+        ("Beam", "the worst finished come first", "key=lambda hypothesis: -hypothesis.score", "key=lambda hypothesis: hypothesis.score"),
+        ("Beam", "states do not follow their parents", "else self.state.pick(picked)", "else self.state"),
+        ("Beam", "coverage does not follow its parents", "state, memory, self.coverage[picked])", "state, memory, self.coverage)"),
+        ("Beam", "coverage is the last look alone", "rows.coverage + attention_paid(looked)", "attention_paid(looked)"),
+        ("Beam", "the coverage penalty is subtracted", "-cost / penalty + covered[parent]", "-cost / penalty - covered[parent]"),
+        ("Beam", "ones cut by the limit come first", "[*ranked(self.finished), *ranked(cut)]", "[*ranked(cut), *ranked(self.finished)]"),
+        ("Beam", "parents are counted from the sentence's first row", "parents += [first + parent for", "parents += [parent for"),
+    ],
+    "decode/lanes.py": [
+        ("lanes", "of equals the higher word first", ").sort(dim=-1, stable=True).indices\n    totals, order", ").sort(dim=-1, stable=True, descending=True).indices\n    totals, order"),
+        ("lanes", "all beams begin", "totals[:, 0] = 0.0", "totals[:] = 0.0"),
+        ("lanes", "penalties one length behind", "for length in range(1, steps + 1)]\n        closed", "for length in range(steps)]\n        closed"),
+        ("lanes", "a limit one word late", "at + 1 == lanes.limits", "at == lanes.limits"),
+        ("lanes", "overtaken by an equal that comes later", "(least >= totals / rearrange", "(least > totals / rearrange"),
+        ("lanes", "the beginning may be written", "{PAD, BOS, *allowed.never}", "{PAD, *allowed.never}"),
+    ],
+    "decode/lanes_kernel.py": [
+        ("lanes", "kernel: of equals the higher word", "lowest = tl.min(tl.where(equal, word, NONE), 0)", "lowest = tl.max(tl.where(equal, word, -1), 0)"),
+        ("lanes", "kernel: the penalty of the next length", "tl.load(penalties + now)", "tl.load(penalties + now + 1)"),
+    ],
+    "decode/offers_kernel.py": [
+        ("offers", "kernel: the largest of the first stretch for all", "part * tl.exp(top - most)", "part"),
+        ("offers", "kernel: closed words leave the sum", "top = tl.max(x, 0)\n", 'x = tl.where(tl.load(closed + at, mask=inside, other=1) != 0, -float("inf"), x)\n    top = tl.max(x, 0)\n'),
+    ],
+    "decode/room_kernel.py": [
+        ("KV cache", "kernel: weights of earlier keys not shrunk", "total = total * shrunk + tl.sum(weights, 1)", "total = total + tl.sum(weights, 1)"),
+        ("KV cache", "kernel: all new words into one slot", "== beam[:, None] + 1)", "== 1 + 0 * beam[:, None])"),
+    ],
+    "decode/notes.py": [
+        ("backtracking", "follows the rank, not the parent", "front[at - 1, n, parents[at, n, rank]]", "front[at - 1, n, rank]"),
+        ("backtracking", "ones cut by the limit come first", "(-scores[step, n, rank], cuts[step, n, rank], n)", "(-scores[step, n, rank], ~cuts[step, n, rank], n)"),
+        ("backtracking", "the end is among the words", "said[: step + 1 - finished]", "said[: step + 1]"),
+    ],
+    "decode/sample.py": [
+        ("Sample", "multiplies by the temperature", "(scores / self.temperature)", "(scores * self.temperature)"),
+        ("Sample", "top-p without the token that crosses p", "before = probabilities.cumsum(-1) - probabilities ", "before = probabilities.cumsum(-1) "),
+        ("Sample", "top-k keeps one more", "else self.top_k)", "else self.top_k + 1)"),
+        ("Sample", "the same number at every place", "row.draw, len(row.written)]", "row.draw]"),
+        ("Sample", "the same number for every draw", "row.request.index, row.draw,", "row.request.index,"),
+        ("Sample", "draws as if probabilities added up to 1", "device=reached.device) * total", "device=reached.device)"),
+        ("Sample", "draws a token of probability 0", "(reached <= rearrange(number", "(reached < rearrange(number"),
+    ],
+    "decode/limits.py": [
+        ("Longest", "one token too many", "int(self.factor * source) + self.offset", "int(self.factor * source) + self.offset + 1"),
+    ],
+    "decode/permitted.py": [
+        ("Allowed", "the end may come one token early", "len(rows[0].written) < allowed.shortest", "len(rows[0].written) < allowed.shortest - 1"),
+        ("Allowed", "padding may be written", "never = {PAD, BOS, *allowed.never}", "never = {BOS, *allowed.never}"),
+        ("Allowed", "a forced word is forbidden", "only, values = known([row.forced], scores), scores[n]", "only, values = known([row.forced], scores), open_[n]"),
+    ],
+    "decode/walk.py": [
+        ("Walker", "the KV cache is not advanced", "return Walk(tuple(rows), state, memory, ended)", "return Walk(tuple(rows), walk.state if len(rows) == len(walk.rows) else state, memory, ended)"),
+        ("Walker", "draws of different sentences exchanged", ".repeat_interleave(draws)", ".repeat(draws)"),
+        ("Walker", "the end's own log-probability is forgotten", "row.ended(value, row.total + value)", "row.ended(value, row.total)"),
+        ("Walker", "cut one token late", "len(row.written) + 1 == row.request.limit", "len(row.written) == row.request.limit"),
+    ],
+    "decode/model.py": [
+        ("decoder", "the source's end is not read", "torch.tensor([*source, EOS]) for source", "torch.tensor([*source, PAD]) for source"),
+        ("decoder", "begins with the end", "torch.tensor([BOS, *target])", "torch.tensor([EOS, *target])"),
+        ("decoder", "dropout while decoding", "        model.eval()\n", ""),
+    ],
+    "decode/force.py": [
+        ("perplexity", "ends are not counted", "sum(len(hypothesis.scores) for", "sum(len(hypothesis.ids) for"),
+        ("perplexity", "mean of the sentences, not of the tokens", "/ count\n    return exp", "/ len(found)\n    return exp"),
+        ("scoring", "the score of the word before", "row[: len(predicted)].gather", "row.roll(1, 0)[: len(predicted)].gather"),
+        ("scoring", "the end is not scored", "[*targets[index], EOS], device", "[*targets[index]], device"),
+        ("scoring", "attention of the row before", "weights[n, :, :t, :s]", "weights[n - 1, :, :t, :s]"),
+    ],
+    "decode/alignment.py": [
+        ("alignment", "transposed", "(source, target) for target, source in enumerate(words[:, :-1]", "(target, source) for target, source in enumerate(words[:, :-1]"),
+        ("alignment", "the source's end counts as a word", "words[:, :-1].argmax(-1)", "words.argmax(-1)"),
+        ("alignment", "shifted the other way", "rows[self.shift : rows.shape[0] - 1 + self.shift]", "rows[1 - self.shift : rows.shape[0] - self.shift]"),
+        ("alignment", "pieces of a target word are summed", "return total / rearrange(rows.sum(0).clamp_min(1), \"w -> w 1\")", "return total"),
+        ("alignment", "pieces of a source word are averaged", 'einsum(rows, weights, columns, ', 'einsum(rows, weights, columns / columns.sum(0).clamp_min(1), '),
+    ],
+    "decode/agreement.py": [
+        ("AER", "possible links do not count for precision", "len(found & (possible | sure))", "len(found & sure)"),
+        ("AER", "over what was found alone", "both = self.found + self.sure", "both = 2 * self.found"),
+        ("AER", "recall of what is possible", "return self.found_and_sure / self.sure if", "return self.found_and_possible / self.sure if"),
+    ],
+    "decode/writing.py": [
+        ("writing", "begins anew behind all of the context", "list(recent)[-(limit // 2) :]", "list(recent)"),
+        ("writing", "reads its own last token twice", "        unread = [token]\n", "        unread = [token, token]\n"),
+        ("writing", "a prompt is read without its last token", "state, unread, seen, row = model.start(1), list(recent), 0", "state, unread, seen, row = model.start(1), list(recent)[:-1] or list(recent), 0"),
+    ],
+    "decode/slices.py": [
+        ("offers", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
+    ],
+    "decode/linears.py": [
+        ("int8", "one scale for all rows of the weights", "weight.abs().amax(1).clamp_min(1e-12) / 127", "weight.abs().amax().clamp_min(1e-12).expand(len(weight)) / 127"),
+        ("int8", "rounds towards 0", "(weight / scale[:, None]).round()", "(weight / scale[:, None]).trunc()"),
+    ],
+    "see/summaries.py": [
+        ("statistics", "distances from the first query on", "queries.float()[:, None] + at - keys.float()", "queries.float()[:, None] - keys.float()"),
+        ("statistics", "distances with a sign", ".abs_()", ""),
+        ("statistics", "the sink is the first key that is seen", "weights[..., 0] if int(keys[0]) == 0 else torch.zeros_like(total)", "weights[..., 0]"),
+        ("statistics", "queries that see nothing count", "(total != 0).float()", "torch.ones_like(total)"),
+        ("statistics", "the largest weight of the last queries alone", "largest[some] = largest[some].maximum(most.amax(-1).cpu())", "largest[some] = most.amax(-1).cpu()"),
+        ("thumbnail", "the least weight of a cell's queries, not the largest", 'some.amax(-2), "amax")', 'some.amin(-2), "amax")'),
+        ("thumbnail", "keys of a part counted from 0", "((there - keys.start) * columns // len(keys))", "(there * columns // (keys.stop))"),
+    ],
+    "see/trace.py": [
+        ("trace", "heads of a group dealt in turn", "return head // (self.heads // self.k.shape[1])", "return head % self.k.shape[1]"),
+        ("trace", "products of another sentence", "x[sentence, 0].to(dtype) for x in self.of_head(head)", "x[0, 0].to(dtype) for x in self.of_head(head)"),
+        ("trace", "the place of the first query forgotten", "places = (rows + self.at).tolist()", "places = rows.tolist()"),
+        ("trace", "biases of the first head for all", "number = torch.full((1, 1, 1, 1), head, device=q.device)", "number = torch.full((1, 1, 1, 1), 0, device=q.device)"),
+        ("trace", "keys turned a second time", "position=Together(self.recipe.on_score))", "position=self.recipe.position)"),
+        ("trace", "the check looks at the first sentence alone", "float((again - given).abs().max())", "float((again - given)[:1].abs().max())"),
+        ("trace", "a mixture's weights transposed", "weights @ self.mixture[self.group(head)].to(weights)", "weights @ self.mixture[self.group(head)].to(weights).flip(0)"),
+        ("trace", "a part's queries counted from 0", "device=device) + chosen.start\n", "device=device)\n"),
+    ],
+    "see/attending.py": [
+        ("edits", "a head that is not edited changes as well", "        for head in touched:\n", "        for head in range(site.heads):\n"),
+        ("edits", "queries of the second part written over the first", "output[:, head, rows[0] : rows[-1] + 1] = found", "output[:, head, : len(rows)] = found"),
+        ("trace", "of a recurrent decoder the last question alone", "q, output = (torch.cat(parts, 2) for parts", "q, output = (parts[-1] for parts"),
+        ("trace", "the memory's projections made of the queries", "heads_of(layer, x, Spot(name, \"queries\", \"keys\"), tracing, memory=memory, pattern=pattern)", "heads_of(layer, x, Spot(name, \"queries\", \"keys\"), tracing, memory=memory)"),
+    ],
+    "see/edits.py": [
+        ("edits", "a head switched off is uniform", "return torch.zeros_like(weights)\n        for query", "return torch.ones_like(weights) / weights.shape[-1]\n        for query"),
+        ("edits", "multiplies by the temperature", "scores / self.here.temperature", "scores * self.here.temperature"),
+        ("edits", "of several temperatures the first holds", "warm[-1] if warm else 1.0", "warm[0] if warm else 1.0"),
+        ("edits", "a masked key weighs 0, and nobody gets its share", "visible[:, :, self.queries.index(one.query), one.key] = False\n        weights = self.then.weigh(scores, visible)",
+         "visible[:, :, self.queries.index(one.query), one.key] = False\n        weights = self.then.weigh(scores, torch.ones_like(visible)) * visible"),
+        ("edits", "the rest of a row keeps its sum", "(left.clamp(min=0) / rest.masked_fill(rest == 0, 1.0))", "1.0"),
+        ("edits", "all heads are masked", "if one.head == self.head and one.query in self.queries]", "if one.query in self.queries]"),
+        ("edits", "those of one table replace the other's", "{name: (*getattr(self, name), *getattr(other, name)) for name in KINDS}", "{name: getattr(other, name) or getattr(self, name) for name in KINDS}"),
+    ],
+    "see/swaps.py": [
+        ("swaps", "from the front, so that places move", "key=lambda swap: -swap.word", "key=lambda swap: swap.word"),
+    ],
+    "see/alignment.py": [
+        ("alignment view", "gold links transposed", "        gold[t, s] = True\n", "        gold[s, t] = True\n"),
+        ("alignment view", "the source's end counts as a word", "hard(weights if self.ended else pad(weights, (0, 1)))", "hard(pad(weights, (0, 1)))"),
+        ("alignment view", "strips each on a scale of their own", "Row((replace(panel, scale=scale),)) for panel in shown", "Row((panel,)) for panel in shown"),
+    ],
+    "see/growth.py": [
+        ("surprisal", "in nats", "-chance.log2() + 0.0", "-chance.log() + 0.0"),
+        ("surprisal", "the least surprising are noted", "bits.argsort(descending=True, stable=True)", "bits.argsort(stable=True)"),
+        ("surprisal", "the prompt has a shade", "torch.arange(len(everything)) >= len(prompt)", "torch.arange(len(everything)) >= 0"),
+        ("surprisal", "perplexity of the sum", "brief(2 ** float(bits.mean()))", "brief(2 ** float(bits.sum()))"),
+    ],
+    "see/judged.py": [
+        ("contributions", "the scale is not symmetric", 'Scale("signed", -most, most, "added")', 'Scale("signed", float(known.min()), most, "added")'),
+        ("contributions", "unknown words count", "known = plain(parts) if visible is None else plain(parts).where(visible.cpu(), 0.0)\n    if not", "known = plain(parts)\n    if not"),
+    ],
+    "see/neighbours.py": [
+        ("PCA", "not centred", "centred = plain(vectors) - plain(vectors).mean(0)", "centred = plain(vectors)"),
+        ("PCA", "an axis may point either way", "axes = axes[:2] * axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()", "axes = -axes[:2] * axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()"),
+        ("PCA", "shares of the spread, not of the variance", "spread.square() / (float(spread.square().sum()) or 1.0)", "spread / (float(spread.sum()) or 1.0)"),
+    ],
+    "see/latent.py": [
+        ("latents", "the farthest from the last alone", "torch.minimum(away, near)", "near"),
+    ],
+    "see/origin.py": [
+        ("projections", "keys made of those who ask", 'Projected(self.x if part == "q" else self.memory', "Projected(self.x"),
+        ("projections", "the matrix of another head", "slice(number * width, (number + 1) * width)", "slice(0, width)"),
+        ("projections", "transposed", "layer.weight.detach()[some].T, bias)", "layer.weight.detach()[:, some], bias)"),
+    ],
+    "see/comparing.py": [
+        ("compare", "before − after", "shares(other, count) - shares(one, count).to(other.logits.device)", "shares(one, count).to(other.logits.device) - shares(other, count)"),
+        ("compare", "the first other token is left out", "1 + sum(1 for _ in takewhile", "sum(1 for _ in takewhile"),
+    ],
+    "see/graph.py": [
+        ("graph view", "the heaviest neighbours are left out", "key=lambda n: -float(weights[:, n].sum())", "key=lambda n: float(weights[:, n].sum())"),
+        ("graph view", "what is left out is summed over the heads", "weights[:, others[MOST:]].sum(1).mean()", "weights[:, others[MOST:]].sum()"),
+    ],
+    "see/tagged.py": [
+        ("tags", "the tag of the next word", "right[n] if n in wrong", "right[n - 1] if n in wrong"),
+        ("tags", "counts the wrong ones", "{count - wrong} of {count} tags are right", "{wrong} of {count} tags are right"),
+    ],
+    "see/places.py": [
+        ("position view", "the scale is not symmetric", 'return Scale("signed", -most, most)', 'return Scale("signed", float(finite.min()) if len(finite) else -1.0, most)'),
+        ("position view", "the last place for the first", "product = turned @ turned[0]", "product = turned @ turned[-1]"),
+    ],
+    "see/pixels.py": [
+        ("overlay", "patches upside down", "weights[y.long()][:, x.long()]", "weights.flip(0)[y.long()][:, x.long()]"),
+        ("overlay", "the glow covers the picture", "base * (1 - opacity) + over[..., :3] * opacity", "over[..., :3] * opacity"),
+    ],
+    "see/heads.py": [
+        ("self-attention view", "the future is shown, the past hidden", "seen.tril() if causal else seen", "seen.triu() if causal else seen"),
+    ],
+    "see/beam_tree.py": [
+        ("beam tree", "the best of each step for the one on the way", "best_ids[: len(node.ids)] == node.ids", "best_ids[: len(node.ids) - 1] == node.ids[:-1]"),
+        ("beam tree", "states do not follow their parents", "            state = state.pick(torch.tensor(parents, device=device))\n", "            state = state.pick(torch.zeros(len(parents), dtype=torch.long, device=device))\n"),
+    ],
+    "see/shades.py": [
+        ("bar", "rounds to whole letters", "round(share * width * 8)", "round(share * width) * 8"),
     ],
 }
 # fmt: on
