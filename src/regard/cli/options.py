@@ -1,7 +1,7 @@
 """What several commands ask for in the same words, and what they make of it: a device, a search, a place to write."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -79,9 +79,21 @@ def folder_for(path: Path) -> Path:
 
 def file_for(path: Path) -> Path:
     """The path of a file to write; where it is a link, that of the file it leads to, since a link would be replaced."""
+    from regard.text.files import replaceable
+
     if path.is_dir():
         raise ValueError(f"{path}: is a folder; name a file in it")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: is a device or a pipe, not a file; choose another place")
+    path = path.resolve() if path.is_symlink() else path
+    replaceable(path)
     folder_for(path.parent)
-    return path.resolve() if path.is_symlink() else path
+    return path
+
+
+def files_for(**named: Path | None) -> Iterator[Path | None]:
+    """The same for several options, which must not name one file: the second would be written over the first."""
+    taken: dict[Path, str] = {}
+    for option, given in named.items():
+        path = given and file_for(given)
+        if path and (other := taken.setdefault(path.resolve(), option)) != option:
+            raise ValueError(f"--{other} and --{option} are one file, {given}; give each a file of its own")
+        yield path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Longest, Model, device_of, file_for, tracked
+from regard.cli.options import Device, Longest, Model, device_of, files_for, tracked
 from regard.cli.translate import ask, read, write
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def rebuild(
     from regard.decode.rebuilt import rebuilt, sentences_between
     from regard.tasks.rebuild import Rebuilder
 
-    out, latents = out and file_for(out), latents and file_for(latents)
+    out, latents = files_for(out=out, latents=latents)
     if between and (file or latents):
         raise ValueError("--between is given two sentences; leave out the file and --latents")
     if points and not between:

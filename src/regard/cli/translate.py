@@ -15,7 +15,7 @@ from regard.cli.options import (
     Longest,
     Model,
     device_of,
-    file_for,
+    files_for,
     search_of,
     tracked,
 )
@@ -67,7 +67,7 @@ def translate(
     from regard.decode import prepare
     from regard.tasks.translate import Translator
 
-    out, align = out and file_for(out), align and file_for(align)
+    out, align = files_for(out=out, align=align)
     if align and (best > 1 or file is None):
         raise ValueError("--align is for a file with one translation of each line; leave out --best, or give a file")
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}

@@ -1,12 +1,13 @@
 """A model's weights to a safetensors file and back. Nothing is ever unpickled."""
 
-import os
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from regard.text.files import whole
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -41,11 +42,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def write_weights(tensors: dict[str, Tensor], path: Path, note: str = "") -> None:
     """The whole file under its name, or what was there before: a full disk tears nothing. `note` stands in its head."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file(tensors, draft, {"note": note})
-        draft.replace(path)
-    except (SafetensorError, OSError) as error:
+        with whole(path) as file:
+            save_file(tensors, file.name, {"note": note})
+    except SafetensorError as error:
         raise ValueError(f"{path}: cannot be written ({error}); make room, or choose another place") from None
-    finally:
-        draft.unlink(missing_ok=True)

@@ -1,13 +1,19 @@
 """A text file, plain, .gz or .xz, in; its lines as strings out. What cannot be read is named by file and line."""
 
+import glob
 import gzip
 import lzma
 import os
+import secrets
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+if sys.platform != "win32":
+    import fcntl
 
 COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
 # The first bytes of files that are often mistaken for UTF-8 text, and what to do about them.
@@ -92,23 +98,66 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes its place when all of it is written: before that, there is what was there before.
 
     A link stays, and the file it leads to is written; a device, a pipe or a folder would be replaced, and is refused.
+    The new file may be read by whoever might read the old one, and by nobody else.
     """
     path = path.resolve() if path.is_symlink() else path
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: is a folder, a device or a pipe, not a file; choose another place")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    mode = replaceable(path)
+    # a name that nobody can have foreseen, opened only if there is nothing: what is planted there cannot be written
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
+        sweep_parts(path)
+        with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode or 0o666)) as file:
+            lock(file)
+            if mode is not None:
+                os.chmod(beside, mode)  # whatever the umask says about new files
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+            if os.name == "posix":  # while it is locked, so that nobody sweeps it away
+                beside.replace(path)
+        if os.name != "posix":  # an open file cannot be renamed there
+            beside.replace(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be written ({error.strerror}); make room, or choose another place") from None
     finally:
         with suppress(OSError):  # there is none, or its folder could not be made
             beside.unlink()
+
+
+def replaceable(path: Path) -> int | None:
+    """Who may do what with a file that is about to be replaced, as chmod counts it; None if there is no file."""
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise ValueError(f"{path}: is a folder, a device or a pipe, not a file; choose another place")
+    mode = path.stat().st_mode
+    if not mode & 0o222 or not os.access(path, os.W_OK):  # the first, since root has access to everything
+        raise ValueError(f"{path}: is read-only; make it writable (chmod u+w), or choose another place")
+    return mode & 0o777
+
+
+def sweep_parts(path: Path) -> None:
+    """Delete what processes that were killed have left of this file: what is still being written is locked."""
+    if sys.platform == "win32":
+        return  # there is no telling
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with suppress(OSError):  # somebody was faster, or writes it
+            if part.is_file() and not part.is_symlink():
+                with open(part, "rb") as file:
+                    lock(file)
+            part.unlink()
+
+
+def lock(file: IO[Any]) -> None:
+    """The file for this process alone; BlockingIOError if another has it. The system lets go when a process dies."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system without locks cannot tell
 
 
 def write_whole(path: str | Path, text: str) -> None:
