@@ -14,8 +14,7 @@ from regard.cli.options import file_for, files_for
 from regard.models.weights import write_weights
 from regard.text.files import whole, write_whole
 from regard.train.claim import claimed
-
-from ..cli.commands import assert_refused, regard
+from tests.cli.commands import assert_refused, regard
 
 
 def mode(path: Path) -> int:

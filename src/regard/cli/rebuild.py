@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Longest, Model, device_of, files_for, tracked
-from regard.cli.translate import ask, read, write
+from regard.cli.options import Device, Longest, Model, Texts, device_of, files_for, texts_in, tracked
+from regard.cli.translate import ask, write
 
 if TYPE_CHECKING:
     from regard.tasks.rebuild import Rebuilder
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def rebuild(
     model: Model,
-    file: Annotated[Path | None, typer.Argument(help="A sentence a line; - reads a pipe.")] = None,
+    file: Texts = None,
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
     between: Annotated[
         tuple[str, str] | None, typer.Option(help="Instead of a file two sentences: write those between them.")
@@ -54,9 +54,10 @@ def rebuild(
     if file is None and sys.stdin.isatty() and not latents:
         converse(rebuilder, longest)
         return
-    name, texts = "stdin" if file is None or str(file) == "-" else str(file), read(file)
-    check(rebuilder, texts, lambda number: f"{name}:{number}", longest)
+    texts, where = texts_in(file)
+    check(rebuilder, texts, where, longest)
     if latents:
+        name = "stdin" if file in (None, "-") else file
         typer.echo(f"drawn: {map_of(rebuilder, texts, name, latents)}", err=True)
     write(tracked(rebuilt(rebuilder, texts), "rebuilding", len(texts)), out, "rebuilt")
 

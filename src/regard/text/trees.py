@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from regard.text.files import opened
+
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz")
 LARGEST = 2**28  # bytes of one file in an archive
 
@@ -59,7 +61,8 @@ def _folder(folder: Path, endings: tuple[str, ...]) -> Iterator[Found]:
 def _archive(path: Path, inside: PurePosixPath, endings: tuple[str, ...]) -> Iterator[Found]:
     seen: set[PurePosixPath] = set()
     try:
-        with tarfile.open(path) as archive:
+        # forwards only, so that what is unpacked is counted: an archive of a few kilobytes can hold anything
+        with opened(path) as file, tarfile.open(fileobj=file, mode="r|", bufsize=2**17) as archive:
             for member in archive:
                 if found := _member(archive, member, f"{path}:{member.name}", inside, endings):
                     if found.path in seen:
