@@ -21,9 +21,11 @@ DataFolder = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes the fastest there is.")]
 Model = Annotated[Path, typer.Argument(help="The folder of a trained model.", metavar="MODEL")]
 BeamSize = Annotated[int, typer.Option("--beam", min=1, help="How many beginnings are kept; 1 is greedy search.")]
-LengthPenalty = Annotated[float, typer.Option(min=0, help="Above 0 favours longer translations (Wu et al. 2016).")]
+LengthPenalty = Annotated[
+    float, typer.Option(min=0, max=64, help="Above 0 favours longer translations (Wu et al. 2016).")
+]
 CoveragePenalty = Annotated[
-    float, typer.Option(min=0, help="Above 0 favours translations that looked at every source token.")
+    float, typer.Option(min=0, max=64, help="Above 0 favours translations that looked at every source token.")
 ]
 Longest = Annotated[int, typer.Option(min=1, help="Refuse a sentence of more tokens.")]
 Split = Literal["train", "valid", "test"]

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from regard.models.weights import load_weights, note_of, tensors_of, write_weights
+from regard.models.weights import (
+    load_weights,
+    note_of,
+    refuse_misfit,
+    shapes_only,
+    tensors_of,
+    write_weights,
+)
 from regard.tasks.tables import Tables
 from regard.text.files import make_folder, write_whole
 
@@ -48,11 +55,15 @@ class Kept(ABC):
         write_weights(tensors_of(self.model), folder / WEIGHTS, note)
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> Self:
+    def load(cls, folder: str | Path, device: str = "cpu") -> Self:
         """With the trained weights, if they belong to the parts that lie beside them."""
-        found = cls.described(folder)
+        folder = Path(folder)
+        described(folder)
         if not (folder / WEIGHTS).exists():
             raise ValueError(f"{folder} is not trained to the end; go on with it: regard train --out {folder}")
+        with shapes_only():  # before it is built: settings may ask for more than there is memory
+            refuse_misfit(cls.described(folder).model, folder / WEIGHTS)
+        found = cls.described(folder)
         load_weights(found.model, folder / WEIGHTS)
         if note_of(folder / WEIGHTS) not in ("", checksum(folder, found.parts)):
             files = " or ".join(f"{name}.json" for name in found.parts)

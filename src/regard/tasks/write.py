@@ -249,8 +249,8 @@ class Author(Kept):
         return Author.of(load_tokeniser(folder / "words.json"), settings_in(folder, WriteSettings))
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> "Author":
-        return replace(super().load(folder, device), pointer=Pointer.load(folder))
+    def load(cls, folder: str | Path, device: str = "cpu") -> "Author":
+        return replace(super().load(folder, device), pointer=Pointer.load(Path(folder)))
 
 
 def validation(model: nn.Module, ids: Int[Tensor, " n"], context: Context) -> dict[str, float]:

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.models.weights import load_weights, tensors_of
+from regard.text.files import existing, small
+
+MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Opti
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        save_file(tensors_of(model), draft / "model.safetensors")
-        save_file(remembered(optimiser), draft / "optimiser.safetensors")
+        save_file(tensors_of(model), draft / MODEL)
+        save_file(remembered(optimiser), draft / OPTIMISER)
         sums = {path.name: checksum(path) for path in sorted(draft.iterdir())}
         (draft / "state.json").write_text(json.dumps({"progress": asdict(progress), "sums": sums}, indent=1))
         for path in (*draft.iterdir(), draft):
@@ -67,10 +70,10 @@ def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optim
     for path in reversed(checkpoints(folder)):
         state = whole(path)
         if state is not None:
-            load_weights(model, path / "model.safetensors")
-            recall(optimiser, load_file(path / "optimiser.safetensors"))
+            load_weights(model, path / MODEL)
+            recall(optimiser, load_file(path / OPTIMISER))
             progress = state["progress"]
-            return Progress(**{**progress, "history": tuple(progress["history"])})
+            return Progress(**{**progress, "history": tuple(progress.get("history", ()))})
     return None
 
 
@@ -89,10 +92,43 @@ def checkpoints(folder: Path) -> list[Path]:
 def whole(path: Path) -> dict[str, Any] | None:
     """The state of a checkpoint whose files are all as they were written; None if any is missing or torn."""
     try:
-        state = json.loads((path / "state.json").read_text())
-        return state if all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
-    except (FileNotFoundError, ValueError, KeyError):
+        state = json.loads(small(path / "state.json").read_text(encoding="utf-8"))
+        sound = is_state(state, int(path.name))
+        return state if sound and all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
+    except (FileNotFoundError, ValueError, RecursionError):
         return None  # any other trouble with the disk is not for us to pass over: it may pass
+
+
+def is_state(state: Any, step: int) -> bool:
+    """Whether a file holds what `write_checkpoint` writes at a step: somebody may have written something else."""
+    match state:
+        case {"progress": dict(progress), "sums": dict(sums)}:
+            return (
+                progress.get("step") == step
+                and progress.keys() <= {field.name for field in fields(Progress)}
+                and all(fits(name, value) for name, value in progress.items())
+                and sums.keys() == {MODEL, OPTIMISER}
+            )
+    return False
+
+
+def fits(name: str, value: Any) -> bool:
+    match name:
+        case "best":
+            return value is None or is_number(value)
+        case "scaler":
+            return are_numbers(value)
+        case "history":
+            return isinstance(value, list) and all(map(are_numbers, value))
+    return is_number(value) and isinstance(value, int) and value >= 0
+
+
+def are_numbers(held: Any) -> bool:
+    return isinstance(held, dict) and all(map(is_number, held.values()))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def keep(folder: Path, newest: int, *, always: int, due: Callable[[int], bool]) -> None:
@@ -162,7 +198,7 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
 
 
 def checksum(path: Path) -> str:
-    with path.open("rb") as file:
+    with existing(path).open("rb") as file:  # existing: a pipe would keep us waiting, a device would never end
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
