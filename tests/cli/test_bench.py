@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli.benches import trained_by_peers, training, works
+from regard.cli.benches import decoding, trained_by_peers, training, works
 from regard.cli.benches.calling import Truth
 from regard.cli.benches.measuring import measure
 from regard.cli.benches.texts import write_texts
@@ -173,12 +173,23 @@ def test_the_list_names_every_work_and_a_strange_one_is_refused():
     )
 
 
-def test_without_a_checkout_decoding_cannot_be_measured():
+def test_without_a_checkout_decoding_cannot_be_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(decoding, "SCRIPT", tmp_path / "nowhere.py")
     printed = assert_done(regard("bench", "decode", "--quick", "--threads", 1))
-    assert (
-        printed == "not measured: everybody: there is no benchmarks/decoding_peers.py here; stand in a checkout "
-        "of the repository\n"
+    assert printed == (
+        f"not measured: everybody: there is no {tmp_path}/nowhere.py; install Regard from a checkout of it: "
+        "pip install -e .\n"
     )
+
+
+def test_nothing_is_run_that_lies_where_one_stands(monkeypatch):
+    asked: list[Setting] = []
+    work = Work("sums", "two and two", "ms", lambda setting: (asked.append(setting), iter(()))[1])
+    monkeypatch.setattr(works, "WORKS", {"sums": work})
+    assert_done(regard("bench", "sums", "--threads", 1))
+    for path in (decoding.SCRIPT, asked[0].peers):
+        assert path.is_absolute()
+        assert not path.is_relative_to(Path.cwd())
 
 
 @pytest.mark.parametrize("work", ["attention", "layer", "additive"])

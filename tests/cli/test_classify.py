@@ -94,7 +94,7 @@ def test_lines_are_classified_as_they_are_typed(judge, monkeypatch, capsys):
     converse(TextClassifier.load(judge), 8, scores=True, every=False)
     said = capsys.readouterr()
     assert [line.split("\t")[0] in NAMES for line in said.out.splitlines()] == [True, True]
-    assert "regard: this line:1: 9 tokens" in said.err
+    assert "regard: this line: 9 tokens" in said.err
 
 
 def test_what_is_no_classifier_is_refused(tmp_path):

@@ -106,11 +106,11 @@ def test_a_mistake_names_the_help_that_helps():
         (OSError("strange"), "output: strange; make room, or choose another place"),
         (
             RuntimeError("CUDA out of memory. Tried to allocate 7 GiB"),
-            "there is not enough memory; use smaller batches",
+            "there is not enough memory; use fewer tokens (--tokens) or a smaller model",  # draw has no --device
         ),
         (
             MemoryError(),
-            "there is not enough memory; use smaller batches (--tokens), a smaller model or another --devi",
+            "there is not enough memory; use fewer tokens (--tokens) or a smaller model",
         ),
         (ValueError("two\nlines"), "two lines"),
     ],

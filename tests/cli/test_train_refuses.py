@@ -207,10 +207,10 @@ def test_diverging_training(corpus):
 
 
 def test_too_little_memory(corpus):
-    answer = regard("train", "--train", corpus(), *LITTLE, "--set", "model.hidden=100000000000")
-    assert_refused(
-        answer, "there is not enough memory; use smaller batches (--tokens), a smaller model or another --de"
+    answer = regard(
+        "train", "--train", corpus(), *LITTLE, "--set", "model.model=16777216", "--set", "model.hidden=16777216"
     )
+    assert_refused(answer, "there is not enough memory; use fewer tokens (--tokens), another --device or a smaller mod")
 
 
 # --- damaged and foreign checkpoints ---

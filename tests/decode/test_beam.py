@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.decode import Allowed, Beam, Greedy, Longest, translate
-from regard.decode.penalties import length_penalty
+from regard.decode.penalties import STRONGEST, length_penalty
 
 from .toys import EOS, Toy, dice, every_translation, glance, naive_beam, naive_greedy, penalised, tree
 
@@ -157,8 +157,11 @@ def test_sentences_that_are_done_leave_the_batch():
 def test_penalties_and_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="size 3 cannot give the best 4"):
         Beam(3, best=4)
-    with pytest.raises(ValueError, match=r"length -0\.5"):
-        Beam(3, length_penalty=-0.5)
+    for penalty in (-0.5, 1e300, float("inf"), float("nan")):
+        for name in ("length", "coverage"):
+            with pytest.raises(ValueError, match=f"a {name} penalty of {penalty} should lie between 0, for none, and"):
+                Beam(3, **{f"{name}_penalty": penalty})
+    translate(Toy(dice(0)), [(3,)], Beam(3, length_penalty=STRONGEST))
     with pytest.raises(ValueError, match="use coverage_penalty=0"):
         translate(Toy(dice(0)), [(3,)], Beam(3, coverage_penalty=0.1))
     with pytest.raises(ValueError, match="nan"):

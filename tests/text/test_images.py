@@ -191,7 +191,7 @@ def test_a_photograph_taken_sideways_is_set_upright():
 
 
 def test_a_picture_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"gone.png: cannot be read"):
+    with pytest.raises(ValueError, match=r"gone.png: no such file; check the name"):
         read_picture(tmp_path / "gone.png")
 
 

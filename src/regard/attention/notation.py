@@ -28,6 +28,9 @@ PARTS: dict[str, type] = {
         *(normaliser.TopK, normaliser.Dropped, hard.Sampled, hard.StraightThrough, hard.Hard),
     )
 }
+LONGEST = 10_000  # letters
+SHOWN = 200  # letters of a text that are said again
+DEEPEST = 100  # parts inside of parts: whoever walks through them does so by recursion
 OPERATORS = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Add: operator.add}
 
 
@@ -50,25 +53,50 @@ def read(text: str) -> Any:
     """The part that a text describes, e.g. "Window(256) | Global(1)"."""
     if not isinstance(text, str):
         raise ValueError(f"a part is described by text such as 'Window(256)', not by {text!r}")
+    if len(text) > LONGEST:
+        raise ValueError(f"cannot read {shown(text)}: {len(text):,} letters, more than {LONGEST:,}; write fewer")
     try:
-        return build(ast.parse(text.strip(), mode="eval").body, text)
+        found = build(ast.parse(text.strip(), mode="eval").body, text)
     except SyntaxError as error:
-        raise ValueError(f"cannot read {text!r}: {error.msg}") from None
+        raise ValueError(f"cannot read {shown(text)}: {error.msg}") from None
     except TypeError as error:  # wrong arguments for a part that exists
-        raise ValueError(f"cannot read {text!r}: {error}") from None
+        raise ValueError(f"cannot read {shown(text)}: {error}") from None
+    except (RecursionError, MemoryError):  # by which the parser itself says that it is too deep
+        raise ValueError(too_deep(text)) from None
+    if not isinstance(found, Part):
+        raise ValueError(f"cannot read {shown(text)}: it is {found!r}, and no part; write one such as 'Window(256)'")
+    return found
 
 
-def build(node: ast.expr, text: str) -> Any:
+def shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+
+
+def too_deep(text: str) -> str:
+    return f"cannot read {shown(text)}: more than {DEEPEST} parts inside of each other; write fewer"
+
+
+def build(node: ast.expr, text: str, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise ValueError(too_deep(text))
+    deeper = depth + 1
     match node:
         case ast.Constant(value):
             return value
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
             return -value
         case ast.UnaryOp(ast.Invert(), inner):
-            return ~build(inner, text)
+            return ~build(inner, text, deeper)
         case ast.BinOp(left, sign, right) if type(sign) in OPERATORS:
-            return OPERATORS[type(sign)](build(left, text), build(right, text))
+            return OPERATORS[type(sign)](build(left, text, deeper), build(right, text, deeper))
         case ast.Call(ast.Name(name), arguments, keywords) if name in PARTS:
-            named = {keyword.arg: build(keyword.value, text) for keyword in keywords if keyword.arg}
-            return PARTS[name](*(build(argument, text) for argument in arguments), **named)
-    raise ValueError(f"cannot read {ast.unparse(node)!r} in {text!r}; known parts: {', '.join(PARTS)}")
+            names = [keyword.arg for keyword in keywords]
+            if None in names:
+                raise ValueError(
+                    f"cannot read {shown(text)}: ** names nothing; write each argument of {name} by its name"
+                )
+            if twice := [one for one in names if names.count(one) > 1]:
+                raise ValueError(f"cannot read {shown(text)}: {name} is given {twice[0]} twice; leave one out")
+            named = {keyword.arg or "": build(keyword.value, text, deeper) for keyword in keywords}
+            return PARTS[name](*(build(argument, text, deeper) for argument in arguments), **named)
+    raise ValueError(f"cannot read {shown(ast.unparse(node))} in {shown(text)}; known parts: {', '.join(PARTS)}")

@@ -75,7 +75,10 @@ class Recipe:
     @staticmethod
     def from_toml(text: str) -> "Recipe":
         """The recipe a file describes; missing lines mean the default. Learned parts come with fresh weights."""
-        lines = tomllib.loads(text)
+        try:
+            lines = tomllib.loads(text)
+        except RecursionError:
+            raise ValueError("a recipe is four lines of text, not lists in lists without end") from None
         names = [field.name for field in fields(Recipe)]
         if unknown := [line for line in lines if line not in names]:
             raise ValueError(f"a recipe has no {unknown[0]!r}; it has {', '.join(names)}")

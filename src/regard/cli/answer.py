@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Model, device_of, file_for
-from regard.cli.translate import ask, read, write
+from regard.cli.options import Checkpoint, Device, Model, device_of, file_for, texts_in
+from regard.cli.translate import ask, write
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,12 +55,11 @@ def answer(
     if file is None and sys.stdin.isatty():
         converse(answerer, pixels, best, scores=scores)
         return
-    name = "stdin" if file is None or str(file) == "-" else str(file)
-    questions = read(file)
+    questions, where = texts_in(None if file is None else str(file))
     if empty := [number for number, text in enumerate(questions, 1) if not text.strip()]:
-        raise ValueError(f"{name}:{empty[0]}: the question is empty; give at least one word, or remove the line")
+        raise ValueError(f"{where(empty[0])}: the question is empty; give at least one word, or remove the line")
     if not questions:
-        raise ValueError(f"{name}: no question; give at least one")
+        raise ValueError(f"{file or 'stdin'}: no question; give at least one")
     write(answers(answerer, pixels, questions, best, scores=scores), out, "answered")
 
 

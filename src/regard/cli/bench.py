@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from regard.cli.benches.measuring import Row
     from regard.cli.benches.work import Missing, Setting, Work
 
-PEERS = Path("out/peers")
 WIDE = 120  # of a table in a file
 
 
@@ -27,7 +26,10 @@ def bench(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Of everybody; without it, as many as torch takes.")
     ] = None,
-    peers: Annotated[Path, typer.Option(help="The folder with a virtual environment for each toolkit.")] = PEERS,
+    peers: Annotated[
+        Path | None,
+        typer.Option(help="The folder with a virtual environment for each toolkit; else out/peers of the checkout."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="The folder for the figures, as JSON.")] = Path("bench"),
     plot: Annotated[Path | None, typer.Option(help="A folder for the pictures.")] = None,
     data: DataFolder = None,
@@ -52,7 +54,7 @@ def bench(
     import torch
     from rich.console import Console
 
-    from regard.cli.benches.work import Setting
+    from regard.cli.benches.work import CHECKOUT, Setting
     from regard.cli.benches.works import WORKS
 
     if list_:
@@ -74,7 +76,7 @@ def bench(
             quick=quick,
             threads=threads,
             rounds=rounds,
-            peers=peers.absolute(),
+            peers=(peers or CHECKOUT / "out" / "peers").absolute(),
             data=data and data.absolute(),
             folder=folder,
         )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Longest, Model, device_of, file_for, tracked
-from regard.cli.translate import ask, read, write
+from regard.cli.options import Checkpoint, Device, Longest, Model, Texts, device_of, file_for, texts_in, tracked
+from regard.cli.translate import ask, write
 
 if TYPE_CHECKING:
     from regard.tasks.classify import Judged, TextClassifier
@@ -17,11 +17,11 @@ AT_ONCE = 256  # lines that are read together
 
 def classify(
     model: Model,
-    file: Annotated[Path | None, typer.Argument(help="A text file (.gz and .xz too), or - for a pipe.")] = None,
+    file: Texts = None,
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each label's probability behind it.")] = False,  # noqa: FBT002
     every: Annotated[bool, typer.Option("--every", help="All labels with their probabilities, as columns.")] = False,  # noqa: FBT002
-    longest: Longest = 10_000,
+    longest: Longest = 4096,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
     checkpoint: Checkpoint = None,
     device: Device = "auto",
@@ -34,19 +34,19 @@ def classify(
 
     Example: `regard classify run reviews.txt --every --out labels.tsv`
     """
+    from regard.cli.check import refuse_long
     from regard.tasks.classify import TextClassifier
 
     out = out and file_for(out)
     if file is None and sys.stdin.isatty():
         converse(TextClassifier.load(model, device_of(device), checkpoint), longest, scores=scores, every=every)
         return
-    name = "stdin" if file is None or str(file) == "-" else str(file)
-    texts = read(file)
+    texts, where = texts_in(file)
     if strict and (empty := [number for number, text in enumerate(texts, 1) if not text.strip()]):
-        raise ValueError(f"{name}:{empty[0]}: the line is empty; remove it, or leave out --strict to keep it empty")
+        raise ValueError(f"{where(empty[0])}: the line is empty; remove it, or leave out --strict to keep it empty")
     chosen = device_of(device)
     classifier = TextClassifier.load(model, chosen, checkpoint)
-    refuse_long(classifier, texts, name, longest)
+    refuse_long(classifier.words.encode_all(texts), where, longest)
     starts = range(0, len(texts), AT_ONCE)
     if out or not sys.stdout.isatty():
         starts = tracked(starts, "classifying", len(starts))
@@ -56,12 +56,6 @@ def classify(
         for line in lines_of(classifier, texts[start : start + AT_ONCE], chosen, scores=scores, every=every)
     )
     write(lines, out, "classified")
-
-
-def refuse_long(classifier: "TextClassifier", texts: list[str], name: str, longest: int) -> None:
-    from regard.cli.check import refuse_long
-
-    refuse_long(classifier.words.encode_all(texts), lambda number: f"{name}:{number}", longest)
 
 
 def lines_of(classifier: "TextClassifier", texts: list[str], device: str, *, scores: bool, every: bool) -> "list[str]":
@@ -79,11 +73,13 @@ def said(classifier: "TextClassifier", one: "Judged", *, scores: bool, every: bo
 
 def converse(classifier: "TextClassifier", longest: int, *, scores: bool, every: bool) -> None:
     """A prompt; a mistake is said, and the next line is asked for."""
+    from regard.cli.check import refuse_long
+
     device = str(next(classifier.model.parameters()).device)
     typer.echo("Type a text; an empty line or Ctrl-D leaves.", err=True)
     while line := ask():
         try:
-            refuse_long(classifier, [line], "this line", longest)
+            refuse_long([classifier.words.encode(line)], lambda _: "this line", longest)
             typer.echo(lines_of(classifier, [line], device, scores=scores, every=every)[0])
         except ValueError as mistake:
             typer.echo(f"regard: {mistake}", err=True)

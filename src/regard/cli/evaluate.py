@@ -17,7 +17,7 @@ from regard.cli.options import (
     Model,
     Split,
     device_of,
-    file_for,
+    files_for,
     search_of,
 )
 from regard.cli.tasks import Measured, task_at
@@ -58,7 +58,7 @@ def evaluate(
 
     from regard.text.files import write_whole
 
-    save, said = save and file_for(save), said and file_for(said)
+    save, said = files_for(save=save, said=said)
     task = task_at(model)
     learner = task.load(model, device_of(device), checkpoint)
     settings = learner.settings

@@ -11,6 +11,12 @@ from typer.core import TyperGroup
 
 # what typer raises for a wrong command line: the base of its BadParameter, whether click is inside it or beside it
 Mistyped = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+# what takes less memory, by the option that a command has for it
+LESS_MEMORY = {
+    "--tokens": "fewer tokens (--tokens)",
+    "--longest": "shorter texts (--longest)",
+    "--device": "another --device",
+}
 
 
 class OneLine(TyperGroup):
@@ -31,14 +37,21 @@ class OneLine(TyperGroup):
             fail(str(mistake))
         except OSError as mistake:
             fail(f"{mistake.filename or 'output'}: {mistake.strerror or mistake}; make room, or choose another place")
-        except (MemoryError, RuntimeError) as trouble:
-            if not any(sign in f"{trouble!r}" for sign in ("MemoryError", "out of memory", "allocate memory")):
-                raise
-            fail("there is not enough memory; use smaller batches (--tokens), a smaller model or another --device")
         else:
             sys.exit(code if isinstance(code, int) else 0)
         finally:
             logging.getLogger("regard").removeHandler(notices)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (MemoryError, RuntimeError) as trouble:
+            if not any(sign in f"{trouble!r}" for sign in ("MemoryError", "out of memory", "allocate memory")):
+                raise
+            command = self.commands[ctx.invoked_subcommand or ""]
+            flags = {flag for option in command.params for flag in option.opts}
+            remedies = [remedy for flag, remedy in LESS_MEMORY.items() if flag in flags]
+            fail(f"there is not enough memory; use {', '.join(remedies)}{' or ' * bool(remedies)}a smaller model")
 
 
 class Notices(logging.Handler):

@@ -12,7 +12,7 @@ from regard.models.config import PLAIN
 from regard.tasks.run_folder import run_of
 from regard.tasks.translate import Translator
 from regard.text.corpus import Pair
-from regard.text.files import write_whole
+from regard.text.files import small, write_whole
 from regard.world import World
 
 FILE = "heads.json"
@@ -55,8 +55,10 @@ def kept_heads(folder: Path, there: Sequence[Head] | None = None) -> tuple[Head,
     if not path.exists():
         return ()
     try:
-        heads = tuple(Head(layer, head, shift) for layer, head, shift in json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        heads = tuple(
+            Head(layer, head, shift) for layer, head, shift in json.loads(small(path).read_text(encoding="utf-8"))
+        )
+    except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{path} is damaged; remove it, or train again") from None
     if there is not None and (strange := [head for head in heads if head not in there]):
         raise ValueError(f"{path} names {strange[0]}, which the model does not have; remove it, or train again")

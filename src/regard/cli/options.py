@@ -1,7 +1,8 @@
 """What several commands ask for in the same words, and what they make of it: a device, a search, a place to write."""
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from regard.decode.search import Search
 
 T = TypeVar("T")
+NAME, SHOWN = 255, 40  # letters of a name that a system asks about, and of a sentence that is said again
 FILES = "What the task reads; to translate: a .tsv, a .jsonl with fields for the languages, or (given twice) two texts."
 DataFolder = Annotated[
     Path | None,
@@ -25,9 +27,11 @@ Checkpoint = Annotated[
     ),
 ]
 BeamSize = Annotated[int, typer.Option("--beam", min=1, help="How many beginnings are kept; 1 is greedy search.")]
-LengthPenalty = Annotated[float, typer.Option(min=0, help="Above 0 favours longer translations (Wu et al. 2016).")]
+LengthPenalty = Annotated[
+    float, typer.Option(min=0, max=64, help="Above 0 favours longer translations (Wu et al. 2016).")
+]
 CoveragePenalty = Annotated[
-    float, typer.Option(min=0, help="Above 0 favours translations that looked at every source token.")
+    float, typer.Option(min=0, max=64, help="Above 0 favours translations that looked at every source token.")
 ]
 Longest = Annotated[int, typer.Option(min=1, help="Refuse a sentence of more tokens.")]
 Split = Literal["train", "valid", "test"]
@@ -52,6 +56,30 @@ def search_of(beam: int, length_penalty: float, coverage_penalty: float, best: i
     if beam == 1 and best == 1:
         return Greedy()
     return Beam(max(beam, best), length_penalty=length_penalty, coverage_penalty=coverage_penalty, best=best)
+
+
+Texts = Annotated[
+    str | None, typer.Argument(help="A text file (.gz and .xz too), a sentence in quotes, or - for a pipe.")
+]
+
+
+def texts_in(given: str | None) -> tuple[list[str], Callable[[int], str]]:
+    """The lines of a file or of a pipe, or one sentence; and where each of them stands, counted from 1."""
+    from regard.text.files import lines_of, read_lines
+
+    if given is None or given == "-":
+        return list(lines_of(sys.stdin.buffer, "stdin")), lambda number: f"stdin:{number}"
+    if is_sentence(given):
+        return [given], lambda _: "the sentence"
+    return list(read_lines(given)), lambda number: f"{given}:{number}"
+
+
+def is_sentence(given: str) -> bool:
+    """Several words that name no file: then it is said that they are not taken for a name."""
+    if len(given.split()) < 2 or Path(given[:NAME]).exists():
+        return False
+    typer.echo(f"regard: no file is called {given[:SHOWN]!r}; it is read as a sentence", err=True)
+    return True
 
 
 def command_of(*words: object) -> str:
@@ -85,9 +113,19 @@ def folder_for(path: Path) -> Path:
 
 def file_for(path: Path) -> Path:
     """The path of a file to write; where it is a link, that of the file it leads to, since a link would be replaced."""
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder; name a file in it")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: is a device or a pipe, not a file; choose another place")
+    from regard.text.files import replaceable
+
+    path = path.resolve() if path.is_symlink() else path
+    replaceable(path)
     folder_for(path.parent)
-    return path.resolve() if path.is_symlink() else path
+    return path
+
+
+def files_for(**named: Path | None) -> Iterator[Path | None]:
+    """The same for several options, which must not name one file: the second would be written over the first."""
+    taken: dict[Path, str] = {}
+    for option, given in named.items():
+        path = given and file_for(given)
+        if path and (other := taken.setdefault(path.resolve(), option)) != option:
+            raise ValueError(f"--{other} and --{option} are one file, {given}; give each a file of its own")
+        yield path

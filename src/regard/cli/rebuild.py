@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Longest, Model, device_of, file_for, tracked
-from regard.cli.translate import ask, read, write
+from regard.cli.options import Checkpoint, Device, Longest, Model, Texts, device_of, files_for, texts_in, tracked
+from regard.cli.translate import ask, write
 
 if TYPE_CHECKING:
     from regard.tasks.rebuild import Rebuilder
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def rebuild(
     model: Model,
-    file: Annotated[Path | None, typer.Argument(help="A sentence a line; - reads a pipe.")] = None,
+    file: Texts = None,
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
     between: Annotated[
         tuple[str, str] | None, typer.Option(help="Instead of a file two sentences: write those between them.")
@@ -42,7 +42,7 @@ def rebuild(
     from regard.decode.rebuilt import rebuilt, sentences_between
     from regard.tasks.rebuild import Rebuilder
 
-    out, latents = out and file_for(out), latents and file_for(latents)
+    out, latents = files_for(out=out, latents=latents)
     if between and (file or latents):
         raise ValueError("--between is given two sentences; leave out the file and --latents")
     if points and not between:
@@ -55,9 +55,10 @@ def rebuild(
     if file is None and sys.stdin.isatty() and not latents:
         converse(rebuilder, longest)
         return
-    name, texts = "stdin" if file is None or str(file) == "-" else str(file), read(file)
-    check(rebuilder, texts, lambda number: f"{name}:{number}", longest)
+    texts, where = texts_in(file)
+    check(rebuilder, texts, where, longest)
     if latents:
+        name = "stdin" if file in (None, "-") else file
         typer.echo(f"drawn: {map_of(rebuilder, texts, name, latents)}", err=True)
     write(tracked(rebuilt(rebuilder, texts), "rebuilding", len(texts)), out, "rebuilt")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Model, device_of, file_for
+from regard.cli.options import Checkpoint, Device, Longest, Model, device_of, file_for, texts_in
 
 if TYPE_CHECKING:
     from regard.tasks.tag import Tagger
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 def tag(
     model: Model,
     file: Annotated[
-        Path | None, typer.Argument(help="A .conllu, a .tsv of words, a text with a sentence a line, or -.")
+        str | None,
+        typer.Argument(help="A .conllu, a .tsv of words, a text with a sentence a line, one in quotes, or -."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    longest: Longest = 1000,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
@@ -31,29 +33,31 @@ def tag(
 
     Example: `regard tag tagger text.txt --out text.tsv`
     """
-    from regard.tasks.tag import Tagger
+    from regard.cli.check import refuse_long
+    from regard.tasks.tag import Tagger, untagged
 
     out = out and file_for(out)
     tagger = Tagger.load(model, device_of(device), checkpoint)
     if file is None and sys.stdin.isatty():
-        converse(tagger)
+        converse(tagger, longest)
         return
     sentences = list(read(file))
     if not sentences:
         raise ValueError(f"{file or 'stdin'}: no sentence to tag; give at least one")
-    write(tagger, sentences, out, conllu=file is not None and ".conllu" in file.suffixes)
+    pieces = [example.pieces.ids for example in tagger.examples(map(untagged, sentences))]
+    refuse_long(pieces, lambda number: f"{file or 'stdin'}: sentence {number}", longest)
+    write(tagger, sentences, out, conllu=file is not None and ".conllu" in Path(file).suffixes)
 
 
-def read(file: Path | None) -> "Iterator[Tagged]":
+def read(file: str | None) -> "Iterator[Tagged]":
     """Columns by the file's name; otherwise a sentence a line. Lines without words are passed over."""
     from regard.text.conllu import NONE, Tagged, read_tagged
     from regard.text.corpus import kind
-    from regard.text.files import lines_of, read_lines
 
-    if file is not None and kind(file) in (".conllu", ".tsv"):
+    if file is not None and kind(Path(file)) in (".conllu", ".tsv"):
         yield from read_tagged(file)
         return
-    for line in lines_of(sys.stdin.buffer, "stdin") if file is None or str(file) == "-" else read_lines(file):
+    for line in texts_in(file)[0]:
         if words := line.split():
             yield Tagged(tuple(words), (NONE,) * len(words))
 
@@ -72,8 +76,9 @@ def write(tagger: "Tagger", sentences: "list[Tagged]", out: Path | None, *, conl
     typer.echo(f"tagged: {out}, {count:,} sentences", err=True)
 
 
-def converse(tagger: "Tagger") -> None:
+def converse(tagger: "Tagger", longest: int) -> None:
     """A prompt; a mistake is said, and the next line is asked for."""
+    from regard.cli.check import refuse_long
     from regard.cli.tasks.tag import sentence_of
     from regard.cli.translate import ask
 
@@ -81,6 +86,7 @@ def converse(tagger: "Tagger") -> None:
     while line := ask():
         try:
             sentence = sentence_of(tagger, line)
+            refuse_long([tagger.example(sentence).pieces.ids], lambda _: "this line", longest)
             tags = tagger.tags([sentence])[0]
             typer.echo(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True)))
         except ValueError as mistake:

@@ -15,9 +15,11 @@ from regard.cli.options import (
     LengthPenalty,
     Longest,
     Model,
+    Texts,
     device_of,
-    file_for,
+    files_for,
     search_of,
+    texts_in,
     tracked,
 )
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 def translate(
     model: Model,
-    file: Annotated[Path | None, typer.Argument(help="A text file (.gz and .xz too), or - for a pipe.")] = None,
+    file: Texts = None,
     out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
     beam: BeamSize = 5,
     length_penalty: LengthPenalty = 1.0,
@@ -60,6 +62,8 @@ def translate(
 
     Example: `echo "the black cat ate the mouse" | regard translate run -`
 
+    Example: `regard translate run "the black cat ate the mouse"`
+
     Example: `regard translate run text.en --best 3 --scores`
 
     Example: `regard translate run text.en --out text.de --align text.links`
@@ -69,7 +73,7 @@ def translate(
     from regard.decode import prepare
     from regard.tasks.translate import Translator
 
-    out, align = out and file_for(out), align and file_for(align)
+    out, align = files_for(out=out, align=align)
     if align and (best > 1 or file is None):
         raise ValueError("--align is for a file with one translation of each line; leave out --best, or give a file")
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -77,6 +81,12 @@ def translate(
     if stray := [name for name, value in drawn.items() if value is not None and not sample]:
         raise ValueError(f"--{stray[0].replace('_', '-')} is for drawing translations; add --sample")
     scores = scores or best > 1
+    if best > 1 and not sample and (length_penalty or coverage_penalty):
+        typer.echo(
+            "regard: the best come first by log-probability and penalties; the log-probabilities before them may be in "
+            "another order, and are in this one with --length-penalty 0",
+            err=True,
+        )
     if file is None and sys.stdin.isatty():
         converse(
             Translator.load(model, device_of(device), checkpoint), search, longest, scores=scores, precision=precision
@@ -87,13 +97,12 @@ def translate(
     from regard.decode.reading import links
     from regard.text.files import write_whole
 
-    name = "stdin" if file is None or str(file) == "-" else str(file)
-    texts = read(file)
+    texts, where = texts_in(file)
     translator = Translator.load(model, device_of(device), checkpoint)
     heads = (kept_heads(model) or heads_by_texts(translator, texts)) if align else ()
     if align and not heads:
         raise ValueError(f"--align: {model} names no heads that align; a model without attention has none")
-    check(translator, texts, lambda number: f"{name}:{number}", longest=longest, strict=strict)
+    check(translator, texts, where, longest=longest, strict=strict)
     found, aligned = in_order(translator, texts, search, prepare(translator.model, precision)), list[str]()
     if align:
         found = noting(found, texts, lambda text, said: aligned.append(links(translator, text, said, heads)))
@@ -132,14 +141,6 @@ def drawing(given: dict[str, Any], draws: int) -> "Search":
     from regard.decode import Sample
 
     return Sample(draws=draws, **{name: value for name, value in given.items() if value is not None})
-
-
-def read(file: Path | None) -> list[str]:
-    from regard.text.files import lines_of, read_lines
-
-    if file is None or str(file) == "-":
-        return list(lines_of(sys.stdin.buffer, "stdin"))
-    return list(read_lines(file))
 
 
 def in_order(

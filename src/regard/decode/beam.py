@@ -12,7 +12,7 @@ from regard.decode import quick
 from regard.decode.hypothesis import Hypothesis
 from regard.decode.limits import Allowed, Longest
 from regard.decode.model import Model, Pickable, encoded, log_probabilities
-from regard.decode.penalties import attention_paid, coverage_penalty, highest_score, length_penalty
+from regard.decode.penalties import STRONGEST, attention_paid, coverage_penalty, highest_score, length_penalty
 from regard.decode.permitted import permitted
 from regard.decode.ranking import best
 from regard.decode.ready import Ready
@@ -48,10 +48,9 @@ class Beam(Search):
     def __post_init__(self):
         if not 1 <= self.best <= self.size:
             raise ValueError(f"a beam of size {self.size} cannot give the best {self.best}: 1 ≤ best ≤ size")
-        if not (self.length_penalty >= 0 and self.coverage_penalty >= 0):
-            raise ValueError(
-                f"penalties must not be negative: length {self.length_penalty}, coverage {self.coverage_penalty}"
-            )
+        for name, penalty in (("length", self.length_penalty), ("coverage", self.coverage_penalty)):
+            if not 0 <= penalty <= STRONGEST:
+                raise ValueError(f"a {name} penalty of {penalty} should lie between 0, for none, and {STRONGEST}")
 
     @property
     def width(self) -> int:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from regard.decode.model import Looked
 
+STRONGEST = 64.0  # a power that double precision can still raise any length to
 LEAST = 1e-9  # a source token that was never looked at costs much, but not everything
 
 

@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Any, ClassVar, Self
 
 Choices = Mapping[str, tuple[str, ...]]
+WIDEST, DEEPEST = 2**24, 1000  # numbers beyond any machine, whose products torch could not count either
 CALLED = {str: "text", float: "a number", bool: "true or false"}
 
 
@@ -55,12 +56,16 @@ def check(name: str, value: object, kind: type | UnionType, choices: Choices) ->
     """Values from a file may be anything; a whole number will do for a fraction."""
     wanted = int | float if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{name} = {value!r} should be {CALLED.get(kind, 'a whole number')}")
+        raise ValueError(f"{name} = {repr(value)[:200]} should be {CALLED.get(kind, 'a whole number')}")
     if name in choices and value not in choices[name]:
         raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(filter(None, choices[name]))}")
     if "dropout" in name and not 0 <= value < 1:  # type: ignore[operator]
         raise ValueError(f"{name} = {value} should lie in [0, 1)")
     if name == "directions" and value not in (1, 2):
         raise ValueError(f"directions = {value} should be 1 or 2")
-    if isinstance(value, int) and kind is not float and not isinstance(value, bool) and value < 1:
-        raise ValueError(f"{name} = {value} should be at least 1")
+    if isinstance(value, int) and kind is not float and not isinstance(value, bool):
+        most = DEEPEST if name.endswith(("layers", "blocks")) else WIDEST
+        if value < 1:
+            raise ValueError(f"{name} = {value} should be at least 1")
+        if value > most:
+            raise ValueError(f"{name} = {value} should be at most {most:,}: nobody could hold such a model")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from regard.models.weights import load_weights, note_of, tensors_of, write_weights
+from regard.models.weights import load_weights, note_of, refuse_misfit, shapes_only, tensors_of, write_weights
 from regard.tasks.run_folder import SETTINGS, WEIGHTS, run_of, weights_of
 from regard.tasks.tables import Tables
 from regard.text.files import make_folder, write_whole
@@ -49,10 +49,15 @@ class Kept(ABC):
         write_weights(tensors_of(self.model), folder / WEIGHTS, note)
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu", checkpoint: str | int | None = None) -> Self:
+    def load(cls, folder: str | Path, device: str = "cpu", checkpoint: str | int | None = None) -> Self:
         """With the weights of the run as it stands (see `weights_of`), if they belong to the parts beside them."""
-        found = cls.described(run_of(folder)[0])
-        chosen = weights_of(folder, checkpoint, steps=found.settings.train.steps)
+        folder = Path(folder)
+        run, _ = run_of(folder)
+        with shapes_only():  # before it is built: settings may ask for more than there is memory
+            outline = cls.described(run)
+            chosen = weights_of(folder, checkpoint, steps=outline.settings.train.steps)
+            refuse_misfit(outline.model, chosen.file)
+        found = cls.described(run)
         load_weights(found.model, chosen.file)
         if note_of(chosen.file) not in ("", checksum(chosen.run, found.parts)):
             files = " or ".join(f"{name}.json" for name in found.parts)

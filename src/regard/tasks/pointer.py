@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.tasks.surprise import Told
-from regard.text.files import write_whole
+from regard.text.files import small, write_whole
 
 FILE = "pointer.json"
 AT_ONCE = 512  # places that look back together
@@ -63,8 +63,8 @@ class Pointer:
         if not (path := folder / FILE).exists():
             return None
         try:
-            return Pointer(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
+            return Pointer(**json.loads(small(path).read_text(encoding="utf-8")))
+        except (ValueError, TypeError, RecursionError):
             raise ValueError(
                 f"{path} is damaged; remove it, or finish the run again: regard train --out FOLDER"
             ) from None

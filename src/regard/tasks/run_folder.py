@@ -8,11 +8,14 @@ run/settings.toml            what is trained; beside it the vocabularies
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-SETTINGS, WEIGHTS, CHECKPOINTS = "settings.toml", "model.safetensors", "checkpoints"
+from regard.text.files import existing, small
+
+SETTINGS, WEIGHTS, OPTIMISER = "settings.toml", "model.safetensors", "optimiser.safetensors"
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,21 @@ def run_of(folder: Path) -> tuple[Path, int | None]:
 # --- checkpoints ---
 
 
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, besides its weights: all that the next step depends on."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0  # the next batch of this epoch
+    best: float | None = None
+    best_step: int = 0
+    worse: int = 0  # validations since the best
+    skips: int = 0  # steps in a row whose gradient was no number
+    history: tuple[dict[str, float], ...] = ()
+    scaler: dict[str, float] = field(default_factory=dict)
+
+
 def place(folder: Path, step: int) -> Path:
     return folder / f"{step:08d}"
 
@@ -86,12 +104,45 @@ def checkpoints(folder: Path) -> list[Path]:
 def whole(path: Path) -> dict[str, Any] | None:
     """The state of a checkpoint whose files are all as they were written; None if any is missing or torn."""
     try:
-        state = json.loads((path / "state.json").read_text())
-        return state if all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
-    except (FileNotFoundError, ValueError, KeyError):
+        state = json.loads(small(path / "state.json").read_text(encoding="utf-8"))
+        sound = is_state(state, int(path.name))
+        return state if sound and all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
+    except (FileNotFoundError, ValueError, RecursionError):
         return None  # any other trouble with the disk is not for us to pass over: it may pass
 
 
+def is_state(state: Any, step: int) -> bool:
+    """Whether a file holds what is written at a step (see `Progress`): somebody may have written something else."""
+    match state:
+        case {"progress": dict(progress), "sums": dict(sums)}:
+            return (
+                progress.get("step") == step
+                and progress.keys() <= {field.name for field in fields(Progress)}
+                and all(fits(name, value) for name, value in progress.items())
+                and sums.keys() == {WEIGHTS, OPTIMISER}
+            )
+    return False
+
+
+def fits(name: str, value: Any) -> bool:
+    match name:
+        case "best":
+            return value is None or is_number(value)
+        case "scaler":
+            return are_numbers(value)
+        case "history":
+            return isinstance(value, list) and all(map(are_numbers, value))
+    return is_number(value) and isinstance(value, int) and value >= 0
+
+
+def are_numbers(held: Any) -> bool:
+    return isinstance(held, dict) and all(map(is_number, held.values()))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def checksum(path: Path) -> str:
-    with path.open("rb") as file:
+    with existing(path).open("rb") as file:  # existing: a pipe would keep us waiting, a device would never end
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Self
 
 from regard.models.plain import Plain
 from regard.models.reading_config import WordsConfig
-from regard.text.files import read_lines
+from regard.text.files import read_lines, small
 
+SHOWN = 200  # letters of a value that are said again
 FIRST = "translate"  # the task of a file that names none
 
 
@@ -67,7 +68,7 @@ class Tables(ABC):
     @classmethod
     def load(cls, path: Path) -> Self:
         """A file; mistakes in it are named with it."""
-        text = "\n".join(read_lines(path))
+        text = "\n".join(read_lines(small(path)))
         try:
             return cls.from_toml(text)
         except ValueError as error:
@@ -106,7 +107,7 @@ class Tables(ABC):
 
 def task_in(path: Path) -> str:
     """Which task a file of settings is for."""
-    text = "\n".join(read_lines(path))
+    text = "\n".join(read_lines(small(path)))
     try:
         task = parsed(text).get("task", FIRST)
     except ValueError as error:
@@ -124,6 +125,8 @@ def parsed(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"the settings are no TOML: {error}") from None
+    except RecursionError:
+        raise ValueError("the settings are lists in lists in lists without end; write plain values") from None
 
 
 def dict_of(table: Any) -> dict[str, Any]:
@@ -153,7 +156,7 @@ def read_table(usual: Any, name: str, given: Mapping[str, Any]) -> Any:
         if key not in known:
             raise ValueError(f"[{name}] has no {key!r}; it has {', '.join(known)}")
         if not fits(value, known[key]):
-            raise ValueError(f"{name}.{key} = {value!r} should be {CALLED[known[key]]}")
+            raise ValueError(f"{name}.{key} = {shown(value)} should be {CALLED[known[key]]}")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
 
 
@@ -164,6 +167,11 @@ CALLED = {
     str: "text",
     tuple[str, ...]: "a list of texts",
 }
+
+
+def shown(value: Any) -> str:
+    """As much of a value as belongs in a line."""
+    return said if len(said := repr(value)) <= SHOWN else f"{said[:SHOWN]}…"
 
 
 def fits(value: Any, wanted: Any) -> bool:
@@ -178,7 +186,7 @@ def plain(value: str) -> Any:
     """A value as TOML reads it; what is no TOML is text."""
     try:
         return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return value
 
 

@@ -30,6 +30,7 @@ from regard.text.saved import load_tokeniser
 from regard.text.vocabulary import UNK, Characters, Tokeniser
 
 UNTAGGED = -100  # stands for a word that has no tag, and for no word at all
+MOST_LETTERS = 256  # of a word that are read: a table has room for the longest word's in every word
 LETTERS = 8  # a table of letters has room for a multiple of so many in each word
 
 
@@ -167,7 +168,11 @@ class Tagger(Kept):
                 )
             heads = pieces.heads(sentence.heads)
         labels = [UNTAGGED if tag == NONE else self.labels.index(tag, where) for tag in sentence.tags]
-        letters = self.letters.encode_all(sentence.words) if self.settings.spelling.read else None
+        letters = (
+            self.letters.encode_all(word[:MOST_LETTERS] for word in sentence.words)
+            if self.settings.spelling.read
+            else None
+        )
         return Example(pieces, labels, heads, letters)
 
     def job(self, sentences: Sequence[Tagged], held_out: Sequence[Tagged], device: str = "cpu", /) -> Job:

@@ -250,8 +250,8 @@ class Author(Kept):
         return Author.of(load_tokeniser(folder / "words.json"), settings_in(folder, WriteSettings))
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu", checkpoint: str | int | None = None) -> "Author":
-        return replace(super().load(folder, device, checkpoint), pointer=Pointer.load(run_of(folder)[0]))
+    def load(cls, folder: str | Path, device: str = "cpu", checkpoint: str | int | None = None) -> "Author":
+        return replace(super().load(folder, device, checkpoint), pointer=Pointer.load(run_of(Path(folder))[0]))
 
 
 def validation(model: nn.Module, ids: Int[Tensor, " n"], context: Context) -> dict[str, float]:

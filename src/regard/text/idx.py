@@ -16,7 +16,7 @@ from einops import rearrange
 from jaxtyping import UInt8
 from torch import Tensor
 
-from regard.text.files import COMPRESSED, existing
+from regard.text.files import existing, opened
 from regard.text.pictures import Pictures
 
 BYTES = 0x08  # the kind of number: whole, from 0 to 255
@@ -27,7 +27,7 @@ def read_idx(path: str | Path) -> UInt8[Tensor, "..."]:
     """The array in an idx file: 0, 0, the kind of number, how many axes, the length of each, then the numbers."""
     path = existing(path)
     try:
-        with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        with opened(path) as file:
             return _array(file, path)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{path}: cannot be read to its end ({error}); fetch or pack the file again") from None

@@ -19,11 +19,12 @@ import torch
 from einops import rearrange
 from jaxtyping import UInt8
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from regard.text.files import existing
 from regard.text.pictures import Picture, Pictures
-from regard.text.trees import Found, files_under
+from regard.text.trees import Found, bytes_of, files_under
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 FORMATS = ("PNG", "JPEG")
@@ -80,11 +81,7 @@ def each_picture(
 def read_picture(path: str | Path, *, mode: str = "RGB", size: Size | None = None) -> UInt8[Tensor, "c h w"]:
     """One file, as it is or resized."""
     check(mode, size)
-    try:
-        encoded = Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); check the name and who may read it") from None
-    return tensor_of(decode(encoded, str(path), mode=mode, size=size))
+    return tensor_of(decode(bytes_of(existing(path)), str(path), mode=mode, size=size))
 
 
 def check(mode: str, size: Size | None) -> None:
@@ -118,7 +115,9 @@ def decode(encoded: bytes, where: str, *, mode: str = "RGB", size: Size | None =
         zlib.error,
         Image.DecompressionBombError,
     ) as error:
-        why = "it is empty" if not encoded else str(error).replace("\n", " ")
+        # of bytes that are no picture at all Pillow says only which object they were in
+        strange = "no PNG or JPEG begins like this" if isinstance(error, UnidentifiedImageError) else str(error)
+        why = "it is empty" if not encoded else strange.replace("\n", " ")
         raise ValueError(f"{where}: not a whole PNG or JPEG picture ({why}); replace or remove the file") from None
 
 

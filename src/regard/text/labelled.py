@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from regard.text.corpus import kind, objects
-from regard.text.files import existing, read_lines, sound, write_whole
+from regard.text.files import existing, read_lines, small, sound, write_whole
 
 FORMAT = "regard labels 1"
 SHOWN = 20  # so many labels are named in a message
@@ -75,7 +75,7 @@ class Labels:
 
     @staticmethod
     def load(path: str | Path) -> "Labels":
-        path = existing(path)
+        path = small(path)
         try:
             held = json.loads(path.read_bytes().decode("utf-8"))
         except (ValueError, RecursionError) as error:

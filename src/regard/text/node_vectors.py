@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.text.files import existing, write_whole
+from regard.text.files import small, write_whole
 from regard.text.graphs import Graph
 
 FORMAT = "regard node reader 1"
@@ -100,7 +100,7 @@ def reader_of(graph: Graph, *, most: int = 10_000) -> Reader:
 
 def load_reader(path: str | Path) -> Reader:
     """What `save` wrote."""
-    path = existing(path)
+    path = small(path)
     try:
         held = json.loads(path.read_bytes().decode("utf-8"))
     except (ValueError, RecursionError) as error:

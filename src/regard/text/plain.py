@@ -21,7 +21,7 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.text.files import COMPRESSED, existing, lines_of
+from regard.text.files import decoded, existing, opened
 from regard.text.order import key, keys, seeded
 from regard.text.vocabulary import BOS, EOS, PAD, Tokeniser, Words
 
@@ -37,8 +37,8 @@ def read_text(path: str | Path) -> str:
             yield line
 
     try:
-        with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
-            text = "\n".join(lines_of(noting(file), str(path)))
+        with opened(path) as file:
+            text = "\n".join(decoded(noting(file), str(path)))  # a text may be one line
     except OSError as error:
         raise ValueError(f"{path}: cannot be opened ({error.strerror}); check who may read it") from None
     return text + "\n" if last.endswith(b"\n") else text

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.text.bytewise import Bytes
-from regard.text.files import existing
+from regard.text.files import small
 from regard.text.normal import Normal
 from regard.text.subwords import Subwords, tidy
 from regard.text.vocabulary import FORMAT, Characters, Tokeniser, Words
@@ -14,7 +14,7 @@ KINDS = (Words.kind, Characters.kind, Subwords.kind, Bytes.kind)
 
 
 def load_tokeniser(path: str | Path) -> Tokeniser:
-    path = existing(path)
+    path = small(path)
     try:
         held = json.loads(path.read_bytes().decode("utf-8"))
     except (ValueError, RecursionError) as error:

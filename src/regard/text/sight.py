@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from regard.text.files import existing, write_whole
+from regard.text.files import small, write_whole
 from regard.text.images import shape_of, stacked, tensor_of
 from regard.text.pictures import Picture, Scale
 
@@ -78,7 +78,7 @@ class Sight:
 
     @staticmethod
     def load(path: str | Path) -> "Sight":
-        path = existing(path)
+        path = small(path)
         try:
             held = json.loads(path.read_bytes().decode("utf-8"))
             if held.pop("format") != FORMAT:

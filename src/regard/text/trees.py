@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from regard.text.files import opened
+
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz")
-LARGEST = 2**28  # bytes of one file in an archive
+LARGEST = 2**28  # bytes of one file
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,28 @@ def _folder(folder: Path, endings: tuple[str, ...]) -> Iterator[Found]:
             continue
         if not file.is_file():
             raise ValueError(f"{file}: a broken link, a pipe or a device; replace it by a file, or remove it")
-        try:
-            yield Found(str(file), below, file.read_bytes())
-        except OSError as error:
-            raise ValueError(f"{file}: cannot be read ({error.strerror}); check the file and who may read it") from None
+        yield Found(str(file), below, bytes_of(file))
+
+
+def bytes_of(file: Path) -> bytes:
+    """All of a file, which is there."""
+    try:
+        refuse_large(file.stat().st_size, str(file))
+        return file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror}); check the file and who may read it") from None
+
+
+def refuse_large(size: int, where: str) -> None:
+    if size > LARGEST:
+        raise ValueError(f"{where}: {size} bytes, more than the {LARGEST} that are read; leave the file out")
 
 
 def _archive(path: Path, inside: PurePosixPath, endings: tuple[str, ...]) -> Iterator[Found]:
     seen: set[PurePosixPath] = set()
     try:
-        with tarfile.open(path) as archive:
+        # forwards only, so that what is unpacked is counted: an archive of a few kilobytes can hold anything
+        with opened(path) as file, tarfile.open(fileobj=file, mode="r|", bufsize=2**17) as archive:
             for member in archive:
                 if found := _member(archive, member, f"{path}:{member.name}", inside, endings):
                     if found.path in seen:
@@ -82,8 +96,7 @@ def _member(
         raise ValueError(
             f"{where}: a link or a device, which is never followed; pack the file itself (tar --dereference)"
         )
-    if member.size > LARGEST:
-        raise ValueError(f"{where}: {member.size} bytes, more than the {LARGEST} that are read; leave the file out")
+    refuse_large(member.size, where)
     file = archive.extractfile(member)
     assert file is not None, "a plain file has bytes"
     return Found(where, name.relative_to(inside), file.read())

@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -21,22 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.models.weights import load_weights, tensors_of
-from regard.tasks.run_folder import checkpoints, checksum, place, whole
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands, besides its weights: all that the next step depends on."""
-
-    step: int = 0
-    epoch: int = 0
-    index: int = 0  # the next batch of this epoch
-    best: float | None = None
-    best_step: int = 0
-    worse: int = 0  # validations since the best
-    skips: int = 0  # steps in a row whose gradient was no number
-    history: tuple[dict[str, float], ...] = ()
-    scaler: dict[str, float] = field(default_factory=dict)
+from regard.tasks.run_folder import OPTIMISER, WEIGHTS, Progress, checkpoints, checksum, place, whole
 
 
 def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
@@ -46,8 +31,8 @@ def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Opti
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        save_file(tensors_of(model), draft / "model.safetensors")
-        save_file(remembered(optimiser), draft / "optimiser.safetensors")
+        save_file(tensors_of(model), draft / WEIGHTS)
+        save_file(remembered(optimiser), draft / OPTIMISER)
         sums = {path.name: checksum(path) for path in sorted(draft.iterdir())}
         (draft / "state.json").write_text(json.dumps({"progress": asdict(progress), "sums": sums}, indent=1))
         for path in (*draft.iterdir(), draft):
@@ -67,10 +52,10 @@ def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optim
     for path in reversed(checkpoints(folder)):
         state = whole(path)
         if state is not None:
-            load_weights(model, path / "model.safetensors")
-            recall(optimiser, load_file(path / "optimiser.safetensors"))
+            load_weights(model, path / WEIGHTS)
+            recall(optimiser, load_file(path / OPTIMISER))
             progress = state["progress"]
-            return Progress(**{**progress, "history": tuple(progress["history"])})
+            return Progress(**{**progress, "history": tuple(progress.get("history", ()))})
     return None
 
 

@@ -1,14 +1,14 @@
 """A folder in; the right to be the only one who trains in it out, given back however the process ends."""
 
-import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from regard.text.files import make_folder
+from regard.text.files import lock, make_folder
 
 LOCK = ".lock"
 
@@ -46,11 +46,11 @@ def locked(folder: Path) -> IO[str]:
     while True:
         make_folder(folder)
         try:
-            file = (folder / LOCK).open("a+")
+            file = open(folder / LOCK, "a+", opener=open_own)  # noqa: SIM115 (the caller closes it)
         except FileNotFoundError:  # the folder went before our eyes
             continue
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError:
             with file:
                 file.seek(0)
@@ -59,8 +59,6 @@ def locked(folder: Path) -> IO[str]:
             raise ValueError(
                 f"{who} is training in {folder} already; wait until it is done, stop it, or choose another folder"
             ) from None
-        except OSError:
-            pass  # a file system without locks cannot tell
         if lies_at(file, folder / LOCK):
             return file
         file.close()
@@ -71,3 +69,20 @@ def lies_at(file: IO[str], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def open_own(name: str, flags: int) -> int:
+    """A plain file of this name alone: to write through a link would spoil what it leads to."""
+    try:
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if Path(name).is_symlink():
+            raise ValueError(f"{name}: is a link, and a lock must be a file of its own; remove it") from None
+        raise ValueError(f"{name}: cannot be opened ({error.strerror}); remove it, or choose another folder") from None
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+        os.close(descriptor)
+        raise ValueError(f"{name}: is a pipe, a device or a second name of a file; remove it")
+    return descriptor

@@ -1,25 +1,24 @@
 """Sentences of made words in; beam search by us, Hugging Face and CTranslate2 with the same weights, to be timed, out.
 
-The model and the exporters are those of benchmarks/decoding_peers.py, which is read as a file where it lies: only from
-a checkout of the repository can this work be measured.
+The model and the exporters are those of benchmarks/decoding_peers.py, which is read as a file where it lies: only what
+is installed from a checkout of the repository (pip install -e) can measure this work.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 
 import torch
 
 from regard.cli.benches.calling import absent, clock
-from regard.cli.benches.work import Case, Missing, Setting, Turn, Verdict, Way
+from regard.cli.benches.work import CHECKOUT, Case, Missing, Setting, Turn, Verdict, Way
 from regard.decode import Beam, prepare, translate
 
 BEAM, ROUNDS, WARM = 4, 5, 1
 LAYERS, LAYERS_QUICK = 6, 1
-SCRIPT = Path("benchmarks/decoding_peers.py")
+SCRIPT = CHECKOUT / "benchmarks" / "decoding_peers.py"
 # the part of the translations that must be our float32 search's own, token for token; narrow numbers tip close calls
 SAME = {"float32": 0.95, "bfloat16": 0.5, "int8": 0.5}
 
@@ -46,7 +45,7 @@ def kinds(setting: Setting) -> list[Kind]:
 def decode(setting: Setting) -> Iterator[Case | Missing]:
     peers = script()
     if peers is None:
-        yield Missing("everybody", f"there is no {SCRIPT} here; stand in a checkout of the repository")
+        yield Missing("everybody", f"there is no {SCRIPT}; install Regard from a checkout of it: pip install -e .")
         return
     model = peers.copier(layers=LAYERS_QUICK if setting.quick else LAYERS).to(setting.device)
     for kind in kinds(setting):

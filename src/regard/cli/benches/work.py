@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+# where this very file lies, if it is one: to run what lies where one happens to stand would be to run anybody's code
+CHECKOUT = Path(__file__).resolve().parents[4]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:

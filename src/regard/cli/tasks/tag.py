@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import see
+from regard.cli.check import refuse_long
 from regard.cli.tasks import Looking, Task
 from regard.see.panel import View
 from regard.tasks.tag import Seen, Tagger
@@ -71,8 +72,7 @@ def look(tagger: Tagger, folder: Path, text: str, asked: Looking) -> tuple[str, 
     if asked.target is not None:
         raise ValueError("--target is a translation, and this model tags words; leave it out")
     sentence = sentence_of(tagger, text)
-    if len(sentence.words) > asked.longest:
-        raise ValueError(f"{len(sentence.words):,} words; allow them with --longest {len(sentence.words)}")
+    refuse_long([tagger.example(sentence).pieces.ids], lambda _: "the sentence", asked.longest)
     seen = tagger.look(sentence)
     said = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, seen.tags, strict=True))
     if asked.every:
