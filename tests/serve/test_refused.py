@@ -342,7 +342,7 @@ def test_the_same_question_is_answered_from_what_is_kept(client):
 def test_the_least_recently_used_scene_goes_first():
     from regard.see import scene_of
 
-    scene, kept = scene_of(tagger(), CAT), Scenes(most=2)
+    scene, kept = scene_of(tagger(), CAT), Scenes(most=2, in_use=0)
     ids = [kept.made(n, lambda number: Showing(number, "tag", scene, CAT)).id for n in range(2)]
     assert kept[ids[0]].id == ids[0]
     third = kept.made(2, lambda number: Showing(number, "tag", scene, CAT)).id
@@ -350,7 +350,7 @@ def test_the_least_recently_used_scene_goes_first():
     assert kept[third].id == third
     with pytest.raises(Refused, match="ask again"):
         kept[ids[1]]
-    small = Scenes(most_bytes=1)
+    small = Scenes(most_bytes=1, in_use=0)
     assert len({small.made(n, lambda number: Showing(number, "tag", scene, CAT)).id for n in range(3)}) == 3
     assert len(small.kept) == 1
 
