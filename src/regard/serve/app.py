@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from itertools import chain
@@ -68,13 +68,13 @@ class Resources:
     """What all requests share: what is answered from, who works, and how much they may send together."""
 
     desk: Desk
-    workers: Workers = field(default_factory=Workers)
-    bodies: BodyBudget = field(default_factory=BodyBudget)
+    workers: Workers
+    bodies: BodyBudget
 
 
 def app_of(shelf: Shelf, album: Album | None = None, *, token: str) -> Starlette:
     """The whole server for whoever knows the token; give it to uvicorn, bound to 127.0.0.1."""
-    resources, page = Resources(Desk(shelf, Scenes(), album or Album())), page_folder()
+    resources, page = Resources(Desk(shelf, Scenes(), album or Album()), Workers(), BodyBudget()), page_folder()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -123,7 +123,7 @@ async def answered(resources: Resources, function: Callable[[Request], Answer], 
     except ValueError as error:
         return mistake(str(error), 400)
     except Exception as error:  # never a stack trace to the page; the log has it
-        logging.getLogger("regard").exception("while answering %s", asked.url.path)
+        logging.getLogger("regard").exception("while answering %s", asked.scope["path"])
         if any(sign in repr(error) for sign in ("MemoryError", "out of memory", "allocate memory")):
             return mistake("there is not enough memory for this; ask for a shorter text", 413)
         return mistake(f"something broke inside Regard ({type(error).__name__}); its log says more", 500)
@@ -154,6 +154,7 @@ def mistake(sentence: str, status: int) -> Response:
 
 async def lost(asked: Asked, error: Any) -> Response:
     """An address that leads nowhere, or is asked the wrong way."""
+    path = asked.scope["path"][:80]  # asked.url would read the query too, which may be no text
     if error.status_code == 405:
-        return mistake(f"{asked.method} is not how {asked.url.path[:80]} is asked", 405)
-    return mistake(f"there is nothing at {asked.url.path[:80]}; begin at /", error.status_code)
+        return mistake(f"{asked.method} is not how {path} is asked", 405)
+    return mistake(f"there is nothing at {path}; begin at /", error.status_code)

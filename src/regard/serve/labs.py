@@ -15,7 +15,7 @@ from regard.attention.position import Alibi, Learned, Rotary, Sinusoidal
 from regard.attention.reach import Random
 from regard.attention.relative import LogBuckets, RelativeBias
 from regard.see.asked import UNFIT
-from regard.see.views import code, mask
+from regard.see.views import code
 from regard.serve import masks
 from regard.serve.answers import Request
 from regard.serve.asking import text_in, whole
@@ -48,7 +48,8 @@ def pattern_of(text: str) -> Pattern:
         if not isinstance(pattern, Pattern):
             raise Refused(f"{text!r:.80} is no pattern; write one such as Causal() & Window(8)")
         refuse_picks(pattern)  # before it is tried: each pick is a step
-        mask(pattern, 2, 2)
+        masks.whole(pattern, 2)
+        pattern.count(Span(0, 2, 1), Span(0, 2, 1))
     except (*UNFIT, RecursionError) as error:
         raise Refused(f"{text!r:.80} does not work: {error}") from None
     return pattern
