@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import uvicorn
 from playwright.sync_api import Error, Page, sync_playwright
 
 from regard.serve.app import app_of
-from regard.serve.running import address, listening
+from regard.serve.running import address, listening, new_token, server_of
 from regard.serve.shelf import Shelf
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
@@ -58,12 +57,13 @@ class NoBrowser(RuntimeError):
 def served(shelf: Shelf) -> Iterator[str]:
     """The address of a real server, in a thread of its own until the block ends."""
     with listening(0) as here:
-        server = uvicorn.Server(uvicorn.Config(app_of(shelf), log_level="warning", access_log=False, ws="none"))
+        token = new_token()
+        server = server_of(app_of(shelf, token=token))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [here]}, daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield address(here)
+        yield address(here, token)
         server.should_exit = True
         thread.join(10)
 

@@ -7,7 +7,8 @@ import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.request import Request, urlopen
+from urllib.error import HTTPError
+from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import numpy as np
 import pytest
@@ -39,13 +40,18 @@ def bound(port: int) -> set[str]:
 def test_the_page_is_served_to_this_machine_alone_until_somebody_ends_it(trained, start):
     running = start("serve", trained, "--port", 0)
     running.until(lambda: running.out.exists() and "Ctrl-C" in running.out.read_text())
-    (where,) = re.findall(r"^(http://127\.0\.0\.1:(\d+)/)$", running.out.read_text(), re.MULTILINE)
-    assert bound(int(where[1])) == {"0100007F"}
-    with urlopen(f"{where[0]}api/models") as answer:
+    found = re.findall(r"^(http://127\.0\.0\.1:(\d+)/)\?token=([\w-]{32})$", running.out.read_text(), re.MULTILINE)
+    ((where, port, token),) = found
+    assert bound(int(port)) == {"0100007F"}
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(f"{where}api/models")
+    browser = build_opener(HTTPCookieProcessor())
+    browser.open(f"{where}?token={token}").close()
+    with browser.open(f"{where}api/models") as answer:
         (card,) = json.loads(answer.read())["models"]
     assert card["name"] == "run"
     body = json.dumps({"text": SENTENCE}).encode()
-    with urlopen(Request(f"{where[0]}api/scenes", body, {"Content-Type": "application/json"})) as answer:
+    with browser.open(Request(f"{where}api/scenes", body, {"Content-Type": "application/json"})) as answer:
         scene = json.loads(answer.read())
     assert scene["axes"]["source"] == [*SENTENCE.split(), "</s>"]
     running.send(signal.SIGINT)
@@ -70,8 +76,8 @@ def test_an_address_says_what_is_shown_first():
     with running.listening(0) as here:
         port = here.getsockname()[1]
         assert here.getsockname()[0] == "127.0.0.1"
-        found = running.address(here, {"model": "a b", "text": "x&y=#é", "question": ""})
-    assert found == f"http://127.0.0.1:{port}/#model=a%20b&text=x%26y%3D%23%C3%A9"
+        found = running.address(here, "secret", {"model": "a b", "text": "x&y=#é", "question": ""})
+    assert found == f"http://127.0.0.1:{port}/?token=secret#model=a%20b&text=x%26y%3D%23%C3%A9"
 
 
 # --- regard look ---
@@ -113,21 +119,22 @@ def terminal(monkeypatch) -> list[str]:
         sys.modules["regard.cli.look"], "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
     )
     monkeypatch.setattr(running, "open_page", opened.append)
-    monkeypatch.setattr(running, "run", lambda shelf, here, album=None: opened.append(", ".join(shelf.books)))
+    monkeypatch.setattr(running, "run", lambda shelf, here, token, album=None: opened.append(", ".join(shelf.books)))
     return opened
 
 
 def test_in_a_terminal_the_page_opens_behind_what_is_said(trained, terminal):
     said = assert_done(regard("look", trained, SENTENCE))
     assert said.startswith(f"{SENTENCE}\n")
-    assert terminal[0].endswith("/#model=run&text=the%20black%20cat%20ate%20the%20mouse")
+    assert re.search(r"/\?token=[\w-]{32}#", terminal[0])
+    assert terminal[0].endswith("#model=run&text=the%20black%20cat%20ate%20the%20mouse")
     assert terminal[0] in said
     assert terminal[1] == "run"
 
 
 def test_a_text_need_not_be_given_and_models_are_compared(trained, terminal):
     assert_done(regard("look", trained, "--with", trained))
-    assert terminal[0].endswith("/#model=run")
+    assert terminal[0].endswith("#model=run")
     assert terminal[1] == "run, run-2"
 
 

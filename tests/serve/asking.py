@@ -15,6 +15,7 @@ from regard.tasks.kept import Kept
 from tests.see.scenes import CAT, LEARNERS, recogniser, translator
 
 HERE = "http://127.0.0.1"
+TOKEN = "token-of-the-tests"
 KINDS = [*LEARNERS, "bahdanau", "cnn"]
 
 
@@ -27,8 +28,15 @@ def learners() -> dict[str, Kept]:
 
 @contextmanager
 def client_of(shelf: Shelf) -> Iterator[TestClient]:
-    with TestClient(app_of(shelf), base_url=HERE) as client:
+    with visitor(app_of(shelf, token=TOKEN)) as client:
         yield client
+
+
+def visitor(app: Any) -> TestClient:
+    """Who opened the address with the token once, as a browser does."""
+    client = TestClient(app, base_url=HERE)
+    client.get("/", params={"token": TOKEN}).raise_for_status()
+    return client
 
 
 def asked(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from regard.serve.lecture_given import GIVEN
 from regard.serve.lecture_site import KEYS, WIDTH
 from regard.serve.shelf import Book, Shelf
 from tests.see.scenes import CAT, translator
+from tests.serve.asking import TOKEN
 from tests.serve.lecture_host import app, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
@@ -471,11 +472,13 @@ def test_the_same_chapters_show_the_loaded_models_numbers(page, address, scene):
 
 def test_it_is_a_view_of_the_real_page(browser, scene):
     """The same against the whole server, within the shell."""
-    with serving(app_of(Shelf([Book("cat", None, scene.asked.learner, "cpu")]))) as url:
+    with serving(app_of(Shelf([Book("cat", None, scene.asked.learner, "cpu")]), token=TOKEN)) as url:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.goto(f"{url}#model=cat&text={quote(CAT)}&view=lecture&lecture=6.0&site=encoder.0&head=~1&query=~2")
+        page.goto(
+            f"{url}?token={TOKEN}#model=cat&text={quote(CAT)}&view=lecture&lecture=6.0&site=encoder.0&head=~1&query=~2"
+        )
         page.wait_for_selector("table[data-id=weights]")
         assert_close(read(page, "weights"), steps(*case("self-attention, scaled").qkv()).weights[0, 0])
         page.locator("table[data-id=weights] tbody td").first.focus()

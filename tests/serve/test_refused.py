@@ -18,7 +18,7 @@ from regard.serve.shelf import Shelf
 from regard.serve.wire import Refused
 from tests.see.scenes import CAT, tagger, translator
 
-from .asking import HERE, asked, assert_sentence, client_of, example, floats, site_path
+from .asking import HERE, TOKEN, asked, assert_sentence, client_of, example, floats, site_path, visitor
 
 HOSTILE = {
     "markup": "<script>alert(1)</script> <img src=x onerror=alert(2)> </textarea>",
@@ -181,10 +181,36 @@ def test_only_this_machine_s_own_page_may_ask(client):
     answer = client.post("/api/scenes", json=body, headers={"Origin": "https://evil.example"})
     assert_sentence(answer, 403, "another page may not ask")
     assert client.post("/api/scenes", json=body, headers={"Origin": HERE}).status_code == 200
-    framed = {"Sec-Fetch-Site": "cross-site"}
-    assert_sentence(client.get("/api/models", headers=framed), 403, "another page may not ask")
-    assert client.get("/", headers=framed).status_code == 200
+    for site in ("cross-site", "same-site", "nonsense"):  # a page at another port of this machine is of the same site
+        framed = {"Sec-Fetch-Site": site}
+        assert_sentence(client.get("/api/models", headers=framed), 403, "another page may not ask")
+        assert_sentence(client.get("/static/js/main.js", headers=framed), 403, "another page may not ask")
+        assert client.get("/", headers=framed).status_code == 200
+    for site in ("same-origin", "none"):
+        assert client.get("/api/models", headers={"Sec-Fetch-Site": site}).status_code == 200
     assert_sentence(client.post("/api/scenes", content=json.dumps(body)), 400, "send JSON")
+
+
+@pytest.mark.parametrize("path", ["/", "/static/js/main.js", "/api/models", "/api/generate?text=x", "/nowhere"])
+def test_without_the_token_nobody_is_told_anything(client, path):
+    """127.0.0.1 can be reached by every user of a machine."""
+    stranger = TestClient(client.app, base_url=HERE)
+    guesses = ("", TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "é")
+    for guess in guesses:
+        assert_sentence(stranger.get(path, params={"token": guess}), 403, "open the address with ?token=")
+    assert not stranger.cookies
+    for guess in (guess for guess in guesses if guess.isascii()):
+        assert_sentence(stranger.get(path, headers={"Cookie": f"regard-80={guess}"}), 403, "?token=")
+    assert_sentence(stranger.post("/api/scenes", json={"model": "tag", "text": CAT}), 403, "?token=")
+
+
+def test_a_visit_with_the_token_sets_a_cookie_that_no_script_can_read(client):
+    guest = TestClient(client.app, base_url=HERE)
+    (cookie,) = guest.get("/", params={"token": TOKEN}).headers.get_list("Set-Cookie")
+    assert cookie == f"regard-80={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+    assert guest.get("/api/models").status_code == 200
+    assert "Set-Cookie" not in guest.get("/").headers
+    assert "Set-Cookie" not in guest.get("/", params={"token": TOKEN}, headers={"Host": "evil.example"}).headers
 
 
 @pytest.mark.parametrize("path", ["/", "/static/js/api.js", "/api/models", "/nowhere", "/static/../app.py"])
@@ -274,7 +300,7 @@ def test_two_people_at_once_get_what_each_alone_would(client):
 
     def person(kind: str) -> dict[tuple[str, str], str]:
         found = {}
-        mine, warm = TestClient(client.app, base_url=HERE), {"temperatures": [{"site": "*", "value": 1}]}
+        mine, warm = visitor(client.app), {"temperatures": [{"site": "*", "value": 1}]}
         for text in texts[kind]:
             together.wait(timeout=20)
             scene = asked(mine, {"model": kind, "text": text, "edits": warm})
@@ -316,7 +342,7 @@ def test_the_same_question_is_answered_from_what_is_kept(client):
 def test_the_least_recently_used_scene_goes_first():
     from regard.see import scene_of
 
-    scene, kept = scene_of(tagger(), CAT), Scenes(most=2)
+    scene, kept = scene_of(tagger(), CAT), Scenes(most=2, in_use=0)
     ids = [kept.made(n, lambda number: Showing(number, "tag", scene, CAT)).id for n in range(2)]
     assert kept[ids[0]].id == ids[0]
     third = kept.made(2, lambda number: Showing(number, "tag", scene, CAT)).id
@@ -324,7 +350,7 @@ def test_the_least_recently_used_scene_goes_first():
     assert kept[third].id == third
     with pytest.raises(Refused, match="ask again"):
         kept[ids[1]]
-    small = Scenes(most_bytes=1)
+    small = Scenes(most_bytes=1, in_use=0)
     assert len({small.made(n, lambda number: Showing(number, "tag", scene, CAT)).id for n in range(3)}) == 3
     assert len(small.kept) == 1
 
@@ -385,5 +411,5 @@ def test_no_model_is_no_shelf(tmp_path):
 
 
 def test_routes_and_answers_know_each_other(models):
-    paths = {route.path for route in app_of(Shelf.holding(models)).routes}  # type: ignore[attr-defined]
+    paths = {route.path for route in app_of(Shelf.holding(models), token=TOKEN).routes}  # type: ignore[attr-defined]
     assert {"/", "/static", "/api/generate", "/api/lecture", "/api/scenes/{id}/export"} <= paths

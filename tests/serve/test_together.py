@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-import uvicorn
 
 from regard.see import scene_of, show
 from regard.serve import running
 from regard.serve.app import app_of
 from regard.serve.shelf import Shelf
 from tests.see.scenes import CAT
+
+from .asking import TOKEN
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
@@ -39,11 +40,11 @@ CROSS = {"site": "decoder.0.cross", "head": "~1", "query": "~2", "key": "~3"}
 
 @pytest.fixture(scope="module")
 def address(models) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app_of(Shelf.holding(models)), log_level="warning"))
+    server = running.server_of(app_of(Shelf.holding(models), token=TOKEN))
     with running.listening(0) as here:
         thread = Thread(target=server.run, kwargs={"sockets": [here]})
         thread.start()
-        yield running.address(here)
+        yield running.address(here, TOKEN)
         server.should_exit = True
         thread.join(timeout=20)
 

@@ -126,7 +126,8 @@ def opened(
     if text is not None and shelf.learner(first).settings.task in ("picture", "answer"):
         text = album.put(b64encode(Path(text).read_bytes()).decode())
     with running.listening(0) as here:
-        where = running.address(here, {"model": first, "text": text or "", "question": question or ""})
+        token = running.new_token()
+        where = running.address(here, token, {"model": first, "text": text or "", "question": question or ""})
         typer.echo(f"\n{where}\nCtrl-C ends it.")
         running.open_page(where)
-        running.run(shelf, here, album)
+        running.run(shelf, here, token, album)

@@ -19,7 +19,7 @@ def serve(
 ) -> None:
     """Show the page that looks into models: every layer, head and step, what-ifs, masks, lectures. Ctrl-C ends it.
 
-    Only this machine can reach it, and it asks nothing of any other.
+    Only this machine can reach it, only whoever has the printed address may, and it asks nothing of any other.
 
     Example: `regard serve run --open`
 
@@ -30,9 +30,9 @@ def serve(
 
     running.require()
     with running.listening(port) as here:
-        shelf = Shelf.of(runs, device_of(device), checkpoint)
-        where = running.address(here)
+        shelf, token = Shelf.of(runs, device_of(device), checkpoint), running.new_token()
+        where = running.address(here, token)
         typer.echo(f"{where}\nCtrl-C ends it.")
         if open_:
             running.open_page(where)
-        running.run(shelf, here)
+        running.run(shelf, here, token)

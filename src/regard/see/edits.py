@@ -118,8 +118,8 @@ class Edits:
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites that are named."""
-        named = (one.site for one in (*self.off, *self.weights, *self.masks, *self.temperatures, *self.shut))
-        return tuple(dict.fromkeys(site for site in named if site != EVERY))
+        warm = (one for one in self.temperatures if one.site != EVERY)  # nothing else can hold everywhere
+        return tuple(dict.fromkeys(one.site for one in (*self.off, *self.weights, *self.masks, *warm, *self.shut)))
 
     def of(self, site: str) -> "Here":
         """What is changed at one site; of several temperatures the last holds."""

@@ -26,6 +26,7 @@ LETTERS = 200_000
 TOKENS = LONGEST  # of a text that is looked at: its weights are never held together
 PAIRED, SEARCHED = 4096, 1024  # of one whose translation is given, and of one from which it is searched for
 MORE, USUALLY_MORE, BEAM = 256, 12, 32
+MOST_EDITS = 4096
 FIELDS = ("model", "text", "question", "target", "beam", "more", "checkpoint", "edits", "picture")
 
 
@@ -62,7 +63,8 @@ class Desk:
     def shown(self, wanted: Wanted) -> Showing:
         def make(number: str) -> Showing:
             scene = made(wanted.asked)
-            return Showing(number, wanted.model, scene, wanted.text, wanted.folder, wanted.checkpoint)
+            found = self.scenes.arrays
+            return Showing(number, wanted.model, scene, wanted.text, wanted.folder, wanted.checkpoint, found)
 
         return self.scenes.made(wanted.key, make)
 
@@ -133,6 +135,8 @@ def edits_in(body: Mapping[str, Any]) -> Edits:
             edits = json.loads(edits)
         except (ValueError, RecursionError):
             raise Refused("edits are JSON, a table of lists; these cannot be read") from None
+    if isinstance(edits, dict) and sum(len(some) for some in edits.values() if isinstance(some, list)) > MOST_EDITS:
+        raise Refused(f"there are more than {MOST_EDITS:,} edits; make fewer", 413)
     return Edits.from_dict(edits)
 
 

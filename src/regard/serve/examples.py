@@ -21,6 +21,7 @@ from regard.world.shapes import ShapeWorld
 SENTENCE = "the black cat ate the mouse"
 PICTURES = tuple(f"example {number}" for number in range(1, 7))
 MOST = 64  # pictures that people gave, kept
+MOST_PIXELS = 2**24  # of one: read and written it takes some 300 MB
 
 
 def example_of(learner: Kept) -> str:
@@ -86,9 +87,9 @@ class Album:
             )
         except (binascii.Error, ValueError):
             raise Refused("the picture is not base64; send a PNG or JPEG file") from None
-        pixels = decode(held, "the picture")  # whatever is no picture is refused here
         name = f"picture {hashlib.sha256(held).hexdigest()[:12]}"
-        with self.lock:
+        with self.lock:  # one after the other: a picture in the open is large
+            pixels = decode(held, "the picture", most_pixels=MOST_PIXELS)  # whatever is no picture is refused here
             path = self.folder / f"{name}.png"
             written = BytesIO()
             Image.fromarray(pixels).save(written, "PNG")

@@ -20,15 +20,20 @@ from regard.see.swaps import swapped, without_swaps
 from regard.see.tokens import named
 from regard.see.trace import Site
 from regard.see.walked import Walked, WalkedWriter
+from regard.serve.answers import Request as Asking
 from regard.serve.asking import Desk, Wanted
 from regard.serve.described import described
 from regard.serve.scenes import Showing
-from regard.serve.wire import Refused
+from regard.serve.wire import Answer, Refused
 from regard.serve.wire import encoded as as_text
 from regard.tasks.rebuild import Rebuilder
 from regard.tasks.translate import Translator
 from regard.tasks.write import Author
 from regard.text.vocabulary import BOS, EOS
+
+
+def generate(asked: Asking) -> Answer:
+    return Answer(events(asked.desk, asked.query), "text/event-stream")
 
 
 def events(desk: Desk, query: Mapping[str, Any]) -> Iterator[bytes]:

@@ -15,13 +15,14 @@ from regard.attention.position import Alibi, Learned, Rotary, Sinusoidal
 from regard.attention.reach import Random
 from regard.attention.relative import LogBuckets, RelativeBias
 from regard.see.asked import UNFIT
-from regard.see.views import code, mask
+from regard.see.views import code
 from regard.serve import masks
 from regard.serve.answers import Request
 from regard.serve.asking import text_in, whole
 from regard.serve.wire import Answer, Refused, as_floats, as_json
 
 LONGEST_TEXT, MOST_PICKS = 500, 64
+MOST_WORK = 2**23  # parts of a pattern × tokens: about two seconds
 DRAWN, LONGEST = 4096, 2**20  # tokens of a mask that is drawn, and of one that is only counted
 SIDE = 128  # blocks
 MOST_NUMBERS = 2**22
@@ -31,8 +32,9 @@ KINDS = ("sinusoidal", "rotary", "alibi", "t5", "learned")
 
 def patterns(asked: Request) -> Answer:
     length = whole(asked.body, "length", 1, LONGEST)
-    pattern = pattern_of(text_in(asked.body, "pattern"))
-    return as_json(measured(pattern, 64 if length is None else length))
+    pattern, length = pattern_of(text_in(asked.body, "pattern")), 64 if length is None else length
+    refuse_work(pattern, length)
+    return as_json(measured(pattern, length))
 
 
 def pattern_of(text: str) -> Pattern:
@@ -45,12 +47,29 @@ def pattern_of(text: str) -> Pattern:
         pattern = read(text)
         if not isinstance(pattern, Pattern):
             raise Refused(f"{text!r:.80} is no pattern; write one such as Causal() & Window(8)")
-        mask(pattern, 2, 2)
+        refuse_picks(pattern)  # before it is tried: each pick is a step
+        masks.whole(pattern, 2)
+        pattern.count(Span(0, 2, 1), Span(0, 2, 1))
     except (*UNFIT, RecursionError) as error:
         raise Refused(f"{text!r:.80} does not work: {error}") from None
-    if any(isinstance(part, Random) and part.picks > MOST_PICKS for part in leaves(pattern)):
-        raise Refused(f"Random picks at most {MOST_PICKS} here; take fewer")
     return pattern
+
+
+def refuse_picks(pattern: Pattern) -> None:
+    """What would take long, whatever the length."""
+    if (picks := sum(part.picks for part in leaves(pattern) if isinstance(part, Random))) > MOST_PICKS:
+        raise Refused(f"Random picks at most {MOST_PICKS} in all here, not {picks}; take fewer")
+
+
+def refuse_work(pattern: Pattern, length: int) -> None:
+    """What would take long at this length: each part is asked about every token, and Random once for each pick."""
+    work = length * sum(part.picks if isinstance(part, Random) else 1 for part in leaves(pattern))
+    if work > MOST_WORK:
+        raise Refused(
+            f"this pattern takes {work:,} steps for {length:,} tokens, and at most {MOST_WORK:,} are taken; take fewer "
+            "parts and picks, or a shorter text",
+            413,
+        )
 
 
 def measured(pattern: Pattern, length: int) -> dict[str, Any]:

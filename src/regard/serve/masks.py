@@ -10,6 +10,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from regard.attention.notation import leaves
 from regard.attention.pattern import And, Not, Or, Pattern
 from regard.attention.reach import Block, Random
 
@@ -19,11 +20,11 @@ SINGLE, STRATA = (
     32,
     48,
 )  # rows at the beginning that are looked at one by one, and groups of which one row stands for all
-AT_ONCE = 2**27  # cells
+AT_ONCE = 2**26  # cells
 
 
 def whole(pattern: Pattern, length: int) -> Mask:
-    return seen_by(pattern, np.arange(length), length)
+    return np.concatenate([seen_by(pattern, some, length) for some in parts(np.arange(length), pattern, length)])
 
 
 def seen_by(pattern: Pattern, rows: Rows, length: int) -> Mask:
@@ -37,7 +38,8 @@ def seen_by(pattern: Pattern, rows: Rows, length: int) -> Mask:
             return ~seen_by(pattern.inner, rows, length)
         case Block(size=size, among=among):
             far, turn = np.unique(rows // size, return_inverse=True)
-            return seen_by(among, far, -(-length // size)).repeat(size, axis=1)[turn, :length]
+            wide = min(size, length)  # a block may be larger than the text
+            return seen_by(among, far, -(-length // size)).repeat(wide, axis=1)[turn, :length]
         case Random():
             return picked(pattern, rows, length)
     if pattern.by_difference:
@@ -58,17 +60,14 @@ def along_diagonals(pattern: Pattern, rows: Rows, length: int) -> Mask:
 def picked(pattern: Random, rows: Rows, length: int) -> Mask:
     """Every token and those it picked among the earlier see each other."""
     tokens, seen = torch.arange(max(length, int(rows.max(initial=0)) + 1)), np.zeros((len(rows), length), np.bool_)
+    row_of = np.full(len(tokens), -1)
+    row_of[rows] = np.arange(len(rows))  # no row is asked for twice
     for stratum in range(pattern.picks):
         found, exists = pattern.pick(tokens, stratum)
         later, earlier = tokens[exists].numpy(), found[exists].numpy()
-        order = np.argsort(earlier, kind="stable")
-        for here, there in ((later, earlier), (earlier[order], later[order])):
-            first, last = np.searchsorted(here, rows), np.searchsorted(here, rows, "right")
-            counts = last - first
-            places = np.repeat(first - np.r_[0, counts.cumsum()[:-1]], counts) + np.arange(counts.sum())
-            keys, owners = there[places], np.repeat(np.arange(len(rows)), counts)
-            inside = keys < length
-            seen[owners[inside], keys[inside]] = True
+        for query, key in ((later, earlier), (earlier, later)):
+            asked = (row_of[query] >= 0) & (key < length)
+            seen[row_of[query[asked]], key[asked]] = True
     return seen
 
 
@@ -77,12 +76,13 @@ def about(pattern: Pattern, length: int) -> int:
     edges = np.unique(np.r_[np.arange(SINGLE), np.geomspace(SINGLE, length, STRATA + 1).astype(np.int64)])
     sizes, middles = np.diff(edges), (edges[:-1] + edges[1:] - 1) // 2
     total = 0
-    for some, weights in zip(parts(middles, length), parts(sizes, length), strict=True):
+    for some, weights in zip(parts(middles, pattern, length), parts(sizes, pattern, length), strict=True):
         total += int((seen_by(pattern, some, length).sum(1) * weights).sum())
     return total
 
 
-def parts(rows: Rows, length: int) -> Iterator[Rows]:
-    size = max(1, AT_ONCE // length)
+def parts(rows: Rows, pattern: Pattern, length: int) -> Iterator[Rows]:
+    """So many rows at a time as fit, if each part of the pattern holds its own."""
+    size = max(1, AT_ONCE // (length * len(leaves(pattern))))
     for start in range(0, len(rows), size):
         yield rows[start : start + size]

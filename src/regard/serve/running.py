@@ -1,21 +1,28 @@
-"""Models and a port in; the page served on this machine alone, until somebody ends it."""
+"""Models and a port in; the page served to whoever started it, on this machine alone, until somebody ends it."""
 
+import secrets
 import socket
 import threading
 import webbrowser
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from regard.serve.examples import Album
 from regard.serve.shelf import Shelf
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from uvicorn import Server
 
 HOST = "127.0.0.1"
 
 
 def listening(port: int) -> socket.socket:
     """A socket that nobody but this machine can reach; port 0 is any that is free."""
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio sends small answers at once (TCP_NODELAY) only where a socket says that it is TCP
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((HOST, port))
@@ -28,10 +35,15 @@ def listening(port: int) -> socket.socket:
     return found
 
 
-def address(here: socket.socket, state: Mapping[str, str] | None = None) -> str:
-    """Where the page is, and what it shows first."""
+def new_token() -> str:
+    """For one run of the server; nobody can guess it."""
+    return secrets.token_urlsafe(24)
+
+
+def address(here: socket.socket, token: str, state: Mapping[str, str] | None = None) -> str:
+    """Where the page is, for whoever knows the token, and what it shows first."""
     parts = "&".join(f"{name}={quote(value, safe='')}" for name, value in (state or {}).items() if value)
-    return f"http://{HOST}:{here.getsockname()[1]}/{f'#{parts}' if parts else ''}"
+    return f"http://{HOST}:{here.getsockname()[1]}/?token={token}{f'#{parts}' if parts else ''}"
 
 
 def open_page(where: str) -> None:
@@ -39,14 +51,24 @@ def open_page(where: str) -> None:
     threading.Thread(target=webbrowser.open, args=(where,), daemon=True).start()
 
 
-def run(shelf: Shelf, here: socket.socket, album: Album | None = None) -> None:
+def server_of(app: "ASGIApp") -> "Server":
+    """uvicorn as the page needs it; run it on a socket that listens."""
     import uvicorn
 
+    from regard.serve.protocol import DeadlineProtocol
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app, http=DeadlineProtocol, ws="none", log_level="warning", access_log=False, timeout_graceful_shutdown=2
+        )
+    )
+
+
+def run(shelf: Shelf, here: socket.socket, token: str, album: Album | None = None) -> None:
     from regard.serve.app import app_of
 
-    config = uvicorn.Config(app_of(shelf, album), log_level="warning", access_log=False, timeout_graceful_shutdown=2)
     with suppress(KeyboardInterrupt):  # the usual way to end it
-        uvicorn.Server(config).run(sockets=[here])
+        server_of(app_of(shelf, album, token=token)).run(sockets=[here])
 
 
 def require() -> None:

@@ -1,6 +1,7 @@
 """Scenes that were made in; kept for whoever asks again, the least recently used going first, safe for many at once.
 
-What is worked out of a scene (thumbnails, statistics, the matrix of a head) is kept beside it, within a bound.
+A scene that somebody looks at stays: where all that fit are in use, a new one is refused. What is worked out of scenes
+(thumbnails, statistics, the matrix of a head) is kept within a bound of its own.
 """
 
 import secrets
@@ -9,6 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -22,10 +24,41 @@ from regard.see.trace import Gate, Site
 from regard.serve.stages import bands, rows_of
 from regard.serve.wire import Floats, Refused, coarse, starts
 
-MOST_SCENES, MOST_BYTES = 64, 2**31
-HEAD_BYTES = 2**28  # of matrices kept
+MOST_SCENES, MOST_BYTES = 1024, 2**31
+IN_USE = 10.0  # seconds since somebody asked about a scene
+ARRAY_BYTES = 2**28  # of what was worked out
+LABEL = 100  # bytes of a token's label, and of what else is known about it
 WHOLE = 2**24  # cells of a matrix that is worked out as a whole
 THUMBNAIL = 48
+
+
+class ArrayCache:
+    """Arrays by key, the least recently used going first when all together are too large."""
+
+    def __init__(self, most_bytes: int = ARRAY_BYTES):
+        self.most_bytes, self.bytes = most_bytes, 0
+        self.kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self.lock = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        with self.lock:
+            if key in self.kept:
+                self.kept.move_to_end(key)
+                return self.kept[key]
+        made = make()  # outside the lock: others need not wait
+        with self.lock:
+            if key not in self.kept:
+                self.kept[key], self.bytes = made, self.bytes + bytes_of(made)
+            while len(self.kept) > 1 and self.bytes > self.most_bytes:
+                self.bytes -= bytes_of(self.kept.popitem(last=False)[1])
+        return made
+
+
+def bytes_of(value: Any) -> int:
+    """Of an array, or of all in a tuple or in a value."""
+    if isinstance(value, (np.ndarray, Tensor)):
+        return value.nbytes
+    return sum(map(bytes_of, value if isinstance(value, tuple) else vars(value).values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +71,7 @@ class Showing:
     text: str  # as it was asked for; of a picture its name, never its path
     folder: Path | None = None
     checkpoint: int | None = None
-    found: dict[Hashable, Any] = field(default_factory=dict)
+    found: ArrayCache = field(default_factory=ArrayCache)
     lock: Lock = field(default_factory=Lock)
 
     @property
@@ -46,8 +79,9 @@ class Showing:
         """What its arrays hold, roughly: views of one array count twice."""
         of_sites = (x for site in self.sites.values() for x in (site.q, site.k, site.v, site.output))
         made_from = (site.origin.x for site in self.sites.values() if site.origin is not None)
-        arrays = [self.scene.outcome.logits, *of_sites, *made_from]
-        return sum(x.numel() * x.element_size() for x in arrays)
+        labels = sum(len(axis.labels) for axis in self.scene.axes.values())
+        letters = 4 * (len(self.text) + len(self.scene.said))
+        return bytes_of((self.scene.outcome.logits, *of_sites, *made_from)) + LABEL * labels + letters
 
     def site(self, name: str) -> Site:
         found = self.scene.sites.get(name)
@@ -80,9 +114,7 @@ class Showing:
         """The statistics of every head and a thumbnail of each, its larger side at most `size`."""
         site = self.site(name)
         with self.lock:  # many small steps: two at once would take longer than one after the other
-            if ("overview", name, size) not in self.found:
-                self.found["overview", name, size] = site.overview(*small(site.shape, size))
-            return self.found["overview", name, size]
+            return self.found.get((self.id, name, size), lambda: site.overview(*small(site.shape, size)))
 
     @property
     def sites(self) -> dict[str, Site]:
@@ -108,37 +140,52 @@ class Showing:
 
 
 class Scenes:
-    """Showings by their ids, and matrices of their heads."""
+    """Showings by their ids, and what was worked out of them."""
 
-    def __init__(self, *, most: int = MOST_SCENES, most_bytes: int = MOST_BYTES, head_bytes: int = HEAD_BYTES):
-        self.most, self.most_bytes, self.head_bytes = most, most_bytes, head_bytes
+    def __init__(self, *, most: int = MOST_SCENES, most_bytes: int = MOST_BYTES, in_use: float = IN_USE):
+        self.most, self.most_bytes, self.in_use = most, most_bytes, in_use
         self.kept: OrderedDict[str, Showing] = OrderedDict()
+        self.used: dict[str, float] = {}  # when each was asked for last
+        self.bytes: dict[str, int] = {}
         self.asked: dict[Hashable, str] = {}
-        self.matrices: OrderedDict[Hashable, Floats] = OrderedDict()
+        self.arrays = ArrayCache()
         self.lock = Lock()
 
     def __getitem__(self, number: str) -> Showing:
         with self.lock:
             if number not in self.kept:
                 raise Refused("this scene is forgotten, for many were asked for since; ask again", 404)
-            self.kept.move_to_end(number)
-            return self.kept[number]
+            return self.use(number)
 
     def made(self, key: Hashable, make: Callable[[str], Showing]) -> Showing:
         """The showing of what was asked before, or a new one; `make` is given its id."""
         with self.lock:
             if (known := self.asked.get(key)) in self.kept and known is not None:
-                self.kept.move_to_end(known)
-                return self.kept[known]
+                return self.use(known)
+            self.forget(1)
+            if len(self.kept) > 1 and (len(self.kept) >= self.most or sum(self.bytes.values()) > self.most_bytes):
+                raise Refused(f"{len(self.kept)} scenes are in use, and no more fit; ask again in a moment", 429)
         showing = make(secrets.token_hex(8))  # outside the lock: others need not wait for a model
         with self.lock:
-            self.kept[showing.id], self.asked[key] = showing, showing.id
-            sizes = {number: one.bytes for number, one in self.kept.items()}
-            while len(self.kept) > 1 and (len(self.kept) > self.most or sum(sizes.values()) > self.most_bytes):
-                gone, _ = self.kept.popitem(last=False)
-                del sizes[gone]
-            self.asked = {key: number for key, number in self.asked.items() if number in self.kept}
+            self.kept[showing.id], self.asked[key], self.bytes[showing.id] = showing, showing.id, showing.bytes
+            self.use(showing.id)
+            self.forget(0)
         return showing
+
+    def use(self, number: str) -> Showing:
+        self.used[number] = monotonic()
+        self.kept.move_to_end(number)
+        return self.kept[number]
+
+    def forget(self, more: int) -> None:
+        """As many as must go for so many more to fit; but none that is in use."""
+        now = monotonic()
+        while len(self.kept) > 1 and (len(self.kept) + more > self.most or sum(self.bytes.values()) > self.most_bytes):
+            oldest = next(iter(self.kept))
+            if now - self.used[oldest] < self.in_use:
+                break
+            del self.kept[oldest], self.used[oldest], self.bytes[oldest]
+        self.asked = {key: number for key, number in self.asked.items() if number in self.kept}
 
     # --- the matrix of a head ---
 
@@ -147,16 +194,7 @@ class Scenes:
         site, key = showing.head(name, head), (showing.id, name, head, stage)
         if site.shape[0] * site.shape[1] > WHOLE:
             return None
-        with self.lock:
-            if key in self.matrices:
-                self.matrices.move_to_end(key)
-                return self.matrices[key]
-        matrix = rows_of(site, head, stage, range(site.shape[0]))
-        with self.lock:
-            self.matrices[key] = matrix
-            while len(self.matrices) > 1 and sum(one.nbytes for one in self.matrices.values()) > self.head_bytes:
-                self.matrices.popitem(last=False)
-        return matrix
+        return self.arrays.get(key, lambda: rows_of(site, head, stage, range(site.shape[0])))
 
     def part(self, showing: Showing, name: str, head: int, stage: str, queries: range, keys: range) -> Floats:
         """A window of it."""

@@ -1,7 +1,9 @@
 """A request about what a model writes in; next tokens, branches, the beam, and what two scenes say otherwise out."""
 
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import zip_longest
+from threading import Lock
 from typing import Any
 
 from regard.see.comparing import Compared, chosen, compare
@@ -61,7 +63,7 @@ def branch(asked: Request) -> Answer:
 
     def make(number: str) -> Showing:
         scene = showing.scene.branch(step, token)
-        return Showing(number, showing.model, scene, showing.text, showing.folder, showing.checkpoint)
+        return replace(showing, id=number, scene=scene, lock=Lock())
 
     return as_json(described(asked.desk.scenes.made((showing.id, step, token), make)))
 

@@ -93,14 +93,16 @@ def check(mode: str, size: Size | None) -> None:
         )
 
 
-def decode(encoded: bytes, where: str, *, mode: str = "RGB", size: Size | None = None) -> NDArray[np.uint8]:
+def decode(
+    encoded: bytes, where: str, *, mode: str = "RGB", size: Size | None = None, most_pixels: int = MOST_PIXELS
+) -> NDArray[np.uint8]:
     """A PNG or JPEG as an array of rows, columns and channels, upright, transparency laid on white."""
     try:
         with warnings.catch_warnings(action="ignore"):  # of what Pillow doubts, only what stops it matters
             with Image.open(BytesIO(encoded), formats=FORMATS) as image:
-                if image.width * image.height > MOST_PIXELS:
+                if image.width * image.height > most_pixels:
                     raise ValueError(
-                        f"{image.width} x {image.height} pixels are more than the {MOST_PIXELS} that are read"
+                        f"{image.width} x {image.height} pixels are more than the {most_pixels} that are read"
                     )
                 upright = _plain(ImageOps.exif_transpose(image), mode)
             if size is not None and (upright.height, upright.width) != size:
