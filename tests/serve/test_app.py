@@ -22,7 +22,7 @@ from tests.see.scenes import CAT
 
 from .asking import KINDS, asked, assert_sentence, events, example, floats, octets, row_in, site_path
 
-STAGES = ("scores", "scaled", "masked", "weights")
+STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")  # as Python calls them, and masked
 
 
 def again(models, kind, scene, album):
@@ -99,9 +99,10 @@ def test_every_number_is_the_reference_s(client, made, kind):
     for card, site in sites(made, kind):
         head = card["heads"] - 1
         path, seen = f"{site_path(scene, card['name'])}/heads/{head}", site.head(head)
-        scores = seen.scores if seen.products is None else seen.products
-        masked = seen.adjusted.masked_fill(~seen.visible, -torch.inf)
-        for stage, matrix in zip(STAGES, (scores, seen.adjusted, masked, seen.weights), strict=True):
+        wanted = dict(vars(seen)) | {"masked": seen.adjusted.masked_fill(~seen.visible, -torch.inf)}
+        wanted["products"] = seen.scores if seen.products is None else seen.products
+        for stage in STAGES:
+            matrix = wanted[stage].float()
             found = floats(client, f"{path}/cells?stage={stage}")
             assert_close(torch.tensor(found), matrix, atol=1e-6, rtol=0)
         query, key = card["n_q"] - 1, card["n_k"] // 2
@@ -113,14 +114,14 @@ def test_every_number_is_the_reference_s(client, made, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
 def test_a_pair_adds_up(client, made, kind):
-    """dot · scale + bias is the scaled score, the softmax of a row its weights, and weight · v what is added."""
+    """dot · scale + bias is the adjusted score, the softmax of a row its weights, and weight · v what is added."""
     scene, _ = made[kind]
     for card, site in sites(made, kind):
         path, key = f"{site_path(scene, card['name'])}/heads/0", card["n_k"] - 1
         query = card["n_q"] - 1
         pair = client.get(f"{path}/pair?query={query}&key={key}").json()
         assert sum(pair["products"]) == pytest.approx(pair["dot"], abs=1e-6)
-        assert pair["dot"] * pair["scale"] + pair["bias"] == pytest.approx(pair["scaled"], abs=1e-5)
+        assert pair["dot"] * pair["scale"] + pair["bias"] == pytest.approx(pair["adjusted"], abs=1e-5)
         masked, row = (
             torch.tensor(floats(client, f"{path}/rows/{query}?stage={one}")) for one in ("masked", "weights")
         )
@@ -181,7 +182,7 @@ def test_scores_are_mapped_from_low_to_high_and_hidden_ones_are_0(client, made):
     visible = seen.adjusted[seen.visible]
     assert (low, high) == pytest.approx((float(visible.min()), float(visible.max())), abs=1e-6)
     assert (found.max(), found[found > 0].min()) == (255, 1)
-    assert octets(client, f"{path}?stage=scaled").min() >= 1
+    assert octets(client, f"{path}?stage=scores").min() >= 1
 
 
 def test_a_matrix_too_large_to_keep_is_shown_the_same(client, made, monkeypatch):
@@ -341,7 +342,7 @@ def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
     off = floats(client, f"{site_path(after, 'encoder.0')}/heads/0/cells")
     assert (off == 0).all()
     warm, cold = (
-        floats(client, f"{site_path(one, 'encoder.0')}/heads/1/cells?stage=scaled") for one in (before, after)
+        floats(client, f"{site_path(one, 'encoder.0')}/heads/1/cells?stage=masked") for one in (before, after)
     )
     assert np.abs(cold - 2 * warm).max() < 1e-5
     found = client.post("/api/compare", json={"before": before["id"], "after": after["id"]}).json()

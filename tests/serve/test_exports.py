@@ -105,7 +105,7 @@ def test_the_page_holds_the_scene_exactly():
     assert held["view"] == {"site": "decoder.0.cross", "head": 1, "view": "matrix"}
     assert len(held["heads"]) == sum(site.heads for site in one.scene.sites.values())
     head = one.scene.site("decoder.0.cross").head(1)
-    for name, matrix in (("weights", head.weights), ("scores", head.products), ("scaled", head.adjusted)):
+    for name, matrix in (("weights", head.weights), ("products", head.products), ("scores", head.scores)):
         found = np.frombuffer(base64.b64decode(held["heads"]["decoder.0.cross/1"][name]), "<f4")
         assert np.abs(found.reshape(matrix.shape) - matrix.numpy()).max() <= 1e-6
     shares = np.frombuffer(base64.b64decode(held["next"]), "<f4").reshape(held["scene"]["steps"], -1)

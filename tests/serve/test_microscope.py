@@ -180,11 +180,11 @@ def test_the_products_of_a_pair_add_up_to_the_references_weight(desk, house, kin
     desk.until(f"document.querySelector('regard-pair').dataset.painted.includes('{site.name}')")
     part = {
         name: float(view.locator(f"[data-part='{name}'] data").get_attribute("value"))
-        for name in ("scale", "bias", "scaled", "weight")
+        for name in ("scale", "bias", "adjusted", "weight")
     }
     wanted = stages(site, 0)
     assert part["weight"] == pytest.approx(float(wanted["weights"][query, key]), abs=1e-6)
-    assert part["scaled"] == pytest.approx(float(wanted["scaled"][query, key]), abs=1e-5)
+    assert part["adjusted"] == pytest.approx(float(wanted["masked"][query, key]), abs=1e-5)
 
 
 def test_overview_lines_and_words_tell_the_same(desk, house):

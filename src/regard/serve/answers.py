@@ -120,7 +120,7 @@ def map_of(asked: Request) -> Answer:
     head, stage, (queries, keys) = asked.head, asked.stage, asked.window()
     size = asked.asked("rows", PIXELS, 1, PIXELS), asked.asked("columns", PIXELS, 1, PIXELS)
     values, low, high = asked.desk.scenes.picture(asked.showing, asked.site, head, stage, queries, keys, size)
-    return as_shades(values) if stage == "weights" else as_spread(values, low, high)
+    return as_shades(values) if stage in ("weights", "visible") else as_spread(values, low, high)
 
 
 def cells(asked: Request) -> Answer:

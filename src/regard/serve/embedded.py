@@ -106,10 +106,10 @@ def head_card(site: Site, head: int, *, everything: bool) -> dict[str, Any]:
     check = site.check(head)
     found["check"] = {"difference": check.error, "tolerance": check.tolerance}
     if everything:
-        masked = rows_of(site, head, "masked", range(n_q))
-        found["scores"] = floats(rows_of(site, head, "scores", range(n_q)))
-        found["scaled"] = floats(rows_of(site, head, "scaled", range(n_q)))
-        found["visible"] = octets((~np.isneginf(masked)).astype(np.uint8))
+        for stage in ("products", "scores", "adjusted"):
+            found[stage] = floats(rows_of(site, head, stage, range(n_q)))
+        found["temperature"] = site.here.temperature
+        found["visible"] = octets(rows_of(site, head, "visible", range(n_q)).astype(np.uint8))
         found |= vectors(site, head)
     return found
 

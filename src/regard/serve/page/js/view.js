@@ -67,6 +67,11 @@ export function siteOf(scene, state) {
   return shownSites.find((site) => site.name === state.site) ?? shownSites[0] ?? null;
 }
 
+// may a query of it not see a key: by its pattern, or by an edit?
+export function hides(scene, site) {
+  return Boolean(site.pattern && !/^(full|Full\(\))$/i.test(site.pattern)) || (scene.edits?.masks ?? []).some((one) => one.site === site.name);
+}
+
 // a site, head or cell that the scene does not have becomes one that it has
 export function fitting(scene, state) {
   const site = siteOf(scene, state);

@@ -139,7 +139,8 @@ class Comparison extends View {
     this.#panels[2].hidden = !alike;
     this.#heats[0].draw(picture(a, room(0)));
     this.#heats[1].draw(picture(b, room(1)));
-    const keys = [legend("weights")];
+    const pooled = !(a.values && b.values);
+    const keys = [legend("weights", null, pooled)];
     if (alike) {
       const found = difference(a, b, room(2));
       this.#heats[2].draw(found.picture);

@@ -1,7 +1,7 @@
 // Small things that several views are made of: fields, a text with weights behind its words, curves, a player.
 
 import { button, clamp, digits, drawing, figure, h, shortened, shown, token } from "../dom.js";
-import { colour } from "../paint.js";
+import { colour, readable } from "../paint.js";
 import { store } from "../store.js";
 import { strongest } from "../view.js";
 
@@ -96,21 +96,12 @@ export function walk(node, { at, count, go }) {
 export function weighed(names, weights, most = 600) {
   const few = names.slice(0, most).map((name, n) => {
     const share = Math.sqrt(clamp(weights[n] ?? 0, 0, 1));
-    const behind = colour("weights", share);
-    const style = { background: behind, color: letters(behind) };
+    const style = { background: colour("weights", share), color: readable("weights", share) };
     return h.bdi({ class: "token weighed", title: `${n}: ${weights[n]}`, style }, shown(name));
   });
   const top = strongest(weights, 5, 1e-9).map((n) => h.li(token(names[n] ?? String(n)), " ", figure(weights[n])));
   const more = names.length > most ? h.span({ class: "muted small" }, ` and ${names.length - most} more`) : null;
   return [h.p({ class: "text-weighed" }, few, more), h.ol({ class: "strongest" }, top)];
-}
-
-// black or white, whichever stands out more: one of them always does enough
-function letters(behind) {
-  const [r, g, b] = behind
-    .match(/\d+/g)
-    .map((part) => (part / 255 <= 0.04045 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
 // a line through points in [0, 1]²; marks: [x, y]; ends: texts at the ends of both axes

@@ -116,7 +116,7 @@ class Training extends View {
     this.#heat.draw(drawn);
     this.#seen.set(step, { said: scene.said, entropy: answer[1][site.name]?.entropy?.[head], sheet: drawn.sheet });
     replace(this.#title, nameOf(step));
-    replace(this.#legend, legend("weights"));
+    replace(this.#legend, legend("weights", null, !this.matrix.values));
     this.film(step);
     this.point(this.cell);
     say(`${nameOf(step)}: ${shortened(scene.said ?? "", 160)}`);
