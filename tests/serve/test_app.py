@@ -147,6 +147,19 @@ def test_bahdanau_s_products_are_terms_of_his_score(client, made):
     assert pair["score"].startswith("Additive(")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scene_opens_at_a_head_that_looks_somewhere(made, kind):
+    scene, reference = made[kind]
+    first = scene["opening"]
+    if kind == "cnn":
+        assert first is None
+        return
+    row = reference.site(first["site"]).row(first["head"], first["query"])
+    assert float(row[first["key"]]) == float(row.max())
+    if kind == "translate":
+        assert first["site"] == "decoder.0.cross"
+
+
 # --- pictures of heads ---
 
 

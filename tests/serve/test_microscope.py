@@ -16,6 +16,7 @@ from regard.attention import steps
 from regard.attention.worked import WORKED
 from regard.models.weights import load_weights
 from regard.see import Edits, Off, compare, scene_of, show
+from regard.see.opening import opening
 from regard.serve.labs import measured, pattern_of, table
 from regard.tasks.translate import Translator
 from tests.see.scenes import CAT, translator
@@ -370,6 +371,19 @@ def test_positions_masks_and_the_lecture_are_the_librarys(desk):
     assert shown == pytest.approx(wanted, abs=1e-6)
 
 
+def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_believed(desk, house):
+    first = opening(house.scene("translate"))
+    desk.open("matrix", **ASKED["translate"])
+    desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{first.site} {first.head} ')")
+    becomes(
+        desk,
+        "dd[data-stage=weights] data",
+        float(house.scene("translate").site(first.site).row(first.head, first.query).max()),
+    )
+    desk.open("matrix", **ASKED["translate"], query=2)
+    desk.until("document.querySelector('regard-matrix').dataset.painted.startsWith('encoder.0 0 ')")
+
+
 # --- unhurt ---
 
 
@@ -428,7 +442,7 @@ def test_a_hundred_thousand_letters_get_a_sentence(desk):
     ("state", "painted"),
     [
         ({"head": 99}, "encoder.0 2 weights"),
-        ({"head": -1}, "encoder.0 0 weights"),
+        ({"head": -1, "query": 1}, "encoder.0 0 weights"),  # without a cell the page opens where the scene does
         ({"site": "nowhere.7", "head": 1}, "encoder.0 1 weights"),
         ({"query": 10**9, "key": 10**9, "window": [5, 3, "x", 0]}, "encoder.0 0 weights"),
     ],

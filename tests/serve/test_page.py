@@ -286,9 +286,9 @@ def test_digits_are_read_on_the_colour_of_every_weight_and_score(desk):
         page = desk.open(f"{SMALL}&theme={theme}", "matrix")
         pairs = page.evaluate("""async () => {
           const { colour, readable } = await import("/static/js/paint.js");
-          const shares = Array.from({ length: 2001 }, (_, n) => n / 2000);
+          const all = Array.from({ length: 2001 }, (_, n) => n / 2000);
           const of = (palette, share) => [colour(palette, share), readable(palette, share)];
-          return [...shares.map((weight) => of("weights", Math.sqrt(weight))), ...shares.map((one) => of("signed", one))];
+          return [...all.map((one) => of("weights", Math.sqrt(one))), ...all.map((one) => of("signed", one))];
         }""")
         worst = min(contrast(behind, ink) for behind, ink in pairs)
         print(f"{theme}: {worst:.2f} : 1")

@@ -53,7 +53,9 @@ def demo(
     console.print(Rule("3. Where it looked", align="left"))
     written = translate_texts(translator, [SENTENCE], Greedy())[0]
     seen = look(translator, SENTENCE, written or "?")  # a model that has learnt nothing may write nothing
-    picture = alignment(translator, seen, SENTENCE, kept_heads(out))
+    heads = kept_heads(out)
+    title = f"{'the mean of ' if len(heads) > 1 else ''}{' and '.join(head.name for head in heads)}"
+    picture = see.look(alignment(translator, seen, SENTENCE, heads), title=title)
     console.print(Text(see.ascii(picture)), soft_wrap=True)
     console.print(Text(f"\nThe picture is {see.save(see.draw(picture), out / 'alignment.png')}.\n"))
     console.print(Rule("What to try next", align="left"))

@@ -1,18 +1,18 @@
 """A trained model in; the heads that align best, kept beside it, out."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from regard.decode.alignment import Head
-from regard.decode.reading import head_by_coverage, heads_by_gold
+from regard.decode.reading import HEADS as FILE
+from regard.decode.reading import head_by_coverage, heads_by_gold, kept_heads
 from regard.models.config import PLAIN
 from regard.tasks.translate import Translator
 from regard.text.corpus import Pair
 from regard.text.files import write_whole
 from regard.world import World
 
-FILE = "heads.json"
+__all__ = ["FILE", "keep_heads", "kept_heads"]
 SENTENCES = 100  # are enough to tell which head aligns
 LONGEST = 256  # tokens on a side: all weights of a longer pair at once are too much to hold
 
@@ -35,17 +35,3 @@ def chosen(translator: Translator, held_out: list[Pair]) -> tuple[Head, ...]:
     lengths = [max(map(len, example)) for example in translator.examples(held_out)]
     short = [(pair.source, pair.target) for pair, length in zip(held_out, lengths, strict=True) if length <= LONGEST]
     return head_by_coverage(translator, short[:SENTENCES]) if short else ()
-
-
-def kept_heads(folder: Path, there: Sequence[Head] | None = None) -> tuple[Head, ...]:
-    """What `keep_heads` wrote; heads that are not `there`, if given, were chosen for another model."""
-    path = folder / FILE
-    if not path.exists():
-        return ()
-    try:
-        heads = tuple(Head(layer, head, shift) for layer, head, shift in json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise ValueError(f"{path} is damaged; remove it, or train again") from None
-    if there is not None and (strange := [head for head in heads if head not in there]):
-        raise ValueError(f"{path} names {strange[0]}, which the model does not have; remove it, or train again")
-    return heads

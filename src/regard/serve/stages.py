@@ -1,6 +1,6 @@
 """One head of a site in; its products, scores, masked scores or weights out, and all about one pair of tokens.
 
-The stages are called as in Python: `Head.products`, `.scores`, `.adjusted`, `.visible` and `.weights`; masked is what the
+The stages are called as in Python (`Head.products`, `.scores`, `.adjusted`, `.visible`, `.weights`); masked is what the
 normaliser is given: adjusted, divided by the temperature, and -∞ where hidden.
 """
 

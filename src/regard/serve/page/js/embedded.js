@@ -196,7 +196,9 @@
     Object.defineProperty(globalThis, "localStorage", { value: { getItem: () => null, setItem: () => {} } });
   }
   const { site, head: number, view } = held.view;
-  const first = `#view=${view}&site=${encodeURIComponent(site)}&head=~${number}`;
+  const open = held.scene.opening ?? {};
+  const cell = open.site === site && open.head === number ? `&query=~${open.query}&key=~${open.key}` : "";
+  const first = `#view=${view}&site=${encodeURIComponent(site)}&head=~${number}${cell}`;
   try {
     if (!location.hash) history.replaceState(null, "", first);
   } catch {

@@ -208,7 +208,7 @@ at("model").addEventListener("change", (event) => {
   const model = models.find((one) => one.name === event.target.value);
   const same = models.find((one) => one.name === store.state.model)?.task === model.task;
   at("text").value = same ? store.state.text : model.example;
-  store.go({ model: model.name, text: at("text").value, question: model.question || "", edits: {}, checkpoint: null, site: "", head: 0, window: null });
+  store.go({ model: model.name, text: at("text").value, question: model.question || "", edits: {}, checkpoint: null, site: "", head: 0, query: 0, key: 0, window: null });
 });
 at("picture").addEventListener("change", async (event) => {
   const [file] = event.target.files;

@@ -74,6 +74,8 @@ export function hides(scene, site) {
 
 // a site, head or cell that the scene does not have becomes one that it has
 export function fitting(scene, state) {
+  const untold = !state.site && !state.head && !state.query && !state.key; // then the scene knows where one begins
+  if (untold && scene.opening) return scene.opening;
   const site = siteOf(scene, state);
   if (!site) return {};
   return {
