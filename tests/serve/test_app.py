@@ -1,6 +1,7 @@
 """Every question that the page asks, of a model of every kind: the reference's numbers, in shapes that fit."""
 
 import base64
+import json
 from io import BytesIO
 from itertools import pairwise
 
@@ -8,19 +9,22 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch.testing import assert_close
 
 from regard.attention.position import Alibi, Sinusoidal
 from regard.decode.agreement import aer
 from regard.decode.alignment import hard
+from regard.models.weights import tensors_of
 from regard.see import Site, scene_of
 from regard.see.views import mask
 from regard.serve import scenes as keeping
 from regard.serve.labs import pattern_of
+from regard.serve.shelf import Shelf
 from regard.world import known
-from tests.see.scenes import CAT
+from tests.see.scenes import CAT, translator
 
-from .asking import KINDS, asked, assert_sentence, events, example, floats, octets, row_in, site_path
+from .asking import KINDS, asked, assert_sentence, client_of, events, example, floats, octets, row_in, site_path
 
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")  # as Python calls them, and masked
 
@@ -365,6 +369,44 @@ def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
     assert moved.keys() == shares.keys()
     assert all(moved[name]["after"] == pytest.approx(share, abs=1e-6) for name, share in shares.items())
     assert all(one["change"] == pytest.approx(one["after"] - one["before"]) for one in moved.values())
+
+
+def test_a_weight_of_a_head_that_is_off_is_refused(client):
+    off = {"site": "encoder.0", "head": 1}
+    edits = {"off": [off], "weights": [off | {"query": 0, "key": 1, "value": 0.5}]}
+    answer = client.post("/api/scenes", json={"model": "tag", "text": CAT, "edits": edits})
+    assert_sentence(answer, 400, "head 1 of encoder.0 is off, so its weight 0.5 would be 0; switch it on, or set none")
+
+
+def test_unknown_words_are_named(client):
+    for kind in ("translate", "classify", "write", "rebuild"):
+        assert asked(client, {"model": kind, "text": "the zebra ate 😀 the zebra"})["unknown"] == ["zebra", "😀"]
+        assert asked(client, {"model": kind, "text": CAT})["unknown"] == []
+    swapped = {"swaps": [{"word": 1, "to": "okapi"}]}
+    assert asked(client, {"model": "translate", "text": CAT, "edits": swapped})["unknown"] == ["okapi"]
+
+
+def test_a_target_is_given_and_a_translation_is_not(client):
+    own = asked(client, {"model": "translate", "text": CAT})
+    given = asked(client, {"model": "translate", "text": CAT, "target": "le chat"})
+    assert (own["given"], given["given"]) == (0, given["steps"])
+
+
+def test_what_a_run_tells_of_its_training(tmp_path):
+    learner = translator()
+    learner.save(tmp_path / "run")
+    history = [{"step": 5, "loss": 2.5}, {"step": 10, "loss": 1.25}]
+    for step in (5, 10):
+        place = tmp_path / "run" / "checkpoints" / f"{step:08d}"
+        place.mkdir(parents=True)
+        save_file(tensors_of(learner.model), place / "model.safetensors")
+        (place / "state.json").write_text(json.dumps({"progress": {"best_step": 5, "history": history}}))
+    with client_of(Shelf.of([tmp_path / "run"])) as client:
+        found = client.get("/api/models/run/checkpoints").json()
+        assert found == {"checkpoints": [5, 10], "final": 5, "history": history}
+        place.joinpath("state.json").write_text("{")  # damaged: there is less to tell, and no error
+        found = client.get("/api/models/run/checkpoints").json()
+        assert found == {"checkpoints": [5, 10], "final": None, "history": []}
 
 
 def test_a_hidden_cell_is_masked_and_weighs_nothing(client):

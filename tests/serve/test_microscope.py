@@ -139,7 +139,7 @@ def becomes(desk, selector: str, wanted: float) -> None:
 def test_every_view_that_fits_opens(desk, kind):
     asked = ASKED.get(kind, {"model": kind, "text": CAT})
     desk.open("masks", **asked)
-    desk.until("document.getElementById('said').textContent.includes('says')")
+    desk.until("document.getElementById('said').textContent.includes('output')")
     tabs = desk.page.evaluate(TABS)
     assert {"positions", "masks", "lecture"} <= set(tabs)
     assert ("overlay" in tabs) == (kind in ("picture", "answer"))
@@ -221,11 +221,13 @@ def test_the_beam_shows_every_hypothesis_with_its_score(desk, house):
         "(view) => [...view.querySelectorAll('.node')].map((node) => [node.dataset.place, node.textContent])"
     )
     wanted = {
-        f"{step},{place}": node.score for step, nodes in enumerate(tree.steps) for place, node in enumerate(nodes)
+        f"{step},{place}": node.log_probability
+        for step, nodes in enumerate(tree.steps)
+        for place, node in enumerate(nodes)
     }
     assert [place for place, _ in found] == list(wanted)
     titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
-    scores = [float(title.rsplit(": ", 1)[1]) for title in titles]
+    scores = [float(title.rsplit(" ", 1)[1]) for title in titles]
     assert scores == pytest.approx(list(wanted.values()), abs=1e-6)
 
 
@@ -234,7 +236,7 @@ def test_the_beams_of_a_language_model_are_those_of_the_library(desk, house):
     tree = house.scene("write").beam_tree()
     titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
     scores = [node.score for nodes in tree.steps for node in nodes]
-    assert [float(title.rsplit(": ", 1)[1]) for title in titles] == pytest.approx(scores, abs=1e-5)
+    assert [float(title.rsplit(" ", 1)[1]) for title in titles] == pytest.approx(scores, abs=1e-5)
     assert "written greedily" in view.inner_text()
     view.locator("select").select_option("3")
     desk.until("document.querySelectorAll('regard-beam .node').length === 36")
@@ -382,6 +384,40 @@ def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_b
     )
     desk.open("matrix", **ASKED["translate"], query=2)
     desk.until("document.querySelector('regard-matrix').dataset.painted.startsWith('encoder.0 0 ')")
+
+
+def test_a_branch_reaches_the_matrix(desk, house):
+    scene = house.scene("translate")
+    token = int(scene.next_tokens(2).topk(2).indices[1])
+    desk.open("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, query=3, key=2, branches=[[2, token]])
+    becomes(desk, "dd[data-stage=weights] data", float(scene.branch(2, token).site("decoder.0.cross").row(1, 3)[2]))
+    assert desk.page.locator("#said .what").get_attribute("title") == scene.branch(2, token).said
+
+
+def test_a_prompt_is_given_and_what_follows_is_chosen(desk, house):
+    words = len(CAT.split())
+    for step, word in ((words - 1, "given"), (words, "chosen")):
+        view = desk.turn("generation", **ASKED["write"], step=step)
+        desk.until(f"document.querySelector('regard-generation').dataset.painted.endsWith(' {step}')")
+        assert f"rank of the {word}" in view.locator(".stages").inner_text()
+    assert house.scene("write").given == words
+
+
+def test_unknown_words_are_told_above_what_is_made_of_them(desk):
+    desk.turn("matrix", model="translate", text="the zebra ate the cat")
+    desk.until("document.getElementById('said').textContent.includes('unknown to the model: zebra; the output is')")
+    desk.turn("matrix", **ASKED["translate"])
+    desk.until("!document.getElementById('said').textContent.includes('unknown')")
+
+
+def test_a_head_that_is_off_says_so_and_proves_nothing(desk):
+    edits = {"off": [{"site": "decoder.0.cross", "head": 1}]}
+    desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, edits=edits)
+    desk.until("document.querySelector('regard-matrix .card').textContent.includes('switched off')")
+    card = desk.page.locator("regard-matrix .card").inner_text()
+    assert "sees nothing" not in card
+    assert "✓" not in card
+    desk.turn("matrix", **ASKED["translate"])
 
 
 # --- unhurt ---

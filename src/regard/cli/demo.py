@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 SENTENCE = "the black cat ate the mouse"
+KEPT = 10  # checkpoints at least, all along the training
 SHOWN = 6  # held-out sentences with their translations
 
 
@@ -31,11 +32,14 @@ def demo(
     from regard.decode.texts import translate_texts
     from regard.tasks.data import read_split
     from regard.tasks.metrics import exact
+    from regard.tasks.settings import Settings
     from regard.tasks.translate import Translator
 
     console = Console()
     console.print(Rule("1. Training a small Transformer: English to French", align="left"))
-    run(None, {"train.steps": steps} if steps else {}, out, None, "cpu")
+    many = steps or Settings.of_world().train.steps
+    kept = {"train.checkpoint_every": max(1, many // KEPT), "train.keep": 2 * KEPT}  # to be watched as they came about
+    run(None, kept | ({"train.steps": steps} if steps else {}), out, None, "cpu")
     translator = Translator.load(out)
     console.print(Rule("2. Sentences it has never seen", align="left"))
     held_out = read_split(translator.settings.data, "test").examples

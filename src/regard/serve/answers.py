@@ -75,7 +75,7 @@ def models(asked: Request) -> Answer:
 
 
 def checkpoints(asked: Request) -> Answer:
-    return as_json({"checkpoints": asked.desk.shelf.steps(asked.path["name"])})
+    return as_json(asked.desk.shelf.training(asked.path["name"]))
 
 
 def new_scene(asked: Request) -> Answer:

@@ -36,6 +36,8 @@ def described(showing: Showing) -> dict[str, Any]:
         "sites": [site_card(site) for site in scene.sites.values()],
         "opening": None if (first := opening(scene, showing.folder)) is None else vars(first),
         "steps": 0 if scene.written is None else len(scene.outcome.rows),
+        "given": scene.given,
+        "unknown": list(scene.unknown),
         "gold": sorted(map(list, scene.gold)) or None,
         "picture": picture(showing),
         "edits": scene.asked.edits.to_dict(),

@@ -117,8 +117,9 @@ export function speakThrough(node) {
   line = node;
 }
 
-export function say(text) {
-  if (!line) return;
+// from: the view that says so; one that was left meanwhile says nothing
+export function say(text, from = line) {
+  if (!from?.isConnected) return;
   clearTimeout(waiting);
   // a held arrow key would otherwise be read out for minutes
   waiting = setTimeout(() => (line.textContent = text), 60);

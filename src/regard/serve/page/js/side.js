@@ -93,7 +93,7 @@ class Side extends View {
     });
     replace(
       this.#save,
-      h.h2("Take along"),
+      h.h2("Export"),
       h.p({ class: "row" }, links),
       h.p({ class: "row" }, h.button({ type: "button", on: { click: copy } }, "Copy as Python")),
     );
@@ -124,6 +124,9 @@ export function editLines(edits, verb, change) {
     }),
   );
 }
+
+// the same without buttons
+export const editTexts = (edits) => Object.entries(edits).flatMap(([kind, some]) => some.map((one) => inWords(kind, one)));
 
 function without(edits, kind, n) {
   const left = { ...edits, [kind]: edits[kind].filter((_, at) => at !== n) };

@@ -6,7 +6,7 @@ import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawS
 import { coded, dark, fit, inks, legend, sheet } from "../paint.js";
 import { choice } from "../side.js";
 import { store } from "../store.js";
-import { hides, labels, latest, siteOf, View } from "../view.js";
+import { hides, isOff, labels, latest, siteOf, View } from "../view.js";
 import { isWhole, keyed, navigate, sane, whole, zoomed } from "../zoom.js";
 import { cellCard } from "./cell.js";
 
@@ -197,7 +197,8 @@ class Matrix extends View {
     if (inside) drawHere(context, this.plot, this.names, [row, column], this.ink);
     if (numbers) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
     if (numbers && this.fresh("card", this.now.scene.id, this.now.site.name, this.now.head, stage, row, column)) {
-      cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked });
+      const off = isOff(this.now.scene, this.now.site, this.now.head);
+      cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked, off });
     }
   }
 
@@ -218,7 +219,7 @@ class Matrix extends View {
     const what = value === undefined ? "" : `: ${this.now.stage} ${digits(value)}`;
     const text = `${row} “${query}” looks at ${column} “${key}”${what}`;
     this.#over.setAttribute("aria-label", `${this.now.site.name}, head ${this.now.head}. ${text}`);
-    say(text);
+    say(text, this);
   }
 
   // --- moving ---

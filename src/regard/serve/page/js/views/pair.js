@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { digits, figure, h, replace, say, table, token } from "../dom.js";
 import { dark, fit, inks } from "../paint.js";
 import { store } from "../store.js";
-import { labels, latest, siteOf, View } from "../view.js";
+import { isOff, labels, latest, siteOf, View } from "../view.js";
 
 const TALL = 68;
 
@@ -77,7 +77,7 @@ class Pair extends View {
     this.draw();
     this.table();
     this.dataset.painted = subject;
-    say(`dot ${digits(found.dot)}, adjusted score ${digits(found.adjusted)}, ${found.visible ? `weight ${digits(found.weight)}` : "hidden"}`);
+    say(`dot ${digits(found.dot)}, adjusted score ${digits(found.adjusted)}, ${found.visible ? `weight ${digits(found.weight)}` : "hidden"}`, this);
   }
 
   // --- the sum in one line ---
@@ -87,9 +87,9 @@ class Pair extends View {
     const part = (value, name, end = "") =>
       h.span({ class: `part ${end}`, data: { part: name } }, figure(value), h.span(name));
     const op = (text) => h.span({ class: "op" }, text);
-    const seen = visible
-      ? [op(`→ ${plain(this.now.site.normaliser)} →`), part(weight, "weight", "end")]
-      : [op("→ hidden by the pattern →"), part(weight, "weight", "end")];
+    const { scene, site, head } = this.now;
+    const how = isOff(scene, site, head) ? "the head is off" : visible ? plain(site.normaliser) : "hidden by the pattern";
+    const seen = [op(`→ ${how} →`), part(weight, "weight", "end")];
     const middle = scale === null ? [] : [op("×"), part(scale, "scale")];
     const warm = temperature === 1 ? [] : [op("÷"), part(temperature, "temperature")];
     const added = [op("+"), part(bias ?? 0, "bias")];

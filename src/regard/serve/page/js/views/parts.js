@@ -123,20 +123,18 @@ export function curve(points, { label, marks = [], ends = {}, zero = null }) {
   );
 }
 
-// the curve of some numbers in their order
-export function trail(values, at, label) {
+// the curve through some [x, y], x ascending; that of number `at` is marked
+export function trail(pairs, at, label) {
   let [low, high] = [0, 0];
-  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
-  const wide = high - low || 1;
-  const most = Math.max(values.length - 1, 1);
-  const step = Math.max(1, Math.floor(values.length / 640));
-  const points = [];
-  for (let n = 0; n < values.length; n += step) points.push([n / most, (values[n] - low) / wide]);
-  return curve(points, {
+  for (const [, y] of pairs) [low, high] = [Math.min(low, y), Math.max(high, y)];
+  const [first, last] = [pairs[0][0], pairs.at(-1)[0]];
+  const place = ([x, y]) => [(x - first) / (last - first || 1), (y - low) / (high - low || 1)];
+  const step = Math.max(1, Math.floor(pairs.length / 640));
+  return curve(pairs.filter((_, n) => n % step === 0).map(place), {
     label,
-    marks: at < 0 ? [] : [[at / most, (values[at] - low) / wide]],
-    ends: { top: digits(high, 3), bottom: digits(low, 3), left: "0", right: String(values.length - 1) },
-    zero: low < 0 && high > 0 ? -low / wide : null,
+    marks: at < 0 ? [] : [place(pairs[at])],
+    ends: { top: digits(high, 3), bottom: digits(low, 3), left: String(first), right: String(last) },
+    zero: low < 0 && high > 0 ? place([0, 0])[1] : null,
   });
 }
 
