@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.serve import fake
 
@@ -16,7 +17,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 
 VIEWS = ["overview", "matrix", "lines", "alignment", "pair"]
 SMALL = "model=small&text=the%20black%20cat&site=decoder.0.cross"
-RAW, PACKED, FIRST = 285_000, 105_500, 90_000  # bytes of all scripts, of those as they travel, of the first view
+RAW, PACKED, FIRST = 296_000, 109_500, 94_000  # bytes of all scripts, of those as they travel, of the first view
 SHARED = 2  # a shared machine may take twice as long as is promised
 
 # wait_for_function evaluates text in the page, which the policy forbids
@@ -352,6 +353,43 @@ def test_at_1024_pixels_the_card_stands_beside_the_matrix(browser, address):
     context.close()
 
 
+def test_a_picture_that_is_exported_is_of_the_view_in_sight(desk, tmp_path):
+    telling = {"overview": "pooled", "matrix": "Strongest", "lines": "chat", "alignment": "AER", "pair": "dimension"}
+    for view, word in telling.items():
+        page = desk.open(f"{SMALL}&query=~1&key=~2", view)
+        page.wait_for_timeout(200)
+        with page.expect_download() as found:
+            page.get_by_role("button", name="SVG").click()
+        assert found.value.suggested_filename == f"regard-{view}-decoder.0.cross-0.svg"
+        text = found.value.path().read_text()
+        assert text.startswith("<svg")
+        assert ">decoder.0.cross, head 0 · the black cat</text>" in text
+        assert "data:image/png;base64," in text  # what is drawn on a canvas
+        assert f">{word}</text>" in text or view == "overview", view
+        assert "<script" not in text  # a token of the text stays text
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_an_exported_picture_has_the_colours_of_the_page(desk, theme):
+    page = desk.open(f"{SMALL}&query=~8&key=~7&theme={theme}", "matrix")
+    page.wait_for_selector("dd[data-stage=weights] data")
+    with page.expect_download() as found:
+        page.get_by_role("button", name="PNG").click()
+    drawn = Image.open(found.value.path()).convert("RGB")
+    left, top, wide, high, colours = page.evaluate("""async () => {
+      const { coded, table } = await import("/static/js/paint.js");
+      const view = document.querySelector("regard-matrix");
+      const [frame, plot] = [view, view.querySelector("canvas")].map((one) => one.getBoundingClientRect());
+      const { left, top, wide, high } = view.plot;
+      const shades = Array.from(table("weights"), (one) => [one & 255, (one >> 8) & 255, (one >> 16) & 255]);
+      return [plot.left - frame.left + left + 16, plot.top - frame.top + top + 44, wide, high, shades];
+    }""")
+    for (i, j), weight in np.ndenumerate(cross()["weights"]):
+        pixel = drawn.getpixel((round(2 * (left + (j + 0.15) * wide)), round(2 * (top + (i + 0.2) * high))))
+        wanted = colours[round(255 * float(weight) ** 0.5)]
+        assert (i, j) == (8, 7) or max(abs(a - b) for a, b in zip(pixel, wanted, strict=True)) <= 1, (i, j)
+
+
 # --- by keyboard ---
 
 
@@ -553,7 +591,11 @@ def sources() -> dict[str, str]:
 
 
 def test_the_scripts_are_small_and_open_with_a_sentence():
-    """The sizes are the true ones of all fifteen views: whoever adds to them shares more, or says so here."""
+    """The sizes are the true ones of all fifteen views: whoever adds to them shares more, or says so here.
+
+    Since 285,000, 105,500 and 90,000: every view is exported as a picture, a branch reaches all views, what is hidden is
+    told from 0 in large maps, edits and unknown words stand above each view, and training is drawn by its steps.
+    """
     files = {name: text.encode() for name, text in sources().items()}
     opened = ("js/views/index.js", "js/views/overview.js")
     first = [text for name, text in files.items() if name in opened or name.rsplit("/", 1)[0] == "js"]

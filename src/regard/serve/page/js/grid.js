@@ -21,8 +21,8 @@ function letters(names) {
 }
 
 // every how many labels are shown: 1, 2, 5, 10, 20, …
-function thinned(cell) {
-  for (let step = 1; ; step *= 10) for (const by of [1, 2, 5]) if (step * by * cell >= LINE) return step * by;
+export function thinned(cell, least = LINE) {
+  for (let step = 1; ; step *= 10) for (const by of [1, 2, 5]) if (step * by * cell >= least) return step * by;
 }
 
 // names: {down, across}; window: [top, bottom, left, right]; room: {width, height} in CSS pixels

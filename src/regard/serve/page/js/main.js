@@ -261,7 +261,7 @@ onSystemTheme(() => {
 
 store.addEventListener("change", ({ detail: { changed } }) => {
   if (!store.state.model && models.length) return complete();
-  const old = store.state.branches && !changed.includes("branches") && changed.some((name) => ENDS.includes(name));
+  const old = scene && store.state.branches && !changed.includes("branches") && changed.some((name) => ENDS.includes(name));
   if (old) return store.set({ branches: undefined });
   const asks = changed.some((name) => name === "branches" || ASKED.includes(name)); // then only the scene to come knows its sites
   if (!asks && changed.some((name) => ["site", "head"].includes(name))) settle();

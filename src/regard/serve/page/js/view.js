@@ -7,10 +7,6 @@ import { dark } from "./paint.js";
 export class View extends HTMLElement {
   #shown = new Map();
 
-  static fits(scene) {
-    return scene !== null;
-  }
-
   // true when these parts are others than last time under this name
   fresh(name, ...parts) {
     const key = JSON.stringify(parts);

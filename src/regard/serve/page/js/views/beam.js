@@ -39,7 +39,7 @@ class Beam extends View {
         this.#key,
         element("span", { class: "key-chosen" }, `the way to ${this.greedy ? "the best of these" : "what was said"}`),
         this.writes ? null : element("span", { class: "key-ended" }, "ended here"),
-        element("span", {}, "numbers: log-probability"),
+        "numbers are log-probabilities",
         this.greedy ? "The text was written greedily; a beam of four would have kept these." : null,
       );
     if (this.fresh("scene", scene.id)) this.load(scene);

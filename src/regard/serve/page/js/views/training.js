@@ -14,9 +14,7 @@ const MOST = 12; // checkpoints that are run without being asked for
 class Training extends View {
   #range = h.input({
     type: "range",
-    min: 0,
-    value: 0,
-    on: { input: () => this.go(Number(this.#range.value)) },
+    on: { input: () => this.go(this.nearest(Number(this.#range.value))), keydown: (event) => this.press(event) },
   });
   #play = player((first) => this.play(first), 900);
   #fixed = h.input({ type: "checkbox", on: { change: () => this.hold() } });
@@ -67,13 +65,13 @@ class Training extends View {
       this.steps = [...checkpoints.filter((step) => step !== final), null]; // the last is the model as it is
       this.final = final ?? checkpoints.at(-1) ?? 0; // of that step
       this.history = history;
-      this.#range.max = String(this.steps.length - 1);
+      [this.#range.min, this.#range.max] = [this.stepOf(0), this.final]; // the axis is that of the steps
       return this.show(this.scene, store.state);
     }
     if (!this.steps.length || scene.model !== state.model) return undefined;
     this.at = this.steps.includes(state.checkpoint) ? this.steps.indexOf(state.checkpoint) : this.steps.length - 1;
-    this.#range.value = String(this.at);
-    this.#range.setAttribute("aria-valuetext", nameOf(this.steps[this.at]));
+    this.#range.value = String(this.stepOf(this.at));
+    this.#range.setAttribute("aria-valuetext", this.nameOf(this.steps[this.at]));
     this.#hold.hidden = !["translate", "rebuild"].includes(scene.task);
     this.#fixed.checked = Boolean(state.target);
     const site = siteOf(scene, state);
@@ -92,6 +90,27 @@ class Training extends View {
     this.cell = [state.query, state.key]; // the cursor of all views
     if (this.fresh("cell", this.cell)) this.point(this.cell);
     return undefined;
+  }
+
+  stepOf(at) {
+    return this.steps[at] ?? this.final;
+  }
+
+  nameOf(step) {
+    return step === null ? `The end of training, step ${this.final}` : `Step ${step}`;
+  }
+
+  nearest(step) {
+    const far = this.steps.map((_, at) => Math.abs(this.stepOf(at) - step));
+    return far.indexOf(Math.min(...far));
+  }
+
+  // an arrow goes to the next checkpoint, however far that is
+  press(event) {
+    const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    this.go(this.at + by);
   }
 
   go(at) {
@@ -120,12 +139,12 @@ class Training extends View {
     const drawn = picture(this.matrix, { width: Math.max(240, this.#heat.node.clientWidth), height: 430 });
     this.#heat.draw(drawn);
     this.#seen.set(step, { said: scene.said, entropy: answer[1][site.name]?.entropy?.[head], sheet: drawn.sheet });
-    replace(this.#title, nameOf(step));
+    replace(this.#title, this.nameOf(step));
     replace(this.#legend, legend("weights", null, !this.matrix.values));
     this.film(step);
     this.point(this.cell);
-    say(`${nameOf(step)}: ${shortened(scene.said ?? "", 160)}`, this);
-    this.dataset.painted = `${nameOf(step)} ${site.name} ${head}`;
+    say(`${this.nameOf(step)}: ${shortened(scene.said ?? "", 160)}`, this);
+    this.dataset.painted = `${this.nameOf(step)} ${site.name} ${head}`;
     this.fill(site, head);
   }
 
@@ -194,13 +213,9 @@ class Training extends View {
       loss.length > 1 ? h.section(h.h3("Held-out loss by step"), trail(loss, near, "Held-out loss by step")) : null,
     );
     this.#heat.tell(
-      `${nameOf(now)}: ${shortened(names.down[i])} looks at ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,
+      `${this.nameOf(now)}: ${shortened(names.down[i])} looks at ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,
     );
   }
-}
-
-function nameOf(step) {
-  return step === null ? "The end of training" : `Step ${step}`;
 }
 
 customElements.define("regard-training", Training);
