@@ -375,21 +375,21 @@ def test_positions_masks_and_the_lecture_are_the_librarys(desk):
 
 def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_believed(desk, house):
     first = opening(house.scene("translate"))
-    desk.open("matrix", **ASKED["translate"])
+    desk.turn("matrix", **ASKED["translate"])
     desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{first.site} {first.head} ')")
     becomes(
         desk,
         "dd[data-stage=weights] data",
         float(house.scene("translate").site(first.site).row(first.head, first.query).max()),
     )
-    desk.open("matrix", **ASKED["translate"], query=2)
+    desk.turn("matrix", **ASKED["translate"], query=2)
     desk.until("document.querySelector('regard-matrix').dataset.painted.startsWith('encoder.0 0 ')")
 
 
 def test_a_branch_reaches_the_matrix(desk, house):
     scene = house.scene("translate")
     token = int(scene.next_tokens(2).topk(2).indices[1])
-    desk.open("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, query=3, key=2, branches=[[2, token]])
+    desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, query=3, key=2, branches=[[2, token]])
     becomes(desk, "dd[data-stage=weights] data", float(scene.branch(2, token).site("decoder.0.cross").row(1, 3)[2]))
     assert desk.page.locator("#said .what").get_attribute("title") == scene.branch(2, token).said
 
