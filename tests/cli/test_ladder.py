@@ -8,6 +8,7 @@ from PIL import Image
 
 from regard.cli.demo import after
 from regard.cli.ladder import LONG_WORLD
+from regard.train.checkpoint import checkpoints
 
 from .commands import assert_done, assert_plain, assert_refused, regard
 
@@ -58,6 +59,7 @@ def test_without_a_corpus_sentences_are_long():
 
 def test_the_demo_trains_translates_looks_and_says_what_is_next():
     told = assert_done(regard("demo", "--steps", "3"))
+    assert len(checkpoints(Path("out/demo/checkpoints"))) == 3  # all along the training, for the page to go through
     assert_plain(told)
     assert "Word for word right: " in told
     assert "of 1000 sentences" in told

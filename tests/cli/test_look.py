@@ -1,12 +1,16 @@
 """regard look: a heat map in the terminal and in files, heads, what decided a word; and what it refuses."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from regard.cli.heads import FILE, keep_heads, kept_heads
+from regard.cli.heads import keep_heads
+from regard.decode.reading import HEADS, kept_heads
 from regard.decode.alignment import Head
+from regard.see import scene_of
+from regard.see.opening import opening
 from regard.tasks.translate import Translator
 from regard.text import Pair
 
@@ -28,8 +32,9 @@ def test_a_sentence_its_translation_and_where_it_looked(trained):
     assert_plain(answer.output)
     assert said[0] == SENTENCE
     assert said[1] == assert_done(regard("translate", trained, "-", typed=SENTENCE)).strip()
-    assert said[3].split() == [*SENTENCE.split(), "</s>"]
-    assert [line.split()[0] for line in said[4:]] == said[1].split()
+    assert said[3] == kept_heads(trained)[0].name  # a reader is told whose weights these are
+    assert said[5].split() == [*SENTENCE.split(), "</s>"]
+    assert [line.split()[0] for line in said[6:]] == said[1].split()
 
 
 @pytest.mark.parametrize("suffix", PICTURES)
@@ -43,7 +48,7 @@ def test_any_translation_can_be_looked_at(trained):
     wanted = "le chat noir a mangé la souris"
     said = assert_done(regard("look", trained, SENTENCE, "--target", wanted)).splitlines()
     assert said[1] == wanted
-    assert [line.split()[0] for line in said[4:11]] == wanted.split()
+    assert [line.split()[0] for line in said[6:13]] == wanted.split()
 
 
 def test_heads_one_by_one_and_side_by_side(trained):
@@ -51,6 +56,7 @@ def test_heads_one_by_one_and_side_by_side(trained):
     assert said.count("head 0") == said.count("head 1") == 1
     one, other = (assert_done(regard("look", trained, SENTENCE, "--head", f"decoder.0.cross:{n}")) for n in (0, 1))
     assert one != other
+    assert "decoder.0.cross, head 1" in other
 
 
 def test_what_decided_a_word(trained):
@@ -113,8 +119,25 @@ def test_heads_are_kept_and_found_again(copied):
 
 
 def test_without_kept_heads_the_sentence_itself_decides(copied):
-    (copied / FILE).unlink()
-    assert_done(regard("look", copied, SENTENCE))
+    (copied / HEADS).unlink()
+    assert "decoder.0.cross, head " in assert_done(regard("look", copied, SENTENCE))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_terminal_and_the_page_open_at_the_best_head_that_was_kept(number, copied):
+    (copied / HEADS).write_text(json.dumps([["decoder.0.cross", number, 0], ["decoder.0.cross", 1 - number, 0]]))
+    said = assert_done(regard("look", copied, SENTENCE, "--save", "look.html"))
+    assert said.splitlines()[3] == f"decoder.0.cross, head {number}"
+    alone = assert_done(regard("look", copied, SENTENCE, "--head", f"decoder.0.cross:{number}"))
+    assert said.startswith(alone.rstrip("\n"))
+    scene = scene_of(copied, SENTENCE)
+    first = opening(scene, copied)
+    assert (first.site, first.head) == ("decoder.0.cross", number)
+    row = scene.site(first.site).row(first.head, first.query)
+    assert float(row[first.key]) == float(row.max())  # and at a cell that it looks at
+    held = json.loads(re.findall(r'id="regard-data">(.*?)</script>', Path("look.html").read_text())[0])
+    assert held["view"] == {"site": first.site, "head": number, "view": "overview"}
+    assert held["scene"]["opening"] == vars(first)
 
 
 def test_very_long_pairs_choose_no_head(corpus):
@@ -128,13 +151,13 @@ def test_very_long_pairs_choose_no_head(corpus):
 
 @pytest.mark.parametrize("text", ["{", "[[1]]", "3", '[["a", 0]]'])
 def test_damaged_heads(text, copied):
-    (copied / FILE).write_text(text)
-    assert_refused(regard("look", copied, SENTENCE), f"{copied / FILE} is damaged; remove it, or train again")
+    (copied / HEADS).write_text(text)
+    assert_refused(regard("look", copied, SENTENCE), f"{copied / HEADS} is damaged; remove it, or train again")
 
 
 def test_heads_of_another_model(copied):
-    (copied / FILE).write_text(json.dumps([["decoder.5.cross", 0, 0]]))
+    (copied / HEADS).write_text(json.dumps([["decoder.5.cross", 0, 0]]))
     why = (
-        f"{copied / FILE} names {Head('decoder.5.cross', 0)}, which the model does not have; remove it, or train again"
+        f"{copied / HEADS} names {Head('decoder.5.cross', 0)}, which the model does not have; remove it, or train again"
     )
     assert_refused(regard("look", copied, SENTENCE), why)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.heads import kept_heads
+from regard.decode.reading import kept_heads
 from regard.cli.translate import converse
 from regard.decode import Beam, Greedy, Sample
 from regard.decode.reading import links

@@ -114,21 +114,22 @@ def arrays(name: str, head: int, n_q: int, n_k: int) -> dict[str, NDArray[np.flo
 
 @lru_cache(160)
 def made(name: str, head: int, n_q: int, n_k: int) -> dict[str, NDArray[np.float32]]:
-    """q, k, v and the four stages of one head."""
+    """q, k, v and the stages of one head."""
     draw = np.random.default_rng([len(name), sum(name.encode()), head])
     places = np.linspace(0, 6, max(n_q, n_k))[:, None] * np.arange(1, WIDTH // 2 + 1)
     turns = np.concatenate([np.sin(places), np.cos(places)], 1)
     q = (turns[:n_q] * (1 + head) + draw.normal(size=(n_q, WIDTH))).astype(np.float32)
     k = (turns[:n_k] * 1.5 + draw.normal(size=(n_k, WIDTH))).astype(np.float32)
     v = draw.normal(size=(n_k, WIDTH)).astype(np.float32)
-    scores = q @ k.T
-    scaled = scores / np.float32(WIDTH**0.5)
-    masked = scaled
+    products = q @ k.T
+    scores = masked = products / np.float32(WIDTH**0.5)
     if name.startswith("decoder") and n_q == n_k:
-        masked = np.where(np.tri(n_q, dtype=bool), scaled, np.float32(-np.inf))
+        masked = np.where(np.tri(n_q, dtype=bool), scores, np.float32(-np.inf))
     raised = np.exp(masked - masked.max(1, keepdims=True))
     weights = raised / raised.sum(1, keepdims=True)
-    return {"q": q, "k": k, "v": v, "scores": scores, "scaled": scaled, "masked": masked, "weights": weights}
+    visible = np.isfinite(masked).astype(np.float32)
+    stages = {"products": products, "scores": scores, "visible": visible, "masked": masked, "weights": weights}
+    return {"q": q, "k": k, "v": v, **stages}
 
 
 def pooled(values: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
@@ -222,7 +223,7 @@ class Answers(BaseHTTPRequestHandler):
             case ["map"]:
                 part = window(found[stage], given)
                 picture = pooled(part, int(given["rows"]), int(given["columns"]))
-                if stage == "weights":
+                if stage in ("weights", "visible"):
                     return self.array(np.round(255 * np.sqrt(picture)).astype(np.uint8))
                 seen = np.isfinite(picture)
                 low, high = float(picture[seen].min()), float(picture[seen].max())
@@ -252,10 +253,10 @@ def pair(found: dict[str, NDArray[np.float32]], i: int, j: int) -> dict[str, Any
         "q": q.tolist(),
         "k": k.tolist(),
         "products": (q * k).tolist(),
-        "dot": float(found["scores"][i, j]),
+        "dot": float(found["products"][i, j]),
         "scale": 1 / WIDTH**0.5,
         "bias": 0.0,
-        "scaled": float(found["scaled"][i, j]),
+        "adjusted": float(found["scores"][i, j]),
         "visible": bool(np.isfinite(found["masked"][i, j])),
         "weight": float(weight),
         "v": v.tolist(),

@@ -24,11 +24,12 @@ VOCABULARY = [*TARGET, BAD, "\u202eturned", *(f"w{n}" for n in range(60))]
 QUESTION = ["what", "colour", "is", "the", BAD, "?"]
 GRID = 4
 STEPS = [100, 200]
+LOSSES = [(50, 4.0), (200, 1.0), (350, 0.5)]  # held out; the last is the end of training
 BEAM = [
     [("le", -0.5, None, True, False), ("la", -1.5, None, False, False), (BAD, -2.5, None, False, False)],
     [("chat", -0.75, 0, True, False), ("chats", -1.25, 0, False, False), ("souris", -2.25, 1, False, False)],
-    [("noir", -1.0, 0, True, False), ("</s>", -0.625, 0, False, True), ("est", -2.75, 2, False, False)],
-    [("</s>", -0.34375, 0, True, True)],
+    [("noir", -1.0, 0, True, False), ("</s>", -1.875, 0, False, True), ("est", -2.75, 2, False, False)],
+    [("</s>", -1.375, 0, True, True)],
 ]
 MOVED = [("noir", 0.75, 0.25), (BAD, 0.125, 0.5), ("blanc", 0.0625, 0.125)]
 
@@ -84,8 +85,13 @@ def best(step: int, count: int) -> dict[str, Any]:
 
 
 def beam() -> dict[str, Any]:
-    names = ("token", "score", "parent", "chosen", "finished")
-    return {"steps": [[dict(zip(names, node, strict=True)) for node in step] for step in BEAM]}
+    """What ended is ranked by its log-probability over its length."""
+    names = ("token", "log_probability", "parent", "chosen", "finished")
+    found = [[dict(zip(names, node, strict=True)) for node in step] for step in BEAM]
+    for length, step in enumerate(found, 1):
+        for node in step:
+            node["score"] = node["log_probability"] / (length if node["finished"] else 1)
+    return {"steps": found}
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -122,7 +128,8 @@ class Answers(fake.Answers):
             case ["models"]:
                 return self.tell({"models": [card(name) for name in ("small", "second", "viewer")]})
             case ["models", _, "checkpoints"]:
-                return self.tell({"checkpoints": STEPS})
+                history = [{"step": step, "loss": loss} for step, loss in LOSSES]
+                return self.tell({"checkpoints": STEPS, "final": LOSSES[-1][0], "history": history})
             case ["positions"]:
                 length, width, heads = (int(given.get(name, 8)) for name in ("length", "width", "heads"))
                 return self.array(labs.table(given["kind"], length, width, heads).float().numpy())

@@ -88,8 +88,8 @@ def stages(site: Site, head: int) -> dict[str, torch.Tensor]:
     """The four matrices of a head by the reference."""
     seen = site.head(head)
     return {
-        "scores": (seen.scores if seen.products is None else seen.products).detach(),
-        "scaled": seen.adjusted.detach(),
+        "products": (seen.scores if seen.products is None else seen.products).detach(),
+        "scores": seen.scores.detach(),
         "masked": seen.adjusted.detach().masked_fill(~seen.visible, -torch.inf),
         "weights": seen.weights.detach(),
     }

@@ -1,6 +1,7 @@
 """Every question that the page asks, of a model of every kind: the reference's numbers, in shapes that fit."""
 
 import base64
+import json
 from io import BytesIO
 from itertools import pairwise
 
@@ -8,21 +9,24 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch.testing import assert_close
 
 from regard.attention.position import Alibi, Sinusoidal
 from regard.decode.agreement import aer
 from regard.decode.alignment import hard
+from regard.models.weights import tensors_of
 from regard.see import Site, scene_of
 from regard.see.views import mask
 from regard.serve import scenes as keeping
 from regard.serve.labs import pattern_of
+from regard.serve.shelf import Shelf
 from regard.world import known
-from tests.see.scenes import CAT
+from tests.see.scenes import CAT, translator
 
-from .asking import KINDS, asked, assert_sentence, events, example, floats, octets, row_in, site_path
+from .asking import KINDS, asked, assert_sentence, client_of, events, example, floats, octets, row_in, site_path
 
-STAGES = ("scores", "scaled", "masked", "weights")
+STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")  # as Python calls them, and masked
 
 
 def again(models, kind, scene, album):
@@ -99,9 +103,10 @@ def test_every_number_is_the_reference_s(client, made, kind):
     for card, site in sites(made, kind):
         head = card["heads"] - 1
         path, seen = f"{site_path(scene, card['name'])}/heads/{head}", site.head(head)
-        scores = seen.scores if seen.products is None else seen.products
-        masked = seen.adjusted.masked_fill(~seen.visible, -torch.inf)
-        for stage, matrix in zip(STAGES, (scores, seen.adjusted, masked, seen.weights), strict=True):
+        wanted = dict(vars(seen)) | {"masked": seen.adjusted.masked_fill(~seen.visible, -torch.inf)}
+        wanted["products"] = seen.scores if seen.products is None else seen.products
+        for stage in STAGES:
+            matrix = wanted[stage].float()
             found = floats(client, f"{path}/cells?stage={stage}")
             assert_close(torch.tensor(found), matrix, atol=1e-6, rtol=0)
         query, key = card["n_q"] - 1, card["n_k"] // 2
@@ -113,14 +118,14 @@ def test_every_number_is_the_reference_s(client, made, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
 def test_a_pair_adds_up(client, made, kind):
-    """dot · scale + bias is the scaled score, the softmax of a row its weights, and weight · v what is added."""
+    """dot · scale + bias is the adjusted score, the softmax of a row its weights, and weight · v what is added."""
     scene, _ = made[kind]
     for card, site in sites(made, kind):
         path, key = f"{site_path(scene, card['name'])}/heads/0", card["n_k"] - 1
         query = card["n_q"] - 1
         pair = client.get(f"{path}/pair?query={query}&key={key}").json()
         assert sum(pair["products"]) == pytest.approx(pair["dot"], abs=1e-6)
-        assert pair["dot"] * pair["scale"] + pair["bias"] == pytest.approx(pair["scaled"], abs=1e-5)
+        assert pair["dot"] * pair["scale"] + pair["bias"] == pytest.approx(pair["adjusted"], abs=1e-5)
         masked, row = (
             torch.tensor(floats(client, f"{path}/rows/{query}?stage={one}")) for one in ("masked", "weights")
         )
@@ -144,6 +149,19 @@ def test_bahdanau_s_products_are_terms_of_his_score(client, made):
     assert sum(pair["products"]) == pytest.approx(float(score[0]), abs=1e-5)
     assert "tanh" in pair["note"]
     assert pair["score"].startswith("Additive(")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scene_opens_at_a_head_that_looks_somewhere(made, kind):
+    scene, reference = made[kind]
+    first = scene["opening"]
+    if kind == "cnn":
+        assert first is None
+        return
+    row = reference.site(first["site"]).row(first["head"], first["query"])
+    assert float(row[first["key"]]) == float(row.max())
+    if kind == "translate":
+        assert first["site"] == "decoder.0.cross"
 
 
 # --- pictures of heads ---
@@ -181,7 +199,7 @@ def test_scores_are_mapped_from_low_to_high_and_hidden_ones_are_0(client, made):
     visible = seen.adjusted[seen.visible]
     assert (low, high) == pytest.approx((float(visible.min()), float(visible.max())), abs=1e-6)
     assert (found.max(), found[found > 0].min()) == (255, 1)
-    assert octets(client, f"{path}?stage=scaled").min() >= 1
+    assert octets(client, f"{path}?stage=scores").min() >= 1
 
 
 def test_a_matrix_too_large_to_keep_is_shown_the_same(client, made, monkeypatch):
@@ -341,7 +359,7 @@ def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
     off = floats(client, f"{site_path(after, 'encoder.0')}/heads/0/cells")
     assert (off == 0).all()
     warm, cold = (
-        floats(client, f"{site_path(one, 'encoder.0')}/heads/1/cells?stage=scaled") for one in (before, after)
+        floats(client, f"{site_path(one, 'encoder.0')}/heads/1/cells?stage=masked") for one in (before, after)
     )
     assert np.abs(cold - 2 * warm).max() < 1e-5
     found = client.post("/api/compare", json={"before": before["id"], "after": after["id"]}).json()
@@ -351,6 +369,44 @@ def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
     assert moved.keys() == shares.keys()
     assert all(moved[name]["after"] == pytest.approx(share, abs=1e-6) for name, share in shares.items())
     assert all(one["change"] == pytest.approx(one["after"] - one["before"]) for one in moved.values())
+
+
+def test_a_weight_of_a_head_that_is_off_is_refused(client):
+    off = {"site": "encoder.0", "head": 1}
+    edits = {"off": [off], "weights": [off | {"query": 0, "key": 1, "value": 0.5}]}
+    answer = client.post("/api/scenes", json={"model": "tag", "text": CAT, "edits": edits})
+    assert_sentence(answer, 400, "head 1 of encoder.0 is off, so its weight 0.5 would be 0; switch it on, or set none")
+
+
+def test_unknown_words_are_named(client):
+    for kind in ("translate", "classify", "write", "rebuild"):
+        assert asked(client, {"model": kind, "text": "the zebra ate 😀 the zebra"})["unknown"] == ["zebra", "😀"]
+        assert asked(client, {"model": kind, "text": CAT})["unknown"] == []
+    swapped = {"swaps": [{"word": 1, "to": "okapi"}]}
+    assert asked(client, {"model": "translate", "text": CAT, "edits": swapped})["unknown"] == ["okapi"]
+
+
+def test_a_target_is_given_and_a_translation_is_not(client):
+    own = asked(client, {"model": "translate", "text": CAT})
+    given = asked(client, {"model": "translate", "text": CAT, "target": "le chat"})
+    assert (own["given"], given["given"]) == (0, given["steps"])
+
+
+def test_what_a_run_tells_of_its_training(tmp_path):
+    learner = translator()
+    learner.save(tmp_path / "run")
+    history = [{"step": 5, "loss": 2.5}, {"step": 10, "loss": 1.25}]
+    for step in (5, 10):
+        place = tmp_path / "run" / "checkpoints" / f"{step:08d}"
+        place.mkdir(parents=True)
+        save_file(tensors_of(learner.model), place / "model.safetensors")
+        (place / "state.json").write_text(json.dumps({"progress": {"best_step": 5, "history": history}}))
+    with client_of(Shelf.of([tmp_path / "run"])) as client:
+        found = client.get("/api/models/run/checkpoints").json()
+        assert found == {"checkpoints": [5, 10], "final": 5, "history": history}
+        place.joinpath("state.json").write_text("{")  # damaged: there is less to tell, and no error
+        found = client.get("/api/models/run/checkpoints").json()
+        assert found == {"checkpoints": [5, 10], "final": None, "history": []}
 
 
 def test_a_hidden_cell_is_masked_and_weighs_nothing(client):

@@ -8,12 +8,16 @@ from io import BytesIO, StringIO
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from PIL import Image
 from torch.testing import assert_close
 
 from regard.see import scene_of, show
-from regard.serve.bundled import VIEWS, bundled, reachable
-from regard.serve.exports import cell, exported
+from regard.see.marks import ink_on
+from regard.see.panel import Panel, Scale
+from regard.see.style import colours, norm
+from regard.serve.bundled import VIEWS, bundled, file, reachable
+from regard.serve.exports import cell, exported, view
 from regard.serve.scenes import Showing
 from regard.serve.wire import Refused
 from tests.see.scenes import CAT, author, tagger, translator
@@ -50,6 +54,32 @@ def test_a_picture_is_drawn_for_a_head_and_for_all_of_a_site(client):
     assert not re.findall(r'(?:href|src)="(?!#|data:)', svg)
     png = client.get(path, params={"site": "encoder.0", "format": "png"}).content
     assert min(Image.open(BytesIO(png)).size) > 100
+
+
+def test_a_drawn_weight_has_the_colour_that_it_has_on_the_page():
+    stops = re.search(r"light: \{\s*weights: (\[.*?\])", file("js/paint.js"))
+    assert stops is not None
+    page = [to_rgb(colour) for colour in json.loads(stops[1])]
+    (panel,) = view(showing(translator()), "decoder.0.cross", 1).panels()
+    assert isinstance(panel, Panel)
+    for weight in np.linspace(0, 1, 101):
+        place = np.sqrt(weight) * (len(page) - 1)  # as paint.js goes from stop to stop
+        wanted = [np.interp(place, range(len(page)), part) for part in zip(*page, strict=True)]
+        found = colours(panel.scale)(float(norm(panel.scale)(weight)))
+        assert np.abs(np.array(found[:3]) - wanted).max() < 2 / 255
+
+
+def test_numbers_are_read_on_every_colour_that_is_drawn():
+    def luminance(colour) -> float:
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in to_rgb(colour)]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    for kind in ("weights", "roots", "signed"):
+        paint = colours(Scale(kind))
+        for share in np.linspace(0, 1, 501):
+            behind = paint(float(share))
+            dark, light = sorted((luminance(behind[:3]), luminance(ink_on(behind))))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (kind, share)
 
 
 def test_a_long_text_is_drawn_by_its_largest_weights():
@@ -109,7 +139,7 @@ def test_the_page_holds_the_scene_exactly():
     assert held["view"] == {"site": "decoder.0.cross", "head": 1, "view": "matrix"}
     assert len(held["heads"]) == sum(site.heads for site in one.scene.sites.values())
     head = one.scene.site("decoder.0.cross").head(1)
-    for name, matrix in (("weights", head.weights), ("scores", head.products), ("scaled", head.adjusted)):
+    for name, matrix in (("weights", head.weights), ("products", head.products), ("scores", head.scores)):
         found = np.frombuffer(base64.b64decode(held["heads"]["decoder.0.cross/1"][name]), "<f4")
         assert np.abs(found.reshape(matrix.shape) - matrix.numpy()).max() <= 1e-6
     shares = np.frombuffer(base64.b64decode(held["next"]), "<f4").reshape(held["scene"]["steps"], -1)

@@ -16,6 +16,7 @@ from regard.attention import steps
 from regard.attention.worked import WORKED
 from regard.models.weights import load_weights
 from regard.see import Edits, Off, compare, scene_of, show
+from regard.see.opening import opening
 from regard.serve.labs import measured, pattern_of, table
 from regard.tasks.translate import Translator
 from tests.see.scenes import CAT, translator
@@ -138,7 +139,7 @@ def becomes(desk, selector: str, wanted: float) -> None:
 def test_every_view_that_fits_opens(desk, kind):
     asked = ASKED.get(kind, {"model": kind, "text": CAT})
     desk.open("masks", **asked)
-    desk.until("document.getElementById('said').textContent.includes('says')")
+    desk.until("document.getElementById('said').textContent.includes('output')")
     tabs = desk.page.evaluate(TABS)
     assert {"positions", "masks", "lecture"} <= set(tabs)
     assert ("overlay" in tabs) == (kind in ("picture", "answer"))
@@ -180,11 +181,11 @@ def test_the_products_of_a_pair_add_up_to_the_references_weight(desk, house, kin
     desk.until(f"document.querySelector('regard-pair').dataset.painted.includes('{site.name}')")
     part = {
         name: float(view.locator(f"[data-part='{name}'] data").get_attribute("value"))
-        for name in ("scale", "bias", "scaled", "weight")
+        for name in ("scale", "bias", "adjusted", "weight")
     }
     wanted = stages(site, 0)
     assert part["weight"] == pytest.approx(float(wanted["weights"][query, key]), abs=1e-6)
-    assert part["scaled"] == pytest.approx(float(wanted["scaled"][query, key]), abs=1e-5)
+    assert part["adjusted"] == pytest.approx(float(wanted["masked"][query, key]), abs=1e-5)
 
 
 def test_overview_lines_and_words_tell_the_same(desk, house):
@@ -220,11 +221,13 @@ def test_the_beam_shows_every_hypothesis_with_its_score(desk, house):
         "(view) => [...view.querySelectorAll('.node')].map((node) => [node.dataset.place, node.textContent])"
     )
     wanted = {
-        f"{step},{place}": node.score for step, nodes in enumerate(tree.steps) for place, node in enumerate(nodes)
+        f"{step},{place}": node.log_probability
+        for step, nodes in enumerate(tree.steps)
+        for place, node in enumerate(nodes)
     }
     assert [place for place, _ in found] == list(wanted)
     titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
-    scores = [float(title.rsplit(": ", 1)[1]) for title in titles]
+    scores = [float(title.rsplit(" ", 1)[1]) for title in titles]
     assert scores == pytest.approx(list(wanted.values()), abs=1e-6)
 
 
@@ -233,7 +236,7 @@ def test_the_beams_of_a_language_model_are_those_of_the_library(desk, house):
     tree = house.scene("write").beam_tree()
     titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
     scores = [node.score for nodes in tree.steps for node in nodes]
-    assert [float(title.rsplit(": ", 1)[1]) for title in titles] == pytest.approx(scores, abs=1e-5)
+    assert [float(title.rsplit(" ", 1)[1]) for title in titles] == pytest.approx(scores, abs=1e-5)
     assert "written greedily" in view.inner_text()
     view.locator("select").select_option("3")
     desk.until("document.querySelectorAll('regard-beam .node').length === 36")
@@ -370,6 +373,53 @@ def test_positions_masks_and_the_lecture_are_the_librarys(desk):
     assert shown == pytest.approx(wanted, abs=1e-6)
 
 
+def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_believed(desk, house):
+    first = opening(house.scene("translate"))
+    desk.turn("matrix", **ASKED["translate"])
+    desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{first.site} {first.head} ')")
+    becomes(
+        desk,
+        "dd[data-stage=weights] data",
+        float(house.scene("translate").site(first.site).row(first.head, first.query).max()),
+    )
+    desk.turn("matrix", **ASKED["translate"], query=2)
+    desk.until("document.querySelector('regard-matrix').dataset.painted.startsWith('encoder.0 0 ')")
+
+
+def test_a_branch_reaches_the_matrix(desk, house):
+    scene = house.scene("translate")
+    token = int(scene.next_tokens(2).topk(2).indices[1])
+    desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, query=3, key=2, branches=[[2, token]])
+    becomes(desk, "dd[data-stage=weights] data", float(scene.branch(2, token).site("decoder.0.cross").row(1, 3)[2]))
+    assert desk.page.locator("#said .what").get_attribute("title") == scene.branch(2, token).said
+
+
+def test_a_prompt_is_given_and_what_follows_is_chosen(desk, house):
+    words = len(CAT.split())
+    for step, word in ((words - 1, "given"), (words, "chosen")):
+        view = desk.turn("generation", **ASKED["write"], step=step)
+        desk.until(f"document.querySelector('regard-generation').dataset.painted.endsWith(' {step}')")
+        assert f"rank of the {word}" in view.locator(".stages").inner_text()
+    assert house.scene("write").given == words
+
+
+def test_unknown_words_are_told_above_what_is_made_of_them(desk):
+    desk.turn("matrix", model="translate", text="the zebra ate the cat")
+    desk.until("document.getElementById('said').textContent.includes('unknown to the model: zebra; the output is')")
+    desk.turn("matrix", **ASKED["translate"])
+    desk.until("!document.getElementById('said').textContent.includes('unknown')")
+
+
+def test_a_head_that_is_off_says_so_and_proves_nothing(desk):
+    edits = {"off": [{"site": "decoder.0.cross", "head": 1}]}
+    desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, edits=edits)
+    desk.until("document.querySelector('regard-matrix .card').textContent.includes('switched off')")
+    card = desk.page.locator("regard-matrix .card").inner_text()
+    assert "sees nothing" not in card
+    assert "✓" not in card
+    desk.turn("matrix", **ASKED["translate"])
+
+
 # --- unhurt ---
 
 
@@ -428,7 +478,7 @@ def test_a_hundred_thousand_letters_get_a_sentence(desk):
     ("state", "painted"),
     [
         ({"head": 99}, "encoder.0 2 weights"),
-        ({"head": -1}, "encoder.0 0 weights"),
+        ({"head": -1, "query": 1}, "encoder.0 0 weights"),  # without a cell the page opens where the scene does
         ({"site": "nowhere.7", "head": 1}, "encoder.0 1 weights"),
         ({"query": 10**9, "key": 10**9, "window": [5, 3, "x", 0]}, "encoder.0 0 weights"),
     ],

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 SENTENCE = "the black cat ate the mouse"
+KEPT = 10  # checkpoints at least, all along the training
 SHOWN = 6  # held-out sentences with their translations
 
 
@@ -23,7 +24,7 @@ def demo(
     from rich.text import Text
 
     from regard import see
-    from regard.cli.heads import kept_heads
+    from regard.decode.reading import kept_heads
     from regard.cli.tasks.translate import alignment
     from regard.cli.train import run
     from regard.decode import Greedy
@@ -31,11 +32,14 @@ def demo(
     from regard.decode.texts import translate_texts
     from regard.tasks.data import read_split
     from regard.tasks.metrics import exact
+    from regard.tasks.settings import Settings
     from regard.tasks.translate import Translator
 
     console = Console()
     console.print(Rule("1. Training a small Transformer: English to French", align="left"))
-    run(None, {"train.steps": steps} if steps else {}, out, None, "cpu")
+    many = steps or Settings.of_world().train.steps
+    kept = {"train.checkpoint_every": max(1, many // KEPT), "train.keep": 2 * KEPT}  # to be watched as they came about
+    run(None, kept | ({"train.steps": steps} if steps else {}), out, None, "cpu")
     translator = Translator.load(out)
     console.print(Rule("2. Sentences it has never seen", align="left"))
     held_out = read_split(translator.settings.data, "test").examples
@@ -53,7 +57,9 @@ def demo(
     console.print(Rule("3. Where it looked", align="left"))
     written = translate_texts(translator, [SENTENCE], Greedy())[0]
     seen = look(translator, SENTENCE, written or "?")  # a model that has learnt nothing may write nothing
-    picture = alignment(translator, seen, SENTENCE, kept_heads(out))
+    heads = kept_heads(out)
+    title = f"{'the mean of ' if len(heads) > 1 else ''}{' and '.join(head.name for head in heads)}"
+    picture = see.look(alignment(translator, seen, SENTENCE, heads), title=title)
     console.print(Text(see.ascii(picture)), soft_wrap=True)
     console.print(Text(f"\nThe picture is {see.save(see.draw(picture), out / 'alignment.png')}.\n"))
     console.print(Rule("What to try next", align="left"))

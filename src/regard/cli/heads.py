@@ -6,16 +6,14 @@ from pathlib import Path
 
 from regard.decode import Greedy
 from regard.decode.alignment import Head
-from regard.decode.reading import head_by_coverage, heads_by_gold
+from regard.decode.reading import HEADS, head_by_coverage, heads_by_gold
 from regard.decode.texts import translate_texts
 from regard.models.config import PLAIN
-from regard.tasks.run_folder import run_of
 from regard.tasks.translate import Translator
 from regard.text.corpus import Pair
-from regard.text.files import small, write_whole
+from regard.text.files import write_whole
 from regard.world import World
 
-FILE = "heads.json"
 SENTENCES = 100  # are enough to tell which head aligns
 LONGEST = 256  # tokens on a side: all weights of a longer pair at once are too much to hold
 
@@ -24,7 +22,7 @@ def keep_heads(translator: Translator, held_out: list[Pair], folder: Path) -> tu
     """Choose on held-out sentences, by gold alignments where there are any; none for a model without attention."""
     heads = chosen(translator, held_out)
     rows = [[head.layer, head.head, head.shift] for head in heads]
-    write_whole(folder / FILE, json.dumps(rows) + "\n")
+    write_whole(folder / HEADS, json.dumps(rows) + "\n")
     return heads
 
 
@@ -47,19 +45,3 @@ def heads_by_texts(translator: Translator, texts: Sequence[str]) -> tuple[Head, 
     short = [text for text in texts if 0 < len(translator.source.encode(text)) <= LONGEST][:SENTENCES]
     pairs = [pair for pair in zip(short, translate_texts(translator, short, Greedy()), strict=True) if pair[1].strip()]
     return head_by_coverage(translator, pairs) if pairs else ()
-
-
-def kept_heads(folder: Path, there: Sequence[Head] | None = None) -> tuple[Head, ...]:
-    """What `keep_heads` wrote; heads that are not `there`, if given, were chosen for another model."""
-    path = run_of(folder)[0] / FILE
-    if not path.exists():
-        return ()
-    try:
-        heads = tuple(
-            Head(layer, head, shift) for layer, head, shift in json.loads(small(path).read_text(encoding="utf-8"))
-        )
-    except (ValueError, TypeError, RecursionError):
-        raise ValueError(f"{path} is damaged; remove it, or train again") from None
-    if there is not None and (strange := [head for head in heads if head not in there]):
-        raise ValueError(f"{path} names {strange[0]}, which the model does not have; remove it, or train again")
-    return heads

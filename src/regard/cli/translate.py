@@ -93,8 +93,8 @@ def translate(
         )
         return
     from regard.cli.check import check
-    from regard.cli.heads import heads_by_texts, kept_heads
-    from regard.decode.reading import links
+    from regard.cli.heads import heads_by_texts
+    from regard.decode.reading import kept_heads, links
     from regard.text.files import write_whole
 
     texts, where = texts_in(file)

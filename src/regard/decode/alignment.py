@@ -26,6 +26,11 @@ class Head:
     head: int
     shift: int = 0
 
+    @property
+    def name(self) -> str:
+        """As a reader is told of it."""
+        return f"{self.layer}, head {self.head}{', read one token later' if self.shift else ''}"
+
     def weights(self, attention: Attention) -> Float[Tensor, "t s"]:
         """One row per target token, without the end, which stands for no word."""
         if self.layer not in attention.layers or not 0 <= self.head < attention.layers[self.layer].shape[0]:

@@ -1,7 +1,9 @@
 """A translator and a sentence with its translation in; which word looked at which, and which word decided, out."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from jaxtyping import Float
 from torch import Tensor
@@ -11,9 +13,13 @@ from regard.decode.alignment import Head, Links, all_heads, hard_or_none, merge,
 from regard.decode.force import Attention, looked
 from regard.decode.greedy import Greedy
 from regard.decode.texts import translate_texts
+from regard.tasks.run_folder import run_of
 from regard.tasks.translate import Translator
+from regard.text.files import small
 from regard.text.vocabulary import Tokeniser
 from regard.world.sentence import Sentence
+
+HEADS = "heads.json"  # beside a model: the heads that align best, as they were chosen on held-out sentences
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,30 @@ def head_by_coverage(translator: Translator, pairs: Sequence[tuple[str, str]]) -
         )
 
     return (max(all_heads(seen[0].attention), key=reached),)
+
+
+def kept_heads(folder: Path, there: Sequence[Head] | None = None) -> tuple[Head, ...]:
+    """What was chosen when the model was trained, the best first; heads that are not `there`, if given, were chosen for
+    another model."""
+    path = run_of(folder)[0] / HEADS
+    if not path.exists():
+        return ()
+    try:
+        kept = json.loads(small(path).read_text(encoding="utf-8"))
+        heads = tuple(Head(layer, head, shift) for layer, head, shift in kept)
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(f"{path} is damaged; remove it, or train again") from None
+    if there is not None and (strange := [head for head in heads if head not in there]):
+        raise ValueError(f"{path} names {strange[0]}, which the model does not have; remove it, or train again")
+    return heads
+
+
+def best_head(translator: Translator, folder: Path | None, seen: Looked) -> Head:
+    """The head to look at first: the best of those that were kept beside the model, else the one that covers this
+    sentence best."""
+    kept = kept_heads(folder, all_heads(seen.attention)) if folder else ()
+    texts = (" ".join(seen.source.words), " ".join(seen.target.words))
+    return (kept or head_by_coverage(translator, [texts]))[0]
 
 
 # --- which word decided ---

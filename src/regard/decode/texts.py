@@ -11,7 +11,7 @@ from regard.decode.ready import prepare
 from regard.decode.request import requests
 from regard.decode.search import Search
 from regard.tasks.translate import Translator
-from regard.text.vocabulary import UNK
+from regard.text.vocabulary import UNK, Tokeniser
 
 WINDOW = 1000  # lines that share batches: of a long text the first are there before the last are begun
 BREAKS = str.maketrans("\n\r", "  ")  # a model that spells may write them, and a line would become two
@@ -61,5 +61,10 @@ def translate_texts(translator: Translator, texts: Sequence[str], search: Search
 
 def unknown(translator: Translator, text: str) -> list[str]:
     """The words of a text that the model has no id for."""
-    ids, pieces = translator.source.encode(text), translator.source.tokens(text)
+    return unknown_words(translator.source, text)
+
+
+def unknown_words(tokeniser: Tokeniser, text: str) -> list[str]:
+    """The words of a text that a vocabulary has no id for."""
+    ids, pieces = tokeniser.encode(text), tokeniser.tokens(text)
     return [piece.removeprefix("<unk:").removesuffix(">") for piece, id in zip(pieces, ids, strict=True) if id == UNK]

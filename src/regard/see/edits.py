@@ -192,7 +192,7 @@ class Extent:
 
 
 def refuse_unknown(edits: Edits, there: Mapping[str, Extent]) -> None:
-    """A site, head or cell that does not exist, with what does."""
+    """A site, head or cell that does not exist, with what does; and a weight of a head that is off."""
     for site in edits.sites:
         if site not in there:
             raise ValueError(f"there is no site {site!r:.80}; there are {', '.join(there) or 'none'}")
@@ -207,6 +207,13 @@ def refuse_unknown(edits: Edits, there: Mapping[str, Extent]) -> None:
         for name, count in (("head", extent.heads), ("query", extent.queries), ("key", extent.keys)):
             if name in vars(one):
                 refuse(name, vars(one)[name], count, one.site)
+    off = {(one.site, one.head) for one in edits.off}
+    for one in edits.weights:
+        if (one.site, one.head) in off:
+            raise ValueError(
+                f"head {one.head} of {one.site} is off, so its weight {one.value:g} would be 0; "
+                "switch it on, or set none"
+            )
 
 
 def refuse(name: str, index: int, count: int, site: str) -> None:

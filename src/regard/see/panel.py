@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf
+from math import exp, inf, sqrt
 from typing import Literal
 
 import torch
@@ -16,12 +16,13 @@ class Scale:
     """The meaning of a colour. Panels with equal scales share one legend.
 
     mask      True or False             weights  from 0 upwards
+    roots     weights, coloured by their square roots, as the page does: small ones are seen as well
     blocks    empty, mixed or full      signed   to both sides of 0
     kinds     numbers that only name    dimming  what is added to a score, coloured by what it does: exp(bias)
     glow      weights that let a picture show through where they are small
     """
 
-    kind: Literal["mask", "blocks", "kinds", "weights", "signed", "dimming", "glow"]
+    kind: Literal["mask", "blocks", "kinds", "weights", "roots", "signed", "dimming", "glow"]
     low: float = 0.0
     high: float = 1.0
     name: str = ""
@@ -31,7 +32,8 @@ class Scale:
         """How far up the scale a value stands, from 0 to 1."""
         if self.kind == "dimming":
             return exp(min(value, self.high))
-        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+        share = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+        return sqrt(share) if self.kind == "roots" else share
 
     @staticmethod
     def of(values: Tensor, name: str = "") -> "Scale":

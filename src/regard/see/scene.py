@@ -18,9 +18,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from regard.decode.alignment import Links
+from regard.decode.texts import unknown_words
 from regard.see.attending import Tracing, extents
 from regard.see.beam_tree import BeamTree
 from regard.see.edits import Edits, refuse_unknown
+from regard.see.swaps import swapped
 from regard.see.trace import Gate, Site
 from regard.tasks.answer import Answerer
 from regard.tasks.classify import TextClassifier
@@ -32,6 +34,7 @@ from regard.tasks.tables import task_in
 from regard.tasks.tag import Tagger
 from regard.tasks.translate import Translator
 from regard.tasks.write import Author
+from regard.text.vocabulary import Tokeniser
 
 LONGEST = 16_384  # tokens of an input, unless more are allowed
 
@@ -126,6 +129,7 @@ class Scene:
     gold: Links = frozenset()  # (source word, target word), where the miniature world knows them
     picture: UInt8[Tensor, "c h w"] | None = None  # as the model was given it
     written: tuple[int, ...] | None = None  # ids of the text that was generated, or read to be gone on with
+    given: int = 0  # steps whose tokens were not chosen: a prompt's, or a target's
 
     def site(self, name: str) -> Site:
         """An attention by its name; a gate has no heads and is found in `sites`."""
@@ -139,6 +143,20 @@ class Scene:
         spot = self.site(name).spot
         pooled = Axis((spot.queries,))
         return by_word(self.site(name).head(head).weights, self.axes.get(spot.queries, pooled), self.axes[spot.keys])
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The words that the model has no id for, each once: what it makes of them is a guess."""
+        asked, learner = self.asked, self.asked.learner
+        texts: list[tuple[Tokeniser, str]] = []
+        match learner:
+            case Translator():
+                texts = [(learner.source, swapped(asked.text, asked.edits)), (learner.target, asked.target or "")]
+            case Answerer():
+                texts = [(learner.words, swapped(asked.question or "", asked.edits))]
+            case Rebuilder() | Author() | Tagger() | TextClassifier():
+                texts = [(learner.words, swapped(asked.text, asked.edits)), (learner.words, asked.target or "")]
+        return tuple(dict.fromkeys(word for words, text in texts for word in unknown_words(words, text)))
 
     def to_python(self, model: str = "run") -> str:
         """Lines that make this scene from the folder of its model, and compare it with the one without edits."""

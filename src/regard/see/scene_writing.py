@@ -98,6 +98,7 @@ def written(asked: Asked, pair: Pair, task: str) -> Scene:
         sites_of(tracing, {"read": longest, "written": longest}),
         Outcome(axes["written"].labels, logits[0].float(), lambda one: named(target, one)),
         written=text.ids,
+        given=len(axes["written"].labels) if asked.target is not None else 0,
     )
 
 
@@ -138,6 +139,7 @@ def names(tokeniser: Tokeniser, read: Reading) -> tuple[str, ...]:
 def authored(asked: Asked, author: Author) -> Scene:
     """A text as the model reads it, and `more` tokens that it writes behind it, the most probable each time."""
     opening, ids = author.beginning(swapped(asked.text, asked.edits))
+    given = min(len(ids), len(asked.prefix) - 1) if asked.prefix else len(ids)  # the last of a prefix was chosen
     ids, edits = list(asked.prefix) or ids, without_swaps(asked.edits)
     asked.refuse_long(len(ids) + asked.more)
     refuse_wide(len(ids) + asked.more, author.words.size)
@@ -168,6 +170,7 @@ def authored(asked: Asked, author: Author) -> Scene:
         sites_of(tracing, {"text": len(everything) + asked.more}),
         Outcome((*labels[len(opening) :], "…"), logits, lambda one: named(author.words, one)),
         written=tuple(ids + more),
+        given=given,
     )
 
 

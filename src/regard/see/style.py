@@ -4,7 +4,7 @@ from functools import cache
 from itertools import islice
 
 import numpy as np
-from matplotlib.colors import Colormap, FuncNorm, LinearSegmentedColormap, ListedColormap, Normalize
+from matplotlib.colors import Colormap, FuncNorm, LinearSegmentedColormap, ListedColormap, Normalize, PowerNorm
 from matplotlib.font_manager import fontManager
 from matplotlib.ft2font import FT2Font
 
@@ -38,7 +38,7 @@ def colours(scale: Scale) -> Colormap:
             return ListedColormap([HIDDEN, SEEN])
         case "blocks":
             return ListedColormap([HIDDEN, MIXED, SEEN])
-        case "weights" | "dimming":
+        case "weights" | "roots" | "dimming":
             return BLUES.with_extremes(bad=HIDDEN)
         case "glow":
             return GLOW
@@ -52,6 +52,8 @@ def norm(scale: Scale) -> Normalize:
     """From a value to its share of the colours."""
     if scale.kind == "dimming":
         return FuncNorm((np.exp, np.log), vmin=scale.low, vmax=scale.high, clip=True)
+    if scale.kind == "roots":
+        return PowerNorm(0.5, scale.low, scale.high, clip=True)
     half = 0.5 if scale.kind == "kinds" else 0.0  # each kind has a colour of its own
     return Normalize(scale.low - half, scale.high + half)
 

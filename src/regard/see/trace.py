@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention import Hard, Recipe, ScaledDot
 from regard.attention.backends import linear, reference
-from regard.attention.places import Places
+from regard.attention.places import Cells, Places
 from regard.attention.position import Together
 from regard.attention.probing import Call, reaches
 from regard.see.edits import Here, refuse
@@ -238,17 +238,27 @@ class Site:
     @torch.no_grad()
     def steps(self, head: int, queries: Sequence[int] | range, sentences: slice, dtype: torch.dtype) -> reference.Steps:
         """By the reference: one head, these queries, all keys."""
-        refuse("head", head, self.heads, self.name)
         rows = torch.tensor(list(queries), dtype=torch.long, device=self.q.device)
         q, k, v = (x[sentences].to(dtype) for x in self.of_head(head))
-        b = torch.arange(len(self.q), device=q.device)[sentences].view(-1, 1, 1, 1)
-        cells = Places.of(q, k, self.at, None).cells(len(q), 1)
-        number = torch.full((1, 1, 1, 1), head, device=q.device)
-        cells = replace(cells, b=b, h=number, i=cells.i.index_select(2, rows))
+        cells = self.cells(head, rows, sentences)
         recipe = self.turned(dtype)
         places = (rows + self.at).tolist()
         recipe = replace(recipe, normaliser=self.here.on(recipe.normaliser, head, places))
         return reference.steps(recipe, q.index_select(2, rows), k, v, cells)
+
+    def cells(self, head: int, rows: Tensor, sentences: slice) -> Cells:
+        """One head, these queries, all keys."""
+        q, k, _ = (x[sentences] for x in self.of_head(head))
+        b = torch.arange(len(self.q), device=q.device)[sentences].view(-1, 1, 1, 1)
+        cells = Places.of(q, k, self.at, None).cells(len(q), 1)
+        number = torch.full((1, 1, 1, 1), head, device=q.device)
+        return replace(cells, b=b, h=number, i=cells.i.index_select(2, rows))
+
+    def visible(self, head: int, queries: Sequence[int] | range, *, sentence: int = 0) -> Bool[Tensor, "i j"]:
+        """Which keys these queries may see; no score is computed."""
+        rows = torch.tensor(list(queries), dtype=torch.long, device=self.q.device)
+        found = self.cells(head, rows, slice(sentence, sentence + 1)).visible(self.recipe.pattern)
+        return found.expand(1, 1, len(rows), self.shape[1])[0, 0]
 
     def turned(self, dtype: torch.dtype | None = None) -> Recipe:
         """The recipe for q and k that are turned already."""

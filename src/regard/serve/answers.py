@@ -75,7 +75,7 @@ def models(asked: Request) -> Answer:
 
 
 def checkpoints(asked: Request) -> Answer:
-    return as_json({"checkpoints": asked.desk.shelf.steps(asked.path["name"])})
+    return as_json(asked.desk.shelf.training(asked.path["name"]))
 
 
 def new_scene(asked: Request) -> Answer:
@@ -120,7 +120,7 @@ def map_of(asked: Request) -> Answer:
     head, stage, (queries, keys) = asked.head, asked.stage, asked.window()
     size = asked.asked("rows", PIXELS, 1, PIXELS), asked.asked("columns", PIXELS, 1, PIXELS)
     values, low, high = asked.desk.scenes.picture(asked.showing, asked.site, head, stage, queries, keys, size)
-    return as_shades(values) if stage == "weights" else as_spread(values, low, high)
+    return as_shades(values) if stage in ("weights", "visible") else as_spread(values, low, high)
 
 
 def cells(asked: Request) -> Answer:

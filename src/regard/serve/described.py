@@ -9,6 +9,7 @@ from PIL import Image
 from regard.attention.given import Padding
 from regard.attention.pattern import And, Full, Pattern
 from regard.see.edits import KINDS, Edits
+from regard.see.opening import opening
 from regard.see.scene import Axis, Scene
 from regard.see.trace import Gate, Site
 from regard.see.views import code
@@ -33,7 +34,10 @@ def described(showing: Showing) -> dict[str, Any]:
         "axes": {name: list(axis.labels) for name, axis in scene.axes.items()},
         "words": {name: words(axis) for name, axis in scene.axes.items() if axis.words},
         "sites": [site_card(site) for site in scene.sites.values()],
+        "opening": None if (first := opening(scene, showing.folder)) is None else vars(first),
         "steps": 0 if scene.written is None else len(scene.outcome.rows),
+        "given": scene.given,
+        "unknown": list(scene.unknown),
         "gold": sorted(map(list, scene.gold)) or None,
         "picture": picture(showing),
         "edits": scene.asked.edits.to_dict(),

@@ -57,20 +57,23 @@ def held(showing: Showing, site: str | None, head: int | None) -> dict[str, Any]
     model = {"name": showing.model, "task": scene.task, "what": scene.task, "example": showing.text, "checkpoints": []}
     model |= {"question": scene.asked.question or False, "picture": False}
     sites = {one.name: one for one in scene.sites.values() if isinstance(one, Site)}
+    view, first = "overview" if site is None else "matrix", card["opening"]
+    if site is None and first is not None:
+        site, head = first["site"], first["head"]
     heads: dict[str, Any] = {}
     left = CELLS
     for name, number in wanted(sites, site, head):
         one = sites[name]
-        cells, first = one.shape[0] * one.shape[1], not heads
-        if first and cells > MOST_CELLS:
+        cells, alone = one.shape[0] * one.shape[1], not heads
+        if alone and cells > MOST_CELLS:
             raise Refused(f"{one.shape[0]} × {one.shape[1]} weights are too many for a page; shorten the text", 413)
-        if cells <= left or first:
+        if cells <= left or alone:
             heads[f"{name}/{number}"] = head_card(one, number, everything=cells <= left)
             left -= cells
     return {
         "models": {"models": [model]},
         "scene": card,
-        "view": {"site": site or "", "head": head or 0, "view": "overview" if site is None else "matrix"},
+        "view": {"site": site or "", "head": head or 0, "view": view},
         "statistics": showing.statistics(),
         "thumbnails": {name: octets(shades(showing.overview(name)[1].cpu().numpy())) for name in sites},
         "sites": {name: site_card(one) for name, one in sites.items()},
@@ -106,10 +109,10 @@ def head_card(site: Site, head: int, *, everything: bool) -> dict[str, Any]:
     check = site.check(head)
     found["check"] = {"difference": check.error, "tolerance": check.tolerance}
     if everything:
-        masked = rows_of(site, head, "masked", range(n_q))
-        found["scores"] = floats(rows_of(site, head, "scores", range(n_q)))
-        found["scaled"] = floats(rows_of(site, head, "scaled", range(n_q)))
-        found["visible"] = octets((~np.isneginf(masked)).astype(np.uint8))
+        for stage in ("products", "scores", "adjusted"):
+            found[stage] = floats(rows_of(site, head, stage, range(n_q)))
+        found["temperature"] = site.here.temperature
+        found["visible"] = octets(rows_of(site, head, "visible", range(n_q)).astype(np.uint8))
         found |= vectors(site, head)
     return found
 

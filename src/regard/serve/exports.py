@@ -16,7 +16,7 @@ import torch
 from regard.see.drawing import draw, look
 from regard.see.labels import readable, short
 from regard.see.paint import save
-from regard.see.panel import Panel, View
+from regard.see.panel import Panel, Scale, View
 from regard.see.trace import Site
 from regard.serve.answers import Request
 from regard.serve.asking import whole
@@ -158,7 +158,8 @@ def view(showing: Showing, site: str | None, head: int | None) -> View:
 
 def renamed(panel: Any, title: str, down: str, across: str) -> Panel:
     assert isinstance(panel, Panel)
-    return replace(panel, title=title, down=replace(panel.down, name=down), across=replace(panel.across, name=across))
+    named = {"down": replace(panel.down, name=down), "across": replace(panel.across, name=across)}
+    return replace(panel, title=title, scale=Scale("roots", 0.0, 1.0, "weight"), **named)  # coloured as on the page
 
 
 def matrix(site: Site, head: int) -> Floats:

@@ -1,5 +1,6 @@
 """Folders of runs in; their models by name out, each loaded once, and again when its files are others."""
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -103,6 +104,22 @@ class Shelf:
         """Of the checkpoints that are kept."""
         folder = self.book(name).folder
         return [] if folder is None else [int(path.name) for path in checkpoints(folder / CHECKPOINTS)]
+
+    def training(self, name: str) -> dict[str, Any]:
+        """The checkpoints that are kept, the step whose weights became the model's, and the held-out loss by step."""
+        folder, steps = self.book(name).folder, self.steps(name)
+        untold = {"checkpoints": steps, "final": None, "history": []}
+        if folder is None or not steps:
+            return untold
+        try:
+            state = (place(folder / "checkpoints", steps[-1]) / "state.json").read_text(encoding="utf-8")
+            progress = json.loads(state)["progress"]
+            history = [{"step": one["step"], "loss": one["loss"]} for one in progress["history"] if "loss" in one]
+            best = progress["best_step"] or steps[-1]
+        except (OSError, ValueError, KeyError, TypeError):  # damaged: the weights can be shown all the same
+            return untold
+        alone = self.learner(name).settings.train.average <= 1
+        return {"checkpoints": steps, "final": best if alone else None, "history": history}
 
     def at(self, book: Book, step: int) -> Kept:
         if step not in (there := self.steps(book.name)):

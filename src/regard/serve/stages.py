@@ -1,4 +1,8 @@
-"""One head of a site in; its scores, scaled scores, masked scores or weights out, and all about one pair of tokens."""
+"""One head of a site in; its products, scores, masked scores or weights out, and all about one pair of tokens.
+
+The stages are called as in Python (`Head.products`, `.scores`, `.adjusted`, `.visible`, `.weights`); masked is what the
+normaliser is given: adjusted, divided by the temperature, and -∞ where hidden.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +22,7 @@ from regard.see.trace import Site
 from regard.see.views import code
 from regard.serve.wire import Floats, Refused
 
-STAGES = ("scores", "scaled", "masked", "weights")
+STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")
 AT_ONCE = 2**22  # cells computed together
 
 
@@ -45,18 +49,20 @@ def bands(site: Site, head: int, stage: str, queries: range) -> Iterator[tuple[r
 
 @torch.no_grad()
 def computed(site: Site, head: int, stage: str, queries: range) -> Tensor:
-    if stage == "scores" and isinstance(site.recipe.score, ScaledDot):
+    if stage == "visible":
+        return seen(site, head, queries, site.visible(head, queries)).float()
+    if stage == "products" and isinstance(site.recipe.score, ScaledDot):
         q, k, _ = (x[0, 0].float() for x in site.of_head(head))
         return einsum(q[queries.start : queries.stop], k, "i d, j d -> i j")
     found = site.steps(head, queries, slice(0, 1), torch.float32)
     if stage == "weights":
         return found.weights[0, 0]
-    if stage == "scores":
+    if stage in ("products", "scores"):
         return found.scores[0, 0]
-    scaled = found.adjusted[0, 0] / site.here.temperature
-    if stage == "scaled":
-        return scaled
-    return scaled.masked_fill(~seen(site, head, queries, found.visible[0, 0]), -torch.inf)
+    if stage == "adjusted":
+        return found.adjusted[0, 0]
+    given = found.adjusted[0, 0] / site.here.temperature
+    return given.masked_fill(~seen(site, head, queries, found.visible[0, 0]), -torch.inf)
 
 
 def seen(site: Site, head: int, queries: Sequence[int] | range, visible: Tensor) -> Tensor:
@@ -90,7 +96,7 @@ def pair(site: Site, head: int, query: int, key: int) -> dict[str, Any]:
         "scale": both.scale,
         "bias": bias,
         "temperature": site.here.temperature,
-        "scaled": float(found.adjusted[0, 0, 0, key]) / site.here.temperature,
+        "adjusted": float(found.adjusted[0, 0, 0, key]),
         "visible": bool(seen(site, head, (query,), found.visible[0, 0])[0, key]),
         "weight": float(weight),
         "v": v[key].tolist(),

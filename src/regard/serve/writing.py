@@ -80,7 +80,8 @@ def beam_steps(scene: Scene) -> list[list[dict[str, Any]]]:
         [
             {
                 "token": "</s>" if node.finished else scene.outcome.name(node.ids[-1]),
-                "score": node.score,
+                "log_probability": node.log_probability,
+                "score": node.score,  # what it is ranked by, once it is finished
                 "parent": node.parent,
                 "chosen": tree.chosen(node),
                 "finished": node.finished,

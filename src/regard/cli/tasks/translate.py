@@ -7,12 +7,12 @@ import torch
 
 from regard import see
 from regard.cli.check import check
-from regard.cli.heads import keep_heads, kept_heads
+from regard.cli.heads import keep_heads
 from regard.cli.measure import measured
 from regard.cli.options import search_of
 from regard.cli.tasks import Looking, Task
 from regard.decode.alignment import Head, all_heads
-from regard.decode.reading import Looked, decided, gold_links, head_by_coverage
+from regard.decode.reading import Looked, best_head, decided, gold_links
 from regard.decode.reading import look as looked_at
 from regard.decode.texts import translate_texts
 from regard.see.alignment import Alignment, stack, strip
@@ -35,23 +35,23 @@ def look(translator: Translator, folder: Path, text: str, asked: Looking) -> tup
     if asked.every:
         view = every_head(seen)
     elif asked.word is not None:
-        view = deciding(translator, seen, text, asked.word, heads_for(translator, folder, seen, asked.head))
+        view = deciding(translator, seen, text, asked.word, head_for(translator, folder, seen, asked.head))
     else:
-        view = see.look(alignment(translator, seen, text, heads_for(translator, folder, seen, asked.head)))
+        head = head_for(translator, folder, seen, asked.head)
+        view = see.look(alignment(translator, seen, text, (head,)), title=head.name)
     return f"{text}\n{written}", view
 
 
-def heads_for(translator: Translator, model: Path, seen: Looked, asked: str | None) -> tuple[Head, ...]:
-    """Those asked for, those kept beside the model, or the one that covers this sentence best."""
-    there = all_heads(seen.attention)
+def head_for(translator: Translator, model: Path, seen: Looked, asked: str | None) -> Head:
+    """The one asked for, or the one at which the page opens as well."""
     if asked is None:
-        texts = (" ".join(seen.source.words), " ".join(seen.target.words))
-        return kept_heads(model, there) or head_by_coverage(translator, [texts])
+        return best_head(translator, model, seen)
+    there = all_heads(seen.attention)
     layer, _, number = asked.rpartition(":")
     if not number.isdecimal() or Head(layer, int(number)) not in there:
         names = ", ".join(dict.fromkeys(f"{head.layer}:{head.head}" for head in there))
         raise ValueError(f"--head {asked}: write LAYER:HEAD, one of {names}")
-    return (Head(layer, int(number)),)
+    return Head(layer, int(number))
 
 
 def alignment(translator: Translator, seen: Looked, text: str, heads: tuple[Head, ...]):
@@ -71,17 +71,17 @@ def every_head(seen: Looked) -> View:
     return heads_view(seen.source.words, seen.target.words, panels)
 
 
-def deciding(translator: Translator, seen: Looked, text: str, word: str, heads: tuple[Head, ...]) -> View:
+def deciding(translator: Translator, seen: Looked, text: str, word: str, head: Head) -> View:
     """Two strips: where the model looked for the word's translation, and without which words it is another."""
     if word not in seen.source.words:
         raise ValueError(f"--word {word}: not in the sentence; its words are {' '.join(seen.source.words)}")
-    at, weights = seen.source.words.index(word), seen.words(heads)[:, :-1]
+    at, weights = seen.source.words.index(word), seen.words([head])[:, :-1]
     there = int(weights[:, at].argmax())
     said, words = seen.target.words[there], seen.source.words
     others = {place: written for place, written in decided(translator, text, said).items() if place != at}
     hangs = torch.tensor([float(place in others) for place in range(len(words))])
     shown = stack(
-        strip(words, weights[there].cpu(), f"where it looked to write “{said}”", at=at),
+        strip(words, weights[there].cpu(), f"where it looked to write “{said}” ({head.name})", at=at),
         strip(words, hangs, f"left out, it is not “{said}” any more" if others else "no other word decides", at=at),
     )
     return replace(shown, notes=tuple((f"no {words[place]}", written) for place, written in others.items()))

@@ -86,7 +86,12 @@ const head = (id, name, number) => `${site(id, name)}/heads/${number}`;
 const frame = (window) => ({ top: window[0], bottom: window[1], left: window[2], right: window[3] });
 
 export const models = () => ask("models").then(json);
-export const scene = (body) => post("scenes", body);
+// with branches, [step, token] one after the other, the last of them: it knows the scene before it, and where it left it
+export async function scene(body, branches = []) {
+  let found = await post("scenes", body);
+  for (const at of branches) found = { ...(await post(`${scenes(found.id)}/branch`, { step: at[0], token: at[1] })), before: found, at };
+  return found;
+}
 export const statistics = (id) => remembered(`${scenes(id)}/statistics`, json);
 export const map = (id, name, number, window, rows, columns, stage = "weights") =>
   remembered(
@@ -116,7 +121,6 @@ export const gate = (id, name) => remembered(`${site(id, name)}/gate`, floats);
 export const next = (id, step) => remembered(`${scenes(id)}/next/${step}`, floats);
 export const nextTokens = (id, step, count = 20) =>
   remembered(`${scenes(id)}/next/${step}/tokens${query({ count })}`, json);
-export const branch = (id, step, token) => post(`${scenes(id)}/branch`, { step, token });
 export const beam = (id) => remembered(`${scenes(id)}/beam`, json);
 export const compare = (before, after) => post("compare", { before, after });
 export const patterns = (pattern, length) => post("patterns", { pattern, length });

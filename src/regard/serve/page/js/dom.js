@@ -55,12 +55,18 @@ export function button(text, click, attributes = {}) {
   return h.button({ type: "button", ...attributes, on: { click } }, text);
 }
 
-// six digits that matter, as a reader writes them; a float32 has about seven
-export function digits(value, count = 6) {
+// every number on the page: so many digits that matter (a float32 has about seven), or, where there is little room, so
+// many places. Only 0 itself is "0"; what the places cannot tell from it is "<.01"
+export function digits(value, count = 6, places = null) {
   if (value === -Infinity) return "−∞";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "not a number";
   if (value === 0) return "0";
   const size = Math.abs(value);
+  if (places !== null && size < 10) {
+    const fixed = value.toFixed(places);
+    const least = (0.1 ** places).toFixed(places).slice(1);
+    return Number(fixed) ? fixed.replace("-", "−") : value > 0 ? `<${least}` : `>−${least}`;
+  }
   const text = size >= 1e-4 && size < 1e7 ? String(Number(value.toPrecision(count))) : value.toExponential(count - 1);
   return text.replace(/^-/, "−").replace(/e-/, "e−").replace(/e\+/, "e");
 }
@@ -111,8 +117,9 @@ export function speakThrough(node) {
   line = node;
 }
 
-export function say(text) {
-  if (!line) return;
+// from: the view that says so; one that was left meanwhile says nothing
+export function say(text, from = line) {
+  if (!from?.isConnected) return;
   clearTimeout(waiting);
   // a held arrow key would otherwise be read out for minutes
   waiting = setTimeout(() => (line.textContent = text), 60);

@@ -21,14 +21,14 @@
   function array(card, name) {
     if (!unpacked.has(card)) unpacked.set(card, {});
     const known = unpacked.get(card);
-    if (!(name in known)) known[name] = name === "masked" ? masked(card) : floats(card[name]);
+    if (!(name in known)) known[name] = made[name]?.(card) ?? floats(card[name]);
     return known[name];
   }
 
-  function masked(card) {
-    const visible = bytes(card.visible.data);
-    return array(card, "scaled").map((value, n) => (visible[n] ? value : -Infinity));
-  }
+  const made = {
+    visible: (card) => Float32Array.from(bytes(card.visible.data)),
+    masked: (card) => array(card, "adjusted").map((value, n) => (array(card, "visible")[n] ? value / card.temperature : -Infinity)),
+  };
 
   function head(site, number) {
     const card = held.heads[`${site}/${number}`];
@@ -76,7 +76,7 @@
         if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
       }
     }
-    if (stage === "weights") {
+    if (stage === "weights" || stage === "visible") {
       return binary(Uint8Array.from(pooled, (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.max(0, value))))), [rows, columns]);
     }
     const span = high - low || 1;
@@ -117,12 +117,11 @@
     const vector = card.tanh ? array(card, "tanh") : null;
     const products = q.map((one, n) => Math.fround(vector ? vector[n] * Math.tanh(one + k[n]) : one * k[n]));
     const dot = products.reduce((sum, one) => sum + one, 0);
-    const [scaled, weight] = [array(card, "scaled")[i * columns + j], array(card, "weights")[i * columns + j]];
-    const bias = about.biased ? scaled * about.temperature - dot * card.scale : 0;
-    const visible = bytes(card.visible.data)[i * columns + j] === 1;
+    const [adjusted, visible, weight] = ["adjusted", "visible", "weights"].map((name) => array(card, name)[i * columns + j]);
+    const bias = about.biased ? adjusted - dot * card.scale : 0;
     const added = v.map((one) => Math.fround(weight * one));
     const rest = { temperature: about.temperature, score: about.score, note: card.note };
-    return json({ q, k, products, dot, scale: card.scale, bias, scaled, visible, weight, v, added, ...rest });
+    return json({ q, k, products, dot, scale: card.scale, bias, adjusted, visible: visible === 1, weight, v, added, ...rest });
   }
 
   function next(step, rest) {
@@ -197,7 +196,9 @@
     Object.defineProperty(globalThis, "localStorage", { value: { getItem: () => null, setItem: () => {} } });
   }
   const { site, head: number, view } = held.view;
-  const first = `#view=${view}&site=${encodeURIComponent(site)}&head=~${number}`;
+  const open = held.scene.opening ?? {};
+  const cell = open.site === site && open.head === number ? `&query=~${open.query}&key=~${open.key}` : "";
+  const first = `#view=${view}&site=${encodeURIComponent(site)}&head=~${number}${cell}`;
   try {
     if (!location.hash) history.replaceState(null, "", first);
   } catch {

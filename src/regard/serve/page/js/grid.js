@@ -21,8 +21,8 @@ function letters(names) {
 }
 
 // every how many labels are shown: 1, 2, 5, 10, 20, …
-function thinned(cell) {
-  for (let step = 1; ; step *= 10) for (const by of [1, 2, 5]) if (step * by * cell >= LINE) return step * by;
+export function thinned(cell, least = LINE) {
+  for (let step = 1; ; step *= 10) for (const by of [1, 2, 5]) if (step * by * cell >= least) return step * by;
 }
 
 // names: {down, across}; window: [top, bottom, left, right]; room: {width, height} in CSS pixels
@@ -87,7 +87,9 @@ export function drawCells(context, plot, { value, hidden, share, palette }, ink)
       else if (numbers) {
         const number = value(row, column);
         context.fillStyle = readable(palette, share(number));
-        context.fillText(short(number, w < 42), x + w / 2, y + h / 2);
+        const narrow = w < 42; // then a negative number goes without its first 0
+        const text = digits(number, 3, narrow && number <= -1 ? 1 : 2);
+        context.fillText(narrow ? text.replace("−0.", "−.") : text, x + w / 2, y + h / 2);
       }
     }
   }
@@ -103,15 +105,6 @@ export function drawCells(context, plot, { value, hidden, share, palette }, ink)
     context.lineTo(plot.left + column * plot.wide, plot.top + plot.height);
   }
   context.stroke();
-}
-
-// two places; in a narrow cell a negative number goes without its first 0
-function short(number, narrow) {
-  const size = Math.abs(number);
-  if (size < 0.005) return "0";
-  if (size >= 10) return digits(number, 3);
-  const text = number.toFixed(narrow && number <= -1 ? 1 : 2);
-  return text.replace(narrow ? /^-0?/ : "-", "−");
 }
 
 export function drawLabels(context, plot, names, ink) {

@@ -5,12 +5,13 @@ import { element, figure, h, replace, say, shortened, speakThrough, token } from
 import { listen } from "./keys.js";
 import { dark, onSystemTheme } from "./paint.js";
 import { store } from "./store.js";
-import "./side.js";
-import { fitting, siteOf } from "./view.js";
+import { editTexts } from "./side.js";
+import { branchText, fitting, siteOf } from "./view.js";
 import { made, VIEWS, viewOf } from "./views/index.js";
 
 const at = (id) => document.getElementById(id);
 const ASKED = ["model", "text", "question", "checkpoint", "edits", "target", "beam", "more"];
+const ENDS = ["model", "text", "question", "target", "beam", "more"]; // with another of these a branch is of another text
 const FORGOTTEN = /ask again/;
 
 let models = [];
@@ -20,7 +21,9 @@ let asking = 0;
 let lost = null; // a model of the address that is not there
 let lastForgotten = -Infinity;
 let came = 0; // when the scene did
+let told = ""; // of what it is: the model, the text, the question
 const elements = new Map(); // view → promise of its element
+const missing = new Set(); // views that could not be loaded
 const side = element("regard-side");
 
 // --- the scene ---
@@ -30,21 +33,30 @@ async function run() {
   const number = ++asking;
   const body = Object.fromEntries(ASKED.filter((name) => given(state[name])).map((name) => [name, state[name]]));
   if (picture && picture.name === state.text) body.picture = picture.data;
+  const subject = JSON.stringify([state.model, state.text, state.question]);
   busy(true);
+  if (subject !== told) replace(at("said")); // it is of another text
   say("Running the model…");
   try {
-    const found = await api.scene(body);
+    const found = await api.scene(body, state.branches);
     if (number !== asking) return;
-    [scene, came] = [found, performance.now()];
+    [scene, came, told] = [found, performance.now(), subject];
     problem(lost);
     lost = null;
     settle();
     said();
     tabs();
-    say(`The model says: ${shortened(scene.said ?? "", 200)}`);
+    say(`Output: ${shortened(scene.said ?? "", 200)}`);
   } catch (reason) {
     if (number !== asking) return;
     problem(reason);
+    if (state.branches && reason.status) {
+      lost = reason;
+      store.set({ branches: undefined }); // a branch that cannot be: the text without it
+    } else if (subject !== told) {
+      [scene, told] = [null, ""]; // nothing of the text before may stand under this one
+      tabs();
+    }
   } finally {
     if (number === asking) busy(false);
   }
@@ -72,7 +84,18 @@ function said() {
   best.sort((a, b) => b[1] - a[1]);
   if (!store.state.question) at("question").value = scene.question ?? ""; // the one that was answered instead
   const others = best.slice(0, 4).map(([label, p]) => h.span({ class: "muted small" }, shortened(label), " ", figure(p, 3)));
-  replace(at("said"), h.span({ class: "muted small" }, "says"), token(scene.said ?? "", { class: "token what" }), others);
+  const unknown = (scene.unknown ?? []).slice(0, 5).map((word) => [" ", token(word)]);
+  const edits = editTexts(scene.edits ?? {});
+  const more = edits.length > 3 ? [`and ${edits.length - 3} more`] : [];
+  replace(
+    at("said"),
+    h.span({ class: "muted small" }, "output"),
+    token(scene.said ?? "", { class: "token what" }),
+    others,
+    scene.before ? h.span({ class: "changed small" }, "a branch: ", branchText(scene)) : null,
+    edits.length ? h.span({ class: "changed small" }, "edited: ", [...edits.slice(0, 3), ...more].join("; ")) : null,
+    unknown.length ? h.span({ class: "changed small" }, "unknown to the model:", unknown, "; the output is a guess") : null,
+  );
 }
 
 // --- views ---
@@ -91,12 +114,15 @@ async function show() {
   // while another scene is on its way, the address may already speak of that one
   const state = scene ? { ...store.state, ...fitting(scene, store.state) } : store.state;
   if (scene) side.show(scene, state);
-  if (!view.alone && !scene) return replace(panel, empty("Choose a model, type a text and press Run."));
+  if (!view.alone && !scene) return replace(panel, empty("There is nothing to show yet: choose a model, type a text and press Run."));
   if (!view.fits(scene, model)) return replace(panel, empty(view.needs));
   if (!elements.has(view.name)) elements.set(view.name, made(view));
   const node = await elements.get(view.name);
   if (mine !== turn) return undefined; // another view was asked for meanwhile
-  if (!node) return replace(panel, empty(`The view “${view.label}” is not part of this page yet.`));
+  if (!node) {
+    missing.add(view.name);
+    return replace(panel, empty(`The view “${view.label}” could not be loaded; is \`regard serve\` still running? Then reload the page.`));
+  }
   if (panel.firstChild !== node || panel.childNodes.length > 1) replace(panel, node);
   node.show(scene, state);
   return undefined;
@@ -149,6 +175,7 @@ function problem(reason) {
   const box = at("problem");
   box.hidden = !reason;
   if (!reason) return replace(box);
+  say(""); // what was under way is not any more
   if (!(reason instanceof api.Problem)) console.error(reason);
   const sentence = reason instanceof api.Problem ? reason.message : "Something in the page broke; reload it.";
   const close = h.button({ type: "button", class: "quiet", on: { click: () => problem(null) } }, "Close");
@@ -208,7 +235,7 @@ at("model").addEventListener("change", (event) => {
   const model = models.find((one) => one.name === event.target.value);
   const same = models.find((one) => one.name === store.state.model)?.task === model.task;
   at("text").value = same ? store.state.text : model.example;
-  store.go({ model: model.name, text: at("text").value, question: model.question || "", edits: {}, checkpoint: null, site: "", head: 0, window: null });
+  store.go({ model: model.name, text: at("text").value, question: model.question || "", edits: {}, checkpoint: null, site: "", head: 0, query: 0, key: 0, window: null });
 });
 at("picture").addEventListener("change", async (event) => {
   const [file] = event.target.files;
@@ -234,10 +261,17 @@ onSystemTheme(() => {
 
 store.addEventListener("change", ({ detail: { changed } }) => {
   if (!store.state.model && models.length) return complete();
-  const asks = changed.some((name) => ASKED.includes(name)); // then only the scene to come knows its sites
+  const old = scene && store.state.branches && !changed.includes("branches") && changed.some((name) => ENDS.includes(name));
+  if (old) return store.set({ branches: undefined });
+  const asks = changed.some((name) => name === "branches" || ASKED.includes(name)); // then only the scene to come knows its sites
   if (!asks && changed.some((name) => ["site", "head"].includes(name))) settle();
   header();
-  if (changed.includes("view")) tabs();
+  if (changed.includes("view")) {
+    say(""); // it was about the view before
+    missing.forEach((name) => elements.delete(name)); // and may be there by now
+    missing.clear();
+    tabs();
+  }
   return asks ? run() : show();
 });
 

@@ -45,6 +45,8 @@ function rgb(text) {
   return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
 }
 
+const opaque = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+
 function between(stops, share) {
   const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
   const low = Math.min(Math.floor(at), stops.length - 2);
@@ -66,7 +68,7 @@ export function table(palette, range = null) {
       const value = range ? range[0] + ((n - 1) / 254) * (range[1] - range[0]) : (n - 128) / 127;
       colour = n === 0 ? rgb(hidden) : between(signed, (value / most + 1) / 2);
     }
-    found[n] = (255 << 24) | (colour[2] << 16) | (colour[1] << 8) | colour[0];
+    found[n] = opaque(colour);
   }
   tables.set(key, found);
   return found;
@@ -76,10 +78,11 @@ export function colour(palette, share) {
   return `rgb(${between(colours()[palette], share).join(" ")})`;
 }
 
-// is ink or paper easier to read upon it?
+// black or white, whichever stands out more: by WCAG's luminance one of them always does, by 4.58 : 1
 export function readable(palette, share) {
-  const [r, g, b] = between(colours()[palette], share);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#10151d" : "#ffffff";
+  const linear = (part) => (part / 255 <= 0.04045 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = between(colours()[palette], share).map(linear);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
 // floats to the bytes that the server would send
@@ -101,16 +104,19 @@ export function coded(values, stage) {
   return { bytes, range: [low, high] };
 }
 
-// one pixel a cell, to be drawn at any size; `masked` (floats) tells which are hidden
-export function sheet(bytes, rows, columns, palette = "weights", range = null, masked = null) {
+// one pixel a cell, to be drawn at any size; where `visible` is 0, and at byte 0 of signed numbers, the cell is hidden:
+// dotted, so that it cannot be taken for a 0 however small it is drawn
+export function sheet(bytes, rows, columns, palette = "weights", range = null, visible = null) {
   const canvas = new OffscreenCanvas(columns, rows);
   const image = new ImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
-  const colours = table(palette, range);
-  for (let n = 0; n < pixels.length; n++) pixels[n] = colours[bytes[n]];
-  if (masked) {
-    const hidden = table("signed")[0];
-    for (let n = 0; n < pixels.length; n++) if (masked[n] === -Infinity) pixels[n] = hidden;
+  const shades = table(palette, range);
+  const { hidden, hatch: dot } = colours();
+  const unseen = [hidden, dot].map((text) => opaque(rgb(text)));
+  const told = visible ?? (palette === "signed" ? bytes : null);
+  for (let n = 0; n < pixels.length; n++) {
+    const dotted = (n % columns) + Math.floor(n / columns);
+    pixels[n] = told && told[n] === 0 ? unseen[Number(dotted % 3 === 0)] : shades[bytes[n]];
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
@@ -148,8 +154,8 @@ export function hatch(context, x, y, width, height, { hidden, hatch: line }) {
   context.restore();
 }
 
-// what the colours mean
-export function legend(palette, range = null) {
+// what the colours mean, and what a pixel is of several cells
+export function legend(palette, range = null, pooled = false) {
   const bar = h.canvas({ class: "legend-bar", "aria-hidden": "true" });
   const context = fit(bar, 160, 10);
   const most = range ? Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1 : 1;
@@ -164,5 +170,7 @@ export function legend(palette, range = null) {
     const at = { left: `${100 * place(value)}%` };
     scale.append(h.span({ style: at }, digits(value, palette === "weights" ? 2 : 3)));
   }
-  return h.span({ class: "legend" }, bar, scale);
+  const strip = h.span({ class: "legend" }, bar, scale);
+  const note = `each pixel is the largest ${palette === "weights" ? "weight" : "score"} in it`;
+  return pooled ? h.span({ class: "keys" }, strip, h.span({ class: "muted small pooled" }, note)) : strip;
 }

@@ -6,7 +6,8 @@ import { store } from "./store.js";
 import { siteOf, View } from "./view.js";
 
 const NARROW = matchMedia("(max-width: 860px)");
-const FORMATS = ["svg", "png", "html", "npz", "csv"];
+const PICTURES = ["svg", "png"]; // of the view in sight
+const FORMATS = ["html", "npz", "csv"]; // of the head
 
 class Side extends View {
   #sites = h.fieldset();
@@ -87,14 +88,22 @@ class Side extends View {
       await navigator.clipboard.writeText(scene.python);
       say("The lines that make this scene are on the clipboard.");
     };
+    const picture = async (format) => {
+      const [view] = document.getElementById("panel").children;
+      const { save } = await import("./views/picture.js");
+      const where = site ? [`${site.name}, head ${state.head}`] : [];
+      const name = ["regard", view.localName.slice(7), site?.name, site && state.head].filter((part) => part !== undefined);
+      return save(view, [...where, shortened(scene.text, 80)].join(" · "), format, name.join("-"));
+    };
+    const pictures = PICTURES.map((format) => button(format.toUpperCase(), () => picture(format), { class: "small", title: "What is in sight" }));
     const links = FORMATS.map((format) => {
       const href = api.exportUrl(scene.id, { site: site?.name, head: state.head, format });
       return h.a({ href, download: "", class: "small" }, format.toUpperCase());
     });
     replace(
       this.#save,
-      h.h2("Take along"),
-      h.p({ class: "row" }, links),
+      h.h2("Export"),
+      h.p({ class: "row" }, pictures, links),
       h.p({ class: "row" }, h.button({ type: "button", on: { click: copy } }, "Copy as Python")),
     );
   }
@@ -124,6 +133,9 @@ export function editLines(edits, verb, change) {
     }),
   );
 }
+
+// the same without buttons
+export const editTexts = (edits) => Object.entries(edits).flatMap(([kind, some]) => some.map((one) => inWords(kind, one)));
 
 function without(edits, kind, n) {
   const left = { ...edits, [kind]: edits[kind].filter((_, at) => at !== n) };

@@ -98,7 +98,9 @@ function sound(found) {
   for (const name of ["model", "text", "question", "view", "site", "stage", "theme"]) {
     if (name in found && typeof found[name] !== "string") delete found[name];
   }
-  const { window, edits } = found;
+  const { window, edits, branches } = found;
+  const pairs = Array.isArray(branches) && branches.length && branches.every((one) => Array.isArray(one) && one.length === 2 && one.every(Number.isInteger));
+  if (!pairs) delete found.branches;
   if (window !== undefined && !(Array.isArray(window) && window.length === 4 && window.every(Number.isFinite))) {
     delete found.window;
   }

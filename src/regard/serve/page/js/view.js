@@ -1,14 +1,11 @@
 // What every view has: `show(scene, state)`, a way to know that nothing changed, and a way to ask the server.
 
 import { Problem } from "./api.js";
+import { shortened } from "./dom.js";
 import { dark } from "./paint.js";
 
 export class View extends HTMLElement {
   #shown = new Map();
-
-  static fits(scene) {
-    return scene !== null;
-  }
 
   // true when these parts are others than last time under this name
   fresh(name, ...parts) {
@@ -67,8 +64,32 @@ export function siteOf(scene, state) {
   return shownSites.find((site) => site.name === state.site) ?? shownSites[0] ?? null;
 }
 
+// may a query of it not see a key: by its pattern, or by an edit?
+export function hides(scene, site) {
+  return Boolean(site.pattern && !/^(full|Full\(\))$/i.test(site.pattern)) || (scene.edits?.masks ?? []).some((one) => one.site === site.name);
+}
+
+export function isOff(scene, site, head) {
+  return (scene.edits?.off ?? []).some((one) => one.site === site.name && one.head === head);
+}
+
+// the tokens of every step; the end of a text that could go on is open
+export function written(scene) {
+  const { written: ids, text = [] } = scene.axes;
+  if (ids) return labels(scene, "written", scene.steps);
+  return [...text.slice(text.length - scene.steps + 1), "…"];
+}
+
+// what a branch does otherwise than the scene before it
+export function branchText({ before, at: [step], ...scene }) {
+  const [was, is] = [before, scene].map((one) => shortened(written(one)[step] ?? "…"));
+  return `“${is}” instead of “${was}” at step ${step + 1}`;
+}
+
 // a site, head or cell that the scene does not have becomes one that it has
 export function fitting(scene, state) {
+  const untold = !state.site && !state.head && !state.query && !state.key; // then the scene knows where one begins
+  if (untold && scene.opening) return scene.opening;
   const site = siteOf(scene, state);
   if (!site) return {};
   return {

@@ -39,6 +39,7 @@ class Beam extends View {
         this.#key,
         element("span", { class: "key-chosen" }, `the way to ${this.greedy ? "the best of these" : "what was said"}`),
         this.writes ? null : element("span", { class: "key-ended" }, "ended here"),
+        "numbers are log-probabilities",
         this.greedy ? "The text was written greedily; a beam of four would have kept these." : null,
       );
     if (this.fresh("scene", scene.id)) this.load(scene);
@@ -90,11 +91,11 @@ class Beam extends View {
               "data-place": `${n},${place}`,
               transform: `translate(${x} ${y})`,
             },
-            drawing("title", {}, `${one.token}: ${one.score}`),
+            drawing("title", {}, `${one.token}: log-probability ${one.log_probability}`),
             drawing("rect", { width: BOX, height: TALL, rx: one.finished ? 2 : 8 }),
             one.finished ? drawing("path", { class: "end", d: `M${BOX - 5},4 V${TALL - 4}` }) : null,
             drawing("text", { x: 9, y: 16, class: "name" }, shortened(one.token, 12)),
-            drawing("text", { x: 9, y: 31, class: "score" }, digits(one.score, 4)),
+            drawing("text", { x: 9, y: 31, class: "score" }, digits(one.log_probability, 4)),
           ),
         );
       }),
@@ -135,7 +136,7 @@ class Beam extends View {
         clamp(this.#tree.scrollTop, top + HIGH - h + 8, top - 8),
       );
     const tokens = way.map(([n, place]) => this.#steps[n][place].token);
-    const { score, finished, chosen } = this.node;
+    const { log_probability: sure, score, finished, chosen } = this.node;
     const way_to = this.greedy ? "on the way to the best" : "on the way to what was said";
     const state = [finished ? "ended" : "open", chosen ? way_to : ""].filter(Boolean).join(", ");
     const where = `Step ${at[0] + 1} of ${this.#steps.length}, ${at[1] + 1} of ${this.#steps[at[0]].length}`;
@@ -150,12 +151,13 @@ class Beam extends View {
         "p",
         { class: "row small" },
         element("span", { class: "muted" }, where),
-        finished ? "ranked by" : "log-probability",
-        figure(score),
+        "log-probability",
+        figure(sure),
+        finished ? ["ranked by", figure(score), element("span", { class: "muted" }, "(by its length)")] : null,
         element("span", { class: "muted" }, state),
       ),
     );
-    const text = `${where}: “${shortened(this.node.token, 40)}”, score ${digits(score)}, ${state}. ${shortened(tokens.join(" "), 200)}`;
+    const text = `${where}: “${shortened(this.node.token, 40)}”, log-probability ${digits(sure)}${finished ? `, ranked by ${digits(score)}` : ""}, ${state}. ${shortened(tokens.join(" "), 200)}`;
     this.#tree.setAttribute("aria-label", text);
     if (document.activeElement === this.#tree) say(text);
   }

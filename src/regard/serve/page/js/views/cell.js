@@ -6,7 +6,7 @@ import { strongest } from "../view.js";
 
 const STRONGEST = 8;
 
-export function cellCard(card, { row, column, numbers, stage, names, check }) {
+export function cellCard(card, { row, column, numbers, stage, names, check, off }) {
   const lines = Object.entries(numbers).map(([name, values]) => [name, figure(values[column]), { class: name === stage ? "now" : "", data: { stage: name } }]);
   const best = strongest(numbers.weights, STRONGEST, Number.MIN_VALUE);
   replace(
@@ -15,10 +15,10 @@ export function cellCard(card, { row, column, numbers, stage, names, check }) {
     h.section(terms(lines, { class: "stages" })),
     h.section(
       h.h3("Strongest keys of this row"),
-      best.length ? weighing(best.map((n) => [n, numbers.weights[n]]), names.across, ["key", "token", "weight"]) : h.p({ class: "muted" }, "This query sees nothing."),
+      best.length ? weighing(best.map((n) => [n, numbers.weights[n]]), names.across, ["key", "token", "weight"]) : h.p({ class: "muted" }, off ? "This head is switched off: all its weights are 0." : "This query sees nothing."),
     ),
-    h.section(checked(check)),
-    h.section(button("Its q · k · v", () => store.go({ query: row, key: column, view: "pair" }))),
+    off ? null : h.section(checked(check)),
+    h.section(button("q, k, v", () => store.go({ query: row, key: column, view: "pair" }))),
   );
 }
 

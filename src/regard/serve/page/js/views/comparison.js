@@ -13,7 +13,7 @@ import { clamp, listField } from "./parts.js";
 class Comparison extends View {
   #fields = h.div({ class: "pickers" });
   #heats = [0, 1, 2].map(
-    () => new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) }),
+    () => new Heat({ move: ([query, key]) => store.set({ query, key }), hover: (cell) => this.point(cell ?? this.cell, !cell) }),
   );
   #titles = [0, 1, 2].map(() => h.h3());
   #panels = [0, 1, 2].map((n) => h.section(this.#titles[n], this.#heats[n].node));
@@ -40,6 +40,8 @@ class Comparison extends View {
     this.now = { scene, site: siteOf(scene, state), head: state.head, other: read(state.other) };
     if (this.fresh("all", scene.id, state.site, state.head, state.other, dark(), this.clientWidth))
       this.#load(() => this.load(state));
+    this.cell = [state.query, state.key]; // the cursor of all views
+    if (this.fresh("cell", this.cell)) this.point(this.cell);
   }
 
   set(patch) {
@@ -139,7 +141,8 @@ class Comparison extends View {
     this.#panels[2].hidden = !alike;
     this.#heats[0].draw(picture(a, room(0)));
     this.#heats[1].draw(picture(b, room(1)));
-    const keys = [legend("weights")];
+    const pooled = !(a.values && b.values);
+    const keys = [legend("weights", null, pooled)];
     if (alike) {
       const found = difference(a, b, room(2));
       this.#heats[2].draw(found.picture);
@@ -160,7 +163,6 @@ class Comparison extends View {
   async point(cell, back = true) {
     const { a, b, alike } = this;
     if (!a) return;
-    if (back) this.cell = [Math.min(cell[0], a.rows - 1), Math.min(cell[1], a.columns - 1)];
     for (const heat of this.#heats) heat.point(cell);
     const mine = (this.turn = (this.turn ?? 0) + 1);
     const inside = (one) => [Math.min(cell[0], one.rows - 1), Math.min(cell[1], one.columns - 1)];

@@ -4,12 +4,12 @@ import * as api from "../api.js";
 import { digits, figure, h, renew, replace, say, shortened, terms, token } from "../dom.js";
 import { dark } from "../paint.js";
 import { store } from "../store.js";
-import { labels, latest, View } from "../view.js";
+import { branchText, labels, latest, View, written } from "../view.js";
 import { again } from "./head.js";
 import { button, clamp, curve, floats, numberField, player, put, row, walk, weighed } from "./parts.js";
 
 class Generation extends View {
-  #way = []; // branches, the last is shown: {scene, why, at: [step, token's number]}; one written live has no `at`
+  #watched = null; // the scene that was written live
   #live = null; // what is being written at this moment: {names, stop}
   #play = player((first) => this.play(first));
   #text = h.div({
@@ -63,18 +63,20 @@ class Generation extends View {
   show(scene, state) {
     if (this.fresh("scene", scene.id)) {
       this.stop();
-      this.#way = [];
-      if (!this.root) this.follow(scene, state.branches); // a link to a branch
-      else store.set({ branches: undefined });
+      this.#play.stop();
     }
-    this.root = scene;
     this.#more.hidden = scene.task !== "write";
     put(this.#more, state.more ?? 12);
+    this.scene = scene;
     if (this.#live) return;
-    this.scene = this.#way.at(-1)?.scene ?? scene;
     this.step = clamp(Number.isInteger(state.step) ? state.step : 0, 0, this.scene.steps - 1);
     const [site, head] = watched(this.scene, state);
     if (this.fresh("step", this.scene.id, this.step, site?.name, head, dark())) this.#read(() => this.read(site, head));
+  }
+
+  // was the token of this step given, and not chosen: a prompt, or a target?
+  get given() {
+    return this.step < (this.scene.given ?? 0);
   }
 
   go(step) {
@@ -103,7 +105,6 @@ class Generation extends View {
       site && at >= 0 ? api.row(scene.id, site.name, head, at) : null,
     ];
     const answer = await this.ask(Promise.all(asked));
-    if (!answer) this.#way = []; // a branch that the server forgot; the address still tells it
     if (!answer || this.#live || scene !== this.scene || step !== this.step) return;
     const [best, all, weights] = answer;
     this.options(best);
@@ -117,25 +118,26 @@ class Generation extends View {
     const first = best.tokens[0];
     say(
       `Step ${step + 1} of ${scene.steps}: “${shortened(names[step], 40)}”. Most probable “${shortened(first.token, 40)}”, ${digits(first.probability)}`,
+      this,
     );
     this.dataset.painted = `${scene.id} ${step}`;
   }
 
   options({ tokens, chosen }) {
-    const most = Math.max(...tokens.map((one) => one.probability), 1e-12);
+    const [is, was] = this.given ? ["given", "what was given"] : ["chosen", "what was written"];
     const line = (one) => {
       const mine = one.id === chosen;
       const inside = [
         h.span({
           class: "bar",
           "aria-hidden": "true",
-          style: { width: `${(100 * one.probability) / most}%` },
+          style: { width: `${100 * one.probability}%` }, // of the whole, so that steps can be compared
         }),
         token(one.token),
-        mine ? h.span({ class: "small chosen" }, "chosen") : null,
+        mine ? h.span({ class: "small chosen" }, is) : null,
         figure(one.probability),
       ];
-      const title = mine ? "what was written" : "go on with this token";
+      const title = mine ? was : "go on with this token";
       return h.li(
         h.button(
           {
@@ -169,7 +171,7 @@ class Generation extends View {
       ["entropy", [figure(entropy), " bits"]],
       ["as if from", [figure(2 ** entropy), " equal tokens"]],
     ];
-    if (rank) rows.push(["rank of the chosen", [figure(rank), ` of ${values.length}`]]);
+    if (rank) rows.push([`rank of the ${this.given ? "given" : "chosen"}`, [figure(rank), ` of ${values.length}`]]);
     replace(
       this.#whole,
       h.h3("The whole distribution"),
@@ -184,50 +186,26 @@ class Generation extends View {
 
   // --- other ways ---
 
-  async branch({ id }) {
-    const { scene, step } = this;
-    const found = await this.ask(api.branch(scene.id, step, id));
-    if (!found || scene !== this.scene) return;
-    this.#play.stop();
-    this.turn(() => this.#way.push(turned(scene, found, step, id)));
-    say(`Branched. The model says: ${shortened(found.said, 200)}`);
-  }
-
-  // the branches of an address, one after the other
-  async follow(root, branches) {
-    const way = [];
-    for (const [step, id] of Array.isArray(branches) ? branches.filter(Array.isArray) : []) {
-      const scene = way.at(-1)?.scene ?? root;
-      const found = await this.ask(api.branch(scene.id, step, id));
-      if (!found) break;
-      way.push(turned(scene, found, step, id));
-    }
-    if (way.length && this.root.id === root.id) this.turn(() => (this.#way = way));
-  }
-
-  // another way: the address remembers it
-  turn(change) {
-    change();
-    const at = this.#way.map((one) => one.at);
-    store.set({ branches: at.length && at.every(Boolean) ? at : undefined });
-    this.show(this.root, store.state);
+  branch({ id }) {
+    store.go({ branches: [...(store.state.branches ?? []), [this.step, id]] });
   }
 
   why() {
-    const back = button("Back", () => this.turn(() => this.#way.pop()));
-    replace(
-      this.#why,
-      this.#way.length ? [back, h.span(this.#way.at(-1).why), token(this.scene.said, { class: "token said-now" })] : [],
-    );
+    const { before, id, said } = this.scene;
+    const left = (store.state.branches ?? []).slice(0, -1);
+    const live = id === this.#watched;
+    const back = button("Back", () => store.go(before ? { branches: left.length ? left : undefined } : { beam: undefined }));
+    const why = before ? branchText(this.scene) : "written live, the most probable token each time";
+    replace(this.#why, before || live ? [back, h.span(why), token(said, { class: "token said-now" })] : []);
   }
 
   watch() {
     const { more, edits } = store.state;
     const changed = Object.keys(edits).length ? JSON.stringify(edits) : null;
-    const asked = again(this.root, store.state, { more, beam: null, target: null, edits: changed });
+    const asked = again(this.scene, store.state, { more, beam: null, target: null, edits: changed });
     this.#play.stop();
     const names = [];
-    const keys = this.root.axes.source ?? this.root.axes.text ?? [];
+    const keys = this.scene.axes.source ?? this.scene.axes.text ?? [];
     const heard = (one) => {
       names.push(one.token);
       row(this.#text, names, names.length - 1, () => {});
@@ -241,15 +219,17 @@ class Generation extends View {
     const done = (scene) => {
       over();
       this.stale("step");
-      if (scene.id !== this.root.id) this.#way.push({ scene, why: "written live, the most probable token each time" });
-      store.set({ step: scene.steps - 1 });
-      this.show(this.root, store.state);
+      this.#watched = scene.id === this.scene.id ? null : scene.id;
+      // every view shows what was written, so the address asks for it
+      const beam = scene.task === "write" ? undefined : 1;
+      store.set({ step: scene.steps - 1, ...(this.#watched && { beam, target: undefined, branches: undefined }) });
+      this.show(this.scene, store.state);
     };
     const problem = (reason) => {
       over();
       this.stale("step");
       this.ask(Promise.reject(reason));
-      this.show(this.root, store.state);
+      this.show(this.scene, store.state);
     };
     replace(this.#options);
     replace(this.#whole);
@@ -262,21 +242,8 @@ class Generation extends View {
     this.#live.stop();
     this.#live.over();
     this.stale("step");
-    if (this.isConnected) this.show(this.root, store.state);
+    if (this.isConnected) this.show(this.scene, store.state);
   }
-}
-
-function turned(scene, found, step, id) {
-  const [was, is] = [scene, found].map((one) => shortened(written(one)[step] ?? "…"));
-  return { scene: found, why: `“${is}” instead of “${was}” at step ${step + 1}`, at: [step, id] };
-}
-
-// the tokens of every step; the end of a text that could go on is open
-function written(scene) {
-  const { written: ids, text = [] } = scene.axes;
-  if (ids) return labels(scene, "written", scene.steps);
-  const names = text.slice(text.length - scene.steps + 1);
-  return [...names, "…"];
 }
 
 // what asks at each step: the chosen head where it does, else the last one that looks at the source

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { coded, sheet } from "../paint.js";
-import { labels } from "../view.js";
+import { hides, labels } from "../view.js";
 
 const SIDE = 512; // pixels of a larger one
 
@@ -15,26 +15,27 @@ export function again(scene, state, other) {
   );
 }
 
-// {rows, columns, names, values: exact or null, weights: for pictures, shape of those}
+// {rows, columns, names, values: exact or null, weights: for pictures, shape of those, visible: which of them, or null}
 export async function headOf(scene, site, head) {
   const [rows, columns] = [site.n_q, site.n_k];
   const names = { down: labels(scene, site.queries, rows), across: labels(scene, site.keys, columns) };
   const window = [0, rows, 0, columns];
-  if (rows * columns <= api.CELLS) {
-    const { data } = await api.cells(scene.id, site.name, head, window);
-    return { rows, columns, names, values: data, weights: data, shape: [rows, columns] };
-  }
-  const { data, shape } = await api.map(scene.id, site.name, head, window, SIDE, SIDE);
-  return { rows, columns, names, values: null, weights: Float32Array.from(data, (byte) => (byte / 255) ** 2), shape };
+  const few = rows * columns <= api.CELLS;
+  const place = [scene.id, site.name, head, window];
+  const get = (stage) => (few ? api.cells(...place, stage) : api.map(...place, SIDE, SIDE, stage));
+  const [{ data, shape }, seen] = await Promise.all([get("weights"), hides(scene, site) ? get("visible").catch(() => null) : null]);
+  const weights = few ? data : Float32Array.from(data, (byte) => (byte / 255) ** 2);
+  return { rows, columns, names, values: few ? data : null, weights, shape, visible: seen?.data ?? null };
 }
 
 export function picture(matrix, room) {
-  const { rows, columns, names, values, weights, shape } = matrix;
+  const { rows, columns, names, values, weights, shape, visible = null } = matrix;
   const bytes = coded(weights, "weights").bytes;
   const value = (i, j) => values[i * columns + j];
   const share = (x) => Math.sqrt(Math.max(x, 0));
-  const cells = values && { value, hidden: () => false, share, palette: "weights" };
-  return { rows, columns, names, room, cells, sheet: sheet(bytes, ...shape, "weights") };
+  const hidden = (i, j) => visible?.[i * columns + j] === 0;
+  const cells = values && { value, hidden, share, palette: "weights" };
+  return { rows, columns, names, room, cells, sheet: sheet(bytes, ...shape, "weights", null, visible) };
 }
 
 // b − a, cell by cell, about 0: {picture, range}

@@ -1,7 +1,7 @@
 // A matrix in; its picture out, with a cursor that the pointer and the arrow keys move. Several can share one cursor.
 
 import { h, pointer, say } from "../dom.js";
-import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawSheet, frameOf, layout } from "../grid.js";
+import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawSheet, frameOf, layout, thinned } from "../grid.js";
 import { fit, inks } from "../paint.js";
 import { keyed, whole } from "../zoom.js";
 
@@ -92,17 +92,13 @@ function ticks(context, plot, ink) {
   context.fillStyle = ink.muted;
   context.textBaseline = "middle";
   context.textAlign = "right";
-  for (let row = 0, by = every(plot.high, 22); row < plot.rows; row += by) {
+  for (let row = 0, by = thinned(plot.high, 22); row < plot.rows; row += by) {
     const [, y, , h] = cellBox(plot, row, 0);
     context.fillText(String(row), plot.left - 7, y + h / 2);
   }
   context.textAlign = "center";
-  for (let column = 0, by = every(plot.wide, 34); column < plot.columns; column += by) {
+  for (let column = 0, by = thinned(plot.wide, 34); column < plot.columns; column += by) {
     const [x, , w] = cellBox(plot, 0, column);
     context.fillText(String(column), x + w / 2, plot.top - 12);
   }
-}
-
-function every(cell, least) {
-  for (let step = 1; ; step *= 10) for (const by of [1, 2, 5]) if (step * by * cell >= least) return step * by;
 }

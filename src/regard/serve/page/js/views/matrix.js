@@ -1,4 +1,4 @@
-// One head in; its matrix out, as scores, scaled, masked or weights, at any zoom, with the exact numbers of a cell.
+// One head in; its matrix out, as products, scores, masked or weights, at any zoom, with the exact numbers of a cell.
 
 import * as api from "../api.js";
 import { digits, h, replace, say, shortened } from "../dom.js";
@@ -6,11 +6,11 @@ import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawS
 import { coded, dark, fit, inks, legend, sheet } from "../paint.js";
 import { choice } from "../side.js";
 import { store } from "../store.js";
-import { labels, latest, siteOf, View } from "../view.js";
+import { hides, isOff, labels, latest, siteOf, View } from "../view.js";
 import { isWhole, keyed, navigate, sane, whole, zoomed } from "../zoom.js";
 import { cellCard } from "./cell.js";
 
-export const STAGES = ["scores", "scaled", "masked", "weights"];
+export const STAGES = ["products", "scores", "masked", "weights"]; // as in Python
 const PROFILE = 56;
 
 class Matrix extends View {
@@ -22,7 +22,7 @@ class Matrix extends View {
   #card = h.div({ class: "card" });
   #note = h.p({ class: "muted small" });
   #sheets = []; // {sheet, window}: all of it first, what is in sight last
-  #exact = null; // {window, values, hidden}: numbers of what is in sight, where they are few
+  #exact = null; // {window, values, visible}: numbers of what is in sight, where they are few
   #rows = new Map(); // row → its numbers at this stage
   #load = latest();
   #read = latest();
@@ -97,34 +97,37 @@ class Matrix extends View {
 
   async load() {
     const { scene, site, head, stage, window } = this.now;
-    const pattern = site.pattern && !/^(full|Full\(\))?$/i.test(site.pattern);
-    const few = (window[1] - window[0]) * (window[3] - window[2]) <= api.CELLS; // more are shown as a picture
     const ratio = devicePixelRatio || 1;
     const most = [Math.ceil(this.plot.height * ratio), Math.ceil(this.plot.width * ratio)];
+    const size = [window[1] - window[0], window[3] - window[2]];
+    // more cells than one answer holds, or than there are pixels, are shown as a picture
+    const few = size[0] * size[1] <= api.CELLS && size.every((count, n) => count <= most[n]);
     const place = [scene.id, site.name, head, window];
-    const asked = few
-      ? [api.cells(...place, stage), stage === "weights" && pattern ? api.cells(...place, "masked") : null]
-      : [api.map(...place, ...most, stage)];
-    const answer = await this.ask(Promise.all(asked));
-    const now = this.now;
-    if (!answer || now.scene.id !== scene.id || now.site.name !== site.name || now.head !== head || now.stage !== stage) return;
-    const [main, masked] = answer;
+    const get = (name) => (few ? api.cells(...place, name) : api.map(...place, ...most, name));
+    const masks = stage === "weights" && hides(scene, site) ? get("visible").catch(() => null) : null; // a copy may lack it
+    const main = await this.ask(get(stage));
+    const same = (now) => now.scene.id === scene.id && now.site.name === site.name && now.head === head && now.stage === stage;
+    if (!main || !same(this.now)) return;
     const lacking = !few && stage !== "weights" && !main.range;
     replace(this.#note, lacking ? "The scores of so many cells are not pooled; zoom in to see them." : "");
     if (lacking) return;
     const { bytes, range } = few ? coded(main.data, stage) : { bytes: main.data, range: main.range };
     const [rows, columns] = main.shape;
     const palette = stage === "weights" ? "weights" : "signed";
-    const found = { sheet: sheet(bytes, rows, columns, palette, range, masked?.data), window };
-    const all = this.#sheets.find((one) => isWhole(one.window, now.rows, now.columns));
-    this.#sheets = all && all.window !== window ? [all, found] : [found];
-    if (few) this.#exact = { window, values: main.data, hidden: masked?.data ?? main.data, columns };
-    if (this.fresh("legend", stage, range, dark())) {
-      replace(this.#legend, legend(palette, range));
-    }
-    this.draw();
-    this.over();
-    this.dataset.painted = [site.name, head, stage, ...window].join(" ");
+    const pooled = rows < size[0] || columns < size[1];
+    const paint = (visible) => {
+      const found = { sheet: sheet(bytes, rows, columns, palette, range, visible), window };
+      const all = this.#sheets.find((one) => isWhole(one.window, this.now.rows, this.now.columns));
+      this.#sheets = all && String(all.window) !== String(window) ? [all, found] : [found];
+      if (few) this.#exact = { window, values: main.data, visible, columns };
+      if (this.fresh("legend", stage, range, dark(), pooled)) replace(this.#legend, legend(palette, range, pooled));
+      this.draw();
+      this.over();
+      this.dataset.painted = [site.name, head, stage, ...window].join(" ");
+    };
+    if (!few) paint(null); // what is hidden in a large picture comes when it comes
+    const visible = await masks;
+    if (same(this.now) && (few || visible)) paint(visible?.data ?? null);
   }
 
   draw() {
@@ -136,7 +139,8 @@ class Matrix extends View {
       let most = 1e-9;
       if (signed) for (const value of this.#exact.values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
       const share = signed ? (value) => (value / most + 1) / 2 : (value) => Math.sqrt(Math.max(value, 0));
-      const hidden = (row, column) => exact(this.#exact.hidden, row, column) === -Infinity;
+      const { visible } = this.#exact;
+      const hidden = (row, column) => (visible ? exact(visible, row, column) === 0 : value(row, column) === -Infinity);
       const value = (row, column) => exact(this.#exact.values, row, column);
       drawCells(context, this.plot, { value, hidden, share, palette: signed ? "signed" : "weights" }, this.ink);
     }
@@ -193,7 +197,8 @@ class Matrix extends View {
     if (inside) drawHere(context, this.plot, this.names, [row, column], this.ink);
     if (numbers) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
     if (numbers && this.fresh("card", this.now.scene.id, this.now.site.name, this.now.head, stage, row, column)) {
-      cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked });
+      const off = isOff(this.now.scene, this.now.site, this.now.head);
+      cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked, off });
     }
   }
 
@@ -214,7 +219,7 @@ class Matrix extends View {
     const what = value === undefined ? "" : `: ${this.now.stage} ${digits(value)}`;
     const text = `${row} “${query}” looks at ${column} “${key}”${what}`;
     this.#over.setAttribute("aria-label", `${this.now.site.name}, head ${this.now.head}. ${text}`);
-    say(text);
+    say(text, this);
   }
 
   // --- moving ---

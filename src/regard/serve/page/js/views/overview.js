@@ -52,7 +52,8 @@ class Overview extends View {
     const came = this.#pictures.size + (this.#statistics ? 1 : 0);
     if (!came) return;
     if (this.fresh("orders", scene.id, order, this.#statistics !== null)) this.orders(order);
-    if (this.fresh("legend", dark())) replace(this.#legend, legend("weights"));
+    const pooled = scene.sites.some((site) => site.shown && Math.max(site.n_q, site.n_k) > PICTURE);
+    if (this.fresh("legend", dark(), pooled)) replace(this.#legend, legend("weights", null, pooled));
     if (this.fresh("sheets", dark())) this.#sheets.clear();
     if (this.fresh("paint", scene.id, order, dark(), this.clientWidth, chosen.site, chosen.head, devicePixelRatio, came)) {
       this.arrange(order);

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { digits, figure, h, replace, say, table, token } from "../dom.js";
 import { dark, fit, inks } from "../paint.js";
 import { store } from "../store.js";
-import { labels, latest, siteOf, View } from "../view.js";
+import { isOff, labels, latest, siteOf, View } from "../view.js";
 
 const TALL = 68;
 
@@ -77,23 +77,23 @@ class Pair extends View {
     this.draw();
     this.table();
     this.dataset.painted = subject;
-    say(`dot ${digits(found.dot)}, scaled ${digits(found.scaled)}, ${found.visible ? `weight ${digits(found.weight)}` : "hidden"}`);
+    say(`dot ${digits(found.dot)}, adjusted score ${digits(found.adjusted)}, ${found.visible ? `weight ${digits(found.weight)}` : "hidden"}`, this);
   }
 
   // --- the sum in one line ---
 
   sum() {
-    const { dot, scale, bias, temperature = 1, scaled, visible, weight, note } = this.found;
+    const { dot, scale, bias, temperature = 1, adjusted, visible, weight, note } = this.found;
     const part = (value, name, end = "") =>
       h.span({ class: `part ${end}`, data: { part: name } }, figure(value), h.span(name));
     const op = (text) => h.span({ class: "op" }, text);
-    const seen = visible
-      ? [op(`→ ${plain(this.now.site.normaliser)} →`), part(weight, "weight", "end")]
-      : [op("→ hidden by the pattern →"), part(weight, "weight", "end")];
+    const { scene, site, head } = this.now;
+    const how = isOff(scene, site, head) ? "the head is off" : visible ? plain(site.normaliser) : "hidden by the pattern";
+    const seen = [op(`→ ${how} →`), part(weight, "weight", "end")];
     const middle = scale === null ? [] : [op("×"), part(scale, "scale")];
     const warm = temperature === 1 ? [] : [op("÷"), part(temperature, "temperature")];
     const added = [op("+"), part(bias ?? 0, "bias")];
-    replace(this.#sum, part(dot, note ? "score" : "Σ q·k"), middle, added, warm, op("="), part(scaled, "scaled"), seen);
+    replace(this.#sum, part(dot, note ? "score" : "Σ q·k"), middle, added, op("="), part(adjusted, "adjusted"), warm, seen);
     replace(this.#note, note ?? "");
   }
 
@@ -108,22 +108,23 @@ class Pair extends View {
       ["k", "k, the key", k],
       ["products", note ? "terms of the score" : "their products, dimension by dimension", products],
       ["v", "v, the value", v],
-      ["added", "weight · v, what is added to the output", added],
+      ["added", "weight · v, what is added to the output", added, v], // on the axis of v: a small weight leaves little of it
     ];
-    replace(this.#charts, charts.filter(([, , values]) => values?.length).map(([name, label, values]) => this.chart(name, label, values)));
+    replace(this.#charts, charts.filter(([, , values]) => values?.length).map((one) => this.chart(...one)));
     if (had) this.#charts.querySelector(`[data-chart=${had}]`)?.focus();
   }
 
-  chart(name, label, values) {
+  chart(name, label, values, axis = values) {
+    const most = axis.reduce((size, one) => Math.max(size, Math.abs(one)), 1e-12);
     const canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "bars", data: { chart: name } });
     const reading = h.span({ class: "muted number" });
     const sum = values.reduce((total, one) => total + one, 0);
-    const size = name === "products" ? ["adds up to ", figure(sum)] : [`${values.length} numbers`];
+    const size = [name === "products" ? ["adds up to ", figure(sum)] : `${values.length} numbers`, ", axis ±", figure(most, 3)];
     const caption = h.figcaption(h.span(label), h.span(reading, " ", h.span({ class: "muted" }, size)));
     const show = (at, aloud) => {
       this.#at = Math.min(Math.max(at, 0), values.length - 1);
       const text = this.sentence(name, this.#at);
-      bars(canvas, values, Math.max(240, this.clientWidth), this.#at);
+      bars(canvas, values, most, Math.max(240, this.clientWidth), this.#at);
       canvas.setAttribute("aria-label", `${label}. ${text}`);
       replace(reading, text);
       if (aloud) say(text);
@@ -136,7 +137,7 @@ class Pair extends View {
       event.preventDefault();
       show(to, true);
     });
-    bars(canvas, values, Math.max(240, this.clientWidth), -1);
+    bars(canvas, values, most, Math.max(240, this.clientWidth), -1);
     canvas.setAttribute("aria-label", `${label}: ${values.length} numbers`);
     return h.figure({ class: "bars" }, caption, canvas);
   }
@@ -173,11 +174,10 @@ function plain(name) {
   return (name || "softmax").replace(/\(\)$/, "").toLowerCase();
 }
 
-// blue above, orange below, the line of nothing between
-function bars(canvas, values, width, at) {
+// blue above, orange below, the line of nothing between; `most` reaches to the edge
+function bars(canvas, values, most, width, at) {
   const context = fit(canvas, width, TALL);
   const ink = inks();
-  const most = values.reduce((size, one) => Math.max(size, Math.abs(one)), 1e-12);
   const wide = width / values.length;
   values.forEach((value, n) => {
     const length = (value / most) * (TALL / 2 - 4);

@@ -1,7 +1,7 @@
 // Small things that several views are made of: fields, a text with weights behind its words, curves, a player.
 
 import { button, clamp, digits, drawing, figure, h, shortened, shown, token } from "../dom.js";
-import { colour } from "../paint.js";
+import { colour, readable } from "../paint.js";
 import { store } from "../store.js";
 import { strongest } from "../view.js";
 
@@ -96,21 +96,12 @@ export function walk(node, { at, count, go }) {
 export function weighed(names, weights, most = 600) {
   const few = names.slice(0, most).map((name, n) => {
     const share = Math.sqrt(clamp(weights[n] ?? 0, 0, 1));
-    const behind = colour("weights", share);
-    const style = { background: behind, color: letters(behind) };
+    const style = { background: colour("weights", share), color: readable("weights", share) };
     return h.bdi({ class: "token weighed", title: `${n}: ${weights[n]}`, style }, shown(name));
   });
   const top = strongest(weights, 5, 1e-9).map((n) => h.li(token(names[n] ?? String(n)), " ", figure(weights[n])));
   const more = names.length > most ? h.span({ class: "muted small" }, ` and ${names.length - most} more`) : null;
   return [h.p({ class: "text-weighed" }, few, more), h.ol({ class: "strongest" }, top)];
-}
-
-// black or white, whichever stands out more: one of them always does enough
-function letters(behind) {
-  const [r, g, b] = behind
-    .match(/\d+/g)
-    .map((part) => (part / 255 <= 0.04045 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
 // a line through points in [0, 1]²; marks: [x, y]; ends: texts at the ends of both axes
@@ -132,20 +123,18 @@ export function curve(points, { label, marks = [], ends = {}, zero = null }) {
   );
 }
 
-// the curve of some numbers in their order
-export function trail(values, at, label) {
+// the curve through some [x, y], x ascending; that of number `at` is marked
+export function trail(pairs, at, label) {
   let [low, high] = [0, 0];
-  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
-  const wide = high - low || 1;
-  const most = Math.max(values.length - 1, 1);
-  const step = Math.max(1, Math.floor(values.length / 640));
-  const points = [];
-  for (let n = 0; n < values.length; n += step) points.push([n / most, (values[n] - low) / wide]);
-  return curve(points, {
+  for (const [, y] of pairs) [low, high] = [Math.min(low, y), Math.max(high, y)];
+  const [first, last] = [pairs[0][0], pairs.at(-1)[0]];
+  const place = ([x, y]) => [(x - first) / (last - first || 1), (y - low) / (high - low || 1)];
+  const step = Math.max(1, Math.floor(pairs.length / 640));
+  return curve(pairs.filter((_, n) => n % step === 0).map(place), {
     label,
-    marks: at < 0 ? [] : [[at / most, (values[at] - low) / wide]],
-    ends: { top: digits(high, 3), bottom: digits(low, 3), left: "0", right: String(values.length - 1) },
-    zero: low < 0 && high > 0 ? -low / wide : null,
+    marks: at < 0 ? [] : [place(pairs[at])],
+    ends: { top: digits(high, 3), bottom: digits(low, 3), left: String(first), right: String(last) },
+    zero: low < 0 && high > 0 ? place([0, 0])[1] : null,
   });
 }
 

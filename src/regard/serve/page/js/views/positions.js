@@ -99,9 +99,10 @@ class Positions extends View {
     const [i, j] = [Math.min(cell[0], rows - 1), Math.min(cell[1], columns - 1)];
     const value = values[i * columns + j];
     const names = pairs ? ["query", "key"] : ["place", "dimension"];
-    const line = Float32Array.from({ length: pairs ? columns : rows }, (_, n) =>
+    const line = Array.from({ length: pairs ? columns : rows }, (_, n) => [
+      n,
       pairs ? values[i * columns + n] : values[n * columns + j],
-    );
+    ]);
     const about = pairs ? `What query ${i} adds for each key` : `Dimension ${j} along the text`;
     this.#heat.point([i, j]);
     replace(

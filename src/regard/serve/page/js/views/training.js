@@ -14,15 +14,13 @@ const MOST = 12; // checkpoints that are run without being asked for
 class Training extends View {
   #range = h.input({
     type: "range",
-    min: 0,
-    value: 0,
-    on: { input: () => this.go(Number(this.#range.value)) },
+    on: { input: () => this.go(this.nearest(Number(this.#range.value))), keydown: (event) => this.press(event) },
   });
   #play = player((first) => this.play(first), 900);
   #fixed = h.input({ type: "checkbox", on: { change: () => this.hold() } });
   #hold = h.label({ class: "row small" }, this.#fixed, "hold what is written");
   #title = h.h2();
-  #heat = new Heat({ move: (cell) => this.point(cell), hover: (cell) => this.point(cell ?? this.cell, !cell) });
+  #heat = new Heat({ move: ([query, key]) => store.set({ query, key }), hover: (cell) => this.point(cell ?? this.cell) });
   #legend = h.div();
   #card = h.div({ class: "card" });
   #film = h.div({ class: "film" });
@@ -63,14 +61,17 @@ class Training extends View {
       const { model } = state;
       const answer = await this.ask(api.checkpoints(model));
       if (model !== store.state.model) return undefined;
-      this.steps = [...(answer?.checkpoints ?? []), null]; // the last is the model as it is
-      this.#range.max = String(this.steps.length - 1);
+      const { checkpoints = [], final = null, history = [] } = answer ?? {};
+      this.steps = [...checkpoints.filter((step) => step !== final), null]; // the last is the model as it is
+      this.final = final ?? checkpoints.at(-1) ?? 0; // of that step
+      this.history = history;
+      [this.#range.min, this.#range.max] = [this.stepOf(0), this.final]; // the axis is that of the steps
       return this.show(this.scene, store.state);
     }
     if (!this.steps.length || scene.model !== state.model) return undefined;
     this.at = this.steps.includes(state.checkpoint) ? this.steps.indexOf(state.checkpoint) : this.steps.length - 1;
-    this.#range.value = String(this.at);
-    this.#range.setAttribute("aria-valuetext", nameOf(this.steps[this.at]));
+    this.#range.value = String(this.stepOf(this.at));
+    this.#range.setAttribute("aria-valuetext", this.nameOf(this.steps[this.at]));
     this.#hold.hidden = !["translate", "rebuild"].includes(scene.task);
     this.#fixed.checked = Boolean(state.target);
     const site = siteOf(scene, state);
@@ -86,7 +87,30 @@ class Training extends View {
     if (this.fresh("subject", this.key)) this.#seen.clear();
     if (this.fresh("scene", scene.id, site.name, state.head, dark(), this.clientWidth))
       this.#load(() => this.load(scene, site, state.head));
+    this.cell = [state.query, state.key]; // the cursor of all views
+    if (this.fresh("cell", this.cell)) this.point(this.cell);
     return undefined;
+  }
+
+  stepOf(at) {
+    return this.steps[at] ?? this.final;
+  }
+
+  nameOf(step) {
+    return step === null ? `The end of training, step ${this.final}` : `Step ${step}`;
+  }
+
+  nearest(step) {
+    const far = this.steps.map((_, at) => Math.abs(this.stepOf(at) - step));
+    return far.indexOf(Math.min(...far));
+  }
+
+  // an arrow goes to the next checkpoint, however far that is
+  press(event) {
+    const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    this.go(this.at + by);
   }
 
   go(at) {
@@ -115,12 +139,12 @@ class Training extends View {
     const drawn = picture(this.matrix, { width: Math.max(240, this.#heat.node.clientWidth), height: 430 });
     this.#heat.draw(drawn);
     this.#seen.set(step, { said: scene.said, entropy: answer[1][site.name]?.entropy?.[head], sheet: drawn.sheet });
-    replace(this.#title, nameOf(step));
-    replace(this.#legend, legend("weights"));
+    replace(this.#title, this.nameOf(step));
+    replace(this.#legend, legend("weights", null, !this.matrix.values));
     this.film(step);
     this.point(this.cell);
-    say(`${nameOf(step)}: ${shortened(scene.said ?? "", 160)}`);
-    this.dataset.painted = `${nameOf(step)} ${site.name} ${head}`;
+    say(`${this.nameOf(step)}: ${shortened(scene.said ?? "", 160)}`, this);
+    this.dataset.painted = `${this.nameOf(step)} ${site.name} ${head}`;
     this.fill(site, head);
   }
 
@@ -132,7 +156,7 @@ class Training extends View {
     const first = this.scene;
     for (const step of this.steps.slice(-MOST)) {
       if (this.#seen.has(step) || !this.isConnected || store.state.model !== first.model) continue;
-      const scene = await this.ask(api.scene(again(first, store.state, { checkpoint: step })));
+      const scene = await this.ask(api.scene(again(first, store.state, { checkpoint: step }), store.state.branches));
       const spot = scene?.sites.find((one) => one.name === site.name);
       const answer = spot && (await this.ask(Promise.all([headOf(scene, spot, head), api.statistics(scene.id)])));
       if (!answer || key !== this.key) break;
@@ -157,24 +181,25 @@ class Training extends View {
       return h.button(
         { type: "button", class: "frame", "aria-pressed": String(step === now), on: { click: () => this.go(n) } },
         canvas,
-        h.span({ class: "small" }, step === null ? "end" : String(step)),
+        h.span({ class: "small" }, step === null ? `${this.final} (end)` : String(step)),
       );
     };
     renew(this.#film, '[aria-pressed="true"]', this.steps.map(one));
   }
 
-  point(cell, back = true) {
+  point(cell) {
     if (!this.matrix) return;
     const { rows, columns, names, values } = this.matrix;
     const [i, j] = [Math.min(cell[0], rows - 1), Math.min(cell[1], columns - 1)];
-    if (back) this.cell = [i, j];
     this.#heat.point([i, j]);
     const value = values?.[i * columns + j];
     const seen = this.steps.filter((step) => this.#seen.has(step)).map((step) => [step, this.#seen.get(step)]);
     const now = this.steps[this.at];
-    const line = seen.map(([, one]) => one.entropy ?? 0);
+    const line = seen.map(([step, one]) => [step ?? this.final, one.entropy ?? 0]);
+    const loss = this.history.map((one) => [one.step, one.loss]);
+    const near = loss.findIndex(([step]) => step === (now ?? this.final));
     const lines = seen.map(([step, one]) => [
-      h.td({ "aria-current": step === now ? "true" : null }, step === null ? "end" : String(step)),
+      h.td({ "aria-current": step === now ? "true" : null }, step === null ? `${this.final} (end)` : String(step)),
       one.entropy === undefined ? "" : figure(one.entropy),
       token(one.said ?? ""),
     ]);
@@ -184,16 +209,13 @@ class Training extends View {
       this.#card,
       terms([pair, value !== undefined && ["weight", figure(value), { class: "now" }]], { class: "stages" }),
       h.section(h.h3("Seen so far"), table(["step", "entropy", "said"], lines, { class: "plain seen" })),
-      line.length > 1 ? h.section(h.h3("Entropy of this head"), trail(line, here, "Entropy at each checkpoint")) : null,
+      line.length > 1 ? h.section(h.h3("Entropy of this head by step"), trail(line, here, "Entropy by step")) : null,
+      loss.length > 1 ? h.section(h.h3("Held-out loss by step"), trail(loss, near, "Held-out loss by step")) : null,
     );
     this.#heat.tell(
-      `${nameOf(now)}: ${shortened(names.down[i])} looks at ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,
+      `${this.nameOf(now)}: ${shortened(names.down[i])} looks at ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,
     );
   }
-}
-
-function nameOf(step) {
-  return step === null ? "The end of training" : `Step ${step}`;
 }
 
 customElements.define("regard-training", Training);

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { h, replace, say, shortened } from "../dom.js";
 import { choices, editLines } from "../side.js";
 import { store } from "../store.js";
-import { labels, latest, siteOf, View } from "../view.js";
+import { isOff, labels, latest, siteOf, View } from "../view.js";
 import { changes } from "./changes.js";
 import { again } from "./head.js";
 import { button, clamp, field, listField, numberField, places } from "./parts.js";
@@ -136,6 +136,10 @@ class WhatIf extends View {
     }[this.#kind]();
     if (!made.length || made.length > MOST)
       return void say(`${made.length} cells are too many for one edit; hide fewer`);
+    if (this.#kind === "weights" && isOff(state, site, place.head)) {
+      const why = `Head ${place.head} of ${site.name} is off: all its weights are 0. Switch it on to set one.`;
+      return void this.ask(Promise.reject(new api.Problem(why)));
+    }
     const before = state.edits[this.#kind] ?? [];
     const known = new Set(before.map((one) => JSON.stringify(one)));
     return this.change({
@@ -172,7 +176,7 @@ class WhatIf extends View {
       this.dataset.painted = scene.id;
       return replace(this.#out);
     }
-    const before = await this.ask(api.scene(again(scene, state, { edits: null })));
+    const before = await this.ask(api.scene(again(scene, state, { edits: null }), state.branches));
     const found = before && (await this.ask(api.compare(before.id, scene.id)));
     if (!found || scene !== this.now.scene) return undefined;
     replace(this.#out, changes(found));
@@ -181,6 +185,7 @@ class WhatIf extends View {
       other
         ? `After the edits the model says: ${shortened(found.said[1], 160)}`
         : "After the edits the model says the same.",
+      this,
     );
     this.dataset.painted = scene.id;
     return undefined;
