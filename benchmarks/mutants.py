@@ -225,9 +225,11 @@ def mutated(mutant: Mutant, folder: Path) -> str:
 
 def trial(mutant: Mutant, original: Path, folder: Path) -> Outcome:
     """Its tests on a copy of its own, each stage in a process of its own."""
-    shutil.copytree(original, folder)
-    file = folder / PACKAGE / mutant.file
-    file.write_text(mutated(mutant, folder))
+    own = shutil.ignore_patterns("said.txt", "report.xml")
+    shutil.copytree(original, folder, ignore=own, copy_function=os.link)
+    file, text = folder / PACKAGE / mutant.file, mutated(mutant, folder)
+    file.unlink()  # or the original would be written to
+    file.write_text(text)
     for bytecode in file.parent.glob(f"__pycache__/{file.stem}.*"):
         bytecode.unlink()  # it is trusted by date, and a mutant may be as old as its original
     began = time.perf_counter()

@@ -739,7 +739,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("lanes", "all beams begin", "totals[:, 0] = 0.0", "totals[:] = 0.0"),
         ("lanes", "penalties one length behind", "for length in range(1, steps + 1)]\n        closed", "for length in range(steps)]\n        closed"),
         ("lanes", "a limit one word late", "at + 1 == lanes.limits", "at == lanes.limits"),
-        ("lanes", "overtaken by an equal that comes later", "(least >= totals / rearrange", "(least > totals / rearrange"),
         ("lanes", "the beginning may be written", "{PAD, BOS, *allowed.never}", "{PAD, *allowed.never}"),
     ],
     "decode/lanes_kernel.py": [
