@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from regard.cli.heads import keep_heads
-from regard.decode.reading import HEADS, kept_heads
 from regard.decode.alignment import Head
+from regard.decode.reading import HEADS, kept_heads
 from regard.see import scene_of
 from regard.see.opening import opening
 from regard.tasks.translate import Translator

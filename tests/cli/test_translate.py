@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.decode.reading import kept_heads
 from regard.cli.translate import converse
 from regard.decode import Beam, Greedy, Sample
-from regard.decode.reading import links
+from regard.decode.reading import kept_heads, links
 from regard.tasks.translate import Translator
 from regard.world import World, pairs
 

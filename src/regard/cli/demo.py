@@ -24,11 +24,10 @@ def demo(
     from rich.text import Text
 
     from regard import see
-    from regard.decode.reading import kept_heads
     from regard.cli.tasks.translate import alignment
     from regard.cli.train import run
     from regard.decode import Greedy
-    from regard.decode.reading import look
+    from regard.decode.reading import kept_heads, look
     from regard.decode.texts import translate_texts
     from regard.tasks.data import read_split
     from regard.tasks.metrics import exact

@@ -82,10 +82,9 @@ def ladder(
 def draw_alignment(translator, folder: Path, text: str, picture: Path) -> Path:
     """The matrix of the heads that align best, on the model's own translation."""
     from regard import see
-    from regard.decode.reading import kept_heads
     from regard.cli.tasks.translate import alignment
     from regard.decode import Greedy
-    from regard.decode.reading import look
+    from regard.decode.reading import kept_heads, look
     from regard.decode.texts import translate_texts
 
     written = translate_texts(translator, [text], Greedy())[0]
