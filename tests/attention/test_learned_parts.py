@@ -56,7 +56,7 @@ B, H, D, N = 2, 4, 6, 11
 
 
 def weights(*shape: int) -> Tensor:
-    return torch.rand(*shape, dtype=torch.double) + 0.5
+    return torch.rand(shape, dtype=torch.double) + 0.5
 
 
 # --- parts of our own: a module, a dataclass that is a module, or a frozen dataclass that holds a tensor ---
@@ -123,6 +123,16 @@ class HeldSlopes(Bias):
 
     def bias(self, b, h, i, j):
         return -self.slopes[h] * (i - j).abs()
+
+
+@dataclass(frozen=True, eq=False)
+class HeldSlope(Bias):
+    """The same slope for all heads: a number without an axis."""
+
+    slope: Tensor
+
+    def bias(self, b, h, i, j):
+        return -self.slope * (i - j).abs()
 
 
 class LearnedSlopes(nn.Module, Bias):
@@ -370,6 +380,7 @@ POSITIONS = {
     "inside": lambda: LearnedRotation(D),
     "bias": LearnedSlopes,
     "held bias": lambda: HeldSlopes(weights(H).requires_grad_()),
+    "one number": lambda: HeldSlope(weights().requires_grad_()),
     "computed bias": lambda: HeldSlopes(weights(H).requires_grad_().exp()),
     "values": lambda: LearnedValues(D),
     "relative bias": lambda: RelativeBias(Clipped(2), H),
@@ -467,8 +478,9 @@ def test_every_backend_gives_the_references_gradient_over_thousands_of_recipes()
 
 
 ON_A_GPU = {
-    "flex": lambda: Recipe(position=LearnedSlopes(), pattern=Window(30)),
-    "flex, held": lambda: Recipe(position=HeldSlopes(weights(H).cuda().float().requires_grad_()), pattern=Window(30)),
+    "flex": lambda: Recipe(position=RelativeBias(Clipped(2), H), pattern=Window(30)),
+    "sdpa": lambda: Recipe(position=LearnedSlopes(), pattern=Window(30)),
+    "sdpa, one number": lambda: Recipe(position=HeldSlope(nn.Parameter(weights())), pattern=Window(30)),
     "fused": lambda: Recipe(score=LearnedFeature(H), pattern=Window(30)),
     "fused, learned": lambda: Recipe(pattern=Causal() & LearnedReach(30.5)),
     "block": EVERYWHERE["block"],
@@ -513,6 +525,15 @@ def test_a_normaliser_that_may_look_across_queries_is_not_cut():
             attend(q, q, q, recipe, backend="block")
         assert explain(recipe, q).backend == "reference"
     assert replace(Recipe(), normaliser=TopK(2)).normaliser.row_wise
+
+
+def test_flex_objects_to_a_learned_bias_that_it_could_not_differentiate():
+    """Of a number without an index its compiler makes no backward pass; how a user's own bias reads, nobody knows."""
+    q, recipe = torch.zeros(1, H, 5, D), Recipe(position=HeldSlope(weights().requires_grad_()))
+    with pytest.raises(ValueError, match=r"flex cannot run this recipe: HeldSlope.*looked up by an index"):
+        attend(q, q, q, recipe, backend="flex")
+    with torch.no_grad():
+        assert not BACKENDS["flex"].objections(recipe, q, q, Places.of(q, q, None, None))
 
 
 class LeakyReLU(nn.Module, ReLU):

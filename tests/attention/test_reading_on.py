@@ -134,7 +134,7 @@ def text() -> Tensor:
 # --- who may read on ---
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(of_a_batch, st.sampled_from([[1] * N, [4, 1, 4], [8, 1]]), st.booleans())
 def test_reading_in_pieces_is_reading_at_once_or_refused(pattern, pieces, is_linear):
     layer, x = layer_of(LINEAR if is_linear else Recipe()), text()

@@ -250,9 +250,11 @@ class Rows:
         return rearrange(out, "(r b) h s e -> r (b h) s e", r=len(self.rows))
 
     def by_sentence(self, x: Tensor) -> Tensor:
-        """Sentences beside the rows, where they lay beside the heads; an axis of 1 stays shared by the heads."""
-        batch, x = self.call.q_shape[0], x.expand(len(self.rows), -1, -1, -1)
-        return rearrange(x if x.shape[1] > 1 else x.repeat(1, batch, 1, 1), "r (b h) ... -> (r b) h ...", b=batch)
+        """Sentences beside the rows, where they lay beside the heads; what all share stays shared."""
+        batch, rows = self.call.q_shape[0], len(self.rows)
+        if x.shape[1] == 1:
+            return x.repeat_interleave(batch, 0) if len(x) > 1 else x
+        return rearrange(x.expand(rows, -1, -1, -1), "r (b h) ... -> (r b) h ...", b=batch)
 
     def mask(self, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """For the fused kernel: what to add to the scores, and which queries see nothing."""

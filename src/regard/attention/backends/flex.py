@@ -11,10 +11,12 @@ from regard.attention.blocks import FULL, MIXED, remembering
 from regard.attention.given import Edges
 from regard.attention.normaliser import Softmax
 from regard.attention.notation import leaves
+from regard.attention.parts import tensors
 from regard.attention.pattern import Pattern
 from regard.attention.places import Places
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
+from regard.attention.relative import RelativeBias
 from regard.attention.score import InnerProduct
 
 Columns = tuple[Tensor, Tensor, Tensor, Tensor]  # how many blocks of each row are mixed, which, how many full, which
@@ -26,6 +28,13 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
     return [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to the values too" for scheme in recipe.on_score if not isinstance(scheme, Bias)),
+        *(
+            f"{scheme} learns, and its gradient can be compiled only for numbers looked up by an index (RelativeBias)"
+            for scheme in recipe.on_score
+            if torch.is_grad_enabled()
+            and type(scheme) is not RelativeBias
+            and any(x.requires_grad for x in tensors(scheme))
+        ),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
         *([] if places.start is not None else ["its block map needs consecutive positions"]),
         *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),

@@ -98,11 +98,10 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
 
 
 def why_not_chosen(normaliser: Normaliser) -> list[str]:
-    match normaliser:
-        case Hard() | Sampled():
-            return []
-        case StraightThrough():
-            return [f"{normaliser} learns through the noise of every key, and here a group of keys shares one draw"]
+    if type(normaliser) in (Hard, Sampled):
+        return []
+    if isinstance(normaliser, StraightThrough):
+        return [f"{normaliser} learns through the noise of every key, and here a group of keys shares one draw"]
     return [f"{normaliser} is neither the best key (Hard) nor a draw (Sampled)"]
 
 
