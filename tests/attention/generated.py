@@ -563,6 +563,8 @@ class Maker:
         plain += [AcrossQueries] if EVERY_PART_LEARNS else []
         plain += [Proportional] * 12 if positive else [Softmax] * 3
         normaliser = self.pick(*plain)
+        if isinstance(normaliser, AcrossQueries):
+            return normaliser
         if self.dice.random() < 0.25:
             normaliser = TopK(1 + self.below(4), normaliser)
         if self.dice.random() < 0.1:
