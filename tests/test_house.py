@@ -7,7 +7,20 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "regard"
 ROOMS = ["world", "text", "attention", "layers", "models", "tasks", "train", "decode", "see", "serve", "interop", "cli"]
-HEART = ["tree", "blocks", "score", "position", "relative", "syntax", "pattern", "reach", "given", "normaliser", "hard"]
+HEART = [
+    "precision",
+    "tree",
+    "blocks",
+    "score",
+    "position",
+    "relative",
+    "syntax",
+    "pattern",
+    "reach",
+    "given",
+    "normaliser",
+    "hard",
+]
 HEART += [
     "causality",
     "notation",

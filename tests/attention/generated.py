@@ -363,6 +363,12 @@ class Case:
         """Does the smallest rounding of a score choose another key?"""
         return any(isinstance(x, TopK | Hard) for x in self.normalisers())
 
+    @property
+    def bends(self) -> bool:
+        """Does the smallest rounding of a score change a slope, though not a value?"""
+        bent = any(isinstance(x, ReLU | Sparsemax) for x in self.normalisers())
+        return bent or self.recipe.score == Feature("relu")
+
 
 def case(
     seed: int, dtype: torch.dtype = torch.float64, *, rounded: torch.dtype | None = None, empty: str | None = None
@@ -563,6 +569,8 @@ class Maker:
         plain += [AcrossQueries] if EVERY_PART_LEARNS else []
         plain += [Proportional] * 12 if positive else [Softmax] * 3
         normaliser = self.pick(*plain)
+        if isinstance(normaliser, AcrossQueries):
+            return normaliser
         if self.dice.random() < 0.25:
             normaliser = TopK(1 + self.below(4), normaliser)
         if self.dice.random() < 0.1:

@@ -265,14 +265,14 @@ def test_hard_attention_chooses_nothing_among_nothing(sizes, normaliser):
     assert all((grad == 0).all() for grad in torch.autograd.grad(loss, (q, k, v)))
 
 
-@pytest.mark.parametrize("pattern", [Causal(), Padding(torch.tensor([2, 1]))], ids=str)
-@pytest.mark.parametrize("normaliser", [Softmax(), Hard()], ids=str)
-@pytest.mark.parametrize(("n_q", "n_k"), [(0, 3), (3, 0)])
-def test_a_probe_of_nothing_finds_nothing(n_q, n_k, normaliser, pattern):
-    q, k = torch.randn(2, 1, n_q, 4), torch.randn(2, 1, n_k, 4)
+@pytest.mark.parametrize("normaliser", [Softmax(), Hard(), Sparsemax()], ids=str)
+@pytest.mark.parametrize("sizes", [(0, 3, 3), (2, 0, 3), (2, 3, 0)], ids=str)
+def test_a_probe_of_nothing_finds_nothing(sizes, normaliser):
+    b, n_q, n_k = sizes
+    q, k, pattern = torch.randn(b, 1, n_q, 4), torch.randn(b, 1, n_k, 4), Causal() & Padding(torch.ones(b).long())
     found = probe(q, k, Recipe(pattern=pattern, normaliser=normaliser), Wanted(top=2, mass=True, entropy=True))
     assert found.top is not None
     assert found.mass is not None
-    assert found.top.keys.shape == (2, 1, n_q, 2)
+    assert found.top.keys.shape == (b, 1, n_q, 2)
     assert (found.top.keys == -1).all()
     assert (found.mass == 0).all()

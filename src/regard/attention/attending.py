@@ -79,28 +79,25 @@ def explain(
 ) -> Explanation:
     """Which backend runs this recipe for such queries (and keys, if they differ), and why the others do not."""
     k = q if k is None else k
-    q, k, places = prepare(q, k, None, recipe, q_at, k_at)
+    q, k, places = prepare(q, k, k, recipe, q_at, k_at)
     return Explanation(*choose(recipe, q, k, places))
 
 
 def prepare(
     q: Tensor,
     k: Tensor,
-    v: Tensor | None,
+    v: Tensor,
     recipe: Recipe,
     q_at: int | Tensor | None,
     k_at: int | Tensor | None,
     *,
     check_finite: bool = False,
 ) -> tuple[Tensor, Tensor, Places]:
-    """What every backend may rely on: shapes that fit, and q and k already turned by rotary positions.
-
-    Without v when only the weights are asked for.
-    """
+    """What every backend may rely on: shapes that fit, and q and k already turned by rotary positions."""
     check(q, k, v, recipe, q_at, k_at)
     if check_finite:
         for name, x in (("q", q), ("k", k), ("v", v)):
-            if x is not None and not bool(torch.isfinite(x).all()):
+            if not bool(torch.isfinite(x).all()):
                 raise ValueError(f"{name} holds {int((~torch.isfinite(x)).sum())} values that are NaN or infinite")
     places = Places.of(q, k, q_at, k_at)
     for scheme in recipe.inside:
@@ -109,17 +106,17 @@ def prepare(
 
 
 def check(
-    q: Tensor, k: Tensor, v: Tensor | None, recipe: Recipe, q_at: int | Tensor | None, k_at: int | Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_at: int | Tensor | None, k_at: int | Tensor | None
 ) -> None:
     """The user's mistakes, each with the offending values and a remedy. Nothing is ever broadcast in silence."""
-    for name, x in (("q", q), ("k", k), ("v", k if v is None else v)):
+    for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name} must be (batch, heads, tokens, width), not {tuple(x.shape)}; add axes of size 1")
         if not x.is_floating_point():
             raise ValueError(f"{name} holds {x.dtype}; attention needs floating-point numbers: use {name}.float()")
         if x.dtype != q.dtype or x.device != q.device:
             raise ValueError(f"q is {q.dtype} on {q.device}, {name} {x.dtype} on {x.device}; move one to the other")
-    if v is not None and k.shape[:3] != v.shape[:3]:
+    if k.shape[:3] != v.shape[:3]:
         raise ValueError(f"every key needs a value: k is {tuple(k.shape)}, v is {tuple(v.shape)}")
     if q.shape[0] != k.shape[0]:
         raise ValueError(f"q holds {q.shape[0]} sentences and k {k.shape[0]}; use expand to share one among all")
@@ -146,8 +143,6 @@ def check(
         if scheme.batches not in (1, q.shape[0]):
             raise ValueError(f"{scheme} holds data for {scheme.batches} sentences, q for {q.shape[0]}")
         if why := scheme.misfit(q.shape[1], reference.folded(recipe, q[:0]).shape[-1], max(ends)):
-            raise ValueError(why)
-        if v is not None and (why := scheme.misfit_value(v.shape[-1])):
             raise ValueError(why)
     if why := recipe.pattern.misfit(*ends):
         raise ValueError(why)

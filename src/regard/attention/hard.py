@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from regard.attention.normaliser import Normaliser, RowWise, Scores, Softmax, Visible, wide
+from regard.attention.normaliser import Normaliser, RowWise, Scores, Softmax, Visible
+from regard.attention.precision import wide
 
 
 @dataclass(frozen=True)

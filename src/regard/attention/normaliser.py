@@ -8,13 +8,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from regard.attention.precision import wide
+
 Scores = Float[Tensor, "b h i j"]
 Visible = Bool[Tensor, "b h i j"]
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """Scores and sums of half precision are kept in single."""
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 class Normaliser(ABC):
@@ -68,8 +65,7 @@ class Sigmoid(RowWise):
     """1 / (1 + exp(-s)): each key by itself."""
 
     def weigh(self, scores, visible):
-        # in half precision the derivative w (1 - w) would find 1 - w rounded to nothing
-        return torch.where(visible, scores.to(wide(scores)).sigmoid(), 0.0).to(scores.dtype)
+        return torch.where(visible, scores.to(wide(scores)).sigmoid(), 0.0).to(scores.dtype)  # 1 - w must not round off
 
 
 @dataclass(frozen=True)
@@ -89,15 +85,14 @@ class Sparsemax(RowWise):
     def weigh(self, scores, visible):
         hidden = scores.to(wide(scores)).masked_fill(~visible, -torch.inf)
         ranked = hidden.sort(-1, descending=True).values
-        # Only differences count. From the best score down they lie within 1 of each other wherever a key weighs
-        # anything, while sums of the scores themselves would round that 1 away.
-        best = ranked[..., :1].detach()
-        best = best.masked_fill(best == -torch.inf, 0.0)
+        # counted from the best one: sums of large scores would round away the 1 that the weights sum to
+        best = ranked[..., :1].detach().clamp(min=torch.finfo(ranked.dtype).min)
         ranked = (ranked - best).clamp(min=-1.0)
         rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         support = 1 + rank * ranked > ranked.cumsum(-1)
-        total = torch.where(support, ranked, 0.0).sum(-1, keepdim=True)
-        threshold = (total - 1) / support.sum(-1, keepdim=True).clamp(min=1)
+        threshold = (torch.where(support, ranked, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True).clamp(
+            1
+        )
         return torch.where(visible, (hidden - best - threshold).relu(), 0.0).to(scores.dtype)
 
 
@@ -145,7 +140,7 @@ class Dropped(Normaliser):
         return dropout(self.then.weigh(scores, visible), self.rate)
 
     def log_probability(self, scores, visible, weights):
-        # A draw that was dropped changed nothing, so it may count for nothing: its reward times ∇ log p has mean 0.
+        # a draw that was dropped changed nothing and may count for nothing: its reward times ∇ log p has mean 0
         return self.then.log_probability(scores, visible, weights)
 
     def while_training(self):

@@ -27,10 +27,7 @@ class Position(ABC):  # noqa: B024 (its verbs belong to the three places below)
         return (self,)
 
     def misfit(self, heads: int, head: int, places: int) -> str | None:
-        """Why the scheme does not fit so many heads of such a width, or so many places; None if it does.
-
-        The width is that of the query as the score folds it.
-        """
+        """Why it does not fit so many heads, queries of this width (as the score folds them) or places; or None."""
         return None
 
     @property
@@ -163,10 +160,6 @@ class OnScore(Position):
 
     def on_value(self, weights: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
         """What is added to the outputs, if anything."""
-        return None
-
-    def misfit_value(self, width: int) -> str | None:
-        """Why it cannot add to values of this width; None if it can."""
         return None
 
 

@@ -104,7 +104,7 @@ def probe(
         log_sum_exp: log Σ exp of the scores each query sees, (b, h, i), if a fused forward pass has kept it: saves the
             kernels (on a GPU, in half precision) half of their time. Others look for themselves.
     """
-    q, k, places = prepare(q, k, None, recipe, q_at, k_at)
+    q, k, places = prepare(q, k, k, recipe, q_at, k_at)
     if why := wanted.misfit(q.shape[2], k.shape[2]):
         raise ValueError(why)
     if log_sum_exp is not None and log_sum_exp.shape != q.shape[:3]:

@@ -248,7 +248,7 @@ def widened(recipe: Recipe) -> Recipe:
         return deepcopy(part).float() if isinstance(part, nn.Module) else part
 
     position = Together(tuple(map(wide, recipe.on_score)))
-    return replace(recipe, score=wide(recipe.score), position=position)
+    return replace(recipe, score=wide(recipe.score), position=position, normaliser=wide(recipe.normaliser))
 
 
 @dataclass(frozen=True, eq=False)

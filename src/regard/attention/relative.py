@@ -124,9 +124,6 @@ class RelativeVectors(nn.Module, OnScore):
         wrong = f"{self} adds to heads of width {self.head}, not {head}"
         return wrong if head != self.head else self.relation.misfit(places)
 
-    def misfit_value(self, width):
-        return None if width == self.head else f"{self} adds to values of width {self.head}, not {width}"
-
     @property
     def batches(self):
         return self.relation.batches

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from regard.attention.given import own
 from regard.attention.position import Beside, Sinusoidal
 from regard.attention.relative import Relation
 from regard.attention.tree import Tree
@@ -42,7 +41,7 @@ class TreePath(Relation):
     def between(self, b, i, j):
         if self.paths is None:
             raise ValueError(f"{self} {ASK}")
-        return self.paths[own(b, self.paths), i, j].clamp(-self.reach, self.reach) + self.reach
+        return self.paths[b % len(self.paths), i, j].clamp(-self.reach, self.reach) + self.reach
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def steps(
     for scheme in recipe.on_score:
         if (more := scheme.on_value(weights, *cells.all())) is not None:
             if more.shape[-1] != output.shape[-1]:
-                raise ValueError(f"{scheme} adds {more.shape[-1]} numbers to values of width {output.shape[-1]}")
+                raise ValueError(f"{scheme} adds to values of width {more.shape[-1]}, not {output.shape[-1]}")
             output = output + more
     drawn = recipe.normaliser.log_probability(adjusted, visible, weights)
     return Steps(scores, adjusted, visible, weights, output, drawn)

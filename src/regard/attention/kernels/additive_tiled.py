@@ -23,9 +23,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.attention.normaliser import Softmax, wide
+from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Full, Pattern
 from regard.attention.places import Cells, Places
+from regard.attention.precision import wide
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive
 

@@ -31,8 +31,9 @@ from torch.nn.functional import pad
 from regard.attention.hard import Hard, Sampled, StraightThrough
 from regard.attention.kernels.noise import gumbel, philox
 from regard.attention.kernels.tiles import Interval, Tiles, Visible, why_not_fused
-from regard.attention.normaliser import Normaliser, wide
+from regard.attention.normaliser import Normaliser
 from regard.attention.places import Places
+from regard.attention.precision import wide
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.attention.kernels.tiles import Interval, Tiles, Visible, why_not_fused
-from regard.attention.normaliser import Normaliser, ReLU, Sigmoid, wide
+from regard.attention.normaliser import Normaliser, ReLU, Sigmoid
 from regard.attention.places import Places
+from regard.attention.precision import wide
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 

@@ -22,9 +22,10 @@ from torch.nn.functional import one_hot
 
 from regard.attention.given import Padding
 from regard.attention.kernels.additive_tiled import Sight, banned
-from regard.attention.normaliser import Softmax, wide
+from regard.attention.normaliser import Softmax
 from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.places import Places
+from regard.attention.precision import wide
 from regard.attention.recipe import Recipe
 from regard.attention.relative import Clipped, LogBuckets, Relation, RelativeBias, RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot
@@ -55,10 +56,13 @@ def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
 
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
     assert isinstance(recipe.score, InnerProduct)  # or it objected
+    scheme = scheme_of(recipe)
+    if isinstance(scheme, RelativeVectors) and scheme.head != v.shape[-1]:
+        raise ValueError(f"{scheme} adds to values of width {scheme.head}, not {v.shape[-1]}")
     if not why_not_fused(recipe, q, k, places) and v.shape[-1] in WIDTHS:
         return fused(recipe, q, k, v, places)
     q, k = recipe.score.fold_q(q), recipe.score.fold_k(k)
-    return tiled(scheme_of(recipe), q, k, v, Sight(recipe.pattern, places.cells(*q.shape[:2])))
+    return tiled(scheme, q, k, v, Sight(recipe.pattern, places.cells(*q.shape[:2])))
 
 
 def scheme_of(recipe: Recipe) -> RelativeBias | RelativeVectors:
