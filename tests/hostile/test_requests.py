@@ -32,6 +32,7 @@ from regard.serve import app as serving
 from regard.serve import protocol, running
 from regard.serve.app import ASKED, TOLD, app_of
 from regard.serve.door import BodyBudget
+from regard.serve.exports import exported
 from regard.serve.scenes import ArrayCache, Scenes, Showing
 from regard.serve.shelf import Shelf
 from regard.serve.wire import Answer, Refused, as_json
@@ -590,6 +591,12 @@ def test_eight_large_pictures_at_once_take_the_memory_of_few(machine, side, stat
     assert [answer.status_code for answer in answers] == [status] * 8
     if status == 400:
         assert_sentence(answers[0], 400, "8192 x 8192 pixels are more than the 16777216 that are read")
+
+
+def test_a_table_of_weights_takes_little_more_memory_than_its_file(machine):
+    showing = Showing("it", "tag", scene_of(tagger(), " ".join([CAT] * 36)), CAT)
+    with costs(machine, mib=60, seconds=30):
+        assert 12 < len(exported(showing, "csv", "encoder.0", 0)) / 2**20 < 20
 
 
 def test_thumbnails_of_every_size_are_counted():
