@@ -323,7 +323,7 @@ def test_two_thousand_hostile_requests_are_each_answered():
 
 @pytest.mark.slow
 def test_a_hundred_thousand_hostile_requests_leave_the_memory_flat(machine):
-    """What is kept is full long before; after that nothing may grow."""
+    """What is kept may still grow to its bounds, some 100 MiB of small scenes and their arrays; nothing else may."""
     sizes: dict[int, float] = {}
 
     def each(number: int) -> None:
