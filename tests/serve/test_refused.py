@@ -95,6 +95,8 @@ def test_two_hundred_thousand_letters_are_not_even_read(client):
         ({"model": "picture", "text": "x", "picture": "!!"}, 400, "not base64"),
         ({"model": "tag", "text": CAT, "edits": {"fly": []}}, 400, "no edit is called 'fly'"),
         ({"model": "tag", "text": CAT, "edits": [1]}, 400, "edits are a table"),
+        ({"model": "tag", "text": CAT, "edits": {"off": [{}] * 4097}}, 413, "more than 4,096 edits"),
+        ({"model": "tag", "text": CAT, "edits": {"off": [{"site": "*", "head": 0}]}}, 400, "there is no site '*'"),
         ({"model": "tag", "text": CAT, "edits": {"off": [{"site": "x", "head": 0}]}}, 400, "there is no site 'x'"),
         ({"model": "tag", "text": CAT, "edits": {"swaps": [{"word": 99, "to": "x"}]}}, 400, "there is no word 99"),
         ({"model": "graph", "text": "Nobody"}, 400, "Nobody"),

@@ -5,7 +5,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from io import BytesIO, StringIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -60,7 +60,7 @@ def exported(showing: Showing, kind: str, site: str | None = None, head: int | N
     if kind == "npz":
         return npz(showing, site, head)
     if kind == "csv":
-        return table(showing, site, head).encode()
+        return table(showing, site, head)
     return drawn(showing, kind, site, head)
 
 
@@ -99,11 +99,12 @@ def npz(showing: Showing, site: str | None, head: int | None) -> bytes:
     return written.getvalue()
 
 
-def table(showing: Showing, site: str | None, head: int | None) -> str:
+def table(showing: Showing, site: str | None, head: int | None) -> bytes:
     """One weight a line."""
     refuse_large(showing, site, head)
-    written = StringIO()
-    lines = csv.writer(written)
+    written = BytesIO()  # a StringIO takes four bytes for a letter
+    text = TextIOWrapper(written, encoding="utf-8", newline="")
+    lines = csv.writer(text)
     lines.writerow(["site", "head", "query", "key", "query token", "key token", "weight"])
     for name, one, heads in chosen(showing, site, head):
         n_q, n_k = one.shape
@@ -116,6 +117,7 @@ def table(showing: Showing, site: str | None, head: int | None) -> str:
             for i in range(n_q):
                 for j in range(n_k):
                     lines.writerow([name, number, i, j, queries[i], keys[j], repr(float(weights[i, j]))])
+    text.flush()
     return written.getvalue()
 
 

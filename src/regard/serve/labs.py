@@ -22,7 +22,7 @@ from regard.serve.asking import text_in, whole
 from regard.serve.wire import Answer, Refused, as_floats, as_json
 
 LONGEST_TEXT, MOST_PICKS = 500, 64
-MOST_WORK = 2**23  # parts of a pattern × tokens: about two seconds
+MOST_WORK = 2**23  # parts of a pattern × tokens: a few seconds on one core
 DRAWN, LONGEST = 4096, 2**20  # tokens of a mask that is drawn, and of one that is only counted
 SIDE = 128  # blocks
 MOST_NUMBERS = 2**22
