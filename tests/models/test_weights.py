@@ -11,15 +11,16 @@ from regard.models.weights import load_weights, tensors_of, write_weights
 class Strided(nn.Module):
     """A weight and a buffer whose axes lie in memory in some order, every so many numbers one of theirs."""
 
+    weight: nn.Parameter
+    counts: torch.Tensor
+
     def __init__(self, order: list[int], step: int):
         super().__init__()
         shape = [(2, 3, 5)[axis] for axis in order]
-        for register in (lambda x: self.register_parameter("weight", nn.Parameter(x)), self.count):
-            room = torch.randn(*shape[:-1], shape[-1] * step)[..., ::step]
-            register(room.permute([order.index(axis) for axis in range(3)]))
-
-    def count(self, x: torch.Tensor) -> None:
-        self.register_buffer("counts", x)
+        back = [order.index(axis) for axis in range(3)]
+        one, other = (torch.randn(*shape[:-1], shape[-1] * step)[..., ::step].permute(back) for _ in range(2))
+        self.weight = nn.Parameter(one)
+        self.register_buffer("counts", other)
 
 
 @settings(max_examples=30, deadline=None)
