@@ -245,7 +245,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block", "the rows' log-sum-exp is not kept", "some.put(lse, sums)", "some.put(lse, 0 * sums)"),
         ("block", "ignores where the queries start", "+ inside + self.call.start", "+ inside"),
         ("block", "drops other weights going back",
-         "            torch.set_rng_state(ctx.random)", "            torch.rand(1)"),
+         "            torch.set_rng_state(self.cpu)", "            torch.rand(1)"),
         ("block", "gradients of learned parts lost", "total += part", "total = total + part"),
         ("block", "a learned bias through a kernel that cannot learn it", "        and not learned\n", ""),
         ("block", "groups repeated in the wrong order",

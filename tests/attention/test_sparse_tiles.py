@@ -189,23 +189,22 @@ def test_whom_a_tile_can_meet_is_right_for_any_names(own, other):
     for order in (list, sorted):
         names = Names(*(torch.tensor([order(x)]) for x in (own, other)))
         queries, keys = names.queries[0], names.keys[0]
-        for tile, (first, stop, sure, unsure) in enumerate(names.reach(4)[0].tolist()):
-            seen = queries[4 * tile : 4 * tile + 4, None] == keys
-            assert not seen[:, :first].any()
-            assert not seen[:, max(0, stop) :].any()
-            assert seen[:, sure:unsure].all()
+        for step in (1, 2, 4):
+            for tile, (first, stop, sure, unsure) in enumerate(names.reach(4, step)[0].tolist()):
+                seen = queries[4 * tile : 4 * tile + 4, None] == keys
+                assert not seen[:, :first].any()
+                assert not seen[:, max(0, stop) :].any()
+                assert seen[:, sure:unsure].all()
 
 
-def test_names_are_worked_out_once_for_all_layers_and_again_when_they_change():
+def test_names_written_to_in_place_are_read_again():
     ids = torch.tensor([[0, 0, 1, 1, 1]])
-    first, again = (Tiles.of(Documents(ids), 5, 5).names for _ in range(2))
-    assert first is again
-    assert first is not None
-    assert first.reach(2) is first.reach(2)
-    ids[0, 1] = 1
-    changed = Tiles.of(Documents(ids), 5, 5).names
-    assert changed is not None
-    assert changed.reach(1)[0, 1].tolist() == [1, 5, 1, 5]
+    pattern = Documents(ids)
+    for changed in (0, 1):
+        ids[0, 1] = changed
+        names = Tiles.of(pattern, 5, 5).names
+        assert names is not None
+        assert names.reach(1)[0, 1].tolist() == [[0, 2, 0, 2], [1, 5, 1, 5]][changed]
 
 
 # --- objections ---

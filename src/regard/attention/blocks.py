@@ -6,8 +6,8 @@ doubt (two mixed masks may or may not meet) the few doubtful blocks are looked a
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -176,3 +176,29 @@ def scatter(total: Tensor, i: Tensor, j: Tensor, rows: Span, cols: Span) -> None
     inside = (i >= rows.start) & (i < rows.stop) & (j >= cols.start) & (j < cols.stop)
     row, col = (i[inside] - rows.start) // rows.size, (j[inside] - cols.start) // cols.size
     total.view(-1).index_add_(0, row * len(cols) + col, torch.ones_like(row))
+
+
+# --- what may be remembered ---
+
+
+def remembering(pattern: object, function: Any) -> Any:
+    """The function (an lru_cache) with its memory for a pattern that is a value, and without for any other.
+
+    A batch's tensor may be written to between two calls, so what follows from it is worked out in each, and none is
+    kept alive.
+    """
+    return function if is_value(pattern) else function.__wrapped__
+
+
+def is_value(part: object) -> bool:
+    """Can it never change? A frozen dataclass of constants and of such dataclasses, whoever wrote it."""
+    if not is_dataclass(part):
+        return all(map(is_value, part)) if isinstance(part, tuple) else isinstance(part, int | float | str | None)
+    made = vars(type(part)).get("__dataclass_params__")  # its own: a subclass may set what its base does not know of
+    return made is not None and made.frozen and all(map(is_value, contents(part)))
+
+
+def contents(part: object) -> list[object]:
+    """What an object holds: the fields of a dataclass, which may lie in slots, and whatever else was put on it."""
+    named = [getattr(part, field.name) for field in fields(part)] if is_dataclass(part) else []
+    return named + (list(vars(part).values()) if type(part).__dictoffset__ else [])

@@ -6,17 +6,22 @@ score, position and normaliser works unchanged. Nothing of the size of the score
 which gathers each row again.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_
 
 import torch
 from einops import rearrange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
+from torch.utils.checkpoint import get_device_states, set_device_states
 
 from regard.attention.backends import reference, sdpa
-from regard.attention.blocks import MIXED
+from regard.attention.blocks import MIXED, contents, is_value, remembering
+from regard.attention.kernels.sparse_tiles import all_of
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Pattern
 from regard.attention.places import Cells, Places
@@ -36,7 +41,6 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     return [
         *([] if places.start is not None else ["its block map needs consecutive positions: give q_at as a number"]),
-        *([] if hashable(recipe.pattern) else [f"{recipe.pattern} has no hash: make it a frozen dataclass"]),
         *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.asks_head else []),
     ]
 
@@ -44,7 +48,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
 def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     if min(q.shape[2], k.shape[2]) < SHORTEST:
         return [f"{q.shape[2]} queries and {k.shape[2]} keys are too few for blocks to pay"]
-    density = plan(recipe.pattern, q.shape[2], k.shape[2], places.start or 0, tuple(SIZES)).density
+    density = plan(recipe.pattern, q.shape[2], k.shape[2], places.start or 0).density
     return [f"{density:.0%} of the blocks are visible, so skipping the others saves little"] * (density > DENSEST)
 
 
@@ -55,7 +59,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
     start = places.start or 0
     call = Call(
         recipe,
-        plan(recipe.pattern, q.shape[2], k.shape[2], start, tuple(SIZES)),
+        plan(recipe.pattern, q.shape[2], k.shape[2], start),
         q.shape,
         k.shape,
         start,
@@ -70,14 +74,6 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
     if call.fused:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     return Gathered.apply(call, q, k, v, *learned)
-
-
-def hashable(pattern: Pattern) -> bool:
-    try:
-        hash(pattern)
-    except TypeError:
-        return False
-    return True
 
 
 # --- which blocks ---
@@ -100,9 +96,23 @@ class Plan:
     groups: tuple[Group, ...]
 
 
+def plan(pattern: Pattern, n_q: int, n_k: int, start: int) -> Plan:
+    """Which blocks to compute. What holds for every batch is planned once, and a batch's own data then only masked.
+
+    If that leaves too many blocks, the data are planned with, in every call anew.
+    """
+    conditions, sizes = all_of(pattern), tuple(SIZES)
+    lasting = [part for part in conditions if is_value(part)]
+    if lasting and len(lasting) < len(conditions):
+        found = planned(reduce(and_, lasting), n_q, n_k, start, sizes)
+        if found.density <= DENSEST:
+            return replace(found, groups=tuple(replace(group, mixed=True, alike=False) for group in found.groups))
+    return remembering(pattern, planned)(pattern, n_q, n_k, start, sizes)
+
+
 @lru_cache(maxsize=64)
-def plan(pattern: Pattern, n_q: int, n_k: int, start: int, sizes: tuple[int, ...]) -> Plan:
-    """Which blocks to compute, at the block size that makes them cheapest."""
+def planned(pattern: Pattern, n_q: int, n_k: int, start: int, sizes: tuple[int, ...]) -> Plan:
+    """At the block size that makes them cheapest."""
     maps = {size: pattern.blocks(n_q, n_k, size, start=start) for size in sizes}
     size = min(sizes, key=lambda size: maps[size].density * SIZES.get(size, 1.0))
     chosen = maps[size]
@@ -219,7 +229,8 @@ class Rows:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         recipe, (cells, _) = self.call.recipe, self.cells(q.device)
-        if sdpa.objections(recipe, q, k, Places(q, k, None)):
+        # which of torch's kernels runs may depend on whether gradients are wanted, and each draws noise of its own
+        if sdpa.dropout_of(recipe.normaliser) or sdpa.objections(recipe, q, k, Places(q, k, None)):
             visible = self.visible(q.device)
             everything = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
             return reference.steps(recipe, q, k, v, cells, everything if visible is None else visible).output
@@ -235,17 +246,42 @@ class Rows:
         return mask.expand(q.shape[0], -1, -1, -1), blind
 
 
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What a forward pass depends on besides its inputs: the random state of its devices, and autocast."""
+
+    device: torch.device
+    cpu: Tensor
+    devices: list[int]
+    states: list[Tensor]
+    autocast: tuple[bool, torch.dtype]
+
+    @staticmethod
+    def of(q: Tensor) -> "Conditions":
+        kind = q.device.type
+        autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        return Conditions(q.device, torch.get_rng_state(), *get_device_states(q), autocast)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Inside, what was dropped or drawn going forwards is dropped or drawn again, in the same precision."""
+        enabled, dtype = self.autocast
+        with (
+            torch.random.fork_rng(self.devices, device_type=self.device.type),
+            torch.autocast(self.device.type, dtype, enabled),
+        ):
+            torch.set_rng_state(self.cpu)
+            set_device_states(self.devices, self.states, device_type=self.device.type)
+            yield
+
+
 class Gathered(torch.autograd.Function):
     """Attention over gathered blocks that keeps only its inputs and what a fused kernel wants back."""
 
     @staticmethod
     def forward(ctx, call: Call, q: Tensor, k: Tensor, v: Tensor, *learned: Tensor) -> Tensor:
-        ctx.call, ctx.random, ctx.learned, ctx.shapes = (
-            call,
-            torch.get_rng_state(),
-            learned,
-            (q.shape, k.shape, v.shape),
-        )
+        ctx.call, ctx.learned, ctx.shapes = call, learned, (q.shape, k.shape, v.shape)
+        ctx.conditions, ctx.data = Conditions.of(q), len(held := tensors_in(call.recipe.pattern))
         q, k, v = call.cut(q), call.cut(k), call.cut(v)
         out = v.new_zeros(*q.shape[:3], v.shape[3])
         lse = q.new_zeros(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
@@ -258,18 +294,18 @@ class Gathered(torch.autograd.Function):
                 some.put(lse, sums)
             else:
                 some.put(out, some.attend(*inputs))
-        ctx.save_for_backward(q, k, v, *((out, lse) if call.fused else ()))
+        # the pattern's own data are saved as well, so that torch tells when somebody writes to them before the backward
+        ctx.save_for_backward(*held, q, k, v, *((out, lse) if call.fused else ()))
         return call.paste(out, call.q_shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):  # type: ignore[override]
-        call, (q, k, v, *kept) = ctx.call, ctx.saved_tensors
+        call, (q, k, v, *kept) = ctx.call, ctx.saved_tensors[ctx.data :]
         grad = call.cut(grad)
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
         learned = [torch.zeros_like(x) for x in ctx.learned]
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(ctx.random)  # what was dropped or drawn going forwards is dropped or drawn again
+        with ctx.conditions.again():
             for some in call.chunks():
                 inputs, upstream = (some.queries(q), some.keys(k), some.keys(v)), some.queries(grad)
                 if call.fused:
@@ -294,4 +330,12 @@ def gradients(
     with torch.enable_grad():
         inputs = (*(x.detach().requires_grad_() for x in inputs), *learned)
         out = some.attend(*inputs[:3])
-        return torch.autograd.grad(out, inputs, upstream, materialize_grads=True)
+        return torch.autograd.grad(out, inputs, upstream.to(out.dtype), materialize_grads=True)
+
+
+def tensors_in(part: object) -> list[Tensor]:
+    """Every tensor that a pattern holds."""
+    if isinstance(part, Tensor):
+        return [part]
+    inside = contents(part) if isinstance(part, Pattern) else part if isinstance(part, tuple | list) else ()
+    return [tensor for each in inside for tensor in tensors_in(each)]

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from regard.attention.backends.sdpa import maskless
-from regard.attention.blocks import FULL, MIXED
-from regard.attention.given import Edges, Given
+from regard.attention.blocks import FULL, MIXED, remembering
+from regard.attention.given import Edges
 from regard.attention.normaliser import Softmax
 from regard.attention.notation import leaves
 from regard.attention.pattern import Pattern
@@ -74,18 +74,10 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
 
 def block_mask(recipe: Recipe, q: Tensor, k: Tensor, start: int, mask_mod) -> BlockMask:
     """Our block map in FlexAttention's words: for each row, which columns are mixed and which are full."""
-    columns_of = visible_columns if lasts(recipe.pattern) else visible_columns.__wrapped__
-    made = columns_of(recipe.pattern, q.shape[2], k.shape[2], start, q.device)
+    made: Columns = remembering(recipe.pattern, visible_columns)(
+        recipe.pattern, q.shape[2], k.shape[2], start, q.device
+    )
     return BlockMask.from_kv_blocks(*made, SIZE, mask_mod, seq_lengths=(q.shape[2], k.shape[2]))
-
-
-def lasts(pattern: Pattern) -> bool:
-    """Can its map be remembered? A batch's own data is new every time, and to compare it a GPU would have to wait."""
-    try:
-        hash(pattern)
-    except TypeError:
-        return False
-    return not any(isinstance(part, Given) for part in leaves(pattern))
 
 
 @lru_cache(maxsize=64)

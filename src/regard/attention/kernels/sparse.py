@@ -206,7 +206,8 @@ def reading(tiles: Tiles, shape: Shape, *, of_keys: bool) -> list[Any]:
         rows = always.of_keys if of_keys else always.of_queries
         # without a mask there is no place in memory to look one up, not even for the tiles at the edges
         found = [rows.firsts, rows.columns, rows.masks, always.masks if len(always.masks) else None]
-    reach = None if names is None else names.reached(shape.own) if of_keys else names.reach(shape.own)
+    sizes = shape.own, shape.other
+    reach = None if names is None else names.reached(*sizes) if of_keys else names.reach(*sizes)
     data = lengths, names and names.queries, names and names.keys, reach
     return [*found, *data, *(0 if x is None or len(x) == 1 else x.stride(0) for x in data)]
 

@@ -14,14 +14,13 @@ Nothing here is of the size n × n.
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import and_
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int, Int8
 from torch import Tensor
 
-from regard.attention.blocks import MIXED, BlockMap, Span
+from regard.attention.blocks import MIXED, BlockMap, Span, remembering
 from regard.attention.given import Documents, Given, Padding, extremes
 from regard.attention.notation import leaves
 from regard.attention.pattern import And, Full, Pattern
@@ -74,13 +73,13 @@ class Names:
     queries: Int[Tensor, "#b i"]
     keys: Int[Tensor, "#b j"]
 
-    def reach(self, size: int) -> Int[Tensor, "#b tiles 4"]:
+    def reach(self, size: int, step: int = 1) -> Int[Tensor, "#b tiles 4"]:
         """For each tile of queries the keys it can meet; see `meetings`."""
-        return meetings(Held.of(self.queries), Held.of(self.keys), size)
+        return meetings(self.queries, self.keys, size, step)
 
-    def reached(self, size: int) -> Int[Tensor, "#b tiles 4"]:
+    def reached(self, size: int, step: int = 1) -> Int[Tensor, "#b tiles 4"]:
         """For each tile of keys the queries that can meet it."""
-        return meetings(Held.of(self.keys), Held.of(self.queries), size)
+        return meetings(self.keys, self.queries, size, step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,18 +105,9 @@ def cut(pattern: Pattern, n_q: int, n_k: int, start: int, device: torch.device) 
     if isinstance(always, BlockMap):
         always = remembering(parts.always, lists)(parts.always, n_q, n_k, start, device)
     assert not isinstance(always, str)  # or it objected
-    names = [names_of(*both_sides(part), start, n_q, n_k) for part in parts.texts]
+    names = [names_of(part, start, n_q, n_k) for part in parts.texts]
     lengths = reduce(torch.minimum, [part.lengths for part in parts.paddings]) if parts.paddings else None
     return Tiles(always, start, lengths, names[0] if names else None)
-
-
-def remembering(pattern: Pattern, function: Any) -> Any:
-    """The function with its memory, or without where the pattern holds data: a batch's are new every time."""
-    try:
-        hash(pattern)
-    except TypeError:
-        return function.__wrapped__
-    return function.__wrapped__ if any(isinstance(part, Given) for part in leaves(pattern)) else function
 
 
 def objections(pattern: Pattern, n_q: int, n_k: int, start: int = 0) -> list[str]:
@@ -244,51 +234,26 @@ def distinct(pattern: Pattern, chosen: BlockMap, where: Int[Tensor, "m 2"]) -> t
 # --- several texts in one row ---
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
-    """A tensor as a key to what was worked out from it: the same one, unchanged since. Its data are not looked at."""
-
-    tensor: Tensor
-    version: int
-
-    @staticmethod
-    def of(tensor: Tensor) -> "Held":
-        return Held(tensor, 0 if tensor.is_inference() else tensor._version)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Held) and self.tensor is other.tensor and self.version == other.version
-
-    def __hash__(self) -> int:
-        return hash((id(self.tensor), self.version))
+def names_of(texts: Documents, start: int, n_q: int, n_k: int) -> Names:
+    keys = texts.ids if texts.keys is None else texts.keys
+    return Names(texts.ids[:, start : start + n_q].contiguous(), keys[:, :n_k].contiguous())
 
 
-def both_sides(texts: Documents) -> tuple[Held, Held]:
-    return Held.of(texts.ids), Held.of(texts.ids if texts.keys is None else texts.keys)
-
-
-@lru_cache(maxsize=16)
-def names_of(ids: Held, keys: Held, start: int, n_q: int, n_k: int) -> Names:
-    """Remembered, so that all layers of a model share what is worked out from one batch."""
-    with torch.inference_mode(mode=False):
-        return Names(ids.tensor[:, start : start + n_q].contiguous(), keys.tensor[:, :n_k].contiguous())
-
-
-@lru_cache(maxsize=64)
-def meetings(own: Held, other: Held, size: int) -> Int[Tensor, "#b tiles 4"]:
+def meetings(own: Tensor, other: Tensor, size: int, step: int) -> Int[Tensor, "#b tiles 4"]:
     """For each tile of tokens whom it can meet on the other side: first and stop, then those all of it surely meets.
 
-    With M the running maximum of the others' names, and m the minimum of all that follow, tokens before M ≥ low and
-    from m > high on cannot be meant. Names between m ≥ name and M ≤ name are just that name. Both are exact where names
-    ascend, as in a packing, and right for any others. All on the device, so that nobody waits.
+    The others are taken in runs of `step` tokens. Those before the first run that holds a name ≥ low, and after the
+    last with one ≤ high, cannot be meant. Between the last run with a name < low and the first with one > low all bear
+    that name. Both are exact where names ascend, as in a packing, and right for any others.
     """
-    with torch.inference_mode(mode=False):
-        sentences = max(len(own.tensor), len(other.tensor))
-        mine, theirs = (held.tensor.expand(sentences, -1) for held in (own, other))
-        low, high = (x.contiguous() for x in extremes(mine, Span(0, mine.shape[1], size)))
-        most = theirs.cummax(1).values.contiguous()
-        least = theirs.flip(1).cummin(1).values.flip(1).contiguous()
-        first, stop = torch.searchsorted(most, low), torch.searchsorted(least, high, right=True)
-        sure, unsure = torch.searchsorted(least, low), torch.searchsorted(most, low, right=True)
-        one = low == high
-        found = first, stop, torch.where(one, sure, 0), torch.where(one, unsure, 0)
-        return torch.stack(found, -1).to(torch.int32)
+    if own.is_cuda:
+        from regard.attention.kernels.sparse_names import meetings_by_kernel  # needs Triton
+
+        return meetings_by_kernel(own, other, size, step)
+    low, high = (x[..., None] for x in extremes(own, Span(0, own.shape[1], size)))
+    least, most = (x[:, None] for x in extremes(other, Span(0, other.shape[1], step)))
+    at, runs = torch.arange(least.shape[2]), least.shape[2]
+    first, unsure = (torch.where(holds, at, runs).amin(2) for holds in (most >= low, most > low))
+    stop, sure = (torch.where(holds, at + 1, 0).amax(2) for holds in (least <= high, least < low))
+    one = (low == high)[..., 0]
+    return (torch.stack((first, stop, torch.where(one, sure, 0), torch.where(one, unsure, 0)), -1) * step).int()
