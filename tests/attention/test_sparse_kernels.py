@@ -24,11 +24,13 @@ from regard.attention import (
     Window,
     attend,
     explain,
+    steps,
 )
 from regard.attention.backends import fused
 from regard.attention.kernels import sparse_tiles
 from regard.attention.kernels.sparse_tiles import Tiles
 from regard.attention.places import Places
+from regard.layers.packed_rows import LOW, mixed
 from tests.attention.interpreting import answer, for_hopper, interpreted
 
 QUERIES, KEYS = Packed.of([torch.zeros(n, 1) for n in (5, 19, 7)]), Packed.of([torch.zeros(n, 1) for n in (17, 3, 21)])
@@ -50,6 +52,12 @@ CASES: dict[str, tuple[Pattern, int, int, int]] = {
     "strided with padding": (Strided(3) & Padding(torch.tensor([0, 30])), 19, 37, 0),
     "strided packed texts": ((Strided(3) | Global(1)) & QUERIES.pattern, 31, 31, 0),
 }
+DROPPING = [
+    "causal window with padding",
+    "a sentence without a word",
+    "packed targets onto packed sources",
+    "longformer",
+]
 
 
 def inputs(
@@ -71,14 +79,53 @@ def defined(pattern: Pattern, start: int = 0):
     return lambda q, k, v: attend(q, k, v, Recipe(pattern=pattern), q_at=start, backend="reference")
 
 
-def ours(pattern: Pattern, start: int = 0, shapes: Any = None):
+def defined_dropping(pattern: Pattern, start: int, rate: float, seed: Tensor):
+    """The definition, its weights multiplied by the mask that the seed names."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = steps(q, k, v, Recipe(pattern=pattern), q_at=start).weights
+        values = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
+        return (weights * multipliers(weights, rate, seed)) @ values
+
+    return run
+
+
+def multipliers(weights: Tensor, rate: float, seed: Tensor) -> Tensor:
+    """0 or 1/(1 - rate) for each weight, as `dropout_hash` says."""
+    cut, low = round(rate * 2**24), seed & LOW
+    row = torch.arange(weights[..., 0].numel(), device=weights.device).view(*weights.shape[:3], 1)
+    key = mixed((low + 0x5BD1E995) & LOW, low)
+    first = mixed((row + low) & LOW, key)
+    bits = mixed((first + torch.arange(weights.shape[3], device=weights.device)) & LOW, key)
+    return (bits >> 8 >= cut).to(weights) * 2**24 / (2**24 - cut)
+
+
+def ours(pattern: Pattern, start: int = 0, shapes: Any = None, **dropping: Any):
     from regard.attention.kernels.sparse import sparse
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         tiles = Tiles.of(pattern, q.shape[2], k.shape[2], start=start, device=q.device)
-        return sparse(q, k, v, tiles, scale=q.shape[3] ** -0.5, shapes=shapes)
+        return sparse(q, k, v, tiles, scale=q.shape[3] ** -0.5, shapes=shapes, **dropping)
 
     return run
+
+
+def furthest(want: list[Tensor], got: list[Tensor]) -> float:
+    return max(float((x - y).abs().max()) for x, y in zip(want, got, strict=True))
+
+
+def meetings_differ(device: str = "cpu") -> float:
+    """In how many numbers the kernels for packed texts differ from plain torch."""
+    from regard.attention.kernels.sparse_names import meetings_by_kernel
+
+    differing = 0
+    for rows, others, n, m in ((1, 1, 37, 61), (3, 1, 16, 5), (1, 2, 1, 300), (2, 2, 129, 1023)):
+        for names in (torch.Tensor.clone, lambda x: x.sort().values):
+            own, other = (names(torch.randint(-3, 9, shape)) for shape in ((rows, n), (others, m)))
+            for size, step in ((16, 16), (32, 2)):
+                got = meetings_by_kernel(own.to(device), other.to(device), size, step)
+                differing += int((got.cpu() != sparse_tiles.meetings(own, other, size, step)).sum())
+    return float(differing)
 
 
 def kernel_cases() -> dict[str, float]:
@@ -95,7 +142,12 @@ def kernel_cases() -> dict[str, float]:
         want = both_ways(defined(pattern, start), *given)
         got = both_ways(ours(pattern, start, Shapes(shape, other, shape)), *given)
         assert all(bool(x.isfinite().all()) for x in got), name
-        differences[name] = max(float((x - y).abs().max()) for x, y in zip(want, got, strict=True))
+        differences[name] = furthest(want, got)
+        if name in DROPPING:
+            seed = torch.tensor(2**40 + 7 * number)
+            want = both_ways(defined_dropping(pattern, start, 0.3, seed), *given)
+            got = both_ways(ours(pattern, start, Shapes(shape, other, shape), dropout=0.3, seed=seed), *given)
+            differences[f"{name}, dropping"] = furthest(want, got)
         if name == "a sentence without a word":
             assert all(not x[0].any() for x in got), "a row that sees nothing gives 0 and gradient 0"
     shape = Shape(16, 16, 4, 1)
@@ -105,6 +157,9 @@ def kernel_cases() -> dict[str, float]:
     )
     wanting = tuple(x.detach().requires_grad_() for x in given[:3])
     differences["gradcheck"] = float(not torch.autograd.gradcheck(run, wanting, fast_mode=True))
+    run = ours(Causal() & Window(3), 0, Shapes(shape, shape, shape), dropout=0.4, seed=torch.tensor(5))
+    differences["gradcheck, dropping"] = float(not torch.autograd.gradcheck(run, wanting, fast_mode=True))
+    differences["meetings"] = meetings_differ()
     given = inputs(29, 29, (16, 16), torch.float16, (2, 1), 1)
     truth = both_ways(defined(Window(9)), *(x.double() for x in given))
     plain, mine = (
@@ -120,7 +175,9 @@ def differences() -> dict[str, float]:
     return interpreted("tests.attention.test_sparse_kernels")
 
 
-@pytest.mark.parametrize("case", [*CASES, "gradcheck"])
+@pytest.mark.parametrize(
+    "case", [*CASES, "gradcheck", "meetings", *(f"{name}, dropping" for name in (*DROPPING, "gradcheck"))]
+)
 def test_the_kernels_interpreted_agree_with_the_definition(case):
     assert differences()[case] < 1e-10
 
@@ -130,7 +187,7 @@ def test_half_precision_interpreted_is_as_good_as_plain_torch():
 
 
 @cache
-def made(kernel: str, kind: str) -> Any:
+def made(kernel: str, kind: str, cut: int = 0) -> Any:
     """A kernel compiled for a Hopper, which needs no GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
@@ -140,11 +197,14 @@ def made(kernel: str, kind: str) -> Any:
     function = getattr(sparse_rows, kernel)
     given: dict[str, Any] = {"D": 64, "DD": 64, "E": 64, "EE": 64, "WIDE": tl.float32, "OWN": 64, "TILE": 64}
     given |= {"SIZE": 128, "PARTS": 3 if kind == "texts" else 1, "PRECISION": "tf32", "BULK": kind == "band"}
+    given |= {"CUT": cut} | ({} if cut else {"seed": None})
     given |= {"share": 1} if kind != "lists" else {}
     given |= dict.fromkeys(("firsts", "columns", "kinds", "masks") if kind != "lists" else ())
     given |= dict.fromkeys(("q_names", "k_names", "reach") if kind != "texts" else ())
     types = {"lse": "*fp32", "delta": "*fp32", "scale": "fp32", "slope": "fp32", "masks": "*i8", "q_names": "*i64"}
-    types |= {"k_names": "*i64"} | dict.fromkeys(("firsts", "columns", "kinds", "lengths", "reach"), "*i32")
+    types |= {"k_names": "*i64", "seed": "*i64"} | dict.fromkeys(
+        ("firsts", "columns", "kinds", "lengths", "reach"), "*i32"
+    )
     types |= dict.fromkeys(("q", "k", "v", "out", "upstream", "dq", "dk", "dv"), "*bf16")
     if kind == "band":
         walked = ("q", "upstream") if kernel == "row_keys" else ("k", "v")
@@ -168,6 +228,29 @@ def test_the_kernels_compile_for_a_hopper_and_use_its_matrix_unit(kernel, kind):
     assert ".target sm_90" in ptx
     assert ptx.count("wgmma.mma_async") >= 2
     assert ("cp.async.bulk.tensor" in ptx) == (kind == "band")
+
+
+@pytest.mark.parametrize("kernel", ["row_forward", "row_queries", "row_keys"])
+def test_without_dropout_nothing_of_it_is_compiled(kernel):
+    """What is not dropped costs nothing: no seed is read, and no place is hashed."""
+    hashing = "1935289751"  # the second multiplier of the hash
+    assert hashing not in made(kernel, "band").asm["ptx"]
+    dropping = made(kernel, "band", 2**20).asm["ptx"]
+    assert hashing in dropping
+    assert dropping.count("wgmma.mma_async") == made(kernel, "band").asm["ptx"].count("wgmma.mma_async")
+
+
+def test_a_dropout_mask_looks_random():
+    """The rate is met in all, in each row and in each column, and neither rows nor columns resemble each other."""
+    mask = multipliers(torch.zeros(2, 3, 128, 512, dtype=torch.double), 0.3, torch.tensor(11))
+    assert set(mask.unique().tolist()) == {0.0, 2**24 / (2**24 - round(0.3 * 2**24))}
+    deviation = ((mask > 0).double() - 0.7).flatten(0, 2) / 0.21**0.5
+    rows, columns = deviation.shape
+    assert abs(float(deviation.sum())) < 4 * deviation.numel() ** 0.5
+    for x, size in ((deviation, columns), (deviation.T, rows)):
+        assert float(x.sum(1).abs().max()) < 5 * size**0.5
+        alike = (x @ x.T).fill_diagonal_(0.0)
+        assert float(alike.abs().max()) < 6.5 * size**0.5
 
 
 def test_no_length_is_compiled_for():
@@ -267,6 +350,48 @@ class TestOnAGpu:
             both_ways(ours(Window(size)), *given)
             counts.append(compiled())
         assert len(set(counts)) == 1
+
+    @pytest.mark.parametrize("case", LARGE)
+    def test_the_kernels_drop_what_their_seed_names(self, case):
+        pattern, n, m, start = LARGE[case]
+        given = [x.to("cuda") for x in inputs(n, m, (64, 64), torch.float32)]
+        pattern, seed = pattern.to("cuda"), torch.tensor(2**40 + 11, device="cuda")
+        want = both_ways(defined_dropping(pattern, start, 0.3, seed), *(x.double() for x in given))
+        got = both_ways(ours(pattern, start, dropout=0.3, seed=seed), *given)
+        for true, found in zip(want, got, strict=True):
+            assert (found.double() - true).abs().max() <= 1e-4 * true.abs().max()
+
+    def test_a_cuda_graph_drops_other_weights_each_time(self):
+        q, k, v, _ = (x.to("cuda") for x in inputs(640, 640, (64, 64), torch.bfloat16))
+        run = ours(Window(131), dropout=0.3)
+        run(q, k, v)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = run(q, k, v)
+        found = []
+        for _ in range(2):
+            graph.replay()
+            found.append(out.clone())
+        assert not torch.equal(*found)
+        assert all(bool(x.isfinite().all()) for x in found)
+
+    def test_names_are_met_by_kernels_as_by_plain_torch(self):
+        assert meetings_differ("cuda") == 0
+
+    def test_a_cuda_graph_reads_a_batchs_names_anew(self):
+        """What was worked out from the names at capture is not trusted at replay."""
+        q, k, v, _ = (x.to("cuda") for x in inputs(640, 640, (64, 64), torch.bfloat16))
+        texts = [Documents.of_lengths(lengths).to("cuda") for lengths in ([100, 540], [333, 7, 300])]
+        ids = texts[0].ids.clone()
+        run = ours(Documents(ids) & Window(131))
+        run(q, k, v)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = run(q, k, v)
+        for text in texts:
+            ids.copy_(text.ids)
+            graph.replay()
+            assert torch.equal(out, ours(text & Window(131))(q, k, v))
 
     def test_gradients_are_the_same_every_time(self):
         given = [x.to("cuda") for x in inputs(1009, 1009, (64, 64), torch.bfloat16)]

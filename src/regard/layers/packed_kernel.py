@@ -19,29 +19,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from regard.attention.kernels.dropout_hash import key_of, mixed, passes
 from regard.layers.packed_rows import tile_size
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def mixed(x, key):
-    """32 bits that look random, of a counter and a key (a finaliser of two rounds, keyed in between)."""
-    x ^= x >> 16
-    x *= 0x21F0AAAD
-    x ^= key
-    x ^= x >> 15
-    x *= 0x735A2D97
-    return x ^ (x >> 15)
-
-
-@triton.jit
 def kept(seed, tile, i, j, CUT: tl.constexpr, TILE: tl.constexpr):
     """Which of these queries' weights of these keys dropout leaves, a cut's part of 2²⁴ being dropped."""
     low = tl.load(seed).to(tl.uint32)
-    key = mixed(low + 0x5BD1E995, low)
     x = (tile * (TILE * TILE)).to(tl.uint32) + low + i.to(tl.uint32)[:, None] * TILE + j.to(tl.uint32)[None, :]
-    return (mixed(x, key) >> 8).to(tl.int32) >= CUT
+    return passes(mixed(x, key_of(low)), CUT)
 
 
 @triton.jit

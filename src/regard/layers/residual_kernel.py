@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from regard.attention.kernels.dropout_hash import mixed, passes
 from regard.layers.column_kernel import add_parts, wide_type
-from regard.layers.packed_kernel import mixed
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ USUAL = 512  # numbers in a row; of more, a thread is to hold no more of them
 def left(seed, place, CUT: tl.constexpr):
     """Which numbers dropout leaves: as `hashed_dropout` has it."""
     x = place.to(tl.uint32) + tl.load(seed).to(tl.uint32)
-    return (mixed(x, tl.load(seed + 1).to(tl.uint32)) >> 8).to(tl.int32) >= CUT
+    return passes(mixed(x, tl.load(seed + 1).to(tl.uint32)), CUT)
 
 
 @triton.jit

@@ -199,7 +199,7 @@ class Rows:
         return (first[:, None] + self.cols.flatten()).flatten().to(blocks.device)
 
     def put(self, total: Tensor, part: Tensor) -> None:
-        total[:, self.rows] = rearrange(part, "r h s ... -> h r s ...")
+        total[:, self.rows] = rearrange(part, "r h s ... -> h r s ...").to(total.dtype)  # narrower under autocast
 
     def spread(self, total: Tensor, part: Tensor) -> None:
         """Add what belongs to gathered keys back to where they came from."""

@@ -9,10 +9,9 @@ whose every tile is seen in part.
 import torch
 from torch import Tensor
 
-from regard.attention.backends.sdpa import maskless
+from regard.attention.backends.sdpa import dropout_of, maskless
 from regard.attention.kernels import sparse_tiles
 from regard.attention.kernels.sparse_tiles import Lists, Tiles
-from regard.attention.normaliser import Softmax
 from regard.attention.places import Places
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct, ScaledDot
@@ -25,7 +24,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
     why = [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, which it never shows" for scheme in recipe.on_score),
-        *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *([] if dropout_of(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
         *([] if places.start is not None else ["its tiles need consecutive positions: give q_at as a number"]),
         *([] if q.device.type == "cuda" else ["its kernels run on a GPU"]),
         *([] if q.dtype != torch.float64 else ["its kernels count in float32, which is too coarse for float64"]),
@@ -63,4 +62,4 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
         scale = q.shape[3] ** -0.5
     else:
         q, k = score.fold_q(q), score.fold_k(k)
-    return sparse(q, k, v, tiles, scale=scale)
+    return sparse(q, k, v, tiles, scale=scale, dropout=dropout_of(recipe.normaliser) or 0.0)

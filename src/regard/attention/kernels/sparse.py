@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 import triton.language as tl
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from regard.attention.kernels.sparse_rows import FILL, row_forward, row_keys, row_queries
+from regard.attention.kernels.sparse_rows import FILL, LEVELS, row_forward, row_keys, row_queries
 from regard.attention.kernels.sparse_tiles import Band, Lists, Tiles
 
 NARROW = 1536  # keys across: a window of 512 to both sides, and some more
@@ -34,14 +34,15 @@ class Shape:
     bulk: bool = False  # tiles that are walked over come by the bulk copy engine
     registers: int | None = None  # at most so many a thread, for more programs side by side
 
-    def fitted(self, tiles: Tiles, *walked: Tensor) -> "Shape":
+    def fitted(self, tiles: Tiles, *walked: Tensor, dropping: "Dropping | None") -> "Shape":
         """What these tiles allow: lists are walked over in one loop, in steps no larger than theirs; the copy engine
-        wants even rows; and where names or masks are looked up, few registers would spill."""
+        wants even rows; and where names or masks are looked up or hashed, few registers would spill."""
         always, bulk = tiles.always, self.bulk and all(even(x) for x in walked)
         if isinstance(always, Band):
-            if bulk == self.bulk and tiles.names is None:
+            plain = tiles.names is None and dropping is None
+            if bulk == self.bulk and plain:
                 return self
-            return replace(self, bulk=bulk, registers=self.registers if tiles.names is None else None)
+            return replace(self, bulk=bulk, registers=self.registers if plain else None)
         own, other = min(self.own, always.size), min(self.other, always.size)
         return replace(self, own=own, other=other, parts=1, bulk=bulk, registers=None)
 
@@ -89,13 +90,23 @@ def sparse(
     tiles: Tiles,
     *,
     scale: float,
+    dropout: float = 0.0,
+    seed: Int[Tensor, ""] | None = None,
     shapes: Shapes | None = None,
 ) -> Float[Tensor, "b h i e"]:
-    """softmax(scale q kᵀ) v over the visible keys; 0 for a query that sees none."""
+    """softmax(scale q kᵀ) v over the visible keys; 0 for a query that sees none.
+
+    Args:
+        dropout: the rate at which weights are dropped.
+        seed: names which; on the device, so that a CUDA graph can draw it. Default: one from torch's generator.
+    """
     if scale <= 0:
         raise ValueError(f"scale={scale}: the running maximum needs a positive one; put the sign into q")
     chosen = shapes or Shapes.of(max(q.shape[3], v.shape[3]), q.dtype, across(tiles))
-    out = OverTiles.apply(*map(packed, (q, k, v)), tiles, scale, chosen)
+    dropping = None
+    if cut := min(round(dropout * LEVELS.value), LEVELS.value - 1):
+        dropping = Dropping(cut, torch.randint(2**63 - 1, (), device=q.device) if seed is None else seed)
+    out = OverTiles.apply(*map(packed, (q, k, v)), tiles, scale, chosen, dropping)
     assert isinstance(out, Tensor)
     return out
 
@@ -126,18 +137,29 @@ def walked_over(shape: Shape, *tensors: Tensor) -> list[Any]:
     ]
 
 
+@dataclass(frozen=True, eq=False)
+class Dropping:
+    """How many of 2²⁴ weights are dropped, and the seed that says which."""
+
+    cut: int
+    seed: Int[Tensor, ""]
+
+
 class OverTiles(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float, shapes: Shapes) -> Tensor:
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float, shapes: Shapes, dropping: Dropping | None
+    ) -> Tensor:
         (batch, heads, n_q, _), n_k = q.shape, k.shape[2]
         out = torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty(batch, heads, n_q, v.shape[3])
         filled = batch, heads, -(-n_q // FILL.value) * FILL.value
         sums = torch.full(filled, torch.inf, dtype=wide(q), device=q.device)
-        ctx.tiles, ctx.scale, ctx.shapes = tiles, scale, shapes
-        ctx.save_for_backward(q, k, v, out, sums)
+        ctx.tiles, ctx.scale, ctx.shapes, ctx.dropping = tiles, scale, shapes, dropping
+        # a batch's own data are saved as well, so that torch tells when somebody writes to them before the backward
+        ctx.save_for_backward(q, k, v, out, sums, *tiles.data())
         if not out.numel() or not n_k:
             return out.zero_()
-        shape = shapes.forward.fitted(tiles, k, v)
+        shape = shapes.forward.fitted(tiles, k, v, dropping=dropping)
         given: list[Any] = [
             q,
             *walked_over(shape, k, v),
@@ -146,20 +168,20 @@ class OverTiles(torch.autograd.Function):
             *strides(q, k, v, out),
             *reading(tiles, shape, of_keys=False),
         ]
-        given += common(q, k, tiles, scale)
-        row_forward[blocks(n_q, shape) * batch * heads,](*given, **constants(q, v, tiles, shape))
+        given += [*common(q, k, tiles, scale), dropping and dropping.seed]
+        row_forward[blocks(n_q, shape) * batch * heads,](*given, **constants(q, v, tiles, shape, dropping))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream: Tensor):  # type: ignore[override]
-        (q, k, v, out, sums), tiles, scale = ctx.saved_tensors, ctx.tiles, ctx.scale
+        (q, k, v, out, sums, *_), tiles, scale, dropping = ctx.saved_tensors, ctx.tiles, ctx.scale, ctx.dropping
         (batch, heads, n_q, _), (groups, n_k) = q.shape, k.shape[1:3]
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         if not out.numel() or not n_k:
-            return dq.zero_(), dk.zero_(), dv.zero_(), None, None, None
+            return dq.zero_(), dk.zero_(), dv.zero_(), None, None, None, None
         upstream, delta = packed(upstream), torch.zeros_like(sums)
-        shape = ctx.shapes.queries.fitted(tiles, k, v)
+        shape = ctx.shapes.queries.fitted(tiles, k, v, dropping=dropping)
         given: list[Any] = [
             q,
             *walked_over(shape, k, v),
@@ -170,14 +192,14 @@ class OverTiles(torch.autograd.Function):
             dq,
             *strides(q, k, v, out, upstream, dq),
         ]
-        given += [*reading(tiles, shape, of_keys=False), *common(q, k, tiles, scale), scale]
-        row_queries[blocks(n_q, shape) * batch * heads,](*given, **constants(q, v, tiles, shape))
-        shape = ctx.shapes.keys.fitted(tiles, q, upstream)
+        given += [*reading(tiles, shape, of_keys=False), *common(q, k, tiles, scale), scale, dropping and dropping.seed]
+        row_queries[blocks(n_q, shape) * batch * heads,](*given, **constants(q, v, tiles, shape, dropping))
+        shape = ctx.shapes.keys.fitted(tiles, q, upstream, dropping=dropping)
         q_walked, upstream_walked = walked_over(shape, q, upstream)
         given = [q_walked, k, v, upstream_walked, sums, delta, dk, dv, *strides(q, k, v, upstream, dk, dv)]
-        given += [*reading(tiles, shape, of_keys=True), *common(q, k, tiles, scale), scale]
-        row_keys[blocks(n_k, shape) * batch * groups,](*given, **constants(q, v, tiles, shape))
-        return dq, dk, dv, None, None, None
+        given += [*reading(tiles, shape, of_keys=True), *common(q, k, tiles, scale), scale, dropping and dropping.seed]
+        row_keys[blocks(n_k, shape) * batch * groups,](*given, **constants(q, v, tiles, shape, dropping))
+        return dq, dk, dv, None, None, None, None
 
 
 def blocks(tokens: int, shape: Shape) -> int:
@@ -218,13 +240,14 @@ def common(q: Tensor, k: Tensor, tiles: Tiles, scale: float) -> list[Any]:
     return [heads, share, q.shape[2], k.shape[2], tiles.start, *ends, scale / log(2)]
 
 
-def constants(q: Tensor, v: Tensor, tiles: Tiles, shape: Shape) -> dict[str, Any]:
+def constants(q: Tensor, v: Tensor, tiles: Tiles, shape: Shape, dropping: Dropping | None) -> dict[str, Any]:
     d, e = q.shape[3], v.shape[3]
     precise = {torch.float32: "tf32x3", torch.float64: "ieee"}
     of_heads = {"D": d, "DD": power(d), "E": e, "EE": power(e)}
     of_numbers = {
         "WIDE": tl.float64 if q.dtype == torch.float64 else tl.float32,
         "PRECISION": precise.get(q.dtype, "tf32"),
+        "CUT": 0 if dropping is None else dropping.cut,
     }
     of_tiles = {"OWN": shape.own, "TILE": shape.other, "PARTS": shape.parts, "BULK": shape.bulk}
     of_tiles |= {"SIZE": tiles.always.size if isinstance(tiles.always, Lists) else 1}

@@ -10,6 +10,9 @@ D_i = ō_i·o_i,
 by two kernels, one per tile of queries (dq, which also finds D) and one per tile of keys (dk, dv): 7 products of tiles
 instead of 5, but no two programs write to one place, so gradients are the same every time.
 
+Dropout multiplies P by m, which is 0 or 1/(1 − rate) by a hash of a weight's place (`dropout_hash`): o = (P ∘ m) v,
+dv = (P ∘ m)ᵀ ō, dP = ō vᵀ ∘ m, and the rest as it stands, D included, since ō·o = Σ_j P_ij dP_ij all the same.
+
 A tile that is seen whole runs without any mask; only at the edge of a band, of a sentence or of a text is one made, in
 registers, from i − j, lengths and names, or looked up among the listed ones (`sparse_walk`). A row that sees nothing
 has L = +∞, so its P is 0 in both passes; so have rows past the last query.
@@ -18,6 +21,7 @@ has L = +∞, so its P is 0 in both passes; so have rows past the last query.
 import triton
 import triton.language as tl
 
+from regard.attention.kernels.dropout_hash import first_places, left
 from regard.attention.kernels.sparse_walk import (
     among,
     entry,
@@ -33,6 +37,7 @@ from regard.attention.kernels.sparse_walk import (
 
 # no kernel is compiled anew for another length
 UNFIXED = ["n_q", "n_k", "start", "least", "most", "heads", "length_b", "q_name_b", "k_name_b", "reach_b"]
+LEVELS = tl.constexpr(2**24)  # of a dropout rate
 FILL = tl.constexpr(128)  # numbers per query are kept in whole tiles, so that they load without care
 
 
@@ -41,10 +46,10 @@ def row_forward(
     q, k, v, out, lse,
     q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, o_b, o_h, o_i,
     firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
-    heads, share, n_q, n_k, start, least, most, scale,
+    heads, share, n_q, n_k, start, least, most, scale, seed,
     D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
     OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     tile, at = place_of(n_q, OWN, columns is not None, 1)  # type: ignore[misc]
     b, h = (at // heads).to(tl.int64), (at % heads).to(tl.int64)
@@ -67,6 +72,8 @@ def row_forward(
         last = tl.zeros_like(i) + end - 1
         count = tl.zeros_like(i) + end
     q_tile = rows_of(q, b, h, q_b, q_h, q_i, i0, n_q, OWN, D, DD, 0, 0)
+    if CUT > 0:
+        places = first_places(seed, at * n_q + i)[:, None]
     top = tl.full([OWN], -float("inf"), WIDE)
     total = tl.zeros([OWN], WIDE)
     acc = tl.zeros([OWN, EE], WIDE)
@@ -87,10 +94,14 @@ def row_forward(
             p = tl.exp2(s * scale - finite[:, None])
             shrink = tl.exp2(top - finite)
             total = total * shrink + tl.sum(p, 1)
+            if CUT > 0:
+                p = tl.where(left(seed, places, (j0 + tl.arange(0, TILE))[None, :], CUT), p, 0.0)
             acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PRECISION, out_dtype=WIDE)
             top = new
     blind = total == 0.0
     total = tl.where(blind, 1.0, total)
+    if CUT > 0:
+        acc *= LEVELS / (LEVELS - CUT)
     put_rows(out + b * o_b + h * o_h, i0, o_i, n_q, acc / total[:, None], OWN, E, EE)
     sums = tl.where(blind, float("inf"), top + tl.log2(total))
     tl.store(lse + tl.cast(at, tl.int64) * (tl.cdiv(n_q, FILL) * FILL) + i, sums, mask=i < n_q)
@@ -101,10 +112,10 @@ def row_queries(
     q, k, v, out, upstream, lse, delta, dq,
     q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, o_b, o_h, o_i, u_b, u_h, u_i, dq_b, dq_h, dq_i,
     firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
-    heads, share, n_q, n_k, start, least, most, scale, slope,
+    heads, share, n_q, n_k, start, least, most, scale, slope, seed,
     D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
     OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     tile, at = place_of(n_q, OWN, columns is not None, 1)  # type: ignore[misc]
     b, h = (at // heads).to(tl.int64), (at % heads).to(tl.int64)
@@ -133,6 +144,8 @@ def row_queries(
     spots = tl.cast(at, tl.int64) * (tl.cdiv(n_q, FILL) * FILL) + i
     tl.store(delta + spots, mine, mask=i < n_q)
     sums = tl.load(lse + spots, mask=i < n_q, other=float("inf"))
+    if CUT > 0:
+        places = first_places(seed, at * n_q + i)[:, None]
     acc = tl.zeros([OWN, DD], WIDE)
     for part in tl.static_range(PARTS):
         low, high = piece(part, PARTS, first, stop, sure, unsure)  # type: ignore[misc]
@@ -148,6 +161,9 @@ def row_queries(
                 s = tl.where(seen, s, -float("inf"))
             p = tl.exp2(s * scale - sums[:, None])
             dp = tl.dot(u_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=WIDE)
+            if CUT > 0:
+                kept = left(seed, places, (j0 + tl.arange(0, TILE))[None, :], CUT)
+                dp = tl.where(kept, dp * (LEVELS / (LEVELS - CUT)), 0.0)
             ds = (p * (dp - mine[:, None])).to(k_tile.dtype)
             acc = tl.dot(ds, k_tile, acc, input_precision=PRECISION, out_dtype=WIDE)
     put_rows(dq + b * dq_b + h * dq_h, i0, dq_i, n_q, acc * slope, OWN, D, DD)
@@ -158,10 +174,10 @@ def row_keys(
     q, k, v, upstream, lse, delta, dk, dv,
     q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, u_b, u_h, u_i, dk_b, dk_g, dk_j, dv_b, dv_g, dv_j,
     firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
-    heads, share, n_q, n_k, start, least, most, scale, slope,
+    heads, share, n_q, n_k, start, least, most, scale, slope, seed,
     D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
     OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     groups = heads // share
     tile, at = place_of(n_k, OWN, columns is not None, 0)  # type: ignore[misc]
@@ -204,9 +220,17 @@ def row_keys(
                     seen = visible(seen, i[None, :], j[:, None], n_q, n_k, q_names, k_names, masks, kind, SIZE)
                     s = tl.where(seen, s, -float("inf"))
                 p = tl.exp2(s * scale - tl.load(lse + spots)[None, :])
-                v_acc = tl.dot(p.to(u_tile.dtype), u_tile, v_acc, input_precision=PRECISION, out_dtype=WIDE)
+                weights = p
+                if CUT > 0:
+                    kept = left(seed, first_places(seed, (b * heads + h) * n_q + i)[None, :], j[:, None], CUT)
+                    weights = tl.where(kept, p, 0.0)
+                v_acc = tl.dot(weights.to(u_tile.dtype), u_tile, v_acc, input_precision=PRECISION, out_dtype=WIDE)
                 dp = tl.dot(v_tile, tl.trans(u_tile), input_precision=PRECISION, out_dtype=WIDE)
+                if CUT > 0:
+                    dp = tl.where(kept, dp * (LEVELS / (LEVELS - CUT)), 0.0)
                 ds = (p * (dp - tl.load(delta + spots)[None, :])).to(q_tile.dtype)
                 k_acc = tl.dot(ds, q_tile, k_acc, input_precision=PRECISION, out_dtype=WIDE)
+    if CUT > 0:
+        v_acc *= LEVELS / (LEVELS - CUT)
     put_rows(dk + b * dk_b + g * dk_g, j0, dk_j, n_k, k_acc * slope, OWN, D, DD)
     put_rows(dv + b * dv_b + g * dv_g, j0, dv_j, n_k, v_acc, OWN, E, EE)

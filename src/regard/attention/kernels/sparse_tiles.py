@@ -91,6 +91,11 @@ class Tiles:
     lengths: Int[Tensor, "#b"] | None = None
     names: Names | None = None
 
+    def data(self) -> list[Tensor]:
+        """A batch's own."""
+        held = self.lengths, self.names and self.names.queries, self.names and self.names.keys
+        return [x for x in held if x is not None]
+
     @staticmethod
     def of(pattern: Pattern, n_q: int, n_k: int, *, start: int = 0, device: torch.device | str = "cpu") -> "Tiles":
         return remembering(pattern, cut)(pattern, n_q, n_k, start, torch.device(device))
