@@ -186,7 +186,7 @@ def tracing() -> bool:
 
     Then lengths may be symbols and data unknown, and whatever is decided from them would be decided for all calls.
     """
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
 
 
 def why_no_plan() -> list[str]:

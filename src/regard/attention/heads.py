@@ -122,8 +122,8 @@ class MultiHeadAttention(nn.Module):
         recipe, seen = self.recipe_for(pattern, None), cache.seen + x.shape[1]
         if cache.seen == 0 and looks_ahead(recipe.pattern):
             raise ValueError(f"{recipe.pattern} looks ahead, so reading on would change what was read; call the layer")
-        stateful = self.backend in (None, "linear") and not isinstance(cache.past, tuple)
-        if stateful and not linear.objections(recipe, q, k, Places.of(q, k, None, None)):
+        running = self.backend in (None, "linear") and not linear.objections(recipe, q, k, Places.of(q, k, None, None))
+        if running and not isinstance(cache.past, tuple):
             for scheme in recipe.inside:
                 at = torch.arange(cache.seen, seen, device=x.device)
                 q, k = scheme.turn(q, at), scheme.turn(k, at)

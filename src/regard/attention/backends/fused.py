@@ -2,8 +2,8 @@
 
 Better than FlexAttention wherever no bias is wanted: a band (causal, a window, either with padding or packed texts)
 costs no block map and no mask but at its edges, nothing is compiled anew for another pattern of the kind or another
-length, and a batch's own data never make the GPU wait. FlexAttention takes what this objects to: biases, and patterns
-whose every tile is seen in part.
+length, and a batch's own data never make the GPU wait. Dropout is part of the kernels. FlexAttention takes what this
+objects to: biases, and patterns whose every tile is seen in part.
 """
 
 import torch
