@@ -66,7 +66,7 @@ from regard.attention.position import OnScore
 
 # Whether each backend gives every part's learned and held numbers their gradient, `linear` knows where keys stand and a
 # normaliser may look across queries. Until all of this holds, such numbers are constants and such cases are left out.
-EVERY_PART_LEARNS = False
+EVERY_PART_LEARNS = True
 
 PLACES = 24  # tokens stand at places below this
 HEADS = 8  # at most

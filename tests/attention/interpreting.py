@@ -13,9 +13,14 @@ import pytest
 def interpreted(module: str) -> dict[str, Any]:
     """What `answer` printed when this module was run with Triton's interpreter."""
     pytest.importorskip("triton", reason="Triton is not installed")
+    return answered(module, TRITON_INTERPRET="1")
+
+
+def answered(module: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    """What this module printed last when it was run in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", module],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-W", "ignore", "-m", module, *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -289,9 +289,7 @@ class Careless(Pattern):
         return torch.tensor(1 == 1)
 
 
-def test_a_careless_pattern_works_or_is_refused():
+def test_a_careless_pattern_works():
     q, k, v = qkv(9)
-    for backend in ("sdpa", "reference", None):
+    for backend in ("block", "sdpa", "reference", None):
         assert_close(attend(q, k, v, Recipe(pattern=Careless()), backend=backend), attend(q, k, v))
-    with pytest.raises(ValueError, match="make it a frozen dataclass"):
-        attend(q, k, v, Recipe(pattern=Careless()), backend="block")

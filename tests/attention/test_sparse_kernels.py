@@ -240,6 +240,16 @@ def test_without_dropout_nothing_of_it_is_compiled(kernel):
     assert dropping.count("wgmma.mma_async") == made(kernel, "band").asm["ptx"].count("wgmma.mma_async")
 
 
+def test_the_kernels_for_names_compile_for_a_hopper():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from regard.attention.kernels import sparse_names
+
+    types = {**dict.fromkeys(("names", "least", "most"), "*i64"), "found": "*i32"}
+    for kernel, sizes in ((sparse_names.run_extremes, {"SIZE": 64}), (sparse_names.tile_meetings, {"SIZE": 128})):
+        given = sizes | ({"CHUNK": sparse_names.CHUNK} if "CHUNK" in kernel.arg_names else {})
+        assert ".target sm_90" in for_hopper(kernel, given, types, num_warps=4).asm["ptx"]
+
+
 def test_a_dropout_mask_looks_random():
     """The rate is met in all, in each row and in each column, and neither rows nor columns resemble each other."""
     mask = multipliers(torch.zeros(2, 3, 128, 512, dtype=torch.double), 0.3, torch.tensor(11))

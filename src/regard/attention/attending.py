@@ -7,6 +7,8 @@ from torch import Tensor
 
 from regard.attention.backends import BACKENDS, choose, reference
 from regard.attention.backends.reference import Steps
+from regard.attention.blocks import tracing
+from regard.attention.given import describe
 from regard.attention.places import Places
 from regard.attention.recipe import Recipe
 
@@ -126,19 +128,15 @@ def check(
         raise ValueError(why)
     if recipe.pattern.batches not in (1, q.shape[0]):
         raise ValueError(f"the pattern holds data for {recipe.pattern.batches} sentences, q for {q.shape[0]}")
+    ends = []
     for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
-        if isinstance(at, Tensor) and (
-            at.is_floating_point() or tuple(at.shape) not in ((x.shape[2],), (x.shape[0], x.shape[2]))
-        ):
-            raise ValueError(
-                f"{name} must hold whole numbers shaped ({x.shape[2]},) or ({x.shape[0]}, {x.shape[2]}), "
-                f"not {tuple(at.shape)} of {at.dtype}"
-            )
-    extents = extent(q_at, q), extent(k_at, k)
-    for name, (first, _) in zip(("q_at", "k_at"), extents, strict=True):
+        shapes = (x.shape[2],), (x.shape[0], x.shape[2])
+        if isinstance(at, Tensor) and (at.is_floating_point() or tuple(at.shape) not in shapes):
+            raise ValueError(f"{name} must hold whole numbers shaped {shapes[0]} or {shapes[1]}, not {describe(at)}")
+        first, end = extent(at, x)
         if first < 0:
             raise ValueError(f"{name} begins at {first}, but places count from 0: add {-first} to q_at and k_at alike")
-    ends = [end for _, end in extents]
+        ends.append(end)
     for scheme in recipe.on_score:
         if scheme.batches not in (1, q.shape[0]):
             raise ValueError(f"{scheme} holds data for {scheme.batches} sentences, q for {q.shape[0]}")
@@ -149,7 +147,8 @@ def check(
 
 
 def extent(at: int | Tensor | None, x: Tensor) -> tuple[int, int]:
-    """The first place and the one after the last; 0 and 0 where nobody can tell, for a GPU would have to wait."""
+    """The first place and the one after the last; 0 and 0 where nobody can tell: a GPU would have to wait."""
     if not isinstance(at, Tensor):
         return at or 0, (at or 0) + x.shape[2]
-    return (int(at.min()), int(at.max()) + 1) if at.device.type == "cpu" and at.numel() else (0, 0)
+    known = at.device.type == "cpu" and at.numel() and not tracing()
+    return (int(at.min()), int(at.max()) + 1) if known else (0, 0)

@@ -184,7 +184,20 @@ def scatter(total: Tensor, i: Tensor, j: Tensor, rows: Span, cols: Span) -> None
     total.view(-1).index_add_(0, row * len(cols) + col, torch.ones_like(row))
 
 
-# --- what may be remembered ---
+# --- when to plan, and what may be remembered ---
+
+
+def tracing() -> bool:
+    """Is this call being recorded (torch.compile, torch.export, torch.jit.trace)?
+
+    Then lengths may be symbols and data unknown, and whatever is decided from them would be decided for all calls.
+    """
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+
+
+def why_no_plan() -> list[str]:
+    """Why a backend that plans cannot run in this call; empty if it can."""
+    return ["it plans on lengths and data, which are not known while torch traces the call"] if tracing() else []
 
 
 def remembering(pattern: object, function: Any) -> Any:

@@ -8,7 +8,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from regard.attention.attending import attend, prepare, steps
-from regard.attention.backends import linear
+from regard.attention.backends import BACKENDS, linear
 from regard.attention.backends.reference import Steps
 from regard.attention.causality import is_causal
 from regard.attention.given import Padding
@@ -47,6 +47,7 @@ class MultiHeadAttention(nn.Module):
         memory: the width of what is attended to, if it is not `model`.
         projection: makes each of the four projections; `absent` makes none.
         compress: mixes keys and values before they are attended to.
+        backend: who computes it, by name, whatever the input. Default: the best for each input; see `explain`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class MultiHeadAttention(nn.Module):
         memory: int | None = None,
         projection: Callable[[int, int], nn.Module] = nn.Linear,
         compress: Linformer | None = None,
+        backend: str | None = None,
     ):
         super().__init__()
         groups = heads if groups is None else groups
@@ -76,7 +78,10 @@ class MultiHeadAttention(nn.Module):
             )
         if dropout and isinstance(recipe.normaliser, Hard):
             raise ValueError(f"dropout would drop the one key that {recipe.normaliser} chooses; use dropout=0")
+        if backend is not None and backend not in BACKENDS:
+            raise ValueError(f"no backend is called {backend!r}; there are {', '.join(BACKENDS)}")
         head = model // heads if head is None else head
+        self.backend = backend
         self.heads, self.groups, self.recipe, self.learned = heads, groups, recipe, recipe.learned()
         self.dropout = Dropped(dropout).rate
         self.query = projection(model, heads * head)
@@ -89,7 +94,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """x is (b, t, model) and attends to itself, or to `memory`, (b, s, width); `pattern` is met as well."""
         q, k, v = self.projected(x, memory, pattern)
-        return self.joined(attend(q, k, v, self.recipe_for(pattern, tree)))
+        return self.joined(attend(q, k, v, self.recipe_for(pattern, tree), backend=self.backend))
 
     def look(
         self, x: Tensor, memory: Tensor | None = None, *, pattern: Pattern | None = None, tree: Tree | None = None
@@ -119,14 +124,15 @@ class MultiHeadAttention(nn.Module):
         no_sum = linear.why_no_sum(recipe)
         if no_sum and isinstance(cache.past, linear.State):
             raise ValueError(f"the cache holds the sums of linear attention, and {'; '.join(no_sum)}; read anew")
-        if not no_sum and not isinstance(cache.past, tuple):
+        if self.backend in (None, "linear") and not no_sum and not isinstance(cache.past, tuple):
             q, k, places = prepare(q, k, v, recipe, cache.seen, cache.seen)
             out, state = linear.step(recipe, q, k, v, cache.past, at=places.k)
             return self.joined(out), Cache(state, seen)
         if isinstance(cache.past, tuple):
             k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))
         # a cache may have forgotten its oldest keys, where nobody looks back so far
-        return self.joined(attend(q, k, v, recipe, q_at=cache.seen, k_at=seen - k.shape[2])), Cache((k, v), seen)
+        out = attend(q, k, v, recipe, q_at=cache.seen, k_at=seen - k.shape[2], backend=self.backend)
+        return self.joined(out), Cache((k, v), seen)
 
     def projected(self, x: Tensor, memory: Tensor | None, pattern: Pattern | None) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of queries, keys and values."""

@@ -42,6 +42,19 @@ class RowWise(Normaliser):
         return True
 
 
+class Wrapper(Normaliser):
+    """Abstract: a dataclass that weighs by another normaliser, `then`, and trains it, row by row if that does."""
+
+    then: Normaliser
+
+    @property
+    def row_wise(self):
+        return self.then.row_wise
+
+    def while_training(self):
+        return replace(self, then=self.then.while_training())  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
 class Softmax(RowWise):
     """exp(s) / Σ exp(s)"""
@@ -90,14 +103,13 @@ class Sparsemax(RowWise):
         ranked = (ranked - best).clamp(min=-1.0)
         rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         support = 1 + rank * ranked > ranked.cumsum(-1)
-        threshold = (torch.where(support, ranked, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True).clamp(
-            1
-        )
+        total, count = (x.sum(-1, keepdim=True) for x in (torch.where(support, ranked, 0.0), support))
+        threshold = (total - 1) / count.clamp(min=1)
         return torch.where(visible, (hidden - best - threshold).relu(), 0.0).to(scores.dtype)
 
 
 @dataclass(frozen=True)
-class TopK(Normaliser):
+class TopK(Wrapper):
     """Only the k best keys of each row are seen (and what ties with the last); `then` weighs those."""
 
     k: int
@@ -110,15 +122,8 @@ class TopK(Normaliser):
     def weigh(self, scores, visible):
         return self.then.weigh(scores, self.best(scores, visible))
 
-    @property
-    def row_wise(self):
-        return self.then.row_wise
-
     def log_probability(self, scores, visible, weights):
         return self.then.log_probability(scores, self.best(scores, visible), weights)
-
-    def while_training(self):
-        return replace(self, then=self.then.while_training())
 
     def best(self, scores: Scores, visible: Visible) -> Visible:
         hidden = scores.masked_fill(~visible, -torch.inf)
@@ -126,7 +131,7 @@ class TopK(Normaliser):
 
 
 @dataclass(frozen=True)
-class Dropped(Normaliser):
+class Dropped(Wrapper):
     """Dropout on the weights of `then`; always at work, so use it while training alone."""
 
     rate: float
@@ -142,10 +147,3 @@ class Dropped(Normaliser):
     def log_probability(self, scores, visible, weights):
         # a draw that was dropped changed nothing and may count for nothing: its reward times ∇ log p has mean 0
         return self.then.log_probability(scores, visible, weights)
-
-    def while_training(self):
-        return replace(self, then=self.then.while_training())
-
-    @property
-    def row_wise(self):
-        return self.then.row_wise

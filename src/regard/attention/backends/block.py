@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from regard.attention.backends import reference, sdpa
-from regard.attention.blocks import MIXED, is_value, remembering
+from regard.attention.blocks import MIXED, is_value, remembering, why_no_plan
 from regard.attention.kernels.sparse_tiles import all_of
 from regard.attention.normaliser import Softmax
 from regard.attention.parts import tensors
@@ -40,7 +40,7 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    return [
+    return why_no_plan() or [
         *([] if places.start is not None else ["its block map needs consecutive positions: give q_at as a number"]),
         *([] if recipe.normaliser.row_wise else [f"{recipe.normaliser} is not RowWise, so no row may be cut out"]),
         *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.asks_head else []),

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from regard.attention.backends.sdpa import maskless
-from regard.attention.blocks import FULL, MIXED, remembering
+from regard.attention.blocks import FULL, MIXED, remembering, why_no_plan
 from regard.attention.given import Edges
 from regard.attention.normaliser import Softmax
 from regard.attention.notation import leaves
@@ -25,7 +25,7 @@ SHORTEST = 1024  # below this torch's dense kernels with a mask do as well, and 
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    return [
+    return why_no_plan() or [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to the values too" for scheme in recipe.on_score if not isinstance(scheme, Bias)),
         *(

@@ -2,14 +2,15 @@
 
 Better than FlexAttention wherever no bias is wanted: a band (causal, a window, either with padding or packed texts)
 costs no block map and no mask but at its edges, nothing is compiled anew for another pattern of the kind or another
-length, and a batch's own data never make the GPU wait. FlexAttention takes what this objects to: biases, and patterns
-whose every tile is seen in part.
+length, and a batch's own data never make the GPU wait. Dropout is part of the kernels. FlexAttention takes what this
+objects to: biases, and patterns whose every tile is seen in part.
 """
 
 import torch
 from torch import Tensor
 
 from regard.attention.backends.sdpa import dropout_of, maskless
+from regard.attention.blocks import why_no_plan
 from regard.attention.kernels import sparse_tiles
 from regard.attention.kernels.sparse_tiles import Lists, Tiles
 from regard.attention.places import Places
@@ -21,7 +22,7 @@ WIDEST = 256  # of one head: beyond that no tile fits
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    why = [
+    why = why_no_plan() or [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, which it never shows" for scheme in recipe.on_score),
         *([] if dropout_of(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),

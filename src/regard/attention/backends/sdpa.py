@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard.attention.backends.reference import folded
+from regard.attention.blocks import tracing
 from regard.attention.normaliser import Dropped, Normaliser, Softmax
 from regard.attention.pattern import Causal, Full
 from regard.attention.places import Cells, Places
@@ -25,7 +26,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
 
 
 def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    if maskless(recipe, places) or q.shape[2] * k.shape[2] <= LARGEST_MASK:
+    if maskless(recipe, places) or tracing() or q.shape[2] * k.shape[2] <= LARGEST_MASK:
         return []
     return [f"it would need a {q.shape[2]} × {k.shape[2]} mask"]
 
@@ -80,13 +81,15 @@ def kernel(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None
         dropout_p=dropout_of(recipe.normaliser) or 0.0,
         is_causal=is_causal,
         scale=1.0,
-        enable_gqa=q.shape[1] != k.shape[1],
+        enable_gqa=bool(q.shape[1] != k.shape[1]),  # sizes are tensors under torch.jit.trace
     )
 
 
 def widened(q: Tensor, k: Tensor) -> bool:
     narrow = q.dtype in (torch.bfloat16, torch.float16)
-    return q.device.type == "cpu" and narrow and q.requires_grad and max(q.shape[2], k.shape[2]) <= SHORT
+    if q.device.type != "cpu" or not narrow or not q.requires_grad or tracing():
+        return False
+    return max(q.shape[2], k.shape[2]) <= SHORT
 
 
 def maskless(recipe: Recipe, places: Places) -> bool:

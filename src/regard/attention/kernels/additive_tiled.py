@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.attention.blocks import why_no_plan
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Full, Pattern
 from regard.attention.places import Cells, Places
@@ -51,6 +52,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     return [
+        *([] if q.is_cuda else why_no_plan()),  # plain torch asks the block map
         *([] if type(recipe.score) is Additive else [f"{recipe.score} is not v·tanh(W q + U k)"]),
         *(f"{scheme} touches single scores, whose gradients are not kept" for scheme in recipe.on_score),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),

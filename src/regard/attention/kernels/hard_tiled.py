@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from regard.attention.blocks import why_no_plan
 from regard.attention.hard import Hard, Sampled, StraightThrough
 from regard.attention.kernels.noise import gumbel, philox
 from regard.attention.kernels.tiles import Interval, Tiles, Visible, why_not_fused
@@ -92,6 +93,7 @@ def hard(
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     return [
+        *([] if q.is_cuda else why_no_plan()),  # plain torch asks the block map
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} touches single scores, whose gradients are not kept" for scheme in recipe.on_score),
         *why_not_chosen(recipe.normaliser),

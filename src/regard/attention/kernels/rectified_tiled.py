@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.attention.blocks import why_no_plan
 from regard.attention.kernels.tiles import Interval, Tiles, Visible, why_not_fused
 from regard.attention.normaliser import Normaliser, ReLU, Sigmoid
 from regard.attention.places import Places
@@ -40,6 +41,7 @@ Out = Float[Tensor, "b h i e"]
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     each = type(recipe.normaliser) in (ReLU, Sigmoid)
     return [
+        *([] if q.is_cuda else why_no_plan()),  # plain torch asks the block map
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} touches single scores, whose gradients are not kept" for scheme in recipe.on_score),
         *([] if each else [f"{recipe.normaliser} does not weigh each key by itself as ReLU and Sigmoid do"]),

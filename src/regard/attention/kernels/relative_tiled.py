@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot
 
+from regard.attention.blocks import why_no_plan
 from regard.attention.given import Padding
 from regard.attention.kernels.additive_tiled import Sight, banned
 from regard.attention.normaliser import Softmax
@@ -38,6 +39,7 @@ WIDTHS = (16, 32, 64, 128)  # of heads, in the kernels
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
     learned = [x for x in recipe.on_score if type(x) in (RelativeBias, RelativeVectors)]
     return [
+        *([] if q.is_cuda else why_no_plan()),  # plain torch asks the block map
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *([] if learned else ["nothing is learned about pairs of places"]),
         *(f"{scheme} is added besides" for scheme in learned[1:]),

@@ -1,0 +1,166 @@
+"""Attention recorded by torch.compile, torch.export and torch.jit.trace gives what it gives eagerly.
+
+In a process of its own, since shapes that are types, as checked under test, cannot be traced. Dynamo alone is asked
+for, not its C++ or Triton compiler, which have nothing to do with us and take long.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from regard.attention import BACKENDS, Causal, Full, MultiHeadAttention, Padding, Pattern, Recipe, Window, explain
+from tests.attention.interpreting import answered
+
+PATTERNS = {"full": Full(), "causal": Causal(), "window": Window(16), "padding": Full()}
+LENGTHS = [64, 2048]  # at the longer one blocks would be planned, were it not recorded
+PLANNING = "it plans on lengths and data, which are not known while torch traces the call"
+
+
+class Layer(nn.Module):
+    """Attention, met by the padding of one batch if its lengths are given."""
+
+    def __init__(self, pattern: Pattern):
+        super().__init__()
+        self.attention = MultiHeadAttention(8, heads=2, groups=1, recipe=Recipe(pattern=pattern)).double()
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.attention(x, pattern=None if lengths is None else Padding(lengths))
+
+
+def inputs(name: str, n: int) -> tuple[Tensor, ...]:
+    x = torch.randn(2, n, 8, dtype=torch.double)
+    return (x, torch.tensor([n, n // 3])) if name == "padding" else (x,)
+
+
+# --- how it is recorded ---
+
+
+def traced(layer: Layer, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    return torch.jit.trace(layer, given, check_trace=False)
+
+
+def exported(layer: Layer, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    return torch.export.export(layer, given).module()
+
+
+def exported_for_any_length(layer: Layer, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    free = {"x": {1: Dim("tokens", min=2, max=2**16)}, **({"lengths": None} if len(given) > 1 else {})}
+    return torch.export.export(layer, given, dynamic_shapes=free).module()
+
+
+def compiled(layer: Layer, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    torch._dynamo.reset()
+    return torch.compile(layer, backend="aot_eager", fullgraph=True)
+
+
+WAYS = {way.__name__: way for way in (traced, exported, exported_for_any_length, compiled)}
+CASES = [f"{name} {n} {way}" for name in PATTERNS for n in LENGTHS for way in WAYS]
+SHORT = [case for case in CASES if case.startswith(("window 2048", "padding 2048"))]
+LONG = [case for case in CASES if case not in SHORT]
+GRAPHS = "graphs"
+
+
+def furthest(case: str) -> float:
+    """The largest difference between what is recorded and what is not, gradients included where it is compiled."""
+    if case == GRAPHS:
+        return graphs_for_three_lengths()
+    name, length, way = case.split()
+    n, layer = int(length), Layer(PATTERNS[name])
+    recorded, found = WAYS[way](layer, inputs(name, n)), []
+    for tokens in (n, n + 37) if way == "exported_for_any_length" else (n,):
+        given = inputs(name, tokens)
+        want, got = layer(*given), recorded(*given)
+        found.append((want, got))
+        if way == "compiled":
+            weights, upstream = list(layer.parameters()), torch.randn_like(want)
+            found += zip(*(torch.autograd.grad(out, weights, upstream) for out in (want, got)), strict=True)
+    return max(float((want - got).abs().max()) for want, got in found)
+
+
+def graphs_for_three_lengths() -> int:
+    layer, graphs = Layer(Window(16)), []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    recorded = torch.compile(layer, backend=count, fullgraph=True, dynamic=True)
+    for n in (33, 1500, 64):
+        torch.testing.assert_close(recorded(*(given := inputs("window", n))), layer(*given))
+    return len(graphs)
+
+
+def tried(function: Callable[[], float]) -> float | str:
+    try:
+        return function()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:400]
+
+
+def main(cases: list[str]) -> None:
+    torch.manual_seed(0)
+    print(json.dumps({case: tried(lambda case=case: furthest(case)) for case in cases}))
+
+
+@cache
+def recorded(*cases: str) -> dict[str, float | str]:
+    return answered("tests.attention.test_tracing", *cases)
+
+
+@pytest.mark.parametrize("case", [*SHORT, *(pytest.param(case, marks=pytest.mark.slow) for case in LONG)])
+def test_what_was_recorded_gives_what_is_given_eagerly(case):
+    found = recorded(*(SHORT if case in SHORT else LONG))[case]
+    assert isinstance(found, float), found
+    assert found < 1e-10
+
+
+@pytest.mark.slow
+def test_one_graph_serves_every_length():
+    assert recorded(GRAPHS)[GRAPHS] == 1
+
+
+# --- who computes it ---
+
+
+def test_nobody_plans_while_torch_traces_and_explain_says_so():
+    said = []
+
+    class Asking(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            said.append(explain(Recipe(pattern=Window(16)), q))
+            return q + 1
+
+    q = torch.randn(1, 1, 2048, 4)
+    torch.export.export(Asking(), (q,))
+    assert said[0].backend == "sdpa"
+    assert all(said[0].reasons[name] == [PLANNING] for name in ("fused", "flex", "block"))
+    assert explain(Recipe(pattern=Window(16)), q).backend == "block"
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "block"])
+def test_a_layer_is_computed_by_the_backend_it_names(backend, monkeypatch):
+    asked = []
+    for name, module in BACKENDS.items():
+        monkeypatch.setattr(module, "attend", lambda recipe, q, k, v, places, name=name: asked.append(name) or q)
+    layer, x = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()), backend=backend), torch.randn(1, 5, 8)
+    layer(x)
+    layer.extend(x)
+    assert asked == [backend, backend]
+
+
+def test_a_layer_refuses_a_backend_that_does_not_exist_or_cannot_run_it():
+    with pytest.raises(ValueError, match="no backend is called 'flash'; there are linear,"):
+        MultiHeadAttention(8, heads=2, backend="flash")
+    with pytest.raises(ValueError, match="hard cannot run this recipe"):
+        MultiHeadAttention(8, heads=2, backend="hard")(torch.randn(1, 5, 8))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
