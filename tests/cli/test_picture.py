@@ -76,7 +76,7 @@ def test_pictures_that_cannot_be_read_are_named(vit):
     Path("torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
     Path("empty").mkdir()
     assert_refused(regard("picture", vit, "torn.png"), "torn.png: not a whole PNG or JPEG picture")
-    assert_refused(regard("picture", vit, "absent.png"), "absent.png: cannot be read (No such file or directory)")
+    assert_refused(regard("picture", vit, "absent.png"), "absent.png: no such file; check the name")
     assert_refused(regard("picture", vit, "empty"), "empty: no pictures; they end in .png")
     assert_refused(regard("picture", vit, "-", typed=""), "there is no picture; name a file")
     assert_refused(regard("picture", "nowhere", "torn.png"), "nowhere holds no model")

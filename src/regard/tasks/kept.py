@@ -10,11 +10,12 @@ from regard.models.weights import (
     load_weights,
     note_of,
     refuse_misfit,
+    shapes_in,
     shapes_only,
     tensors_of,
     write_weights,
 )
-from regard.tasks.tables import Tables
+from regard.tasks.tables import Tables, depths_in
 from regard.text.files import make_folder, write_whole
 
 SETTINGS, WEIGHTS = "settings.toml", "model.safetensors"
@@ -61,8 +62,7 @@ class Kept(ABC):
         described(folder)
         if not (folder / WEIGHTS).exists():
             raise ValueError(f"{folder} is not trained to the end; go on with it: regard train --out {folder}")
-        with shapes_only():  # before it is built: settings may ask for more than there is memory
-            refuse_misfit(cls.described(folder).model, folder / WEIGHTS)
+        cls.refuse_other(folder, folder / WEIGHTS)
         found = cls.described(folder)
         load_weights(found.model, folder / WEIGHTS)
         if note_of(folder / WEIGHTS) not in ("", checksum(folder, found.parts)):
@@ -70,6 +70,16 @@ class Kept(ABC):
             raise ValueError(f"{folder}: {files} is not what the weights were trained with; put it back")
         found.model.to(device).eval()
         return found
+
+    @classmethod
+    def refuse_other(cls, folder: Path, weights: Path) -> None:
+        """Settings that describe another model than the weights are of, before it is built: it may fill the memory."""
+        count = len(shapes_in(weights))
+        for name, depth in depths_in(described(folder)).items():
+            if depth > count:  # each has at least one weight, and to shape a million of them would take hours
+                raise ValueError(f"{folder / SETTINGS}: {name} = {depth}, but the weights in {weights} are of fewer")
+        with shapes_only():
+            refuse_misfit(cls.described(folder).model, weights)
 
 
 def checksum(folder: Path, names: Iterable[str]) -> str:

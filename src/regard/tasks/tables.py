@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from regard.models.plain import Plain
+from regard.models.plain import DEPTHS, Plain
 from regard.models.reading_config import WordsConfig
 from regard.text.files import read_lines, small
 
@@ -115,6 +115,13 @@ def task_in(path: Path) -> str:
     if not isinstance(task, str):
         raise ValueError(f"{path}: task = {task!r} should be text")
     return task
+
+
+def depths_in(path: Path) -> dict[str, int]:
+    """How many layers or blocks the model of a file of settings has, by the lines that say so."""
+    model = parsed("\n".join(read_lines(small(path)))).get("model")
+    lines = model.items() if isinstance(model, dict) else ()
+    return {name: value for name, value in lines if name.endswith(DEPTHS) and isinstance(value, int)}
 
 
 # --- tables and lines ---
