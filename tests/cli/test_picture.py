@@ -112,7 +112,7 @@ def test_where_a_transformer_looked(vit, drawn):
     assert_refused(regard("look", vit, picture, "--head", "2:0"), "--head 2:0: write LAYER:HEAD, counted from 0")
     assert_refused(regard("look", vit, picture, "--word", "cat"), "--word means nothing to a picture")
     assert_refused(regard("look", vit, picture, "what is it"), f"{vit} is for the task 'picture', and answers no")
-    assert_refused(regard("look", vit, "absent.png"), "absent.png: cannot be read")
+    assert_refused(regard("look", vit, "absent.png"), "absent.png: no such file")
 
 
 @pytest.mark.parametrize(("attention", "shows"), [("channel", "stage.2.0"), ("spatial", "stage.2.0"), ("none", "")])

@@ -51,9 +51,7 @@ def translate(
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and unknown words.")] = False,  # noqa: FBT002
     precision: Annotated[
         str,
-        typer.Option(
-            help="float32; faster: bfloat16 on a GPU, int8 on a CPU. A word in a hundred may differ, with its batch too."
-        ),
+        typer.Option(help="float32; faster: bfloat16 on a GPU, int8 on a CPU. A word in a hundred may differ."),
     ] = "float32",
     device: Device = "auto",
 ) -> None:
