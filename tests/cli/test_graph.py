@@ -126,3 +126,7 @@ def test_what_else_is_refused(town):
     answer = regard(*one)
     assert answer.exit_code == 2
     assert "a graph is two files: nodes first, then edges" in answer.stderr
+
+
+def test_looking_at_nothing_asks_for_a_node(town):
+    assert_refused(regard("look", town), "there is nothing to read; give the name of a node, or start the page: regard")

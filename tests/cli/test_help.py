@@ -123,6 +123,17 @@ def test_trouble_is_one_line(trouble, says, monkeypatch):
     assert_refused(regard("draw", "Causal()"), says)
 
 
+def test_a_line_that_quotes_a_whole_file_is_cut_in_its_middle(monkeypatch):
+    def fails(*_):
+        raise ValueError(f"a.txt:1: {'x' * 100_000} is no number; remove it")
+
+    monkeypatch.setattr("regard.see.asked.asked", fails)
+    answer = regard("draw", "Causal()")
+    assert_refused(answer, "a.txt:1: xxx")
+    assert answer.stderr.endswith("xxx is no number; remove it\n")
+    assert len(answer.stderr) < 1100
+
+
 def test_streams_that_are_closed_are_empty():
     """As in: regard draw ... <&- >&- 2>&-."""
     code = (

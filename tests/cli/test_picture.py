@@ -76,7 +76,7 @@ def test_pictures_that_cannot_be_read_are_named(vit):
     Path("torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
     Path("empty").mkdir()
     assert_refused(regard("picture", vit, "torn.png"), "torn.png: not a whole PNG or JPEG picture")
-    assert_refused(regard("picture", vit, "absent.png"), "absent.png: cannot be read (No such file or directory)")
+    assert_refused(regard("picture", vit, "absent.png"), "absent.png: no such file; check the name")
     assert_refused(regard("picture", vit, "empty"), "empty: no pictures; they end in .png")
     assert_refused(regard("picture", vit, "-", typed=""), "there is no picture; name a file")
     assert_refused(regard("picture", "nowhere", "torn.png"), "nowhere holds no model")
@@ -112,7 +112,7 @@ def test_where_a_transformer_looked(vit, drawn):
     assert_refused(regard("look", vit, picture, "--head", "2:0"), "--head 2:0: write LAYER:HEAD, counted from 0")
     assert_refused(regard("look", vit, picture, "--word", "cat"), "--word means nothing to a picture")
     assert_refused(regard("look", vit, picture, "what is it"), f"{vit} is for the task 'picture', and answers no")
-    assert_refused(regard("look", vit, "absent.png"), "absent.png: cannot be read")
+    assert_refused(regard("look", vit, "absent.png"), "absent.png: no such file")
 
 
 @pytest.mark.parametrize(("attention", "shows"), [("channel", "stage.2.0"), ("spatial", "stage.2.0"), ("none", "")])

@@ -134,3 +134,31 @@ def test_each_task_has_its_own_models(tagger, trained):
     Path("a.toml").write_text('task = "tag"\n')
     why = "a.toml is a recipe for the task 'tag', not 'translate'; leave out --task"
     assert_refused(regard("train", "a.toml", "--task", "translate"), why)
+
+
+def test_a_sentence_of_too_many_tokens_is_refused(tagger):
+    words = " ".join(["the"] * 1001)
+    Path("a.txt").write_text(f"the cat\n{words}\n")
+    assert_refused(regard("tag", tagger, "a.txt"), "a.txt: sentence 2: 1,001 tokens; split it, or allow it with --long")
+    assert assert_done(regard("tag", tagger, "a.txt", "--longest", 1001)).count("the") == 1002
+    assert_refused(regard("tag", tagger, "-", typed=words), "-: sentence 1: 1,001 tokens")
+    assert_refused(regard("look", tagger, words), "the sentence: 1,001 tokens; split it, or allow it with --longest 10")
+
+
+def test_a_sentence_may_stand_on_the_command_line(tagger):
+    answer = regard("tag", tagger, "the cat runs")
+    assert [line.split("\t")[0] for line in assert_done(answer).split("\n") if line] == ["the", "cat", "runs"]
+    assert answer.stderr == "regard: no file is called 'the cat runs'; it is read as a sentence\n"
+
+
+def test_a_word_without_end_is_read_by_its_first_letters(tagger):
+    """A table has room for the longest word's letters in every word."""
+    said = assert_done(
+        regard(
+            "tag",
+            tagger,
+            "-",
+            typed="the " * 99 + "x" * 100_000 + "\n",
+        )
+    )
+    assert len([line for line in said.splitlines() if line]) == 100

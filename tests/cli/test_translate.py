@@ -366,3 +366,28 @@ def test_a_terminal_sees_progress_while_a_file_gets_the_translations(trained, se
     assert process.out.read_text(encoding="utf-8") == assert_done(wanted)
     os.close(terminal)
     os.close(seen)
+
+
+def test_a_sentence_may_stand_on_the_command_line(trained):
+    Path("a.en").write_text("the cat sleeps\n")
+    answer = regard("translate", trained, "the cat sleeps")
+    assert assert_done(answer) == assert_done(regard("translate", trained, "a.en"))
+    assert "no file is called 'the cat sleeps'; it is read as a sentence" in answer.stderr
+    Path("the cat.en").write_text("the cat sleeps\n")
+    answer = regard("translate", trained, "the cat.en")
+    assert assert_done(answer) == assert_done(regard("translate", trained, "a.en"))
+    assert "no file is called" not in answer.stderr
+
+
+def test_best_says_why_log_probabilities_are_not_in_order(trained):
+    Path("a.en").write_text("the cat sleeps\n")
+    why = "the best come first by log-probability and penalties"
+    assert why in regard("translate", trained, "a.en", "--best", 3).stderr
+    plain = regard("translate", trained, "a.en", "--best", 3, "--length-penalty", 0)
+    assert why not in plain.stderr
+    scores = [float(line.split("\t")[0]) for line in assert_done(plain).splitlines()]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_penalty_without_measure_is_refused(trained):
+    assert_refused(regard("translate", trained, "-", "--length-penalty", "1e300", typed="x"), "Invalid value for '--le")

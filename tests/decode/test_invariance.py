@@ -1,5 +1,7 @@
 """What a sentence's translation does not depend on: its company, its order, the budget, the cache."""
 
+from threading import Event, Thread
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from regard.decode import Beam, Greedy, Longest, Sample, forced, in_turn, perplexity, score, translate, translate_all
 from regard.decode.batches import by_budget
+from regard.decode.model import RESTING, at_rest
 
 from .toys import Toy, dice, glance, same
 
@@ -104,6 +107,46 @@ def test_a_model_rests_while_it_decodes_and_goes_on_training():
         translate(toy, [(3,)], Greedy())
     assert toy.training
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("first_leaves_first", [True, False])
+def test_who_leaves_first_does_not_wake_a_model_that_another_thread_lets_rest(first_leaves_first):
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(3, 3), torch.nn.Dropout().eval())
+    came, leave = [Event(), Event()], [Event(), Event()]
+    seen = {}
+
+    def rest(number: int) -> None:
+        with at_rest(model):
+            came[number].set()
+            assert leave[number].wait(10)
+            seen[number] = [part.training for part in model.modules()]
+
+    threads = [Thread(target=rest, args=(number,)) for number in range(2)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        assert came[number].wait(10)
+    order = [0, 1] if first_leaves_first else [1, 0]
+    for number in order:
+        leave[number].set()
+        threads[number].join()
+    assert seen == dict.fromkeys(order, [False] * 4)
+    assert [part.training for part in model.modules()] == [True, True, True, False]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=9))
+def test_however_rests_overlap_the_last_to_leave_wakes_the_model(leaving):
+    """Parts of one model rest in turns and together; each number lets one more rest, and a 2 the earliest go."""
+    whole = torch.nn.ModuleList([torch.nn.Dropout(), torch.nn.ModuleList([torch.nn.Dropout(), torch.nn.ReLU().eval()])])
+    parts, held = [whole, whole[1], whole[0]], []
+    for number in leaving:
+        held.append((parts[number], RESTING.begin(parts[number])))
+        if number == 2:
+            RESTING.end(held.pop(0)[1])
+        assert not any(part.training for one, _ in held for part in one.modules())
+    for _, tired in held:
+        RESTING.end(tired)
+    assert [part.training for part in whole.modules()] == [True, True, True, True, False]
 
 
 def test_sources_come_plain():

@@ -1,6 +1,7 @@
 """A prepared model: by tensors alone beam search finds what the definition finds, in every precision it can say so."""
 
 import os
+import random
 import subprocess
 import sys
 
@@ -24,7 +25,7 @@ from regard.decode import (
     translate_all,
 )
 from regard.decode import stages as staging
-from regard.decode.linears import Packed, Plain, Whole
+from regard.decode.linears import BATCH_BOUND, Packed, Plain, Whole
 from regard.decode.model import at_rest
 from regard.decode.offers import few_best
 from regard.decode.quick import alone
@@ -109,6 +110,30 @@ def test_no_company_changes_a_translation():
     together = translate(ready, SOURCES, beam)
     for n, source in enumerate(SOURCES):
         assert_same(translate(ready, [source], beam), together[n : n + 1], within=1e-5)
+
+
+def test_company_changes_a_score_in_8_bits_within_its_bound():
+    """And in float32 in its last bits alone; where two are as close as that, another may come first."""
+    torch.manual_seed(3)
+    made = build_model(ModelConfig(kind="transformer", model=32, hidden=64, heads=4, layers=1), 107, 107)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.05)
+    chance = random.Random(0)
+    sources = [tuple(chance.randrange(4, 107) for _ in range(chance.randrange(2, 13))) for _ in range(17)]
+    for precision, bound, same_lists in (("float32", 1e-4, 17), ("int8", BATCH_BOUND, 16)):
+        ready, beam = prepare(made, precision), Beam(3, 1.0, best=3, longest=LIMIT)
+        together = translate(ready, sources, beam)
+        alone = [translate(ready, [source], beam)[0] for source in sources]
+        agree = [
+            [abs(h.log_probability - g.log_probability) for h, g in zip(one, other, strict=True)]
+            for one, other in zip(together, alone, strict=True)
+            if [h.ids for h in one] == [h.ids for h in other]
+        ]
+        assert len(agree) >= same_lists
+        assert max(max(differences) for differences in agree) <= bound
+        for one, other in zip(together, alone, strict=True):
+            assert one[0].score == pytest.approx(other[0].score, abs=bound)
 
 
 @pytest.mark.parametrize("prefixes", [None, PREFIXES], ids=["free", "forced"])

@@ -4,14 +4,18 @@ import base64
 import csv
 import json
 import re
+from dataclasses import dataclass, replace
 from io import BytesIO, StringIO
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.colors import to_rgb
 from PIL import Image
 from torch.testing import assert_close
 
+from regard.attention import MultiHeadAttention
+from regard.attention.score import Score
 from regard.see import scene_of, show
 from regard.see.marks import ink_on
 from regard.see.panel import Panel, Scale
@@ -145,6 +149,31 @@ def test_the_page_holds_the_scene_exactly():
     shares = np.frombuffer(base64.b64decode(held["next"]), "<f4").reshape(held["scene"]["steps"], -1)
     assert np.abs(shares[1] - one.scene.next_tokens(1).numpy()).max() <= 1e-6
     assert held["beam"]
+
+
+@dataclass(frozen=True)
+class Distance(Score):
+    """A score of one's own, which multiplies nothing."""
+
+    def compare(self, q, k):
+        return -torch.cdist(q, k)
+
+
+def test_a_score_without_products_is_taken_along_like_any_other():
+    learner = author()
+    attention = next(part for part in learner.model.modules() if isinstance(part, MultiHeadAttention))
+    attention.recipe = replace(attention.recipe, score=Distance())
+    one = showing(learner)
+    for kind in ("html", "npz", "csv"):
+        assert exported(one, kind)
+    (name, site), *_ = one.scene.sites.items()
+    card = data_in(exported(one, "html").decode())["heads"][f"{name}/0"]
+    assert (
+        np.abs(np.frombuffer(base64.b64decode(card["weights"]), "<f4") - site.head(0).weights.numpy().ravel()).max()
+        < 1e-6
+    )
+    assert "q" not in card
+    assert card["note"] == "Distance() compares a query and a key in a way that has no products to show"
 
 
 def test_no_token_gets_out_of_the_data():

@@ -38,14 +38,14 @@ def tear(path: Path) -> None:
 
 
 def test_a_run_that_was_stopped_gives_its_best_checkpoint_and_says_so(run):
-    chosen = weights_of(run, steps=1000)
+    chosen = weights_of(run)
     assert (chosen.run, chosen.file) == (run, at(run, 200))
-    assert chosen.notice == f"{run} was stopped at step 300 of 1,000; using its best checkpoint (step 200)"
+    assert chosen.notice(1000) == f"{run} was stopped at step 300 of 1,000; using its best checkpoint (step 200)"
 
 
 def test_a_finished_run_gives_its_finished_weights(run):
     finish(run)
-    assert (weights_of(run).file, weights_of(run).notice) == (run / "model.safetensors", "")
+    assert (weights_of(run).file, weights_of(run).notice(1000)) == (run / "model.safetensors", "")
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -53,7 +53,7 @@ def test_a_finished_run_gives_its_finished_weights(run):
 def test_what_is_asked_for_is_given_without_a_word(run, asked, step, finished):
     if finished:
         finish(run)
-    assert (weights_of(run, asked).file, weights_of(run, asked).notice) == (at(run, step), "")
+    assert (weights_of(run, asked).file, weights_of(run, asked).notice(1000)) == (at(run, step), "")
 
 
 def test_the_folder_of_a_checkpoint_is_a_model(run, monkeypatch):
@@ -67,7 +67,9 @@ def test_the_folder_of_a_checkpoint_is_a_model(run, monkeypatch):
 @pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
 def test_damaged_checkpoints_are_passed_over(run, name):
     tear(run / "checkpoints/00000300" / name)
-    assert weights_of(run).notice.endswith("was stopped at step 200; using its best checkpoint (step 200)")
+    assert (
+        weights_of(run).notice(1000).endswith("was stopped at step 200 of 1,000; using its best checkpoint (step 200)")
+    )
     with pytest.raises(ValueError, match="has no whole checkpoint 300; choose from last, best, 100, 200, 300"):
         weights_of(run, 300)
     tear(run / "checkpoints/00000200" / name)
@@ -76,7 +78,9 @@ def test_damaged_checkpoints_are_passed_over(run, name):
 
 def test_without_the_best_the_last_is_used(run):
     tear(at(run, 200))
-    assert weights_of(run).notice.endswith("was stopped at step 300; using its last checkpoint (step 300)")
+    assert (
+        weights_of(run).notice(1000).endswith("was stopped at step 300 of 1,000; using its last checkpoint (step 300)")
+    )
     with pytest.raises(ValueError, match="has no whole checkpoint best; choose from last, 100"):
         weights_of(run, "best")
 

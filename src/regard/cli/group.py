@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 # what typer raises for a wrong command line: the base of its BadParameter, whether click is inside it or beside it
 Mistyped = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+LONGEST = 1000  # letters of what is said of a mistake
 # what takes less memory, by the option that a command has for it
 LESS_MEMORY = {
     "--tokens": "fewer tokens (--tokens)",
@@ -69,7 +70,10 @@ def open_streams() -> None:
 
 
 def fail(why: str) -> NoReturn:
-    typer.echo(f"regard: {' '.join(why.split())}", err=True)
+    line = " ".join(why.split())
+    if len(line) > LONGEST:  # somebody's file stands in it; what is wrong is said before that, and the remedy behind
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    typer.echo(f"regard: {line}", err=True)
     sys.exit(2)
 
 

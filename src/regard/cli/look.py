@@ -18,7 +18,7 @@ PAGES = (".html", ".npz", ".csv")  # written from a scene; other files are pictu
 
 def look(
     model: Model,
-    text: Annotated[str | None, typer.Argument(help="The sentence, or the file of a picture.")] = None,
+    text: Annotated[str | None, typer.Argument(help="A sentence, the file of a picture, or a node's name.")] = None,
     question: Annotated[str | None, typer.Argument(help="About the picture.")] = None,
     target: Annotated[str | None, typer.Option(help="Its translation; without one, the model's own.")] = None,
     head: Annotated[str | None, typer.Option(help="LAYER:HEAD; without it, the heads that tell most.")] = None,
@@ -58,7 +58,8 @@ def look(
     if every and (head or word):
         raise ValueError("--every shows all heads and words; leave it out, or --head and --word")
     if text is None and not opens:
-        raise ValueError(f"there is nothing to read; give a sentence, or start the page: regard serve {model}")
+        wanted = task_at(model).reads
+        raise ValueError(f"there is nothing to read; give {wanted}, or start the page: regard serve {model}")
     if text is not None and not text.strip():
         raise ValueError("the sentence is empty; give at least one word")
     task = task_at(model)

@@ -51,7 +51,8 @@ def translate(
     longest: Longest = 1000,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and unknown words.")] = False,  # noqa: FBT002
     precision: Annotated[
-        str, typer.Option(help="float32; faster: bfloat16 on a GPU, int8 on a CPU. A word in a hundred may differ.")
+        str,
+        typer.Option(help="float32; faster: bfloat16 on a GPU, int8 on a CPU. A word in a hundred may differ."),
     ] = "float32",
     checkpoint: Checkpoint = None,
     device: Device = "auto",

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -42,18 +45,44 @@ class Model(Protocol):
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...  # noqa: FBT001, FBT002  (torch's own)
 
 
+@dataclass
+class Resting:
+    """How many let a part rest at the moment, of those that trained before the first of them came."""
+
+    parts: WeakKeyDictionary[nn.Module, int] = field(default_factory=WeakKeyDictionary)
+    lock: Lock = field(default_factory=Lock)
+
+    def begin(self, model: Model | nn.Module) -> list[nn.Module]:
+        with self.lock:
+            tired = [part for part in model.modules() if part.training or part in self.parts]
+            for part in tired:
+                self.parts[part] = self.parts.get(part, 0) + 1
+                part.training = False
+            return tired
+
+    def end(self, tired: list[nn.Module]) -> None:
+        with self.lock:
+            for part in tired:
+                self.parts[part] -= 1
+                if not self.parts[part]:
+                    del self.parts[part]
+                    part.training = True
+
+
+RESTING = Resting()  # of the process: whether a part trains is one switch for all its threads
+
+
 @contextmanager
 def at_rest(model: Model | nn.Module) -> Iterator[None]:
-    """No dropout and no gradients; afterwards every part trains again that did before."""
-    training = [part for part in model.modules() if part.training]
+    """No dropout and no gradients; when the last of those who ask for it at once has left, every part trains again
+    that did before the first."""
+    tired = RESTING.begin(model)
     try:
-        model.eval()
         # not inference_mode: a table that the model makes now and keeps could never be trained through
         with torch.no_grad():
             yield
     finally:
-        for part in training:
-            part.training = True
+        RESTING.end(tired)
 
 
 def device_of(model: Model) -> torch.device:

@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Any, ClassVar, Self
 
 Choices = Mapping[str, tuple[str, ...]]
+DEPTHS = ("layers", "blocks")  # how the fields end that say how often something is built
 WIDEST, DEEPEST = 2**24, 1000  # numbers beyond any machine, whose products torch could not count either
 CALLED = {str: "text", float: "a number", bool: "true or false"}
 
@@ -64,7 +65,7 @@ def check(name: str, value: object, kind: type | UnionType, choices: Choices) ->
     if name == "directions" and value not in (1, 2):
         raise ValueError(f"directions = {value} should be 1 or 2")
     if isinstance(value, int) and kind is not float and not isinstance(value, bool):
-        most = DEEPEST if name.endswith(("layers", "blocks")) else WIDEST
+        most = DEEPEST if name.endswith(DEPTHS) else WIDEST
         if value < 1:
             raise ValueError(f"{name} = {value} should be at least 1")
         if value > most:

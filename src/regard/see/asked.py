@@ -14,6 +14,7 @@ from regard.attention.position import Position
 from regard.attention.recipe import Recipe
 from regard.attention.score import Score
 from regard.see.drawing import look
+from regard.text.files import small
 
 # what comes of parts that are well written but do not go together, such as Causal() & 3
 UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError)
@@ -55,7 +56,7 @@ def from_file(path: Path) -> Recipe:
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}; a recipe file is what recipe.to_toml() writes")
     try:
-        return Recipe.from_toml(path.read_text(encoding="utf-8"))
+        return Recipe.from_toml(small(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 

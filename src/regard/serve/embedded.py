@@ -121,7 +121,10 @@ def vectors(site: Site, head: int) -> dict[str, Any]:
     """What the products of any pair are made of."""
     with torch.no_grad():
         q, k, v = (x[0, 0].float() for x in site.of_head(head))
-        both = sides(site.turned(torch.float32).score, q, k)
+        try:
+            both = sides(site.turned(torch.float32).score, q, k)
+        except Refused as why:  # a pair's products cannot be shown; all else can
+            return {"note": str(why)}
         found = {"q": numbers(both.q), "k": numbers(both.k), "v": numbers(v), "scale": both.scale, "note": both.note}
         return found | {"tanh": None if both.v is None else numbers(both.v)}
 

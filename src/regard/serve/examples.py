@@ -8,18 +8,22 @@ from collections import OrderedDict
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from PIL import Image
 
 from regard.serve.wire import Refused
 from regard.tasks.kept import Kept
 from regard.text.images import decode
+from regard.text.vocabulary import BOS, EOS, PAD, UNK
 from regard.world import LECTURE, known
 from regard.world.questions import ask
 from regard.world.shapes import ShapeWorld
 
+SPECIAL = max(PAD, BOS, EOS, UNK) + 1
 SENTENCE = "the black cat ate the mouse"
 PICTURES = tuple(f"example {number}" for number in range(1, 7))
+FREQUENT = 1000  # ids among which an example's words are looked for: vocabularies begin with what is frequent
 MOST = 64  # pictures that people gave, kept
 MOST_PIXELS = 2**24  # of one: read and written it takes some 300 MB
 
@@ -35,7 +39,17 @@ def example_of(learner: Kept) -> str:
         case "translate" if learner.settings.data.corpus == "world" and learner.settings.data.source != "en":
             sentence = known(SENTENCE) or LECTURE[0]
             return " ".join(sentence.said(learner.settings.data.source))
-    return SENTENCE
+    if learner.settings.data.corpus == "world":
+        return SENTENCE
+    return first_words(learner.parts["source" if learner.settings.task == "translate" else "words"])
+
+
+def first_words(tokeniser: Any, count: int = 6) -> str:
+    """A few of the most frequent words that a model knows: of what it was trained on there may be nothing here."""
+    words = (tokeniser.decode([id]).strip() for id in range(SPECIAL, min(tokeniser.size, FREQUENT)))
+    known = dict.fromkeys(word for word in words if word.isalpha())
+    longer = [word for word in known if len(word) > 1] or list(known)  # a model that spells knows letters alone
+    return " ".join(longer[:count]) or SENTENCE
 
 
 def question_of(learner: Kept) -> str:

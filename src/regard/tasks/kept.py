@@ -7,9 +7,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from regard.models.weights import load_weights, note_of, refuse_misfit, shapes_only, tensors_of, write_weights
+from regard.models.weights import (
+    load_weights,
+    note_of,
+    refuse_misfit,
+    shapes_in,
+    shapes_only,
+    tensors_of,
+    write_weights,
+)
 from regard.tasks.run_folder import SETTINGS, WEIGHTS, run_of, weights_of
-from regard.tasks.tables import Tables
+from regard.tasks.tables import Tables, depths_in
 from regard.text.files import make_folder, write_whole
 
 T = TypeVar("T", bound=Tables)
@@ -52,20 +60,28 @@ class Kept(ABC):
     def load(cls, folder: str | Path, device: str = "cpu", checkpoint: str | int | None = None) -> Self:
         """With the weights of the run as it stands (see `weights_of`), if they belong to the parts beside them."""
         folder = Path(folder)
-        run, _ = run_of(folder)
-        with shapes_only():  # before it is built: settings may ask for more than there is memory
-            outline = cls.described(run)
-            chosen = weights_of(folder, checkpoint, steps=outline.settings.train.steps)
-            refuse_misfit(outline.model, chosen.file)
-        found = cls.described(run)
+        described(folder)
+        chosen = weights_of(folder, checkpoint)
+        cls.refuse_other(chosen.run, chosen.file)
+        found = cls.described(chosen.run)
         load_weights(found.model, chosen.file)
         if note_of(chosen.file) not in ("", checksum(chosen.run, found.parts)):
             files = " or ".join(f"{name}.json" for name in found.parts)
             raise ValueError(f"{folder}: {files} is not what the weights were trained with; put it back")
-        if chosen.notice:
-            logging.getLogger(__name__).warning(chosen.notice)
+        if notice := chosen.notice(found.settings.train.steps):
+            logging.getLogger(__name__).warning(notice)
         found.model.to(device).eval()
         return found
+
+    @classmethod
+    def refuse_other(cls, folder: Path, weights: Path) -> None:
+        """Settings that describe another model than the weights are of, before it is built: it may fill the memory."""
+        count = len(shapes_in(weights))
+        for name, depth in depths_in(described(folder)).items():
+            if depth > count:  # each has at least one weight, and to shape a million of them would take hours
+                raise ValueError(f"{folder / SETTINGS}: {name} = {depth}, but the weights in {weights} are of fewer")
+        with shapes_only():
+            refuse_misfit(cls.described(folder).model, weights)
 
 
 def checksum(folder: Path, names: Iterable[str]) -> str:

@@ -25,18 +25,26 @@ class RunWeights:
     Args:
         run: the folder of the run.
         file: where they are.
-        notice: what to say to somebody who did not ask for these; "" for finished weights, and for those asked for.
+        name, step: which checkpoint it is, if somebody who did not ask for one should hear of it.
+        last: the step at which the run was stopped.
     """
 
     run: Path
     file: Path
-    notice: str = ""
+    name: str = ""
+    step: int = 0
+    last: int = 0
+
+    def notice(self, steps: int) -> str:
+        """What to say of a run that should take so many steps; "" for finished weights, and for those asked for."""
+        stopped = f"{self.run} was stopped at step {self.last:,} of {steps:,}"
+        return f"{stopped}; using its {self.name} checkpoint (step {self.step:,})" if self.name else ""
 
 
-def weights_of(folder: Path, checkpoint: str | int | None = None, *, steps: int | None = None) -> RunWeights:
+def weights_of(folder: Path, checkpoint: str | int | None = None) -> RunWeights:
     """Those of a checkpoint: "best", "last" or a step. Without one: the finished, else the best, else the last.
 
-    `folder` may be that of a checkpoint itself. `steps` is how many the run should take, for the notice.
+    `folder` may be that of a checkpoint itself.
     """
     run, step = run_of(folder)
     if step is not None and checkpoint is not None:
@@ -52,9 +60,7 @@ def weights_of(folder: Path, checkpoint: str | int | None = None, *, steps: int 
     named = {"last": last} | ({"best": best} if best and whole(place(saved, best)) else {})
     if asked is None:
         name, at = list(named.items())[-1]
-        planned = "" if steps is None else f" of {steps:,}"
-        notice = f"{run} was stopped at step {last:,}{planned}; using its {name} checkpoint (step {at:,})"
-        return RunWeights(run, place(saved, at) / WEIGHTS, notice)
+        return RunWeights(run, place(saved, at) / WEIGHTS, name, at, last)
     at = str(named.get(str(asked), asked))
     if at.isdecimal() and whole(place(saved, int(at))):
         return RunWeights(run, place(saved, int(at)) / WEIGHTS)

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from regard.models.plain import Plain
+from regard.models.plain import DEPTHS, Plain
 from regard.models.reading_config import WordsConfig
 from regard.text.files import read_lines, small
 
@@ -107,14 +107,26 @@ class Tables(ABC):
 
 def task_in(path: Path) -> str:
     """Which task a file of settings is for."""
-    text = "\n".join(read_lines(small(path)))
-    try:
-        task = parsed(text).get("task", FIRST)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    task = tables_in(path).get("task", FIRST)
     if not isinstance(task, str):
         raise ValueError(f"{path}: task = {task!r} should be text")
     return task
+
+
+def tables_in(path: Path) -> dict[str, Any]:
+    """What a file of settings holds, before anything of it is checked."""
+    text = "\n".join(read_lines(small(path)))
+    try:
+        return parsed(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def depths_in(path: Path) -> dict[str, int]:
+    """How many layers or blocks the model of a file of settings has, by the lines that say so."""
+    model = tables_in(path).get("model")
+    lines = model.items() if isinstance(model, dict) else ()
+    return {name: value for name, value in lines if name.endswith(DEPTHS) and isinstance(value, int)}
 
 
 # --- tables and lines ---

@@ -144,8 +144,8 @@ def stacked(named: Iterable[tuple[str, UInt8[Tensor, "c h w"]]]) -> UInt8[Tensor
         if pixels.shape != kept[0].shape:
             here, there = (shape_of(one) for one in (pixels, kept[0]))
             raise ValueError(
-                f"{where} has {here} pixels, those before it {there}; resize them: size=(rows, columns), or in a "
-                "recipe data.rows and data.columns"
+                f"{where} has {here} pixels, those before it {there}; resize them: --set data.rows={kept[0].shape[1]} "
+                f"--set data.columns={kept[0].shape[2]}, in Python size=({kept[0].shape[1]}, {kept[0].shape[2]})"
             )
     return torch.stack(kept)
 

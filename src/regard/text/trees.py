@@ -32,6 +32,8 @@ def files_under(path: str | Path, *, inside: str = "", endings: tuple[str, ...])
         return _folder(path / inside, endings)
     if not path.exists():
         raise ValueError(f"{path}: no such folder or archive; check the name (looked in {path.absolute().parent})")
+    if not path.is_file():
+        raise ValueError(f"{path}: a pipe or a device, neither a folder nor an archive; write it to a file first")
     if not path.name.endswith(ARCHIVES):
         raise ValueError(f"{path}: neither a folder nor an archive; an archive's name ends in {', '.join(ARCHIVES)}")
     return _archive(path, PurePosixPath(inside), endings)

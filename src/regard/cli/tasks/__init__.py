@@ -55,8 +55,9 @@ class Task:
         load: from the folder of a run, to a device; at a checkpoint, or as the run stands.
         measure: a trained model on examples.
         look: a trained model, its folder and a text (or the path of a picture); what to say and to show of it.
+        reads: what `look` is given.
         finish: what to keep beside a trained model, from held-out examples.
-        tries: arguments of a command to try when it is trained.
+        tries: arguments of a command to try when it is trained; it asks for what it reads, which we do not know.
     """
 
     settings: "type[Tables]"
@@ -68,6 +69,7 @@ class Task:
     measure: "Callable[[Any, list[Any]], Measured]"
     look: "Callable[[Any, Path, str, Looking], tuple[str, View]]"
     tries: "Callable[[Path], tuple[object, ...]]"
+    reads: str = "a sentence"
     finish: "Callable[[Any, list[Any], Path], object]" = lambda learner, held_out, folder: None
 
 

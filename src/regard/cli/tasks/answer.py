@@ -103,5 +103,6 @@ ANSWER = Task(
     load=Answerer.load,
     measure=measured,
     look=look,
+    reads="the file of a picture and a question",
     tries=lambda folder: ("evaluate", folder),
 )

@@ -114,5 +114,6 @@ GRAPH = Task(
     load=Labeller.load,
     measure=measured,
     look=look,
+    reads="the name of a node",
     tries=lambda folder: ("evaluate", folder),
 )

@@ -147,5 +147,6 @@ PICTURE = Task(
     load=Recogniser.load,
     measure=measured,
     look=look,
+    reads="the file of a picture",
     tries=lambda folder: ("evaluate", folder),
 )

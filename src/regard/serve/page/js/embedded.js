@@ -104,7 +104,7 @@
 
   function pair(site, number, query) {
     const card = head(site, number);
-    if (!card.q) throw new Sentence("This copy holds only the weights of this head; run `regard look` for its vectors.");
+    if (!card.q) throw new Sentence(card.note || "This copy holds only the weights of this head; run `regard look` for its vectors.");
     const [i, j] = [Number(query.get("query")), Number(query.get("key"))];
     const [rows, columns] = card.shape;
     const about = held.sites[site];
