@@ -87,9 +87,16 @@ def whole(path: Path) -> dict[str, Any] | None:
     """The state of a checkpoint whose files are all as they were written; None if any is missing or torn."""
     try:
         state = json.loads((path / "state.json").read_text())
+        if state.keys() != {"progress", "sums"} and state.pop("sum") != state_sum(state):  # early ones had no sum
+            return None
         return state if all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError, AttributeError):
         return None  # any other trouble with the disk is not for us to pass over: it may pass
+
+
+def state_sum(state: dict[str, Any]) -> str:
+    """Of what state.json says, itself."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def checksum(path: Path) -> str:
