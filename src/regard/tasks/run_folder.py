@@ -111,8 +111,15 @@ def whole(path: Path) -> dict[str, Any] | None:
     """The state of a checkpoint whose files are all as they were written; None if any is missing or torn."""
     try:
         state = json.loads(small(path / "state.json").read_text(encoding="utf-8"))
-        sound = is_state(state, int(path.name))
-        return state if sound and all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
+        if not is_state(state, int(path.name)):
+            return None
+        said = state.pop("sum", None)  # early ones had none
+        return (
+            state
+            if said in (None, state_sum(state))
+            and all(checksum(path / name) == sum for name, sum in state["sums"].items())
+            else None
+        )
     except (FileNotFoundError, ValueError, RecursionError):
         return None  # any other trouble with the disk is not for us to pass over: it may pass
 
@@ -122,7 +129,8 @@ def is_state(state: Any, step: int) -> bool:
     match state:
         case {"progress": dict(progress), "sums": dict(sums)}:
             return (
-                progress.get("step") == step
+                state.keys() <= {"progress", "sums", "sum"}
+                and progress.get("step") == step
                 and progress.keys() <= {field.name for field in fields(Progress)}
                 and all(fits(name, value) for name, value in progress.items())
                 and sums.keys() == {WEIGHTS, OPTIMISER}
@@ -147,6 +155,11 @@ def are_numbers(held: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def state_sum(state: dict[str, Any]) -> str:
+    """Of what state.json says, itself."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def checksum(path: Path) -> str:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.models.weights import load_weights, tensors_of
-from regard.tasks.run_folder import OPTIMISER, WEIGHTS, Progress, checkpoints, checksum, place, whole
+from regard.tasks.run_folder import OPTIMISER, WEIGHTS, Progress, checkpoints, checksum, place, state_sum, whole
 
 
 def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
@@ -34,7 +34,8 @@ def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Opti
         save_file(tensors_of(model), draft / WEIGHTS)
         save_file(remembered(optimiser), draft / OPTIMISER)
         sums = {path.name: checksum(path) for path in sorted(draft.iterdir())}
-        (draft / "state.json").write_text(json.dumps({"progress": asdict(progress), "sums": sums}, indent=1))
+        state = {"progress": asdict(progress), "sums": sums}
+        (draft / "state.json").write_text(json.dumps({**state, "sum": state_sum(state)}, indent=1))
         for path in (*draft.iterdir(), draft):
             sync(path)
         discard(final)  # of an earlier try
