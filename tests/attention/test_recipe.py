@@ -5,7 +5,19 @@ import tomllib
 import pytest
 import torch
 
-from regard.attention import POSITIONS, RECIPES, Causal, Recipe, Rotary, Sinusoidal, Tree, TreeDepth, Window, named
+from regard.attention import (
+    POSITIONS,
+    RECIPES,
+    Causal,
+    Recipe,
+    Rotary,
+    Sinusoidal,
+    Tree,
+    TreeDepth,
+    Window,
+    named,
+    notation,
+)
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -37,3 +49,22 @@ def test_positions_add_up_and_are_found_where_they_enter():
     both = recipe.given(tree=tree).embed(x, at)
     waves = Sinusoidal().table(at, 4) + Sinusoidal().table(torch.tensor([0, 1, 1]), 4)
     assert torch.equal(both[0], waves)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Window(size=1, size=2)", "Window is given size twice; leave one out"),
+        ('Full(**{"a": 1})', r"\*\* names nothing; write each argument of Full by its name"),
+        ("~" * 800 + "Full()", "more than 100 parts inside of each other"),
+        ("|".join(["Causal()"] * 300), "more than 100 parts inside of each other"),
+        ("(" * 300 + "Full()" + ")" * 300, "cannot read"),
+        ("Full()" + " " * 20_000, "letters, more than 10,000"),
+        ("1 + 1", "it is 2, and no part"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_said_twice_too_deep_or_no_part_is_refused(text, says):
+    with pytest.raises(ValueError, match=says):
+        notation.read(text)
+    assert notation.read("~" * 99 + "Full()") == notation.read(repr(notation.read("~" * 99 + "Full()")))

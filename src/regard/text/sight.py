@@ -85,5 +85,5 @@ class Sight:
                 raise ValueError(f"its format is not {FORMAT!r}")
             scale = Scale(*(tuple(map(float, held["scale"][name])) for name in ("mean", "spread")))
             return Sight(int(held["channels"]), int(held["rows"]), int(held["columns"]), scale)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path}: damaged, or of another Regard ({error}); save the model again") from None
