@@ -593,7 +593,7 @@ def sources() -> dict[str, str]:
 def test_the_scripts_are_small_and_open_with_a_sentence():
     """The sizes are the true ones of all fifteen views: whoever adds to them shares more, or says so here.
 
-    Since 285,000, 105,500 and 90,000: every view is exported as a picture, a branch reaches all views, what is hidden is
+    Since 285,000, 105,500 and 90,000: a view is exported as a picture, a branch reaches all views, what is hidden is
     told from 0 in large maps, edits and unknown words stand above each view, and training is drawn by its steps.
     """
     files = {name: text.encode() for name, text in sources().items()}

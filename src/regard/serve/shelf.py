@@ -108,7 +108,7 @@ class Shelf:
     def training(self, name: str) -> dict[str, Any]:
         """The checkpoints that are kept, the step whose weights became the model's, and the held-out loss by step."""
         folder, steps = self.book(name).folder, self.steps(name)
-        untold = {"checkpoints": steps, "final": None, "history": []}
+        untold = {"checkpoints": steps}
         if folder is None or not steps:
             return untold
         try:
