@@ -111,7 +111,7 @@ NAMED = {
     "see/judged": "words_view",
     "see/origin": "trace",
     "see/pixels": "overlay",
-    "see/shades": "terminal",
+    "see/shades": "lengths",
     "see/summaries": "trace",
     "see/swaps": "edits",
     "text/augment": "pictures",
