@@ -44,13 +44,22 @@ SUITES: dict[str, Stages] = {
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
     ),
-    "attention/kernels/additive": (files("attention", "additive"),),
-    "attention/kernels/hard": (files("attention", "hard_kernels"),),
+    "attention/kernels/additive": (files("attention", "additive"), [*files("attention", "parity"), "-k", "additive"]),
+    "attention/kernels/hard": (files("attention", "hard_kernels"), [*files("attention", "parity"), "-k", "hard"]),
     "attention/kernels/noise": (files("attention", "hard_kernels"),),
     "attention/kernels/probe": (files("attention", "probe_kernels", "probes", "probe_laws"),),
-    "attention/kernels/rectified": (files("attention", "rectified_kernels"),),
-    "attention/kernels/relative": (files("attention", "relative_kernels"),),
-    "attention/kernels/sparse": (files("attention", "sparse_kernels", "sparse_tiles"),),
+    "attention/kernels/rectified": (
+        files("attention", "rectified_kernels"),
+        [*files("attention", "parity"), "-k", "rectified"],
+    ),
+    "attention/kernels/relative": (
+        files("attention", "relative_kernels"),
+        [*files("attention", "parity"), "-k", "relative"],
+    ),
+    "attention/kernels/sparse": (
+        files("attention", "sparse_kernels", "sparse_tiles"),
+        [*files("attention", "parity"), "-k", "fused"],
+    ),
     "attention/kernels/tiles": (files("attention", "rectified_kernels", "hard_kernels"),),
     "layers/": (
         files("layers", "block", "cells", "channels", "dropout", "patches", "pooling", "bottleneck"),

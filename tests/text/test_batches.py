@@ -196,6 +196,10 @@ def test_a_stream_comes_in_another_order_in_every_epoch_and_for_every_seed():
     assert len(set(orders)) == 4
 
 
+def test_a_stream_that_fits_its_buffer_is_shuffled_too():
+    assert list(Shuffled(lambda: range(97), buffer=131).epoch(0)) != list(range(97))
+
+
 def test_a_stream_keeps_no_more_than_its_buffer():
     read = 0
 
