@@ -33,6 +33,11 @@ def files(folder: str, *names: str) -> list[str]:
     return [f"tests/{folder}/test_{name}.py" for name in names]
 
 
+def alike(backend: str) -> list[str]:
+    """One backend beside the reference, for every recipe."""
+    return [*files("attention", "parity"), "-k", backend]
+
+
 Stages = tuple[list[str], ...]
 
 PARITY = files("attention", "peers_torch", "laws", "parity")
@@ -44,13 +49,13 @@ SUITES: dict[str, Stages] = {
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
     ),
-    "attention/kernels/additive": (files("attention", "additive"),),
-    "attention/kernels/hard": (files("attention", "hard_kernels"),),
+    "attention/kernels/additive": (files("attention", "additive"), alike("additive")),
+    "attention/kernels/hard": (files("attention", "hard_kernels"), alike("hard")),
     "attention/kernels/noise": (files("attention", "hard_kernels"),),
     "attention/kernels/probe": (files("attention", "probe_kernels", "probes", "probe_laws"),),
-    "attention/kernels/rectified": (files("attention", "rectified_kernels"),),
-    "attention/kernels/relative": (files("attention", "relative_kernels"),),
-    "attention/kernels/sparse": (files("attention", "sparse_kernels", "sparse_tiles"),),
+    "attention/kernels/rectified": (files("attention", "rectified_kernels"), alike("rectified")),
+    "attention/kernels/relative": (files("attention", "relative_kernels"), alike("relative")),
+    "attention/kernels/sparse": (files("attention", "sparse_kernels", "sparse_tiles"), alike("fused")),
     "attention/kernels/tiles": (files("attention", "rectified_kernels", "hard_kernels"),),
     "layers/": (
         files("layers", "block", "cells", "channels", "dropout", "patches", "pooling", "bottleneck"),
@@ -58,6 +63,7 @@ SUITES: dict[str, Stages] = {
     ),
     "layers/column_kernel": (files("layers", "linear_summed"),),
     "layers/entry_kernel": (files("layers", "entry_step"),),
+    "layers/neighbours": (files("models", "graph"),),
     "layers/packed_kernel": (files("layers", "packed_looks"),),
     "layers/residual_kernel": (files("layers", "residual_step"),),
     "layers/vocabulary_kernel": (files("layers", "vocabulary_loss", "agreeing_loss"),),
@@ -111,7 +117,7 @@ NAMED = {
     "see/judged": "words_view",
     "see/origin": "trace",
     "see/pixels": "overlay",
-    "see/shades": "terminal",
+    "see/shades": "lengths",
     "see/summaries": "trace",
     "see/swaps": "edits",
     "text/augment": "pictures",
@@ -210,8 +216,8 @@ def belongs(mutant: Mutant, name: str) -> bool:
 
 def take_copy(source: Path, target: Path) -> None:
     """What a test run needs, without any bytecode."""
-    for folder in ("src", "tests"):
-        shutil.copytree(source / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("src", "tests", "benchmarks"):
+        shutil.copytree(source / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__", "results"))
     shutil.copy(source / "pyproject.toml", target)
 
 

@@ -491,7 +491,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("ViT", "who sees a patch, not whom the class token sees", "return weights[:, :, 0]", "return weights[:, :, :, 0]"),
     ],
     "models/counting.py": [
-        ("TF-IDF", "every occurrence counts as a document", "np.unique(np.asarray(document, dtype=np.int64))", "np.sort(np.asarray(document, dtype=np.int64))"),
+        ("TF-IDF", "every occurrence counts as a document", "containing[torch.from_numpy(terms)] += 1", "containing += torch.bincount(torch.tensor(document), minlength=size)"),
         ("TF-IDF", "IDF upside down", "self.documents / self.containing.clamp(min=1)", "self.containing.clamp(min=1) / self.documents"),
         ("TF-IDF", "the length of a document without repeated words", "(weights.square() * occurrences(tokens.where(here, -1)))", "weights.square()"),
         ("TF-IDF", "padding has a weight", "torch.where(here, self.idf[tokens.where(here, 0)], 0.0)", "self.idf[tokens.where(here, 0)]"),

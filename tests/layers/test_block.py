@@ -22,6 +22,10 @@ def test_feed_forward_is_written_out():
     assert layer(torch.tensor([[[2.0]]])).item() == 7
 
 
+def test_branches_that_nothing_norms_start_so_small_that_their_sum_is_as_one():
+    assert (PreNorm.gain(9), PostNorm.gain(9)) == (pytest.approx(1 / 3), 1.0)
+
+
 def test_gelu_is_a_choice_and_nonsense_is_not():
     relu, gelu = FeedForward(3, 5), FeedForward(3, 5, activation="gelu")
     gelu.load_state_dict(relu.state_dict())

@@ -89,11 +89,14 @@ def by_kernel() -> dict[str, Any]:
     for name, shape in SHAPES.items():
         x, met = (torch.randn(shape, dtype=torch.float64) for _ in range(2))
         apart = torch.cat((x, met), 1)[:, : shape[1]]  # whose rows do not lie one behind the other
+        met = met.relu()  # exactly 0 wherever nothing was let through
         left, total = column_kernel.cut_and_sum(x, met, Walk(7, 4, 64))
         wanted = torch.where(met > 0, x, 0.0)
         pairs = [(column_kernel.sum_columns(each, Walk(5, 4, 64)), x.sum(0)) for each in (x, apart)]
         pairs += [(left, wanted), (total, wanted.sum(0))]
         found[name] = max((one - other).abs().max().item() for one, other in pairs)
+    parts = torch.randn(131, 5, dtype=torch.float64)  # more than one program adds up at a time
+    found["parts"] = (column_kernel.add_parts(parts, parts.dtype) - parts.sum(0)).abs().max().item()
     return found
 
 
@@ -102,7 +105,7 @@ def kernels() -> dict[str, float]:
     return interpreted("tests.layers.test_linear_summed")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [*SHAPES, "parts"])
 def test_the_kernels_interpreted_are_plain_torch(kernels, shape):
     assert kernels[shape] < 1e-12
 

@@ -87,7 +87,8 @@ def test_names_stay_inside_and_apart():
 
 def test_beyond_the_room_the_lightest_are_left_out_and_told():
     count = MOST + 3
-    weights = torch.arange(count, 0, -1).double()[None] / 512
+    head = torch.arange(count, 0, -1).double() / 1024
+    weights = torch.stack((head, 3 * head))
     text = ascii(Neighbourhood("me", tuple(f"n{n}" for n in range(count)), weights, (None,) * count))
     assert f"n{MOST - 1} " in text
     assert f"n{MOST} " not in text

@@ -416,6 +416,17 @@ def test_a_matrix_that_nobody_could_hold_is_not_made():
     assert site.pooled(1, 9, 9).diag().min() > 0
 
 
+def test_the_statistics_of_a_long_window_are_those_of_its_weights():
+    """What is computed for queries far from the first key begins with another, which some of them see."""
+    layer = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal() & Window(257))).eval()
+    site = layer_site(layer, torch.randn(1, 701, 8))
+    found, weights = site.statistics(), torch.stack([site.head(head).weights for head in range(2)])
+    at = torch.arange(701.0)
+    assert_close(found.sink, weights[..., 0].mean(-1))
+    assert_close(found.distance, (weights * (at[:, None] - at)).sum(-1).mean(-1))
+    assert_close(found.largest, weights.amax((1, 2)))
+
+
 def test_a_long_head_alone_is_cheap():
     """Of 4,096 tokens and 8 heads one is computed: 16 million weights, not 134."""
     layer = MultiHeadAttention(16, heads=8, recipe=Recipe(pattern=Causal() & Window(64))).eval()

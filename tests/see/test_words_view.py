@@ -89,6 +89,14 @@ def test_in_colour_no_signs_are_needed():
     assert "≣" not in text
 
 
+def test_a_word_that_is_not_known_adds_nothing_and_sets_no_scale():
+    figure = draw(
+        contributions(("no", "xyzzy", "yes"), torch.tensor([-1.0, 7.0, 1.5]), visible=torch.tensor([True, False, True]))
+    )
+    assert legend(figure)[:2] == ["−1.5", "1.5"]
+    assert any(text.endswith("together the words add +0.50") for text in texts(figure))
+
+
 def test_words_that_add_nothing_at_all_can_be_shown():
     assert np.allclose(shades(draw(contributions(("a", "b"), torch.zeros(2)))), [SIGNED(0.5)] * 2)
 

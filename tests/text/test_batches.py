@@ -196,6 +196,18 @@ def test_a_stream_comes_in_another_order_in_every_epoch_and_for_every_seed():
     assert len(set(orders)) == 4
 
 
+def test_a_batch_is_dealt_like_cards():
+    batch = collate(examples_of([(1, 1), (2, 1), (1, 3), (3, 2), (2, 2)]))
+    parts = batch.dealt(2)
+    assert [part.source[:, 0].tolist() for part in parts] == [[5, 7, 9], [6, 8]]
+    assert [part.target_lengths.tolist() for part in parts] == [[3, 5, 4], [3, 4]]
+    assert [len(part) for part in batch.dealt(9)] == [1] * 5
+
+
+def test_a_stream_that_fits_its_buffer_is_shuffled_too():
+    assert list(Shuffled(lambda: range(97), buffer=131).epoch(0)) != list(range(97))
+
+
 def test_a_stream_keeps_no_more_than_its_buffer():
     read = 0
 

@@ -58,6 +58,7 @@ def test_every_word_has_a_piece_whatever_it_is_made_of(name, words):
         assert sorted(set(pieces.word_of)) == list(range(len(words)))
         assert len(pieces.word_of) == len(pieces.ids)
         assert pieces.per_word(pieces.word_of) == list(range(len(words)))
+        assert pieces.per_word(range(len(pieces.ids))) == pieces.firsts
 
 
 @pytest.mark.parametrize("name", EVERY[1:])

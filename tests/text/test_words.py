@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.text.normal import Normal
 from regard.text.words import LANGUAGES, join, split
 
 WORKED = [
@@ -30,6 +31,11 @@ def test_sentences_are_split_as_the_rules_say(language, text, apart):
 def test_ordinary_sentences_come_back(language, text, apart):
     # Whether a blank stood between two emoji is not in the split text.
     assert join(apart, language) == text.replace("🚀👍", "🚀 👍")
+
+
+def test_a_capital_tells_where_a_sentence_ends_before_it_becomes_small():
+    normal = Normal(lower=True, language="en")
+    assert normal.apply("J. Doe met a dog. It ran, e.g. home.") == "j. doe met a dog . it ran , e.g. home ."
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
