@@ -48,6 +48,7 @@ from regard.attention import (
     RelativeVectors,
     ReLU,
     Rotary,
+    RowWise,
     Sampled,
     ScaledDot,
     Score,
@@ -270,7 +271,7 @@ class HeldMask(Pattern):
 
 
 @dataclass(frozen=True)
-class Softplus(Normaliser):
+class Softplus(RowWise):
     """log(1 + e^s), each key by itself."""
 
     def weigh(self, scores, visible):
@@ -278,7 +279,7 @@ class Softplus(Normaliser):
 
 
 @dataclass(eq=False)
-class LearnedTemperature(nn.Module, Normaliser):
+class LearnedTemperature(nn.Module, RowWise):
     """softmax(t · s)"""
 
     def __post_init__(self):
@@ -290,7 +291,7 @@ class LearnedTemperature(nn.Module, Normaliser):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldTemperature(Normaliser):
+class HeldTemperature(RowWise):
     weight: Tensor
 
     def weigh(self, scores, visible):

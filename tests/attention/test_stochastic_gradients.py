@@ -17,10 +17,10 @@ from regard.attention import (
     Dropped,
     Full,
     Global,
-    Normaliser,
     Random,
     Recipe,
     ReLU,
+    RowWise,
     Sampled,
     Softmax,
     StraightThrough,
@@ -79,7 +79,7 @@ def test_what_was_dropped_or_drawn_is_dropped_or_drawn_again(normaliser, backend
 
 
 @dataclass(frozen=True)
-class Watched(Normaliser):
+class Watched(RowWise):
     """Softmax that says in which precision it was asked."""
 
     seen: tuple[list[torch.dtype]]

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from regard.attention.backends import BACKENDS, choose, reference
 from regard.attention.backends.reference import Steps
-from regard.attention.blocks import tracing
 from regard.attention.given import describe
-from regard.attention.places import Places
+from regard.attention.places import Places, readable
 from regard.attention.recipe import Recipe
 
 
@@ -147,8 +146,7 @@ def check(
 
 
 def extent(at: int | Tensor | None, x: Tensor) -> tuple[int, int]:
-    """The first place and the one after the last; 0 and 0 where nobody can tell: a GPU would have to wait."""
+    """The first place and the one after the last; 0 and 0 where nobody can tell."""
     if not isinstance(at, Tensor):
         return at or 0, (at or 0) + x.shape[2]
-    known = at.device.type == "cpu" and at.numel() and not tracing()
-    return (int(at.min()), int(at.max()) + 1) if known else (0, 0)
+    return (int(at.min()), int(at.max()) + 1) if readable(at) else (0, 0)

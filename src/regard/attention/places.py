@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.attention.blocks import tracing
 from regard.attention.pattern import Pattern
 
 
@@ -41,22 +42,19 @@ class Places:
         return Places(at_q, at_k, first_q if first_k == 0 else None)
 
     def cells(self, batch: int, heads: int) -> Cells:
-        device = self.q.device
+        b, h = (torch.arange(n, device=self.q.device) for n in (batch, heads))
         i, j = (at if at.dim() == 2 else at[None] for at in (self.q, self.k))
-        return Cells(
-            torch.arange(batch, device=device).view(-1, 1, 1, 1),
-            torch.arange(heads, device=device).view(1, -1, 1, 1),
-            i[:, None, :, None],
-            j[:, None, None, :],
-        )
+        return Cells(b.view(-1, 1, 1, 1), h.view(1, -1, 1, 1), i[:, None, :, None], j[:, None, None, :])
 
 
 def standing(x: Tensor, at: int | Tensor | None) -> tuple[Tensor, int | None]:
     """The positions of x's tokens, and the first of them if they are consecutive."""
-    if isinstance(at, Tensor):
-        # looking at the numbers would make a GPU wait, so there a tensor of positions may be anything
-        if at.device.type == "cpu" and at.dim() == 1 and len(at) and bool((at.diff() == 1).all()):
-            return at, int(at[0])
-        return at, None
-    first = at or 0
-    return torch.arange(first, first + x.shape[2], device=x.device), first
+    if not isinstance(at, Tensor):
+        first = at or 0
+        return torch.arange(first, first + x.shape[2], device=x.device), first
+    return at, int(at[0]) if readable(at) and at.dim() == 1 and bool((at.diff() == 1).all()) else None
+
+
+def readable(at: Tensor) -> bool:
+    """Can the numbers be looked at? A GPU would have to wait for them, and while torch traces there are none."""
+    return at.device.type == "cpu" and at.numel() > 0 and not tracing()

@@ -114,12 +114,8 @@ def whole(path: Path) -> dict[str, Any] | None:
         if not is_state(state, int(path.name)):
             return None
         said = state.pop("sum", None)  # early ones had none
-        return (
-            state
-            if said in (None, state_sum(state))
-            and all(checksum(path / name) == sum for name, sum in state["sums"].items())
-            else None
-        )
+        sound = said in (None, state_sum(state))
+        return state if sound and all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
     except (FileNotFoundError, ValueError, RecursionError):
         return None  # any other trouble with the disk is not for us to pass over: it may pass
 
