@@ -831,7 +831,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("trace", "products of another sentence", "x[sentence, 0].to(dtype) for x in self.of_head(head)", "x[0, 0].to(dtype) for x in self.of_head(head)"),
         ("trace", "the place of the first query forgotten", "places = (rows + self.at).tolist()", "places = rows.tolist()"),
         ("trace", "biases of the first head for all", "number = torch.full((1, 1, 1, 1), head, device=q.device)", "number = torch.full((1, 1, 1, 1), 0, device=q.device)"),
-        ("trace", "keys turned a second time", "position=Together(self.recipe.on_score))", "position=self.recipe.position)"),
         ("trace", "the check looks at the first sentence alone", "float((again - given).abs().max())", "float((again - given)[:1].abs().max())"),
         ("trace", "a mixture's weights transposed", "weights @ self.mixture[self.group(head)].to(weights)", "weights @ self.mixture[self.group(head)].to(weights).flip(0)"),
         ("trace", "a part's queries counted from 0", "device=device) + chosen.start\n", "device=device)\n"),

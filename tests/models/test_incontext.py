@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.models.incontext import FillIn, Occurrences, train_reader
+from regard.models.encoder import Encoder, Tagger
+from regard.models.incontext import FillIn, Occurrences, learn, train_reader
 from regard.models.reading_config import EncoderConfig
+from regard.text.vocabulary import PAD
 
 SMALL = EncoderConfig(kind="gru", layers=1, model=11, hidden=14, directions=2, dropout=0.0)
 NOUN = [["turn", "off", "the", word, end] for word, end in product(("light", "lamp"), ("now", "please"))]
@@ -26,6 +28,14 @@ def test_light_has_a_vector_for_each_meaning(reader):
     for one, other in seen.nearest_of_its_kind("light"):
         assert seen.words[one] == seen.words[other] == "light"
         assert (seen.places[one][0] < len(NOUN)) == (seen.places[other][0] < len(NOUN))
+
+
+def test_padding_is_never_asked_for():
+    """What is never the answer becomes less likely at once: its bias falls by its probability."""
+    model, lengths = Tagger(Encoder(SMALL, 11), labels=11), (1, 9)
+    before = model.output.bias[PAD].item()
+    learn(model, [[5] * n for n in lengths], 0.9, torch.optim.SGD(model.parameters(), lr=1.0), torch.Generator())
+    assert model.output.bias[PAD].item() < before
 
 
 def test_every_word_of_every_sentence_has_its_vector(reader):

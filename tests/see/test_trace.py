@@ -406,6 +406,14 @@ def test_notes_say_what_weights_mean():
     assert layer_site(MultiHeadAttention(12, heads=3), torch.randn(1, 5, 12)).note == ""
 
 
+def test_a_check_looks_at_every_sentence():
+    site = layer_site(MultiHeadAttention(12, heads=3).eval(), torch.randn(3, 5, 12))
+    assert site.check(1).holds
+    site.output[2, 1, 4] += 0.1
+    assert_close(site.check(1).error, 0.1, atol=1e-4, rtol=0)
+    assert site.check(0).holds
+
+
 def test_a_matrix_that_nobody_could_hold_is_not_made():
     site = layer_site(
         MultiHeadAttention(4, heads=2, recipe=Recipe(pattern=Causal() & Window(16))), torch.randn(1, 9001, 4)

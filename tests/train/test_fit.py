@@ -85,8 +85,9 @@ def test_a_folder_has_one_run_at_a_time_from_its_description_on(tmp_path):
 # --- the weights that are kept ---
 
 
-def test_the_mean_of_the_newest_checkpoints(tmp_path):
-    list(fit(tmp_path, average=3).steps())
+@pytest.mark.parametrize("keep", [2, 5])
+def test_the_mean_of_the_newest_checkpoints(tmp_path, keep):
+    list(fit(tmp_path, average=3, keep=keep).steps())
     newest = [tmp_path / f"checkpoints/0000000{step}" for step in (4, 6, 7)]
     for name, mean in weights(tmp_path).items():
         assert_close(mean, torch.stack([weights(path)[name].double() for path in newest]).mean(0).float())
