@@ -25,7 +25,7 @@ from safetensors.torch import save
 from torch import nn
 
 from regard.attention import Recipe
-from regard.cli.heads import kept_heads
+from regard.decode.reading import kept_heads
 from regard.models.weights import load_weights, tensors_of
 from regard.models.wordvectors import WordVectors
 from regard.see.asked import from_file
