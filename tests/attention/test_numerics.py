@@ -118,7 +118,7 @@ def test_the_only_visible_key_pulls_nothing_in_half_precision():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("normaliser", [Proportional(), Sigmoid()], ids=str)
+@pytest.mark.parametrize("normaliser", [Softmax(), Proportional(), Sigmoid()], ids=str)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_hidden_key_of_any_size_is_not_felt_by_exponential_features(backend, normaliser, dtype, monkeypatch):
     monkeypatch.setattr(block, "SIZES", {2: 1.0})

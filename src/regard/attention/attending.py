@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from regard.attention.backends import BACKENDS, choose, reference
-from regard.attention.backends.reference import Steps
 from regard.attention.given import describe
 from regard.attention.places import Places, readable
 from regard.attention.recipe import Recipe
@@ -49,7 +48,7 @@ def steps(
     *,
     q_at: int | Tensor | None = None,
     k_at: int | Tensor | None = None,
-) -> Steps:
+) -> reference.Steps:
     """Everything in the open: scores, adjusted, visible, weights and output, by the reference."""
     q, k, places = prepare(q, k, v, recipe, q_at, k_at)
     return reference.steps(recipe, q, k, v, places.cells(*q.shape[:2]))
@@ -63,9 +62,8 @@ class Explanation:
     reasons: dict[str, list[str]]
 
     def __str__(self) -> str:
-        lines = [f"{self.backend} runs this recipe"]
-        lines += [f"  not {name}: {'; '.join(why)}" for name, why in self.reasons.items()]
-        return "\n".join(lines)
+        others = (f"  not {name}: {'; '.join(why)}" for name, why in self.reasons.items())
+        return "\n".join([f"{self.backend} runs this recipe", *others])
 
     __repr__ = __str__
 
@@ -125,8 +123,9 @@ def check(
         raise ValueError(f"{q.shape[1]} query heads cannot share {k.shape[1]} key heads: not a multiple")
     if why := recipe.score.misfit(q.shape[-1], k.shape[-1]):
         raise ValueError(why)
-    if recipe.pattern.batches not in (1, q.shape[0]):
-        raise ValueError(f"the pattern holds data for {recipe.pattern.batches} sentences, q for {q.shape[0]}")
+    for part in (recipe.pattern, *recipe.on_score):
+        if part.batches not in (1, q.shape[0]):
+            raise ValueError(f"{part} holds data for {part.batches} sentences, q for {q.shape[0]}")
     ends = []
     for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
         shapes = (x.shape[2],), (x.shape[0], x.shape[2])
@@ -137,8 +136,6 @@ def check(
             raise ValueError(f"{name} begins at {first}, but places count from 0: add {-first} to q_at and k_at alike")
         ends.append(end)
     for scheme in recipe.on_score:
-        if scheme.batches not in (1, q.shape[0]):
-            raise ValueError(f"{scheme} holds data for {scheme.batches} sentences, q for {q.shape[0]}")
         if why := scheme.misfit(q.shape[1], reference.folded(recipe, q[:0]).shape[-1], max(ends)):
             raise ValueError(why)
     if why := recipe.pattern.misfit(*ends):

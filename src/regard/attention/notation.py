@@ -2,6 +2,7 @@
 
 import ast
 import operator
+import tomllib
 from typing import Any
 
 from regard.attention import hard, normaliser, pattern, position, reach, relative, score, syntax
@@ -100,3 +101,11 @@ def build(node: ast.expr, text: str, depth: int = 0) -> Any:
             named = {keyword.arg or "": build(keyword.value, text, deeper) for keyword in keywords}
             return PARTS[name](*(build(argument, text, deeper) for argument in arguments), **named)
     raise ValueError(f"cannot read {shown(ast.unparse(node))} in {shown(text)}; known parts: {', '.join(PARTS)}")
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The tables of a text; its parser takes lists in lists, so that a hostile one may go deeper than Python does."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("lists in lists in lists without end; write plain values") from None

@@ -37,8 +37,7 @@ class Places:
 
     @staticmethod
     def of(q: Tensor, k: Tensor, q_at: int | Tensor | None, k_at: int | Tensor | None) -> "Places":
-        at_q, first_q = standing(q, q_at)
-        at_k, first_k = standing(k, k_at)
+        (at_q, first_q), (at_k, first_k) = standing(q, q_at), standing(k, k_at)
         return Places(at_q, at_k, first_q if first_k == 0 else None)
 
     def cells(self, batch: int, heads: int) -> Cells:

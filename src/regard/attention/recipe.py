@@ -1,13 +1,12 @@
 """attention = score × position × pattern × normaliser. A recipe is a value: print it, compare it, take it apart."""
 
-import tomllib
 from dataclasses import dataclass, fields, replace
 
 from torch import Tensor, nn
 
 from regard.attention import parts
 from regard.attention.normaliser import Normaliser, Softmax
-from regard.attention.notation import read, write
+from regard.attention.notation import read, read_toml, write
 from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Beside, Inside, NoPosition, OnScore, Position
 from regard.attention.relative import RelativeVectors
@@ -64,9 +63,8 @@ class Recipe:
         used = {"score": self.score} | {f"position{n}": part for n, part in enumerate(self.on_score)}
         used |= {f"inside{n}": part for n, part in enumerate(self.inside)}
         used |= {"pattern": self.pattern, "normaliser": self.normaliser}
-        return nn.ModuleDict(
-            {way: found for name, part in used.items() for way, found in parts.learned(part, name).items()}
-        )
+        found = (parts.learned(part, name) for name, part in used.items())
+        return nn.ModuleDict({way: module for each in found for way, module in each.items()})
 
     def to_toml(self) -> str:
         """Four lines of TOML. Learned parts are described, not stored: their weights travel as safetensors."""
@@ -75,10 +73,7 @@ class Recipe:
     @staticmethod
     def from_toml(text: str) -> "Recipe":
         """The recipe a file describes; missing lines mean the default. Learned parts come with fresh weights."""
-        try:
-            lines = tomllib.loads(text)
-        except RecursionError:
-            raise ValueError("a recipe is four lines of text, not lists in lists without end") from None
+        lines = read_toml(text)
         names = [field.name for field in fields(Recipe)]
         if unknown := [line for line in lines if line not in names]:
             raise ValueError(f"a recipe has no {unknown[0]!r}; it has {', '.join(names)}")

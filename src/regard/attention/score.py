@@ -32,6 +32,11 @@ class InnerProduct(Score):
     @abstractmethod
     def fold_k(self, k: Tensor) -> Tensor: ...
 
+    @property
+    def overflows(self) -> bool:
+        """May finite q and k of ordinary size score ∞? Then nothing may be added to hide it: ∞ - ∞ is NaN."""
+        return False
+
     def compare(self, q: Float[Tensor, "b h i d"], k: Float[Tensor, "b h j c"]) -> Float[Tensor, "b h i j"]:
         return einsum(self.fold_q(q), self.fold_k(k), "b h i d, b h j d -> b h i j")
 
@@ -89,6 +94,10 @@ class Feature(InnerProduct):
     def __post_init__(self):
         if self.map not in FEATURES:
             raise ValueError(f"no feature map is called {self.map!r}; there are {', '.join(FEATURES)}")
+
+    @property
+    def overflows(self):
+        return self.map == "exp"
 
     def fold_q(self, q):
         return FEATURES[self.map](q)

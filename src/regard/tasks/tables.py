@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from regard.attention.notation import read_toml
 from regard.models.plain import DEPTHS, Plain
 from regard.models.reading_config import WordsConfig
 from regard.text.files import read_lines, small
@@ -134,11 +135,9 @@ def depths_in(path: Path) -> dict[str, int]:
 
 def parsed(text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return read_toml(text)
+    except ValueError as error:  # a TOMLDecodeError is one, too
         raise ValueError(f"the settings are no TOML: {error}") from None
-    except RecursionError:
-        raise ValueError("the settings are lists in lists in lists without end; write plain values") from None
 
 
 def dict_of(table: Any) -> dict[str, Any]:

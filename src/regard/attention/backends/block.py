@@ -57,7 +57,7 @@ def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
     if not all(x.numel() for x in (q, k, v)):  # there is no block to cut
         return reference.attend(recipe, q, k, v, places)
-    if isinstance(recipe.score, InnerProduct):  # map q and k once, not again in every row
+    if isinstance(recipe.score, InnerProduct) and not recipe.score.overflows:  # map q and k once, not in every row
         q, k, recipe = recipe.score.fold_q(q), recipe.score.fold_k(k), replace(recipe, score=Dot())
     used = (recipe.score, recipe.on_score, recipe.normaliser)  # rotary positions are done, and a pattern has no slope
     learned = list(dict.fromkeys(x for x in tensors(used) if x.requires_grad))

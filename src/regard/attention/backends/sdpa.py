@@ -18,8 +18,14 @@ SHORT = 256  # tokens: up to here torch's way back in 16 bits takes a CPU severa
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    score = recipe.score
     return [
-        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *([] if isinstance(score, InnerProduct) else [f"{score} is not an inner product"]),
+        *(
+            [f"{score} may be ∞, to which it would add -∞"]
+            if isinstance(score, InnerProduct) and score.overflows
+            else []
+        ),
         *(f"{scheme} adds to the values too" for scheme in recipe.on_score if not isinstance(scheme, Bias)),
         *([] if dropout_of(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
     ]
