@@ -493,7 +493,7 @@ ON_A_GPU = {
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # FlexAttention's compiler asks
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # flex's compiler asks
 @pytest.mark.parametrize("backend", ON_A_GPU)
 def test_every_backend_runs_learned_parts_on_a_gpu(backend):
     recipe = ON_A_GPU[backend]()

@@ -214,10 +214,10 @@ def is_value(part: object) -> bool:
     if not is_dataclass(part):
         return all(map(is_value, part)) if isinstance(part, tuple) else isinstance(part, int | float | str | None)
     made = vars(type(part)).get("__dataclass_params__")  # its own: a subclass may set what its base does not know of
-    return made is not None and made.frozen and all(map(is_value, contents(part)))
+    return made is not None and made.frozen and all(map(is_value, contents(part).values()))
 
 
-def contents(part: object) -> list[object]:
+def contents(part: object) -> dict[str, Any]:
     """What an object holds: the fields of a dataclass, which may lie in slots, and whatever else was put on it."""
-    named = [getattr(part, field.name) for field in fields(part)] if is_dataclass(part) else []
-    return named + (list(vars(part).values()) if type(part).__dictoffset__ else [])
+    named = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else {}
+    return named | (vars(part) if type(part).__dictoffset__ else {})

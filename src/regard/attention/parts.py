@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard.attention.blocks import contents
 from regard.attention.notation import Part
 
 
@@ -25,9 +26,7 @@ def held(value: Any) -> dict[str, Any]:
             return {str(name): x for name, x in value.items()}
         case tuple() | list():
             return {str(n): x for n, x in enumerate(value)}
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    return vars(value) if isinstance(value, Part) else {}
+    return contents(value) if is_dataclass(value) or isinstance(value, Part) else {}
 
 
 def learned(part: Any, name: str) -> dict[str, nn.Module]:
