@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
+from regard.cli.tasks.answer import measured
 from regard.models.answering import AnswerConfig
 from regard.models.weights import tensors_of
 from regard.tasks.answer import AnswerBatch, Answerer, AnswerSettings, AskedQuestions, answer_loss, together
@@ -72,6 +73,16 @@ def test_several_questions_share_a_picture():
     assert len({one.text for one in found}) > 5
     alone = read_questions(AnswerData(pictures=5, each=1, most=2), "train").examples
     assert [one.text for one in alone] == [one.text for one in found[::3]]
+
+
+def test_the_world_holds_out_what_it_is_told_to():
+    default = AnswerSettings.of_world().data
+    assert default.held_out == "pictures"
+    for held_out, numbers in (("pictures", {"zero", "one"}), ("compositions", {"one"})):
+        found = read_questions(replace(default, held_out=held_out), "valid").examples
+        assert {one.answer for one in found if one.kind == "count"} == numbers
+    with pytest.raises(ValueError, match=r"data.held_out = 'colours' is unknown; choose from compositions, pictures"):
+        AnswerData(held_out="colours")
 
 
 @pytest.mark.parametrize("ending", ["tsv", "jsonl"])
@@ -197,3 +208,16 @@ def test_a_model_is_kept_and_loaded_with_its_words(asked, tmp_path):
     (tmp_path / "run" / "labels.json").write_text((tmp_path / "run" / "labels.json").read_text().replace("yes", "yea"))
     with pytest.raises(ValueError, match=r"labels.json is not what the weights were trained with"):
         Answerer.load(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_every_kind_of_question_about_the_world_is_learnt(tmp_path):
+    world = AnswerSettings.of_world()
+    questions, held_out = (read_questions(world.data, split).examples for split in ("train", "test"))
+    answerer = Answerer.fresh(questions, world)
+    for _ in Fit(answerer.job(questions, read_questions(world.data, "valid").examples), tmp_path).steps():
+        pass
+    found = measured(Answerer.load(tmp_path), held_out)
+    assert set(found.wanted) == {"colour", "shape", "presence", "count"}
+    for kind, asked in found.wanted.items():
+        assert found.right[kind] / asked >= 0.95, found.table()

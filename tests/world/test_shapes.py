@@ -10,9 +10,10 @@ import pytest
 
 from regard.world import SPLITS
 from regard.world.questions import ANSWERS, KINDS, SIDES, Asked, ask, questions
-from regard.world.shapes import COLOURS, COMPOSITIONS, HELD_OUT, SHAPES, Scene, ShapeWorld, Thing, split_of
+from regard.world.shapes import COLOURS, COMPOSITIONS, HELD_OUT, HOLD_OUTS, SHAPES, Scene, ShapeWorld, Thing, split_of
 
 WORLD = ShapeWorld(seed=3)
+UNSEEN = ShapeWorld(seed=3, most=1, held_out="pictures")
 SOME = {split: [ask(WORLD, number, split) for number in range(307)] for split in SPLITS}
 EVERY = [asked for some in SOME.values() for asked in some]
 
@@ -138,7 +139,56 @@ def test_every_colour_and_shape_is_kept_for_training():
     assert Counter(HELD_OUT.values()) == dict.fromkeys(("valid", "test"), len(COMPOSITIONS) // 10)
 
 
+def test_held_out_pictures_show_every_composition_and_a_thing_that_train_never_shows():
+    for most in (1, 3):
+        worlds = [ShapeWorld(seed=seed, most=most, held_out="pictures") for seed in (3, 4)]
+        shown = {split: [world.scene(n, split) for world in worlds for n in range(307)] for split in SPLITS}
+        trained = {thing for scene in shown["train"] for thing in scene.things}
+        for split, scenes in shown.items():
+            assert {thing.composition for scene in scenes for thing in scene.things} == set(COMPOSITIONS)
+            for scene in scenes:
+                assert split == "train" or set(scene.things) - trained
+                assert {thing.split for thing in scene.things} <= {"train", split}
+
+
+def test_one_thing_in_ten_is_held_out_for_each_of_valid_and_test():
+    counts = Counter(thing.split for asked in SOME["train"] for thing in asked.scene.things)
+    for split in ("valid", "test"):
+        assert 0.08 < counts[split] / counts.total() < 0.12
+
+
+@pytest.mark.parametrize("held_out", HOLD_OUTS)
+def test_the_fullest_picture_of_any_split_is_found(held_out):
+    world = ShapeWorld(fewest=6, most=6, held_out=held_out)
+    assert {len(world.scene(number, split).things) for split in SPLITS for number in range(3)} == {6}
+
+
 # --- questions ---
+
+
+def test_a_colour_rules_a_shape_out_only_where_compositions_are_held_out():
+    """Who guesses shapes by their colours gains by it where training never shows a yellow circle."""
+
+    def answers(world: ShapeWorld) -> dict[str, set[str]]:
+        texts = {f"what shape is the {colour} thing": set() for colour in COLOURS}
+        for number in range(307):
+            for question in questions(world.scene(number), held_out=world.held_out):
+                if question.kind == "shape":
+                    texts[question.text].add(question.answer)
+        return texts
+
+    assert set(map(frozenset, answers(UNSEEN).values())) == {frozenset(SHAPES)}
+    assert answers(ShapeWorld(seed=3, most=1))["what shape is the yellow thing"] == {"square", "triangle"}
+
+
+def test_what_is_asked_of_held_out_pictures_has_every_answer():
+    """Where compositions are held out and a picture shows one thing, every number asked for is one."""
+    for split in SPLITS:
+        asked = [ask(UNSEEN, number, split).question for number in range(307)]
+        assert {one.answer for one in asked if one.kind == "count"} == {"zero", "one"}
+        assert {one.answer for one in asked if one.kind == "presence"} == {"yes", "no"}
+        assert {one.answer for one in asked if one.kind == "shape"} == set(SHAPES)
+        assert {one.answer for one in asked if one.kind == "colour"} == set(COLOURS)
 
 
 def test_a_scene_is_asked_all_that_has_one_answer():
@@ -228,6 +278,7 @@ def test_kinds_and_answers_are_balanced():
         lambda: ShapeWorld(size=23),
         lambda: ShapeWorld(fewest=3, most=2),
         lambda: ShapeWorld(most=7),
+        lambda: ShapeWorld(held_out="colours"),
         lambda: WORLD.scene(-1),
         lambda: WORLD.scene(0, "exam"),  # type: ignore[arg-type]
     ],

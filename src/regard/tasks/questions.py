@@ -13,7 +13,7 @@ from regard.text.known import find, known
 from regard.text.picture_questions import PictureQuestions, listed_questions, read_picture_questions, world_questions
 from regard.text.pictures import Picture
 from regard.text.trees import within
-from regard.world.shapes import ShapeWorld
+from regard.world.shapes import HOLD_OUTS, ShapeWorld
 
 CORPUS = "easy_vqa"
 LISTS = ("questions.tsv", "questions.jsonl")
@@ -36,12 +36,14 @@ class AnswerData(From):
     pictures: int = 5000  # for the world: how many
     each: int = 4  # for the world: questions about each picture to train on
     most: int = 1  # for the world: things in a picture
+    held_out: str = "compositions"  # for the world: compositions that training never shows, or pictures alone
     mode: str = "RGB"  # of files: RGB, or L for grey
     rows: int = 0  # of files: to resize to; 0 leaves pictures as they are
     columns: int = 0
 
     def __post_init__(self):
         one_of("data.mode", self.mode, MODES)
+        one_of("data.held_out", self.held_out, HOLD_OUTS)
         if (
             min(self.pictures, self.each) < 1
             or min(self.rows, self.columns) < 0
@@ -62,7 +64,7 @@ def read_questions(data: AnswerData, split: Split, folder: Path | None = None) -
     """The questions of a split."""
 
     def of_world(split: Split, count: int | None) -> list[Question]:
-        world, each = ShapeWorld(most=data.most), data.each if count is None else 1
+        world, each = ShapeWorld(most=data.most, held_out=data.held_out), data.each if count is None else 1
         return asked(world_questions(world, count or data.pictures, split, each=each))
 
     sources = Sources(

@@ -8,10 +8,21 @@ Answers are single words, so that a model may choose among ANSWERS: what is held
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from regard.world.chance import Chance
 from regard.world.lexicon import SPLITS, Split
-from regard.world.shapes import COLOURS, COMPOSITIONS, MOST, SHAPES, Composition, Scene, ShapeWorld, Thing, split_of
+from regard.world.shapes import (
+    COLOURS,
+    COMPOSITIONS,
+    MOST,
+    SHAPES,
+    Composition,
+    Scene,
+    ShapeWorld,
+    Thing,
+    split_of,
+)
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six")
 assert len(NUMBERS) == MOST + 1
@@ -53,20 +64,26 @@ def ask(world: ShapeWorld, number: int, split: Split = "train", turn: int = 0) -
 
     At another turn, another question about the same picture, if chance wills it.
     """
-    scene = world.scene(number, split)
-    chance, found = Chance(world.seed, SPLITS.index(split), number, 0, *[turn] * (turn > 0)), questions(scene, split)
+    scene, found = _scene_with_questions(world, number, split)
+    chance = Chance(world.seed, SPLITS.index(split), number, 0, *[turn] * (turn > 0))
     kind = chance.pick([kind for kind in KINDS if any(question.kind == kind for question in found)])
     found = [question for question in found if question.kind == kind]
     answer = chance.pick([answer for answer in ANSWERS if any(question.answer == answer for question in found)])
     return Asked(scene, chance.pick([question for question in found if question.answer == answer]))
 
 
-def questions(scene: Scene, split: Split = "train") -> list[Question]:
-    """All that may be asked in a split: train never speaks of what is held out, the others always do.
+@lru_cache(maxsize=1)  # turn after turn asks about the same picture
+def _scene_with_questions(world: ShapeWorld, number: int, split: Split) -> tuple[Scene, list[Question]]:
+    scene = world.scene(number, split)
+    return scene, questions(scene, split, world.held_out)
+
+
+def questions(scene: Scene, split: Split = "train", held_out: str = "compositions") -> list[Question]:
+    """All that may be asked in a split: train never speaks of compositions held out, the others always do.
 
     Were "is there a red triangle" asked while training, the answer would be no each time.
     """
-    return [question for question in _every(scene) if _belongs(question, split)]
+    return [question for question in _every(scene) if held_out == "pictures" or _belongs(question, split)]
 
 
 def _belongs(question: Question, split: Split) -> bool:

@@ -14,7 +14,7 @@ from einops import reduce
 from numpy.typing import NDArray
 
 from regard.world.chance import Chance
-from regard.world.lexicon import SPLITS, Split
+from regard.world.lexicon import SPLITS, Split, hashed_split
 
 ATTEMPTS = 10_000
 SMALLEST = 24  # below, a small circle and a small square are the same few pixels
@@ -23,6 +23,7 @@ SAMPLES = 4  # along each side of a pixel: an edge is shaded in 16 steps
 UNIT = 2 * SAMPLES  # places are counted in half-samples, so that the middle of every sample is a whole number
 
 Composition = tuple[str, str]  # a colour and a shape
+HOLD_OUTS = ("compositions", "pictures")  # what of a world is held out
 
 SHAPES = ("circle", "square", "triangle")
 COLOURS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
@@ -85,6 +86,11 @@ class Thing:
     def composition(self) -> Composition:
         return self.colour, self.shape
 
+    @property
+    def split(self) -> Split:
+        """Where it may occur, in every world alike, if pictures are held out."""
+        return hashed_split(f"{self.colour} {self.shape} {self.x} {self.y} {self.radius}")
+
     def apart(self, other: "Thing") -> bool:
         """Is there a pixel's width between the two?"""
         return max(abs(self.x - other.x), abs(self.y - other.y)) > self.radius + other.radius
@@ -125,16 +131,20 @@ class Scene:
 class ShapeWorld:
     """Square pictures of `fewest` to `most` things, every number of them equally often.
 
-    The compositions (colour, shape) are divided once, in every world alike: train never shows those held out; every
-    test picture has one that occurs in test alone, every valid picture one of valid alone.
+    What is held out is divided once, in every world alike: train never shows it; every test picture has something that
+    occurs in test alone, every valid picture something of valid alone. That is a composition (colour, shape), or, where
+    `held_out` is "pictures", merely a thing of its size in its place, and every split shows all compositions.
     """
 
     seed: int = 0
     size: int = 32
     fewest: int = 1
     most: int = 4
+    held_out: str = "compositions"
 
     def __post_init__(self):
+        if self.held_out not in HOLD_OUTS:
+            raise ValueError(f"what is held out is one of {', '.join(HOLD_OUTS)}, not {self.held_out!r}")
         if self.size < SMALLEST:
             raise ValueError(f"a picture of shapes has {SMALLEST} pixels a side or more, not {self.size}")
         if not 1 <= self.fewest <= self.most <= MOST:
@@ -161,11 +171,19 @@ class ShapeWorld:
         """A scene, unless its things come too near each other. The first thing is of the split itself."""
         ground, things = 224 + chance.below(32), []
         for n in range(count):
-            allowed = (split,) if n == 0 else ("train", split)
-            colour, shape = chance.pick([pair for pair in COMPOSITIONS if split_of(*pair) in allowed])
-            radius = chance.pick(self.radii)
-            x, y = (radius + chance.below(self.size - 2 * radius + 1) for _ in range(2))
-            things.append(Thing(shape, colour, x, y, radius))
+            things.append(self._thing(chance, (split,) if n == 0 else ("train", split)))
             if not all(things[-1].apart(other) for other in things[:-1]):
                 return None
         return Scene(self.size, ground, tuple(sorted(things, key=lambda thing: (thing.x, thing.y))))
+
+    def _thing(self, chance: Chance, allowed: tuple[Split, ...]) -> Thing:
+        """The first drawn that belongs to one of these splits."""
+        by_composition = self.held_out == "compositions"
+        pairs = [pair for pair in COMPOSITIONS if split_of(*pair) in allowed] if by_composition else COMPOSITIONS
+        while True:
+            colour, shape = chance.pick(pairs)
+            radius = chance.pick(self.radii)
+            x, y = (radius + chance.below(self.size - 2 * radius + 1) for _ in range(2))
+            thing = Thing(shape, colour, x, y, radius)
+            if by_composition or thing.split in allowed:
+                return thing
