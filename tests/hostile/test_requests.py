@@ -313,9 +313,9 @@ def fuzzed(seed: int) -> Iterator[tuple[Any, Fuzzer]]:
         yield client.app, Fuzzer(seed, scenes)
 
 
-def test_two_thousand_hostile_requests_are_each_answered():
+def test_seven_hundred_hostile_requests_are_each_answered():
     with fuzzed(7) as (app, fuzzer):
-        found = asyncio.run(fuzz(app, fuzzer, 2000))
+        found = asyncio.run(fuzz(app, fuzzer, 700))
     assert found[200] > 400, found  # most of it got past the door
     assert found[400] > 200, found
     assert {403, 404, 405} <= set(found)
