@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from regard.models.weights import write_weights
+from tests.hostile.bounds import bounded
 
 from .commands import LITTLE, assert_done, assert_refused, held, regard
 
@@ -207,9 +208,8 @@ def test_diverging_training(corpus):
 
 
 def test_too_little_memory(corpus):
-    answer = regard(
-        "train", "--train", corpus(), *LITTLE, "--set", "model.model=16777216", "--set", "model.hidden=16777216"
-    )
+    with bounded(60, 2**29):
+        answer = regard("train", "--train", corpus(), *LITTLE, "--set", "model.hidden=16777216")
     assert_refused(answer, "there is not enough memory; use fewer tokens (--tokens), another --device or a smaller mod")
 
 

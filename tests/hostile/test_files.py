@@ -8,11 +8,8 @@ import json
 import lzma
 import os
 import random
-import resource
-import signal
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -50,33 +47,8 @@ from regard.text.subwords import Subwords
 from regard.text.vocabulary import Characters, Words
 from regard.train.checkpoint import Progress, read_checkpoint, write_checkpoint
 from tests.cli.commands import assert_refused, regard
+from tests.hostile.bounds import bounded
 from tests.see.scenes import LEARNERS, translator
-
-SECONDS, BYTES = 10, 2**30  # for one file; beyond what the process has already
-
-
-class Late(BaseException):
-    """Not an error that anybody answers."""
-
-
-@contextmanager
-def bounded(seconds: float = SECONDS, memory: int = BYTES) -> Iterator[None]:
-    """What takes longer, or more memory, fails."""
-
-    def late(*_: object) -> None:
-        raise Late(f"not done in {seconds} seconds")
-
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    before = signal.signal(signal.SIGALRM, late)
-    resource.setrlimit(resource.RLIMIT_AS, (taken + memory, hard))
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        signal.signal(signal.SIGALRM, before)
 
 
 def assert_read_or_refused(read: Callable[[], object], file: Path) -> str:
