@@ -435,6 +435,17 @@ def test_the_statistics_of_a_long_window_are_those_of_its_weights():
     assert_close(found.largest, weights.amax((1, 2)))
 
 
+def test_the_last_queries_of_a_text_know_their_places():
+    """As a decoder asks that has read 5 tokens before: the same weights, distances and edits as in the whole text."""
+    layer = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal())).eval()
+    edits = Edits(masks=(Mask("attention", 0, query=6, key=2),))
+    whole = layer_site(layer, torch.randn(1, 11, 8), edits=edits)
+    last = replace(whole, q=whole.q[:, :, 5:], output=whole.output[:, :, 5:], at=5)
+    assert_close(last.head(0).weights, whole.head(0).weights[5:])
+    apart = torch.arange(5.0, 11.0)[:, None] - torch.arange(11.0)
+    assert_close(last.statistics().distance[1], (whole.head(1).weights[5:] * apart).sum(-1).mean())
+
+
 def test_a_long_head_alone_is_cheap():
     """Of 4,096 tokens and 8 heads one is computed: 16 million weights, not 134."""
     layer = MultiHeadAttention(16, heads=8, recipe=Recipe(pattern=Causal() & Window(64))).eval()
