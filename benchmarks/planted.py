@@ -332,7 +332,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "attention/kernels/additive_pulls.py": [
         ("additive", "half the gradient", "slope = 4.0 * tl.load", "slope = 2.0 * tl.load"),
-        ("additive", "keys past the last pull", "0.0), tl.where(j + 1 < count, tl.exp(2.0 * odd), 0.0)", "0.0), tl.exp(2.0 * odd)"),
         ("additive", "v learns from even keys alone", "plain += tl.sum(g0 * r0, 3) + tl.sum(g1 * r1, 3)", "plain += tl.sum(g0 * r0, 3)"),
     ],
     "attention/kernels/probe_rows.py": [
@@ -646,7 +645,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("schedule", "cosine: a whole wave", "cos(pi * done)", "cos(2 * pi * done)"),
         ("schedule", "cosine: the warm-up counts as part of the fall",
          "(step - self.warmup) / (self.steps - self.warmup)", "step / self.steps"),
-        ("schedule", "cosine: rises again after its last step", "min(1.0, (step - self", "min(9.0, (step - self"),
+        ("schedule", "cosine: rises again after its last step", "min(1.0, (step - self.warmup) / (self.steps - self.warmup))", "(step - self.warmup) / (self.steps - self.warmup)"),
         ("schedule", "constant: goes on rising", "min(1.0, step / max(1, self.warmup))", "step / max(1, self.warmup)"),
     ],
     "train/flat.py": [

@@ -414,6 +414,24 @@ def test_a_check_looks_at_every_sentence():
     assert site.check(0).holds
 
 
+def test_products_are_those_of_the_sentence_that_is_asked_for():
+    site = layer_site(MultiHeadAttention(12, heads=3).eval(), torch.randn(3, 5, 12))
+    products = site.head(1, sentence=2).products
+    assert products is not None
+    assert_close(products, site.q[2, 1] @ site.k[2, 1].T)
+
+
+def test_queries_keys_and_values_are_what_their_matrices_make():
+    """Four heads in two groups, which look at another text."""
+    layer = MultiHeadAttention(12, heads=4, groups=2).eval()
+    site = layer_site(layer, torch.randn(2, 5, 12), torch.randn(2, 7, 12))
+    assert site.origin is not None
+    for part, made in (("q", site.q), ("k", site.k), ("v", site.v)):
+        for number in range(made.shape[1]):
+            found = site.origin.made(part, number, 3)
+            assert_close(found.x @ found.weight + found.bias, made[:, number])
+
+
 def test_a_matrix_that_nobody_could_hold_is_not_made():
     site = layer_site(
         MultiHeadAttention(4, heads=2, recipe=Recipe(pattern=Causal() & Window(16))), torch.randn(1, 9001, 4)
