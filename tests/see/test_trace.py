@@ -429,6 +429,7 @@ def test_queries_keys_and_values_are_what_their_matrices_make():
     for part, made in (("q", site.q), ("k", site.k), ("v", site.v)):
         for number in range(made.shape[1]):
             found = site.origin.made(part, number, 3)
+            assert found.bias is not None
             assert_close(found.x @ found.weight + found.bias, made[:, number])
 
 
