@@ -217,7 +217,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "kv, keys = kv[:, :, :-1], keys[:, :, :-1]", "kv, keys = kv[:, :, 1:], keys[:, :, 1:]"),
         ("linear", "denominator does not run within a chunk", " + scores.sum(-1)", ""),
         ("linear", "old keys forgotten",
-         "summed(recipe, k[:, :, :old], v[:, :, :old])", "summed(recipe, k[:, :, :0], v[:, :, :0])"),
+         "summed(recipe, k[:, :, :old], v[:, :, :old], [mask[:, :, :old] for mask in hidden])", "summed(recipe, k[:, :, :0], v[:, :, :0])"),
         ("linear", "a step forgets the state before",
          "State(kv[:, :, -1], keys[:, :, -1])", "State(kv[:, :, -1] - kv[:, :, 0], keys[:, :, -1] - keys[:, :, 0])"),
         ("linear", "excludes itself", ".tril()", ".tril(-1)"),
@@ -230,7 +230,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "attention/backends/flex.py": [
         ("flex", "mask ignores where the queries start", "sees(b, h, i + start, j)", "sees(b, h, i, j)"),
         ("flex", "bias ignores where the queries start", "bias(b, h, i + start, j)", "bias(b, h, i, j)"),
-        ("flex", "mixed and full blocks exchanged", "for state in (MIXED, FULL)", "for state in (FULL, MIXED)"),
+        ("flex", "mixed and full blocks exchanged",
+         "*columns(states == MIXED), *columns(states == FULL)", "*columns(states == FULL), *columns(states == MIXED)"),
         ("flex", "block map ignores where the queries start", "SIZE, start=start)", "SIZE)"),
     ],
     "attention/backends/block.py": [
