@@ -346,7 +346,21 @@ def kernel_cases() -> dict[str, float]:
         )
         pairs = zip(tree_leaves(want), tree_leaves(got), strict=True)
         differences[name] = max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)
-    return differences | far_cases()
+    return differences | far_cases() | {"rows in several parts": rows_in_parts()}
+
+
+def rows_in_parts() -> float:
+    """Rows of 19 keys, 8 at a time, one of which sees none: weights, and gradients of the scores."""
+    from regard.attention.kernels.additive_rows import row_bend, row_weigh
+
+    s, pulled = (9 * torch.randn(2, 3, 19) for _ in range(2))
+    s[1, 2] = -torch.inf
+    p, g = torch.empty_like(s), torch.empty_like(s)
+    row_weigh[3, 2](s, p, 3, 19, 57, WIDE=8)  # type: ignore[index]
+    row_bend[3, 2](p, pulled, g, 3, 19, 57, WIDE=8)  # type: ignore[index]
+    weights = s.softmax(-1).nan_to_num(0.0)
+    wanted = weights * (pulled - (weights * pulled).sum(-1, keepdim=True))
+    return max(float((p - weights).abs().max()), float((g - wanted).abs().max() / wanted.abs().max()))
 
 
 def far_cases() -> dict[str, float]:
@@ -386,6 +400,7 @@ def kernels_interpreted() -> dict[str, float]:
         "several tiles, each a part",
         "several tiles and widths, one part",
         "five tiles, not in four parts but in three",
+        "rows in several parts",
     ],
 )
 def test_the_kernels_interpreted_agree_with_the_tiles(case, kernels_interpreted):

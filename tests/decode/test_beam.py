@@ -4,11 +4,13 @@ import re
 from math import log
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.decode import Allowed, Beam, Greedy, Longest, translate
-from regard.decode.penalties import STRONGEST, length_penalty
+from regard.decode.penalties import STRONGEST, attention_paid, length_penalty
+from regard.models.seq2seq import Looked
 
 from .toys import EOS, Toy, dice, every_translation, glance, naive_beam, naive_greedy, penalised, tree
 
@@ -20,6 +22,12 @@ def test_wu_s_length_penalty_on_paper():
     assert length_penalty(7, 1.0) == 2.0
     assert length_penalty(13, 2.0) == 9.0
     assert length_penalty(13, 0.0) == 1.0
+
+
+def test_attention_is_that_of_the_last_word_in_the_last_layer_the_mean_of_its_heads():
+    first, last = torch.zeros(1, 2, 3, 2), torch.zeros(1, 2, 3, 2)
+    last[0, :, 2] = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
+    assert attention_paid(Looked({"decoder.0.cross": first, "decoder.1.cross": last})).tolist() == [[0.625, 0.375]]
 
 
 def test_wu_s_coverage_penalty_on_paper():

@@ -66,6 +66,20 @@ def seen_again() -> dict[str, float]:
     return found
 
 
+def offered_again() -> float:
+    """Of a vocabulary in three stretches, how far the best words' log-probabilities are from the definition."""
+    from regard.decode.offers_kernel import offers as in_stretches
+
+    logits, bias = 5 * torch.randn(3, 37), torch.randn(37)
+    closed = torch.zeros(37, dtype=torch.uint8).index_fill_(0, torch.tensor([0, 17]), 1)
+    values, words, whole = in_stretches(logits, bias, closed, 4, stretch=16)
+    wanted = offers.on_cpu(logits + bias, closed, 4, None)
+    values, picked = values.topk(4)
+    assert torch.equal(words.gather(1, picked), wanted.words)
+    far = values - wanted.values, whole[:, 0] - (logits + bias).logsumexp(-1)
+    return max(float(part.abs().max()) for part in far)
+
+
 def a_search(
     b: int, k: int, c: int, best: int, device: str
 ) -> tuple[Lanes, Rules, list[tuple[torch.Tensor, torch.Tensor]]]:
@@ -103,7 +117,7 @@ def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu") -> bool
 
 def cases() -> dict[str, Any]:
     torch.manual_seed(0)
-    found: dict[str, Any] = seen_again()
+    found: dict[str, Any] = {**seen_again(), "stretches": offered_again()}
     for shape in CHOICES:
         found[f"chosen {shape}"] = chosen_again(*shape)
     allowed = Allowed(shortest=2)
@@ -138,6 +152,10 @@ def kernels_interpreted() -> dict[str, Any]:
 def test_attention_reads_only_what_somebody_sees(kernels_interpreted):
     far = [kernels_interpreted[f"{name}{kind}"] for name in ("beams", "groups") for kind in ("", ", one mask")]
     assert max(far) < 5e-6
+
+
+def test_a_vocabulary_in_several_stretches_is_offered_as_one(kernels_interpreted):
+    assert kernels_interpreted["stretches"] < 5e-6
 
 
 def test_the_same_are_chosen_equals_included(kernels_interpreted):

@@ -82,6 +82,8 @@ def test_what_flows_through_two_layers_on_paper():
     through = rollout([swap, first])
     assert_close(through[0], torch.tensor([[1.0, 0.0], [0.5, 0.5]]) @ torch.tensor([[0.5, 0.5], [0.5, 0.5]]))
     assert_close(rollout([first, swap])[0], torch.tensor([[0.75, 0.25], [0.75, 0.25]]))
+    heads = torch.cat((swap, first), 1)  # in the mean the second token looks at the first, and the first at both
+    assert_close(rollout([heads])[0], torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
 
 
 @pytest.mark.parametrize(

@@ -414,6 +414,25 @@ def test_a_check_looks_at_every_sentence():
     assert site.check(0).holds
 
 
+def test_products_are_those_of_the_sentence_that_is_asked_for():
+    site = layer_site(MultiHeadAttention(12, heads=3).eval(), torch.randn(3, 5, 12))
+    products = site.head(1, sentence=2).products
+    assert products is not None
+    assert_close(products, site.q[2, 1] @ site.k[2, 1].T)
+
+
+def test_queries_keys_and_values_are_what_their_matrices_make():
+    """Four heads in two groups, which look at another text."""
+    layer = MultiHeadAttention(12, heads=4, groups=2).eval()
+    site = layer_site(layer, torch.randn(2, 5, 12), torch.randn(2, 7, 12))
+    assert site.origin is not None
+    for part, made in (("q", site.q), ("k", site.k), ("v", site.v)):
+        for number in range(made.shape[1]):
+            found = site.origin.made(part, number, 3)
+            assert found.bias is not None
+            assert_close(found.x @ found.weight + found.bias, made[:, number])
+
+
 def test_a_matrix_that_nobody_could_hold_is_not_made():
     site = layer_site(
         MultiHeadAttention(4, heads=2, recipe=Recipe(pattern=Causal() & Window(16))), torch.randn(1, 9001, 4)
@@ -433,6 +452,17 @@ def test_the_statistics_of_a_long_window_are_those_of_its_weights():
     assert_close(found.sink, weights[..., 0].mean(-1))
     assert_close(found.distance, (weights * (at[:, None] - at)).sum(-1).mean(-1))
     assert_close(found.largest, weights.amax((1, 2)))
+
+
+def test_the_last_queries_of_a_text_know_their_places():
+    """As a decoder asks that has read 5 tokens before: the same weights, distances and edits as in the whole text."""
+    layer = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal())).eval()
+    edits = Edits(masks=(Mask("attention", 0, query=6, key=2),))
+    whole = layer_site(layer, torch.randn(1, 11, 8), edits=edits)
+    last = replace(whole, q=whole.q[:, :, 5:], output=whole.output[:, :, 5:], at=5)
+    assert_close(last.head(0).weights, whole.head(0).weights[5:])
+    apart = torch.arange(5.0, 11.0)[:, None] - torch.arange(11.0)
+    assert_close(last.statistics().distance[1], (whole.head(1).weights[5:] * apart).sum(-1).mean())
 
 
 def test_a_long_head_alone_is_cheap():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.text.augment import Crop, Flip, Hide, augmented
+from regard.text.augment import Crop, Flip, Hide, Mix, augmented, drawn
 from regard.text.picture_questions import world_questions
 from regard.text.pictures import Pictures, Scale, from_scenes
 from regard.world.shapes import COLOURS, ShapeWorld
@@ -132,6 +132,15 @@ def test_what_happens_depends_on_seed_epoch_and_row_alone():
     assert not torch.equal(augmented(pixels, range(23), by=by, seed=6, epoch=2), whole)
     assert not torch.equal(augmented(pixels, range(23), by=(Flip(), Flip()), seed=5, epoch=2), pixels)
     assert torch.equal(augmented(pixels, range(23), by=(), seed=5, epoch=2), pixels)
+
+
+@pytest.mark.parametrize("mix", [Mix(up=1.0), Mix(cut=1.0)], ids=["mixup", "CutMix"])
+def test_the_share_is_what_is_left_of_the_picture_itself(mix):
+    """All of its pixels are 200, all of the other's 0: so the share of 200 is the mean."""
+    own, other = torch.full((31, 3, 7, 11), 200, dtype=torch.uint8), torch.zeros(31, 3, 7, 11, dtype=torch.uint8)
+    mixed, share = mix.apply(own, other, *(drawn(range(31), 0, 0, place) for place in range(2)))
+    assert_close(mixed.float().mean((1, 2, 3)), 200 * share, atol=0.51, rtol=0)
+    assert share.unique().numel() > 9
 
 
 def test_impossible_changes_are_refused():

@@ -101,7 +101,7 @@ def trained(*, whole: bool, steps: int = 5, broken: int = 0, device: str = "cpu"
         summed, count = smoothed(model, batch)
         return summed * (torch.nan if broken and len(calls) == broken else 1.0), count
 
-    plan = Plan(Constant(RATE), steps, clip=0.7, **how)
+    plan = Plan(Constant(RATE, warmup=4), steps, clip=0.7, **how)  # quarters of it are float32 too
     optimiser = torch.optim.AdamW(grouped(model, 0.1), lr=torch.tensor(RATE, device=device), fused=True)
     for group in optimiser.param_groups:
         group["capturable"] = device == "cuda"

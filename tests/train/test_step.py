@@ -87,7 +87,7 @@ def test_a_run_step_by_step(tmp_path):
 
     def pulling(model, x):
         modes.add(model.training)
-        return len(x) * sum(weight.sum() for weight in model.parameters()), len(x)
+        return len(x) * torch.stack([weight.sum() for weight in model.parameters()]).sum(), len(x)
 
     def validate(model):
         checked.add(model.training)
