@@ -7,14 +7,15 @@ import os
 import secrets
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 if sys.platform != "win32":
     import fcntl
 
+T = TypeVar("T")
 COMPRESSED = (".gz", ".xz")
 # The first bytes of files that are often mistaken for UTF-8 text, and what to do about them.
 STRANGERS = {
@@ -31,6 +32,7 @@ UNPACKED_FREELY, UNPACKED_TIMES = 2**26, 100
 PADDING = 2**24  # bytes of nothing behind the end of a .gz; tapes round up to some thousands
 GZIP = 31  # zlib's name for a window of any size with gzip's header around it
 BLOCK = 2**17
+CHUNK = 2**22  # letters of lines that are held together
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -162,6 +164,19 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
         raise ValueError(
             f"{name}: cannot be read beyond line {number} ({error}); fetch or pack the file again"
         ) from None
+
+
+def chunks(items: Iterable[T], most: int, size: Callable[[T], int] = len) -> Iterator[list[T]]:  # type: ignore[assignment]
+    """So many at a time, in their order, and fewer where they are long: what reads them holds one chunk."""
+    held, taken = list[T](), 0
+    for item in items:
+        held.append(item)
+        taken += size(item)
+        if len(held) == most or taken >= CHUNK:
+            yield held
+            held, taken = [], 0
+    if held:
+        yield held
 
 
 def line_of(raw: bytes, where: str, *, opening: bool = False) -> str:
