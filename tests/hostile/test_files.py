@@ -417,7 +417,7 @@ def test_an_honest_packed_file_is_read_to_its_end(tmp_path):
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.tar.gz", "a.tgz", "a-idx1-ubyte.gz"])
 def test_zeros_behind_a_packed_file_keep_nobody_waiting(every, name, tmp_path):
     """Of 2^36 bytes, none of which is on the disk; a few are padding, behind which there may be more."""
-    archived = {one: every["archive"] for one in ("a.tar.gz", "a.tgz")}
+    archived = dict.fromkeys(("a.tar.gz", "a.tgz"), every["archive"])
     held = {"a.txt.gz": b"the cat\n", "a-idx1-ubyte.gz": every["idx"].files["a-idx1-ubyte"]}
     read = {"a.txt.gz": lambda path: list(read_lines(path)), "a-idx1-ubyte.gz": read_idx}.get(name, read_pictures)
     file = tmp_path / name
@@ -440,7 +440,7 @@ def test_members_of_a_packed_file_are_read_as_gzip_reads_them(between, size, tmp
     for wrong in (file.read_bytes()[: -between - 9], file.read_bytes() + b"x" * 20):
         file.write_bytes(wrong)
         with closing(Gunzip(file)) as unpacked, pytest.raises((EOFError, zlib.error)):
-            list(iter(lambda: unpacked.read(2**17), b""))  # noqa: B023
+            list(iter(lambda: unpacked.read(2**17), b""))
 
 
 def test_a_sum_is_not_made_of_a_hole(tmp_path):
@@ -557,6 +557,18 @@ def test_settings_that_ask_for_another_model_are_refused_before_it_is_built(run,
     (line,) = answer.stderr.splitlines()
     assert line.startswith("regard: ")
     assert says in line
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "answer"])
+@pytest.mark.parametrize("depth", [3, 90, 300, 1500, 30_000])
+def test_a_setting_of_lists_in_lists_is_one_line(task, depth, tmp_path):
+    for key, value in (("model.kind", "[" * depth + "]" * depth), ("data.corpus", "{a=" * depth + "1" + "}" * depth)):
+        with bounded(seconds=60):
+            answer = regard("train", "--task", task, "--out", tmp_path / "run", "--set", f"{key}={value}")
+        assert_refused(answer, "")
+        assert key in answer.stderr or "(given by --corpus {a={a=" in answer.stderr
+        assert len(answer.stderr) < 1100
+        assert not (tmp_path / "run" / "settings.toml").exists()
 
 
 def test_a_pipe_in_the_place_of_weights_keeps_nobody_waiting(run, tmp_path):
