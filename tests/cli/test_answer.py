@@ -71,7 +71,7 @@ def test_what_is_refused(answering):
     Path("torn.png").write_bytes(b"\xff\xd8 torn")
     Path("asked.txt").write_text("what is it\n\n")
     refused = {
-        "absent.png: cannot be read": ("absent.png", "what is it"),
+        "absent.png: no such file": ("absent.png", "what is it"),
         "torn.png: not a whole PNG or JPEG picture": ("torn.png", "what is it"),
         "the question is empty; give at least one word": ("picture.png", "  "),
         "asked.txt:2: the question is empty": ("picture.png", "--file", "asked.txt"),

@@ -49,7 +49,8 @@ def test_what_is_trained_is_not_trained_again():
 
 
 def test_a_mistake_in_the_last_rung_does_not_wait_for_the_first():
-    assert_refused(regard("ladder", "--models", "gru,lstn", *SMALL), "kind = 'lstn' is unknown; choose from elman")
+    answer = regard("ladder", "--models", "gru,lstn", *SMALL)
+    assert_refused(answer, "model.kind = 'lstn' is unknown; choose from elman")
     assert not Path("ladder").exists()
 
 

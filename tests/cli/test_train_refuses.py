@@ -2,11 +2,14 @@
 
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
+from regard.cli.tasks import NAMES, task_of
 from regard.models.weights import write_weights
 from tests.hostile.bounds import bounded
 
@@ -117,10 +120,12 @@ def test_files_that_would_not_be_read(corpus):
         (["--set", "train.warmup=-1"], "train.warmup = -1 should be at least 0"),
         (["--set", "train.warmup=soon"], "train.warmup = 'soon' should be a whole number"),
         (["--set", "train.pace=3"], "[train] has no 'pace'; it has steps, tokens,"),
+        (["--set", "train.steps={a=1}"], "train.steps = {'a': 1} should be a whole number"),
+        (["--set", "train.steps=1979-05-27"], "train.steps = datetime.date(1979, 5, 27) should be a whole number"),
         (["--set", "steps=3"], "--set steps=3: write table.key=value, e.g. train.steps=1000"),
         (["--set", "steps"], "--set steps: write table.key=value, e.g. train.warmup=100"),
-        (["--model", "abacus"], "kind = 'abacus' is unknown; choose from elman, gru,"),
-        (["--size", "vast"], "no size is called 'vast'; there are tiny, small, base"),
+        (["--model", "abacus"], "model.kind = 'abacus' is unknown; choose from elman, gru,"),
+        (["--size", "vast"], "model.size = 'vast': no size is called 'vast'; there are tiny, small, base"),
         (["--steps", "0"], "Invalid value for '--steps'"),
         (["--steps", "many"], "Invalid value for '--steps'"),
         (["--colour"], "No such option: --colour"),
@@ -243,3 +248,50 @@ def test_a_damaged_description_of_a_run(corpus):
     assert_done(trained_on(corpus()))
     Path("run/source.json").write_text("{")
     assert_refused(regard("train"), "run/source.json: damaged, or no tokeniser at all")
+
+
+# --- settings are named as they were given ---
+
+
+def wrong_settings(task: str) -> Iterator[tuple[str, object]]:
+    """Every line of every table with values that it cannot have, whatever it means."""
+    settings = task_of(task).settings.of_world()
+    for table in settings.names():
+        for one in fields(getattr(settings, table)):
+            for value in (-1, 10**30, "nonsense", [1], 2.5, True):
+                yield f"{table}.{one.name}", value
+
+
+@pytest.mark.parametrize("task", NAMES)
+def test_a_wrong_setting_is_named_by_its_table_and_key(task):
+    usual, refused = task_of(task).settings.of_world(), 0
+    for name, value in wrong_settings(task):
+        try:
+            usual.changed({name: value})
+        except ValueError as mistake:
+            table, _, key = name.partition(".")
+            said, refused = str(mistake), refused + 1
+            assert name in said or (said.startswith(f"[{table}] ") and key in said), f"{name} = {value}: {said}"
+    assert refused > 50
+
+
+@pytest.mark.parametrize("task", NAMES)
+@pytest.mark.parametrize("setting", ["data.corpus=klingon", "train.precision=int9"])
+def test_a_setting_that_is_wrong_for_every_task_is_said_with_its_key_or_flag(task, setting):
+    answer = regard("train", "--task", task, "--set", setting)
+    assert_refused(answer, "")
+    name, _, value = setting.partition("=")
+    assert name in answer.stderr or f"--{name.partition('.')[2]} {value}" in answer.stderr, answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["--to", "tlh"], "--to tlh"),
+        (["--set", "text.source_language=tlh"], "--set text.source_language=tlh"),
+    ],
+)
+def test_a_flag_is_named_behind_what_it_gave(words, given):
+    answer = regard("train", "--set", "data.sentences=20", *words)
+    assert_refused(answer, "")
+    assert answer.stderr.endswith(f"(given by {given})\n"), answer.stderr

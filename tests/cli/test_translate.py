@@ -13,6 +13,7 @@ import pytest
 
 from regard.cli.translate import converse
 from regard.decode import Beam, Greedy, Sample
+from regard.decode.linears import BATCH_BOUND
 from regard.decode.reading import kept_heads, links
 from regard.tasks.translate import Translator
 from regard.world import World, pairs
@@ -391,3 +392,8 @@ def test_best_says_why_log_probabilities_are_not_in_order(trained):
 
 def test_a_penalty_without_measure_is_refused(trained):
     assert_refused(regard("translate", trained, "-", "--length-penalty", "1e300", typed="x"), "Invalid value for '--le")
+
+
+def test_the_help_says_how_far_int8_depends_on_the_batch():
+    said = " ".join(re.sub(r"[│\s]+", " ", assert_done(regard("translate", "--help"))).split())
+    assert f"in int8, beside other lines, a score by up to {BATCH_BOUND}" in said

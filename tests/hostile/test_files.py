@@ -4,12 +4,15 @@ A case is a reader, one file of those it reads, and what was done to that file. 
 """
 
 import gzip
+import hashlib
 import json
 import lzma
 import os
 import random
 import tarfile
+import zlib
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -32,10 +35,11 @@ from regard.tasks.settings import Settings
 from regard.text.bytewise import Bytes
 from regard.text.conllu import read_tagged
 from regard.text.corpus import read_pairs
-from regard.text.files import LONGEST_LINE, SMALL, UNPACKED_TIMES, read_lines
+from regard.text.files import LONGEST_LINE, SMALL, UNPACKED_TIMES, Gunzip, read_lines
 from regard.text.graphs import read_graph
 from regard.text.idx import read_idx
 from regard.text.images import read_picture, read_pictures
+from regard.text.known import digest
 from regard.text.labelled import Labels, read_labelled
 from regard.text.node_vectors import Bag, Standard, load_reader
 from regard.text.picture_questions import listed_questions, read_picture_questions
@@ -331,8 +335,8 @@ def test_what_is_no_file_is_named_and_keeps_nobody_waiting(every, what, tmp_path
 def test_a_file_with_a_hole_does_not_fill_the_memory(every, tmp_path):
     """Of 2^36 bytes, none of which is on the disk."""
     for name, reader in every.items():
-        if name in ("text", "idx", "archive", "weights"):
-            continue  # two are read as they are; gzip takes what is behind its end for padding; weights are mapped
+        if name in ("text", "idx", "weights"):
+            continue  # two are read as they are; weights are mapped
         (tmp_path / name).mkdir()
         file = reader.write(tmp_path / name)
         os.truncate(file, 2**36)
@@ -381,6 +385,43 @@ def test_an_honest_packed_file_is_read_to_its_end(tmp_path):
         with opener(tmp_path / f"a.txt.{ending}", "wb") as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
         assert list(read_lines(tmp_path / f"a.txt.{ending}")) == lines
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.tar.gz", "a.tgz", "a-idx1-ubyte.gz"])
+def test_zeros_behind_a_packed_file_keep_nobody_waiting(every, name, tmp_path):
+    """Of 2^36 bytes, none of which is on the disk; a few are padding, behind which there may be more."""
+    archived = dict.fromkeys(("a.tar.gz", "a.tgz"), every["archive"])
+    held = {"a.txt.gz": b"the cat\n", "a-idx1-ubyte.gz": every["idx"].files["a-idx1-ubyte"]}
+    read = {"a.txt.gz": lambda path: list(read_lines(path)), "a-idx1-ubyte.gz": read_idx}.get(name, read_pictures)
+    file = tmp_path / name
+    packed = archived[name].files["a.tar.gz"] if name in archived else gzip.compress(held[name])
+    file.write_bytes(packed)
+    os.truncate(file, len(packed) + 2**16)
+    assert assert_read_or_refused(lambda: read(file), file) == ""
+    os.truncate(file, 2**36)
+    assert "zeros behind its end; pack the file again" in assert_read_or_refused(lambda: read(file), file)
+
+
+@pytest.mark.parametrize("size", [1, 7, 258, 2**17])
+@pytest.mark.parametrize("between", [0, 1, 511, 2**17, 2**18 + 1])
+def test_members_of_a_packed_file_are_read_as_gzip_reads_them(between, size, tmp_path):
+    members = [b"", b"the cat\n", b"a" * 1000, random.Random(0).randbytes(300)]
+    file = tmp_path / "a.gz"
+    file.write_bytes(b"".join(gzip.compress(one) + bytes(between) for one in members))
+    with closing(Gunzip(file)) as unpacked:
+        assert b"".join(iter(lambda: unpacked.read(size), b"")) == gzip.decompress(file.read_bytes())
+    for wrong in (file.read_bytes()[: -between - 9], file.read_bytes() + b"x" * 20):
+        file.write_bytes(wrong)
+        with closing(Gunzip(file)) as unpacked, pytest.raises((EOFError, zlib.error)):
+            list(iter(lambda: unpacked.read(2**17), b""))
+
+
+def test_a_sum_is_not_made_of_a_hole(tmp_path):
+    file = tmp_path / "a.gz"
+    file.write_bytes(gzip.compress(b"the cat\n"))
+    assert digest(file) == hashlib.sha256(b"the cat\n").hexdigest()
+    os.truncate(file, 2**36)
+    assert "zeros behind its end" in assert_read_or_refused(lambda: digest(file), file)
 
 
 @pytest.mark.parametrize(
@@ -494,6 +535,18 @@ def test_settings_that_ask_for_another_model_are_refused_before_it_is_built(run,
     (line,) = answer.stderr.splitlines()
     assert line.startswith("regard: ")
     assert says in line
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "answer"])
+@pytest.mark.parametrize("depth", [3, 90, 300, 1500, 30_000])
+def test_a_setting_of_lists_in_lists_is_one_line(task, depth, tmp_path):
+    for key, value in (("model.kind", "[" * depth + "]" * depth), ("data.corpus", "{a=" * depth + "1" + "}" * depth)):
+        with bounded(seconds=60):
+            answer = regard("train", "--task", task, "--out", tmp_path / "run", "--set", f"{key}={value}")
+        assert_refused(answer, "")
+        assert key in answer.stderr or "(given by --corpus {a={a=" in answer.stderr
+        assert len(answer.stderr) < 1100
+        assert not (tmp_path / "run" / "settings.toml").exists()
 
 
 def test_a_pipe_in_the_place_of_weights_keeps_nobody_waiting(run, tmp_path):

@@ -1,13 +1,13 @@
 """A picture and questions about it, in a list, from a pipe or typed one by one, in; their answers out."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Model, device_of, file_for, texts_in
+from regard.cli.options import LONGEST, Checkpoint, Device, Lines, Model, Out, device_of, file_for, texts_in
 from regard.cli.translate import ask, write
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ def answer(
         str | None, typer.Argument(help="Without one, those of a file, a pipe or what you type.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="A text file with a question on every line; - for a pipe.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    out: Out = None,
     best: Annotated[int, typer.Option(min=1, help="So many answers, the most probable first.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Write each answer's probability behind it.")] = False,  # noqa: FBT002
+    longest: Annotated[int, typer.Option(min=1, help="Refuse a question of more tokens.")] = LONGEST,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
@@ -49,39 +50,58 @@ def answer(
     pixels = answerer.sight.fitted(read_picture(picture, mode="RGB" if answerer.sight.channels == 3 else "L"))
     best = min(best, len(answerer.labels))
     scores = scores or best > 1
+    if file is None and question is None and sys.stdin.isatty():
+        converse(answerer, pixels, best, longest, scores=scores)
+        return
     if question is not None:
-        write(answers(answerer, pixels, [question], best, scores=scores), out, "answered")
-        return
-    if file is None and sys.stdin.isatty():
-        converse(answerer, pixels, best, scores=scores)
-        return
-    questions, where = texts_in(None if file is None else str(file))
-    if empty := [number for number, text in enumerate(questions, 1) if not text.strip()]:
-        raise ValueError(f"{where(empty[0])}: the question is empty; give at least one word, or remove the line")
-    if not questions:
-        raise ValueError(f"{file or 'stdin'}: no question; give at least one")
+        if not question.strip():
+            raise ValueError("the question is empty; give at least one word")
+        given = Lines(iter([question]), lambda _: "the question", lambda: 1)
+    else:
+        given = texts_in(None if file is None else str(file))
+    questions = checked(answerer, given, file or "stdin", longest)
     write(answers(answerer, pixels, questions, best, scores=scores), out, "answered")
 
 
+def checked(answerer: "Answerer", given: Lines, name: object, longest: int) -> Iterator[str]:
+    """The questions, each looked at before it is passed on."""
+    from regard.cli.check import refuse_long
+
+    number = 0
+    for number, text in enumerate(given.texts, 1):
+        if not text.strip():
+            raise ValueError(
+                f"{given.where(number)}: the question is empty; give at least one word, or remove the line"
+            )
+        refuse_long([answerer.words.encode(text)], given.where, longest, number)
+        yield text
+    if not number:
+        raise ValueError(f"{name}: no question; give at least one")
+
+
 def answers(
-    answerer: "Answerer", pixels: "Tensor", questions: Sequence[str], best: int, *, scores: bool
+    answerer: "Answerer", pixels: "Tensor", questions: Iterable[str], best: int, *, scores: bool
 ) -> Iterator[str]:
+    from regard.tasks.picture import AT_ONCE
     from regard.tasks.questions import Question
+    from regard.text.files import chunks
     from regard.text.pictures import Picture
 
     shown = Picture(pixels, "", "the picture")
-    most = answerer.probabilities([Question(shown, text) for text in questions]).topk(best)
-    for found, chances in zip(most.indices.tolist(), most.values.tolist(), strict=True):
-        named = zip((answerer.labels.name(n) for n in found), chances, strict=True)
-        yield "\t".join(f"{name}\t{chance:.4f}" if scores else name for name, chance in named)
+    for some in chunks(questions, AT_ONCE):
+        most = answerer.probabilities([Question(shown, text) for text in some]).topk(best)
+        for found, chances in zip(most.indices.tolist(), most.values.tolist(), strict=True):
+            named = zip((answerer.labels.name(n) for n in found), chances, strict=True)
+            yield "\t".join(f"{name}\t{chance:.4f}" if scores else name for name, chance in named)
 
 
-def converse(answerer: "Answerer", pixels: "Tensor", best: int, *, scores: bool) -> None:
+def converse(answerer: "Answerer", pixels: "Tensor", best: int, longest: int, *, scores: bool) -> None:
     """A prompt; a mistake is said, and the next question is asked for."""
     typer.echo("Type a question about the picture; an empty line or Ctrl-D leaves.", err=True)
     while line := ask():
         try:
-            for said in answers(answerer, pixels, [line], best, scores=scores):
+            given = Lines(iter([line]), lambda _: "this line", lambda: 1)
+            for said in answers(answerer, pixels, checked(answerer, given, "", longest), best, scores=scores):
                 typer.echo(said)
         except ValueError as mistake:
             typer.echo(f"regard: {mistake}", err=True)

@@ -1,12 +1,25 @@
 """Lines of a file, of a pipe or typed one by one in; a label for each of them out."""
 
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Longest, Model, Texts, device_of, file_for, texts_in, tracked
+from regard.cli.options import (
+    LONGEST_TEXT,
+    Checkpoint,
+    Device,
+    Lines,
+    Longest,
+    Model,
+    Out,
+    Texts,
+    device_of,
+    file_for,
+    texts_in,
+    tracked,
+)
 from regard.cli.translate import ask, write
 
 if TYPE_CHECKING:
@@ -18,10 +31,10 @@ AT_ONCE = 256  # lines that are read together
 def classify(
     model: Model,
     file: Texts = None,
-    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    out: Out = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each label's probability behind it.")] = False,  # noqa: FBT002
     every: Annotated[bool, typer.Option("--every", help="All labels with their probabilities, as columns.")] = False,  # noqa: FBT002
-    longest: Longest = 4096,
+    longest: Longest = LONGEST_TEXT,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
     checkpoint: Checkpoint = None,
     device: Device = "auto",
@@ -34,28 +47,37 @@ def classify(
 
     Example: `regard classify run reviews.txt --every --out labels.tsv`
     """
-    from regard.cli.check import refuse_long
     from regard.tasks.classify import TextClassifier
+    from regard.text.files import chunks
 
     out = out and file_for(out)
     if file is None and sys.stdin.isatty():
         converse(TextClassifier.load(model, device_of(device), checkpoint), longest, scores=scores, every=every)
         return
-    texts, where = texts_in(file)
-    if strict and (empty := [number for number, text in enumerate(texts, 1) if not text.strip()]):
-        raise ValueError(f"{where(empty[0])}: the line is empty; remove it, or leave out --strict to keep it empty")
-    chosen = device_of(device)
+    given, chosen = texts_in(file), device_of(device)
     classifier = TextClassifier.load(model, chosen, checkpoint)
-    refuse_long(classifier.words.encode_all(texts), where, longest)
-    starts = range(0, len(texts), AT_ONCE)
-    if out or not sys.stdout.isatty():
-        starts = tracked(starts, "classifying", len(starts))
+    texts = checked(classifier, given, longest, strict=strict)
     lines = (
         line
-        for start in starts
-        for line in lines_of(classifier, texts[start : start + AT_ONCE], chosen, scores=scores, every=every)
+        for some in chunks(texts, AT_ONCE)
+        for line in lines_of(classifier, some, chosen, scores=scores, every=every)
     )
+    if out or not sys.stdout.isatty():
+        lines = tracked(lines, "classifying", given.count)
     write(lines, out, "classified")
+
+
+def checked(classifier: "TextClassifier", given: Lines, longest: int, *, strict: bool) -> Iterator[str]:
+    """The texts, each looked at before it is passed on."""
+    from regard.cli.check import refuse_long
+
+    for number, text in enumerate(given.texts, 1):
+        if strict and not text.strip():
+            raise ValueError(
+                f"{given.where(number)}: the line is empty; remove it, or leave out --strict to keep it empty"
+            )
+        refuse_long([classifier.words.encode(text)], given.where, longest, number)
+        yield text
 
 
 def lines_of(classifier: "TextClassifier", texts: list[str], device: str, *, scores: bool, every: bool) -> "list[str]":

@@ -2,28 +2,26 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from regard.cli.options import (
+    LONGEST,
+    LONGEST_TEXT,
     BeamSize,
     Checkpoint,
     CoveragePenalty,
     DataFolder,
     Device,
     LengthPenalty,
-    Longest,
     Model,
     Split,
     device_of,
     files_for,
     search_of,
 )
-from regard.cli.tasks import Measured, task_at
-
-if TYPE_CHECKING:
-    from regard.decode.search import Search
+from regard.cli.tasks import task_at
 
 USUAL: tuple[int, float, float] = (5, 1.0, 0.0)
 
@@ -41,7 +39,10 @@ def evaluate(
     said: Annotated[
         Path | None, typer.Option("--said", "--translations", help="Write here what the model said, line by line.")
     ] = None,
-    longest: Longest = 1000,
+    longest: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Refuse an example of more tokens than {LONGEST}, or {LONGEST_TEXT} to classify."),
+    ] = None,
     data: DataFolder = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
@@ -56,11 +57,13 @@ def evaluate(
     """
     import json
 
+    from regard.cli.check import refuse_long
+    from regard.cli.measure import measured
     from regard.text.files import write_whole
 
     save, said = files_for(save=save, said=said)
     task = task_at(model)
-    learner = task.load(model, device_of(device), checkpoint)
+    learner: Any = task.load(model, device_of(device), checkpoint)
     settings = learner.settings
     if on:
         settings = replace(settings, data=replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on)))
@@ -68,10 +71,11 @@ def evaluate(
     named = on or [f"{settings.data.corpus}, {split}"]
     if not examples:
         raise ValueError(f"{' and '.join(named)}: no {task.examples} to measure on; give at least one")
+    refuse_long(task.ids(learner, examples), lambda number: f"{task.examples[:-1]} {number}", longest or task.longest)
     what: dict[str, Any] = {"model": str(model), "on": named}
     if settings.task == "translate":
         search = search_of(beam, length_penalty, coverage_penalty)
-        found, what = translated(learner, examples, search, longest), what | {"search": repr(search)}
+        found, what = measured(learner, examples, search), what | {"search": repr(search)}
     elif (beam, length_penalty, coverage_penalty) != USUAL:
         raise ValueError(f"--beam and penalties are for translations; {model} is for the task {settings.task!r}")
     else:
@@ -83,12 +87,3 @@ def evaluate(
     if save:
         write_whole(save, json.dumps({**what, **found.figures()}, indent=1, ensure_ascii=False) + "\n")
         typer.echo(f"written: {save}")
-
-
-def translated(translator: Any, pairs: list[Any], search: "Search", longest: int) -> Measured:
-    from regard.cli.check import refuse_long
-    from regard.cli.measure import measured
-
-    sources = translator.source.encode_all(pair.source for pair in pairs)
-    refuse_long(sources, lambda number: f"pair {number}", longest)
-    return measured(translator, pairs, search)

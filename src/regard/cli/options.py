@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -34,6 +35,14 @@ CoveragePenalty = Annotated[
     float, typer.Option(min=0, max=64, help="Above 0 favours translations that looked at every source token.")
 ]
 Longest = Annotated[int, typer.Option(min=1, help="Refuse a sentence of more tokens.")]
+LONGEST, LONGEST_TEXT, LONGEST_PROMPT = 1000, 4096, 16_384  # tokens of a sentence, of a text of several, of a prompt
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write here instead of the terminal, if every line can be read: on the terminal, those before a bad one "
+        "may be answered."
+    ),
+]
 Split = Literal["train", "valid", "test"]
 
 
@@ -63,15 +72,29 @@ Texts = Annotated[
 ]
 
 
-def texts_in(given: str | None) -> tuple[list[str], Callable[[int], str]]:
-    """The lines of a file or of a pipe, or one sentence; and where each of them stands, counted from 1."""
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a file or of a pipe, each read when its turn comes, or one sentence.
+
+    Args:
+        texts: they can be read once.
+        where: one stands, counted from 1.
+        count: how many there are, if that can be known before they are read.
+    """
+
+    texts: Iterator[str]
+    where: Callable[[int], str]
+    count: Callable[[], int | None]
+
+
+def texts_in(given: str | None) -> Lines:
     from regard.text.files import lines_of, read_lines
 
     if given is None or given == "-":
-        return list(lines_of(sys.stdin.buffer, "stdin")), lambda number: f"stdin:{number}"
+        return Lines(lines_of(sys.stdin.buffer, "stdin"), lambda number: f"stdin:{number}", lambda: None)
     if is_sentence(given):
-        return [given], lambda _: "the sentence"
-    return list(read_lines(given)), lambda number: f"{given}:{number}"
+        return Lines(iter([given]), lambda _: "the sentence", lambda: 1)
+    return Lines(read_lines(given), lambda number: f"{given}:{number}", lambda: sum(1 for _ in read_lines(given)))
 
 
 def is_sentence(given: str) -> bool:
@@ -89,13 +112,16 @@ def command_of(*words: object) -> str:
     return shlex.join(map(str, words))
 
 
-def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    """A progress bar on stderr, if a person is there to see it."""
+def tracked(items: Iterable[T], what: str, total: int | Callable[[], int | None] | None = None) -> Iterable[T]:
+    """A progress bar on stderr, if a person is there to see it; only then `total` is asked for."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    return track(items, what, total, console=console, transient=True, disable=not console.is_terminal)
+    shown = console.is_terminal
+    if callable(total):
+        total = total() if shown else None
+    return track(items, what, total, console=console, transient=True, disable=not shown)
 
 
 # --- whether something can be written is better known before the work than after it ---

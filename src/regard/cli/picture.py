@@ -40,7 +40,7 @@ def picture(
 
     out = out and file_for(out)
     recogniser = Recogniser.load(model, device_of(device), checkpoint)
-    names = [name for file in files for name in (texts_in(None)[0] if file == "-" else [file]) if name.strip()]
+    names = [name for file in files for name in (texts_in(None).texts if file == "-" else [file]) if name.strip()]
     given = [one for name in tracked(names, "reading", len(names)) for one in pictures_in(name, recogniser)]
     if not given:
         raise ValueError("there is no picture; name a file or a folder, or pipe names of files")

@@ -1,13 +1,25 @@
 """An autoencoder and sentences in; each as it is rebuilt from its latent out, sentences between two, or a map."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Longest, Model, Texts, device_of, files_for, texts_in, tracked
+from regard.cli.options import (
+    LONGEST,
+    Checkpoint,
+    Device,
+    Longest,
+    Model,
+    Out,
+    Texts,
+    device_of,
+    files_for,
+    texts_in,
+    tracked,
+)
 from regard.cli.translate import ask, write
 
 if TYPE_CHECKING:
@@ -17,7 +29,7 @@ if TYPE_CHECKING:
 def rebuild(
     model: Model,
     file: Texts = None,
-    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    out: Out = None,
     between: Annotated[
         tuple[str, str] | None, typer.Option(help="Instead of a file two sentences: write those between them.")
     ] = None,
@@ -25,7 +37,7 @@ def rebuild(
     latents: Annotated[
         Path | None, typer.Option(help="Draw here (.png, .svg or .pdf) where the latents of the file's lines lie.")
     ] = None,
-    longest: Longest = 1000,
+    longest: Longest = LONGEST,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
@@ -49,30 +61,36 @@ def rebuild(
         raise ValueError(f"--points {points} is for the way between two sentences; add --between ONE OTHER")
     rebuilder = Rebuilder.load(model, device_of(device), checkpoint)
     if between:
-        check(rebuilder, between, lambda number: f"sentence {number}", longest)
-        write(sentences_between(rebuilder, *between, points or 5), out, "written")
+        one, other = checked(rebuilder, between, lambda number: f"sentence {number}", longest)
+        write(sentences_between(rebuilder, one, other, points or 5), out, "written")
         return
     if file is None and sys.stdin.isatty() and not latents:
         converse(rebuilder, longest)
         return
-    texts, where = texts_in(file)
-    check(rebuilder, texts, where, longest)
+    given = texts_in(file)
+    texts = checked(rebuilder, given.texts, given.where, longest)
     if latents:
         name = "stdin" if file in (None, "-") else file
+        texts = list(texts)  # they are all on the map
         typer.echo(f"drawn: {map_of(rebuilder, texts, name, latents)}", err=True)
-    write(tracked(rebuilt(rebuilder, texts), "rebuilding", len(texts)), out, "rebuilt")
+    write(tracked(rebuilt(rebuilder, texts), "rebuilding", given.count), out, "rebuilt")
 
 
-def check(rebuilder: "Rebuilder", texts: Sequence[str], where: Callable[[int], str], longest: int) -> None:
-    """What is too long is refused; of what cannot come back it is said where it stands first."""
+def checked(rebuilder: "Rebuilder", texts: Iterable[str], where: Callable[[int], str], longest: int) -> Iterator[str]:
+    """The same texts: what is too long is refused; of what cannot come back it is said where it stands first."""
     from regard.cli.check import refuse_long
     from regard.text.vocabulary import UNK
 
-    encoded = rebuilder.words.encode_all(texts)
-    refuse_long(encoded, where, longest)
-    if unknown := [number for number, ids in enumerate(encoded, 1) if UNK in ids]:
-        first, count = where(unknown[0]), f"{len(unknown):,} of {len(texts):,}"
-        typer.echo(f"regard: {first}: words unknown to the model, which cannot come back; in {count} in all", err=True)
+    number = first = unknown = 0
+    for number, text in enumerate(texts, 1):
+        ids = rebuilder.words.encode(text)
+        refuse_long([ids], where, longest, number)
+        if UNK in ids:
+            first, unknown = first or number, unknown + 1
+        yield text
+    if unknown:
+        what, count = "words unknown to the model, which cannot come back", f"{unknown:,} of {number:,}"
+        typer.echo(f"regard: {where(first)}: {what}; in {count} in all", err=True)
 
 
 def map_of(rebuilder: "Rebuilder", texts: list[str], name: str, path: Path) -> Path:
@@ -105,7 +123,6 @@ def converse(rebuilder: "Rebuilder", longest: int) -> None:
     typer.echo("Type a sentence; an empty line or Ctrl-D leaves.", err=True)
     while line := ask():
         try:
-            check(rebuilder, [line], lambda _: "this line", longest)
-            typer.echo(next(rebuilt(rebuilder, [line])))
+            typer.echo(next(rebuilt(rebuilder, list(checked(rebuilder, [line], lambda _: "this line", longest)))))
         except ValueError as mistake:
             typer.echo(f"regard: {mistake}", err=True)

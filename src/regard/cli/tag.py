@@ -1,13 +1,13 @@
 """A trained tagger and sentences in; their words with a tag each out, in the format they came in."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Longest, Model, device_of, file_for, texts_in
+from regard.cli.options import LONGEST, Checkpoint, Device, Longest, Model, Out, device_of, file_for, texts_in
 
 if TYPE_CHECKING:
     from regard.tasks.tag import Tagger
@@ -20,8 +20,8 @@ def tag(
         str | None,
         typer.Argument(help="A .conllu, a .tsv of words, a text with a sentence a line, one in quotes, or -."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
-    longest: Longest = 1000,
+    out: Out = None,
+    longest: Longest = LONGEST,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
@@ -33,20 +33,18 @@ def tag(
 
     Example: `regard tag tagger text.txt --out text.tsv`
     """
-    from regard.cli.check import refuse_long
-    from regard.tasks.tag import Tagger, untagged
+    from regard.tasks.tag import Tagger
 
     out = out and file_for(out)
     tagger = Tagger.load(model, device_of(device), checkpoint)
     if file is None and sys.stdin.isatty():
         converse(tagger, longest)
         return
-    sentences = list(read(file))
-    if not sentences:
-        raise ValueError(f"{file or 'stdin'}: no sentence to tag; give at least one")
-    pieces = [example.pieces.ids for example in tagger.examples(map(untagged, sentences))]
-    refuse_long(pieces, lambda number: f"{file or 'stdin'}: sentence {number}", longest)
-    write(tagger, sentences, out, conllu=file is not None and ".conllu" in Path(file).suffixes)
+    write(
+        tagged(tagger, read(file), file or "stdin", longest),
+        out,
+        conllu=file is not None and ".conllu" in Path(file).suffixes,
+    )
 
 
 def read(file: str | None) -> "Iterator[Tagged]":
@@ -57,16 +55,33 @@ def read(file: str | None) -> "Iterator[Tagged]":
     if file is not None and kind(Path(file)) in (".conllu", ".tsv"):
         yield from read_tagged(file)
         return
-    for line in texts_in(file)[0]:
+    for line in texts_in(file).texts:
         if words := line.split():
             yield Tagged(tuple(words), (NONE,) * len(words))
 
 
-def write(tagger: "Tagger", sentences: "list[Tagged]", out: Path | None, *, conllu: bool) -> None:
+def tagged(tagger: "Tagger", sentences: "Iterable[Tagged]", name: str, longest: int) -> "Iterator[Tagged]":
+    """The sentences with the model's tags, some of them at a time."""
+    from regard.cli.check import refuse_long
+    from regard.decode.texts import WINDOW
+    from regard.tasks.tag import untagged
+    from regard.text.files import chunks
+
+    first = 1
+    for some in chunks(sentences, WINDOW, lambda sentence: sum(map(len, sentence.words))):
+        examples = [tagger.example(untagged(one), f"sentence {number}") for number, one in enumerate(some, first)]
+        pieces = (example.pieces.ids for example in examples)
+        refuse_long(pieces, lambda number: f"{name}: sentence {number}", longest, first)
+        for one, tags in zip(some, tagger.tags(some), strict=True):
+            yield one.retagged(tags)
+        first += len(some)
+    if first == 1:
+        raise ValueError(f"{name}: no sentence to tag; give at least one")
+
+
+def write(tagged: "Iterable[Tagged]", out: Path | None, *, conllu: bool) -> None:
     from regard.text.conllu import ten_columns, two_columns, write_columns, write_conllu
 
-    found = tagger.tags(sentences)
-    tagged = [one.retagged(tags) for one, tags in zip(sentences, found, strict=True)]
     if out is None:
         for number, one in enumerate(tagged, 1):
             lines = ten_columns(one, f"sentence {number}") if conllu else two_columns(one)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import starting
-from regard.cli.options import FILES, DataFolder, Device, command_of, device_of, folder_for
+from regard.cli.options import FILES, SHOWN, DataFolder, Device, command_of, device_of, folder_for
 from regard.cli.tasks import NAMES, Task, task_at, task_of
 
 if TYPE_CHECKING:
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
 # tokens in a batch that do not pay for a second thread; on a busy machine two wait long for each other
 SMALL = 512
+# settings that are words and have a flag of their own
+FLAGS = {
+    "data.corpus": "--corpus",
+    "data.source": "--from",
+    "data.target": "--to",
+    "model.kind": "--model",
+    "model.size": "--size",
+    "train.precision": "--precision",
+}
 
 
 def train(
@@ -85,7 +94,23 @@ def train(
     asked = {name: value for name, value in flags.items() if value is not None}
     if checkpoint and not start:
         raise ValueError(f"--checkpoint {checkpoint} is of the run to start from; add --start RUN")
-    run(recipe, asked, out, data, device, task=task, start=start, checkpoint=checkpoint, tensorboard=tensorboard)
+    try:
+        run(recipe, asked, out, data, device, task=task, start=start, checkpoint=checkpoint, tensorboard=tensorboard)
+    except ValueError as mistake:
+        raise ValueError(with_flags(str(mistake), asked)) from None
+
+
+def with_flags(message: str, asked: Mapping[str, object]) -> str:
+    """The library knows nothing of a command's flags: behind a value that it quotes, the flag that gave it is named."""
+    from regard.tasks.tables import plain
+
+    values = {name: plain(value) for name, value in asked.items() if isinstance(value, str) and name not in message}
+    given = [
+        f"{FLAGS[name]} {value[:SHOWN]}" if name in FLAGS else f"--set {name}={value[:SHOWN]}"
+        for name, value in values.items()
+        if isinstance(value, str) and repr(value) in message
+    ]
+    return f"{message} (given by {' and '.join(given)})" if given else message
 
 
 def run(

@@ -1,13 +1,16 @@
 """Lines of a file, of a pipe or typed one by one in; their translations out, a line for a line."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import chain, islice, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.options import (
+    LONGEST,
     BeamSize,
     Checkpoint,
     CoveragePenalty,
@@ -15,6 +18,7 @@ from regard.cli.options import (
     LengthPenalty,
     Longest,
     Model,
+    Out,
     Texts,
     device_of,
     files_for,
@@ -24,6 +28,7 @@ from regard.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from regard.decode.alignment import Head
     from regard.decode.model import Model as Prepared
     from regard.decode.search import Search
     from regard.decode.texts import Translation
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
 def translate(
     model: Model,
     file: Texts = None,
-    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
+    out: Out = None,
     beam: BeamSize = 5,
     length_penalty: LengthPenalty = 1.0,
     coverage_penalty: CoveragePenalty = 0.0,
@@ -48,11 +53,14 @@ def translate(
     align: Annotated[
         Path | None, typer.Option(help="Write here which word was translated by which, as 0-0 1-2 on every line.")
     ] = None,
-    longest: Longest = 1000,
+    longest: Longest = LONGEST,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and unknown words.")] = False,  # noqa: FBT002
     precision: Annotated[
         str,
-        typer.Option(help="float32; faster: bfloat16 on a GPU, int8 on a CPU. A word in a hundred may differ."),
+        typer.Option(
+            help="float32; faster: bfloat16 on a GPU, int8 on a CPU. A word in a hundred may differ; in int8, beside "
+            "other lines, a score by up to 0.1."
+        ),
     ] = "float32",
     checkpoint: Checkpoint = None,
     device: Device = "auto",
@@ -93,35 +101,54 @@ def translate(
             Translator.load(model, device_of(device), checkpoint), search, longest, scores=scores, precision=precision
         )
         return
-    from regard.cli.check import check
-    from regard.cli.heads import heads_by_texts
-    from regard.decode.reading import kept_heads, links
-    from regard.text.files import write_whole
+    from regard.cli.check import checked
+    from regard.text.files import whole
 
-    texts, where = texts_in(file)
+    given = texts_in(file)
     translator = Translator.load(model, device_of(device), checkpoint)
-    heads = (kept_heads(model) or heads_by_texts(translator, texts)) if align else ()
-    if align and not heads:
-        raise ValueError(f"--align: {model} names no heads that align; a model without attention has none")
-    check(translator, texts, where, longest=longest, strict=strict)
-    found, aligned = in_order(translator, texts, search, prepare(translator.model, precision)), list[str]()
-    if align:
-        found = noting(found, texts, lambda text, said: aligned.append(links(translator, text, said, heads)))
-    lines = (said(one, scores=scores) for these in found for one in (these * best)[:best])  # an empty line has but one
-    if out or not sys.stdout.isatty():  # on a terminal the lines themselves show how far it is
-        lines = tracked(lines, "translating", len(texts) * best)
-    write(lines, out)
-    if align:
-        write_whole(align, "".join(f"{line}\n" for line in aligned))
+    texts = checked(translator, given.texts, given.where, longest=longest, strict=strict)
+    prepared = prepare(translator.model, precision)
+
+    def search_in(texts: Iterable[str]) -> "Iterator[list[Translation]]":
+        return in_order(translator, texts, search, prepared)
+
+    with whole(align) if align else nullcontext() as links:
+        found = aligned(translator, model, texts, search_in, links) if links else search_in(texts)
+        lines = (said(one, scores=scores) for these in found for one in (these * best)[:best])  # an empty one has one
+        if out or not sys.stdout.isatty():  # on a terminal the lines themselves show how far it is
+            lines = tracked(lines, "translating", lambda: (given.count() or 0) * best or None)
+        write(lines, out)
 
 
-def noting(
-    found: "Iterator[list[Translation]]", texts: list[str], note: Callable[[str, str], object]
+def aligned(
+    translator: "Translator",
+    model: Path,
+    texts: Iterator[str],
+    search_in: "Callable[[Iterator[str]], Iterator[list[Translation]]]",
+    file: IO[bytes],
 ) -> "Iterator[list[Translation]]":
-    """The same translations; each is noted with its text as it passes."""
-    for text, these in zip(texts, found, strict=True):
-        note(text, these[0].text)
+    """The translations; which word was translated by which is written down as they pass."""
+    from regard.decode.reading import links
+
+    heads, texts = heads_for(translator, model, texts)
+    read, again = tee(texts)  # it holds what one has read and the other has not: a window
+    for text, these in zip(again, search_in(read), strict=True):
+        file.write(f"{links(translator, text, these[0].text, heads)}\n".encode())
         yield these
+
+
+def heads_for(translator: "Translator", model: Path, texts: Iterator[str]) -> "tuple[Sequence[Head], Iterator[str]]":
+    """The heads that align, and the texts again, of which the first may have been read to tell."""
+    from regard.cli.heads import heads_by_texts
+    from regard.decode.reading import kept_heads
+    from regard.decode.texts import WINDOW
+
+    if heads := kept_heads(model):
+        return heads, texts
+    first = list(islice(texts, WINDOW))
+    if not (heads := heads_by_texts(translator, first)):
+        raise ValueError(f"--align: {model} names no heads that align; a model without attention has none")
+    return heads, chain(first, texts)
 
 
 def write(lines: Iterable[str], out: Path | None, done: str = "translated") -> None:
@@ -145,7 +172,7 @@ def drawing(given: dict[str, Any], draws: int) -> "Search":
 
 
 def in_order(
-    translator: "Translator", texts: list[str], search: "Search", model: "Prepared"
+    translator: "Translator", texts: Iterable[str], search: "Search", model: "Prepared"
 ) -> "Iterator[list[Translation]]":
     """The translations in the order of the texts, each as soon as all before it are there."""
     from regard.decode.texts import translations
@@ -179,7 +206,7 @@ def converse(
     typer.echo("Type a sentence; an empty line or Ctrl-D leaves.", err=True)
     while line := ask():
         try:
-            check(translator, [line], lambda _: "this line", longest=longest)
+            check(translator, line, "this line", longest=longest)
             if isinstance(search, Walker) and search.width == 1 and not scores and exact:
                 word_by_word(translator, line, search)
                 continue

@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Model, device_of, tracked
+from regard.cli.options import LONGEST_PROMPT, Checkpoint, Device, Model, device_of, tracked
 
 if TYPE_CHECKING:
     from regard.decode.walk import Walker
@@ -24,6 +25,7 @@ def write(
     top_k: Annotated[int | None, typer.Option(help="Only so many tokens.")] = None,
     top_p: Annotated[float, typer.Option(help="Only tokens up to this probability.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
+    longest: Annotated[int, typer.Option(min=1, help="Refuse a beginning of more tokens.")] = LONGEST_PROMPT,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
@@ -46,10 +48,11 @@ def write(
 
     walker = walker_of(temperature, top_k, top_p, seed)
     if prompt is None and sys.stdin.isatty():
-        converse(Author.load(model, device_of(device), checkpoint), walker, tokens, lines)
+        converse(Author.load(model, device_of(device), checkpoint), walker, tokens, lines, longest)
         return
     begun = piped() if prompt in (None, "-") else prompt or ""
     author = Author.load(model, device_of(device), checkpoint)
+    refuse_long(author, begun, "the beginning", longest)
     stdout = sys.stdout  # a progress bar, once it is begun, takes its place
     typer.echo(begun, nl=False)
     pieces = written(author, begun, walker, tokens, lines)
@@ -65,9 +68,19 @@ def walker_of(temperature: float, top_k: int | None, top_p: float, seed: int) ->
 
 
 def piped() -> str:
-    from regard.text.files import lines_of
+    """All of it, for it is one text; a pipe without end would fill the memory."""
+    from regard.text.files import CHUNK, chunks, lines_of
 
-    return "\n".join(lines_of(sys.stdin.buffer, "stdin"))
+    text, *more = [*islice(chunks(lines_of(sys.stdin.buffer, "stdin"), CHUNK), 2)] or [[]]
+    if more:
+        raise ValueError(f"stdin: more than {CHUNK:,} letters; give the last lines of it: tail -n 100")
+    return "\n".join(text)
+
+
+def refuse_long(author: "Author", begun: str, where: str, longest: int) -> None:
+    from regard.cli.check import refuse_long
+
+    refuse_long([author.beginning(begun)[1]], lambda _: where, longest)
 
 
 def written(author: "Author", begun: str, walker: "Walker", tokens: int, lines: int | None) -> Iterator[str]:
@@ -91,7 +104,7 @@ def written(author: "Author", begun: str, walker: "Walker", tokens: int, lines: 
         yield piece
 
 
-def converse(author: "Author", walker: "Walker", tokens: int, lines: int | None) -> None:
+def converse(author: "Author", walker: "Walker", tokens: int, lines: int | None, longest: int = LONGEST_PROMPT) -> None:
     """A prompt; a mistake is said, and the next beginning is asked for."""
     typer.echo("Type a beginning, or nothing for a text from nowhere; Ctrl-D leaves.", err=True)
     while True:
@@ -101,6 +114,7 @@ def converse(author: "Author", walker: "Walker", tokens: int, lines: int | None)
         except EOFError:
             return
         try:
+            refuse_long(author, begun, "this line", longest)
             typer.echo(begun, nl=False)
             for piece in written(author, begun, walker, tokens, lines):
                 typer.echo(piece, nl=False)

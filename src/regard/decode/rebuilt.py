@@ -1,6 +1,6 @@
 """An autoencoder and sentences in; the sentences that their latents tell out, and those between two."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from regard.decode.greedy import Greedy
 from regard.decode.latents import between, latents_of, write_from
@@ -8,12 +8,13 @@ from regard.decode.limits import Longest
 from regard.decode.texts import BREAKS, WINDOW
 from regard.decode.translate import translate_all
 from regard.tasks.rebuild import Rebuilder
+from regard.text.files import chunks
 
 
-def rebuilt(rebuilder: Rebuilder, texts: Sequence[str], *, tokens: int = 4096) -> Iterator[str]:
+def rebuilt(rebuilder: Rebuilder, texts: Iterable[str], *, tokens: int = 4096) -> Iterator[str]:
     """A line for a line, in their order; an empty one stays empty."""
-    for start in range(0, len(texts), WINDOW):
-        sources = rebuilder.words.encode_all(texts[start : start + WINDOW])
+    for some in chunks(texts, WINDOW):
+        sources = rebuilder.words.encode_all(some)
         found = iter(translate_all(rebuilder.model, list(filter(None, sources)), Greedy(), tokens=tokens))
         for source in sources:
             yield written(rebuilder, next(found)[0].ids) if source else ""

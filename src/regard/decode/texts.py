@@ -1,6 +1,6 @@
 """A translator and sentences in; translated sentences out, each a line for a line."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from regard.decode.batches import by_budget
@@ -8,9 +8,10 @@ from regard.decode.hypothesis import Hypothesis
 from regard.decode.limits import Allowed
 from regard.decode.model import Model, at_rest
 from regard.decode.ready import prepare
-from regard.decode.request import requests
+from regard.decode.request import Request
 from regard.decode.search import Search
 from regard.tasks.translate import Translator
+from regard.text.files import chunks
 from regard.text.vocabulary import UNK, Tokeniser
 
 WINDOW = 1000  # lines that share batches: of a long text the first are there before the last are begun
@@ -29,16 +30,19 @@ NOTHING = Translation("", Hypothesis((), (), finished=True, score=0.0))
 
 
 def translations(
-    translator: Translator, texts: Sequence[str], search: Search, *, tokens: int = 4096, model: Model | None = None
+    translator: Translator, texts: Iterable[str], search: Search, *, tokens: int = 4096, model: Model | None = None
 ) -> Iterator[tuple[int, list[Translation]]]:
     """The translations of every text with its place, as soon as they are found; an empty line stays empty.
 
-    `model` is the translator's, if it has been prepared already.
+    They are read window by window, so there may be more of them than fit into memory. `model` is the translator's, if
+    it has been prepared already.
     """
     model = prepare(translator.model) if model is None else model
-    asked = requests(translator.source.encode_all(texts))
-    for start in range(0, len(asked), WINDOW):
-        window = asked[start : start + WINDOW]
+    due = 0
+    for some in chunks(texts, WINDOW):
+        sources = translator.source.encode_all(some)
+        window = [Request(tuple(source), index=index) for index, source in enumerate(sources, due)]
+        due += len(window)
         yield from ((request.index, [NOTHING]) for request in window if not request.source)
         full = [request for request in window if request.source]
         for batch in by_budget([(len(request.source) + 1) * search.width for request in full], tokens):

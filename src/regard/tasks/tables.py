@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
@@ -77,7 +79,12 @@ class Tables(ABC):
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        tables = parsed(text)
+        return cls.from_tables(parsed(text))
+
+    @classmethod
+    def from_tables(cls, given: Mapping[str, Any]) -> Self:
+        """What a file holds; the values may be anything."""
+        tables = dict(given)
         if (task := tables.pop("task", FIRST)) != cls.task:
             raise ValueError(f"the task is {task!r}, not {cls.task!r}; each has its own settings")
         if unknown := [name for name in tables if name not in cls.names()]:
@@ -103,7 +110,7 @@ class Tables(ABC):
             if table not in tables or not key:
                 raise ValueError(f"--set {name}={value}: write table.key=value, e.g. train.steps=1000")
             tables[table][key] = value
-        return self.from_toml(f"task = {json.dumps(self.task)}\n{toml(tables)}")
+        return self.from_tables({"task": self.task, **tables})
 
 
 def task_in(path: Path) -> str:
@@ -160,15 +167,43 @@ def toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
 def read_table(usual: Any, name: str, given: Mapping[str, Any]) -> Any:
     """A dataclass like the usual one from a table, its types checked."""
     kind = type(usual)
-    if isinstance(usual, Plain):
-        return usual.from_dict({"kind": usual.kind, **given})
     known = {field.name: field.type for field in fields(kind)}
-    for key, value in given.items():
+
+    def built(lines: Mapping[str, Any]) -> Any:
+        if isinstance(usual, Plain):
+            return usual.from_dict({"kind": usual.kind, **lines})
+        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in lines.items()})
+
+    for key, value in given.items() if not isinstance(usual, Plain) else ():  # which looks at its lines itself
         if key not in known:
             raise ValueError(f"[{name}] has no {key!r}; it has {', '.join(known)}")
         if not fits(value, known[key]):
             raise ValueError(f"{name}.{key} = {shown(value)} should be {CALLED[known[key]]}")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    try:
+        table = built(given)
+    except ValueError as error:
+        raise ValueError(in_table(str(error), name, given, built)) from None
+    for key, value in given.items():  # behind the table's own checks, which know more
+        if known.get(key) is int and not 0 <= value < 2**63:
+            raise ValueError(f"{name}.{key} = {shown(value)} should be at least 0 and below 2^63")
+    return table
+
+
+def in_table(message: str, name: str, given: Mapping[str, Any], built: Callable[[Mapping[str, Any]], Any]) -> str:
+    """What Python says about its arguments, said about the lines of a table: heads = 3 becomes model.heads = 3.
+
+    Where none is named, it is the line without which the table can be built.
+    """
+    if f"{name}." in message:
+        return message
+    named, count = re.subn(rf"(?<![\w.'\"])({'|'.join(given)})(?= = )", rf"{name}.\1", message)
+    if count:
+        return named
+    for key, value in given.items():
+        with suppress(ValueError):
+            built({other: line for other, line in given.items() if other != key})
+            return f"{name}.{key} = {shown(value)}: {message}"
+    return f"[{name}] {message}"
 
 
 CALLED = {

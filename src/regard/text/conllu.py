@@ -17,6 +17,7 @@ from regard.text.writing import packed
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 NONE = "_"
+LONGEST_SENTENCE = 2**24  # letters, with all its columns
 # 3-4 writes two words as one (don't), 8.1 is a word that was not said: neither is in the sequence of words.
 ASIDE = re.compile(r"[1-9][0-9]*-[1-9][0-9]*|[0-9]+\.[1-9][0-9]*")
 
@@ -126,13 +127,18 @@ Placed = tuple[str, str]  # where it stands, and the line
 
 def _paragraphs(path: Path) -> Iterator[list[Placed]]:
     """The lines between blank lines."""
-    held: list[Placed] = []
+    held, taken = list[Placed](), 0
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             held.append((f"{path}:{number}", line))
+            taken += len(line)
+            if taken > LONGEST_SENTENCE:
+                raise ValueError(
+                    f"{path}:{number}: a sentence of more than {LONGEST_SENTENCE:,} letters; end each with a blank line"
+                )
         elif held:
             yield held
-            held = []
+            held, taken = [], 0
     if held:
         yield held
 

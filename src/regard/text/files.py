@@ -1,23 +1,22 @@
 """A text file, plain, .gz or .xz, in; its lines as strings out. What cannot be read is named by file and line."""
 
 import glob
-import gzip
 import io
 import lzma
 import os
 import secrets
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 if sys.platform != "win32":
     import fcntl
 
-COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
-PACKED = {**COMPRESSED, ".tgz": gzip.open, ".txz": lzma.open}
+T = TypeVar("T")
+COMPRESSED = (".gz", ".xz")
 # The first bytes of files that are often mistaken for UTF-8 text, and what to do about them.
 STRANGERS = {
     b"\xff\xfe": "it looks like UTF-16; convert it: iconv -f UTF-16 -t UTF-8",
@@ -30,6 +29,10 @@ LONGEST_LINE = 2**20  # bytes: no sentence has as many, and what reads a line ho
 SMALL = 2**26  # bytes of a file that is read as a whole: settings, a vocabulary
 # What a packed file may unpack to: text shrinks to a quarter or a twentieth, and what shrinks to less is made to harm.
 UNPACKED_FREELY, UNPACKED_TIMES = 2**26, 100
+PADDING = 2**24  # bytes of nothing behind the end of a .gz; tapes round up to some thousands
+GZIP = 31  # zlib's name for a window of any size with gzip's header around it
+BLOCK = 2**17
+CHUNK = 2**22  # letters of lines that are held together
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -63,17 +66,57 @@ def small(path: str | Path) -> Path:
     return path
 
 
-def opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> io.BufferedReader:
     """A file to read, unpacked if its name says that it is packed; a small one that unpacks to a flood is refused."""
-    if path.suffix not in PACKED:
-        return open(path, "rb")
-    return io.BufferedReader(Unpacked(PACKED[path.suffix](path, "rb"), path), 2**17)
+    unpack = UNPACK.get(path.suffix)
+    return io.BufferedReader(Unpacked(unpack(path), path), BLOCK) if unpack else open(path, "rb")
+
+
+class Gunzip:
+    """The bytes of a .gz. Python's own reader passes over zeros behind the end one by one: a hole takes it hours."""
+
+    def __init__(self, path: Path):
+        self.path, self.file = path, open(path, "rb")  # noqa: SIM115 (closed by whoever reads)
+        self.member, self.unread, self.begun = zlib.decompressobj(GZIP), b"", False
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes, and none at the end."""
+        while True:
+            if self.member.eof:
+                self.unread = self.behind_padding(self.member.unused_data)
+                self.member, self.begun = zlib.decompressobj(GZIP), False
+            block = self.unread or self.file.read(BLOCK)
+            self.begun = self.begun or bool(block)
+            found = self.member.decompress(block, size)
+            self.unread = self.member.unconsumed_tail
+            if found:
+                return found
+            if not block and not self.member.eof:
+                if self.begun:
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+                return b""
+
+    def behind_padding(self, block: bytes) -> bytes:
+        """What follows the zeros between two members, or behind the last: nothing, there."""
+        rest, skipped = block.lstrip(b"\0"), 0
+        while not rest and (block := self.file.read(BLOCK)):
+            rest = block.lstrip(b"\0")
+            skipped += len(block) - len(rest)
+            if skipped > PADDING:
+                raise ValueError(f"{self.path}: more than {PADDING:,} zeros behind its end; pack the file again")
+        return rest
+
+    def close(self) -> None:
+        self.file.close()
+
+
+UNPACK = {".gz": Gunzip, ".tgz": Gunzip, ".xz": lzma.open, ".txz": lzma.open}
 
 
 class Unpacked(io.RawIOBase):
     """The bytes of a packed file, as many as it can hold in earnest."""
 
-    def __init__(self, file: IO[bytes], path: Path):
+    def __init__(self, file: "Gunzip | IO[bytes]", path: Path):
         self.file, self.path = file, path
         self.most = self.left = max(UNPACKED_FREELY, UNPACKED_TIMES * path.stat().st_size)
 
@@ -121,6 +164,19 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
         raise ValueError(
             f"{name}: cannot be read beyond line {number} ({error}); fetch or pack the file again"
         ) from None
+
+
+def chunks(items: Iterable[T], most: int, size: Callable[[T], int] = len) -> Iterator[list[T]]:  # type: ignore[assignment]
+    """So many at a time, in their order, and fewer where they are long: what reads them holds one chunk."""
+    held, taken = list[T](), 0
+    for item in items:
+        held.append(item)
+        taken += size(item)
+        if len(held) == most or taken >= CHUNK:
+            yield held
+            held, taken = [], 0
+    if held:
+        yield held
 
 
 def line_of(raw: bytes, where: str, *, opening: bool = False) -> str:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from regard.text.corpus import Pair, read_pairs
-from regard.text.files import COMPRESSED
+from regard.text.files import COMPRESSED, opened
 from regard.text.named import Known, Part
 from regard.text.public import KNOWN
 
@@ -147,7 +147,7 @@ def checked(part: Part, path: Path | None) -> Checked:
 def digest(path: Path) -> str:
     """The sha256 of what a file holds, unpacked; a torn archive is a ValueError."""
     try:
-        with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        with opened(path) if path.suffix in COMPRESSED else open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{path}: cannot be read to its end ({error}); fetch or pack the file again") from None

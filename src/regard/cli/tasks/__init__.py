@@ -3,10 +3,12 @@
 Each task is one value in a file of its own, which is loaded when a command needs it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from regard.cli.options import LONGEST
 
 if TYPE_CHECKING:
     from regard.see.panel import View
@@ -56,6 +58,8 @@ class Task:
         measure: a trained model on examples.
         look: a trained model, its folder and a text (or the path of a picture); what to say and to show of it.
         reads: what `look` is given.
+        ids: of examples, those that the model reads at once; none if it reads pictures, or a text in windows.
+        longest: how many of them an example may have when it is measured.
         finish: what to keep beside a trained model, from held-out examples.
         tries: arguments of a command to try when it is trained; it asks for what it reads, which we do not know.
     """
@@ -70,6 +74,8 @@ class Task:
     look: "Callable[[Any, Path, str, Looking], tuple[str, View]]"
     tries: "Callable[[Path], tuple[object, ...]]"
     reads: str = "a sentence"
+    ids: "Callable[[Any, list[Any]], Iterable[Sequence[int]]]" = lambda learner, examples: ()
+    longest: int = LONGEST
     finish: "Callable[[Any, list[Any], Path], object]" = lambda learner, held_out, folder: None
 
 

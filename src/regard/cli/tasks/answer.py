@@ -101,6 +101,7 @@ ANSWER = Task(
     fresh=Answerer.fresh,
     described=Answerer.described,
     load=Answerer.load,
+    ids=lambda answerer, questions: answerer.words.encode_all(one.text for one in questions),
     measure=measured,
     look=look,
     reads="the file of a picture and a question",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard import see
 from regard.cli.check import refuse_long
+from regard.cli.options import LONGEST_TEXT
 from regard.cli.tasks import Looking, Task
 from regard.models.counting import OneHot
 from regard.see.panel import View
@@ -163,6 +164,8 @@ CLASSIFY = Task(
     fresh=TextClassifier.fresh,
     described=TextClassifier.described,
     load=TextClassifier.load,
+    ids=lambda classifier, texts: classifier.words.encode_all(one.text for one in texts),
+    longest=LONGEST_TEXT,
     measure=measured,
     look=look,
     tries=lambda folder: ("classify", folder),

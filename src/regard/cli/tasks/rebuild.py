@@ -123,6 +123,7 @@ REBUILD = Task(
     fresh=Rebuilder.fresh,
     described=Rebuilder.described,
     load=Rebuilder.load,
+    ids=lambda rebuilder, texts: rebuilder.words.encode_all(texts),
     measure=measured,
     look=look,
     tries=lambda folder: ("rebuild", folder),

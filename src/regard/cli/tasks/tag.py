@@ -12,7 +12,7 @@ from regard import see
 from regard.cli.check import refuse_long
 from regard.cli.tasks import Looking, Task
 from regard.see.panel import View
-from regard.tasks.tag import Seen, Tagger
+from regard.tasks.tag import Seen, Tagger, untagged
 from regard.tasks.tag_settings import TagSettings, read_tags
 from regard.text.conllu import NONE, Tagged
 from regard.world import known
@@ -121,6 +121,7 @@ TAG = Task(
     fresh=Tagger.fresh,
     described=Tagger.described,
     load=Tagger.load,
+    ids=lambda tagger, sentences: (one.pieces.ids for one in tagger.examples(map(untagged, sentences))),
     measure=measured,
     look=look,
     tries=lambda folder: ("tag", folder),

@@ -25,7 +25,7 @@ from regard.world import known
 
 
 def look(translator: Translator, folder: Path, text: str, asked: Looking) -> tuple[str, View]:
-    check(translator, [text], lambda _: "the sentence", longest=asked.longest)
+    check(translator, text, "the sentence", longest=asked.longest)
     written = asked.target
     if written is None:
         written = translate_texts(translator, [text], search_of(asked.beam, 1.0, 0.0))[0]
@@ -94,6 +94,7 @@ TRANSLATE = Task(
     fresh=Translator.fresh,
     described=Translator.described,
     load=Translator.load,
+    ids=lambda translator, pairs: translator.source.encode_all(pair.source for pair in pairs),
     measure=lambda translator, pairs: measured(translator, pairs, search_of(5, 1.0, 0.0)),
     look=look,
     tries=lambda folder: ("translate", folder),
