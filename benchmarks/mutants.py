@@ -46,6 +46,7 @@ PARITY = files("attention", "peers_torch", "laws", "parity")
 SUITES: dict[str, Stages] = {
     "attention/": (
         files("attention", "worked", "caught", "recipe", "bad_input", "blocks", "heads"),
+        files("attention", "reading_on", "numerics"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
     ),
@@ -83,6 +84,7 @@ SUITES: dict[str, Stages] = {
         files("train", "gradient", "apart"),
     ),
     "train/checkpoint": (files("train", "train", "fit"), files("train", "resume")),
+    "tasks/run_folder": (files("tasks", "run_folder"), files("train", "train", "resume")),
     "decode/": (
         files("decode", "limits", "alignment", "sample", "beam", "invariance", "slices", "writing", "reading"),
         files("decode", "models", "ready", "texts", "latents"),
