@@ -10,6 +10,7 @@ from regard.world.lexicon import SPLITS, Split, split_of
 from regard.world.sentence import LANGUAGES, Sentence
 
 ATTEMPTS = 10_000
+LONGEST = 10_000  # words: a sentence is derived at once, and a larger number is a slip
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class World:
     longest: int = 12
 
     def __post_init__(self):
-        if not SHORTEST <= self.shortest <= self.longest:
+        if not SHORTEST <= self.shortest <= self.longest <= LONGEST:
             raise ValueError(
-                f"a world has sentences of {SHORTEST} words or more, shortest before longest, "
+                f"a world has sentences of {SHORTEST} to {LONGEST:,} words, shortest before longest, "
                 f"not of {self.shortest} to {self.longest}"
             )
 
