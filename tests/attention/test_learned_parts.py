@@ -493,7 +493,7 @@ ON_A_GPU = {
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # flex's compiler asks
+@pytest.mark.filterwarnings("default")  # torch warns of its own doing when it compiles
 @pytest.mark.parametrize("backend", ON_A_GPU)
 def test_every_backend_runs_learned_parts_on_a_gpu(backend):
     recipe = ON_A_GPU[backend]()
@@ -533,6 +533,8 @@ def test_flex_objects_to_a_learned_bias_that_it_could_not_differentiate():
     q, recipe = torch.zeros(1, H, 5, D), Recipe(position=HeldSlope(weights().requires_grad_()))
     with pytest.raises(ValueError, match=r"flex cannot run this recipe: HeldSlope.*looked up by an index"):
         attend(q, q, q, recipe, backend="flex")
+    with pytest.raises(ValueError, match=r"flex cannot run this recipe: LearnedReach.*looked up by an index"):
+        attend(q, q, q, Recipe(pattern=LearnedReach(3.5)), backend="flex")
     with torch.no_grad():
         assert not BACKENDS["flex"].objections(recipe, q, q, Places.of(q, q, None, None))
 

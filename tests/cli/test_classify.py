@@ -9,8 +9,8 @@ import torch
 from regard.cli.classify import converse
 from regard.cli.tasks.classify import by_word
 from regard.tasks.classify import TextClassifier, collate
-from regard.tasks.settings import Settings
 from regard.world import World
+from tests.see.scenes import translator
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
 
@@ -99,7 +99,7 @@ def test_lines_are_classified_as_they_are_typed(judge, monkeypatch, capsys):
 
 def test_what_is_no_classifier_is_refused(tmp_path):
     assert_refused(regard("classify", "nowhere", "-", typed="x"), "nowhere holds no model")
-    (tmp_path / "settings.toml").write_text(Settings().to_toml())
+    translator().save(tmp_path)
     assert_refused(regard("classify", tmp_path, "-", typed="x"), f"{tmp_path}/settings.toml: the task is 'translate'")
 
 

@@ -12,7 +12,7 @@ from regard.see import ascii, draw, save
 from regard.see.alignment import Alignment, stack, strip
 from regard.see.drawing import look
 from regard.see.marks import OUTLINE
-from regard.see.style import BLUES, INK, PAPER
+from regard.see.style import BLUES, PAPER
 
 ENGLISH = ("the", "black", "cat", "ate", "the", "mouse")
 FRENCH = ("le", "chat", "noir", "a", "mangé", "la", "souris")
@@ -126,7 +126,7 @@ def test_a_look_at_the_end_is_no_link():
 def test_numbers_are_written_where_there_is_something_to_read():
     axes = panel(draw(Alignment(("a", "b", "c"), ("d",), torch.tensor([[0.9, 0.06, 0.04]]))))
     assert [text.get_text() for text in axes.texts] == ["0.90", "0.06"]
-    assert [text.get_color() for text in axes.texts] == [PAPER, INK]
+    assert [text.get_color() for text in axes.texts] == [PAPER, "#000000"]
 
 
 def test_a_title_may_stand_above():
@@ -281,7 +281,7 @@ def test_each_word_stands_on_its_shade():
     (axes,) = sentences(figure)
     assert [text.get_text() for text in axes.texts] == list(LIGHT)
     assert np.allclose(shades(axes), [BLUES(share)[:3] for share in (0.4, 1.0, 0.0, 0.6)])
-    assert [text.get_color() for text in axes.texts] == [INK, PAPER, INK, PAPER]
+    assert [text.get_color() for text in axes.texts] == ["#000000", PAPER, "#000000", PAPER]
     for text, patch in zip(axes.texts, axes.patches, strict=True):
         (left, top), (right, bottom) = patch.get_bbox().min, patch.get_bbox().max
         assert left < text.get_position()[0] < right

@@ -117,7 +117,7 @@ def test_as_text_shades_and_numbers_stand_between_word_and_tag():
 def test_as_text_in_colour_the_word_stands_on_its_shade():
     lines = ascii(tagged(("a", "b"), ("X", "Y"), sure=torch.tensor([1.0, 0.0])), colour=True).split("\n")
     dark, light = (";".join(str(round(255 * part)) for part in BLUES(share)[:3]) for share in (1.0, 0.0))
-    assert lines[0] == f"\x1b[38;2;255;255;255;48;2;{dark}ma\x1b[0m \x1b[38;2;28;35;49;48;2;{light}mb\x1b[0m"
+    assert lines[0] == f"\x1b[38;2;255;255;255;48;2;{dark}ma\x1b[0m \x1b[38;2;0;0;0;48;2;{light}mb\x1b[0m"
     assert lines[1] == "X Y"
     assert ascii(tagged(("a",), ("X",)), colour=True) == "a\nX"
 

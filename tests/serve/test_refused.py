@@ -143,7 +143,7 @@ def test_what_is_not_there_is_a_sentence(client, path, status, says):
         ("/api/patterns", {"pattern": "__import__('os')", "length": 4}, "no pattern is called '__import__'"),
         ("/api/patterns", {"pattern": "Window(0)", "length": 4}, "Window"),
         ("/api/patterns", {"pattern": "Causal() & 3", "length": 4}, "cannot read"),
-        ("/api/patterns", {"pattern": "3", "length": 4}, "is no pattern"),
+        ("/api/patterns", {"pattern": "3", "length": 4}, "no part; write one such as"),
         ("/api/patterns", {"pattern": "~" * 400 + "Causal()", "length": 2**21}, "length is a whole number"),
         ("/api/patterns", {"pattern": "(" * 450, "length": 4}, "cannot read"),
         ("/api/patterns", {"pattern": "Random(1000)", "length": 4}, "picks at most"),

@@ -30,7 +30,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str
         *(f"{scheme} adds to the values too" for scheme in recipe.on_score if not isinstance(scheme, Bias)),
         *(
             f"{scheme} learns, and its gradient can be compiled only for numbers looked up by an index (RelativeBias)"
-            for scheme in recipe.on_score
+            for scheme in (*recipe.on_score, recipe.pattern)
             if torch.is_grad_enabled()
             and type(scheme) is not RelativeBias
             and any(x.requires_grad for x in tensors(scheme))
