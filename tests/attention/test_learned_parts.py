@@ -422,7 +422,7 @@ def generated(seed: int) -> Recipe:
     return recipe
 
 
-def agree(
+def assert_agreement(
     recipe: Recipe, groups: int, new: int, *, tokens: int = N, like: Tensor = torch.zeros(0, dtype=torch.double)
 ) -> set[str]:
     """Who ran: in value and in every gradient like the reference."""
@@ -463,18 +463,18 @@ EVERYWHERE = {
 def test_every_backend_runs_learned_parts(backend):
     recipe = EVERYWHERE[backend]()
     recipe.learned().double()
-    assert backend in agree(recipe, groups=2, new=N)
+    assert backend in assert_agreement(recipe, groups=2, new=N)
 
 
 def test_every_backend_gives_the_references_gradient_to_every_part_or_objects():
     for seed in range(60):
-        agree(generated(seed), groups=(1, 2, 4)[seed % 3], new=(N, 4)[seed % 2])
+        assert_agreement(generated(seed), groups=(1, 2, 4)[seed % 3], new=(N, 4)[seed % 2])
 
 
 @pytest.mark.slow
 def test_every_backend_gives_the_references_gradient_over_thousands_of_recipes():
     for seed in range(1000, 4000):
-        agree(generated(seed), groups=(1, 2, 4)[seed % 3], new=(N, 4, 7)[seed % 5 % 3])
+        assert_agreement(generated(seed), groups=(1, 2, 4)[seed % 3], new=(N, 4, 7)[seed % 5 % 3])
 
 
 ON_A_GPU = {
@@ -498,7 +498,7 @@ ON_A_GPU = {
 def test_every_backend_runs_learned_parts_on_a_gpu(backend):
     recipe = ON_A_GPU[backend]()
     recipe.learned().cuda().float()
-    ran = agree(recipe, groups=2, new=200, tokens=200, like=torch.zeros(0, device="cuda"))
+    ran = assert_agreement(recipe, groups=2, new=200, tokens=200, like=torch.zeros(0, device="cuda"))
     assert backend.split(",")[0] in ran
 
 
@@ -551,4 +551,4 @@ class LeakyReLU(nn.Module, ReLU):
 
 
 def test_what_derives_from_a_part_of_ours_is_not_taken_for_it():
-    assert agree(Recipe(normaliser=LeakyReLU()), groups=2, new=N) == {"block", "reference"}
+    assert assert_agreement(Recipe(normaliser=LeakyReLU()), groups=2, new=N) == {"block", "reference"}

@@ -260,7 +260,7 @@ def mistyped(held: bytes, chance: random.Random) -> bytes:
 SPOILERS = (torn, flipped, inserted, repeated, mistyped)
 
 
-def spoil(every: dict[str, Reader], name: str, folder: Path, seeds: range) -> None:
+def assert_spoilt_files_are_told(every: dict[str, Reader], name: str, folder: Path, seeds: range) -> None:
     reader = every[name]
     file = reader.write(folder)
     held = file.read_bytes()
@@ -276,13 +276,13 @@ def spoil(every: dict[str, Reader], name: str, folder: Path, seeds: range) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_spoilt_file_is_read_or_named(every, name, tmp_path):
-    spoil(every, name, tmp_path, range(25))
+    assert_spoilt_files_are_told(every, name, tmp_path, range(25))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_many_spoilt_files_are_read_or_named(every, name, tmp_path):
-    spoil(every, name, tmp_path, range(25, 1500))
+    assert_spoilt_files_are_told(every, name, tmp_path, range(25, 1500))
 
 
 WHOLES = {
