@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from regard.serve.wire import as_floats, as_json, as_shades, as_spread, coarse, shades, spread, starts
+from regard.serve.wire import as_floats, as_json, as_shades, as_spread, coarse, shades, spread, starts, thumbnail
 
 INF = float("inf")
 
@@ -14,6 +14,10 @@ def test_a_shade_is_the_root_of_a_weight():
     weights = np.array([[0.0, 1.0, 0.25, 0.0625]], np.float32)
     assert shades(weights).tolist() == [[0, 255, 128, 64]]
     assert shades(np.array([-0.5, 2.0, np.nan], np.float32)).tolist() == [0, 255, 0]
+
+
+def test_a_thumbnail_tells_what_is_hidden_from_a_weight_of_zero():
+    assert thumbnail(np.array([-np.inf, 0.0, 0.25, 1.0], np.float32)).tolist() == [0, 1, 128, 255]
 
 
 def test_small_weights_are_not_lost():

@@ -157,10 +157,27 @@ class Site:
     def overview(
         self, rows: int, columns: int, *, sentence: int = 0
     ) -> tuple[Statistics, Float[Tensor, "h rows columns"]]:
-        """The same, and a small picture of every head, as `pooled` paints it."""
+        """The same, and a small picture of every head, as `pooled` paints it; -∞ where nothing may be seen."""
         one = blank(rows, columns, range(self.shape[0]), range(self.shape[1]), self.q)
         pictures = one.expand(self.heads, -1, -1).clone()
-        return summarised(self.bands_together(sentence), self.heads, self.at, pictures, self.shape), pictures
+        found = summarised(self.bands_together(sentence), self.heads, self.at, pictures, self.shape)
+        return found, pictures.masked_fill_(~self.pooled_visible(one, sentence), -torch.inf)
+
+    @torch.no_grad()
+    def pooled_visible(self, picture: Float[Tensor, "rows columns"], sentence: int) -> Bool[Tensor, "#h rows columns"]:
+        """Of every cell of such a picture whether a query may see a key in it; all, where the matrix is too large."""
+        (n_q, n_k), each = self.shape, slice(sentence, sentence + 1)
+        if n_q * n_k > WHOLE:
+            return torch.ones_like(picture, dtype=torch.bool)[None]
+        everyone = torch.arange(n_q, device=self.q.device)
+        heads = range(self.heads if self.recipe.pattern.asks_head else 1)
+        seen = picture.new_zeros(len(heads), *picture.shape)
+        for head in heads:
+            for rows in everyone.split(max(1, CELLS_AT_ONCE // max(1, n_k))):
+                visible = self.cells(head, rows, each).visible(self.recipe.pattern).expand(1, 1, len(rows), n_k)
+                band = rows, torch.arange(n_k, device=rows.device), visible[0, 0].float()
+                paint(seen[head], band, range(n_q), range(n_k))
+        return seen > 0
 
     def pooled(
         self,

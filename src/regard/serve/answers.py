@@ -9,7 +9,7 @@ from regard.serve.asking import Desk, whole
 from regard.serve.scenes import THUMBNAIL, Showing, small
 from regard.serve.stages import pair as pair_of
 from regard.serve.stages import stage_named
-from regard.serve.wire import Answer, Refused, as_floats, as_json, as_shades, as_shades_of_many, as_spread
+from regard.serve.wire import Answer, Refused, as_floats, as_json, as_shades, as_spread, as_thumbnails
 
 MOST_CELLS = 65_536
 PIXELS = 4096  # a side of a map
@@ -100,15 +100,15 @@ def overview(asked: Request) -> Answer:
     """Thumbnails of every head, site after site as they are found."""
     size, showing = asked.asked("size", THUMBNAIL, 4, 512), asked.showing
     shapes = [(site.heads, *small(site.shape, size)) for site in showing.sites.values()]
-    return as_shades_of_many(shapes, (showing.overview(name, size)[1].cpu().numpy() for name in showing.sites))
+    return as_thumbnails(shapes, (showing.overview(name, size)[1].cpu().numpy() for name in showing.sites))
 
 
 # --- sites and heads ---
 
 
 def thumbnails(asked: Request) -> Answer:
-    size = asked.asked("size", THUMBNAIL, 4, 512)
-    return as_shades(asked.showing.overview(asked.site, size)[1].cpu().numpy())
+    _, pictures = asked.showing.overview(asked.site, asked.asked("size", THUMBNAIL, 4, 512))
+    return as_thumbnails([tuple(pictures.shape)], iter([pictures.cpu().numpy()]))
 
 
 def gate(asked: Request) -> Answer:

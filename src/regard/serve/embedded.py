@@ -21,7 +21,7 @@ from regard.serve import described
 from regard.serve.bundled import bundled
 from regard.serve.scenes import Showing
 from regard.serve.stages import rows_of, score_text, sides
-from regard.serve.wire import Refused, finite, shades
+from regard.serve.wire import Refused, finite, thumbnail
 from regard.serve.writing import beam_steps, best
 
 CELLS = 2**19  # of all heads with every stage; then come heads with their weights alone
@@ -75,7 +75,7 @@ def held(showing: Showing, site: str | None, head: int | None) -> dict[str, Any]
         "scene": card,
         "view": {"site": site or "", "head": head or 0, "view": view},
         "statistics": showing.statistics(),
-        "thumbnails": {name: octets(shades(showing.overview(name)[1].cpu().numpy())) for name in sites},
+        "thumbnails": {name: octets(thumbnail(showing.overview(name)[1].cpu().numpy())) for name in sites},
         "sites": {name: site_card(one) for name, one in sites.items()},
         "heads": heads,
         "gates": {one.name: gate_card(one) for one in scene.sites.values() if isinstance(one, Gate)},

@@ -61,10 +61,10 @@ def as_shades(weights: Floats) -> Answer:
     return Answer(shades(weights).tobytes(), OCTETS, {"X-Shape": shape_of(weights)})
 
 
-def as_shades_of_many(shapes: Sequence[tuple[int, ...]], found: Iterator[Floats]) -> Answer:
+def as_thumbnails(shapes: Sequence[tuple[int, ...]], found: Iterator[Floats]) -> Answer:
     """Array after array, each sent when it is found; their shapes are known before."""
     headers = {"X-Shape": ";".join(",".join(map(str, shape)) for shape in shapes)}
-    return Answer((shades(one).tobytes() for one in found), OCTETS, headers)
+    return Answer((thumbnail(one).tobytes() for one in found), OCTETS, headers)
 
 
 def as_spread(values: Floats, low: float, high: float) -> Answer:
@@ -74,6 +74,11 @@ def as_spread(values: Floats, low: float, high: float) -> Answer:
 
 def shades(weights: Floats) -> NDArray[np.uint8]:
     return np.rint(255 * np.sqrt(np.clip(np.nan_to_num(weights), 0.0, 1.0))).astype(np.uint8)
+
+
+def thumbnail(weights: Floats) -> NDArray[np.uint8]:
+    """As `shades`, but 0 only where hidden (-∞)."""
+    return np.where(np.isneginf(weights), 0, np.maximum(shades(weights), 1)).astype(np.uint8)
 
 
 def spread(values: Floats, low: float, high: float) -> NDArray[np.uint8]:

@@ -61,7 +61,8 @@ class Corpus(Generic[E, B]):
             sizes = [(size if size > most else min(rounded(size), most), 0) for size, _ in sizes]
         batches = Batches(sizes, tokens=train.tokens, limit=train.longest, long=Long.DROP, seed=train.seed)
         if not len(batches):
-            raise ValueError(f"all {len(examples)} examples are longer than train.longest = {train.longest}; raise it")
+            key, size = min(("tokens", train.tokens), ("longest", train.longest), key=lambda pair: pair[1])
+            raise ValueError(f"all {len(examples)} examples are longer than train.{key} = {size}; raise it")
         filled = train.capture and torch.device(device).type != "cpu"
         return Corpus(examples, batches, collate, train.accumulate, device, filler if filled else None)
 

@@ -28,8 +28,8 @@ class World:
     def __post_init__(self):
         if not SHORTEST <= self.shortest <= self.longest <= LONGEST:
             raise ValueError(
-                f"a world has sentences of {SHORTEST} to {LONGEST:,} words, shortest before longest, "
-                f"not of {self.shortest} to {self.longest}"
+                f"shortest = {self.shortest} and longest = {self.longest} cannot be: the world's sentences have "
+                f"{SHORTEST} to {LONGEST:,} words, and shortest is at most longest"
             )
 
     def sentence(self, number: int, split: Split = "train") -> Sentence:

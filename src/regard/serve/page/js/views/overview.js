@@ -131,7 +131,7 @@ class Overview extends View {
     const context = fit(this.#canvas, Math.max(280, this.clientWidth), this.tall);
     const ink = inks();
     for (const [name, { data, shape }] of this.#pictures) {
-      if (!this.#sheets.has(name)) this.#sheets.set(name, sheet(data, shape[0] * shape[1], shape[2]));
+      if (!this.#sheets.has(name)) this.#sheets.set(name, sheet(data, shape[0] * shape[1], shape[2], "weights", null, data));
     }
     context.textBaseline = "alphabetic";
     for (const tile of this.#tiles) {
