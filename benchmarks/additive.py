@@ -23,8 +23,8 @@ from torch import Tensor
 
 from machine import alone, forget_peak, peak_mib, write
 from on_gpu import mib, milliseconds, recorded, waited
-from regard.attention.kernels import additive_tiled
-from regard.attention.kernels.additive_tiled import Sight, additive
+from regard.attention.backends import additive as backends_additive
+from regard.attention.backends.additive import QueryVisibility, additive_attention
 from regard.attention.pattern import Causal, Full
 
 SIZES = {"cuda": (8, 1024, 1024, 512), "cpu": (2, 256, 251, 128)}  # sentences, queries, keys, width
@@ -53,11 +53,11 @@ def eager(a: Tensor, b: Tensor, v: Tensor, values: Tensor) -> Tensor:
 
 
 def fused(a: Tensor, b: Tensor, v: Tensor, values: Tensor, *, causal: bool = False) -> Tensor:
-    return additive(a, b, v, values, Sight.of(Causal() if causal else Full(), a, b))
+    return additive_attention(a, b, v, values, QueryVisibility.of(Causal() if causal else Full(), a, b))
 
 
 def shaped(scoring: tuple, pulling: tuple, *given: Tensor) -> Tensor:
-    return additive(*given, pairs=partial(kernels().Fused.of, shape=shape_of(scoring, pulling)))
+    return additive_attention(*given, pairs=partial(kernels().Fused.of, shape=shape_of(scoring, pulling)))
 
 
 def shape_of(scoring: tuple, pulling: tuple) -> Any:
@@ -66,7 +66,7 @@ def shape_of(scoring: tuple, pulling: tuple) -> Any:
 
 def kernels() -> Any:
     """Only on a GPU is Triton needed."""
-    from regard.attention.kernels import additive
+    from regard.attention.kernels.additive import launch as additive
 
     return additive
 
@@ -84,15 +84,15 @@ def ways(best: tuple[tuple, tuple] | None) -> dict[str, Callable[..., Tensor]]:
 
 def measure(name: str, device: str, dtype: torch.dtype, best: tuple[tuple, tuple] | None = None) -> dict[str, Any]:
     """Milliseconds, and what is held at most beyond the inputs."""
-    before = {name: vars(additive_tiled)[name] for name in ("CELLS_KEPT", "CELLS_BACK")}
+    before = {name: vars(backends_additive)[name] for name in ("CELLS_KEPT", "CELLS_BACK")}
     if "nothing" in name:
-        additive_tiled.CELLS_KEPT = 0
+        backends_additive.CELLS_KEPT = 0
     if "bands" in name:
-        additive_tiled.CELLS_BACK = int(name.split()[-1])
+        backends_additive.CELLS_BACK = int(name.split()[-1])
     try:
         row = timed(ways(best)[name], numbers(device, dtype), device)
     finally:
-        vars(additive_tiled).update(before)
+        vars(backends_additive).update(before)
     return {"way": name, "device": device, "dtype": str(dtype).removeprefix("torch.")} | row
 
 
@@ -131,12 +131,12 @@ def norms_of(results: list[Tensor]) -> list[float]:
 
 
 def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]]:
-    """The best shapes of `row_scores` and `row_pulls`, each measured with the little that belongs to it."""
+    """The best shapes of `scores_forward` and `scores_backward`, each measured with the little that belongs to it."""
     a, b, v, _ = (x.detach() for x in numbers("cuda", dtype))
     rows, weights = slice(0, a.shape[2]), v[None]
     bands = [
         (rows, torch.randn(*a.shape[:2], rows.stop - rows.start, b.shape[2], device=a.device), None)
-        for rows in additive_tiled.bands(a, b, additive_tiled.CELLS_BACK)
+        for rows in backends_additive.bands(a, b, backends_additive.CELLS_BACK)
     ]
     made = {scoring: kernels().Fused.of(a, b, weights, shape=shape_of(scoring, PULLINGS[0])) for scoring in SCORINGS}
     made |= {pulling: kernels().Fused.of(a, b, weights, shape=shape_of(SCORINGS[0], pulling)) for pulling in PULLINGS}

@@ -23,18 +23,18 @@ from rich.progress import track
 from rich.table import Table
 
 from machine import RESULTS, write
+from regard.data.batching import TokenBatchSampler, collate, pair_lengths
+from regard.data.tokenizers.base import EOS, WordTokenizer
 from regard.decode import Greedy
-from regard.decode.latents import between, latents_of, write_from
 from regard.decode.translate import translate_all
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
-from regard.models.seq2seq import parameters
-from regard.see.neighbours import principal
+from regard.models.seq2seq import count_parameters
+from regard.see.plots.charts import principal_components
+from regard.tasks.autoencoding.latents import decode_latents, encode_latents, interpolate_latents
 from regard.tasks.corpus import Corpus
-from regard.tasks.translate import Smoothed
-from regard.text.batches import Batches, collate, lengths_of
-from regard.text.vocabulary import EOS, Words
-from regard.train.loop import Plan, train
-from regard.train.schedule import Cosine
+from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.train.loop import TrainConfig, train
+from regard.train.schedule import CosineSchedule
 from regard.world import Sentence, World
 
 NAME, COMMAND = "autoencoder", "python benchmarks/autoencoder.py"
@@ -62,18 +62,18 @@ ENDS = (("the black cat ate the mouse", "the girl is happy"), ("she sold a book"
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    words: Words
+    words: WordTokenizer
     train: list[list[int]]
     tests: list[Sentence]
 
     @staticmethod
     def made() -> "Data":
         texts = [" ".join(WORLD.sentence(n).words) for n in range(SENTENCES)]
-        words = Words.train(texts)
-        return Data(words, words.encode_all(texts), [WORLD.sentence(n, "test") for n in range(TESTS)])
+        words = WordTokenizer.train(texts)
+        return Data(words, words.encode_batch(texts), [WORLD.sentence(n, "test") for n in range(TESTS)])
 
     def held_out(self) -> list[list[int]]:
-        return self.words.encode_all([" ".join(sentence.words) for sentence in self.tests])
+        return self.words.encode_batch([" ".join(sentence.words) for sentence in self.tests])
 
 
 def trained(data: Data, run: tuple[str, str, int, int], seed: int) -> tuple[Autoencoder, float]:
@@ -82,11 +82,11 @@ def trained(data: Data, run: tuple[str, str, int, int], seed: int) -> tuple[Auto
     torch.manual_seed(seed)
     config = AutoencoderConfig(kind=kind, bottleneck=bottleneck, latents=latents, latent=latent, **SIZES)
     model, examples = build_autoencoder(config, data.words.size), [(ids, ids) for ids in data.train]
-    corpus = Corpus(examples, Batches(lengths_of(examples), tokens=TOKENS, seed=seed), collate)
-    plan = Plan(Cosine(RATE, STEPS, 100), STEPS, seed=seed, checkpoint_every=STEPS)
+    corpus = Corpus(examples, TokenBatchSampler(pair_lengths(examples), tokens=TOKENS, seed=seed), collate)
+    plan = TrainConfig(CosineSchedule(RATE, STEPS, 100), STEPS, seed=seed, checkpoint_every=STEPS)
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        reports = train(model, corpus, Smoothed(), plan, Path(folder))
+        reports = train(model, corpus, LabelSmoothingLoss(), plan, Path(folder))
         title = f"{kind} {bottleneck} {latents} × {latent}, seed {seed}"
         for _ in track(reports, title, STEPS, console=Console(stderr=True), transient=True):
             pass
@@ -104,13 +104,15 @@ def measured(model: Autoencoder, tests: list[list[int]]) -> dict[str, float]:
 def shown(model: Autoencoder, data: Data) -> dict[str, Any]:
     """The latent picture, which words entered which latent, and sentences from points between two."""
     tests, tokens = data.held_out(), data.words
-    points, shares = principal(latents_of(model, tests[:SHOWN]).flatten(1))
+    points, shares = principal_components(encode_latents(model, tests[:SHOWN]).flatten(1))
     cat = tokens.encode(ENDS[0][0])
     _, looked = model.look_in(torch.tensor([[*cat, EOS]]), torch.tensor([len(cat) + 1]))
     lines = []
     for ends in ENDS:
-        one, other = latents_of(model, [tokens.encode(text) for text in ends])
-        lines.append([tokens.decode(found[0].ids) for found in write_from(model, between(one, other, 7))])
+        one, other = encode_latents(model, [tokens.encode(text) for text in ends])
+        lines.append(
+            [tokens.decode(found[0].ids) for found in decode_latents(model, interpolate_latents(one, other, 7))]
+        )
     return {
         "points": [[round(x, 4) for x in point] for point in points.tolist()],
         "shares": shares,
@@ -128,7 +130,9 @@ def main() -> None:
     for seed in range(SEEDS):
         for run in RUNS:
             model, seconds = trained(data, run, seed)
-            found[run].append({**measured(model, data.held_out()), "seconds": seconds, "weights": parameters(model)})
+            found[run].append(
+                {**measured(model, data.held_out()), "seconds": seconds, "weights": count_parameters(model)}
+            )
             if run == DRAWN and seed == 0:
                 pictures = shown(model, data)
             rows = [summed_up(run, seeds) for run, seeds in found.items() if seeds]
@@ -164,11 +168,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 def draw() -> None:
     from regard import see
-    from regard.see.latent import plane
+    from regard.see.plots.charts import plane_view
 
     drawn = json.loads((RESULTS / f"{NAME}.json").read_text())["shown"]
     labels = [f"begins with {kind}" for kind in drawn["begin"]]
-    picture = plane(torch.tensor(drawn["points"]), tuple(drawn["shares"]), labels, drawn["texts"])
+    picture = plane_view(torch.tensor(drawn["points"]), tuple(drawn["shares"]), labels, drawn["texts"])
     see.save(see.draw(picture), PICTURES / "latents.png")
     LESSON.write_text(told(LESSON.read_text(encoding="utf-8")), encoding="utf-8")
     names = [f"latent {n}" for n in range(len(drawn["entered"]))]

@@ -26,9 +26,9 @@ FLEX_LENGTHS = [4096, 8192, 16384]
 
 
 def ours(text: str, n: int) -> dict:
-    from regard.attention import read
+    from regard.attention import parse_part
 
-    pattern = read(text)
+    pattern = parse_part(text)
     forget_peak()
     before, began = peak_mib(), time.perf_counter()
     counted = pattern.blocks(n, block=BLOCK).counted()
@@ -38,9 +38,9 @@ def ours(text: str, n: int) -> dict:
 def flex(text: str, n: int) -> dict:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    from regard.attention import read
+    from regard.attention import parse_part
 
-    pattern = read(text)
+    pattern = parse_part(text)
     forget_peak()
     before, began = peak_mib(), time.perf_counter()
     create_block_mask(lambda b, h, i, j: pattern.sees(b, h, i, j), 1, 1, n, n, device="cpu", BLOCK_SIZE=BLOCK)

@@ -11,9 +11,9 @@ from urllib.parse import quote, urlsplit
 
 from playwright.sync_api import Error, Page, sync_playwright
 
-from regard.serve.app import app_of
-from regard.serve.running import address, listening, new_token, server_of
-from regard.serve.shelf import Shelf
+from regard.serve.app import create_app
+from regard.serve.model_store import ModelStore
+from regard.serve.server import create_server, new_token, open_socket, page_url
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 FLAGS += " --disable-component-update --disable-sync --force-color-profile=srgb"
@@ -54,16 +54,16 @@ class NoBrowser(RuntimeError):
 
 
 @contextmanager
-def served(shelf: Shelf) -> Iterator[str]:
+def served(shelf: ModelStore) -> Iterator[str]:
     """The address of a real server, in a thread of its own until the block ends."""
-    with listening(0) as here:
+    with open_socket(0) as here:
         token = new_token()
-        server = server_of(app_of(shelf, token=token))
+        server = create_server(create_app(shelf, token=token))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [here]}, daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield address(here, token)
+        yield page_url(here, token)
         server.should_exit = True
         thread.join(10)
 

@@ -27,24 +27,27 @@ from torch import nn
 
 from machine import write
 from profiled import kinds_and_kernels
-from regard.tasks.answer import Answerer, AnswerSettings
-from regard.tasks.classify import ClassifySettings, TextClassifier
+from regard.data.images.labelled_images import LabelledImage
+from regard.data.labelled import LabelledText
+from regard.data.tagged import TaggedSentence
 from regard.tasks.corpus import Corpus
-from regard.tasks.job import Job
-from regard.tasks.picture import PictureSettings, Recogniser
-from regard.tasks.questions import Question
-from regard.tasks.tag import Tagger
-from regard.tasks.tag_settings import TagSettings
-from regard.tasks.write import Author, WriteSettings
-from regard.text.conllu import Tagged
-from regard.text.labelled import Labelled
-from regard.text.pictures import Picture
-from regard.train.capture import Captured, none
+from regard.tasks.image_classification.data import ImageClassificationSettings
+from regard.tasks.image_classification.task import ImageClassifier
+from regard.tasks.language_modeling.data import LanguageModelingSettings
+from regard.tasks.language_modeling.task import TextGenerator
+from regard.tasks.protocol import TrainingJob
+from regard.tasks.sequence_classification.data import ClassificationSettings
+from regard.tasks.sequence_classification.task import TextClassifier
+from regard.tasks.tagging.data import TaggingSettings
+from regard.tasks.tagging.task import Tagger
+from regard.tasks.vqa.data import ImageQuestion, VQASettings
+from regard.tasks.vqa.task import QuestionAnswerer
 from regard.train.checkpoint import Progress
-from regard.train.exact import exactly
-from regard.train.fit import plan_of
-from regard.train.loop import backward_of, grouped, one_step
-from regard.train.step import Health
+from regard.train.cuda_graph import CapturedBackward, no_batches
+from regard.train.determinism import use_deterministic
+from regard.train.loop import make_backward, one_step, parameter_groups
+from regard.train.run import make_train_config
+from regard.train.step import LossScaleState
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 SEEN = 8  # the step whose losses are compared
@@ -54,17 +57,17 @@ DRAW = random.Random(0)  # of made data
 # --- made data ---
 
 
-def pictures(count: int, shape: tuple[int, int, int]) -> list[Picture]:
+def pictures(count: int, shape: tuple[int, int, int]) -> list[LabelledImage]:
     pixels = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    return [Picture(one, str(n % 10), f"picture {n}") for n, one in enumerate(pixels)]
+    return [LabelledImage(one, str(n % 10), f"picture {n}") for n, one in enumerate(pixels)]
 
 
-def questions() -> list[Question]:
+def questions() -> list[ImageQuestion]:
     """As easy-VQA has them: 64 x 64 pixels, some ten questions about each, thirteen answers."""
     words, shown = [f"word{n}" for n in range(26)], pictures(700, (3, 64, 64))
     asked = [(one, DRAW.randint(8, 12)) for one in shown]
     return [
-        Question(one, " ".join(DRAW.choices(words, k=DRAW.randint(4, 9))), str(DRAW.randrange(13)))
+        ImageQuestion(one, " ".join(DRAW.choices(words, k=DRAW.randint(4, 9))), str(DRAW.randrange(13)))
         for one, count in asked
         for _ in range(count)
     ]
@@ -78,19 +81,19 @@ def lengths(count: int, mean: float, most: int) -> list[int]:
     return [min(most, 1 + int(DRAW.expovariate(1 / mean))) for _ in range(count)]
 
 
-def sentences() -> list[Tagged]:
+def sentences() -> list[TaggedSentence]:
     """As English-EWT has them, a third as many."""
     words = [spelt() for _ in range(12_000)]
     return [
-        Tagged(tuple(DRAW.choices(words, k=n)), tuple(f"T{DRAW.randrange(17)}" for _ in range(n)))
+        TaggedSentence(tuple(DRAW.choices(words, k=n)), tuple(f"T{DRAW.randrange(17)}" for _ in range(n)))
         for n in lengths(4000, 16, 80)
     ]
 
 
-def texts() -> list[Labelled]:
+def texts() -> list[LabelledText]:
     """As SST-2 has them with its phrases, a third as many."""
     words = [f"w{n}" for n in range(14_000)]
-    return [Labelled(" ".join(DRAW.choices(words, k=n)), str(n % 2)) for n in lengths(30_000, 9, 50)]
+    return [LabelledText(" ".join(DRAW.choices(words, k=n)), str(n % 2)) for n in lengths(30_000, 9, 50)]
 
 
 def lines(words: list[str], between: str, count: int) -> list[str]:
@@ -107,38 +110,44 @@ class Tried:
 
 
 TRIED = {
-    "mnist-vit": Tried(PictureSettings, Recogniser, lambda: pictures(6000, (1, 28, 28))),
-    "mnist-cnn": Tried(PictureSettings, Recogniser, lambda: pictures(6000, (1, 28, 28))),
-    "cifar10-vit": Tried(PictureSettings, Recogniser, lambda: pictures(6000, (3, 32, 32))),
-    "cifar10-cnn": Tried(PictureSettings, Recogniser, lambda: pictures(6000, (3, 32, 32))),
-    "shakespeare": Tried(WriteSettings, Author, lambda: lines(list(string.ascii_letters + ",.;:!? '-"), "", 25_000)),
-    "wikitext2": Tried(WriteSettings, Author, lambda: lines([f"w{n}" for n in range(33_278)], " ", 12_000)),
-    "easy-vqa": Tried(AnswerSettings, Answerer, questions),
-    "ud-ewt": Tried(TagSettings, Tagger, sentences),
-    "sst2": Tried(ClassifySettings, TextClassifier, texts),
-    "sst2-transformer": Tried(ClassifySettings, TextClassifier, texts),
+    "mnist-vit": Tried(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (1, 28, 28))),
+    "mnist-cnn": Tried(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (1, 28, 28))),
+    "cifar10-vit": Tried(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (3, 32, 32))),
+    "cifar10-cnn": Tried(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (3, 32, 32))),
+    "shakespeare": Tried(
+        LanguageModelingSettings, TextGenerator, lambda: lines(list(string.ascii_letters + ",.;:!? '-"), "", 25_000)
+    ),
+    "wikitext2": Tried(
+        LanguageModelingSettings, TextGenerator, lambda: lines([f"w{n}" for n in range(33_278)], " ", 12_000)
+    ),
+    "easy-vqa": Tried(VQASettings, QuestionAnswerer, questions),
+    "ud-ewt": Tried(TaggingSettings, Tagger, sentences),
+    "sst2": Tried(ClassificationSettings, TextClassifier, texts),
+    "sst2-transformer": Tried(ClassificationSettings, TextClassifier, texts),
 }
 
 
 # --- measuring ---
 
 
-def measured(job: Job, seconds: float, device: torch.device, *, capture: bool, profile: bool) -> dict[str, float]:
+def measured(
+    job: TrainingJob, seconds: float, device: torch.device, *, capture: bool, profile: bool
+) -> dict[str, float]:
     """Steps for so many seconds, after some that are not counted."""
-    plan = replace(plan_of(job.train, job.width), capture=capture)
+    plan = replace(make_train_config(job.train, job.width), capture=capture)
     optimiser = torch.optim.AdamW(
-        grouped(job.model, plan.weight_decay), lr=1e-4, betas=plan.betas, eps=1e-9, fused=True
+        parameter_groups(job.model, plan.weight_decay), lr=1e-4, betas=plan.betas, eps=1e-9, fused=True
     )
-    ahead = job.data.longest_first if isinstance(job.data, Corpus) else none
-    backward = backward_of(job.model, job.loss, plan, ahead)
+    ahead = job.data.longest_first if isinstance(job.data, Corpus) else no_batches
+    backward = make_backward(job.model, job.loss, plan, ahead)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     said: dict[str, float] = {}
 
     def stepping() -> Iterator[int]:
-        progress, health = Progress(), Health.of(0, 1.0, device)
+        progress, health = Progress(), LossScaleState.of(0, 1.0, device)
         while True:
-            with exactly(device) if plan.exact else nullcontext():
+            with use_deterministic(device) if plan.deterministic else nullcontext():
                 report, progress, health = one_step(job.model, optimiser, job.data, backward, plan, progress, health)
             if report.step == SEEN:
                 said["loss"] = report.loss
@@ -163,13 +172,13 @@ def measured(job: Job, seconds: float, device: torch.device, *, capture: bool, p
         "tokens/s": tokens / spent,
         "data, ms": milliseconds_of_data(job, device),
         "first steps, s": first,
-        "recordings": len(backward.recordings) if isinstance(backward, Captured) else 0,
+        "recordings": len(backward.captured_graphs) if isinstance(backward, CapturedBackward) else 0,
         "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
         **said,
     }
 
 
-def milliseconds_of_data(job: Job, device: torch.device) -> float:
+def milliseconds_of_data(job: TrainingJob, device: torch.device) -> float:
     """What the CPU needs to make a step's batches and send them."""
     wait(device)
     began, count = time.perf_counter(), min(20, job.data.steps(0))

@@ -20,13 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from machine import write
-from regard.cli.options import device_of
-from regard.cli.tasks.classify import measured
-from regard.cli.watch import watch
-from regard.tasks.classify import ClassifySettings, TextClassifier, read_texts
-from regard.tasks.data import Split
-from regard.text.labelled import Labelled
-from regard.train.fit import Fit
+from regard.cli.options import resolve_device
+from regard.cli.training_progress import train_with_progress
+from regard.data.labelled import LabelledText
+from regard.tasks.sequence_classification.cli import evaluate_classifier
+from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
+from regard.tasks.sequence_classification.task import TextClassifier
+from regard.tasks.splits import Split
+from regard.train.run import TrainingRun
 
 COUNTED = {"words.kind": "one-hot", "model.kind": "embed"}
 VECTORS = {"model.kind": "embed"}
@@ -65,22 +66,26 @@ SHARED = {"text.kind": "words", "train.rate": 3e-3, "train.warmup": 100, "train.
 RATE = {"one-hot": 3e-2}  # a sum of single numbers learns ten times as slowly as a product of vectors
 
 
-def settings_of(corpus: str, rung: str, seed: int) -> ClassifySettings:
+def settings_of(corpus: str, rung: str, seed: int) -> ClassificationSettings:
     chosen = RUNGS[rung]
     wide = WIDE[str(chosen["model.kind"])]
     rate = {"train.rate": RATE[str(chosen["words.kind"])]} if chosen.get("words.kind") in RATE else {}
-    return ClassifySettings().changed({**SHARED, **CORPORA[corpus], **chosen, **wide, **rate, "train.seed": seed})
+    return ClassificationSettings().with_changes(
+        {**SHARED, **CORPORA[corpus], **chosen, **wide, **rate, "train.seed": seed}
+    )
 
 
-def measure(settings: ClassifySettings, texts: dict[str, list[Labelled]], split: Split) -> dict[str, float]:
+def measure(settings: ClassificationSettings, texts: dict[str, list[LabelledText]], split: Split) -> dict[str, float]:
     began, train, held_out = time.process_time(), texts["train"], texts["valid"]
-    classifier = TextClassifier.fresh(train, settings)
+    classifier = TextClassifier.from_examples(train, settings)
     with tempfile.TemporaryDirectory() as folder:
-        if not watch(Fit(classifier.job(train, held_out, device_of("auto")), Path(folder)), Console(quiet=True)):
+        if not train_with_progress(
+            TrainingRun(classifier.job(train, held_out, resolve_device("auto")), Path(folder)), Console(quiet=True)
+        ):
             raise SystemExit("stopped before the end; nothing is measured")
     weights = sum(parameter.numel() for parameter in classifier.model.parameters() if parameter.requires_grad)
     seconds = time.process_time() - began
-    return {"accuracy": measured(classifier, texts[split]).accuracy, "weights": weights, "seconds": seconds}
+    return {"accuracy": evaluate_classifier(classifier, texts[split]).accuracy, "weights": weights, "seconds": seconds}
 
 
 def row_of(rung: str, found: list[dict[str, float]]) -> dict[str, Any]:
@@ -117,11 +122,13 @@ def main() -> None:
     parser.add_argument("--test", action="store_true", help="measure on the test texts of a real corpus")
     given, console = parser.parse_args(), Console(stderr=True)
     split: Split = "test" if given.test or given.corpus == "world" else "valid"
-    if device_of("auto") == "cpu":
+    if resolve_device("auto") == "cpu":
         torch.set_num_threads(1)
     rows, named = [], list(RUNGS)[: given.rungs]
     parts: tuple[Split, ...] = ("train", "valid", split)
-    texts = {part: read_texts(settings_of(given.corpus, named[0], 0), part, given.data).examples for part in parts}
+    texts = {
+        part: read_labelled_texts(settings_of(given.corpus, named[0], 0), part, given.data).examples for part in parts
+    }
     for rung in named:
         runs = [settings_of(given.corpus, rung, seed) for seed in range(given.seeds)]
         rows.append(row_of(rung, [measure(settings, texts, split) for settings in runs]))

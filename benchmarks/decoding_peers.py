@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention.position import Sinusoidal
+from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models import ModelConfig, Seq2Seq, build_model
-from regard.text.vocabulary import BOS, EOS, PAD
 
 Ids = tuple[int, ...]
 Translate = Callable[[Sequence[Ids]], list[Ids]]

@@ -213,7 +213,9 @@ def speed_rows() -> list[tuple[str, str, str]]:
     best = max(training["rows"], key=lambda row: row["tokens/s"])
     gains = [row["faster"] for row in recorded["rows"] if "faster" in row]
     peers = result("bench-train-cpu")
-    ahead = ", ".join(f"{row['ratio']:.1f} {row['way']}" for row in peers["rows"] if row["ratio"])
+    # "way" is the former key of "implementation"
+    names = [(row.get("implementation") or row["way"], row["ratio"]) for row in peers["rows"]]
+    ahead = ", ".join(f"{ratio:.1f} {name}" for name, ratio in names if ratio)
     decoding = {device: result(f"decoding-{device}") for device in ("cuda", "cpu")}
     run = result("speedrun")
 

@@ -22,13 +22,13 @@ from torch.nn.functional import cross_entropy
 
 from machine import alone, forget_peak, peak_mib, write
 from regard.attention import Additive, Recipe, ScaledDot, attend
-from regard.layers.neighbours import Neighbours, joined
-from regard.models.graph import GraphClassifier, GraphConfig
-from regard.models.seq2seq import parameters
+from regard.data.graphs.graph import Graph, graph_from_town
+from regard.data.graphs.node_features import fit_featurizer
+from regard.layers.graph_attention import Neighbours, undirected_edges
+from regard.models.graph import GraphConfig, GraphNetwork
+from regard.models.seq2seq import count_parameters
 from regard.see import Neighbourhood, draw, save
-from regard.text.graphs import Graph, of_town
-from regard.text.node_vectors import reader_of
-from regard.world.graphs import TOOLS, TownWorld
+from regard.world.town import TOOLS, TownWorld
 
 PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "graph-neighbourhood.png"
 SEEDS = (0, 1, 2)
@@ -53,7 +53,7 @@ SCORES = {"dot": ScaledDot(), "additive": Additive(16, hidden=16)}
 
 def graph_for(kind: str, seed: int) -> Graph:
     town = TownWorld(seed=seed, people=PEOPLE).town()
-    graph = of_town(town)
+    graph = graph_from_town(town)
     kept = tuple(edge for edge in graph.edges if kind != "mean, friends alone" or town.friends(*edge))
     return replace(graph, edges=kept)
 
@@ -66,17 +66,17 @@ class Fitted:
     gold: Tensor
     features: Tensor
     neighbours: Neighbours
-    model: GraphClassifier
+    model: GraphNetwork
 
 
 def fitted(kind: str, seed: int) -> tuple[Fitted, dict[str, Any]]:
     graph = graph_for(kind, seed)
-    features, labels = torch.from_numpy(reader_of(graph).vectors(graph)), graph.labels()
+    features, labels = torch.from_numpy(fit_featurizer(graph).vectors(graph)), graph.labels()
     gold = torch.tensor([labels.index(node.label or "") for node in graph.nodes])
-    train, valid, test = (torch.tensor(graph.among(split)) for split in ("train", "valid", "test"))
-    neighbours = Neighbours.of(joined(graph.edges, len(graph)), len(graph))
+    train, valid, test = (torch.tensor(graph.nodes_in_split(split)) for split in ("train", "valid", "test"))
+    neighbours = Neighbours.of(undirected_edges(graph.edges, len(graph)), len(graph))
     torch.manual_seed(seed)
-    model = GraphClassifier(CONFIGS[kind], features=features.shape[1], labels=len(labels))
+    model = GraphNetwork(CONFIGS[kind], features=features.shape[1], labels=len(labels))
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
     best, began = {"valid": -1.0}, time.perf_counter()
     for step in range(1, STEPS + 1):
@@ -89,7 +89,7 @@ def fitted(kind: str, seed: int) -> tuple[Fitted, dict[str, Any]]:
             found = {"valid": float(right[valid].mean()), "test": float(right[test].mean()), "step": step}
             best = max(best, found, key=lambda some: some["valid"])
     seconds = time.perf_counter() - began
-    row = {"kind": kind, "seed": seed, **best, "seconds": seconds, "parameters": parameters(model)}
+    row = {"kind": kind, "seed": seed, **best, "seconds": seconds, "parameters": count_parameters(model)}
     return Fitted(graph, gold, features, neighbours, model.eval()), row
 
 
@@ -97,7 +97,7 @@ def drawn(one: Fitted) -> None:
     """Someone held out whose own tools say nothing of the trade, and whom the model tells right."""
     with torch.no_grad():
         logits, looked = one.model.look(one.features, one.neighbours)
-    for number in one.graph.among("test"):
+    for number in one.graph.nodes_in_split("test"):
         node = one.graph.nodes[number]
         silent = not set(TOOLS[node.label or ""]) & set(map(str, node.content))
         if silent and logits[number].argmax() == one.gold[number]:
@@ -114,7 +114,7 @@ def drawn(one: Fitted) -> None:
 def cost(kind: str, people: int) -> dict[str, Any]:
     """Seconds and peak memory of attention over a town, forwards and backwards."""
     score, way = kind.split(", ")
-    edges = joined(TownWorld(people=people).town().edges, people)
+    edges = undirected_edges(TownWorld(people=people).town().edges, people)
     neighbours = Neighbours.of(edges, people)
     q, k, v = (torch.randn(1, 4, people, 16, requires_grad=True) for _ in range(3))
     recipe = Recipe(score=SCORES[score], pattern=edges)

@@ -27,13 +27,13 @@ def job(kind: str, n: int):
     """A function that attends forwards and backwards once, and who runs it."""
     import torch
 
-    from regard.attention import Linformer, Recipe, attend, explain, named, read
+    from regard.attention import Linformer, Recipe, attend, explain, get_recipe, parse_part
 
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, n, HEAD, requires_grad=True) for _ in range(3))
-    recipe = Recipe(pattern=read(PATTERNS[kind])) if kind in PATTERNS else Recipe()
-    recipe = named(kind) if "linear" in kind else recipe
-    mix = Linformer(longest=n, rank=RANK) if kind == "linformer" else None
+    recipe = Recipe(pattern=parse_part(PATTERNS[kind])) if kind in PATTERNS else Recipe()
+    recipe = get_recipe(kind) if "linear" in kind else recipe
+    mix = Linformer(max_length=n, rank=RANK) if kind == "linformer" else None
 
     def run() -> None:
         keys, values = (k, v) if mix is None else mix(k, v)

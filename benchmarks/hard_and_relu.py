@@ -30,10 +30,10 @@ from torch.nn.functional import scaled_dot_product_attention
 import on_gpu
 from machine import alone, forget_peak, peak_mib, write
 from regard.attention import Causal, Full, Pattern, Recipe, ReLU, Sampled, attend, steps
-from regard.attention.kernels import rectified_tiled
-from regard.attention.kernels.hard_tiled import hard
-from regard.attention.kernels.tiles import Interval
-from regard.attention.places import Places
+from regard.attention.backends import elementwise
+from regard.attention.backends.hard import hard_attention
+from regard.attention.backends.tiles import Interval
+from regard.attention.positions import Positions
 
 SIZES = {"cuda": (12, 64, 4096, 32_768), "cpu": (2, 32, 1024, 4096)}  # heads, width, tokens that fit eager, and not
 SWEPT, WARM_TOKENS = 8192, 512
@@ -65,7 +65,7 @@ def relu_plain(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 def relu_ours(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern = Full()) -> tuple[Tensor, ...]:
     recipe = Recipe(normaliser=ReLU(), pattern=pattern)
-    return (rectified_tiled.attend(recipe, q, k, v, Places.of(q, k, None, None)),)
+    return (elementwise.attend(recipe, q, k, v, Positions.of(q, k, None, None)),)
 
 
 def hard_eager(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -81,7 +81,9 @@ def hard_plain(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 
 def hard_ours(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern = Full()) -> tuple[Tensor, ...]:
-    chosen = hard(q, k, v, Recipe(normaliser=Sampled(), pattern=pattern))  # a seed could not be copied while recording
+    chosen = hard_attention(
+        q, k, v, Recipe(normaliser=Sampled(), pattern=pattern)
+    )  # a seed could not be copied while recording
     return chosen.out, chosen.log_probability
 
 
@@ -163,7 +165,7 @@ def norms(results: list[Tensor]) -> list[float]:
 def off_log_p(device: str, tokens: int) -> float:
     """The largest difference between log p of drawn keys and what float64 says of the same keys."""
     q, k, v = (x.detach() for x in numbers(device, tokens))
-    found, worst = hard(q, k, v, Recipe(normaliser=Sampled()), seed=1), 0.0
+    found, worst = hard_attention(q, k, v, Recipe(normaliser=Sampled()), seed=1), 0.0
     for head in range(q.shape[1]):
         s = (q[:, head].double() @ k[:, head].double().mT * q.shape[-1] ** -0.5).log_softmax(-1)
         exact = s.gather(-1, found.key[:, head, :, None]).squeeze(-1)
@@ -176,22 +178,22 @@ def off_log_p(device: str, tokens: int) -> float:
 
 def kernel(name: str, shape: tuple[int, ...], tokens: int) -> Callable[[], Any]:
     """One kernel alone, with tiles of this shape."""
-    from regard.attention.kernels import hard as chosen
-    from regard.attention.kernels import rectified
+    from regard.attention.kernels.elementwise import kernels as elementwise_kernels
+    from regard.attention.kernels.hard import kernels as chosen
 
-    (q, k, v), cut = (x.detach() for x in numbers("cuda", tokens)), rectified.Shape(*shape)
+    (q, k, v), cut = (x.detach() for x in numbers("cuda", tokens)), elementwise_kernels.TileShape(*shape)
     if name.startswith("relu"):
-        engine = rectified.Fused(ReLU(), Interval(), 0)
+        engine = elementwise_kernels.TritonElementwise(ReLU(), Interval(), 0)
         out = [torch.empty_like(q) for _ in range(3)]
         match name:
             case "relu out":
-                return lambda: engine.run(rectified.row_out, cut, tokens, q, k, v, out[0])
+                return lambda: engine.run(elementwise_kernels.row_out, cut, tokens, q, k, v, out[0])
             case "relu dq":
-                return lambda: engine.run(rectified.row_dq, cut, tokens, q, k, v, v, out[0])
+                return lambda: engine.run(elementwise_kernels.row_dq, cut, tokens, q, k, v, v, out[0])
             case _:
-                return lambda: engine.run(rectified.row_dkv, cut, tokens, q, k, v, v, out[0], out[1])
+                return lambda: engine.run(elementwise_kernels.row_dkv, cut, tokens, q, k, v, v, out[0], out[1])
     seed = torch.tensor(1, device="cuda")
-    drawing = chosen.Fused(Interval(), 0, seed, replace(chosen.Shapes(), choose=cut, dq=cut, dk=cut))
+    drawing = chosen.TritonHard(Interval(), 0, seed, replace(chosen.HardTileShapes(), choose=cut, dq=cut, dk=cut))
     if name == "hard choose":
         return lambda: drawing.choose(q, k, v)
     key, rows = torch.zeros(q.shape[:3], dtype=torch.int32, device="cuda"), torch.ones(q.shape[:3], device="cuda")

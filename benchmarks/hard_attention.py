@@ -41,12 +41,20 @@ from hard_attention_tasks import (
 )
 from machine import RESULTS, write
 from regard.attention import Additive, Hard, Recipe
-from regard.layers.pooling import Attention
-from regard.models.encoder import Classifier, Encoder
-from regard.tasks.choosing import Chooser, Expected, LearnedBaseline, NoBaseline, Texts, collate, lengths_of
-from regard.tasks.corpus import in_batches
-from regard.train import Constant, Plan, train
-from regard.train.noise import Noise, gradient, gradients
+from regard.layers.pooling import AttentionPooling
+from regard.models.encoder import Encoder, SequenceClassifier
+from regard.tasks.corpus import iterate_batches
+from regard.tasks.sequence_classification.hard_attention_loss import (
+    ExpectedLoss,
+    HardAttentionClassifier,
+    LabelledBatch,
+    LearnedBaseline,
+    NoBaseline,
+    collate,
+    lengths_of,
+)
+from regard.train import ConstantSchedule, TrainConfig, train
+from regard.train.gradient_noise import GradientNoise, compute_gradient, draw_gradients
 from regard.world import Sentence
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -61,16 +69,16 @@ DRAWN = ("soft", "REINFORCE, baseline", "straight-through 1")
 # --- train and measure ---
 
 
-def fresh(way: Way, task: Task, seed: int) -> Chooser:
+def fresh(way: Way, task: Task, seed: int) -> HardAttentionClassifier:
     torch.manual_seed(seed)
     encoder, labels = Encoder(task.encoder, vocabulary().size), len(task.names)
     recipe = Recipe(score=Additive(encoder.width, WIDTH), normaliser=way.normaliser)
-    classifier = Classifier(encoder, Attention(encoder.width, recipe=recipe), labels=labels)
+    classifier = SequenceClassifier(encoder, AttentionPooling(encoder.width, recipe=recipe), labels=labels)
     learned = LearnedBaseline(encoder.width, labels=labels) if way.learned_baseline else NoBaseline(labels)
-    return Chooser(classifier, learned)
+    return HardAttentionClassifier(classifier, learned)
 
 
-def with_weights(way: Way, task: Task, model: Chooser) -> Chooser:
+def with_weights(way: Way, task: Task, model: HardAttentionClassifier) -> HardAttentionClassifier:
     """Another way at the same weights."""
     other = fresh(way, task, seed=0)
     other.classifier.load_state_dict(model.classifier.state_dict())
@@ -79,20 +87,20 @@ def with_weights(way: Way, task: Task, model: Chooser) -> Chooser:
     return other
 
 
-def trained(model: Chooser, way: Way, task: Task, seed: int) -> Iterator[int]:
+def trained(model: HardAttentionClassifier, way: Way, task: Task, seed: int) -> Iterator[int]:
     """The number of every step, after it."""
-    plan = Plan(Constant(RATE), STEPS, seed=seed, clip=0.0, checkpoint_every=STEPS)
+    plan = TrainConfig(ConstantSchedule(RATE), STEPS, seed=seed, clip=0.0, checkpoint_every=STEPS)
     with tempfile.TemporaryDirectory() as folder:
         for report in train(model, sentences("train", task).corpus(seed), way.loss, plan, Path(folder)):
             yield report.step
 
 
 @torch.no_grad()
-def measured(model: Chooser, held_out: Sentences) -> dict[str, float]:
+def measured(model: HardAttentionClassifier, held_out: Sentences) -> dict[str, float]:
     """Accuracy, and how often the word looked at most is the one that decides, where one does."""
     model.eval()
     right, found = 0, []
-    for rows, texts, _ in in_batches(held_out.examples, lengths_of, collate):
+    for rows, texts, _ in iterate_batches(held_out.examples, lengths_of, collate):
         logits, seen = model.look(texts.pieces, texts.lengths)
         most = seen.weights["pooling"][:, 0, 0].argmax(-1).tolist()
         right += int((logits.argmax(-1) == texts.labels).sum())
@@ -119,7 +127,7 @@ def learning(name: str, way_name: str, seed: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def looked(model: Chooser, task: Task, sentence: Sentence) -> dict[str, Any]:
+def looked(model: HardAttentionClassifier, task: Task, sentence: Sentence) -> dict[str, Any]:
     model.eval()
     texts = collate([(vocabulary().encode(" ".join(sentence.words)), 0)])
     logits, seen = model.look(texts.pieces, texts.lengths)
@@ -148,17 +156,22 @@ def noises(seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def noise_of(model: Chooser, task: Task, texts: Texts, where: dict[str, int]) -> Iterator[dict[str, Any]]:
+def noise_of(
+    model: HardAttentionClassifier, task: Task, texts: LabelledBatch, where: dict[str, int]
+) -> Iterator[dict[str, Any]]:
     batch = (texts, texts.tokens)
     for name, way in WAYS.items():
         other = with_weights(way, task, model).train()
         chooses = list(other.classifier.pooling.parameters())
         rest = [*other.classifier.encoder.parameters(), *other.classifier.output.parameters()]
         with torch.random.fork_rng(devices=[]):
-            true = gradient(other, Expected(), batch, chooses + rest)
-            drawn = gradients(other, way.loss, batch, chooses + rest, draws=2 if name in EXACT else DRAWS)
+            true = compute_gradient(other, ExpectedLoss(), batch, chooses + rest)
+            drawn = draw_gradients(other, way.loss, batch, chooses + rest, draws=2 if name in EXACT else DRAWS)
         size = sum(weights.numel() for weights in chooses)
-        for part, found in (("attention", Noise.of(drawn[:, :size], true[:size])), ("all", Noise.of(drawn, true))):
+        for part, found in (
+            ("attention", GradientNoise.of(drawn[:, :size], true[:size])),
+            ("all", GradientNoise.of(drawn, true)),
+        ):
             yield {**where, "way": name, "of": part, **asdict(found), "relative": found.relative}
 
 

@@ -4,17 +4,23 @@ from dataclasses import dataclass
 from functools import cache
 
 from regard.attention import Hard, Normaliser, Softmax, StraightThrough
-from regard.models.reading_config import EncoderConfig
-from regard.tasks.choosing import CrossEntropy, Example, Expected, Reinforce, Texts, collate, lengths_of
+from regard.data.batching import TokenBatchSampler
+from regard.data.tokenizers.base import WordTokenizer
+from regard.models.config import EncoderConfig
 from regard.tasks.corpus import Corpus
-from regard.tasks.job import Loss
-from regard.text.batches import Batches
-from regard.text.vocabulary import Words
+from regard.tasks.protocol import Loss
+from regard.tasks.sequence_classification.hard_attention_loss import (
+    CrossEntropyLoss,
+    Example,
+    ExpectedLoss,
+    LabelledBatch,
+    ReinforceLoss,
+    collate,
+    lengths_of,
+)
 from regard.world import Sentence, World
-from regard.world.adjectives import ADJECTIVES
-from regard.world.lexicon import Split, forms
-from regard.world.small import ADVERBS
-from regard.world.verbs import VERBS
+from regard.world.lexicon import Split, english_forms
+from regard.world.word_tables import ADJECTIVES, ADVERBS, VERBS
 
 WIDTH, BATCH, LONGEST, SHOWN = 32, 64, 16, 9
 FEELING = {-1: "negative", 0: "neutral", 1: "positive"}
@@ -34,13 +40,13 @@ class Way:
 
 
 WAYS = {
-    "soft": Way(Softmax(), CrossEntropy()),
-    "hard, every word summed": Way(Hard(), Expected()),
-    "REINFORCE": Way(Hard(), Reinforce()),
-    "REINFORCE, baseline": Way(Hard(), Reinforce(), learned_baseline=True),
-    "straight-through 0.5": Way(Hard(StraightThrough(0.5)), CrossEntropy()),
-    "straight-through 1": Way(Hard(StraightThrough(1.0)), CrossEntropy()),
-    "straight-through 2": Way(Hard(StraightThrough(2.0)), CrossEntropy()),
+    "soft": Way(Softmax(), CrossEntropyLoss()),
+    "hard, every word summed": Way(Hard(), ExpectedLoss()),
+    "REINFORCE": Way(Hard(), ReinforceLoss()),
+    "REINFORCE, baseline": Way(Hard(), ReinforceLoss(), learned_baseline=True),
+    "straight-through 0.5": Way(Hard(StraightThrough(0.5)), CrossEntropyLoss()),
+    "straight-through 1": Way(Hard(StraightThrough(1.0)), CrossEntropyLoss()),
+    "straight-through 2": Way(Hard(StraightThrough(2.0)), CrossEntropyLoss()),
 }
 
 
@@ -55,8 +61,8 @@ class Sentences:
     examples: list[Example]
     deciding: list[int | None]
 
-    def corpus(self, seed: int) -> Corpus[Example, Texts]:
-        batches = Batches(lengths_of(self.examples), tokens=BATCH * (1 + LONGEST), sentences=BATCH, seed=seed)
+    def corpus(self, seed: int) -> Corpus[Example, LabelledBatch]:
+        batches = TokenBatchSampler(lengths_of(self.examples), tokens=BATCH * (1 + LONGEST), sentences=BATCH, seed=seed)
         return Corpus(self.examples, batches, collate)
 
 
@@ -84,7 +90,7 @@ TASKS = {
 @cache
 def valences() -> dict[str, int]:
     """The feeling of every English word that has one."""
-    entries = [(form, entry.valence) for entry in (*ADJECTIVES, *VERBS) for form in forms(entry)]
+    entries = [(form, entry.valence) for entry in (*ADJECTIVES, *VERBS) for form in english_forms(entry)]
     return {word: valence for word, valence in (*entries, *((a.en, a.valence) for a in ADVERBS)) if valence}
 
 
@@ -103,8 +109,8 @@ def world(split: Split) -> list[Sentence]:
 
 
 @cache
-def vocabulary() -> Words:
-    return Words.train(" ".join(sentence.words) for sentence in world("train"))
+def vocabulary() -> WordTokenizer:
+    return WordTokenizer.train(" ".join(sentence.words) for sentence in world("train"))
 
 
 @cache
@@ -112,7 +118,7 @@ def sentences(split: Split, task: Task) -> Sentences:
     chosen = [(sentence, decider(sentence)) for sentence in world(split)]
     kept = [(sentence, at) for sentence, at in chosen if at is not None or not task.one_word]
     labels = [task.names.index(FEELING[sentence.sentiment]) for sentence, _ in kept]
-    ids = vocabulary().encode_all(" ".join(sentence.words) for sentence, _ in kept)
+    ids = vocabulary().encode_batch(" ".join(sentence.words) for sentence, _ in kept)
     return Sentences([sentence for sentence, _ in kept], list(zip(ids, labels, strict=True)), [at for _, at in kept])
 
 

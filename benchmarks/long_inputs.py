@@ -31,14 +31,14 @@ from torch.nn.functional import cross_entropy
 
 from long_inputs_page import print_table, said, show
 from machine import write
-from regard.attention import Linformer
-from regard.layers.pooling import Static
-from regard.models.encoder import ByAttention, Classifier, Context, Encoder
-from regard.models.reading_config import EncoderConfig
-from regard.text.vocabulary import Words
-from regard.train.loop import Plan, backward_of
-from regard.train.schedule import Cosine
-from regard.train.step import stepped
+from regard.attention import Context, Linformer
+from regard.data.tokenizers.base import WordTokenizer
+from regard.layers.pooling import StaticPooling
+from regard.models.config import EncoderConfig
+from regard.models.encoder import ContextLayers, Encoder, SequenceClassifier, TransformerContext
+from regard.train.loop import TrainConfig, make_backward
+from regard.train.schedule import CosineSchedule
+from regard.train.step import take_step
 from regard.world import listops, retrieval
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
@@ -63,11 +63,11 @@ class Task:
 def arithmetic(words: int, count: int, split, start: int) -> Iterator[tuple[str, str]]:
     # without SUM: a sum of hundreds of digits modulo 10 is learnt by nobody in hundreds of steps
     world = listops.ListOps(words=words, depth=2, operators=("MAX", "MIN", "MED"))
-    return listops.examples(world, count, split, start)
+    return listops.listops_examples(world, count, split, start)
 
 
 def needle(chains: int, words: int, count: int, split, start: int) -> Iterator[tuple[str, str]]:
-    return retrieval.examples(retrieval.Retrieval(words=words, chains=chains), count, split, start)
+    return retrieval.retrieval_examples(retrieval.Retrieval(words=words, chains=chains), count, split, start)
 
 
 TASKS = {
@@ -89,7 +89,7 @@ class Texts:
     test: tuple[Future[Arrays], ...]
 
 
-def encoded(name: str, words: int, vocabulary: Words, split: str, start: int, count: int) -> Arrays:
+def encoded(name: str, words: int, vocabulary: WordTokenizer, split: str, start: int, count: int) -> Arrays:
     task = TASKS[name]
     texts = list(task.examples(words, count, split, start))
     ids = np.array([vocabulary.encode(text) for text, _ in texts], dtype=np.int16)
@@ -97,7 +97,7 @@ def encoded(name: str, words: int, vocabulary: Words, split: str, start: int, co
 
 
 def ordered(name: str, words: int, steps: int, *, batch: int, tests: int, pool: ProcessPoolExecutor) -> Texts:
-    vocabulary = Words.train(text for text, _ in TASKS[name].examples(min(words, 1024), 256, "train", 0))
+    vocabulary = WordTokenizer.train(text for text, _ in TASKS[name].examples(min(words, 1024), 256, "train", 0))
 
     def asked(words: int, split: str, count: int) -> tuple[Future[Arrays], ...]:
         each = -(-count // (os.cpu_count() or 1))
@@ -118,23 +118,23 @@ def gathered(parts: tuple[Future[Arrays], ...]) -> Encoded:
 # --- the models ---
 
 
-class First(Static):
+class First(StaticPooling):
     """The vector of the first word: it asks the question or holds the outermost operator."""
 
     def weights(self, tokens, lengths):
         return (torch.arange(tokens.shape[1], device=tokens.device) == 0).float().expand(tokens.shape)
 
 
-class Unpadded(Context):
+class Unpadded(ContextLayers):
     """Layers that are told of no padding, since all texts are equally long: what the fastest kernels ask for."""
 
-    def __init__(self, inner: ByAttention):
+    def __init__(self, inner: TransformerContext):
         super().__init__()
         self.inner = inner
 
     def forward(self, x, lengths, tree):
         for layer in self.inner.layers:
-            x = layer(x, None, tree)
+            x = layer(x, Context(tree=tree))
         return self.inner.norm(x)
 
     def look(self, x, lengths, tree):
@@ -153,14 +153,14 @@ def recipe(mechanism: str, words: int) -> str:
     return ""
 
 
-def model_of(mechanism: str, words: int, size: int, labels: int) -> Classifier:
+def model_of(mechanism: str, words: int, size: int, labels: int) -> SequenceClassifier:
     encoder = Encoder(replace(ENCODER, recipe=recipe(mechanism, words)), size)
-    assert isinstance(encoder.context, ByAttention)
+    assert isinstance(encoder.context, TransformerContext)
     if mechanism == "linformer":
         for layer in encoder.context.layers:
-            layer.attention.compress = Linformer(longest=words, rank=min(256, words // 4))  # type: ignore[union-attr]
+            layer.attention.compress = Linformer(max_length=words, rank=min(256, words // 4))  # type: ignore[union-attr]
     encoder.context = Unpadded(encoder.context)
-    return Classifier(encoder, First(), labels=labels)
+    return SequenceClassifier(encoder, First(), labels=labels)
 
 
 # --- one cell of the table ---
@@ -194,17 +194,19 @@ def cell(name: str, texts: Texts, mechanism: str, seed: int, steps: int, device:
 
 def trained(model: nn.Module, texts: tuple[Encoded, ...], steps: int, device: str) -> float:
     """So many steps of each kind of text in turn; the mean loss of the last tenth of the steps."""
-    schedule, scale = Cosine(RATE, len(texts) * steps, min(WARMUP, steps - 1)), torch.ones((), device=device)
-    plan = Plan(schedule, len(texts) * steps, capture=True)  # on a GPU, recorded: these are many small kernels
+    schedule, scale = CosineSchedule(RATE, len(texts) * steps, min(WARMUP, steps - 1)), torch.ones((), device=device)
+    plan = TrainConfig(
+        schedule, len(texts) * steps, cuda_graph=True
+    )  # on a GPU, recorded: these are many small kernels
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
-    backward = backward_of(model, loss_of, plan)
+    backward = make_backward(model, loss_of, plan)
     batches = [part.to(device).split(len(part) // steps) for kind in texts for part in kind]
     losses = []
     for step, batch in enumerate(zip(chain(*batches[::2]), chain(*batches[1::2]), strict=True), 1):
         for group in optimiser.param_groups:
             group["lr"] = schedule.rate(step)
         optimiser.zero_grad(set_to_none=False)
-        losses.append(stepped(optimiser, [(batch, len(batch[1]))], backward, scale, clip=1.0).loss)
+        losses.append(take_step(optimiser, [(batch, len(batch[1]))], backward, scale, clip=1.0).loss)
     return torch.stack(losses[-max(1, steps // 10) :]).mean().item()
 
 

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from regard.train.machine import read, result
+from regard.train.hardware import benchmark_record, read_file
 
 RESULTS = Path(__file__).parent / "results"
 SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all the times it was gone on with
@@ -23,7 +23,7 @@ def forget_peak() -> None:
 
 def peak_mib() -> float:
     """The most memory this process has held since the peak was forgotten (or since it began)."""
-    for line in read("/proc/self/status").splitlines():
+    for line in read_file("/proc/self/status").splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -40,7 +40,7 @@ def write(name: str, command: str, rows: list[dict[str, Any]], **more: Any) -> P
     """benchmarks/results/NAME.json: the figures, the command that made them, and the machine."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result(command, rows, **more), indent=1) + "\n")
+    path.write_text(json.dumps(benchmark_record(command, rows, **more), indent=1) + "\n")
     return path
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from browsing import Desk, chromium, served
 from machine import write
 from microscope_shots import shelf_of_runs, shoot
-from regard.models.reading_config import EncoderConfig
-from regard.serve.shelf import Shelf
-from regard.tasks.settings import ReadingSettings
-from regard.tasks.tag import Tagger
-from regard.tasks.tag_settings import TagData, TagSettings, read_tags
+from regard.models.config import EncoderConfig
+from regard.serve.model_store import ModelStore
+from regard.tasks.config import TokenizerSettings
+from regard.tasks.tagging.data import TaggingData, TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.task import Tagger
 
 WORDS = ("the", "black", "cat", "ate", "a", "mouse", "and", "man", "carries", "light", "box")
 LONG, MANY = 2048, 512
@@ -40,8 +40,8 @@ HOVERED = """() => {
 def reader(layers: int, heads: int, head: int) -> Tagger:
     """An untrained Transformer of that size: what it attends to is as dear to show as after training."""
     model = EncoderConfig(kind="transformer", layers=layers, model=heads * head, heads=heads, hidden=4 * head)
-    settings = TagSettings(data=TagData(sentences=97), text=ReadingSettings(kind="words"), model=model)
-    return Tagger.fresh(read_tags(settings, "train").examples, settings)
+    settings = TaggingSettings(data=TaggingData(sentences=97), text=TokenizerSettings(kind="words"), model=model)
+    return Tagger.from_examples(read_tagged_sentences(settings, "train").examples, settings)
 
 
 def models(head: int = 64) -> dict[str, Tagger]:
@@ -89,7 +89,7 @@ def measure(times: int) -> list[dict[str, Any]]:
     found = []
     with chromium() as browser:
         for _ in range(times):
-            with served(Shelf.holding(models())) as address:  # anew, so that nothing is remembered
+            with served(ModelStore.from_models(models())) as address:  # anew, so that nothing is remembered
                 context = browser.new_context(viewport=WIDE)
                 found.append(measured(Desk(context.new_page(), address)))
                 context.close()

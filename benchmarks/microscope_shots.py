@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from browsing import Desk
-from regard.serve.shelf import Shelf
+from regard.serve.model_store import ModelStore
 
 CAT, QUESTION = "the black cat ate the mouse", "what colour is the circle"
 TRAINED: dict[str, dict[str, Any]] = {
@@ -54,15 +54,15 @@ VIEWS: dict[str, dict[str, Any]] = {
 SIZE, SHARP, MOST = {"width": 1280, "height": 800}, 2, 200_000
 
 
-def shelf_of_runs(folder: Path) -> Shelf:
+def shelf_of_runs(folder: Path) -> ModelStore:
     """The models of the pictures, trained where they are missing."""
-    from regard.cli.train import run
+    from regard.cli.train import train_run
 
     for name, settings in TRAINED.items():
         if not (folder / name / "model.safetensors").exists():
             more = {key: value for key, value in settings.items() if key != "task"}
-            run(None, more, folder / name, None, "cpu", task=settings.get("task"))
-    return Shelf.of([folder / name for name in TRAINED])
+            train_run(None, more, folder / name, None, "cpu", task=settings.get("task"))
+    return ModelStore.from_folders([folder / name for name in TRAINED])
 
 
 def shoot(browser: Any, address: str, folder: Path, only: str | None = None) -> Iterator[Path]:

@@ -45,94 +45,92 @@ PARITY = files("attention", "peers_torch", "laws", "parity")
 # The cheap ones first: most errors never reach the second stage, and FlexAttention traces every call anew.
 SUITES: dict[str, Stages] = {
     "attention/": (
-        files("attention", "worked", "caught", "recipe", "bad_input", "blocks", "heads"),
-        files("attention", "reading_on", "numerics"),
+        files("attention", "examples", "definitions", "recipe", "bad_input", "block_map", "multihead"),
+        files("attention", "kv_cache", "numerics"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
     ),
+    "attention/backends/elementwise": (files("attention", "elementwise"), alike("elementwise")),
+    "attention/backends/hard": (files("attention", "hard"), alike("hard")),
+    "attention/backends/tiles": (files("attention", "elementwise", "hard"),),
     "attention/kernels/additive": (files("attention", "additive"), alike("additive")),
-    "attention/kernels/hard": (files("attention", "hard_kernels"), alike("hard")),
-    "attention/kernels/noise": (files("attention", "hard_kernels"),),
-    "attention/kernels/probe": (files("attention", "probe_kernels", "probes", "probe_laws"),),
-    "attention/kernels/rectified": (files("attention", "rectified_kernels"), alike("rectified")),
-    "attention/kernels/relative": (files("attention", "relative_kernels"), alike("relative")),
-    "attention/kernels/sparse": (files("attention", "sparse_kernels", "sparse_tiles"), alike("fused")),
-    "attention/kernels/tiles": (files("attention", "rectified_kernels", "hard_kernels"),),
-    "layers/": (
-        files("layers", "block", "cells", "channels", "dropout", "patches", "pooling", "bottleneck"),
-        files("layers", "vocabulary_loss") + files("models", "transformer", "graph", "config"),
+    "attention/kernels/block_sparse": (
+        files("attention", "block_sparse_kernels", "block_sparse"),
+        alike("block_sparse"),
     ),
-    "layers/column_kernel": (files("layers", "linear_summed"),),
-    "layers/entry_kernel": (files("layers", "entry_step"),),
-    "layers/neighbours": (files("models", "graph"),),
-    "layers/packed_kernel": (files("layers", "packed_looks"),),
-    "layers/residual_kernel": (files("layers", "residual_step"),),
-    "layers/vocabulary_kernel": (files("layers", "vocabulary_loss", "agreeing_loss"),),
+    "attention/kernels/relative": (files("attention", "relative"), alike("relative")),
+    "attention/kernels/stats": (files("attention", "stats_kernels", "stats", "stats_laws"),),
+    "ops/": (
+        files("ops", "dropout", "linear_relu", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),
+        files("ops", "dropout_add_layernorm", "embedding_dropout", "packed_attention", "flat_adamw"),
+    ),
+    "ops/column_sum_triton": (files("ops", "fused_qkv_linear"),),
+    "ops/embedding_dropout_triton": (files("ops", "embedding_dropout"),),
+    "ops/packed_attention_triton": (files("ops", "packed_attention"),),
+    "ops/dropout_add_layernorm_triton": (files("ops", "dropout_add_layernorm"),),
+    "ops/linear_cross_entropy_triton": (files("ops", "linear_cross_entropy", "rdrop_loss"),),
+    "layers/": (
+        files("layers", "residual", "rnn", "channel_attention", "patches", "pooling", "bottleneck"),
+        files("models", "transformer", "graph", "config"),
+    ),
+    "layers/graph_attention": (files("models", "graph"),),
     "models/": (
-        files(
-            "models", "aligning", "counting", "labelling", "answering", "vision", "encoder", "transformer", "incontext"
-        ),
-        files("models", "writer", "contracts", "convolution", "wordvectors", "graph"),
+        files("models", "rnn_decoders", "tfidf", "build_classifier", "vqa", "vision", "encoder", "transformer"),
+        files("models", "masked_lm", "language_model", "contracts", "convolution", "word_vectors", "graph"),
         files("models", "autoencoder"),
     ),
-    "text/": (
-        files("text", "batches", "plain", "conllu", "pieces", "ngrams", "labelled", "words"),
-        files("text", "tokenisers", "corpus", "graphs", "images", "pictures", "writing"),
+    "data/": (
+        files("data", "batching", "lm_blocks", "tagged", "word_pieces", "ngrams", "labelled", "normalization"),
+        files("data", "tokenizers", "parallel", "graphs", "labelled_images", "image_preprocess"),
     ),
     "train/": (
-        files("train", "step", "train", "noise", "fit", "flat", "narrow"),
-        files("train", "gradient", "apart"),
+        files("train", "step", "loop", "gradient_noise", "run", "master_weights"),
+        files("train", "gradient", "cpu_parallel"),
     ),
-    "train/checkpoint": (files("train", "train", "fit"), files("train", "resume")),
-    "tasks/run_folder": (files("tasks", "run_folder"), files("train", "train", "resume")),
+    "train/checkpoint": (files("train", "loop", "run"), files("train", "resume")),
+    "tasks/run_folder": (files("tasks", "run_folder"), files("train", "loop", "resume")),
     "decode/": (
-        files("decode", "limits", "alignment", "sample", "beam", "invariance", "slices", "writing", "reading"),
-        files("decode", "models", "ready", "texts", "latents"),
+        files("decode", "constraints", "alignment", "stepwise", "beam", "invariance", "topk_logprobs", "generation"),
+        files("decode", "word_alignment", "models", "batched_beam", "translate"),
+        files("tasks", "autoencoding_latents"),
     ),
-    "decode/lanes_kernel": (files("decode", "kernels"),),
-    "decode/offers_kernel": (files("decode", "kernels"),),
+    "decode/beam_state_kernel": (files("decode", "kernels"),),
     "decode/room_kernel": (files("decode", "kernels"),),
     "see/": (
-        files("see", "alignment", "growth", "tagged", "latent", "neighbours", "words_view", "places", "graph"),
-        files("see", "trace", "scene", "self_view", "overlay", "terminal", "lengths"),
-        files("see", "edits", "figures"),
+        files(
+            "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"
+        ),
+        files("see/plots", "word_contributions", "position_views", "self_attention_maps", "image_overlay", "terminal"),
+        files("see/plots", "length_curves", "mpl_draw"),
+        files("see/trace", "sites", "trace", "edits"),
     ),
 }
 # Where the tests of a file have another name than the file.
 NAMED = {
-    "decode/agreement": "alignment",
-    "decode/force": "models",
-    "decode/lanes": "ready",
-    "decode/linears": "ready",
-    "decode/notes": "ready",
-    "decode/penalties": "beam",
-    "decode/permitted": "limits",
-    "decode/ranking": "sample",
-    "decode/walk": "sample",
-    "layers/recurrent": "cells",
-    "models/looking": "aligning",
-    "models/recurrent": "aligning",
-    "see/attending": "edits",
-    "see/beam_tree": "scene",
-    "see/comparing": "edits",
-    "see/heads": "self_view",
-    "see/judged": "words_view",
-    "see/origin": "trace",
-    "see/pixels": "overlay",
-    "see/shades": "lengths",
-    "see/summaries": "trace",
-    "see/swaps": "edits",
-    "text/augment": "pictures",
-    "text/bytewise": "tokenisers",
-    "text/node_vectors": "graphs",
-    "text/normal": "words",
-    "text/order": "batches",
-    "text/stream": "batches",
-    "text/subwords": "tokenisers",
-    "text/vocabulary": "tokenisers",
+    "data/shuffle": "batching",
+    "data/streaming": "batching",
+    "decode/aer": "alignment",
+    "decode/beam_state": "batched_beam",
+    "decode/hypothesis": "constraints",
+    "decode/quantized_linear": "batched_beam",
+    "decode/scoring": "models",
+    "decode/search": "beam",
+    "layers/embedding": "residual",
+    "layers/feed_forward": "residual",
+    "layers/rnn_cells": "rnn",
+    "models/rnn_seq2seq": "rnn_decoders",
+    "see/plots/charts": "latent_plane",
+    "see/plots/recipe_views": "position_views",
+    "see/plots/style": "image_overlay",
+    "see/plots/terminal": "length_curves",
+    "see/plots/text_views": "surprisal",
+    "see/trace/beam_tree": "trace",
+    "see/trace/compare": "edits",
+    "see/trace/projections": "sites",
+    "see/trace/recorder": "edits",
     "train/loop": "step",
-    "train/schedule": "train",
-    "train/whole": "narrow",
+    "train/cuda_graph": "master_weights",
+    "train/schedule": "loop",
 }
 OPTIONS = ["-x", "-q", "-n0", "-pno:cacheprovider", "-pno:anyio", "-Wignore::pytest.PytestAssertRewriteWarning"]
 # imported once; every run is a fork of a process that has them, and loads our own code and tests anew
@@ -154,7 +152,7 @@ class Mutant:
     def stages(self) -> Stages:
         """Before all others the tests of the file itself, if there are any."""
         path = self.file.removesuffix(".py")
-        folder, _, name = path.partition("/")
+        folder, _, name = path.rpartition("/")
         own = [test for test in files(folder, NAMED.get(path, name)) if (ROOT / test).exists()]
         suite = SUITES[max((begin for begin in SUITES if self.file.startswith(begin)), key=len)]
         return (own, *suite) if own else suite
@@ -199,9 +197,10 @@ def main(parts: Sequence[str]) -> int:
 def chosen(parts: Sequence[str]) -> list[Mutant]:
     """The mutants of these parts and files; all of them if none is named, and then no part may be missing."""
     from regard.attention.backends import BACKENDS
-    from regard.attention.notation import PARTS
+    from regard.attention.serialize import PARTS
 
-    others = ["And", "Or", "Not", "Padding", "Documents", "Edges", "Tree", "Linformer", "Packed", "MultiHeadAttention"]
+    others = ["And", "Or", "Not", "Padding", "Documents", "Edges", "MultiHeadAttention"]
+    others += ["DependencyTree", "Linformer", "PackedSequences"]
     asked = parts or [*PARTS, *BACKENDS, *others, *SUITES]
     if missing := [name for name in asked if not any(belongs(mutant, name) for mutant in MUTANTS)]:
         raise SystemExit(f"no error is planted into {', '.join(sorted(missing))}; add one to benchmarks/planted.py")

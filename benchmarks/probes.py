@@ -61,12 +61,12 @@ def agrees(pattern: str) -> bool:
     """A faster wrong answer is a failure: mass, map and entropy against the whole matrix of weights."""
     import torch
 
-    from regard.attention import Recipe, read, steps
-    from regard.attention.probes import Wanted, probe
+    from regard.attention import Recipe, parse_part, steps
+    from regard.attention.stats import StatsRequest, attention_stats
 
     q, k, _ = inputs(2, CHECKED)
-    recipe = Recipe(pattern=read(pattern))
-    seen = probe(q, k, recipe, Wanted(mass=True, entropy=True, map=(8, 8)))
+    recipe = Recipe(pattern=parse_part(pattern))
+    seen = attention_stats(q, k, recipe, StatsRequest(mass=True, entropy=True, map=(8, 8)))
     found = [x for x in (seen.mass, seen.entropy, seen.map) if x is not None]
     weights = steps(q.double(), k.double(), k.double(), recipe).weights
     wish = weights.sum(2), torch.special.entr(weights).sum(-1), weights.view(1, 2, 8, CHECKED // 8, 8, -1).sum((3, 5))
@@ -78,14 +78,14 @@ def measure(pattern: str, n: int, heads: int, kinds: list[str]) -> list[dict]:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    from regard.attention import Recipe, read
-    from regard.attention.probes import Wanted, probe
+    from regard.attention import Recipe, parse_part
+    from regard.attention.stats import StatsRequest, attention_stats
 
     q, k, v = inputs(heads, n)
-    recipe = Recipe(pattern=read(pattern))
+    recipe = Recipe(pattern=parse_part(pattern))
 
     def probed(kind: str, length: int = n) -> Any:
-        return probe(q[:, :, :length], k[:, :, :length], recipe, Wanted(**KINDS[kind]))
+        return attention_stats(q[:, :, :length], k[:, :, :length], recipe, StatsRequest(**KINDS[kind]))
 
     def fused() -> Any:  # dense for a window: what anyone would have to run
         return scaled_dot_product_attention(q, k, v, is_causal=pattern == "Causal()")

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from regard.attention import Recipe
-from regard.attention.probes import Probed
+from regard.attention.stats import AttentionStats
 
 
-def exactness(recipe: Recipe, q: Tensor, k: Tensor, seen: Probed, asked: dict) -> Iterator[tuple[str, float]]:
+def exactness(recipe: Recipe, q: Tensor, k: Tensor, seen: AttentionStats, asked: dict) -> Iterator[tuple[str, float]]:
     """Relative errors at full length against float64: whole rows of some queries, whole columns, whole cells."""
     n, head, rows, keys = q.shape[2], q.shape[1] - 1, [1, n_th(q, 3), n_th(q, 7) + 1], [0, n_th(k, 5) + 1]
     lse, top, places = seen.log_sum_exp, seen.top, torch.arange(n, device=q.device)

@@ -18,20 +18,53 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from on_gpu import mib, milliseconds
 from probes_exact import exactness
-from regard.attention import Recipe, read
-from regard.attention.kernels import probe_reach, probe_slabs, probes
-from regard.attention.kernels.probe_slabs import Shape
-from regard.attention.places import Places
-from regard.attention.probes import Wanted, probe
+from regard.attention import Recipe, parse_part
+from regard.attention.kernels.stats import launch as stats
+from regard.attention.kernels.stats import plan as stats_plan
+from regard.attention.kernels.stats.plan import StatsTileShape
+from regard.attention.positions import Positions
+from regard.attention.stats import StatsRequest, attention_stats
 
 # the first is the usual one
-COLUMNS = [Shape(registers=128), Shape(registers=128, chunk=32), Shape(registers=168), Shape(registers=168, chunk=32)]
-COLUMNS += [Shape(stages=2, registers=128), Shape(stages=4, registers=128), Shape(128, 128, 8, registers=128)]
-COLUMNS += [Shape(128, 128, 8, 2, registers=128, chunk=32), Shape(128, 128, stages=2), Shape(64, 64, registers=96)]
-MASKED = [Shape(registers=168), Shape(registers=168, chunk=32), Shape(registers=128), Shape(registers=128, chunk=32)]
-MASKED += [Shape(), Shape(128, 128, 8, registers=128), Shape(64, 64, registers=128), Shape(stages=2, registers=168)]
-ROWS = [Shape(128, 64), Shape(128, 64, registers=128), Shape(128, 64, registers=168), Shape(128, 64, stages=4)]
-ROWS += [Shape(128, 128, 8, registers=128), Shape(64, 128, registers=128), Shape(128, 64, 8, registers=128)]
+COLUMNS = [
+    StatsTileShape(registers=128),
+    StatsTileShape(registers=128, chunk=32),
+    StatsTileShape(registers=168),
+    StatsTileShape(registers=168, chunk=32),
+]
+COLUMNS += [
+    StatsTileShape(stages=2, registers=128),
+    StatsTileShape(stages=4, registers=128),
+    StatsTileShape(128, 128, 8, registers=128),
+]
+COLUMNS += [
+    StatsTileShape(128, 128, 8, 2, registers=128, chunk=32),
+    StatsTileShape(128, 128, stages=2),
+    StatsTileShape(64, 64, registers=96),
+]
+MASKED = [
+    StatsTileShape(registers=168),
+    StatsTileShape(registers=168, chunk=32),
+    StatsTileShape(registers=128),
+    StatsTileShape(registers=128, chunk=32),
+]
+MASKED += [
+    StatsTileShape(),
+    StatsTileShape(128, 128, 8, registers=128),
+    StatsTileShape(64, 64, registers=128),
+    StatsTileShape(stages=2, registers=168),
+]
+ROWS = [
+    StatsTileShape(128, 64),
+    StatsTileShape(128, 64, registers=128),
+    StatsTileShape(128, 64, registers=168),
+    StatsTileShape(128, 64, stages=4),
+]
+ROWS += [
+    StatsTileShape(128, 128, 8, registers=128),
+    StatsTileShape(64, 128, registers=128),
+    StatsTileShape(128, 64, 8, registers=128),
+]
 SPACES = [2**28, 2**29, 5 * 2**27]
 OTHERS = ["Causal()", "Window(512)"]
 SMALL = 8192  # tokens that compile the same kernels as the full length does
@@ -78,18 +111,18 @@ class Given:
         if "Window" not in pattern:
             return Given(pattern, q, k, forward(q, k, v, causal=causal)[1], theirs)
         # what is dense is what anyone would have to run for a window, but its log-sum-exp is another
-        lse = probe(q, k, Recipe(pattern=read(pattern)), Wanted(log_sum_exp=True)).log_sum_exp
+        lse = attention_stats(q, k, Recipe(pattern=parse_part(pattern)), StatsRequest(log_sum_exp=True)).log_sum_exp
         assert lse is not None
         return Given(pattern, q, k, lse, theirs)
 
     @property
     def recipe(self) -> Recipe:
-        return Recipe(pattern=read(self.pattern))
+        return Recipe(pattern=parse_part(self.pattern))
 
     def rows(self, kind: str, wanted: dict) -> Iterator[dict]:
         """One statistic, with the log-sum-exp given and not."""
         for lse in (self.lse, None):
-            run = partial(probe, self.q, self.k, self.recipe, Wanted(**wanted), log_sum_exp=lse)
+            run = partial(attention_stats, self.q, self.k, self.recipe, StatsRequest(**wanted), log_sum_exp=lse)
             told = "given" if lse is not None else "found"
             name, n, heads = f"{kind}, log-sum-exp {told}", self.q.shape[2], self.q.shape[1]
             try:
@@ -105,7 +138,7 @@ class Given:
     def errors(self, wanted: dict) -> Iterator[dict]:
         n, heads = self.q.shape[2], self.q.shape[1]
         try:
-            seen = probe(self.q, self.k, self.recipe, Wanted(**wanted))
+            seen = attention_stats(self.q, self.k, self.recipe, StatsRequest(**wanted))
             assert seen.log_sum_exp is not None
             say(f"  log-sum-exp off the one given by at most {(seen.log_sum_exp - self.lse).abs().max():.1e}")
             for name, off in exactness(self.recipe, self.q, self.k, seen, wanted):
@@ -134,14 +167,16 @@ def measured(
         if pattern == "Full()":
             full = given
         if sweep and pattern != "Window(512)":
-            yield from swept(given, Wanted(**wanted["all"]), failed)
+            yield from swept(given, StatsRequest(**wanted["all"]), failed)
         else:
             yield from given.errors(wanted["all"])
     for kind in [] if sweep or full is None else kinds:
         if kind != "all" and not late(kind, until):
             yield from full.rows(kind, wanted[kind])  # type: ignore[union-attr]
     if full is not None and not late("a profile", until - PROFILING):
-        where_time_goes(partial(probe, q, k, full.recipe, Wanted(**wanted["all"]), log_sum_exp=full.lse))
+        where_time_goes(
+            partial(attention_stats, q, k, full.recipe, StatsRequest(**wanted["all"]), log_sum_exp=full.lse)
+        )
     say("done")
 
 
@@ -164,21 +199,21 @@ def where_time_goes(run: Callable[[], Any]) -> None:
         say(f"profile: failed: {error!r}"[:300])
 
 
-def compile_one(task: tuple[str, Shape], wanted: dict, heads: int) -> str | None:
+def compile_one(task: tuple[str, StatsTileShape], wanted: dict, heads: int) -> str | None:
     """In a process of its own, for the others to find in Triton's cache; the reason if it does not compile."""
     try:
         q, k, _ = inputs(SMALL, heads)
-        work(task, q, k, torch.full((1, heads, SMALL), 12.0, device="cuda"), Wanted(**wanted))()
+        work(task, q, k, torch.full((1, heads, SMALL), 12.0, device="cuda"), StatsRequest(**wanted))()
         torch.cuda.synchronize()
     except Exception as error:
         return f"{type(error).__name__}: {error}".splitlines()[0][:160]
     return None
 
 
-def compile_all(wanted: dict, heads: int) -> dict[tuple[str, Shape], str | None]:
+def compile_all(wanted: dict, heads: int) -> dict[tuple[str, StatsTileShape], str | None]:
     tasks = [("columns", shape) for shape in COLUMNS] + [("causal", shape) for shape in MASKED]
     tasks += [("rows", shape) for shape in ROWS]
-    failed: dict[tuple[str, Shape], str | None] = dict.fromkeys(tasks)
+    failed: dict[tuple[str, StatsTileShape], str | None] = dict.fromkeys(tasks)
     try:
         with ProcessPoolExecutor(12, mp_context=get_context("spawn")) as pool:
             each = pool.map(compile_one, tasks, [wanted] * len(tasks), [heads] * len(tasks))
@@ -192,17 +227,19 @@ def compile_all(wanted: dict, heads: int) -> dict[tuple[str, Shape], str | None]
     return failed
 
 
-def work(task: tuple[str, Shape], q: Tensor, k: Tensor, lse: Tensor, wanted: Wanted) -> Callable[[], Any]:
+def work(
+    task: tuple[str, StatsTileShape], q: Tensor, k: Tensor, lse: Tensor, wanted: StatsRequest
+) -> Callable[[], Any]:
     """The pass that knows the log-sum-exp, or the one that finds it, in this shape."""
     kind, shape = task
-    recipe = Recipe(pattern=read("Causal()" if kind == "causal" else "Full()"))
-    seen = probe_reach.Seen.of(recipe, q, k, Places.of(q, k, 0, None))
+    recipe = Recipe(pattern=parse_part("Causal()" if kind == "causal" else "Full()"))
+    seen = stats_plan.StatsInputs.of(recipe, q, k, Positions.of(q, k, 0, None))
     if kind == "rows":
-        return lambda: probes.sums(seen, None, shape)
-    return lambda: probes.find(seen, wanted, lse, columns=shape)
+        return lambda: stats.log_sum_exps(seen, None, shape)
+    return lambda: stats.compute_stats(seen, wanted, lse, columns=shape)
 
 
-def swept(given: Given, wanted: Wanted, failed: dict[tuple[str, Shape], str | None]) -> Iterator[dict]:
+def swept(given: Given, wanted: StatsRequest, failed: dict[tuple[str, StatsTileShape], str | None]) -> Iterator[dict]:
     """Both passes in other shapes; then the best in less and in more space."""
     kinds, best = ("columns", "rows") if given.pattern == "Full()" else ("causal",), {}
     for task, why in failed.items():
@@ -218,7 +255,7 @@ def swept(given: Given, wanted: Wanted, failed: dict[tuple[str, Shape], str | No
     for kind, (took, shape, task) in best.items():
         say(f"  BEST {kind}: {took:.1f} ms  {shape}")
         for space in SPACES if kind == "columns" else []:
-            usual, probe_slabs.SPACE = probe_slabs.SPACE, space
+            usual, stats_plan.SPACE = stats_plan.SPACE, space
             try:
                 took = milliseconds(work(task, given.q, given.k, given.lse, wanted), 0.04)
                 say(f"  in {space / 2**20:.0f} MiB {took:.1f} ms")
@@ -226,4 +263,4 @@ def swept(given: Given, wanted: Wanted, failed: dict[tuple[str, Shape], str | No
             except Exception as error:
                 say(f"  in {space / 2**20:.0f} MiB: failed: {error!r}"[:200])
             finally:
-                probe_slabs.SPACE = usual
+                stats_plan.SPACE = usual

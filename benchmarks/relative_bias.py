@@ -27,7 +27,7 @@ import on_gpu
 from machine import write
 from profiled import kinds_and_kernels
 from regard.attention import Causal, Full, Recipe, RelativeBias
-from regard.attention.kernels import relative_tiled
+from regard.attention.backends import relative
 from relative_ways import BEGAN, HEAD, HEADS, defined, materialised, milliseconds, numbers, ours, plain, say, schemes
 
 LENGTH = {"cuda": 8192, "cpu": 512}
@@ -86,20 +86,25 @@ def measure(
 
 def stage(kind: str, name: str, shape: tuple, length: int, given: list[Tensor]) -> Callable[[], Any]:
     """One kernel alone, with this shape."""
-    from regard.attention.kernels.relative_fused import Launch, Plan, Shape, Shapes
+    from regard.attention.kernels.relative.launch import (
+        RelativeLaunch,
+        RelativePlan,
+        RelativeTileShape,
+        RelativeTileShapes,
+    )
 
     q, k, v = (x.detach() for x in given)
-    vectors, reach = name == "Shaw", relative_tiled.reach_of(schemes("cpu")[name].relation)
+    vectors, reach = name == "Shaw", relative.constant_from(schemes("cpu")[name].relation)
     assert reach is not None
-    shapes = replace(Shapes.of(q, vectors=vectors), **{kind: Shape(*shape)})
-    plan = Plan(start=0, causal=False, lengths=None, scale=HEAD**-0.5, reach=reach, shapes=shapes)
-    launch = Launch(plan, q, k, v, vectors=vectors)
+    shapes = replace(RelativeTileShapes.of(q, vectors=vectors), **{kind: RelativeTileShape(*shape)})
+    plan = RelativePlan(start=0, causal=False, lengths=None, scale=HEAD**-0.5, reach=reach, shapes=shapes)
+    launch = RelativeLaunch(plan, q, k, v, vectors=vectors)
     rows = (1, HEADS, length, 2 * reach + 1) if vectors else (HEADS, 2 * reach + 1)
     bias = torch.randn(rows, device=q.device)
     if kind == "forward":
         return lambda: launch.forward(bias)
     totals, deltas = (torch.randn(1, HEADS, 3, length, device=q.device) + shift for shift in (20, 0))
-    back = launch.back_to_queries if kind == "queries" else launch.back_to_keys
+    back = launch.backward_queries if kind == "queries" else launch.backward_keys
     return lambda: back(v, bias, bias, totals, deltas)
 
 
@@ -163,20 +168,20 @@ def sweep(given: list[Tensor], failed: dict[tuple, str | None]) -> tuple[list[di
 
 
 def with_shapes(recipe: Recipe, best: dict[str, tuple]) -> Callable[..., Tensor]:
-    from regard.attention.kernels import relative_fused
+    from regard.attention.kernels.relative import launch as relative_launch
 
-    usual = relative_fused.Shapes.of
-    chosen = {kind: relative_fused.Shape(*shape) for kind, shape in best.items()}
+    usual = relative_launch.RelativeTileShapes.of
+    chosen = {kind: relative_launch.RelativeTileShape(*shape) for kind, shape in best.items()}
 
-    def other(q: Tensor, *, vectors: bool) -> relative_fused.Shapes:
+    def other(q: Tensor, *, vectors: bool) -> relative_launch.RelativeTileShapes:
         return replace(usual(q, vectors=vectors), **chosen)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        relative_fused.Shapes.of = staticmethod(other)  # type: ignore[method-assign]
+        relative_launch.RelativeTileShapes.of = staticmethod(other)  # type: ignore[method-assign]
         try:
             return ours(recipe)(q, k, v)
         finally:
-            relative_fused.Shapes.of = staticmethod(usual)  # type: ignore[method-assign]
+            relative_launch.RelativeTileShapes.of = staticmethod(usual)  # type: ignore[method-assign]
 
     return run
 

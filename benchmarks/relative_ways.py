@@ -12,8 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import on_gpu
 from regard.attention import Clipped, LogBuckets, Recipe, RelativeBias, RelativeVectors, attend
-from regard.attention.kernels import relative_tiled
-from regard.attention.places import Places
+from regard.attention.backends import relative
+from regard.attention.positions import Positions
 
 HEADS, HEAD = 12, 64
 BEGAN = time.perf_counter()
@@ -36,7 +36,7 @@ def numbers(length: int, device: str, dtype: torch.dtype) -> list[Tensor]:
 
 
 def ours(recipe: Recipe) -> Callable[..., Tensor]:
-    return lambda q, k, v: relative_tiled.attend(recipe, q, k, v, Places.of(q, k, 0, None))
+    return lambda q, k, v: relative.attend(recipe, q, k, v, Positions.of(q, k, 0, None))
 
 
 def defined(recipe: Recipe) -> Callable[..., Tensor]:
@@ -55,7 +55,7 @@ def materialised(scheme: RelativeBias) -> Callable[..., Tensor]:
     """The bias of every pair as a matrix, its gradient by torch's index."""
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        cells = Places.of(q, k, 0, None).cells(*q.shape[:2])
+        cells = Positions.of(q, k, 0, None).grid(*q.shape[:2])
         return scaled_dot_product_attention(q, k, v, attn_mask=scheme.bias(*cells.all()).to(q.dtype))
 
     return run

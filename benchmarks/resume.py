@@ -28,13 +28,14 @@ import torch
 from safetensors.torch import load_file
 
 from machine import alone, write
+from regard.data import SentencePair
 from regard.models.config import ModelConfig
-from regard.tasks.settings import Settings, TextSettings, TrainSettings
-from regard.tasks.translate import Translator
-from regard.text import Pair
+from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import Translator
 from regard.train import Report, train
-from regard.train.fit import Fit, finish
-from regard.world import World, pairs
+from regard.train.run import TrainingRun, write_final_weights
+from regard.world import World, translation_pairs
 
 FRESH = get_context("spawn")
 MODELS = ("transformer", "bahdanau")
@@ -59,7 +60,7 @@ class Job:
 # --- in the process that may be killed ---
 
 
-def fit_of(job: Job) -> Fit:
+def fit_of(job: Job) -> TrainingRun:
     torch.set_num_threads(1)
     long, gpu = job.model == "transformer", job.device == "cuda"
     model = (
@@ -78,20 +79,20 @@ def fit_of(job: Job) -> Fit:
         checkpoint_every=5,
         average=3,
     )
-    settings = Settings(text=TextSettings(kind="words", joint=False), model=model, train=how)
+    settings = TranslationSettings(text=PairTokenizerSettings(kind="words", joint=False), model=model, train=how)
     known = texts(sentences=(40 if gpu else 3) if long else 1)
-    return Fit(Translator.fresh(known, settings).job(known[20:], known[:20], job.device), job.folder)
+    return TrainingRun(Translator.from_examples(known, settings).job(known[20:], known[:20], job.device), job.folder)
 
 
-def texts(sentences: int) -> list[Pair]:
+def texts(sentences: int) -> list[SentencePair]:
     """Paragraphs of so many sentences of the miniature world."""
-    single = list(pairs(World(), "fr", SENTENCES))
+    single = list(translation_pairs(World(), "fr", SENTENCES))
     rows = [[single[(7 * number + 13 * at) % SENTENCES] for at in range(sentences)] for number in range(PARAGRAPHS)]
-    return [Pair(*(" ".join(side) for side in zip(*row, strict=True))) for row in rows]
+    return [SentencePair(*(" ".join(side) for side in zip(*row, strict=True))) for row in rows]
 
 
-def steps_of(fit: Fit, job: Job) -> Generator[Report]:
-    plan, given = replace(fit.plan, exact=job.exact), fit.job
+def steps_of(fit: TrainingRun, job: Job) -> Generator[Report]:
+    plan, given = replace(fit.config, exact=job.exact), fit.job
     return train(given.model, given.data, given.loss, plan, fit.folder, given.validate)
 
 
@@ -102,7 +103,7 @@ def life(job: Job, pipe: Connection) -> None:
     pipe.recv()
     for report in steps_of(fit, job):
         pipe.send(report.step)
-    finish(fit.job.model, fit.job.train.average, fit.folder)
+    write_final_weights(fit.job.model, fit.job.train.average, fit.folder)
 
 
 def cost(job: Job) -> dict[str, float]:

@@ -22,11 +22,11 @@ from torch.nn.functional import normalize
 
 from machine import write
 from regard import see
-from regard.models.incontext import FillIn, Occurrences, train_reader
-from regard.models.reading_config import EncoderConfig
-from regard.models.wordvectors import SkipGram, WordVectors, train_vectors
-from regard.text.conllu import read_tagged
-from regard.text.known import known_path
+from regard.data.corpora.download import corpus_path
+from regard.data.tagged import read_tagged
+from regard.models.config import EncoderConfig
+from regard.models.masked_lm import MaskedLMConfig, Occurrences, train_masked_lm
+from regard.models.word_vectors import SkipGram, WordVectors, train_vectors
 from regard.world import World
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -34,8 +34,8 @@ ENOUGH = 5  # occurrences of each of two meanings, or a word is not counted
 SHOWN = {"world": "light", "ewt": "work"}
 GRU = EncoderConfig(kind="gru", layers=1, model=64, hidden=128, directions=2, dropout=0.0)
 LEARNT = {
-    "world": (SkipGram(width=48, window=3), FillIn(encoder=GRU, steps=1200)),
-    "ewt": (SkipGram(width=64, window=5, least=3), FillIn(encoder=GRU, steps=1500, batch=48, size=6000)),
+    "world": (SkipGram(width=48, window=3), MaskedLMConfig(encoder=GRU, steps=1200)),
+    "ewt": (SkipGram(width=64, window=5, min_count=3), MaskedLMConfig(encoder=GRU, steps=1500, batch=48, size=6000)),
 }
 Meant = dict[tuple[int, int], str]  # by sentence and place, the meaning of a word
 
@@ -52,14 +52,14 @@ class Text:
 def of_world(data: Path | None) -> Text:
     world = World()
     held_out = [world.sentence(number, "valid") for number in range(3000)]
-    meant = {(n, one.at): one.reading for n, sentence in enumerate(held_out) for one in sentence.ambiguities}
+    meant = {(n, one.index): one.sense for n, sentence in enumerate(held_out) for one in sentence.ambiguities}
     train = [world.sentence(number).words for number in range(20_000)]
     return Text(train, [sentence.words for sentence in held_out], meant)
 
 
 def of_ewt(data: Path | None) -> Text:
     """A word's tag is the coarsest of meanings, but people have checked it."""
-    train, held_out = (list(read_tagged(known_path("ud_english_ewt", part, data))) for part in ("train", "valid"))
+    train, held_out = (list(read_tagged(corpus_path("ud_english_ewt", part, data))) for part in ("train", "valid"))
     words = [[word.lower() for word in sentence.words] for sentence in (*train, *held_out)]
     tags = [sentence.tags for sentence in held_out]
     meant = {(n, at): tag for n, these in enumerate(tags) for at, tag in enumerate(these)}
@@ -69,10 +69,10 @@ def of_ewt(data: Path | None) -> Text:
 def ambiguous(seen: Occurrences, meant: Meant) -> dict[str, list[int]]:
     """The rows of words that are meant in two ways at least, often enough to be counted, by word."""
     rows: dict[str, list[int]] = defaultdict(list)
-    for row, (word, place) in enumerate(zip(seen.words, seen.places, strict=True)):
+    for row, (word, place) in enumerate(zip(seen.words, seen.positions, strict=True)):
         if place in meant:
             rows[word].append(row)
-    often = {word: Counter(meant[seen.places[row]] for row in found) for word, found in rows.items()}
+    often = {word: Counter(meant[seen.positions[row]] for row in found) for word, found in rows.items()}
     return {word: rows[word] for word, senses in often.items() if sum(n >= ENOUGH for n in senses.values()) > 1}
 
 
@@ -80,10 +80,10 @@ def counted(seen: Occurrences, meant: Meant) -> list[dict[str, Any]]:
     """For each ambiguous word: how often chance finds another of its meaning, and how often the nearest vector does."""
     found = []
     for word, rows in ambiguous(seen, meant).items():
-        senses = Counter(meant[seen.places[row]] for row in rows)
+        senses = Counter(meant[seen.positions[row]] for row in rows)
         chance = sum(n * (n - 1) for n in senses.values()) / (len(rows) * (len(rows) - 1))
-        pairs = [pair for pair in seen.nearest_of_its_kind(word) if all(seen.places[row] in meant for row in pair)]
-        right = sum(meant[seen.places[one]] == meant[seen.places[other]] for one, other in pairs)
+        pairs = [pair for pair in seen.nearest_same_word(word) if all(seen.positions[row] in meant for row in pair)]
+        right = sum(meant[seen.positions[one]] == meant[seen.positions[other]] for one, other in pairs)
         found.append(
             {"word": word, "senses": dict(senses), "chance": 100 * chance, "in context": 100 * right / len(pairs)}
         )
@@ -92,18 +92,18 @@ def counted(seen: Occurrences, meant: Meant) -> list[dict[str, Any]]:
 
 def draw(name: str, static: WordVectors, seen: Occurrences, text: Text) -> None:
     word = SHOWN[name]
-    rows = [row for row in seen.of(word) if seen.places[row] in text.meant]
-    meanings = [text.meant[seen.places[row]] for row in rows]
+    rows = [row for row in seen.of(word) if seen.positions[row] in text.meant]
+    meanings = [text.meant[seen.positions[row]] for row in rows]
     often = [sense for sense, count in Counter(meanings).most_common(3) if count >= ENOUGH]
     by_sense = [[row for row, one in zip(rows, meanings, strict=True) if one == sense] for sense in often]
     usual = [most_typical(seen, some) for some in by_sense]
-    titles = [" ".join(around(text.held_out[seen.places[row][0]], seen.places[row][1])) for row in usual]
+    titles = [" ".join(around(text.held_out[seen.positions[row][0]], seen.positions[row][1])) for row in usual]
     lists = [(title, seen.neighbours(row)) for title, row in zip(titles, usual, strict=True)]
-    view = see.neighbours([(word, static.neighbours(word))], lists)
+    view = see.nearest_neighbours_view([(word, static.neighbours(word))], lists)
     print(see.ascii(view))
     see.save(see.draw(view), PICTURES / f"senses-{name}-neighbours.png")
     kept = [row for row, meaning in zip(rows, meanings, strict=True) if meaning in often]
-    plane = see.senses(seen.vectors[kept], [text.meant[seen.places[row]] for row in kept], title=word)
+    plane = see.senses_view(seen.vectors[kept], [text.meant[seen.positions[row]] for row in kept], title=word)
     see.save(see.draw(plane), PICTURES / f"senses-{name}.png")
 
 
@@ -125,7 +125,7 @@ def main() -> None:
     torch.set_num_threads(1)
     text = {"world": of_world, "ewt": of_ewt}[given.name](given.data)
     skip_gram, fill_in = LEARNT[given.name]
-    static, reader = train_vectors(text.train, skip_gram), train_reader(text.train, fill_in)
+    static, reader = train_vectors(text.train, skip_gram), train_masked_lm(text.train, fill_in)
     seen = reader.read(text.held_out)
     rows = counted(seen, text.meant)
     table = Table("word", "meanings", "one vector", "in context")

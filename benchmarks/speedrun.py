@@ -38,24 +38,25 @@ def main() -> None:
     import torch
 
     from regard.decode import Beam
-    from regard.tasks.data import read_split
-    from regard.tasks.settings import Settings
-    from regard.tasks.translate import Translator
-    from regard.train.fit import Fit
+    from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+    from regard.tasks.translation.task import Translator
+    from regard.train.run import TrainingRun
 
-    settings = Settings.from_toml(asked.recipe.read_text(encoding="utf-8"))
-    settings = settings.changed({name: value for name, _, value in (line.partition("=") for line in asked.set)})
+    settings = TranslationSettings.from_toml(asked.recipe.read_text(encoding="utf-8"))
+    settings = settings.with_changes({name: value for name, _, value in (line.partition("=") for line in asked.set)})
     say("torch and regard are loaded")
     if asked.device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.zeros(1, device="cuda")
         say("the GPU answers")
-    pairs, held_out = (read_split(settings.data, split, asked.data).examples for split in ("train", "valid"))
-    translator = Translator.fresh(pairs, settings)
+    pairs, held_out = (
+        read_translation_pairs(settings.data, split, asked.data).examples for split in ("train", "valid")
+    )
+    translator = Translator.from_examples(pairs, settings)
     say("the vocabulary is learnt")
     folder = Path(tempfile.mkdtemp(dir=asked.scratch))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    fit = Fit(translator.job(pairs, held_out, asked.device), folder)
+    fit = TrainingRun(translator.job(pairs, held_out, asked.device), folder)
     say(f"{sum(weight.numel() for weight in translator.model.parameters()):,} weights, {len(pairs):,} pairs encoded")
     search, clock = Beam(asked.beam, length_penalty=asked.length_penalty), {}
     best, tokens, begun, steps = (-1.0, 0), 0, 0.0, fit.steps()
@@ -84,7 +85,7 @@ def main() -> None:
     steps.close()
     more: dict[str, Any] = {"seconds": round(seconds, 1), "valid": round(best[0], 2), "step": best[1]}
     if asked.test:
-        test = read_split(settings.data, "test", asked.data).examples
+        test = read_translation_pairs(settings.data, "test", asked.data).examples
         more["test"] = round(measured(Translator.load(folder / "best", asked.device), test, search), 2)
         say(f"BLEU {more['test']:.2f} on test")
     if asked.write:
@@ -101,12 +102,12 @@ def result(command: str, rows: list[dict[str, Any]], **more: Any) -> Path:
 
 def measured(translator: Any, pairs: Any, search: Any) -> float:
     """BLEU of the recipe's normal form: lower-cased and tokenised."""
-    from regard.decode.texts import translations
-    from regard.tasks.metrics import figures
+    from regard.decode.translate import translate_lines
+    from regard.tasks.metrics import translation_metrics
 
-    found = dict(translations(translator, [pair.source for pair in pairs], search, tokens=65_536))
+    found = dict(translate_lines(translator, [pair.source for pair in pairs], search, tokens=65_536))
     texts = [found[place][0].text for place in range(len(pairs))]
-    return figures(translator.target.normal, texts, [pair.target for pair in pairs])[0].value
+    return translation_metrics(translator.target.normal, texts, [pair.target for pair in pairs])[0].value
 
 
 def arguments() -> argparse.Namespace:

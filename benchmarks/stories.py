@@ -28,19 +28,20 @@ from torch import nn
 
 from machine import alone, forget_peak, peak_mib, write
 from regard.attention import Normaliser, Softmax
-from regard.cli.options import device_of
-from regard.cli.watch import watch
+from regard.cli.options import resolve_device
+from regard.cli.training_progress import train_with_progress
+from regard.data.batching import collate
+from regard.data.parallel import SentencePair
 from regard.decode import Greedy
-from regard.decode.texts import translate_texts
+from regard.decode.translate import translate_texts
 from regard.models.config import ModelConfig
 from regard.models.transformer import EncoderLayer, Transformer
-from regard.tasks.metrics import bleu, exact
-from regard.tasks.settings import DataSettings, Settings, TextSettings, TrainSettings
-from regard.tasks.translate import Smoothed, Translator
-from regard.text.batches import collate
-from regard.text.corpus import Pair
-from regard.train.fit import Fit
-from regard.world.stories import Stories, graded, pairs
+from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.metrics import bleu, exact_match
+from regard.tasks.translation.data import TranslationData, TranslationSettings
+from regard.tasks.translation.task import LabelSmoothingLoss, Translator
+from regard.train.run import TrainingRun
+from regard.world.retrieval import Stories, graded_story_pairs, story_pairs
 
 ROTARY = 'position = "Rotary()"\n'
 KINDS = {
@@ -62,11 +63,11 @@ class InTheOpen(Normaliser):
         return Softmax().weigh(scores, visible)
 
 
-def settings_of(kind: str, words: int, steps: int, batch: int, device: str) -> Settings:
+def settings_of(kind: str, words: int, steps: int, batch: int, device: str) -> TranslationSettings:
     encoder = KINDS[kind].format(reach=min(256, words // 4), block=max(4, min(64, (words + 1) // 16)))
-    return Settings(
-        data=DataSettings(target="en"),
-        text=TextSettings(kind="words"),
+    return TranslationSettings(
+        data=TranslationData(target="en"),
+        text=PairTokenizerSettings(kind="words"),
         model=ModelConfig(
             kind="transformer",
             layers=LAYERS,
@@ -88,13 +89,13 @@ def settings_of(kind: str, words: int, steps: int, batch: int, device: str) -> S
             validate_every=steps,
             checkpoint_every=steps,
             precision="bfloat16" if device == "cuda" else "float32",
-            exact=False,
+            deterministic=False,
         ),
     )
 
 
-def told(words: int, count: int, split) -> list[Pair]:
-    return [Pair(*pair) for pair in pairs(Stories(words=words, told=1), count, split)]
+def told(words: int, count: int, split) -> list[SentencePair]:
+    return [SentencePair(*pair) for pair in story_pairs(Stories(words=words, relevant=1), count, split)]
 
 
 # --- memory ---
@@ -102,7 +103,7 @@ def told(words: int, count: int, split) -> list[Pair]:
 
 def memory(kind: str, words: int, device: str) -> dict:
     """The peak of one training step beyond what was there before."""
-    translator = Translator.fresh(told(words, 4, "train"), settings_of(kind, words, 1, 1, device))
+    translator = Translator.from_examples(told(words, 4, "train"), settings_of(kind, words, 1, 1, device))
     model = translator.model.to(device)
     if kind == "full, in the open":
         open_up(model)
@@ -112,7 +113,7 @@ def memory(kind: str, words: int, device: str) -> dict:
     def step() -> None:
         model.zero_grad()
         with half:
-            loss, _ = Smoothed()(model, (batch, batch.tokens))
+            loss, _ = LabelSmoothingLoss()(model, (batch, batch.tokens))
         loss.backward()
 
     try:
@@ -156,33 +157,35 @@ def arithmetic(words: int) -> float:
 
 def milliseconds(kind: str, words: int, batch: int, device: str) -> float:
     """Of a batch of stories of this length, forwards and backwards; the median."""
-    translator = Translator.fresh(told(words, 4, "train"), settings_of(kind, words, 1, batch, device))
+    translator = Translator.from_examples(told(words, 4, "train"), settings_of(kind, words, 1, batch, device))
     model, given = translator.model.to(device), collate(translator.examples(told(words, batch, "train"))).to(device)
     half = torch.autocast("cuda", torch.bfloat16) if device == "cuda" else nullcontext()
     found = []
     for _ in range(WARM + TIMED):
         began = time.perf_counter()
         with half:
-            loss, _ = Smoothed()(model, (given, given.tokens))
+            loss, _ = LabelSmoothingLoss()(model, (given, given.tokens))
         loss.backward()
         loss.item()  # which waits for the device
         found.append(1000 * (time.perf_counter() - began))
     return statistics.median(found[WARM:])
 
 
-def trained(kind: str, stories: list[Pair], words: int, steps: int, batch: int, device: str) -> dict:
+def trained(kind: str, stories: list[SentencePair], words: int, steps: int, batch: int, device: str) -> dict:
     """On stories of all lengths up to this one; measured on stories of this one."""
     held_out, tests = told(words, batch, "valid"), told(words, 256, "test")
-    translator = Translator.fresh(stories, settings_of(kind, words, steps, batch, device))
+    translator = Translator.from_examples(stories, settings_of(kind, words, steps, batch, device))
     with tempfile.TemporaryDirectory() as folder:
-        if not watch(Fit(translator.job(stories, held_out, device), Path(folder)), Console(stderr=True)):
+        if not train_with_progress(
+            TrainingRun(translator.job(stories, held_out, device), Path(folder)), Console(stderr=True)
+        ):
             raise SystemExit(f"{kind}: stopped before the end; nothing is measured")
     texts = translate_texts(translator, [pair.source for pair in tests], Greedy())
     wanted = [pair.target for pair in tests]
     return {
         "kind": kind,
         "words": words,
-        "exact": exact(texts, wanted).value,
+        "exact": exact_match(texts, wanted).value,
         "bleu": bleu(texts, wanted, tokenised=True).value,
         "tokens": steps * batch * (words + 1),
     }
@@ -191,7 +194,10 @@ def trained(kind: str, stories: list[Pair], words: int, steps: int, batch: int, 
 def compared(words: int, steps: int, batch: int, device: str) -> list[dict]:
     kinds = list(KINDS)[1:]
     times = [milliseconds(kind, words, batch, device) for kind in kinds]
-    stories = [Pair(*pair) for pair in graded(Stories(words=words, told=1), min(2 * steps * batch, 65_536))]
+    stories = [
+        SentencePair(*pair)
+        for pair in graded_story_pairs(Stories(words=words, relevant=1), min(2 * steps * batch, 65_536))
+    ]
     with ProcessPoolExecutor(len(kinds), mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(trained, kind, stories, words, steps, batch, device) for kind in kinds]
         return [each.result() | {"ms": ms} for each, ms in zip(waiting, times, strict=True)]
@@ -203,7 +209,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=127, help="of a story to train on (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1500, help="of training; 0 for none (default: %(default)s)")
     args = parser.parse_args()
-    device, console = device_of("auto"), Console(width=120)
+    device, console = resolve_device("auto"), Console(width=120)
     lengths = (4095, 8191, 16383) if device == "cuda" else (1023, 2047, 4095)
     # on a CPU in a process of its own each, so that the peak is its own too
     run = alone if device == "cpu" else lambda function, *given: function(*given)

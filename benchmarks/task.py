@@ -13,16 +13,16 @@ import torch
 from rich.console import Console
 
 from machine import spend, spent, write
-from regard.cli.tasks import Task, task_of
-from regard.cli.watch import watch
-from regard.tasks.tables import task_in
-from regard.train.fit import Fit
+from regard.cli.training_progress import train_with_progress
+from regard.tasks.config import read_task_name
+from regard.tasks.registry import Task, get_task
+from regard.train.run import TrainingRun
 
 
 def main() -> None:
     asked = arguments()
-    task = task_of(task_in(asked.recipe))
-    settings = task.settings.load(asked.recipe).changed(dict(line.split("=", 1) for line in asked.set))
+    task = get_task(read_task_name(asked.recipe))
+    settings = task.settings.load(asked.recipe).with_changes(dict(line.split("=", 1) for line in asked.set))
     splits = ("train", "valid", "test") if asked.test else ("train", "valid")
     examples = {split: task.read(settings, split, asked.data).examples for split in splits}
     seeds = range(asked.seeds) if asked.only is None else [asked.only]
@@ -56,22 +56,22 @@ def one_run(
     folder = asked.out / f"{asked.recipe.stem}-{seed}"
     wanted = settings.changed({"train.seed": seed})
     begun = (folder / "settings.toml").exists()
-    learner = task.described(folder) if begun else task.fresh(examples["train"], wanted)
+    learner = task.from_description(folder) if begun else task.from_examples(examples["train"], wanted)
     if learner.settings != wanted:
         raise ValueError(f"{folder} holds a run with other settings; choose another --out")
-    fit = Fit(learner.job(examples["train"], examples["valid"], asked.device), folder)
-    before, began, left = spent(folder), time.perf_counter(), wanted.train.steps - fit.done
-    finished = watch(fit, Console(stderr=True))
+    fit = TrainingRun(learner.job(examples["train"], examples["valid"], asked.device), folder)
+    before, began, left = spent(folder), time.perf_counter(), wanted.train.steps - fit.last_step
+    finished = train_with_progress(fit, Console(stderr=True))
     if left:
         spend(folder, before + time.perf_counter() - began)
     if not finished:
         raise SystemExit(f"stopped: {folder}")
     if left:
-        task.finish(learner, examples["valid"], folder)
+        task.after_training(learner, examples["valid"], folder)
     trained = task.load(folder, asked.device)
     weights = sum(weight.numel() for weight in trained.model.parameters())
     for split in [split for split in examples if split != "train"]:
-        figures = task.measure(trained, examples[split]).figures()
+        figures = task.evaluate(trained, examples[split]).to_json()
         yield {"seed": seed, "split": split, "weights": weights, "seconds": round(spent(folder)), "figures": figures}
 
 

@@ -22,16 +22,21 @@ from torch.nn.functional import dropout, layer_norm
 
 from machine import write
 from on_gpu import Work, recorded
-from regard.layers import column_kernel, packed_kernel, residual_kernel, vocabulary_kernel
-from regard.layers.packed_kernel import Told, look_backward, look_forward
-from regard.layers.packed_looks import Dense, Tiled
-from regard.layers.packed_rows import sums_of
-from regard.layers.residual_kernel import Given
-from regard.layers.vocabulary_kernel import Turning, turn_rows
-from regard.tasks.packed import PackedCorpus
-from regard.tasks.settings import TrainSettings
-from regard.train import flat_kernel
-from regard.train.step import norm_of
+from regard.attention import AttentionDropout, Causal, Documents, Recipe, attend
+from regard.ops import (
+    column_sum_triton,
+    dropout_add_layernorm_triton,
+    flat_adamw_triton,
+    linear_cross_entropy_triton,
+    packed_attention_triton,
+)
+from regard.ops.dropout_add_layernorm_triton import ResidualInputs
+from regard.ops.linear_cross_entropy_triton import RowLaunch, cross_entropy_rows
+from regard.ops.packed_attention import empty_logsumexp
+from regard.ops.packed_attention_triton import PackedLaunch, launch_backward, launch_forward
+from regard.tasks.config import TrainSettings
+from regard.tasks.corpus import PackedCorpus
+from regard.train.step import gradient_norm
 from training_speed import SIDE, WORDS, say
 from training_ways import sentences
 
@@ -52,14 +57,16 @@ def residual(rows: int) -> dict[str, Work]:
     seed, out, into = torch.tensor([3, 5], dtype=torch.int32, device="cuda"), drawn(rows, WIDTH), drawn(2, rows, WIDTH)
     stats, turns = torch.ones(2, rows, device="cuda"), cycle(sets)
 
-    def forward(walk: residual_kernel.Walk) -> None:
+    def forward(walk: dropout_add_layernorm_triton.ResidualLaunch) -> None:
         x, f, *_ = next(turns)
-        residual_kernel.step_forward(Given(x, f, bias, weight, seed, DROPOUT), shift, 1e-5, out, stats, walk)
+        dropout_add_layernorm_triton.launch_forward(
+            ResidualInputs(x, f, bias, weight, seed, DROPOUT), shift, 1e-5, out, stats, walk
+        )
 
-    def backward(walk: residual_kernel.Walk) -> Tensor:
+    def backward(walk: dropout_add_layernorm_triton.ResidualLaunch) -> Tensor:
         x, f, grad, more = next(turns)
-        given = Given(x, f, bias, weight, seed, DROPOUT)
-        return residual_kernel.step_backward(given, grad, more, stats, (into[0], into[1]), walk)
+        given = ResidualInputs(x, f, bias, weight, seed, DROPOUT)
+        return dropout_add_layernorm_triton.launch_backward(given, grad, more, stats, (into[0], into[1]), walk)
 
     def eager(*, back: bool) -> object:
         x, f, grad, more = (part.detach().requires_grad_() for part in next(turns))
@@ -73,14 +80,14 @@ def residual(rows: int) -> dict[str, Work]:
         "residual, torch, both ways": partial(eager, back=True),
     }
     for step, warps in ((1, 1), (1, 2), (2, 4), (4, 4), (4, 8), (8, 8)):
-        walk = residual_kernel.Walk(step, warps)
+        walk = dropout_add_layernorm_triton.ResidualLaunch(step, warps)
         found[f"residual forwards, {step} rows, {warps} warps"] = partial(forward, walk)
     for step, warps, programs, stages in (
         *((2, 4, 528, 2), (2, 4, 528, 1), (2, 4, 660, 1), (2, 4, 396, 2), (2, 4, 264, 3), (2, 4, 528, 3)),
         *((1, 1, 1056, 1), (1, 1, 1584, 1), (1, 1, 1056, 2), (1, 2, 1056, 1), (1, 2, 1056, 2), (2, 2, 792, 1)),
         *((4, 8, 264, 1), (4, 8, 264, 2), (4, 4, 396, 1), (4, 4, 264, 2)),
     ):
-        walk = residual_kernel.Walk(step, warps, programs, stages)
+        walk = dropout_add_layernorm_triton.ResidualLaunch(step, warps, programs, stages)
         name = f"residual backwards, {step} rows, {warps} warps, {programs} programs, {stages} stages"
         found[name] = partial(backward, walk)
     return found
@@ -93,14 +100,14 @@ def columns(rows: int) -> dict[str, Work]:
         turns = cycle([drawn(rows, width) for _ in range(2 if width > WIDTH else 6)])
         found[f"columns of {width}, torch"] = lambda turns=turns: next(turns).sum(0)
         for walk in (
-            column_kernel.Walk(),
-            column_kernel.Walk(528, 32, 128),
-            column_kernel.Walk(1056, 16, 256),
-            column_kernel.Walk(264, 16, 512),
-            column_kernel.Walk(792, 16, 128, 4),
+            column_sum_triton.ColumnLaunch(),
+            column_sum_triton.ColumnLaunch(528, 32, 128),
+            column_sum_triton.ColumnLaunch(1056, 16, 256),
+            column_sum_triton.ColumnLaunch(264, 16, 512),
+            column_sum_triton.ColumnLaunch(792, 16, 128, 4),
         ):
             name = f"columns of {width}, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"
-            found[name] = lambda turns=turns, walk=walk: column_kernel.sum_columns(next(turns), walk)
+            found[name] = lambda turns=turns, walk=walk: column_sum_triton.sum_columns(next(turns), walk)
     met, turns = drawn(rows, HIDDEN), cycle([drawn(rows, HIDDEN) for _ in range(2)])
 
     def torch_way() -> Tensor:
@@ -109,48 +116,49 @@ def columns(rows: int) -> dict[str, Work]:
 
     found["relu's gradient and its sum, torch"] = torch_way
     for walk in (
-        column_kernel.Walk(),
-        column_kernel.Walk(1056, 16, 256),
-        column_kernel.Walk(1056, 8, 512),
-        column_kernel.Walk(792, 16, 128, 4),
+        column_sum_triton.ColumnLaunch(),
+        column_sum_triton.ColumnLaunch(1056, 16, 256),
+        column_sum_triton.ColumnLaunch(1056, 8, 512),
+        column_sum_triton.ColumnLaunch(792, 16, 128, 4),
     ):
         name = f"relu's gradient, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"
-        found[name] = lambda walk=walk: column_kernel.cut_and_sum(next(turns), met, walk)
+        found[name] = lambda walk=walk: column_sum_triton.relu_backward_sum(next(turns), met, walk)
     return found
 
 
 def attention(corpus: PackedCorpus) -> dict[str, Work]:
     """Each word's look at its own text."""
     source, target = corpus.at(0, 0)[0][0].source, corpus.at(0, 0)[0][0].target
-    rows, length = source.words.shape
+    rows, length = source.tokens.shape
     q, k, v, grad = (drawn(rows, length, HEADS * HEAD) for _ in range(4))
     found: dict[str, Work] = {}
-    for name, way in (("dense", Dense()), ("tiled", Tiled())):
-        (sight,) = way.sights(target, target, torch.bfloat16, causal=True)
+    recipe = Recipe(pattern=Causal() & Documents(target.segment_ids), normaliser=AttentionDropout(DROPOUT))
+    for name, backend in (("dense", "sdpa"), ("tiled", "packed")):
         given = [x.detach().requires_grad_() for x in (q, k, v)]
 
-        def both(sight=sight, given=given):
-            return torch.autograd.grad(sight.attend(*given, head=HEAD, dropout=DROPOUT), given, grad)
+        def both(backend=backend, given=given):
+            heads = [x.unflatten(2, (HEADS, HEAD)).transpose(1, 2) for x in given]
+            return torch.autograd.grad(attend(*heads, recipe, backend=backend).transpose(1, 2).flatten(2), given, grad)
 
         found[f"attention, {name}, both ways"] = both
     seed, how = torch.tensor(3, device="cuda"), {"head": HEAD, "causal": True, "dropout": DROPOUT}
     into, out = tuple(torch.empty_like(x) for x in (q, k, v)), torch.empty_like(q)
-    sums, sight = sums_of(q, k, HEAD), (target.text, target.text, seed)
-    look_forward(q, k, v, out, sums, *sight, **how)
-    for told in (Told(8, 128), Told(4, None, 64), Told(4, 128, 64), Told(4, None, 32)):
+    sums, sight = empty_logsumexp(q, k, HEAD), (target.segment_ids, target.segment_ids, seed)
+    launch_forward(q, k, v, out, sums, *sight, **how)
+    for told in (PackedLaunch(8, 128), PackedLaunch(4, None, 64), PackedLaunch(4, 128, 64), PackedLaunch(4, None, 32)):
         name = f"attention forwards, {told.num_warps} warps, {told.maxnreg} registers, {told.part} queries"
-        found[name] = partial(look_forward, q, k, v, out, sums, *sight, told=told, **how)
+        found[name] = partial(launch_forward, q, k, v, out, sums, *sight, launch=told, **how)
     for told in (
-        Told(8, 128, 64),
-        Told(8, None, 64),
-        Told(8, 128, 32),
-        Told(8, 128, 64, 2),
-        Told(8, 128, 32, 2),
-        Told(4, None, 32),
-        Told(8),
+        PackedLaunch(8, 128, 64),
+        PackedLaunch(8, None, 64),
+        PackedLaunch(8, 128, 32),
+        PackedLaunch(8, 128, 64, 2),
+        PackedLaunch(8, 128, 32, 2),
+        PackedLaunch(4, None, 32),
+        PackedLaunch(8),
     ):
         name = f"{told.num_warps} warps, {told.maxnreg} registers, {told.part} keys, {told.num_stages} stages"
-        back = partial(look_backward, grad, q, k, v, out, sums, into, *sight, told=told, **how)
+        back = partial(launch_backward, grad, q, k, v, out, sums, into, *sight, launch=told, **how)
         found[f"attention backwards, {name}"] = back
     return found
 
@@ -161,7 +169,7 @@ def vocabulary() -> dict[str, Work]:
     ones, table, states = torch.ones(4096, device="cuda"), drawn(WORDS, WIDTH), drawn(4096, WIDTH)
     found: dict[str, Work] = {}
     for block, warps, deep in ((4096, 16, 4), (4096, 16, 1), (2048, 8, 4), (2048, 8, 8), (4096, 16, 8), (8192, 32, 4)):
-        turn = partial(turn_rows, scores, wanted, ones, 0.9, Turning(block, warps, deep))
+        turn = partial(cross_entropy_rows, scores, wanted, ones, 0.9, RowLaunch(block, warps, deep))
         found[f"4096 rows turned, summed by {deep} × {block} words, {warps} warps"] = turn
     shapes = (
         (1056, 16, 128, 4),
@@ -171,8 +179,8 @@ def vocabulary() -> dict[str, Work]:
         (1056, 16, 256, 8),
         (1056, 4, 512, 4),
     )
-    for walk in (column_kernel.Walk(*shape) for shape in shapes):
-        turn = partial(turn_rows, scores, wanted, ones, 0.9, Turning(), walk)
+    for walk in (column_sum_triton.ColumnLaunch(*shape) for shape in shapes):
+        turn = partial(cross_entropy_rows, scores, wanted, ones, 0.9, RowLaunch(), walk)
         found[f"4096 rows turned, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"] = turn
     found["4096 rows' scores"] = lambda: torch.mm(states, table.T)
     found["4096 rows' gradient of the states"] = lambda: torch.mm(scores, table)
@@ -193,12 +201,12 @@ def optimiser() -> dict[str, Work]:
     buffers = [weights], [wide], [first], [second], [], [one]
     found: dict[str, Work] = {
         "AdamW, torch's": lambda: torch._fused_adamw_(*buffers, **how),  # type: ignore[reportPrivateImportUsage]
-        "gradients' norm, narrow": lambda: norm_of([grads]),
-        "gradients' norm, wide": lambda: norm_of([wide]),
+        "gradients' norm, narrow": lambda: gradient_norm([grads]),
+        "gradients' norm, wide": lambda: gradient_norm([wide]),
         "gradients widened": lambda: wide.copy_(grads),
     }
     for block in (1024, 2048, 4096):
-        step = partial(flat_kernel.step_weights, weights, grads, first, second, copies, *given, block=block)
+        step = partial(flat_adamw_triton.launch_adamw, weights, grads, first, second, copies, *given, block=block)
         found[f"AdamW, {block} at a time"] = step
     return found
 
@@ -223,7 +231,7 @@ def main() -> None:
             helpers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     settings = TrainSettings(tokens=round(SIDE * 1.04), longest=256, packed=True)
     corpus = PackedCorpus.of(sentences(20_000, WORDS), settings, "cuda")
-    rows = corpus.most * corpus.wanted.shape[1]
+    rows = corpus.rows_per_batch * corpus.labels.shape[1]
     makers: dict[str, Callable[[], dict[str, Work]]] = {
         "residual": lambda: residual(rows),
         "columns": lambda: columns(rows),
@@ -236,14 +244,24 @@ def main() -> None:
         for work in works[asked.warm :: PROCESSES]:
             tried(work)
         return
-    say(f"{corpus.most} rows of {corpus.wanted.shape[1]} words; padding {corpus.padding:.3f}; kernels are compiled")
+    say(
+        f"{corpus.rows_per_batch} rows of {corpus.labels.shape[1]} tokens; padding {corpus.padding:.3f}; "
+        "kernels are compiled"
+    )
     for helper in helpers:
         try:
             helper.wait(timeout=45)
         except subprocess.TimeoutExpired:
             helper.kill()
-    say("ours by default:", packed_kernel.FORWARD, packed_kernel.BACKWARD, residual_kernel.FORWARD)
-    say(residual_kernel.BACKWARD, column_kernel.Walk(), vocabulary_kernel.Turning())
+    say(
+        "ours by default:",
+        packed_attention_triton.FORWARD,
+        packed_attention_triton.BACKWARD,
+        dropout_add_layernorm_triton.FORWARD,
+    )
+    say(
+        dropout_add_layernorm_triton.BACKWARD, column_sum_triton.ColumnLaunch(), linear_cross_entropy_triton.RowLaunch()
+    )
     table: list[dict[str, object]] = []
     keep = partial(write, "training-kernels", " ".join(["python", *sys.argv]), table)
     best: dict[str, tuple[float, str]] = {}

@@ -28,23 +28,20 @@ from torch.nn.functional import cross_entropy
 
 from machine import write
 from profiled import kinds_and_kernels
-from regard.layers.packed_looks import Tiled
-from regard.models.building import build_model
-from regard.models.config import ModelConfig
-from regard.models.packed_layers import Layers
+from regard.data.batching import Example, collate
+from regard.data.tokenizers.base import PAD
+from regard.models.config import ModelConfig, build_model
+from regard.models.flops import flops
 from regard.models.transformer import Transformer
-from regard.models.work import flops
-from regard.tasks.packed import PackedCorpus
-from regard.tasks.settings import TrainSettings
-from regard.tasks.translate import Smoothed
-from regard.text.batches import Example, collate
-from regard.text.vocabulary import PAD
+from regard.tasks.config import TrainSettings
+from regard.tasks.corpus import PackedCorpus
+from regard.tasks.translation.task import LabelSmoothingLoss
 from regard.train.checkpoint import Progress
-from regard.train.exact import exactly
-from regard.train.loop import Plan, backward_of, grouped, one_step, optimiser_of, whole_of
-from regard.train.schedule import Constant
-from regard.train.speed import matrix_rate
-from regard.train.step import Health
+from regard.train.determinism import use_deterministic
+from regard.train.hardware import measure_matmul_flops
+from regard.train.loop import TrainConfig, make_backward, make_captured_step, make_optimiser, one_step, parameter_groups
+from regard.train.schedule import ConstantSchedule
+from regard.train.step import LossScaleState
 from training_ways import BASE, SMOOTHING, TINY, Way, sentences, ways
 
 WORDS, SIDE, WARM = 32_000, 14_350, 8
@@ -61,22 +58,24 @@ def measured(
 ) -> dict[str, float]:
     """Steps of the loop itself, without checkpoints: seconds a step, real tokens of both sides, peak memory."""
     device = next(way.model.parameters()).device
-    plan = Plan(Constant(1e-4), WARM + steps, precision=precision, exact=way.exact, capture=way.capture)
-    optimiser = optimiser_of(way.model, plan, whole=way.whole and (GPU or plan.precision == "narrow"))
+    plan = TrainConfig(
+        ConstantSchedule(1e-4), WARM + steps, precision=precision, deterministic=way.exact, cuda_graph=way.capture
+    )
+    optimiser = make_optimiser(way.model, plan, whole=way.whole and (GPU or plan.precision == "bf16-pure"))
     if way.torchs:
         how = {"lr": 1e-4, "betas": plan.betas, "eps": 1e-9, "capturable": way.whole and GPU}
-        optimiser = torch.optim.AdamW(grouped(way.model, 0.0), **how, fused=True)
+        optimiser = torch.optim.AdamW(parameter_groups(way.model, 0.0), **how, fused=True)
     backward = (
-        whole_of(way.model, way.loss, plan, optimiser, None if GPU else again)
+        make_captured_step(way.model, way.loss, plan, optimiser, None if GPU else again)
         if way.whole
-        else backward_of(way.model, way.loss, plan)
+        else make_backward(way.model, way.loss, plan)
     )
-    progress, health = Progress(), Health.of(0, 1.0, device)
+    progress, health = Progress(), LossScaleState.of(0, 1.0, device)
     targets, started, first, report = 0, 0.0, 0.0, None
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    with exactly(device) if way.exact else nullcontext():
+    with use_deterministic(device) if way.exact else nullcontext():
         for step in range(WARM + steps):
             if step == WARM:
                 wait(device)
@@ -123,10 +122,10 @@ def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: li
     corpus = PackedCorpus.of(examples, TrainSettings(tokens=round(asked.side * 1.04), packed=True), asked.device)
     pack, tokens = corpus.at(0, 0)[0]
     pairs = []
-    for n in range(len(pack.wanted)):
-        for number in range(1, int(pack.source.text[n].max()) + 1):
-            source, wanted = pack.source.text[n] == number, pack.target.text[n] == number
-            pairs.append((pack.source.words[n, source].tolist()[:-1], pack.wanted[n, wanted].tolist()[:-1]))
+    for n in range(len(pack.labels)):
+        for number in range(1, int(pack.source.segment_ids[n].max()) + 1):
+            source, wanted = pack.source.segment_ids[n] == number, pack.target.segment_ids[n] == number
+            pairs.append((pack.source.tokens[n, source].tolist()[:-1], pack.labels[n, wanted].tolist()[:-1]))
     batch = collate(pairs).to(asked.device)
 
     def plain() -> Tensor:
@@ -134,23 +133,19 @@ def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: li
         wanted = batch.target[:, 1:].flatten()
         return cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING)
 
-    tiled, kernels = (Smoothed(SMOOTHING, layers) for layers in (Layers(looking=Tiled()), Layers.by_kernels(Tiled())))
     one = torch.ones((), device=asked.device)
-    wide, autocast = Plan(Constant(1.0), 1), Plan(Constant(1.0), 1, precision="bfloat16")
+    wide, autocast = TrainConfig(ConstantSchedule(1.0), 1), TrainConfig(ConstantSchedule(1.0), 1, precision="bfloat16")
     works = {
         "plain, float32": (lambda model, batch: (plain(), tokens), wide),
         "plain, bfloat16": (lambda model, batch: (plain(), tokens), autocast),
-        "packed, bfloat16": (Smoothed(SMOOTHING), autocast),
-        "tiled, bfloat16": (tiled, autocast),
-        "tiled, narrow": (tiled, replace(wide, precision="narrow")),
-        "kernels, bfloat16": (kernels, autocast),
-        "kernels, narrow": (kernels, replace(wide, precision="narrow")),
+        "packed, bfloat16": (LabelSmoothingLoss(SMOOTHING), autocast),
+        "packed, bf16-pure": (LabelSmoothingLoss(SMOOTHING), replace(wide, precision="bf16-pure")),
     }
     found: dict[str, float] = {}
     exact = None
     for name, (loss, plan) in works.items():
         model.zero_grad()
-        summed, _ = backward_of(model, loss, plan)((pack, tokens), one)
+        summed, _ = make_backward(model, loss, plan)((pack, tokens), one)
         grads = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
         exact = grads if exact is None else exact
         found[name] = summed.item() / tokens
@@ -181,7 +176,7 @@ def main() -> None:
     gpu = asked.device != "cpu"
     if gpu:
         torch.backends.cuda.preferred_blas_library(asked.blas)
-    rate = matrix_rate(asked.device) if gpu else math.nan
+    rate = measure_matmul_flops(asked.device) if gpu else math.nan
     made = ways(asked, config, examples)
     some = made["ours, padded"]()
     assert isinstance(some.model, Transformer)
@@ -204,7 +199,7 @@ def main() -> None:
             continue
         try:
             way = made[name]()
-            precision = way.precision if gpu or way.precision == "narrow" else "float32"
+            precision = way.precision if gpu or way.precision == "bf16-pure" else "float32"
             found = measured(way, asked.steps, lengths, precision, profile=asked.profile)
             found["utilisation"] = whole * found.pop("share") / (found["milliseconds"] / 1e3) / rate
             rows.append({"way": name, **found})

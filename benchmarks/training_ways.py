@@ -12,19 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from regard.layers.hashed_dropout import by_hash
-from regard.layers.packed_looks import Dense, Looking, Tiled, Varlen
-from regard.models.building import build_model
-from regard.models.config import ModelConfig
-from regard.models.packed_layers import Layers
+from regard.data.batching import Batch, Example, collate, pair_lengths
+from regard.data.tokenizers.base import PAD
+from regard.models.config import ModelConfig, build_model
 from regard.models.transformer import Transformer
-from regard.tasks.corpus import Corpus
-from regard.tasks.job import Data, Loss
-from regard.tasks.packed import PackedCorpus
-from regard.tasks.settings import TrainSettings
-from regard.tasks.translate import Smoothed
-from regard.text.batches import Batch, Example, collate, lengths_of
-from regard.text.vocabulary import PAD
+from regard.ops import dispatch
+from regard.tasks.config import TrainSettings
+from regard.tasks.corpus import Corpus, PackedCorpus
+from regard.tasks.protocol import Loss, TrainingData
+from regard.tasks.translation.task import LabelSmoothingLoss
 
 SMOOTHING = 0.1
 BASE = ModelConfig(
@@ -109,7 +105,7 @@ def peer_loss(forward: Callable[..., Tensor]) -> Loss:
 @dataclass(frozen=True, eq=False)
 class Way:
     model: nn.Module
-    data: Data
+    data: TrainingData
     loss: Loss
     capture: bool = False
     exact: bool = False
@@ -129,34 +125,23 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
         assert isinstance(model, Transformer)
         return model
 
-    @cache
-    def compiled(looking: Looking = Dense()) -> Layers:
-        return Layers(looking=looking).compiled()
+    def unfused() -> Transformer:
+        """Every op by its torch form."""
+        dispatch.use_fused = lambda x: False
+        return ours()
 
-    @cache
-    def fused() -> Layers:
-        return Layers.fused(Tiled()).compiled()
+    def compiled() -> Transformer:
+        model = ours()
+        for layer in (*model.encoder, *model.decoder):
+            layer.compile(dynamic=False)
+        return model
 
-    @cache
-    def hashed() -> Layers:
-        return replace(fused(), seeds=by_hash)
-
-    def kernels() -> Layers:
-        return Layers.by_kernels(Tiled())
-
-    @cache
-    def kernels_compiled() -> Layers:
-        return kernels().compiled()
-
-    def recorded(layers: Layers, **how: Any) -> Way:
-        return Way(ours(), packed_pairs(), Smoothed(SMOOTHING, layers), capture=True, **how)
-
-    def varlen() -> Varlen:
-        return Varlen(packed_pairs().texts)
+    def captured(model: Transformer, **how: Any) -> Way:
+        return Way(model, packed_pairs(), LabelSmoothingLoss(SMOOTHING), capture=True, **how)
 
     @cache
     def sorted_pairs() -> Corpus:
-        return Corpus.of(examples, lengths_of, collate, padded, device)
+        return Corpus.of(examples, pair_lengths, collate, padded, device)
 
     @cache
     def packed_pairs() -> PackedCorpus:
@@ -168,34 +153,18 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
         return Way(model, sorted_pairs(), peer_loss(torch.compile(model, dynamic=True) if compile else model))
 
     return {
-        "ours, padded": lambda: Way(ours(), sorted_pairs(), Smoothed(SMOOTHING)),
-        "ours, packed, exact": lambda: Way(ours(), packed_pairs(), Smoothed(SMOOTHING), exact=True),
-        "ours, packed": lambda: Way(ours(), packed_pairs(), Smoothed(SMOOTHING)),
-        "ours, packed, captured": lambda: Way(ours(), packed_pairs(), Smoothed(SMOOTHING), capture=True),
-        "ours, packed, compiled": lambda: Way(ours(), packed_pairs(), Smoothed(SMOOTHING, compiled())),
-        "ours, packed, compiled, captured": lambda: Way(
-            ours(), packed_pairs(), Smoothed(SMOOTHING, compiled()), capture=True
+        "ours, padded": lambda: Way(ours(), sorted_pairs(), LabelSmoothingLoss(SMOOTHING)),
+        "ours, packed, exact": lambda: Way(ours(), packed_pairs(), LabelSmoothingLoss(SMOOTHING), exact=True),
+        "ours, packed": lambda: Way(ours(), packed_pairs(), LabelSmoothingLoss(SMOOTHING)),
+        "ours, captured": lambda: captured(ours()),
+        "ours, whole": lambda: captured(ours(), whole=True),
+        "ours, bf16-pure, whole": lambda: captured(ours(), precision="bf16-pure", whole=True),
+        "ours, bf16-pure, whole, exact": lambda: captured(ours(), precision="bf16-pure", whole=True, exact=True),
+        "ours, bf16-pure, whole, torch's AdamW": lambda: captured(
+            ours(), precision="bf16-pure", whole=True, torchs=True
         ),
-        "ours, kernels, narrow, whole": lambda: recorded(kernels(), precision="narrow", whole=True),
-        "ours, kernels, narrow, whole, torch's AdamW": lambda: recorded(
-            kernels(), precision="narrow", whole=True, torchs=True
-        ),
-        "ours, kernels, narrow, whole, exact": lambda: recorded(kernels(), precision="narrow", whole=True, exact=True),
-        "ours, kernels, whole": lambda: recorded(kernels(), whole=True),
-        "ours, kernels, captured": lambda: recorded(kernels()),
-        "ours, kernels, compiled, narrow, whole": lambda: recorded(kernels_compiled(), precision="narrow", whole=True),
-        "ours, tiled, fused, compiled, narrow, whole": lambda: recorded(fused(), precision="narrow", whole=True),
-        "ours, tiled, fused, hashed, compiled, narrow, whole": lambda: recorded(
-            hashed(), precision="narrow", whole=True
-        ),
-        "ours, tiled, captured": lambda: recorded(Layers(looking=Tiled())),
-        "ours, tiled, compiled, captured": lambda: recorded(compiled(Tiled())),
-        "ours, varlen, captured": lambda: recorded(Layers(looking=varlen())),
-        "ours, varlen, compiled, captured": lambda: recorded(compiled(varlen())),
-        "ours, tiled, narrow, captured": lambda: recorded(Layers(looking=Tiled()), precision="narrow"),
-        "ours, tiled, compiled, narrow, captured": lambda: recorded(compiled(Tiled()), precision="narrow"),
-        "ours, tiled, compiled, narrow, whole": lambda: recorded(compiled(Tiled()), precision="narrow", whole=True),
-        "ours, tiled, compiled, whole": lambda: recorded(compiled(Tiled()), whole=True),
+        "ours, compiled, bf16-pure, whole": lambda: captured(compiled(), precision="bf16-pure", whole=True),
         "nn.Transformer": lambda: peer(compile=False),
         "nn.Transformer, compiled": lambda: peer(compile=True),
+        "ours, without our kernels, captured": lambda: captured(unfused()),  # the last: it switches them off for good
     }

@@ -11,24 +11,24 @@ from rich.console import Console
 from rich.progress import track
 
 from machine import spend, spent, write
+from regard.data.parallel import SentencePair
 from regard.decode import Beam
-from regard.decode.texts import translations
-from regard.tasks.data import Split, read_split
-from regard.tasks.metrics import figures
-from regard.tasks.settings import Settings
-from regard.tasks.translate import Translator
-from regard.text.corpus import Pair
-from regard.train.fit import Fit
+from regard.decode.translate import translate_lines
+from regard.tasks.metrics import translation_metrics
+from regard.tasks.splits import Split
+from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+from regard.tasks.translation.task import Translator
+from regard.train.run import TrainingRun
 
 TOKENS = 16384  # source tokens × beams translated at once; it changes no result
 
 
 def main() -> None:
     asked = arguments()
-    settings = Settings.from_toml(asked.recipe.read_text(encoding="utf-8"))
+    settings = TranslationSettings.from_toml(asked.recipe.read_text(encoding="utf-8"))
     console = Console(stderr=True)
     splits: list[Split] = [split for split in get_args(Split) if split != "test" or asked.test]
-    pairs = {split: read_split(settings.data, split, asked.data).examples for split in splits}
+    pairs = {split: read_translation_pairs(settings.data, split, asked.data).examples for split in splits}
     translator = trained(settings, asked, pairs["train"], pairs["valid"], console)
     searches = [Beam(asked.beam, length_penalty=alpha) for alpha in asked.length_penalty]
     found = {search: measured(translator, "valid", pairs["valid"], search, console) for search in searches}
@@ -62,15 +62,19 @@ def arguments() -> argparse.Namespace:
 
 
 def trained(
-    settings: Settings, asked: argparse.Namespace, pairs: list[Pair], held_out: list[Pair], console: Console
+    settings: TranslationSettings,
+    asked: argparse.Namespace,
+    pairs: list[SentencePair],
+    held_out: list[SentencePair],
+    console: Console,
 ) -> Translator:
     """As `regard train` does it; a run that is finished is only read."""
     begun = (asked.out / "settings.toml").exists()
-    translator = Translator.described(asked.out) if begun else Translator.fresh(pairs, settings)
+    translator = Translator.from_description(asked.out) if begun else Translator.from_examples(pairs, settings)
     if translator.settings != settings:
         raise ValueError(f"{asked.out} holds a run with other settings; choose another --out")
-    fit = Fit(translator.job(pairs, held_out, asked.device), asked.out)
-    left, before, began = settings.train.steps - fit.done, spent(asked.out), time.perf_counter()
+    fit = TrainingRun(translator.job(pairs, held_out, asked.device), asked.out)
+    left, before, began = settings.train.steps - fit.last_step, spent(asked.out), time.perf_counter()
     for _ in track(fit.steps(), "training", left, console=console, transient=True):
         pass
     if left:
@@ -79,12 +83,12 @@ def trained(
 
 
 def measured(
-    translator: Translator, split: Split, pairs: list[Pair], search: Beam, console: Console
+    translator: Translator, split: Split, pairs: list[SentencePair], search: Beam, console: Console
 ) -> list[dict[str, str | float]]:
-    arriving = translations(translator, [pair.source for pair in pairs], search, tokens=TOKENS)
+    arriving = translate_lines(translator, [pair.source for pair in pairs], search, tokens=TOKENS)
     found = dict(track(arriving, f"translating {split}", len(pairs), console=console, transient=True))
     texts = [found[place][0].text for place in range(len(pairs))]
-    scores = figures(translator.target.normal, texts, [pair.target for pair in pairs])
+    scores = translation_metrics(translator.target.normalizer, texts, [pair.target for pair in pairs])
     print(f"{split}, length penalty {search.length_penalty}", *scores, sep="\n  ", flush=True)
     return [{"split": split, "length penalty": search.length_penalty, **vars(score)} for score in scores]
 

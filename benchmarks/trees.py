@@ -15,13 +15,13 @@ import torch
 from rich.console import Console
 
 from machine import write
-from regard.cli.tasks.tag import measured
-from regard.cli.watch import watch
-from regard.models.reading_config import EncoderConfig
-from regard.tasks.settings import ReadingSettings, TrainSettings
-from regard.tasks.tag import Tagger
-from regard.tasks.tag_settings import SpellingSettings, TagData, TagSettings, read_tags
-from regard.train.fit import Fit
+from regard.cli.training_progress import train_with_progress
+from regard.models.config import EncoderConfig
+from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.tagging.cli import evaluate_tagger
+from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.task import Tagger
+from regard.train.run import TrainingRun
 
 HEADS, MODEL = 4, 128
 PLACES = {
@@ -40,13 +40,13 @@ def main() -> None:
     train = TrainSettings(
         steps=asked.steps, tokens=2048, rate=2e-3, warmup=100, smoothing=0.1, decay=0.1, validate_every=asked.steps
     )
-    settings = TagSettings(
-        data=TagData(corpus=asked.corpus, sentences=asked.sentences),
-        text=ReadingSettings(kind="words", size=12_000),
-        spelling=SpellingSettings(read=asked.corpus != "world", hide=0.1),
+    settings = TaggingSettings(
+        data=TaggingData(corpus=asked.corpus, sentences=asked.sentences),
+        text=TokenizerSettings(kind="words", size=12_000),
+        spelling=CharacterSettings(read=asked.corpus != "world", hide=0.1),
         train=train,
     )
-    examples, held_out = (read_tags(settings, split, asked.data).examples for split in ("train", "valid"))
+    examples, held_out = (read_tagged_sentences(settings, split, asked.data).examples for split in ("train", "valid"))
     rows = []
     for name, position in PLACES.items():
         config = EncoderConfig(
@@ -87,12 +87,14 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def accuracy(settings: TagSettings, examples, held_out, device: str) -> float:
-    tagger = Tagger.fresh(examples, settings)
+def accuracy(settings: TaggingSettings, examples, held_out, device: str) -> float:
+    tagger = Tagger.from_examples(examples, settings)
     with tempfile.TemporaryDirectory() as folder:
-        if not watch(Fit(tagger.job(examples, held_out, device), Path(folder)), Console(stderr=True, quiet=True)):
+        if not train_with_progress(
+            TrainingRun(tagger.job(examples, held_out, device), Path(folder)), Console(stderr=True, quiet=True)
+        ):
             raise SystemExit("stopped")
-    return measured(tagger, held_out).accuracy
+    return evaluate_tagger(tagger, held_out).accuracy
 
 
 if __name__ == "__main__":

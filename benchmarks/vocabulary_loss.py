@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy, linear
 
 import on_gpu
 from machine import forget_peak, peak_mib, write
-from regard.layers.vocabulary_loss import vocabulary_loss
+from regard.ops.linear_cross_entropy import linear_cross_entropy
 
 TOKENS = {"cpu": 8192, "cuda": 28_672}
 WORDS, WIDTH, SMOOTHING, IGNORED = 32_000, 512, 0.1, 0
@@ -40,7 +40,7 @@ def full(x: Tensor, table: Tensor, bias: Tensor, wanted: Tensor) -> Tensor:
 
 
 def chunked(mib: int) -> Loss:
-    return partial(vocabulary_loss, smoothing=SMOOTHING, ignored=IGNORED, budget=mib * MIB)
+    return partial(linear_cross_entropy, smoothing=SMOOTHING, ignore_index=IGNORED, budget=mib * MIB)
 
 
 def ways(device: str) -> dict[str, Loss]:

@@ -28,10 +28,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from machine import write
 from on_gpu import mib, milliseconds, recorded
 from regard.attention import Block, Causal, Documents, Global, Pattern, Random, Recipe, Window, attend
-from regard.attention.backends import fused
-from regard.attention.kernels.sparse import Shape, Shapes, sparse
-from regard.attention.kernels.sparse_tiles import Tiles
-from regard.attention.places import Places
+from regard.attention.backends import block_sparse
+from regard.attention.backends.block_sparse import BlockSparseTiles
+from regard.attention.kernels.block_sparse.launch import SparseTileShape, SparseTileShapes, block_sparse_attention
+from regard.attention.positions import Positions
 
 HEADS, WIDTH = 12, 64
 LENGTHS = (32768, 131072, 8192)  # what matters most first
@@ -80,17 +80,17 @@ def dense_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def ours(pattern: Pattern) -> Run:
-    return lambda q, k, v: fused.attend(Recipe(pattern=pattern), q, k, v, Places.of(q, k, None, None))
+    return lambda q, k, v: block_sparse.attend(Recipe(pattern=pattern), q, k, v, Positions.of(q, k, None, None))
 
 
 def flex(pattern: Pattern) -> Run:
     return lambda q, k, v: attend(q, k, v, Recipe(pattern=pattern), backend="flex")
 
 
-def shaped(pattern: Pattern, shapes: Shapes) -> Run:
+def shaped(pattern: Pattern, shapes: SparseTileShapes) -> Run:
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        tiles = Tiles.of(pattern, q.shape[2], k.shape[2], device=q.device)
-        return sparse(q, k, v, tiles, scale=WIDTH**-0.5, shapes=shapes)
+        tiles = BlockSparseTiles.of(pattern, q.shape[2], k.shape[2], device=q.device)
+        return block_sparse_attention(q, k, v, tiles, scale=WIDTH**-0.5, shapes=shapes)
 
     return run
 
@@ -124,12 +124,12 @@ def measured(name: str, run: Run, n: int, *, batch: int = 1, told: Run | None = 
 # --- the sweep ---
 
 
-def compiled(triple: tuple[Shape, Shape, Shape], kind: str) -> str | None:
+def compiled(triple: tuple[SparseTileShape, SparseTileShape, SparseTileShape], kind: str) -> str | None:
     """In a process of its own, for the cache on disk: 16 cores compile faster than one."""
     try:
         q, k, v, upstream = numbers(512)
         given = [x.requires_grad_() for x in (q, k, v)]
-        torch.autograd.grad(shaped(pattern_of(kind, 512), Shapes(*triple))(*given), given, upstream)
+        torch.autograd.grad(shaped(pattern_of(kind, 512), SparseTileShapes(*triple))(*given), given, upstream)
         torch.cuda.synchronize()
     except Exception as error:
         return str(error).splitlines()[0][:120]
@@ -140,21 +140,21 @@ def pattern_of(kind: str, n: int) -> Pattern:
     return {"window": Window(min(512, n // 2)), "texts": texts(n).to("cuda") & Causal(), "bigbird": BIGBIRD}[kind]
 
 
-def candidates(kind: str) -> tuple[list[Shape], ...]:
+def candidates(kind: str) -> tuple[list[SparseTileShape], ...]:
     """Everything for windows; for the others what is likely."""
     found = []
     for some, tight in zip((FORWARD, QUERIES, KEYS), TIGHT, strict=True):
         if kind == "window":
-            shapes = [Shape(*c, parts, bulk=True) for c in some for parts in (1, 3)]
-            shapes += [Shape(*c, parts) for c in some[:5] for parts in (1, 3)]
-            shapes += [Shape(*c[:4], parts, bulk=True, registers=c[4]) for c in tight for parts in (1, 3)]
+            shapes = [SparseTileShape(*c, parts, bulk=True) for c in some for parts in (1, 3)]
+            shapes += [SparseTileShape(*c, parts) for c in some[:5] for parts in (1, 3)]
+            shapes += [SparseTileShape(*c[:4], parts, bulk=True, registers=c[4]) for c in tight for parts in (1, 3)]
         else:
-            shapes = [Shape(*c, bulk=True) for c in some if kind == "texts" or max(c[:2]) <= 64]
+            shapes = [SparseTileShape(*c, bulk=True) for c in some if kind == "texts" or max(c[:2]) <= 64]
         found.append(shapes)
     return tuple(found)
 
 
-def sweep(kind: str, n: int) -> tuple[Shapes, list[dict[str, Any]]]:
+def sweep(kind: str, n: int) -> tuple[SparseTileShapes, list[dict[str, Any]]]:
     """The best shape of each kernel, one after the other, the rest as it is."""
     forward, queries, keys = candidates(kind)
     longest = max(map(len, (forward, queries, keys)))
@@ -164,11 +164,11 @@ def sweep(kind: str, n: int) -> tuple[Shapes, list[dict[str, Any]]]:
             if error:
                 say("does not run:", *triple, error)
     say(f"{kind}: compiled")
-    best, rows, pattern = Shapes.of(WIDTH, torch.bfloat16), [], pattern_of(kind, n)
+    best, rows, pattern = SparseTileShapes.of(WIDTH, torch.bfloat16), [], pattern_of(kind, n)
     q, k, v, upstream = numbers(n)
     given = [x.requires_grad_() for x in (q, k, v)]
     for name, shapes in zip(("forward", "queries", "keys"), (forward, queries, keys), strict=True):
-        found: list[tuple[float, Shape]] = []
+        found: list[tuple[float, SparseTileShape]] = []
         for shape in shapes:
             tried = replace(best, **{name: shape})
             try:
@@ -199,7 +199,7 @@ def texts(n: int) -> Documents:
     generator, lengths = torch.Generator().manual_seed(0), []
     while (left := n - sum(lengths)) > 0:
         lengths.append(min(left, int(torch.randint(32, 1025, (1,), generator=generator))))
-    return Documents.of_lengths(lengths)
+    return Documents.from_lengths(lengths)
 
 
 def main() -> None:
@@ -219,7 +219,7 @@ def main() -> None:
         compare(rows)
         write("window", command, rows, heads=HEADS, width=WIDTH, dtype="bfloat16", sweep=swept)
 
-    best: dict[str, Shapes] = {}
+    best: dict[str, SparseTileShapes] = {}
     for kind in () if asked.sweep is None else asked.sweep or ["window"]:
         best[kind], found = sweep(kind, 32768)
         swept += found
@@ -229,10 +229,15 @@ def main() -> None:
         if "window" in best:
             note("regard, best", shaped(Window(512), best["window"]), n, pattern="Window(512)")
         note("regard", ours(Causal() & Window(512)), n, pattern="Causal() & Window(512)")
-        note("regard, wide tiles", shaped(Window(512), Shapes.of(WIDTH, torch.bfloat16)), n, pattern="Window(512)")
+        note(
+            "regard, wide tiles",
+            shaped(Window(512), SparseTileShapes.of(WIDTH, torch.bfloat16)),
+            n,
+            pattern="Window(512)",
+        )
     for n in LENGTHS[:2]:
         note("regard", ours(BIGBIRD), n, pattern="BigBird")
-    packed, sentences = texts(32768), int(texts(32768).ids.max()) + 1
+    packed, sentences = texts(32768), int(texts(32768).segment_ids.max()) + 1
     causal = packed.to("cuda") & Causal()
     note("regard, packed", ours(causal), 32768, pattern="packed texts")
     note("cuDNN, padded", dense_causal, 1024, batch=sentences, pattern="padded texts")

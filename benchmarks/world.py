@@ -20,18 +20,16 @@ import torch
 from rich.console import Console
 
 from machine import RESULTS, write
-from regard.cli.heads import chosen
-from regard.cli.measure import measured
-from regard.cli.options import device_of
-from regard.cli.watch import watch
-from regard.decode import Greedy, Head
-from regard.decode.agreement import agreement_of, attention_to
-from regard.decode.reading import annotated, decided, look
-from regard.tasks.data import read_split
-from regard.tasks.settings import Settings
-from regard.tasks.translate import Translator
-from regard.train.fit import Fit
-from regard.world import Ambiguity, Sentence, World, known
+from regard.cli.options import resolve_device
+from regard.cli.training_progress import train_with_progress
+from regard.cli.translation import choose_alignment_heads, evaluate_translations
+from regard.decode import AlignmentHead, Greedy
+from regard.decode.aer import annotated_attention_maps, evaluate_heads
+from regard.decode.word_alignment import annotate_pair, attend_pair, find_deciding_words
+from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+from regard.tasks.translation.task import Translator
+from regard.train.run import TrainingRun
+from regard.world import Ambiguity, Sentence, World, find_lecture_sentence
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 SHARED = {
@@ -61,20 +59,22 @@ AMBIGUOUS = ("the man carries the light box", "she turned off the light")
 
 
 def measure(kind: str) -> Path:
-    console, device = Console(stderr=True), device_of("auto")
-    settings = Settings.of_world().changed({**SHARED, **RUNGS[kind]})
-    pairs, held_out, tests = (read_split(settings.data, split).examples for split in ("train", "valid", "test"))
-    translator = Translator.fresh(pairs, settings)
+    console, device = Console(stderr=True), resolve_device("auto")
+    settings = TranslationSettings.of_world().with_changes({**SHARED, **RUNGS[kind]})
+    pairs, held_out, tests = (
+        read_translation_pairs(settings.data, split).examples for split in ("train", "valid", "test")
+    )
+    translator = Translator.from_examples(pairs, settings)
     with tempfile.TemporaryDirectory() as folder:
-        if not watch(Fit(translator.job(pairs, held_out, device), Path(folder)), console):
+        if not train_with_progress(TrainingRun(translator.job(pairs, held_out, device), Path(folder)), console):
             raise SystemExit(f"{kind}: stopped before the end; nothing is measured")
-    found = measured(translator, tests, Greedy())
+    found = evaluate_translations(translator, tests, Greedy())
     world = World(shortest=settings.data.shortest, longest=settings.data.longest)
     sentences = [world.sentence(number, "test") for number in range(TESTS)]
     assert [" ".join(sentence.words) for sentence in sentences] == [pair.source for pair in tests]
-    heads = chosen(translator, held_out)
+    heads = choose_alignment_heads(translator, held_out)
     rows = {
-        **found.figures(),
+        **found.to_json(),
         "ambiguous": ambiguous(sentences, found.translations),
         **(aligned(translator, sentences, heads) if heads else {}),
     }
@@ -95,17 +95,17 @@ def ambiguous(sentences: list[Sentence], translations: tuple[str, ...]) -> dict[
     """A reading is right if every word that shows it stands in the translation."""
     right, total = Counter[str](), Counter[str]()
     for n, one in asked(sentences):
-        wanted, written = Counter(sentences[n].expected(one, "fr")), Counter(translations[n].split())
-        total[one.reading] += 1
-        right[one.reading] += wanted <= written
+        wanted, written = Counter(sentences[n].expected_words(one, "fr")), Counter(translations[n].split())
+        total[one.sense] += 1
+        right[one.sense] += wanted <= written
     wrong = {reading: [right[reading], total[reading]] for reading in total if right[reading] < total[reading]}
     return {"right": right.total(), "of": total.total(), "readings that failed": wrong}
 
 
-def aligned(translator: Translator, sentences: list[Sentence], heads: tuple[Head, ...]) -> dict[str, Any]:
+def aligned(translator: Translator, sentences: list[Sentence], heads: tuple[AlignmentHead, ...]) -> dict[str, Any]:
     """Alignment error of the chosen heads, and the weights of the sentences that are drawn."""
-    examples = [annotated(translator, sentence) for sentence in sentences]
-    total = agreement_of(heads, attention_to(translator.model, examples), examples)
+    examples = [annotate_pair(translator, sentence) for sentence in sentences]
+    total = evaluate_heads(heads, annotated_attention_maps(translator.model, examples), examples)
     return {
         "heads": [asdict(head) for head in heads],
         "aer": total.error,
@@ -115,15 +115,15 @@ def aligned(translator: Translator, sentences: list[Sentence], heads: tuple[Head
     }
 
 
-def matrix(translator: Translator, heads: tuple[Head, ...]) -> dict[str, Any]:
-    sentence = known(MATRIX)
+def matrix(translator: Translator, heads: tuple[AlignmentHead, ...]) -> dict[str, Any]:
+    sentence = find_lecture_sentence(MATRIX)
     assert sentence is not None
-    seen = look(translator, MATRIX, " ".join(sentence.into.fr.words))
+    seen = attend_pair(translator, MATRIX, " ".join(sentence.renderings.fr.words))
     return {
         "source": sentence.words,
-        "target": sentence.into.fr.words,
-        "gold": sorted(sentence.into.fr.alignment),
-        "weights": seen.words(heads).tolist(),
+        "target": sentence.renderings.fr.words,
+        "gold": sorted(sentence.renderings.fr.alignment),
+        "weights": seen.word_matrix(heads).tolist(),
     }
 
 
@@ -132,38 +132,40 @@ def matrix(translator: Translator, heads: tuple[Head, ...]) -> dict[str, Any]:
 
 def deciding() -> Path:
     """By the model of `make demo`: of ambiguous words, how many hang on one other word, and is it the grammar's?"""
-    settings = Settings.of_world()
-    pairs, held_out = (read_split(settings.data, split).examples for split in ("train", "valid"))
-    translator = Translator.fresh(pairs, settings)
+    settings = TranslationSettings.of_world()
+    pairs, held_out = (read_translation_pairs(settings.data, split).examples for split in ("train", "valid"))
+    translator = Translator.from_examples(pairs, settings)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        watch(Fit(translator.job(pairs, held_out), Path(folder)), Console(stderr=True))
-    heads = chosen(translator, held_out)
+        train_with_progress(TrainingRun(translator.job(pairs, held_out), Path(folder)), Console(stderr=True))
+    heads = choose_alignment_heads(translator, held_out)
     world = World(shortest=settings.data.shortest, longest=settings.data.longest)
     sentences = [world.sentence(number, "test") for number in range(TESTS)]
     some = named = 0
     for n, one in asked(sentences):
-        words, said = sentences[n].words, sentences[n].expected(one, "fr")
-        found = {at for word in said for at in decided(translator, " ".join(words), word)} - {one.at}
+        words, said = sentences[n].words, sentences[n].expected_words(one, "fr")
+        found = {at for word in said for at in find_deciding_words(translator, " ".join(words), word)} - {one.index}
         some, named = some + bool(found), named + (one.decider in found)
     rows = {"words": len(asked(sentences)), "hang on another word": some, "on the one the grammar names": named}
     strips = [strip_of(translator, heads, text) for text in AMBIGUOUS]
     return write("world-deciding", "python benchmarks/world.py deciding", [{**rows, "strips": strips}])
 
 
-def strip_of(translator: Translator, heads: tuple[Head, ...], text: str) -> dict[str, Any]:
+def strip_of(translator: Translator, heads: tuple[AlignmentHead, ...], text: str) -> dict[str, Any]:
     """Where the model looked to translate the ambiguous word, and how it translates without each other word."""
-    sentence = known(text)
+    sentence = find_lecture_sentence(text)
     assert sentence is not None
     (one,) = sentence.ambiguities
-    there = min(there for here, there in sentence.into.fr.alignment if here == one.at)
-    said = sentence.into.fr.words[there]
+    there = min(there for here, there in sentence.renderings.fr.alignment if here == one.index)
+    said = sentence.renderings.fr.words[there]
     return {
         "words": sentence.words,
-        "at": one.at,
+        "at": one.index,
         "said": said,
-        "looked": look(translator, text, " ".join(sentence.into.fr.words)).words(heads)[there, :-1].tolist(),
-        "without": {at: text for at, text in decided(translator, text, said).items() if at != one.at},
+        "looked": attend_pair(translator, text, " ".join(sentence.renderings.fr.words))
+        .word_matrix(heads)[there, :-1]
+        .tolist(),
+        "without": {at: text for at, text in find_deciding_words(translator, text, said).items() if at != one.index},
     }
 
 
@@ -172,8 +174,8 @@ def strip_of(translator: Translator, heads: tuple[Head, ...], text: str) -> dict
 
 def draw() -> None:
     from regard import see
-    from regard.see.alignment import Alignment, stack, strip
-    from regard.see.lengths import Lengths
+    from regard.see.plots.attention_maps import Alignment, stack, strip
+    from regard.see.plots.charts import LengthCurves
 
     found = {kind: json.loads((RESULTS / f"world-{kind}.json").read_text())["rows"][0] for kind in RUNGS}
     PICTURES.mkdir(exist_ok=True)
@@ -181,7 +183,7 @@ def draw() -> None:
         (kind, tuple((at["length"], at["bleu"], at["sentences"]) for at in row["by_length"]))
         for kind, row in found.items()
     )
-    see.save(see.draw(Lengths(curves)), PICTURES / "bleu-by-length.png")
+    see.save(see.draw(LengthCurves(curves)), PICTURES / "bleu-by-length.png")
     for kind, row in found.items():
         if "matrix" not in row:
             continue
@@ -193,10 +195,12 @@ def draw() -> None:
     strips = []
     for case in json.loads((RESULTS / "world-deciding.json").read_text())["rows"][0]["strips"]:
         words, said = case["words"], case["said"]
-        strips.append(strip(words, torch.tensor(case["looked"]), f"where it looked to write “{said}”", at=case["at"]))
+        strips.append(
+            strip(words, torch.tensor(case["looked"]), f"where it looked to write “{said}”", highlight=case["at"])
+        )
         for at, text in case["without"].items():
             left_out = torch.tensor([float(place == int(at)) for place in range(len(words))])
-            strips.append(strip(words, left_out, f"without “{words[int(at)]}”: {text}", at=case["at"]))
+            strips.append(strip(words, left_out, f"without “{words[int(at)]}”: {text}", highlight=case["at"]))
     see.save(see.draw(stack(*strips)), PICTURES / "deciding-words.png")
 
 

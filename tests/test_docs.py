@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from regard.attention.notation import PARTS
+from regard.attention.serialize import PARTS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

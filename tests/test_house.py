@@ -1,44 +1,59 @@
-"""The house rules a machine can check."""
+"""House rules: what a machine can check of the source, above all the order of imports."""
 
 import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "regard"
-ROOMS = ["world", "text", "attention", "layers", "models", "tasks", "train", "decode", "see", "serve", "interop", "cli"]
-HEART = [
-    "precision",
-    "tree",
-    "blocks",
+# A file imports only from its own rank and from those before it. Three packages are split: the shared files of tasks
+# come before train, a task's own folder after decode, and its command line with cli.
+PACKAGES = [
+    *("ops", "attention", "world", "data", "layers", "models"),
+    *("tasks", "train", "decode", "tasks/<task>", "interop", "see", "serve", "cli"),
+]
+ATTENTION = [
+    "dtypes",
+    "dependency_tree",
+    "block_map",
     "score",
     "position",
-    "relative",
-    "syntax",
+    "relative_position",
     "pattern",
-    "reach",
-    "given",
+    "sparse_patterns",
+    "batch_patterns",
     "normaliser",
-    "hard",
-]
-HEART += [
+    "hard_normaliser",
     "causality",
-    "notation",
-    "parts",
+    "serialize",
+    "learned_parts",
     "recipe",
-    "places",
-    "kernels",
+    "positions",
+    "text_positions",
     "backends",
-    "attending",
-    "probing",
-    "probes",
+    "kernels",
+    "functional",
+    "stats",
     "linformer",
-    "packing",
-    "heads",
+    "multihead",
     "catalogue",
-    "worked",
+    "examples",
 ]
-BACKENDS = ["reference", "sdpa", "linear", "flex", "fused", "block"]
+BACKENDS = [
+    "reference",
+    "sdpa",
+    "linear",
+    "flex",
+    "tiles",
+    "additive",
+    "relative",
+    "elementwise",
+    "hard",
+    "packed",
+    "block_sparse",
+    "gather",
+]
 
 
 def modules() -> list[tuple[Path, ast.Module]]:
@@ -53,7 +68,7 @@ def test_every_file_opens_with_a_sentence():
 
 
 def test_attend_by_the_reference_can_be_read_in_one_sitting():
-    names = ["score", "position", "pattern", "normaliser", "recipe", "places", "attending", "backends/reference"]
+    names = ["score", "position", "pattern", "normaliser", "recipe", "positions", "functional", "backends/reference"]
     lines = sum(len((SOURCE / "attention" / f"{name}.py").read_text().splitlines()) for name in names)
     assert lines < 1100
 
@@ -69,21 +84,38 @@ def imports(tree: ast.Module) -> list[str]:
     return found
 
 
-def place(module: str) -> tuple[int, int, int]:
-    """Where a module stands on the way of the data: room, file, and backend."""
+def package(module: str) -> str:
+    """The entry of PACKAGES that a module belongs to."""
+    first, *rest = module.split(".")[1:]
+    if first != "tasks" or not rest or not (SOURCE / "tasks" / rest[0]).is_dir():
+        return first
+    return "cli" if rest[1:2] == ["cli"] else "tasks/<task>"
+
+
+def rank(module: str) -> tuple[int, int, int]:
+    """Where a module stands in the order of imports: package, file of attention, and backend."""
     parts = [*module.split(".")[1:], "", ""]
-    room = ROOMS.index(parts[0])
-    if parts[0] != "attention" or not parts[1] or parts[1] not in HEART:
-        return room, 99, 0
-    return room, HEART.index(parts[1]), BACKENDS.index(parts[2]) if parts[2] in BACKENDS else 99
+    number = PACKAGES.index(package(module))
+    if parts[0] != "attention" or parts[1] not in ATTENTION:
+        return number, 99, 0
+    return number, ATTENTION.index(parts[1]), BACKENDS.index(parts[2]) if parts[2] in BACKENDS else 99
 
 
 def test_a_file_imports_only_from_above():
     for path, tree in modules():
         here = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
         for module in imports(tree):
-            if module.startswith("regard.attention.") or module.split(".")[1] != here.split(".")[1]:
-                assert place(module) <= place(here), f"{here} looks ahead to {module}"
+            if module.startswith("regard.attention.") or package(module) != package(here):
+                assert rank(module) <= rank(here), f"{here} imports {module}, which comes after it"
+
+
+def test_no_class_name_is_used_twice():
+    defined = defaultdict(list)
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                defined[node.name].append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in defined.items() if len(paths) > 1} == {}
 
 
 def test_nothing_unsafe_is_loaded_and_nothing_swallowed():

@@ -1,4 +1,4 @@
-"""Attention by the papers' formulas, one query at a time: of the library only the parts are read, nothing is called.
+"""Naive attention by the papers' formulas, one query at a time: the library's parts are read, nothing of it is called.
 
 In float64 it says what is right; in a smaller type it is the plain implementation that others are measured against.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.attention import (
     Additive,
     Alibi,
-    Before,
+    AttentionDropout,
     Bilinear,
     Block,
     Causal,
@@ -19,7 +19,6 @@ from regard.attention import (
     Cosine,
     Documents,
     Dot,
-    Dropped,
     Edges,
     Feature,
     Full,
@@ -43,13 +42,14 @@ from regard.attention import (
     Sigmoid,
     Softmax,
     Sparsemax,
+    StrictCausal,
     Strided,
     TopK,
     TreePath,
     Window,
 )
 from regard.attention.pattern import And, Not, Or
-from tests.attention.generated import (
+from tests.attention.random_recipes import (
     AcrossQueries,
     Case,
     Coprime,
@@ -132,7 +132,7 @@ def compared(score: Score, q: Tensor, k: Tensor) -> Tensor:
 
 
 def folded(score: Score, q: Tensor) -> Tensor:
-    """What stands on the left of the inner product; the query itself where there is none."""
+    """The left side of the inner product; the query itself where there is none."""
     match score:
         case ScaledDot():
             return q / sqrt(len(q))
@@ -164,7 +164,7 @@ def feature(name: str, x: Tensor) -> Tensor:
 
 
 def placed(schemes: tuple[Position, ...], x: Tensor, at: list[int]) -> Tensor:
-    """Tokens (t, d) as they stand at their places."""
+    """Tokens (t, d) at their positions."""
     for scheme in schemes:
         match scheme:
             case Rotary():
@@ -177,7 +177,7 @@ def placed(schemes: tuple[Position, ...], x: Tensor, at: list[int]) -> Tensor:
 
 
 def rotated(scheme: Rotary, x: Tensor, at: list[int]) -> Tensor:
-    """Each pair of features is a complex number, multiplied by e^(i·place·θ^(-2p/d))."""
+    """Each pair of features is a complex number, multiplied by e^(i·position·θ^(-2p/d))."""
     d, columns = x.shape[1], {}
     for p in range(d // 2):
         one, other = (2 * p, 2 * p + 1) if scheme.pairs == "adjacent" else (p, p + d // 2)
@@ -232,11 +232,11 @@ def slope(heads: int, h: int) -> float:
 def related(relation: Relation, b: int, i: int, j: int) -> int:
     match relation:
         case Clipped():
-            return max(-relation.reach, min(relation.reach, j - i)) + relation.reach
+            return max(-relation.max_distance, min(relation.max_distance, j - i)) + relation.max_distance
         case TreePath():
             assert relation.paths is not None
             path = int(relation.paths[b if len(relation.paths) > 1 else 0, i, j])
-            return max(-relation.reach, min(relation.reach, path)) + relation.reach
+            return max(-relation.max_distance, min(relation.max_distance, path)) + relation.max_distance
         case LogBuckets():
             return bucket(relation, j - i)
     raise AssertionError(relation)
@@ -245,13 +245,13 @@ def related(relation: Relation, b: int, i: int, j: int) -> int:
 def bucket(relation: LogBuckets, ahead: int) -> int:
     """T5: half of the buckets for keys ahead; half of those exact, the rest logarithmic up to `furthest`."""
     buckets, first, distance = relation.buckets, 0, max(0, -ahead)
-    if relation.both_ways:
+    if relation.bidirectional:
         buckets //= 2
         first, distance = (buckets if ahead > 0 else 0), abs(ahead)
     exact = buckets // 2
     if distance < exact:
         return first + distance
-    far = log(distance / exact) / log(relation.furthest / exact) * (buckets - exact)
+    far = log(distance / exact) / log(relation.max_distance / exact) * (buckets - exact)
     return first + min(buckets - 1, exact + int(far))
 
 
@@ -267,12 +267,12 @@ def sees(pattern: Pattern, b: int, h: int, i: int, j: int) -> bool:
         case Not():
             return not sees(pattern.inner, b, h, i, j)
         case Block():
-            return sees(pattern.among, b, h, i // pattern.size, j // pattern.size)
+            return sees(pattern.pattern, b, h, i // pattern.size, j // pattern.size)
         case Full():
             return True
         case Causal():
             return j <= i
-        case Before():
+        case StrictCausal():
             return j < i
         case Window():
             return abs(i - j) < pattern.size
@@ -287,10 +287,10 @@ def sees(pattern: Pattern, b: int, h: int, i: int, j: int) -> bool:
         case Padding():
             return j < int(own(pattern.lengths, b))
         case Documents():
-            keys = pattern.ids if pattern.keys is None else pattern.keys
-            return bool(own(pattern.ids, b)[i] == own(keys, b)[j])
+            keys = pattern.segment_ids if pattern.key_segment_ids is None else pattern.key_segment_ids
+            return bool(own(pattern.segment_ids, b)[i] == own(keys, b)[j])
         case Edges():
-            return [i, j] in pattern.pairs.T.tolist()
+            return [i, j] in pattern.edge_index.T.tolist()
         case Coprime():
             return (i + 2 * j) % 3 != 0
         case OddHeads():
@@ -362,7 +362,7 @@ def of_visible(normaliser: Normaliser, s: Tensor) -> Tensor:
         case TopK():
             least = sorted(s.tolist(), reverse=True)[: normaliser.k][-1]
             return weigh(normaliser.then, s, (s >= least).tolist())
-        case Dropped():
+        case AttentionDropout():
             assert normaliser.rate == 0  # or there is no one answer
             return of_visible(normaliser.then, s)
     raise AssertionError(normaliser)

@@ -1,16 +1,16 @@
-"""Generated patterns, and patterns as matrices, for the tests."""
+"""Hypothesis strategies for patterns, and patterns as matrices."""
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Before, Block, Causal, Full, Global, Pattern, Prefix, Random, Strided, Window
+from regard.attention import Block, Causal, Full, Global, Pattern, Prefix, Random, StrictCausal, Strided, Window
 from regard.attention.pattern import And, Not, Or
 
 leaves = st.one_of(
     st.just(Full()),
     st.just(Causal()),
-    st.just(Before()),
+    st.just(StrictCausal()),
     st.integers(1, 6).map(Window),
     st.integers(1, 4).map(Strided),
     st.integers(0, 6).map(Prefix),

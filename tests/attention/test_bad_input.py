@@ -1,4 +1,4 @@
-"""A user's mistake is a ValueError with the value and the remedy; nothing is ever broadcast in silence."""
+"""Bad input: a user's mistake is a ValueError with the value and the remedy; nothing is ever broadcast in silence."""
 
 import pytest
 import torch
@@ -7,18 +7,19 @@ from regard import MultiHeadAttention, Recipe, attend, explain
 from regard.attention import (
     Additive,
     Alibi,
+    AttentionDropout,
     Bilinear,
     Block,
     Causal,
     Clipped,
+    DependencyTree,
     Documents,
-    Dropped,
     Edges,
     Feature,
     Hard,
     Learned,
     Linformer,
-    Packed,
+    PackedSequences,
     Padding,
     RelativeBias,
     RelativeVectors,
@@ -26,17 +27,18 @@ from regard.attention import (
     Sinusoidal,
     Strided,
     TopK,
-    Tree,
     TreePath,
     Window,
-    named,
-    read,
+    get_recipe,
+    parse_part,
 )
 
 X = torch.zeros(2, 4, 5, 8)
 FIVE = torch.zeros(1, 5).long()
 NEXT = Recipe(pattern=Causal() | Window(2))  # sees the past and the very next token
-SHORT_TREES = Recipe(position=RelativeBias(TreePath(2), heads=4)).given(tree=Tree.of_heads(torch.tensor([[0, 1]] * 2)))
+SHORT_TREES = Recipe(position=RelativeBias(TreePath(2), heads=4)).with_tree(
+    tree=DependencyTree.from_governors(torch.tensor([[0, 1]] * 2))
+)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_a_batch_of_one_is_not_shared_in_silence():
 def test_numbers_that_are_none_are_found_on_request(bad):
     poisoned = X.clone()
     poisoned[0, 0, 0, 0] = bad
-    attend(poisoned, X, X)  # not asked, not looked at
+    attend(poisoned, X, X)  # not asked, not checked
     with pytest.raises(ValueError, match="q holds 1 values that are NaN or infinite"):
         attend(poisoned, X, X, check_finite=True)
     with pytest.raises(ValueError, match="v holds 1 values"):
@@ -87,7 +89,9 @@ def test_positions_that_do_not_fit(at):
 def test_places_below_zero_are_refused(name, tokens):
     x, at = torch.zeros(1, 1, tokens, 4), torch.arange(tokens).flip(0)
     for bad in (-3, at - 3, (at - 3)[None]):
-        with pytest.raises(ValueError, match=f"{name} begins at -3, but places count from 0: add 3 to q_at and k_at"):
+        with pytest.raises(
+            ValueError, match=f"{name} begins at -3, but positions count from 0: add 3 to q_at and k_at"
+        ):
             attend(x, x, x, Recipe(pattern=Window(3)), **{name: bad})
 
 
@@ -128,22 +132,22 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: Sinusoidal(theta=0), "theta must be positive"),
         (lambda: Recipe.from_toml("pattern = 3"), "described by text"),
         (lambda: TopK(0), "sees nothing"),
-        (lambda: Dropped(1.0), "rate"),
+        (lambda: AttentionDropout(1.0), "rate"),
         (lambda: Feature("cosh"), "no feature map is called 'cosh'; there are elu"),
         (lambda: Padding(torch.zeros(2, 2).long()), "one whole number per sentence"),
         (lambda: Padding(torch.zeros(2)), "one whole number per sentence"),
         (lambda: Documents(torch.zeros(3).long()), "shaped"),
         (lambda: Edges(torch.zeros(3, 2).long()), "shaped"),
         (lambda: Edges(torch.tensor([[0], [-1]])), "negative"),
-        (lambda: Packed.of([torch.zeros(3, 4), torch.zeros(3, 5)]), "packing wants"),
-        (lambda: Tree.of_heads(torch.tensor([[2, 1]])), "run in a circle"),
-        (lambda: Tree.of_heads(torch.tensor([[7, 0]])), "head index lies in"),
-        (lambda: Tree.of_heads(torch.zeros(2)), "head indices"),
+        (lambda: PackedSequences.of([torch.zeros(3, 4), torch.zeros(3, 5)]), "packing wants"),
+        (lambda: DependencyTree.from_governors(torch.tensor([[2, 1]])), "form a cycle"),
+        (lambda: DependencyTree.from_governors(torch.tensor([[7, 0]])), "head index lies in"),
+        (lambda: DependencyTree.from_governors(torch.zeros(2)), "head indices"),
         (lambda: Recipe(pattern="causal"), "pattern must be a Pattern, not 'causal'"),
         (lambda: Recipe(score=Additive(4, hidden=4), position=RelativeVectors(Clipped(2), head=4)), "inner product"),
-        (lambda: named("bigfoot"), "nothing is called 'bigfoot'"),
-        (lambda: named("causal", "where"), "nothing is called 'where'"),
-        (lambda: Learned(3, 4).table(torch.arange(4), 4), "knows places 0 to 2"),
+        (lambda: get_recipe("bigfoot"), "nothing is called 'bigfoot'"),
+        (lambda: get_recipe("causal", "where"), "nothing is called 'where'"),
+        (lambda: Learned(3, 4).table(torch.arange(4), 4), "has positions 0 to 2"),
         (lambda: attend(X, X, X, Recipe(score=Bilinear(7))), r"widths \(7, 7\), not 8 and 8"),
         (lambda: attend(X, X, X, Recipe(score=Additive(7, hidden=2))), "not 8 and 8"),
         (lambda: Documents(torch.zeros(1, 3).long()).blocks(5), "names 3 queries and 3 keys, not 5 and 5"),
@@ -151,21 +155,24 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: attend(X, X, X, Recipe(position=Alibi(2))), "slopes for 2 heads, not 4"),
         (lambda: attend(X, X, X, Recipe(position=Alibi(8))), "slopes for 8 heads, not 4"),
         (
-            lambda: attend(X, X, X, Recipe(pattern=Documents(FIVE, keys=FIVE[:, :3]))),
+            lambda: attend(X, X, X, Recipe(pattern=Documents(FIVE, key_segment_ids=FIVE[:, :3]))),
             "5 queries and 3 keys, not 5 and 5",
         ),
-        (lambda: MultiHeadAttention(8, heads=2, recipe=NEXT).extend(torch.zeros(1, 3, 8)), "looks ahead"),
-        (lambda: Alibi(0), "there must be a head"),
+        (lambda: MultiHeadAttention(8, heads=2, recipe=NEXT).extend(torch.zeros(1, 3, 8)), "is not causal"),
+        (lambda: Alibi(0), "heads must be a whole number"),
         (lambda: attend(X, X, X, Recipe(position=RelativeBias(Clipped(2), heads=3))), "for 3 heads, not 4"),
         (lambda: attend(X, X, X, Recipe(position=RelativeVectors(Clipped(2), head=3))), "width 3, not 8"),
-        (lambda: attend(X, X, X, SHORT_TREES), "trees of 2 words"),
+        (lambda: attend(X, X, X, SHORT_TREES), "trees of 2 tokens"),
         (
             lambda: MultiHeadAttention(8, heads=2, recipe=Recipe(position=Rotary()), compress=Linformer(9, 2)),
-            "no place",
+            "no position",
         ),
         (lambda: MultiHeadAttention(8, heads=2, recipe=Recipe(normaliser=Hard()), dropout=0.1), "the one key"),
-        (lambda: MultiHeadAttention(8, heads=2).extend(torch.zeros(1, 3, 8)), "looks ahead"),
-        (lambda: MultiHeadAttention(8, heads=2, recipe=named("linear")).extend(torch.zeros(1, 3, 8)), "looks ahead"),
+        (lambda: MultiHeadAttention(8, heads=2).extend(torch.zeros(1, 3, 8)), "is not causal"),
+        (
+            lambda: MultiHeadAttention(8, heads=2, recipe=get_recipe("linear")).extend(torch.zeros(1, 3, 8)),
+            "is not causal",
+        ),
     ],
 )
 def test_parts_that_make_no_sense(make, says):
@@ -190,7 +197,7 @@ def test_parts_that_make_no_sense(make, says):
 )
 def test_text_that_describes_no_part(text, says):
     with pytest.raises(ValueError, match=says):
-        read(text)
+        parse_part(text)
 
 
 def test_a_recipe_file_with_an_unknown_line():
@@ -206,11 +213,11 @@ def test_a_batchs_own_data_is_not_written_to_a_recipe_file():
 def test_explain_says_who_runs_and_why_the_others_do_not():
     q = torch.zeros(1, 2, 4096, 8)
     said = explain(Recipe(pattern=Causal() & Window(64)), q)
-    assert said.backend == "block"
-    assert str(said).startswith("block runs this recipe\n  not linear: Softmax() is not proportional")
+    assert said.backend == "gather"
+    assert str(said).startswith("gather runs this recipe\n  not linear: Softmax() is not proportional")
     assert "no backward pass on the CPU" in said.reasons["flex"][0]
     assert explain(Recipe(), q).backend == "sdpa"
-    assert "100% of the blocks" in explain(Recipe(), q).reasons["block"][0]
-    assert explain(named("causal linear"), q).backend == "linear"
-    assert explain(named("sparsemax"), q[:, :, :16]).backend == "reference"
+    assert "100% of the blocks" in explain(Recipe(), q).reasons["gather"][0]
+    assert explain(get_recipe("causal linear"), q).backend == "linear"
+    assert explain(get_recipe("sparsemax"), q[:, :, :16]).backend == "reference"
     assert explain(Recipe(pattern=Causal() & Window(64)), q[:, :, :16]).backend == "sdpa"

@@ -1,4 +1,4 @@
-"""On a CUDA device: the same parity as on the CPU, against the reference on the CPU in float64."""
+"""Backends on a CUDA device: the same parity as on the CPU, against the reference on the CPU in float64."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.attention import BACKENDS, RECIPES, Padding, Recipe, Sizes, Window, attend, explain, named
-from regard.attention.backends import block
-from regard.attention.places import Places
+from regard.attention import BACKENDS, RECIPES, Padding, Recipe, RecipeSizes, Window, attend, explain, get_recipe
+from regard.attention.backends import gather
+from regard.attention.positions import Positions
 
 pytestmark = [
     pytest.mark.gpu,
@@ -19,7 +19,7 @@ pytestmark = [
 
 def compare(name, position, backend, sizes, dtype, tolerance):
     """Outputs and gradients on the GPU against the reference on the CPU; or the reasons why it objects."""
-    recipe = named(name, position, sizes)
+    recipe = get_recipe(name, position, sizes)
     recipe.learned().double()
     t, lengths = sizes.tokens, torch.tensor([sizes.tokens, sizes.tokens - 3])
     q, k, v = (torch.randn(2, h, t, sizes.head, dtype=torch.double, requires_grad=True) for h in (sizes.heads, 2, 2))
@@ -30,7 +30,7 @@ def compare(name, position, backend, sizes, dtype, tolerance):
     recipe.learned().to("cuda", dtype)
     padded = replace(recipe, pattern=(recipe.pattern & Padding(lengths)).to("cuda"))
     q, k, v = (x.detach().to("cuda", dtype).requires_grad_() for x in (q, k, v))
-    if why := BACKENDS[backend].objections(padded, q, k, Places.of(q, k, None, None)):
+    if why := BACKENDS[backend].objections(padded, q, k, Positions.of(q, k, None, None)):
         return why
     got = attend(q, k, v, padded, backend=backend)
     gotten = torch.autograd.grad(got, (q, k, v), upstream.to(got), materialize_grads=True)
@@ -39,14 +39,14 @@ def compare(name, position, backend, sizes, dtype, tolerance):
     return []
 
 
-@pytest.mark.parametrize("backend", ["linear", "block", "sdpa", "reference"])
+@pytest.mark.parametrize("backend", ["linear", "gather", "sdpa", "reference"])
 @pytest.mark.parametrize("position", ["none", "rotary", "t5", "shaw"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_gpu_agrees_or_objects(name, position, backend, monkeypatch):
-    monkeypatch.setattr(block, "SIZES", {4: 1.0})
+    monkeypatch.setattr(gather, "SIZES", {4: 1.0})
     if (name, position) == ("bahdanau", "shaw"):
         pytest.skip("Bahdanau's score has no keys that vectors could add to")
-    sizes = Sizes(heads=4, head=10, tokens=11, window=3, block=2)
+    sizes = RecipeSizes(heads=4, head=10, tokens=11, window=3, block=2)
     why = compare(name, position, backend, sizes, torch.double, {"rtol": 1e-7, "atol": 1e-7})
     assert all(why)
 
@@ -55,11 +55,11 @@ def test_the_gpu_agrees_or_objects(name, position, backend, monkeypatch):
     ("name", "position"), [("sliding window", "alibi"), ("longformer", "t5"), ("bigbird", "none"), ("random", "none")]
 )
 def test_flex_compiled_agrees(name, position):
-    sizes = Sizes(heads=4, head=16, tokens=300, window=40, block=16)
+    sizes = RecipeSizes(heads=4, head=16, tokens=300, window=40, block=16)
     assert compare(name, position, "flex", sizes, torch.float32, {"rtol": 2e-2, "atol": 5e-3}) == []
 
 
 def test_the_dense_kernels_run_what_needs_no_mask():
     q = torch.zeros(1, 2, 4096, 64, device="cuda", dtype=torch.bfloat16)
     assert explain(Recipe(), q).backend == "sdpa"
-    assert explain(Recipe(pattern=Window(64)), q).backend == "fused"
+    assert explain(Recipe(pattern=Window(64)), q).backend == "block_sparse"

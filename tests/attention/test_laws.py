@@ -21,23 +21,23 @@ from regard.attention import (
     Prefix,
     Proportional,
     Recipe,
+    RecipeSizes,
     ReLU,
     Rotary,
     Sigmoid,
-    Sizes,
     Softmax,
     Sparsemax,
     TopK,
     attend,
-    named,
-    read,
+    get_recipe,
+    parse_part,
     steps,
 )
-from regard.attention.backends import block, linear
+from regard.attention.backends import gather, linear
 from regard.attention.pattern import And, Not, Or
 from tests.attention.patterns import cells_of, dense, patterns
 
-SIZES = Sizes(heads=2, head=4, tokens=7, window=3, block=2)
+SIZES = RecipeSizes(heads=2, head=4, tokens=7, window=3, block=2)
 T = 7
 settings.register_profile("house", max_examples=60, deadline=None, derandomize=True)
 settings.load_profile("house")
@@ -50,7 +50,7 @@ def qkv(seed: int, t: int = T, d: int = 4):
 
 
 def build(name: str) -> Recipe:
-    recipe = named(name, "none", SIZES)
+    recipe = get_recipe(name, "none", SIZES)
     recipe.learned().double()
     return recipe
 
@@ -76,13 +76,13 @@ def test_a_pattern_seen_through_a_cache_is_its_last_rows(p, new):
 
 @given(patterns)
 def test_a_pattern_reads_what_it_prints(p):
-    assert read(repr(p)) == p
-    assert hash(read(repr(p))) == hash(p)
+    assert parse_part(repr(p)) == p
+    assert hash(parse_part(repr(p))) == hash(p)
 
 
 @given(patterns)
 def test_what_depends_on_the_difference_alone_says_so_rightly(p):
-    if p.by_difference:
+    if p.is_toeplitz:
         shifted = p.sees(*cells_of(5, 5, start=3, k_start=3))
         assert torch.equal(shifted.expand(1, 1, 5, 5), dense(p, 5))
 
@@ -137,7 +137,7 @@ def test_without_positions_the_order_of_keys_does_not_matter(name, seed):
 @pytest.mark.parametrize("name", RECIPES)
 def test_padding_changes_nothing(name, backend, monkeypatch):
     """Sentences of 7 and 4 tokens, the second filled up with noise: each gives what it gives alone."""
-    monkeypatch.setattr(block, "SIZES", {2: 1.0})
+    monkeypatch.setattr(gather, "SIZES", {2: 1.0})
     recipe = build(name)
     padded = replace(recipe, pattern=recipe.pattern & Padding(torch.tensor([T, 4])))
     q, k, v = (torch.cat((x, y)) for x, y in zip(qkv(1), qkv(2), strict=True))
@@ -158,10 +158,10 @@ def test_there_are_causal_recipes():
     assert {"causal", "strictly before", "sliding window", "strided", "documents", "causal linear"} <= set(CAUSAL)
 
 
-@pytest.mark.parametrize("backend", ["linear", "block", "sdpa", "reference"])
+@pytest.mark.parametrize("backend", ["linear", "gather", "sdpa", "reference"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_the_future_cannot_change_the_past(name, backend, monkeypatch):
-    monkeypatch.setattr(block, "SIZES", {2: 1.0})
+    monkeypatch.setattr(gather, "SIZES", {2: 1.0})
     recipe, now = build(name), 4
     q, k, v = (x.requires_grad_() for x in qkv(3))
     try:
@@ -187,12 +187,12 @@ def test_a_hidden_key_cannot_be_felt(name):
     assert torch.equal(steps(q, k, v, recipe).output, before)
 
 
-@pytest.mark.parametrize("backend", ["block", "sdpa", "reference", "linear"])
+@pytest.mark.parametrize("backend", ["gather", "sdpa", "reference", "linear"])
 @pytest.mark.parametrize(
     "normaliser", [Softmax(), ReLU(), Sigmoid(), Sparsemax(), TopK(2), Proportional(), Hard()], ids=str
 )
 def test_a_row_that_sees_nothing_gives_zero_and_takes_zero(backend, normaliser, monkeypatch):
-    monkeypatch.setattr(block, "SIZES", {2: 1.0})
+    monkeypatch.setattr(gather, "SIZES", {2: 1.0})
     recipe = Recipe(score=Feature(), pattern=Causal() & ~Prefix(3), normaliser=normaliser)
     q, k, v = (x.requires_grad_() for x in qkv(5))
     try:
@@ -209,7 +209,7 @@ def test_a_row_that_sees_nothing_gives_zero_and_takes_zero(backend, normaliser, 
 
 def test_a_linear_state_that_has_seen_nothing_gives_zero():
     q, k, v = qkv(6)
-    out = linear.read(q, linear.remember(k[:, :, :0], v[:, :, :0]))
+    out = linear.read_state(q, linear.key_value_state(k[:, :, :0], v[:, :, :0]))
     assert (out == 0).all()
 
 
@@ -268,7 +268,7 @@ def test_linear_attention_forms_no_state_per_token():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_derivative_is_right(name):
-    recipe = named(name, "shaw" if name != "bahdanau" else "t5", SIZES)
+    recipe = get_recipe(name, "shaw" if name != "bahdanau" else "t5", SIZES)
     recipe.learned().double()
     inputs = [x.requires_grad_() for x in qkv(8)]
     assert torch.autograd.gradcheck(lambda *x: attend(*x, recipe, backend="reference"), inputs)
@@ -291,5 +291,5 @@ class Careless(Pattern):
 
 def test_a_careless_pattern_works():
     q, k, v = qkv(9)
-    for backend in ("block", "sdpa", "reference", None):
+    for backend in ("gather", "sdpa", "reference", None):
         assert_close(attend(q, k, v, Recipe(pattern=Careless()), backend=backend), attend(q, k, v))

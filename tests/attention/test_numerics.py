@@ -1,4 +1,4 @@
-"""Large scores, half precision, ties, hidden keys, widths that only seem to fit, and nothing at all."""
+"""Numerics: large scores, half precision, ties, hidden keys, widths that only seem to fit, and empty inputs."""
 
 from dataclasses import replace
 
@@ -10,11 +10,12 @@ from torch.testing import assert_close
 
 from regard.attention import (
     BACKENDS,
+    AttentionDropout,
     Bilinear,
     Causal,
     Clipped,
+    DependencyTree,
     Documents,
-    Dropped,
     Feature,
     Hard,
     Padding,
@@ -26,24 +27,23 @@ from regard.attention import (
     Sigmoid,
     Softmax,
     Sparsemax,
+    StatsRequest,
     StraightThrough,
     TopK,
-    Tree,
     TreeDepth,
     TreePath,
-    Wanted,
     attend,
+    attention_stats,
     explain,
-    probe,
     steps,
 )
-from regard.attention.backends import block
-from regard.attention.kernels.hard_tiled import hard
-from regard.see.edits import Edited, Here
+from regard.attention.backends import gather
+from regard.attention.backends.hard import hard_attention
+from regard.see.trace.edits import EditedNormaliser, SiteEdits
 from tests.attention import naive
 
 DTYPES = {torch.bfloat16: 3e38, torch.float16: 6e4, torch.float32: 3e38}
-TREES = Tree.of_heads(torch.tensor([[2, 0, 2], [0, 1, 2], [2, 3, 0]]))
+TREES = DependencyTree.from_governors(torch.tensor([[2, 0, 2], [0, 1, 2], [2, 3, 0]]))
 
 
 def everything(scores: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ def test_the_only_visible_key_pulls_nothing_in_half_precision():
 @pytest.mark.parametrize("normaliser", [Softmax(), Proportional(), Sigmoid()], ids=str)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_hidden_key_of_any_size_is_not_felt_by_exponential_features(backend, normaliser, dtype, monkeypatch):
-    monkeypatch.setattr(block, "SIZES", {2: 1.0})
+    monkeypatch.setattr(gather, "SIZES", {2: 1.0})
     recipe = Recipe(score=Feature("exp"), pattern=Padding(torch.tensor([6, 4])), normaliser=normaliser)
     q, k, v = (torch.randn(2, 2, 6, 4).to(dtype) for _ in range(3))
     found = []
@@ -151,7 +151,7 @@ def test_the_top_holds_keys_that_exist(normaliser, keys):
     q, k = torch.randn(1, 1, 3, 4), torch.randn(1, 1, keys, 4)
     k[..., -1, :] = q[:, :, 0] * 1000  # the last key has all the weight
     recipe = Recipe(normaliser=normaliser)
-    top = probe(q, k, recipe, Wanted(top=3)).top
+    top = attention_stats(q, k, recipe, StatsRequest(top=3)).top
     assert top is not None
     weights = steps(q, k, k, recipe).weights
     assert_close(top.weights, weights.topk(3).values)
@@ -162,7 +162,7 @@ def test_the_top_holds_keys_that_exist(normaliser, keys):
 # --- widths and trees that do not fit ---
 
 
-@pytest.mark.parametrize("backend", [None, "reference", "relative", "block"])
+@pytest.mark.parametrize("backend", [None, "reference", "relative", "gather"])
 @pytest.mark.parametrize("width", [1, 3, 9])
 def test_relative_vectors_are_not_broadcast_over_values(width, backend):
     q, k, v = torch.randn(2, 1, 5, 8), torch.randn(2, 1, 5, 8), torch.randn(2, 1, 5, width)
@@ -176,11 +176,11 @@ def test_relative_vectors_add_to_the_keys_of_a_bilinear_score():
     score, vectors = Bilinear(8, key=12).double(), RelativeVectors(Clipped(2), head=12).double()
     recipe = Recipe(score=score, position=vectors)
     q, k, v = (torch.randn(1, 1, 4, width, dtype=torch.double) for width in (8, 12, 12))
-    a = vectors.keys[Clipped(2).between(torch.tensor(0), torch.arange(4)[:, None], torch.arange(4))]
+    a = vectors.keys[Clipped(2).bucket(torch.tensor(0), torch.arange(4)[:, None], torch.arange(4))]
     want = torch.einsum("id,de,ije->ij", q[0, 0], score.weight, k[0, 0] + a)
     assert_close(steps(q, k, v, recipe).adjusted[0, 0], want)
     assert explain(recipe, q, k).backend
-    assert probe(q, k, recipe).mass is not None
+    assert attention_stats(q, k, recipe).mass is not None
     with pytest.raises(ValueError, match="adds to heads of width 8, not 12"):
         attend(q, k, v, replace(recipe, position=RelativeVectors(Clipped(2), head=8)))
 
@@ -193,27 +193,29 @@ def test_relative_vectors_add_to_the_keys_of_a_bilinear_score():
 def test_a_tree_for_each_sentence_or_one_for_all(position):
     x, recipe = torch.randn(2, 1, 3, 4), Recipe(position=position)
     with pytest.raises(ValueError, match="data for 3 sentences, q for 2"):
-        attend(x, x, x, recipe.given(tree=TREES))
-    shared, repeated = (Tree(TREES.above[rows]) for rows in ([1], [1, 1]))
-    assert_close(attend(x, x, x, recipe.given(tree=shared)), attend(x, x, x, recipe.given(tree=repeated)))
+        attend(x, x, x, recipe.with_tree(tree=TREES))
+    shared, repeated = (DependencyTree(TREES.ancestors[rows]) for rows in ([1], [1, 1]))
+    assert_close(attend(x, x, x, recipe.with_tree(tree=shared)), attend(x, x, x, recipe.with_tree(tree=repeated)))
 
 
 @pytest.mark.parametrize("at", [torch.arange(3), torch.arange(3).expand(2, -1)], ids=["shared", "own"])
 def test_depths_of_a_tree_for_each_sentence_or_one_for_all(at):
     x, recipe = torch.randn(2, 3, 8), Recipe(position=TreeDepth())
     with pytest.raises(ValueError, match="data for 3 sentences, x for 2"):
-        recipe.given(tree=TREES).embed(x, at)
-    shared, repeated = (recipe.given(tree=Tree(TREES.above[rows])).embed(x, at) for rows in ([1], [1, 1]))
+        recipe.with_tree(tree=TREES).embed(x, at)
+    shared, repeated = (
+        recipe.with_tree(tree=DependencyTree(TREES.ancestors[rows])).embed(x, at) for rows in ([1], [1, 1])
+    )
     assert_close(shared, repeated)
 
 
 def test_the_keys_ids_alone_may_differ_between_sentences(monkeypatch):
-    monkeypatch.setattr(block, "SIZES", {2: 1.0})
+    monkeypatch.setattr(gather, "SIZES", {2: 1.0})
     ids = Documents(torch.zeros(1, 5).long(), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 1]]))
     x = torch.randn(2, 1, 5, 4)
     want = attend(x, x, x, Recipe(pattern=ids), backend="reference")
     assert (want[1] != 0).any()
-    assert_close(attend(x, x, x, Recipe(pattern=ids), backend="block"), want)
+    assert_close(attend(x, x, x, Recipe(pattern=ids), backend="gather"), want)
 
 
 # --- training forms ---
@@ -223,20 +225,20 @@ def test_the_keys_ids_alone_may_differ_between_sentences(monkeypatch):
     "wrap",
     [
         lambda inner: TopK(2, inner),
-        lambda inner: Dropped(0.5, inner),
-        lambda inner: Dropped(0.5, TopK(2, inner)),
-        lambda inner: Edited(inner, Here("decoder"), 0, (0,)),
+        lambda inner: AttentionDropout(0.5, inner),
+        lambda inner: AttentionDropout(0.5, TopK(2, inner)),
+        lambda inner: EditedNormaliser(inner, SiteEdits("decoder"), 0, (0,)),
     ],
     ids=["top-k", "dropout", "both", "edited"],
 )
 def test_what_wraps_hard_attention_trains_it(wrap):
     for training in (Sampled(), StraightThrough()):
-        assert wrap(Hard(training=training)).while_training() == wrap(training)
+        assert wrap(Hard(training=training)).for_training() == wrap(training)
 
 
 def test_hard_attention_among_the_best_keys_learns():
     scores = torch.randn(1, 1, 5, 7, requires_grad=True)
-    normaliser = TopK(3, Hard(training=StraightThrough())).while_training()
+    normaliser = TopK(3, Hard(training=StraightThrough())).for_training()
     weights = normaliser.weigh(scores, everything(scores))
     (grad,) = torch.autograd.grad(weights, scores, torch.randn_like(weights))
     assert (grad != 0).sum() == 5 * 3
@@ -244,8 +246,8 @@ def test_hard_attention_among_the_best_keys_learns():
 
 def test_a_dropped_draw_keeps_its_log_probability():
     scores = torch.randn(1, 1, 200, 3)
-    weights = Dropped(0.5, Sampled()).weigh(scores, everything(scores))
-    found = Dropped(0.5, Sampled()).log_probability(scores, everything(scores), weights)
+    weights = AttentionDropout(0.5, Sampled()).weigh(scores, everything(scores))
+    found = AttentionDropout(0.5, Sampled()).log_probability(scores, everything(scores), weights)
     assert_close(found, torch.where(weights > 0, scores.log_softmax(-1), 0.0).sum(-1))
     assert (weights.sum(-1) == 0).any()
 
@@ -258,7 +260,7 @@ def test_a_dropped_draw_keeps_its_log_probability():
 def test_hard_attention_chooses_nothing_among_nothing(sizes, normaliser):
     b, i, j = sizes
     q, k, v = (torch.randn(b, 2, n, 4, requires_grad=True) for n in (i, j, j))
-    found = hard(q, k, v, Recipe(pattern=Causal(), normaliser=normaliser))
+    found = hard_attention(q, k, v, Recipe(pattern=Causal(), normaliser=normaliser))
     assert found.out.shape == (b, 2, i, 4)
     assert (found.key == -1).all() or j
     loss = found.out.sum() + found.log_probability.sum()
@@ -270,7 +272,9 @@ def test_hard_attention_chooses_nothing_among_nothing(sizes, normaliser):
 def test_a_probe_of_nothing_finds_nothing(sizes, normaliser):
     b, n_q, n_k = sizes
     q, k, pattern = torch.randn(b, 1, n_q, 4), torch.randn(b, 1, n_k, 4), Causal() & Padding(torch.ones(b).long())
-    found = probe(q, k, Recipe(pattern=pattern, normaliser=normaliser), Wanted(top=2, mass=True, entropy=True))
+    found = attention_stats(
+        q, k, Recipe(pattern=pattern, normaliser=normaliser), StatsRequest(top=2, mass=True, entropy=True)
+    )
     assert found.top is not None
     assert found.mass is not None
     assert found.top.keys.shape == (b, 1, n_q, 2)

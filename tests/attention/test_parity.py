@@ -1,4 +1,4 @@
-"""Every recipe x position x backend x grouping, forwards and backwards: object with a reason, or agree."""
+"""Parity of backends: every recipe × position × backend × grouping, forward and backward, objects or agrees."""
 
 from dataclasses import replace
 
@@ -11,49 +11,51 @@ from regard.attention import (
     POSITIONS,
     RECIPES,
     Clipped,
+    DependencyTree,
     Edges,
     Padding,
     Recipe,
+    RecipeSizes,
     RelativeBias,
     RelativeVectors,
-    Sizes,
-    Tree,
     TreePath,
     Window,
     attend,
-    named,
+    get_recipe,
 )
-from regard.attention.backends import block
-from regard.attention.places import Places
+from regard.attention.backends import gather
+from regard.attention.positions import Positions
 
 B, T, D = 2, 11, 10
-SIZES = Sizes(heads=6, head=D, tokens=T, window=3, block=2)
-TREES = Tree.of_heads(torch.tensor([[3, 3, 4, 0, 6, 4, 4, 7, 8, 9, 10], [2, 0, 2, 3, 4, 5, 6, 7, 0, 0, 0]]))
+SIZES = RecipeSizes(heads=6, head=D, tokens=T, window=3, block=2)
+TREES = DependencyTree.from_governors(
+    torch.tensor([[3, 3, 4, 0, 6, 4, 4, 7, 8, 9, 10], [2, 0, 2, 3, 4, 5, 6, 7, 0, 0, 0]])
+)
 EXTRAS = {
     "tree bias": lambda: RelativeBias(TreePath(2), heads=6),
     "tree vectors": lambda: RelativeVectors(TreePath(2), head=D),
     "learned distances and vectors": lambda: RelativeBias(Clipped(3), heads=6) + RelativeVectors(Clipped(2), head=D),
 }
-AT_ATTENTION = [name for name in POSITIONS if name not in ("sinusoidal", "learned")]  # those stand beside the token
+AT_ATTENTION = [name for name in POSITIONS if name not in ("sinusoidal", "learned")]  # those are added to the embedding
 FAST = [name for name in BACKENDS if name != "reference"]
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(block, "SIZES", {4: 1.0})
+    monkeypatch.setattr(gather, "SIZES", {4: 1.0})
 
 
 def build(recipe: str, position: str) -> Recipe | None:
     """A recipe with float64 weights; None where the combination itself objects."""
     try:
-        made = named(recipe, "none" if position in EXTRAS else position, SIZES)
+        made = get_recipe(recipe, "none" if position in EXTRAS else position, SIZES)
         if position in EXTRAS:
             made = replace(made, position=EXTRAS[position]())
     except ValueError as why:
         assert "inner product" in str(why)
         return None
     made.learned().double()
-    return made.given(tree=TREES)
+    return made.with_tree(tree=TREES)
 
 
 def agree(recipe: Recipe, backend: str, groups: int, new: int, grad: bool) -> list[str]:  # noqa: FBT001
@@ -61,7 +63,7 @@ def agree(recipe: Recipe, backend: str, groups: int, new: int, grad: bool) -> li
     q = torch.randn(B, 6, new, D, dtype=torch.double, requires_grad=grad)
     k, v = (torch.randn(B, groups, T, D, dtype=torch.double, requires_grad=grad) for _ in range(2))
     with torch.set_grad_enabled(grad):
-        if why := BACKENDS[backend].objections(recipe, q, k, Places.of(q, k, T - new, None)):
+        if why := BACKENDS[backend].objections(recipe, q, k, Positions.of(q, k, T - new, None)):
             with pytest.raises(ValueError, match="cannot run this recipe"):
                 attend(q, k, v, recipe, q_at=T - new, backend=backend)
             return why
@@ -88,7 +90,7 @@ def test_the_backend_agrees_or_objects(name, position, backend):
             assert all(isinstance(why, str) and why for why in objections)
 
 
-@pytest.mark.parametrize("backend", ["block", "sdpa"])
+@pytest.mark.parametrize("backend", ["gather", "sdpa"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_padding_on_top_of_any_pattern(name, backend):
     recipe = build(name, "none")
@@ -97,7 +99,7 @@ def test_padding_on_top_of_any_pattern(name, backend):
     assert agree(recipe, backend, 2, 11, grad=True) == [] or backend == "sdpa"
 
 
-@pytest.mark.parametrize("backend", ["block", "sdpa"])
+@pytest.mark.parametrize("backend", ["gather", "sdpa"])
 def test_attention_over_a_graph(backend):
     edges = Edges(torch.randint(0, T, (2, 30)))
     assert agree(Recipe(pattern=edges), backend, 6, 11, grad=True) == []
@@ -105,23 +107,27 @@ def test_attention_over_a_graph(backend):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 11, 16])
 def test_the_size_of_blocks_changes_nothing(size, monkeypatch):
-    monkeypatch.setattr(block, "SIZES", {size: 1.0})
-    for recipe in (Recipe(pattern=Window(3)), named("bigbird", "alibi", SIZES), named("sparsemax", "shaw", SIZES)):
+    monkeypatch.setattr(gather, "SIZES", {size: 1.0})
+    for recipe in (
+        Recipe(pattern=Window(3)),
+        get_recipe("bigbird", "alibi", SIZES),
+        get_recipe("sparsemax", "shaw", SIZES),
+    ):
         recipe.learned().double()
-        assert agree(recipe, "block", 3, 7, grad=True) == []
+        assert agree(recipe, "gather", 3, 7, grad=True) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["sliding window", "bigbird", "causal linear", "scaled dot"])
 def test_half_precision_is_as_good_as_plain_torch(name, dtype):
     """Error at most twice that of the reference in the same dtype, both against float64."""
-    recipe = named(name, "none", SIZES)
+    recipe = get_recipe(name, "none", SIZES)
     q, k, v = torch.randn(3, B, 6, T, D, dtype=torch.double)
     truth = attend(q, k, v, recipe, backend="reference")
     plain = attend(q.to(dtype), k.to(dtype), v.to(dtype), recipe, backend="reference")
     allowed = 2 * (plain.double() - truth).abs().max()
     for backend in FAST:
-        places = Places.of(q, k, None, None)
-        if backend != "flex" and not BACKENDS[backend].objections(recipe, q, k, places):
+        positions = Positions.of(q, k, None, None)
+        if backend != "flex" and not BACKENDS[backend].objections(recipe, q, k, positions):
             got = attend(q.to(dtype), k.to(dtype), v.to(dtype), recipe, backend=backend)
             assert (got.double() - truth).abs().max() <= allowed, backend

@@ -30,7 +30,7 @@ from regard.attention import (
     Window,
     attend,
 )
-from regard.attention.attending import prepare
+from regard.attention.functional import prepare
 
 UNCOMPILED = "ignore:flex_attention called without torch.compile"
 
@@ -234,7 +234,7 @@ FUSED = {
 
 
 # those for one score, position or normaliser, or for a GPU alone, have tests of their own
-DENSE = ("linear", "flex", "block", "sdpa", "reference")
+DENSE = ("linear", "flex", "gather", "sdpa", "reference")
 
 
 @pytest.mark.filterwarnings(UNCOMPILED)
@@ -281,7 +281,7 @@ def test_flex_runs_where_gradients_are_off_though_its_inputs_could_have_them():
 
 
 @pytest.mark.filterwarnings(UNCOMPILED)
-@pytest.mark.parametrize("backend", ["flex", "block", "sdpa", "reference", None])
+@pytest.mark.parametrize("backend", ["flex", "gather", "sdpa", "reference", None])
 @pytest.mark.parametrize("pattern", [Full(), Causal(), Causal() & Window(4)], ids=str)
 def test_one_query_at_the_end_is_the_last_row_of_torchs_fused_attention(pattern: Pattern, backend: str | None):
     distance = torch.arange(13)[:, None] - torch.arange(13)
@@ -369,7 +369,7 @@ def test_flex_attention_with_another_mask_for_every_head_is_ours(backend: str | 
         assert_close(attend(q, k, v, Recipe(pattern=TurnByTurn()), backend=backend), expected)
 
 
-@pytest.mark.parametrize("backend", ["block", "flex"])
+@pytest.mark.parametrize("backend", ["gather", "flex"])
 def test_one_block_map_cannot_serve_heads_that_differ(backend: str):
     q = drawn(1, 2, 2100, 5)
     with torch.no_grad(), pytest.raises(ValueError, match="differs from head to head"):

@@ -1,4 +1,4 @@
-"""Our attention against the layers of Hugging Face transformers, overheard at work inside their own models."""
+"""Our attention against the layers of Hugging Face transformers, hooked inside their own models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -206,7 +206,7 @@ def ours_for_t5(layer: nn.Module, recipe: Recipe) -> MultiHeadAttention:
 
 
 def t5_bias(layer: nn.Module, *, both_ways: bool) -> RelativeBias:
-    bias = RelativeBias(LogBuckets(T5["buckets"], T5["furthest"], both_ways=both_ways), heads=T5["heads"]).double()
+    bias = RelativeBias(LogBuckets(T5["buckets"], T5["furthest"], bidirectional=both_ways), heads=T5["heads"]).double()
     bias.load_state_dict({"weight": layer.relative_attention_bias.weight.T})
     return bias
 
@@ -251,7 +251,7 @@ def test_the_buckets_of_t5_are_ours(buckets: int, furthest: int, *, both_ways: b
     expected = T5Attention._relative_position_bucket(
         j - i, bidirectional=both_ways, num_buckets=buckets, max_distance=furthest
     )
-    ours = LogBuckets(buckets, furthest, both_ways=both_ways).between(torch.tensor(0), i, j)
+    ours = LogBuckets(buckets, furthest, bidirectional=both_ways).bucket(torch.tensor(0), i, j)
     assert torch.equal(ours, expected)
     assert len(ours.unique()) > buckets // 2
 
@@ -299,7 +299,7 @@ def test_reading_on_is_llamas_reading_on():
         theirs = overhear(layer, lambda piece=piece: model(inputs_embeds=piece, past_key_values=past, use_cache=True))
         output, cache = ours.extend(theirs.hidden) if cache is None else ours.extend(theirs.hidden, cache)
         assert_close(output, theirs.output, **FLOAT32)
-    assert cache.seen == past.get_seq_length() == 11
+    assert cache.length == past.get_seq_length() == 11
 
 
 # --- Bloom ---
@@ -350,7 +350,7 @@ def pattern_of_bigbird(picked: Tensor) -> Pattern:
 
 @pytest.mark.usefixtures("_numpy_as_it_was")
 @pytest.mark.parametrize("lengths", [None, torch.tensor([143, 83])], ids=["full", "padding"])
-@pytest.mark.parametrize("backend", ["reference", "block", "sdpa"])
+@pytest.mark.parametrize("backend", ["reference", "gather", "sdpa"])
 def test_the_blocks_of_bigbird_are_ours(lengths: Tensor | None, backend: str):
     tokens, width = BIGBIRD["blocks"] * BIGBIRD["block"], BIGBIRD["heads"] * BIGBIRD["head"]
     config = transformers.BigBirdConfig(

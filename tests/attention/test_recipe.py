@@ -1,5 +1,6 @@
-"""A recipe is a value: it compares, hashes, prints, and survives a round trip through TOML."""
+"""Recipes: they compare, hash, print, survive a round trip through TOML, and load under old names."""
 
+import inspect
 import tomllib
 
 import pytest
@@ -9,14 +10,14 @@ from regard.attention import (
     POSITIONS,
     RECIPES,
     Causal,
+    DependencyTree,
     Recipe,
     Rotary,
     Sinusoidal,
-    Tree,
     TreeDepth,
     Window,
-    named,
-    notation,
+    get_recipe,
+    serialize,
 )
 
 
@@ -25,7 +26,7 @@ from regard.attention import (
 def test_toml_round_trip(name, position):
     if (name, position) == ("bahdanau", "shaw"):
         pytest.skip("Bahdanau's score has no keys that vectors could add to")
-    recipe = named(name, position)
+    recipe = get_recipe(name, position)
     text = recipe.to_toml()
     assert set(tomllib.loads(text)) == {"score", "position", "pattern", "normaliser"}
     assert Recipe.from_toml(text).to_toml() == text
@@ -41,20 +42,47 @@ def test_a_recipe_file_reads_as_it_is_written_by_hand():
 
 def test_positions_add_up_and_are_found_where_they_enter():
     recipe = Recipe(position=Sinusoidal() + TreeDepth() + Rotary())
-    assert [type(part).__name__ for part in recipe.beside] == ["Sinusoidal", "TreeDepth"]
-    assert recipe.inside == (Rotary(),)
-    assert recipe.on_score == ()
-    tree = Tree.of_heads(torch.tensor([[0, 1, 1]]))
+    assert [type(part).__name__ for part in recipe.embedding_positions] == ["Sinusoidal", "TreeDepth"]
+    assert recipe.query_key_positions == (Rotary(),)
+    assert recipe.score_positions == ()
+    tree = DependencyTree.from_governors(torch.tensor([[0, 1, 1]]))
     x, at = torch.zeros(1, 3, 4, dtype=torch.double), torch.arange(3)
-    both = recipe.given(tree=tree).embed(x, at)
+    both = recipe.with_tree(tree=tree).embed(x, at)
     waves = Sinusoidal().table(at, 4) + Sinusoidal().table(torch.tensor([0, 1, 1]), 4)
     assert torch.equal(both[0], waves)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Before() & Window(3)", "StrictCausal() & Window(size=3)"),
+        ("Dropped(rate=0.1, then=Softmax())", "AttentionDropout(rate=0.1, then=Softmax())"),
+        ("Learned(longest=7, model=4)", "Learned(max_length=7, model=4)"),
+        ("RelativeBias(Clipped(reach=4), heads=2)", "RelativeBias(relation=Clipped(max_distance=4), heads=2)"),
+        ("RelativeVectors(TreePath(reach=3), head=8)", "RelativeVectors(relation=TreePath(max_distance=3), head=8)"),
+        (
+            "RelativeBias(LogBuckets(buckets=8, furthest=16, both_ways=False), heads=2)",
+            "RelativeBias(relation=LogBuckets(buckets=8, max_distance=16, bidirectional=False), heads=2)",
+        ),
+        ("Block(size=4, among=Before())", "Block(size=4, pattern=StrictCausal())"),
+    ],
+)
+def test_recipes_of_older_runs_load_under_their_old_names(old, new):
+    assert repr(serialize.parse_part(old)) == repr(serialize.parse_part(new)) == new
+
+
+def test_every_old_name_stands_for_one_that_exists():
+    assert set(serialize.RENAMED_PARTS.values()) <= set(serialize.PARTS)
+    for (part, old), new in serialize.RENAMED_ARGUMENTS.items():
+        assert new in inspect.signature(serialize.PARTS[part]).parameters
+        assert old not in inspect.signature(serialize.PARTS[part]).parameters
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("Window(size=1, size=2)", "Window is given size twice; leave one out"),
+        ("Clipped(reach=1, max_distance=2)", "Clipped is given max_distance twice; leave one out"),
         ('Full(**{"a": 1})', r"\*\* names nothing; write each argument of Full by its name"),
         ("~" * 800 + "Full()", "more than 100 parts inside of each other"),
         ("|".join(["Causal()"] * 300), "more than 100 parts inside of each other"),
@@ -66,5 +94,7 @@ def test_positions_add_up_and_are_found_where_they_enter():
 )
 def test_what_is_said_twice_too_deep_or_no_part_is_refused(text, says):
     with pytest.raises(ValueError, match=says):
-        notation.read(text)
-    assert notation.read("~" * 99 + "Full()") == notation.read(repr(notation.read("~" * 99 + "Full()")))
+        serialize.parse_part(text)
+    assert serialize.parse_part("~" * 99 + "Full()") == serialize.parse_part(
+        repr(serialize.parse_part("~" * 99 + "Full()"))
+    )

@@ -1,4 +1,4 @@
-"""Attention that draws noise: the backward pass drops and draws what the forward pass did.
+"""Stochastic attention: the backward pass drops and samples what the forward pass did.
 
 Whatever was drawn, the output is linear in v. So o(v) = A v, dv = Aᵀ g, and <g, o> = <v, dv> for the same A alone.
 """
@@ -11,10 +11,10 @@ import torch
 from regard.attention import (
     BACKENDS,
     Alibi,
+    AttentionDropout,
     Block,
     Causal,
     Documents,
-    Dropped,
     Full,
     Global,
     Random,
@@ -28,7 +28,7 @@ from regard.attention import (
     attend,
     explain,
 )
-from regard.attention.places import Places
+from regard.attention.positions import Positions
 
 N = 2048
 PATTERNS = {
@@ -36,11 +36,11 @@ PATTERNS = {
     "window": Window(64),
     "causal window": Window(64) & Causal(),
     "bigbird": Block(64, Window(2) | Global(1) | Random(3)),
-    "packed texts": Documents.of_lengths([700, 300, 1000, 48]) & Causal(),
+    "packed texts": Documents.from_lengths([700, 300, 1000, 48]) & Causal(),
 }
 NORMALISERS = {
-    "dropout": Dropped(0.3),
-    "dropout of relu": Dropped(0.5, ReLU()),
+    "dropout": AttentionDropout(0.3),
+    "dropout of relu": AttentionDropout(0.5, ReLU()),
     "a draw": Sampled(),
     "a draw straight through": StraightThrough(),
 }
@@ -51,7 +51,7 @@ def agree(recipe: Recipe, backend: str | None, device: str, dtype: torch.dtype, 
     heads = 2 if device == "cuda" else 1
     q, k, v, g = torch.randn(4, 1, heads, N, width, dtype=torch.double).to(device, dtype).unbind()
     v = v.requires_grad_()
-    if backend and (why := BACKENDS[backend].objections(recipe, q, k, Places.of(q, k, None, None))):
+    if backend and (why := BACKENDS[backend].objections(recipe, q, k, Positions.of(q, k, None, None))):
         return why
     out = attend(q, k, v, recipe, backend=backend)
     state = torch.get_rng_state(), torch.cuda.get_rng_state() if device == "cuda" else None
@@ -70,12 +70,12 @@ def agree(recipe: Recipe, backend: str | None, device: str, dtype: torch.dtype, 
 def test_what_was_dropped_or_drawn_is_dropped_or_drawn_again(normaliser, backend):
     taken = []
     for name, pattern in PATTERNS.items():
-        if name != "full" or backend != "block":
+        if name != "full" or backend != "gather":
             recipe = Recipe(pattern=pattern, normaliser=NORMALISERS[normaliser])
             taken += [name] * (agree(recipe, backend, "cpu", torch.double, 4, 1e-12) == [])
         if backend in ("sdpa", "reference") and taken:
             break  # n × n, whatever the pattern
-    assert taken or backend not in ("block", "reference")
+    assert taken or backend not in ("gather", "reference")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def test_the_backward_pass_recomputes_in_the_precision_of_the_forward_pass():
     watched = Watched(([],))
     q = torch.randn(1, 1, 1024, 4, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        out = attend(q, q, q, Recipe(pattern=Window(8), normaliser=watched), backend="block")
+        out = attend(q, q, q, Recipe(pattern=Window(8), normaliser=watched), backend="gather")
     forward = len(watched.seen[0])
     out.float().sum().backward()
     assert len(watched.seen[0]) == 2 * forward
@@ -116,13 +116,13 @@ class TestOnAGpu:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("pattern", [name for name in PATTERNS if name != "full"])
     def test_the_sparse_kernels_take_dropout(self, pattern, dtype):
-        recipe = Recipe(pattern=PATTERNS[pattern].to("cuda"), normaliser=Dropped(0.3))
+        recipe = Recipe(pattern=PATTERNS[pattern].to("cuda"), normaliser=AttentionDropout(0.3))
         q = torch.zeros(1, 2, N, 32, device="cuda", dtype=dtype)
-        assert explain(recipe, q).backend == "fused"
+        assert explain(recipe, q).backend == "block_sparse"
         assert agree(recipe, None, "cuda", dtype, 32, 1e-5 if dtype == torch.float32 else 1e-4) == []
 
     @pytest.mark.parametrize("normaliser", NORMALISERS)
     def test_under_autocast(self, normaliser):
         recipe = Recipe(pattern=Window(64), position=Alibi(2), normaliser=NORMALISERS[normaliser])
         with torch.autocast("cuda", torch.bfloat16):
-            assert agree(recipe, "block", "cuda", torch.float32, 32, 1e-4) == []
+            assert agree(recipe, "gather", "cuda", torch.float32, 32, 1e-4) == []

@@ -1,4 +1,4 @@
-"""Attention recorded by torch.compile, torch.export and torch.jit.trace gives what it gives eagerly.
+"""Tracing: attention under torch.compile, torch.export and torch.jit.trace gives what it gives eagerly.
 
 In a process of its own, since shapes that are types, as checked under test, cannot be traced. Dynamo alone is asked
 for, not its C++ or Triton compiler, which have nothing to do with us and take long.
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from regard.attention import BACKENDS, Causal, Full, MultiHeadAttention, Padding, Pattern, Recipe, Window, explain
-from tests.attention.interpreting import answered
+from tests.attention.triton_interpreter import run_module
 
 PATTERNS = {"full": Full(), "causal": Causal(), "window": Window(16), "padding": Full()}
-LENGTHS = [64, 2048]  # at the longer one blocks would be planned, were it not recorded
+LENGTHS = [64, 2048]  # at the longer one blocks would be planned, were it not traced
 PLANNING = "it plans on lengths and data, which are not known while torch traces the call"
 
 
@@ -38,7 +38,7 @@ def inputs(name: str, n: int) -> tuple[Tensor, ...]:
     return (x, torch.tensor([n, n // 3])) if name == "padding" else (x,)
 
 
-# --- how it is recorded ---
+# --- how it is traced ---
 
 
 def traced(layer: Layer, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
@@ -67,15 +67,15 @@ GRAPHS = "graphs"
 
 
 def furthest(case: str) -> float:
-    """The largest difference between what is recorded and what is not, gradients included where it is compiled."""
+    """The largest difference between what is traced and what is not, gradients included where it is compiled."""
     if case == GRAPHS:
         return graphs_for_three_lengths()
     name, length, way = case.split()
     n, layer = int(length), Layer(PATTERNS[name])
-    recorded, found = WAYS[way](layer, inputs(name, n)), []
+    traced, found = WAYS[way](layer, inputs(name, n)), []
     for tokens in (n, n + 37) if way == "exported_for_any_length" else (n,):
         given = inputs(name, tokens)
-        want, got = layer(*given), recorded(*given)
+        want, got = layer(*given), traced(*given)
         found.append((want, got))
         if way == "compiled":
             weights, upstream = list(layer.parameters()), torch.randn_like(want)
@@ -91,9 +91,9 @@ def graphs_for_three_lengths() -> int:
         return graph.forward
 
     torch._dynamo.reset()
-    recorded = torch.compile(layer, backend=count, fullgraph=True, dynamic=True)
+    traced = torch.compile(layer, backend=count, fullgraph=True, dynamic=True)
     for n in (33, 1500, 64):
-        torch.testing.assert_close(recorded(*(given := inputs("window", n))), layer(*given))
+        torch.testing.assert_close(traced(*(given := inputs("window", n))), layer(*given))
     return len(graphs)
 
 
@@ -110,20 +110,20 @@ def main(cases: list[str]) -> None:
 
 
 @cache
-def recorded(*cases: str) -> dict[str, float | str]:
-    return answered("tests.attention.test_tracing", *cases)
+def differences(*cases: str) -> dict[str, float | str]:
+    return run_module("tests.attention.test_tracing", *cases)
 
 
 @pytest.mark.parametrize("case", [*SHORT, *(pytest.param(case, marks=pytest.mark.slow) for case in LONG)])
-def test_what_was_recorded_gives_what_is_given_eagerly(case):
-    found = recorded(*(SHORT if case in SHORT else LONG))[case]
+def test_what_is_traced_gives_what_is_computed_eagerly(case):
+    found = differences(*(SHORT if case in SHORT else LONG))[case]
     assert isinstance(found, float), found
     assert found < 1e-10
 
 
 @pytest.mark.slow
 def test_one_graph_serves_every_length():
-    assert recorded(GRAPHS)[GRAPHS] == 1
+    assert differences(GRAPHS)[GRAPHS] == 1
 
 
 # --- who computes it ---
@@ -140,15 +140,15 @@ def test_nobody_plans_while_torch_traces_and_explain_says_so():
     q = torch.randn(1, 1, 2048, 4)
     torch.export.export(Asking(), (q,))
     assert said[0].backend == "sdpa"
-    assert all(said[0].reasons[name] == [PLANNING] for name in ("fused", "flex", "block"))
-    assert explain(Recipe(pattern=Window(16)), q).backend == "block"
+    assert all(said[0].reasons[name] == [PLANNING] for name in ("block_sparse", "flex", "gather"))
+    assert explain(Recipe(pattern=Window(16)), q).backend == "gather"
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "block"])
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "gather"])
 def test_a_layer_is_computed_by_the_backend_it_names(backend, monkeypatch):
     asked = []
     for name, module in BACKENDS.items():
-        monkeypatch.setattr(module, "attend", lambda recipe, q, k, v, places, name=name: asked.append(name) or q)
+        monkeypatch.setattr(module, "attend", lambda recipe, q, k, v, positions, name=name: asked.append(name) or q)
     layer, x = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()), backend=backend), torch.randn(1, 5, 8)
     layer(x)
     layer.extend(x)

@@ -50,7 +50,7 @@ def assert_plain(text: str) -> None:
 
 # each is the fork of one that has loaded everything, for torch takes seconds to load
 FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "regard.cli", "regard.cli.check", "regard.train.fit", "regard.world"])
+FORKS.set_forkserver_preload(["pytest", "regard.cli", "regard.cli.input_checks", "regard.train.run", "regard.world"])
 
 
 @dataclass(frozen=True)

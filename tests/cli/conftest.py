@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.world import World, pairs
+from regard.world import World, translation_pairs
 
 from .commands import LITTLE, Started, assert_done, regard, started
 
@@ -32,7 +32,7 @@ def corpus(tmp_path) -> Callable[..., Path]:
     """Writes pairs of the world into a .tsv, some rows replaced by others, and says where."""
 
     def write(count: int = 41, *, name: str = "train.tsv", rows: dict[int, str] | None = None) -> Path:
-        lines = ["\t".join(pair) for pair in pairs(World(longest=6), "fr", count, "train")]
+        lines = ["\t".join(pair) for pair in translation_pairs(World(longest=6), "fr", count, "train")]
         for number, row in (rows or {}).items():
             lines[number - 1] = row
         path = tmp_path / name

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from regard.world.questions import ask
-from regard.world.shapes import ShapeWorld
+from regard.world.shapes import ShapeWorld, draw_question
 
 from .commands import assert_done, assert_plain, assert_refused, regard
 
-LITTLE = ["--tokens", 16, "--set", "train.warmup=1", "--set", "data.pictures=200", "--set", "model.picture_layers=1"]
+LITTLE = ["--tokens", 16, "--set", "train.warmup=1", "--set", "data.pictures=200", "--set", "model.image_layers=1"]
 LITTLE += ["--set", "model.patch=8", "--set", "model.model=12", "--set", "model.heads=2", "--set", "model.hidden=16"]
 
 
@@ -18,7 +17,7 @@ LITTLE += ["--set", "model.patch=8", "--set", "model.model=12", "--set", "model.
 def here(tmp_path, monkeypatch):
     """Tests run beside their files, where there is a picture and a list of questions about it."""
     monkeypatch.chdir(tmp_path)
-    asked = ask(ShapeWorld(most=2), 3)
+    asked = draw_question(ShapeWorld(most=2), 3)
     Image.fromarray(asked.scene.pixels()).save("picture.png")
     question = f"picture.png\t{asked.question.text}\t{asked.question.answer}\n"
     Path("questions.tsv").write_text("picture.png\tis there a red circle\tno\n" + question * 2)
@@ -27,7 +26,7 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def answering(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("answers") / "run"
-    assert_done(regard("train", "--task", "answer", *LITTLE, "--steps", 2, "--out", folder))
+    assert_done(regard("train", "--task", "vqa", *LITTLE, "--steps", 2, "--out", folder))
     return folder
 
 
@@ -72,7 +71,7 @@ def test_what_is_refused(answering):
     Path("asked.txt").write_text("what is it\n\n")
     refused = {
         "absent.png: no such file": ("absent.png", "what is it"),
-        "torn.png: not a whole PNG or JPEG picture": ("torn.png", "what is it"),
+        "torn.png: not a complete PNG or JPEG image": ("torn.png", "what is it"),
         "the question is empty; give at least one word": ("picture.png", "  "),
         "asked.txt:2: the question is empty": ("picture.png", "--file", "asked.txt"),
         "stdin: no question; give at least one": ("picture.png",),
@@ -89,9 +88,9 @@ def test_what_is_refused(answering):
 
 
 def test_a_list_of_ones_own_is_trained_on():
-    train = ["train", "--task", "answer", "--train", "questions.tsv", *LITTLE, "--steps", 1, "--out", "own"]
+    train = ["train", "--task", "vqa", "--train", "questions.tsv", *LITTLE, "--steps", 1, "--out", "own"]
     answer = regard(*train)
     assert_done(answer)
-    assert "2 questions, 1 held out" in answer.stderr
+    assert "2 questions, 1 for validation" in answer.stderr
     Path("questions.tsv").write_text("picture.png\twhat is it\n")
     assert_refused(regard(*train[:-1], "other"), f"{Path.cwd() / 'questions.tsv'}:1: 2 columns; a line is picture")

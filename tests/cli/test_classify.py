@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli.classify import converse
-from regard.cli.tasks.classify import by_word
-from regard.tasks.classify import TextClassifier, collate
+from regard.cli.classify import prompt_loop
+from regard.tasks.sequence_classification.cli import sum_by_word
+from regard.tasks.sequence_classification.task import TextClassifier, collate
 from regard.world import World
-from tests.see.scenes import translator
+from tests.see.untrained_models import translator
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
 
@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 def judge(tmp_path_factory) -> Path:
     """The folder of a small Transformer that labels sentences. To be read only."""
     folder = tmp_path_factory.mktemp("classify") / "run"
-    assert_done(regard("train", "--task", "classify", *WORLD, *LITTLE, "--out", folder))
+    assert_done(regard("train", "--task", "sequence_classification", *WORLD, *LITTLE, "--out", folder))
     return folder
 
 
@@ -38,7 +38,7 @@ def counting(tmp_path_factory) -> Path:
     """The same, by counted words and pairs of words."""
     folder = tmp_path_factory.mktemp("counting") / "run"
     pairs = [*COUNTED, "--set", "words.ngrams=2", "--set", "words.buckets=997"]
-    assert_done(regard("train", "--task", "classify", *WORLD, *pairs, "--tokens", 300, "--out", folder))
+    assert_done(regard("train", "--task", "sequence_classification", *WORLD, *pairs, "--tokens", 300, "--out", folder))
     return folder
 
 
@@ -85,13 +85,13 @@ def test_an_empty_line_stays_empty_unless_it_is_refused(judge):
 
 def test_a_line_that_is_too_long_is_named(judge):
     answer = regard("classify", judge, "-", "--longest", 3, typed="the cat\nthe cat sees me\n")
-    assert_refused(answer, "stdin:2: 4 tokens; split it, or allow it with --longest 4")
+    assert_refused(answer, "stdin:2: 4 tokens; split it, or allow it with --max-length 4")
 
 
 def test_lines_are_classified_as_they_are_typed(judge, monkeypatch, capsys):
     typed = iter(["the beautiful girl smiles", "so " * 9, "the cat sleeps", ""])
     monkeypatch.setattr("builtins.input", lambda: next(typed))
-    converse(TextClassifier.load(judge), 8, scores=True, every=False)
+    prompt_loop(TextClassifier.load(judge), 8, scores=True, all_labels=False)
     said = capsys.readouterr()
     assert [line.split("\t")[0] in NAMES for line in said.out.splitlines()] == [True, True]
     assert "regard: this line: 9 tokens" in said.err
@@ -100,7 +100,7 @@ def test_lines_are_classified_as_they_are_typed(judge, monkeypatch, capsys):
 def test_what_is_no_classifier_is_refused(tmp_path):
     assert_refused(regard("classify", "nowhere", "-", typed="x"), "nowhere holds no model")
     translator().save(tmp_path)
-    assert_refused(regard("classify", tmp_path, "-", typed="x"), f"{tmp_path}/settings.toml: the task is 'translate'")
+    assert_refused(regard("classify", tmp_path, "-", typed="x"), f"{tmp_path}/settings.toml: the task is 'translation'")
 
 
 # --- figures ---
@@ -165,9 +165,9 @@ def test_what_words_say_adds_up_to_the_score(counting):
     classifier, text = TextClassifier.load(counting), "the beautiful girl smiles"
     batch = collate([(classifier.terms(text), 0)])
     with torch.inference_mode():
-        parts = classifier.model.said(batch.terms, batch.lengths)[0, :, 2]
+        parts = classifier.model.token_contributions(batch.terms, batch.lengths)[0, :, 2]
         whole = classifier.model(batch.terms, batch.lengths)[0, 2] - classifier.model.c[2]
-    shares = by_word(classifier, text, parts)
+    shares = sum_by_word(classifier, text, parts)
     assert len(shares) == 4
     assert float(shares.sum()) == pytest.approx(float(whole), abs=1e-5)
 
@@ -184,5 +184,7 @@ def test_what_a_classifier_does_not_have_is_refused(option, judge):
 
 
 def test_a_classifier_of_an_unknown_kind_is_refused(tmp_path):
-    answer = regard("train", "--task", "classify", "--set", "words.kind=one-hot", "--out", tmp_path / "run")
+    answer = regard(
+        "train", "--task", "sequence_classification", "--set", "words.kind=one-hot", "--out", tmp_path / "run"
+    )
     assert_refused(answer, "words.kind = 'one-hot' cannot be read by model.kind = 'transformer'")

@@ -17,15 +17,15 @@ import typer
 from typer.testing import CliRunner
 
 from regard.cli.data import data
-from regard.cli.group import OneLine
-from regard.text import Pair, read_pairs
-from regard.text.public import KNOWN
-from regard.world import World, pairs
+from regard.cli.main import OneLineErrorGroup
+from regard.data import SentencePair, read_pairs
+from regard.data.corpora.catalogue import CORPORA
+from regard.world import World, translation_pairs
 
 COMMANDS = ["show", "check", "convert", "world", "fetch"]
-PAIRS = [Pair("a cat", "eine Katze"), Pair("two dogs", "zwei Hunde")]
+PAIRS = [SentencePair("a cat", "eine Katze"), SentencePair("two dogs", "zwei Hunde")]
 
-app = typer.Typer(cls=OneLine, rich_markup_mode="markdown")
+app = typer.Typer(cls=OneLineErrorGroup, rich_markup_mode="markdown")
 app.callback()(lambda: None)
 app.add_typer(data, name="data")
 
@@ -76,10 +76,10 @@ def assert_refuses(*words: str) -> str:
 def test_alone_it_lists_every_corpus_and_whether_it_is_here(corpora, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     rows = {line.split()[0]: line for line in assert_prints("--data", corpora).splitlines() if line}
-    assert set(KNOWN) < set(rows)
+    assert set(CORPORA) < set(rows)
     assert re.search(r"en de fr +29,000 train, .* +captions of .* +2 of 9$", rows["multi30k"].rstrip())
     assert rows["tatoeba"].rstrip().endswith("no")
-    assert "name a folder with --data or REGARD_DATA" in assert_prints()
+    assert "No folder searched: pass --data or set REGARD_DATA." in assert_prints()
 
 
 def test_the_environment_names_the_folder(corpora, monkeypatch):
@@ -89,11 +89,11 @@ def test_the_environment_names_the_folder(corpora, monkeypatch):
 
 def test_show_says_licence_address_checksums_and_places(corpora):
     shown = assert_prints("show", "multi30k", "--data", corpora)
-    assert "weights trained on it may not be given to others" in shown
+    assert "weights trained on it may not be redistributed" in shown
     assert "home: https://github.com/multi30k/dataset\n" in shown
     assert "train de: corpora/multi30k/train.de.xz\n" in shown
     assert "train fr: not here\n" in shown
-    assert all(part.sha256 in shown and str(part.address) in shown for part in KNOWN["multi30k"].parts)
+    assert all(part.sha256 in shown and str(part.url) in shown for part in CORPORA["multi30k"].files)
     assert "public archive: https://www.statmt.org/europarl/v7/fr-en.tgz\npublic archive:" in assert_prints(
         "show", "europarl"
     )
@@ -108,10 +108,10 @@ def test_every_command_has_help_with_an_example(command):
 
 
 def test_check_reports_another_version_and_refuses_damage(corpora, monkeypatch):
-    first, *others = KNOWN["multi30k"].parts
+    first, *others = CORPORA["multi30k"].files
     held = hashlib.sha256(b"a cat\ntwo dogs\n").hexdigest()
-    same = replace(KNOWN["multi30k"], parts=(replace(first, sha256=held), *others))
-    monkeypatch.setitem(KNOWN, "multi30k", same)
+    same = replace(CORPORA["multi30k"], files=(replace(first, sha256=held), *others))
+    monkeypatch.setitem(CORPORA, "multi30k", same)
     said = assert_prints("check", "multi30k", "--data", corpora)
     assert "multi30k/train.en: as known: corpora/multi30k/train.en.xz\n" in said
     assert "multi30k/train.de: another version: corpora/multi30k/train.de.xz\n" in said
@@ -158,17 +158,17 @@ def test_convert_leaves_out_empty_sides_only_when_asked():
     assert "a.tsv:2: both sides are empty; fill it in" in assert_refuses("convert", "a.tsv", "b.jsonl")
     answer = run("convert", "a.tsv", "b.jsonl", "--skip-empty")
     assert answer.stdout == "written: b.jsonl, 1 pairs\n"
-    assert answer.stderr.startswith("left out: a.tsv:2: both sides are empty\nleft out: a.tsv:3: the target is empty\n")
-    assert answer.stderr.endswith("left out: …\nleft out in all: 4\n")
+    assert answer.stderr.startswith("skipped: a.tsv:2: both sides are empty\nskipped: a.tsv:3: the target is empty\n")
+    assert answer.stderr.endswith("skipped: …\nskipped in total: 4\n")
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["show", "multi3k"], "no known corpus is called 'multi3k'; choose from multi30k, tatoeba, europarl"),
+        (["show", "multi3k"], "no catalogued corpus is called 'multi3k'; choose from multi30k, tatoeba, europarl"),
         (["convert", "multi30k", "b", "--from", "en", "--to", "nl"], "multi30k does not translate 'en' into 'nl'; it"),
         (["convert", "multi30k", "b"], "multi30k does not translate 'source' into 'target'; it has en-de, en-fr"),
-        (["convert", "multi30k", "b", "--from", "en", "--to", "de"], "multi30k: its folder is not given; name it with"),
+        (["convert", "multi30k", "b", "--from", "en", "--to", "de"], "multi30k: its folder is not set; name it with"),
         (["convert", "multi30k", "b", "--split", "dev"], "Invalid value for '--split'"),
         (["convert", "sst2", "b", "--from", "en", "--to", "de"], "sst2 holds no translations; choose from multi30k"),
         (["convert", "none.tsv", "b"], "none.tsv: no such file; check the name"),
@@ -181,7 +181,7 @@ def test_convert_leaves_out_empty_sides_only_when_asked():
         (["world", "b", "--longest", "2"], "shortest = 3 and longest = 2 cannot be"),
         (["world", "b", "--longest", "1000000000000"], "shortest = 3 and longest = 1000000000000 cannot"),
         (["world", "a.en/b"], "a.en/b.en: cannot be written"),
-        (["--data", "x", "show", "multi30k"], "--data stands behind show, not before it; move it there"),
+        (["--data", "x", "show", "multi30k"], "--data goes after the subcommand show; move it there"),
         (["fly"], "No such command 'fly'"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_mistake_is_one_line_with_the_remedy(words, says):
 def test_the_world_can_be_written_down_and_is_the_same_every_time():
     words = ("--sentences", "7", "--to", "de", "--seed", "3", "--longest", "5", "--split", "valid")
     assert assert_prints("world", "w", *words) == "written: w.en and w.de, 7 pairs\n"
-    made = [Pair(*pair) for pair in pairs(World(seed=3, longest=5), "de", 7, "valid")]
+    made = [SentencePair(*pair) for pair in translation_pairs(World(seed=3, longest=5), "de", 7, "valid")]
     assert list(read_pairs(["w.en", "w.de"])) == made
     assert_prints("world", "w.jsonl", *words)
     assert list(read_pairs("w.jsonl", fields=("en", "de"))) == made
@@ -243,7 +243,7 @@ def test_fetch_downloads_what_is_missing_and_compares_it(corpora, served):
         "convert", "multi30k", "a.tsv", "--split", "test", "--from", "fr", "--to", "de", "--data", corpora
     )
     assert converted == "written: a.tsv, 1 pairs\n"
-    assert "all of it is in corpora already\n" in assert_prints("fetch", "multi30k", corpora)
+    assert "all files are in corpora already\n" in assert_prints("fetch", "multi30k", corpora)
     assert len(asked) == 7
 
 
@@ -251,14 +251,14 @@ def test_fetch_keeps_nothing_that_cannot_be_read(served):
     served({".en.gz": gzip.compress(b"a cat\n")[:-6]})
     answer = run("fetch", "multi30k", "new")
     assert answer.exit_code == 2
-    assert "train.en.gz: what arrived cannot be read (" in answer.stderr
+    assert "train.en.gz: the download cannot be read (" in answer.stderr
     assert os.listdir("new/multi30k") == []
 
 
 def test_fetch_of_a_selection_brings_the_archives_and_says_what_to_do(served):
     served({"fr-en.tgz": b"one", "de-en.tgz": b"two"})
     said = assert_prints("fetch", "europarl", "new")
-    assert "fetched: new/europarl/fr-en.tgz; now make the files of europarl from it\n" in said
+    assert "downloaded: new/europarl/fr-en.tgz; now extract the files of europarl from it\n" in said
     assert "regard data convert europarl-v7.fr-en.en europarl-v7.fr-en.fr train.en-fr.tsv.xz --skip-empty" in said
     assert Path("new/europarl/de-en.tgz").read_bytes() == b"two"
 

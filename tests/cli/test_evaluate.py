@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.decode.texts import WINDOW
+from regard.data.parallel import read_pairs, write_pairs
+from regard.decode.translate import WINDOW
 from regard.tasks.metrics import bleu, chrf
-from regard.text.corpus import read_pairs
-from regard.text.writing import write_pairs
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, no_room, regard
 
@@ -73,7 +72,7 @@ def test_misaligned_and_empty_and_missing_pairs(trained, tmp_path):
 
 def test_a_pair_of_ten_thousand_tokens(trained, corpus):
     path = corpus(7, rows={5: f"{'cat ' * 10_000}\tle chat"})
-    why = "pair 5: 10,000 tokens; split it, or allow it with --longest 10000"
+    why = "pair 5: 10,000 tokens; split it, or allow it with --max-length 10000"
     assert_refused(regard("evaluate", trained, "--pairs", path), why)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.text.graphs import of_town, write_graph
-from regard.world.graphs import TownWorld
+from regard.data.graphs.graph import graph_from_town, write_graph
+from regard.world.town import TownWorld
 
 from .commands import assert_done, assert_plain, assert_refused, regard
 
@@ -25,7 +25,11 @@ EDGES = "Ann\tCat\nBen\tDan\n"
 @pytest.fixture(scope="module")
 def town(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("town") / "run"
-    assert_done(regard("train", "--task", "graph", *LITTLE, "--set", "data.people=97", "--steps", 60, "--out", folder))
+    assert_done(
+        regard(
+            "train", "--task", "node_classification", *LITTLE, "--set", "data.people=97", "--steps", 60, "--out", folder
+        )
+    )
     return folder
 
 
@@ -57,8 +61,8 @@ def test_labels_that_nodes_have_play_no_part(town):
 
 
 def test_two_files_are_trained_on_and_measured_by_split():
-    write_graph(of_town(TOWN), "town.tsv", "friends.tsv.gz")
-    train = ["train", "--task", "graph", *LITTLE, "--train", "town.tsv", "--train", "friends.tsv.gz"]
+    write_graph(graph_from_town(TOWN), "town.tsv", "friends.tsv.gz")
+    train = ["train", "--task", "node_classification", *LITTLE, "--train", "town.tsv", "--train", "friends.tsv.gz"]
     assert_done(regard(*train, "--steps", 3, "--out", "run"))
     for split in ("train", "valid", "test"):
         count = sum(person.split == split for person in TOWN.people)
@@ -88,26 +92,26 @@ def test_looking_at_a_node(town):
 
 def test_a_model_without_edges_has_no_neighbours_to_show():
     made = ["--set", "model.kind=alone", "--set", "data.people=31", "--steps", 2, "--out", "alone"]
-    assert_done(regard("train", "--task", "graph", *made))
+    assert_done(regard("train", "--task", "node_classification", *made))
     assert_refused(regard("look", "alone", TOWN.people[3].name), "this model was trained with kind = 'alone', and")
 
 
 @pytest.mark.parametrize(
     ("file", "held", "says"),
     [
-        ("nodes.tsv", NODES + "Eve\tbaker\n", "nodes.tsv:6: 2 columns; the heading names 4: name, label, text, split"),
+        ("nodes.tsv", NODES + "Eve\tbaker\n", "nodes.tsv:6: 2 columns; the header names 4: name, label, text, split"),
         ("nodes.tsv", NODES.replace("valid", "held"), "nodes.tsv:4: a split is one of train, valid, test or _, not 'h"),
         ("nodes.tsv", NODES + "Ann\t_\tx\t_\n", "nodes.tsv:6: the node 'Ann' was described on line 2; remove one"),
         ("edges.tsv", EDGES + "Ann\tZoe\n", "edges.tsv:3: no node is called 'Zoe'; describe it in nodes.tsv"),
         ("edges.tsv", "Ann\n", "edges.tsv:1: 1 column; an edge is name, tab, name"),
-        ("edges.tsv", "", "edges.tsv: no edges; it wants name, tab, name on every line"),
+        ("edges.tsv", "", "edges.tsv: no edges; it needs name, tab, name on every line"),
     ],
 )
 def test_bad_files_are_named_with_their_line(town, file, held, says):
     Path(file).write_text(held)
     assert_refused(regard("graph", town, "nodes.tsv", "edges.tsv"), says)
     given = ["--train", "nodes.tsv", "--train", "edges.tsv", "--out", "bad"]
-    answer = regard("train", "--task", "graph", *given)
+    answer = regard("train", "--task", "node_classification", *given)
     assert answer.exit_code == 2
     assert says.partition(";")[0] in answer.stderr
 
@@ -116,17 +120,17 @@ def test_what_else_is_refused(town):
     assert_refused(regard("graph", town, "nodes.tsv", "no.tsv"), "no.tsv: no such file; check the name")
     Path("numbers.tsv").write_text("name\tlabel\tfeatures\nAnn\t_\t1 2\nCat\t_\t3 4\n")
     Path("few.tsv").write_text("Ann\tCat\n")
-    assert_refused(regard("graph", town, "numbers.tsv", "few.tsv"), "the nodes are described by numbers, not by words")
+    assert_refused(regard("graph", town, "numbers.tsv", "few.tsv"), "the nodes have numbers, not words such as")
     Path("nodes.tsv").write_text(NODES.replace("baker", "pilot"))
     given = ["--on", "nodes.tsv", "--on", "edges.tsv"]
     assert_refused(regard("evaluate", town, *given), "nodes.tsv and edges.tsv: no node whose label is known is in test")
     Path("nodes.tsv").write_text(NODES.replace("valid", "test").replace("baker", "pilot"))
     assert_refused(regard("evaluate", town, *given), "the node 'Cat': the label 'pilot' is not known; the known ones")
-    one = ["train", "--task", "graph", "--train", "nodes.tsv", "--out", "one"]
+    one = ["train", "--task", "node_classification", "--train", "nodes.tsv", "--out", "one"]
     answer = regard(*one)
     assert answer.exit_code == 2
     assert "a graph is two files: nodes first, then edges" in answer.stderr
 
 
 def test_looking_at_nothing_asks_for_a_node(town):
-    assert_refused(regard("look", town), "there is nothing to read; give the name of a node, or start the page: regard")
+    assert_refused(regard("look", town), "no input; give the name of a node, or start the page: regard")

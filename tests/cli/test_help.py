@@ -15,7 +15,7 @@ from .commands import assert_refused, regard
 
 ALL = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 COMMANDS = ["demo", "train", "evaluate", "look", "serve", "ladder", "lecture", "draw", "explain", "gallery", "data"]
-COMMANDS += ["translate", "tag", "classify", "write", "picture", "answer", "rebuild", "graph", "vectors", "bench"]
+COMMANDS += ["translate", "tag", "classify", "generate", "image", "answer", "autoencode", "graph", "vectors", "bench"]
 
 
 def assert_runs(code: str) -> None:
@@ -76,7 +76,8 @@ def test_without_a_command_it_says_what_there_is():
 
 
 def test_the_list_of_commands_is_complete():
-    assert set(ALL) == set(COMMANDS)
+    assert {name for name, command in ALL.items() if not command.hidden} == set(COMMANDS)
+    assert {name for name, command in ALL.items() if command.hidden} == {"write", "picture", "rebuild"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -102,8 +103,8 @@ def test_a_mistake_names_the_help_that_helps():
 @pytest.mark.parametrize(
     ("trouble", "says"),
     [
-        (OSError(28, "No space left on device", "here"), "here: No space left on device; make room, or choose another"),
-        (OSError("strange"), "output: strange; make room, or choose another place"),
+        (OSError(28, "No space left on device", "here"), "here: No space left on device; free disk space, or choose"),
+        (OSError("strange"), "output: strange; free disk space, or choose another path"),
         (
             RuntimeError("CUDA out of memory. Tried to allocate 7 GiB"),
             "there is not enough memory; use fewer tokens (--tokens) or a smaller model",  # draw has no --device
@@ -119,7 +120,7 @@ def test_trouble_is_one_line(trouble, says, monkeypatch):
     def fails(*_):
         raise trouble
 
-    monkeypatch.setattr("regard.see.asked.asked", fails)
+    monkeypatch.setattr("regard.see.parse.parse_thing", fails)
     assert_refused(regard("draw", "Causal()"), says)
 
 
@@ -127,7 +128,7 @@ def test_a_line_that_quotes_a_whole_file_is_cut_in_its_middle(monkeypatch):
     def fails(*_):
         raise ValueError(f"a.txt:1: {'x' * 100_000} is no number; remove it")
 
-    monkeypatch.setattr("regard.see.asked.asked", fails)
+    monkeypatch.setattr("regard.see.parse.parse_thing", fails)
     answer = regard("draw", "Causal()")
     assert_refused(answer, "a.txt:1: xxx")
     assert answer.stderr.endswith("xxx is no number; remove it\n")
@@ -146,5 +147,5 @@ def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
     def fails(*_):
         raise RuntimeError("shapes differ")
 
-    monkeypatch.setattr("regard.see.asked.asked", fails)
+    monkeypatch.setattr("regard.see.parse.parse_thing", fails)
     assert isinstance(regard("draw", "Causal()").exception, RuntimeError)

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from regard.cli.demo import after
-from regard.cli.ladder import LONG_WORLD
+from regard.cli.demo import LONG_SENTENCES, next_commands
 from regard.train.checkpoint import checkpoints
 
 from .commands import assert_done, assert_plain, assert_refused, regard
@@ -55,15 +54,15 @@ def test_a_mistake_in_the_last_rung_does_not_wait_for_the_first():
 
 
 def test_without_a_corpus_sentences_are_long():
-    assert LONG_WORLD["data.longest"] >= 20
+    assert LONG_SENTENCES["data.longest"] >= 20
 
 
 def test_the_demo_trains_translates_looks_and_says_what_is_next():
     told = assert_done(regard("demo", "--steps", "3"))
     assert len(checkpoints(Path("out/demo/checkpoints"))) == 3  # all along the training, for the page to go through
     assert_plain(told)
-    assert "Word for word right: " in told
+    assert "Exact match: " in told
     assert "of 1000 sentences" in told
     assert min(size("out/demo/alignment.png")) > 100
-    for command in after(Path("out/demo")):
+    for command in next_commands(Path("out/demo")):
         assert command in told

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.heads import keep_heads
-from regard.decode.alignment import Head
-from regard.decode.reading import HEADS, kept_heads
-from regard.see import scene_of
-from regard.see.opening import opening
-from regard.tasks.translate import Translator
-from regard.text import Pair
+from regard.cli.translation import save_alignment_heads
+from regard.data import SentencePair
+from regard.decode.alignment import AlignmentHead
+from regard.decode.word_alignment import HEADS_FILE, load_alignment_heads
+from regard.see import trace_model
+from regard.see.trace.trace import select_initial
+from regard.tasks.translation.task import Translator
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
 
@@ -32,7 +32,7 @@ def test_a_sentence_its_translation_and_where_it_looked(trained):
     assert_plain(answer.output)
     assert said[0] == SENTENCE
     assert said[1] == assert_done(regard("translate", trained, "-", typed=SENTENCE)).strip()
-    assert said[3] == kept_heads(trained)[0].name  # a reader is told whose weights these are
+    assert said[3] == load_alignment_heads(trained)[0].name  # a reader is told whose weights these are
     assert said[5].split() == [*SENTENCE.split(), "</s>"]
     assert [line.split()[0] for line in said[6:]] == said[1].split()
 
@@ -68,7 +68,7 @@ def test_what_decided_a_word(trained):
 def test_unknown_words_are_said_and_shown(trained):
     answer = regard("look", trained, "the zebra 😀 שלום")
     assert "zebra" in assert_done(answer)
-    assert answer.stderr == "regard: the sentence: 'zebra' is unknown to the model; its translation is a guess\n"
+    assert answer.stderr == "regard: the sentence: 'zebra' is out of vocabulary; it is translated as <unk>\n"
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,20 @@ def test_unknown_words_are_said_and_shown(trained):
     [
         ([""], "the sentence is empty; give at least one word"),
         ([" \t"], "the sentence is empty; give at least one word"),
-        (["cat " * 10_000], "the sentence: 10,000 tokens; split it, or allow it with --longest 10000"),
+        (["cat " * 10_000], "the sentence: 10,000 tokens; split it, or allow it with --max-length 10000"),
         ([SENTENCE, "--target", " "], f"'{SENTENCE}' is translated by nothing; give a translation to look at"),
         ([SENTENCE, "--head", "3"], "--head 3: write LAYER:HEAD, one of decoder.0.cross:0, decoder.0.cross:1"),
         ([SENTENCE, "--head", "decoder.0.cross:7"], "--head decoder.0.cross:7: write LAYER:HEAD, one of decoder.0.cro"),
         ([SENTENCE, "--head", "decoder.7.cross:0"], "--head decoder.7.cross:0: write LAYER:HEAD, one of decoder.0.cro"),
         ([SENTENCE, "--word", "dog"], f"--word dog: not in the sentence; its words are {SENTENCE}"),
-        ([SENTENCE, "--every", "--word", "cat"], "--every shows all heads and words; leave it out, or --head and --wo"),
+        (
+            [SENTENCE, "--every", "--word", "cat"],
+            "--all-heads shows all heads and words; leave it out, or --head and --wo",
+        ),
         ([SENTENCE, "--save", "."], ".: is a folder; name a file in it"),
         ([SENTENCE, "--save", "/dev/null"], "/dev/null: is a device or a pipe, not a file; choose another place"),
-        ([SENTENCE, "--save", "/dev/null/look.png"], "/dev/null: is a file, not a folder; choose another place"),
-        (["half \udce9"], "character 6 of 'half \\udce9' is half of a surrogate pair; remove it"),
+        ([SENTENCE, "--save", "/dev/null/look.png"], "/dev/null: is a file, not a folder; choose another path"),
+        (["half \udce9"], "character 6 of 'half \\udce9' is a lone surrogate; remove it"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_said(words, says, trained):
@@ -104,8 +107,8 @@ def test_a_picture_of_another_kind(trained):
 def test_a_model_without_attention(corpus):
     small = ["--set", "model.layers=1", "--set", "text.kind=words", "--tokens", 300, "--steps", 1]
     assert_done(regard("train", "--train", corpus(), "--model", "gru", "--size", "tiny", *small))
-    assert kept_heads(Path("run")) == ()
-    assert_refused(regard("look", "run", "the"), "the model has no cross-attention: there is nothing to look at")
+    assert load_alignment_heads(Path("run")) == ()
+    assert_refused(regard("look", "run", "the"), "the model has no cross-attention; use a model with attention")
 
 
 # --- the heads that are kept beside a model ---
@@ -113,25 +116,25 @@ def test_a_model_without_attention(corpus):
 
 def test_heads_are_kept_and_found_again(copied):
     translator = Translator.load(copied)
-    heads = keep_heads(translator, [], copied)
-    assert kept_heads(copied) == heads
+    heads = save_alignment_heads(translator, [], copied)
+    assert load_alignment_heads(copied) == heads
     assert heads
 
 
 def test_without_kept_heads_the_sentence_itself_decides(copied):
-    (copied / HEADS).unlink()
+    (copied / HEADS_FILE).unlink()
     assert "decoder.0.cross, head " in assert_done(regard("look", copied, SENTENCE))
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_terminal_and_the_page_open_at_the_best_head_that_was_kept(number, copied):
-    (copied / HEADS).write_text(json.dumps([["decoder.0.cross", number, 0], ["decoder.0.cross", 1 - number, 0]]))
+    (copied / HEADS_FILE).write_text(json.dumps([["decoder.0.cross", number, 0], ["decoder.0.cross", 1 - number, 0]]))
     said = assert_done(regard("look", copied, SENTENCE, "--save", "look.html"))
     assert said.splitlines()[3] == f"decoder.0.cross, head {number}"
     alone = assert_done(regard("look", copied, SENTENCE, "--head", f"decoder.0.cross:{number}"))
     assert said.startswith(alone.rstrip("\n"))
-    scene = scene_of(copied, SENTENCE)
-    first = opening(scene, copied)
+    scene = trace_model(copied, SENTENCE)
+    first = select_initial(scene, copied)
     assert (first.site, first.head) == ("decoder.0.cross", number)
     row = scene.site(first.site).row(first.head, first.query)
     assert float(row[first.key]) == float(row.max())  # and at a cell that it looks at
@@ -144,20 +147,21 @@ def test_very_long_pairs_choose_no_head(corpus):
     """A run whose held-out pairs are all too long to look at still ends well."""
     assert_done(regard("train", "--train", corpus(), *LITTLE, "--steps", 1))
     translator = Translator.load(Path("run"))
-    assert keep_heads(translator, [Pair("cat " * 300, "chat " * 300)], Path("run")) == ()
-    (head,) = keep_heads(translator, [Pair("cat " * 300, "chat " * 300), Pair("the cat", "le chat")], Path("run"))
+    assert save_alignment_heads(translator, [SentencePair("cat " * 300, "chat " * 300)], Path("run")) == ()
+    (head,) = save_alignment_heads(
+        translator, [SentencePair("cat " * 300, "chat " * 300), SentencePair("the cat", "le chat")], Path("run")
+    )
     assert head.layer in {"decoder.0.cross"}
 
 
 @pytest.mark.parametrize("text", ["{", "[[1]]", "3", '[["a", 0]]'])
 def test_damaged_heads(text, copied):
-    (copied / HEADS).write_text(text)
-    assert_refused(regard("look", copied, SENTENCE), f"{copied / HEADS} is damaged; remove it, or train again")
+    (copied / HEADS_FILE).write_text(text)
+    assert_refused(regard("look", copied, SENTENCE), f"{copied / HEADS_FILE} is damaged; remove it, or train again")
 
 
 def test_heads_of_another_model(copied):
-    (copied / HEADS).write_text(json.dumps([["decoder.5.cross", 0, 0]]))
-    why = (
-        f"{copied / HEADS} names {Head('decoder.5.cross', 0)}, which the model does not have; remove it, or train again"
-    )
+    (copied / HEADS_FILE).write_text(json.dumps([["decoder.5.cross", 0, 0]]))
+    head = AlignmentHead("decoder.5.cross", 0)
+    why = f"{copied / HEADS_FILE} names {head}, which the model does not have; remove it, or train again"
     assert_refused(regard("look", copied, SENTENCE), why)

@@ -77,9 +77,9 @@ def test_weights_of_another_model(copied):
 
 def test_a_tokeniser_of_another_model(command, copied):
     """It does not fit, or is of the same size by chance, and the weights would translate nonsense."""
-    tokeniser = json.loads((copied / "source.json").read_text(encoding="utf-8"))
-    tokeniser["vocabulary"] = list(reversed(tokeniser["vocabulary"]))
-    (copied / "source.json").write_text(json.dumps(tokeniser), encoding="utf-8")
+    tokenizer = json.loads((copied / "source.json").read_text(encoding="utf-8"))
+    tokenizer["vocabulary"] = list(reversed(tokenizer["vocabulary"]))
+    (copied / "source.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     why = f"{copied}: source.json or target.json is not what the weights were trained with; put it back"
     assert_refused(command(copied), why)
     shutil.copy(copied / "target.json", copied / "source.json")

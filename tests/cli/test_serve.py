@@ -13,7 +13,7 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 import numpy as np
 import pytest
 
-from regard.serve import running
+from regard.serve import server
 
 from .commands import assert_done, assert_refused, regard
 
@@ -73,10 +73,10 @@ def test_what_is_no_run_is_not_served(tmp_path):
 
 
 def test_an_address_says_what_is_shown_first():
-    with running.listening(0) as here:
+    with server.open_socket(0) as here:
         port = here.getsockname()[1]
         assert here.getsockname()[0] == "127.0.0.1"
-        found = running.address(here, "secret", {"model": "a b", "text": "x&y=#é", "question": ""})
+        found = server.page_url(here, "secret", {"model": "a b", "text": "x&y=#é", "question": ""})
     assert found == f"http://127.0.0.1:{port}/?token=secret#model=a%20b&text=x%26y%3D%23%C3%A9"
 
 
@@ -104,11 +104,9 @@ def test_one_head_is_written(trained):
 
 
 def test_without_a_terminal_nothing_is_opened(trained, monkeypatch):
-    monkeypatch.setattr(running, "open_page", lambda where: pytest.fail("opened"))
+    monkeypatch.setattr(server, "open_page", lambda where: pytest.fail("opened"))
     assert SENTENCE in assert_done(regard("look", trained, SENTENCE))
-    assert_refused(
-        regard("look", trained), "there is nothing to read; give a sentence, or start the page: regard serve"
-    )
+    assert_refused(regard("look", trained), "no input; give a sentence, or start the page: regard serve")
 
 
 @pytest.fixture
@@ -116,10 +114,12 @@ def terminal(monkeypatch) -> list[str]:
     """As if somebody sat there; what is opened is noted, and the server ends at once."""
     opened: list[str] = []
     monkeypatch.setattr(
-        sys.modules["regard.cli.look"], "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
+        sys.modules["regard.cli.visualize"], "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
     )
-    monkeypatch.setattr(running, "open_page", opened.append)
-    monkeypatch.setattr(running, "run", lambda shelf, here, token, album=None: opened.append(", ".join(shelf.books)))
+    monkeypatch.setattr(server, "open_page", opened.append)
+    monkeypatch.setattr(
+        server, "serve", lambda models, here, token, images=None: opened.append(", ".join(models.entries))
+    )
     return opened
 
 
@@ -148,7 +148,7 @@ def test_without_the_extra_the_terminal_still_works(trained, terminal, monkeypat
     def missing():
         raise ValueError("the page needs uvicorn; install it: pip install 'regard[serve]'")
 
-    monkeypatch.setattr(running, "require", missing)
+    monkeypatch.setattr(server, "require_serve_extra", missing)
     answer = regard("look", trained, SENTENCE)
     assert_done(answer)
     assert "pip install 'regard[serve]'" in answer.stderr

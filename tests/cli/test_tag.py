@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.text.conllu import read_conllu, write_conllu
+from regard.data.tagged import read_conllu, write_conllu
 from regard.world import World
 
 from .commands import assert_done, assert_plain, assert_refused, regard
@@ -25,7 +25,7 @@ CONLLU = """# sent_id = 1
 def tagger(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tagger") / "run"
     world = ["--set", "data.sentences=300", "--set", "data.longest=6", "--steps", "60"]
-    assert_done(regard("train", "--task", "tag", *LITTLE, *world, "--out", folder))
+    assert_done(regard("train", "--task", "tagging", *LITTLE, *world, "--out", folder))
     return folder
 
 
@@ -71,7 +71,7 @@ def test_accuracy_by_tag_and_its_file(tagger):
 def test_looking_at_words_and_heads(tagger):
     sentence = "the black cat ate the mouse"
     said = assert_done(regard("look", tagger, sentence, "--word", "cat", "--save", "a.png"))
-    assert "where it looked to tag “cat” as" in said
+    assert "attention when tagging “cat” as" in said
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     assert assert_done(regard("look", tagger, sentence, "--every")).count("head ") >= 2
     one, other = (
@@ -91,7 +91,7 @@ def test_two_columns_and_trees_can_be_trained_on():
     given = [world.sentence(number) for number in range(40)]
     rows = ["\n".join(f"{w}\t{t}" for w, t in zip(one.words, one.tags, strict=True)) for one in given]
     Path("a.tsv").write_text("\n\n".join(rows) + "\n")
-    train = ["train", "--task", "tag", *LITTLE, "--set", "text.kind=words", "--steps", 2, "--tokens", 300]
+    train = ["train", "--task", "tagging", *LITTLE, "--set", "text.kind=words", "--steps", 2, "--tokens", 300]
     assert_done(regard(*train, "--train", "a.tsv", "--out", "columns"))
     trees = ["--set", 'model.recipe=position = "TreeDepth()"']
     why = "sentence 1 has no dependency heads, and the model's places are in trees"
@@ -99,7 +99,7 @@ def test_two_columns_and_trees_can_be_trained_on():
     lines = [
         [
             f"{n}\t{w}\t_\t{t}\t_\t_\t{h}\t_\t_\t_"
-            for n, (w, t, h) in enumerate(zip(one.words, one.tags, one.heads, strict=True), 1)
+            for n, (w, t, h) in enumerate(zip(one.words, one.tags, one.governors, strict=True), 1)
         ]
         for one in given
     ]
@@ -127,22 +127,26 @@ def test_bad_files_are_named_with_their_line(tagger):
 
 def test_each_task_has_its_own_models(tagger, trained):
     assert_refused(
-        regard("tag", trained, "-", typed="a"), f"{trained}/settings.toml: the task is 'translate', not 'tag'"
+        regard("tag", trained, "-", typed="a"), f"{trained}/settings.toml: the task is 'translation', not 'tagging'"
     )
-    assert_refused(regard("translate", tagger, "-", typed="a"), f"{tagger}/settings.toml: the task is 'tag', not 'tran")
-    assert_refused(regard("train", "--task", "sing"), "no task is called 'sing'; choose from translate, tag")
+    assert_refused(
+        regard("translate", tagger, "-", typed="a"), f"{tagger}/settings.toml: the task is 'tagging', not 'translation'"
+    )
+    assert_refused(regard("train", "--task", "sing"), "no task is called 'sing'; choose from translation, tagging")
     Path("a.toml").write_text('task = "tag"\n')
-    why = "a.toml is a recipe for the task 'tag', not 'translate'; leave out --task"
-    assert_refused(regard("train", "a.toml", "--task", "translate"), why)
+    why = "a.toml is a recipe for the task 'tagging', not 'translation'; leave out --task"
+    assert_refused(regard("train", "a.toml", "--task", "translation"), why)
 
 
 def test_a_sentence_of_too_many_tokens_is_refused(tagger):
     words = " ".join(["the"] * 1001)
     Path("a.txt").write_text(f"the cat\n{words}\n")
-    assert_refused(regard("tag", tagger, "a.txt"), "a.txt: sentence 2: 1,001 tokens; split it, or allow it with --long")
+    assert_refused(regard("tag", tagger, "a.txt"), "a.txt: sentence 2: 1,001 tokens; split it, or allow it with --max-")
     assert assert_done(regard("tag", tagger, "a.txt", "--longest", 1001)).count("the") == 1002
     assert_refused(regard("tag", tagger, "-", typed=words), "-: sentence 1: 1,001 tokens")
-    assert_refused(regard("look", tagger, words), "the sentence: 1,001 tokens; split it, or allow it with --longest 10")
+    assert_refused(
+        regard("look", tagger, words), "the sentence: 1,001 tokens; split it, or allow it with --max-length 10"
+    )
 
 
 def test_a_sentence_may_stand_on_the_command_line(tagger):

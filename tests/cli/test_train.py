@@ -12,25 +12,25 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from regard.cli import watch
-from regard.tasks.settings import Settings
-from regard.text import read_pairs
-from regard.text.writing import write_pairs
-from regard.train.claim import claimed
-from regard.train.figures import Report, Sent
+from regard.cli import training_progress
+from regard.data import read_pairs
+from regard.data.parallel import write_pairs
+from regard.tasks.translation.data import TranslationSettings
+from regard.train.lock import lock_folder
+from regard.train.report import AsyncScalars, Report
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, held, no_room, regard
 
 
-def settings(folder: Path) -> Settings:
-    return Settings.from_toml((folder / "settings.toml").read_text(encoding="utf-8"))
+def settings(folder: Path) -> TranslationSettings:
+    return TranslationSettings.from_toml((folder / "settings.toml").read_text(encoding="utf-8"))
 
 
 def test_flags_alone_train_a_translator(corpus, tmp_path):
     answer = regard("train", "--train", corpus(101), *LITTLE, "--steps", 3, "--seed", 5, "--out", tmp_path / "run")
     assert assert_done(answer) == f"trained: {tmp_path / 'run'}; try: regard translate {tmp_path / 'run'}\n"
-    assert answer.stderr.splitlines()[0].startswith("100 pairs, 1 held out; transformer with ")
-    assert "step       3   held out " in answer.stderr
+    assert answer.stderr.splitlines()[0].startswith("100 pairs, 1 for validation; transformer with ")
+    assert "step       3   valid loss " in answer.stderr
     assert (settings(tmp_path / "run").train.steps, settings(tmp_path / "run").train.seed) == (3, 5)
     assert_done(regard("translate", tmp_path / "run", "-", typed="the cat\n"))
 
@@ -49,7 +49,7 @@ def test_a_recipe_finds_its_files_from_where_it_lies_and_flags_change_it(corpus,
     assert settings(elsewhere / "run").train.steps == 2
     monkeypatch.chdir(tmp_path)  # and from anywhere else it is the same run
     assert (
-        "going on from step 2" in regard("train", "recipe.toml", *LITTLE, "--steps", 2, "--out", "elsewhere/run").stderr
+        "resuming from step 2" in regard("train", "recipe.toml", *LITTLE, "--steps", 2, "--out", "elsewhere/run").stderr
     )
 
 
@@ -118,7 +118,7 @@ def test_early_stopping_keeps_the_best_and_says_so(corpus, tmp_path):
     newest = max((tmp_path / "run/checkpoints").glob("0*"))
     progress = json.loads((newest / "state.json").read_text())["progress"]
     assert progress["step"] == progress["best_step"] + 2 < 50
-    assert f"stopped at step {progress['step']}: 2 validations in a row were no better" in answer.stderr
+    assert f"early stopping at step {progress['step']}: no improvement in 2 validations" in answer.stderr
     best = tmp_path / f"run/checkpoints/{progress['best_step']:08d}"
     for name, tensor in load_file(tmp_path / "run/model.safetensors").items():
         assert_close(tensor, load_file(best / "model.safetensors")[name], rtol=0, atol=0)
@@ -133,20 +133,20 @@ def test_ctrl_c_saves_and_going_on_ends_with_the_same_bits(number, corpus, tmp_p
     words += ["--set", "train.average=2", "--set", "train.checkpoint_every=3"]
     straight, left = tmp_path / "straight", tmp_path / "left"
     assert_done(regard(*words, "--out", straight))
-    said = watch.validated
+    said = training_progress.validation_line
 
     def interrupted(report, running):
         signal.raise_signal(number)
         return said(report, running)
 
     with monkeypatch.context() as patch:
-        patch.setattr(watch, "validated", interrupted)
+        patch.setattr(training_progress, "validation_line", interrupted)
         answer = regard(*words, "--device", "cpu", "--out", left)
     again = f"regard train --out {left} --device cpu"
     assert answer.exit_code == 130
-    assert answer.stdout == f"saved: {left} at step 4; go on with: {again}\n"
+    assert answer.stdout == f"saved: {left} at step 4; resume with: {again}\n"
     answer = regard(*again.split()[1:])
-    assert "going on from step 4" in answer.stderr
+    assert "resuming from step 4" in answer.stderr
     assert_done(answer)
     assert held(left) == held(straight)
 
@@ -155,7 +155,7 @@ def test_what_the_caller_ignores_stays_ignored():
     """As nohup ignores that the terminal is closed."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with watch.asked_to_stop() as stop:
+        with training_progress.graceful_stop() as stop:
             signal.raise_signal(signal.SIGHUP)
             assert not stop.is_set()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -168,7 +168,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_no_checkpoint(corpus, tmp_path,
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(watch, "validated", interrupted)
+    monkeypatch.setattr(training_progress, "validation_line", interrupted)
     answer = regard(
         "train",
         "--train",
@@ -184,13 +184,13 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_no_checkpoint(corpus, tmp_path,
     assert answer.exit_code == 130
     assert "Traceback" not in answer.output
     monkeypatch.undo()
-    assert "going on from step 3" in regard("train", "--out", tmp_path / "run").stderr
+    assert "resuming from step 3" in regard("train", "--out", tmp_path / "run").stderr
 
 
 def test_a_real_ctrl_c_reaches_a_real_run(corpus, tmp_path, start):
     often = ["--steps", 100_000, "--set", "train.validate_every=5"]
     process = start("train", "--train", corpus(), *LITTLE, *often, "--out", tmp_path / "run")
-    process.until(lambda: process.err.exists() and "held out" in process.err.read_text())
+    process.until(lambda: process.err.exists() and "valid loss" in process.err.read_text())
     process.send(signal.SIGINT)
     assert process.ends() == 130
     assert process.out.read_text().startswith(f"saved: {tmp_path / 'run'} at step ")
@@ -221,7 +221,7 @@ def test_a_line_of_ten_thousand_tokens_is_left_out_and_said(corpus, tmp_path):
     )
     assert_done(answer)
     assert answer.stderr.startswith(
-        "left out: 2 of 200 pairs, with more tokens on a side than train.longest = 256 or train.tokens = 300\n"
+        "skipped: 2 of 200 pairs, with more tokens on a side than train.longest = 256 or train.tokens = 300\n"
     )
 
 
@@ -230,7 +230,7 @@ def test_pairs_with_an_empty_side_can_be_left_out_and_are_counted(corpus, tmp_pa
     more = ["--set", "data.skip_empty=true", "--steps", 1, "--out", tmp_path / "run"]
     answer = regard("train", "--train", path, *LITTLE, *more)
     assert_done(answer)
-    assert answer.stderr.startswith(f"left out: 2 of 41 pairs, for empty parts ({path}:5: the target is empty)\n")
+    assert answer.stderr.startswith(f"skipped: 2 of 41 pairs, for empty parts ({path}:5: the target is empty)\n")
 
 
 def test_words_that_no_one_has_seen_are_trained_on(corpus, tmp_path):
@@ -252,10 +252,10 @@ def test_nothing_but_text_is_written_where_no_terminal_is(corpus, tmp_path):
 
 def test_a_terminal_sees_a_bar_with_loss_speed_and_time_left():
     out = StringIO()
-    with watch.bar(Console(file=out, force_terminal=True, width=100)) as progress:
-        running = watch.Running()
-        running.add(Report(1, rate=0.1, tokens=70, sent=Sent(torch.tensor([2.5, 1.0, 0.0]))))
-        progress.add_task("training", total=10, completed=4, said=str(running))
+    with training_progress.progress_bar(Console(file=out, force_terminal=True, width=100)) as progress:
+        running = training_progress.RunningStats()
+        running.add(Report(1, rate=0.1, tokens=70, scalars=AsyncScalars(torch.tensor([2.5, 1.0, 0.0]))))
+        progress.add_task("training", total=10, completed=4, stats=str(running))
     assert "4/10" in out.getvalue()
     assert "loss 2.500   0 tokens/s" in out.getvalue()
     assert "--:--" in out.getvalue()
@@ -266,7 +266,7 @@ def test_tensorboard_shows_every_step_once_even_if_it_was_taken_twice(corpus, tm
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 4, "--set", "train.validate_every=2"]
     assert_done(regard(*words, "--tensorboard", "--out", tmp_path / "run"))
     shutil.rmtree(tmp_path / "run/checkpoints/00000004")
-    assert "going on from step 2" in regard(*words, "--tensorboard", "--out", tmp_path / "run").stderr
+    assert "resuming from step 2" in regard(*words, "--tensorboard", "--out", tmp_path / "run").stderr
     drawn = event_accumulator.EventAccumulator(str(tmp_path / "run/tensorboard")).Reload()
     assert [point.step for point in drawn.Scalars("loss")] == [1, 2, 3, 4]
     assert [point.step for point in drawn.Scalars("held out loss")] == [2, 4]
@@ -274,7 +274,7 @@ def test_tensorboard_shows_every_step_once_even_if_it_was_taken_twice(corpus, tm
 
 
 def test_without_tensorboard_the_remedy_is_said_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(watch, "find_spec", lambda _: None)
+    monkeypatch.setattr(training_progress, "find_spec", lambda _: None)
     answer = regard("train", "--tensorboard", "--out", tmp_path / "run")
     assert_refused(answer, "--tensorboard needs a package that is missing; pip install 'regard[track]'")
     assert not (tmp_path / "run").exists()
@@ -285,7 +285,7 @@ def test_without_tensorboard_the_remedy_is_said_at_once(tmp_path, monkeypatch):
 
 def test_two_runs_in_one_folder_at_once_are_refused(corpus, tmp_path):
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 2, "--out", tmp_path / "run"]
-    with claimed(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         assert_refused(regard(*words), f"this process itself is training in {tmp_path / 'run'} already")
     assert not (tmp_path / "run/settings.toml").exists()
     assert_done(regard(*words))
@@ -308,9 +308,11 @@ def test_a_full_disk_costs_the_last_interval_at_most(room, corpus, tmp_path):
 def test_a_full_disk_leaves_earlier_checkpoints_whole(corpus, tmp_path, monkeypatch):
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 8, "--set", "train.checkpoint_every=2"]
     words += ["--set", "train.validate_every=4"]
-    said = watch.validated
+    said = training_progress.validation_line
     with monkeypatch.context() as patch:
-        patch.setattr(watch, "validated", lambda *both: (signal.raise_signal(signal.SIGINT), said(*both))[1])
+        patch.setattr(
+            training_progress, "validation_line", lambda *both: (signal.raise_signal(signal.SIGINT), said(*both))[1]
+        )
         assert regard(*words, "--out", tmp_path / "run").exit_code == 130
     before = held(tmp_path / "run")
     room = {name: len(content) for name, content in before.items()}

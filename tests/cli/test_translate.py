@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.translate import converse
-from regard.decode import Beam, Greedy, Sample
-from regard.decode.linears import BATCH_BOUND
-from regard.decode.reading import kept_heads, links
-from regard.tasks.translate import Translator
-from regard.world import World, pairs
+from regard.cli.translate import prompt_loop
+from regard.decode import Beam, Greedy, Sampling
+from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE
+from regard.decode.word_alignment import format_links, load_alignment_heads
+from regard.tasks.translation.task import Translator
+from regard.world import World, translation_pairs
 
 from .commands import assert_done, assert_plain, assert_refused, no_room, regard
 
@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    return [source for source, _ in pairs(World(longest=6), "fr", 50, "train")]
+    return [source for source, _ in translation_pairs(World(longest=6), "fr", 50, "train")]
 
 
 def lines(answer) -> list[str]:
@@ -106,8 +106,8 @@ def test_alignments_are_written_line_by_line(trained, sentences):
     aligned = Path("new/text.links").read_text().splitlines()
     assert len(aligned) == 10
     assert aligned[5] == ""
-    translator, heads = Translator.load(trained), kept_heads(trained)
-    assert aligned[0] == links(translator, sentences[0], found[0], heads)
+    translator, heads = Translator.load(trained), load_alignment_heads(trained)
+    assert aligned[0] == format_links(translator, sentences[0], found[0], heads)
     assert re.fullmatch(r"(\d+-\d+ ?)+", aligned[0])
 
 
@@ -158,14 +158,14 @@ def test_draws_repeat_with_their_seed_and_differ_with_another(trained):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--temperature", "2"], "--temperature is for drawing translations; add --sample"),
-        (["--top-k", "2"], "--top-k is for drawing translations; add --sample"),
-        (["--seed", "0"], "--seed is for drawing translations; add --sample"),
+        (["--temperature", "2"], "--temperature needs --sample"),
+        (["--top-k", "2"], "--top-k needs --sample"),
+        (["--seed", "0"], "--seed needs --sample"),
         (["--sample", "--temperature", "0"], "a temperature is positive, not 0.0"),
         (["--sample", "--top-p", "2"], "top_p=2.0 is no probability above 0 and up to 1"),
         (["--sample", "--top-k", "0"], "top_k=0 keeps no token: at least 1"),
         (["--beam", "0"], "Invalid value for '--beam'"),
-        (["--best", "0"], "Invalid value for '--best'"),
+        (["--best", "0"], "Invalid value for '--n-best' / '--best'"),
         (["--device", "abacus"], "--device abacus: "),
     ],
 )
@@ -178,7 +178,7 @@ def test_flags_that_make_no_sense(words, says, trained):
 
 def test_a_line_of_ten_thousand_tokens(trained):
     Path("long.en").write_text("zebra\n" + "cat " * 10_000 + "\n")
-    why = "long.en:2: 10,000 tokens; split it, or allow it with --longest 10000"
+    why = "long.en:2: 10,000 tokens; split it, or allow it with --max-length 10000"
     answer = regard("translate", trained, "long.en")
     assert_refused(answer, why)
     assert answer.stdout == ""
@@ -191,17 +191,17 @@ def test_unknown_words_and_characters(trained):
     answer = regard("translate", trained, "-", typed=text)
     assert len(lines(answer)) == 5
     assert answer.stderr.splitlines() == [
-        "regard: stdin:1: 'zebra' is unknown to the model; its translation is a guess",
-        "regard: stdin:2: '😀' is unknown to the model; its translation is a guess",
-        "regard: stdin:3: 'שלום' is unknown to the model; its translation is a guess",
-        "regard: and 1 more with unknown words",
+        "regard: stdin:1: 'zebra' is out of vocabulary; it is translated as <unk>",
+        "regard: stdin:2: '😀' is out of vocabulary; it is translated as <unk>",
+        "regard: stdin:3: 'שלום' is out of vocabulary; it is translated as <unk>",
+        "regard: and 1 more lines with out-of-vocabulary words",
     ]
     answer = regard("translate", trained, "-", typed="x" * 5000)
-    assert answer.stderr == f"regard: stdin:1: '{'x' * 40}…' is unknown to the model; its translation is a guess\n"
+    assert answer.stderr == f"regard: stdin:1: '{'x' * 40}…' is out of vocabulary; it is translated as <unk>\n"
 
 
 def test_strict_refuses_what_would_be_guessed(trained):
-    why = "stdin:2: 'zebra' is unknown to the model; write it otherwise, or leave out --strict to have it guessed"
+    why = "stdin:2: 'zebra' is out of vocabulary; replace it, or leave out --strict to translate it as <unk>"
     assert_refused(regard("translate", trained, "-", "--strict", typed="the cat\nthe zebra\n"), why)
     why = "stdin:2: the line is empty; remove it, or leave out --strict to keep it empty"
     assert_refused(regard("translate", trained, "-", "--strict", typed="the cat\n\n"), why)
@@ -228,7 +228,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(trained, tmp_
     Path("text.en").write_text("the cat\n")
     out = ["translate", trained, "text.en", "--out"]
     assert_refused(regard(*out, tmp_path), f"{tmp_path}: is a folder; name a file in it")
-    assert_refused(regard(*out, "text.en/deeper"), "text.en: is a file, not a folder; choose another place")
+    assert_refused(regard(*out, "text.en/deeper"), "text.en: is a file, not a folder; choose another path")
     assert_refused(regard(*out, "/dev/null"), "/dev/null: is a device or a pipe, not a file; choose another place")
     assert Path("/dev/null").is_char_device()
 
@@ -259,7 +259,7 @@ def test_a_full_disk_behind_a_redirection(trained):
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "regard: output: No space left on device; make room, or choose another place\n"
+    assert done.stderr == "regard: output: No space left on device; free disk space, or choose another path\n"
 
 
 def test_a_pipe_closed_early_is_no_error(trained, sentences, start):
@@ -315,32 +315,32 @@ def typing(monkeypatch):
 
 
 @pytest.mark.parametrize("draws", [1, 3])
-@pytest.mark.parametrize("kind", [Beam, Sample])
+@pytest.mark.parametrize("kind", [Beam, Sampling])
 def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draws, trained, typing, capsys):
-    search = Sample(draws=draws, seed=7) if kind is Sample else Beam(3, best=draws)
+    search = Sampling(samples=draws, seed=7) if kind is Sampling else Beam(3, n_best=draws)
     typing("the cat sleeps", "the dog sleeps")
-    converse(Translator.load(trained), search, 1000, scores=draws > 1)
+    prompt_loop(Translator.load(trained), search, 1000, scores=draws > 1)
     found = capsys.readouterr()
     assert len(found.out.splitlines()) == 2 * draws
     assert all(re.match(r"-\d+\.\d{4}\t", line) for line in found.out.splitlines() if draws > 1)
-    assert found.err == "Type a sentence; an empty line or Ctrl-D leaves.\n> > > "
+    assert found.err == "Type a sentence; an empty line or Ctrl-D exits.\n> > > "
 
 
 def test_a_streamed_translation_is_the_same_text(trained, typing, capsys, sentences):
     translator = Translator.load(trained)
     typing(*sentences[:7])
-    converse(translator, Greedy(), 1000, scores=False)
+    prompt_loop(translator, Greedy(), 1000, scores=False)
     wanted = lines(regard("translate", trained, "-", "--beam", 1, typed="\n".join(sentences[:7])))
     assert capsys.readouterr().out.splitlines() == wanted
 
 
 def test_a_mistake_in_a_typed_line_does_not_end_the_conversation(trained, typing, capsys):
     typing("the zebra", "cat " * 9, "the caf\udce9", "the cat", "", "never asked for")
-    converse(Translator.load(trained), Greedy(), 7, scores=False)
+    prompt_loop(Translator.load(trained), Greedy(), 7, scores=False)
     found = capsys.readouterr()
-    assert "regard: this line: 'zebra' is unknown to the model; its translation is a guess" in found.err
-    assert "regard: this line: 9 tokens; split it, or allow it with --longest 9" in found.err
-    assert "is half of a surrogate pair; remove it" in found.err
+    assert "regard: this line: 'zebra' is out of vocabulary; it is translated as <unk>" in found.err
+    assert "regard: this line: 9 tokens; split it, or allow it with --max-length 9" in found.err
+    assert "is a lone surrogate; remove it" in found.err
     assert len(found.out.splitlines()) == 2
 
 
@@ -382,7 +382,7 @@ def test_a_sentence_may_stand_on_the_command_line(trained):
 
 def test_best_says_why_log_probabilities_are_not_in_order(trained):
     Path("a.en").write_text("the cat sleeps\n")
-    why = "the best come first by log-probability and penalties"
+    why = "n-best lists are ranked by the penalised score"
     assert why in regard("translate", trained, "a.en", "--best", 3).stderr
     plain = regard("translate", trained, "a.en", "--best", 3, "--length-penalty", 0)
     assert why not in plain.stderr
@@ -396,4 +396,4 @@ def test_a_penalty_without_measure_is_refused(trained):
 
 def test_the_help_says_how_far_int8_depends_on_the_batch():
     said = " ".join(re.sub(r"[│\s]+", " ", assert_done(regard("translate", "--help"))).split())
-    assert f"in int8, beside other lines, a score by up to {BATCH_BOUND}" in said
+    assert f"in int8, beside other lines, a score by up to {INT8_BATCH_TOLERANCE}" in said

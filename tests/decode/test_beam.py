@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decode import Allowed, Beam, Greedy, Longest, translate
-from regard.decode.penalties import STRONGEST, attention_paid, length_penalty
-from regard.models.seq2seq import Looked
+from regard.decode import Beam, Constraints, Greedy, LengthLimit, translate
+from regard.decode.search import MAX_PENALTY, length_penalty, mean_cross_attention
+from regard.models.seq2seq import AttentionWeights
 
-from .toys import EOS, Toy, dice, every_translation, glance, naive_beam, naive_greedy, penalised, tree
+from .toy_models import EOS, Toy, dice, every_translation, glance, naive_beam, naive_greedy, penalised, tree
 
 PENALTIES = [(0.0, 0.0), (0.6, 0.0), (1.0, 0.0), (2.5, 0.0), (0.0, 0.3), (0.8, 0.2)]
 
@@ -27,7 +27,9 @@ def test_wu_s_length_penalty_on_paper():
 def test_attention_is_that_of_the_last_word_in_the_last_layer_the_mean_of_its_heads():
     first, last = torch.zeros(1, 2, 3, 2), torch.zeros(1, 2, 3, 2)
     last[0, :, 2] = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
-    assert attention_paid(Looked({"decoder.0.cross": first, "decoder.1.cross": last})).tolist() == [[0.625, 0.375]]
+    assert mean_cross_attention(AttentionWeights({"decoder.0.cross": first, "decoder.1.cross": last})).tolist() == [
+        [0.625, 0.375]
+    ]
 
 
 def test_wu_s_coverage_penalty_on_paper():
@@ -45,7 +47,7 @@ def test_wu_s_coverage_penalty_on_paper():
 def test_a_batch_finds_what_the_definition_finds(size, alpha, beta):
     """Batched, cached and stopped early = one by one, from scratch, to the very end."""
     model = Toy(dice(size), glance(size))
-    beam = Beam(size, alpha, beta, best=size, longest=Longest(0.5, 4))
+    beam = Beam(size, alpha, beta, n_best=size, max_length=LengthLimit(0.5, 4))
     sources = [(3, 4), (), (5,), (6, 6, 3, 4, 5), (4, 4, 4)]
     for source, found in zip(sources, translate(model, sources, beam), strict=True):
         expected = naive_beam(model, source, len(source) // 2 + 4, beam)
@@ -65,7 +67,7 @@ def test_a_batch_finds_what_the_definition_finds(size, alpha, beta):
 def test_stopping_early_changes_nothing(seed, size, alpha, spread, data):
     best = data.draw(st.integers(1, size))
     model = Toy(dice(seed, vocabulary=5, spread=spread))
-    beam = Beam(size, alpha, best=best, longest=Longest(0, 7))
+    beam = Beam(size, alpha, n_best=best, max_length=LengthLimit(0, 7))
     found = translate(model, [(3,)], beam)[0]
     assert [h.ids for h in found] == [ids for ids, *_ in naive_beam(model, (3,), 7, beam)]
 
@@ -92,7 +94,7 @@ def test_without_length_penalty_a_sentence_stops_as_soon_as_the_best_has_ended()
 def test_a_limit_that_leaves_no_room_to_overtake_stops_the_search():
     """The way would win at 6 tokens, but 5 are allowed: there is nothing to wait for."""
     model = late_bloomer(9)
-    beam = Beam(2, length_penalty=1.0, longest=Longest(0, 5))
+    beam = Beam(2, length_penalty=1.0, max_length=LengthLimit(0, 5))
     assert translate(model, [(3,)], beam)[0][0].ids == ()
     assert len(model.rows) == 1
 
@@ -103,7 +105,7 @@ def test_a_beam_as_wide_as_the_world_is_exhaustive_search(alpha, beta):
     model, source, limit = Toy(dice(11), glance(11)), (5, 3), 4
     everything = every_translation(model, source, limit)
     assert len(everything) == 1 + 4 + 16 + 64
-    beam = Beam(4**4 + 85, alpha, beta, best=85, longest=Longest(0, limit))
+    beam = Beam(4**4 + 85, alpha, beta, n_best=85, max_length=LengthLimit(0, limit))
     [found] = translate(model, [source], beam)
     scores = {ids: penalised(model, source, ids, total, beam) for ids, total in everything.items()}
     assert [h.ids for h in found] == sorted(scores, key=lambda ids: -scores[ids])
@@ -124,7 +126,7 @@ def test_a_beam_of_one_is_greedy_search_whatever_the_penalties(alpha, beta):
 
 
 def test_the_best_are_distinct_and_in_order():
-    found = translate(Toy(dice(2)), [(4,), (5, 3)], Beam(7, 0.6, best=7))
+    found = translate(Toy(dice(2)), [(4,), (5, 3)], Beam(7, 0.6, n_best=7))
     for hypotheses in found:
         assert len({h.ids for h in hypotheses}) == len(hypotheses) > 1
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
@@ -133,18 +135,22 @@ def test_the_best_are_distinct_and_in_order():
 def test_equals_go_to_the_lower_token_and_then_the_lower_beam():
     even = Toy(lambda source, written: [0.0] * 7)
     assert translate(even, [(3,)], Greedy())[0][0].ids == ()  # the end has the lowest id that may come
-    found = translate(even, [(3,)], Beam(4, best=4, longest=Longest(0, 2)), allowed=Allowed(shortest=1))[0]
+    found = translate(
+        even, [(3,)], Beam(4, n_best=4, max_length=LengthLimit(0, 2)), constraints=Constraints(min_length=1)
+    )[0]
     assert [h.ids for h in found] == [(3,), (4,), (5,), (6,)]
     assert all(h.finished for h in found)
     # seven tokens are equal but the beam has room for three
-    found = translate(even, [(3,)], Beam(3, best=3, longest=Longest(0, 1)), allowed=Allowed(shortest=1))[0]
+    found = translate(
+        even, [(3,)], Beam(3, n_best=3, max_length=LengthLimit(0, 1)), constraints=Constraints(min_length=1)
+    )[0]
     assert [h.ids for h in found] == [(3,), (4,), (5,)]
 
 
 def test_what_meets_the_limit_is_unfinished_and_ranks_behind_what_is_finished():
     """The way that never ends is the more probable, and still no translation."""
     model = Toy(tree({(4,) * n: {4: 0.9, EOS: 0.1} for n in range(9)}))
-    beam = Beam(3, length_penalty=1.0, best=3, longest=Longest(0, 2))
+    beam = Beam(3, length_penalty=1.0, n_best=3, max_length=LengthLimit(0, 2))
     found = translate(model, [(3,)], beam)[0]
     assert [(h.ids, h.finished) for h in found] == [((4,), True), ((), True), ((4, 4), False)]
     assert found[2].log_probability == pytest.approx(2 * log(0.9))
@@ -165,13 +171,13 @@ def test_sentences_that_are_done_leave_the_batch():
 
 def test_penalties_and_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="size 3 cannot give the best 4"):
-        Beam(3, best=4)
+        Beam(3, n_best=4)
     for penalty in (-0.5, 1e300, float("inf"), float("nan")):
         for name in ("length", "coverage"):
             with pytest.raises(ValueError, match=f"a {name} penalty of {re.escape(str(penalty))} should lie between 0"):
                 Beam(3, **{f"{name}_penalty": penalty})
-    translate(Toy(dice(0)), [(3,)], Beam(3, length_penalty=STRONGEST))
+    translate(Toy(dice(0)), [(3,)], Beam(3, length_penalty=MAX_PENALTY))
     with pytest.raises(ValueError, match="use coverage_penalty=0"):
         translate(Toy(dice(0)), [(3,)], Beam(3, coverage_penalty=0.1))
-    with pytest.raises(ValueError, match="nan"):
+    with pytest.raises(ValueError, match="NaN"):
         translate(Toy(lambda source, written: [float("nan")] * 7), [(3,)], Beam(3))

@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from regard.decode import Allowed, Beam, Greedy, Longest, Ready, prepare, translate
+from regard.decode import Beam, Constraints, Greedy, LengthLimit, PreparedModel, prepare, translate
 from regard.decode import stages as staging
-from regard.decode.offers import on_cpu, on_gpu
+from regard.decode.topk_logprobs import topk_logprobs_cpu, topk_logprobs_gpu
 
+from .test_batched_beam import PREFIXES, assert_same, decided
 from .test_models import SOURCES, model
-from .test_ready import PREFIXES, assert_same, decided
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("default"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-LIMIT = Longest(1.0, 9)
+LIMIT = LengthLimit(1.0, 9)
 
 
 @pytest.mark.parametrize("prefixes", [None, PREFIXES], ids=["free", "forced"])
@@ -23,23 +23,23 @@ LIMIT = Longest(1.0, 9)
 def test_a_graph_finds_what_the_definition_finds(monkeypatch, size, prefixes):
     monkeypatch.setattr(staging, "LEAST", 2)
     monkeypatch.setattr(staging, "SLOTS", 16)
-    made, beam = model("transformer").cuda(), Beam(size, 0.8, best=size, longest=LIMIT)
-    ready, allowed = prepare(made), Allowed(shortest=2)
-    assert isinstance(ready, Ready)
+    made, beam = model("transformer").cuda(), Beam(size, 0.8, n_best=size, max_length=LIMIT)
+    ready, allowed = prepare(made), Constraints(min_length=2)
+    assert isinstance(ready, PreparedModel)
     for _ in range(2):  # the second time every stage is there already
-        found = translate(ready, SOURCES, beam, prefixes=prefixes, allowed=allowed)
-        assert_same(found, translate(made, SOURCES, beam, prefixes=prefixes, allowed=allowed), within=1e-4)
+        found = translate(ready, SOURCES, beam, prefixes=prefixes, constraints=allowed)
+        assert_same(found, translate(made, SOURCES, beam, prefixes=prefixes, constraints=allowed), within=1e-4)
     assert_same(translate(ready, SOURCES, Greedy(LIMIT)), translate(made, SOURCES, Greedy(LIMIT)), within=1e-4)
 
 
 @pytest.mark.parametrize("changes", [{"norm": "post", "tie": "all"}, {"groups": 3}], ids=["post norm", "grouped"])
 def test_whatever_the_transformer_is_made_of(changes):
-    made, beam = decided(**changes).float().cuda(), Beam(3, 0.7, best=3, longest=LIMIT)
+    made, beam = decided(**changes).float().cuda(), Beam(3, 0.7, n_best=3, max_length=LIMIT)
     assert_same(translate(prepare(made), SOURCES, beam), translate(made, SOURCES, beam), within=1e-4)
 
 
 def test_half_the_bits_say_nearly_the_same():
-    made, beam = model("transformer").cuda(), Beam(3, longest=LIMIT)
+    made, beam = model("transformer").cuda(), Beam(3, max_length=LIMIT)
     exact, half = translate(made, SOURCES, beam), translate(prepare(made, "bfloat16"), SOURCES, beam)
     assert sum(one[0].ids == other[0].ids for one, other in zip(exact, half, strict=True)) >= 3
 
@@ -49,8 +49,11 @@ def test_the_kernel_offers_what_the_cpu_offers():
     logits[1] = 0.0
     closed = torch.zeros(32_003, dtype=torch.uint8)
     closed[[0, 1, 8]] = 1
-    wanted, found = on_cpu(logits + bias, closed, 4, None), on_gpu(logits.cuda(), bias.cuda(), closed.cuda(), 4, None)
-    order = found.words.sort(dim=-1, stable=True).indices
+    wanted, found = (
+        topk_logprobs_cpu(logits + bias, closed, 4, None),
+        topk_logprobs_gpu(logits.cuda(), bias.cuda(), closed.cuda(), 4, None),
+    )
+    order = found.tokens.sort(dim=-1, stable=True).indices
     top = found.values.gather(1, order).sort(dim=-1, descending=True, stable=True)
     torch.testing.assert_close(top.values[:, :4].cpu(), wanted.values)
-    assert torch.equal(found.words.gather(1, order).gather(1, top.indices)[:, :4].cpu(), wanted.words)
+    assert torch.equal(found.tokens.gather(1, order).gather(1, top.indices)[:, :4].cpu(), wanted.tokens)

@@ -7,17 +7,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decode import Beam, Greedy, Longest, Sample, forced, in_turn, perplexity, score, translate, translate_all
-from regard.decode.batches import by_budget
-from regard.decode.model import RESTING, at_rest
+from regard.decode import (
+    Beam,
+    Greedy,
+    LengthLimit,
+    Sampling,
+    perplexity,
+    score,
+    score_targets,
+    translate,
+    translate_all,
+    translate_as_found,
+)
+from regard.decode.model import EVAL_MODE, batch_by_tokens, inference_mode
 
-from .toys import Toy, dice, glance, same
+from .toy_models import Toy, dice, glance, same
 
-SHORT = Longest(1.0, 5)
+SHORT = LengthLimit(1.0, 5)
 SEARCHES = [
     Greedy(SHORT),
-    Beam(3, 0.7, 0.2, best=2, longest=SHORT),
-    Sample(temperature=0.8, top_k=4, top_p=0.9, seed=7, draws=2, longest=SHORT),
+    Beam(3, 0.7, 0.2, n_best=2, max_length=SHORT),
+    Sampling(temperature=0.8, top_k=4, top_p=0.9, seed=7, samples=2, max_length=SHORT),
 ]
 SOURCES = st.lists(st.lists(st.integers(3, 6), max_size=5).map(tuple), min_size=1, max_size=7)
 
@@ -47,7 +57,7 @@ def test_the_log_probability_is_the_model_s_own(search):
     model, sources = Toy(dice(3), glance(3)), [(3, 4, 5), (), (6,), (4, 4)]
     found = [(source, h) for source, some in zip(sources, translate(model, sources, search), strict=True) for h in some]
     assert any(h.finished for _, h in found)
-    given_back = forced(model, [source for source, _ in found], [h.ids for _, h in found])
+    given_back = score_targets(model, [source for source, _ in found], [h.ids for _, h in found])
     for (_, ours), theirs in zip(found, given_back, strict=True):
         assert len(ours.scores) == len(ours.ids) + ours.finished
         assert ours.scores == pytest.approx(theirs.scores[: len(ours.scores)], abs=1e-12)
@@ -58,30 +68,32 @@ def test_score_and_perplexity_on_paper():
     """Every next token has probability ¼, so three tokens and an end have 4⁻⁴, and the perplexity is 4."""
     model = Toy(lambda source, written: [-torch.inf, -torch.inf, 0.0, 0.0, 0.0, 0.0])
     assert score(model, [(3,), ()], [(3, 4, 5), ()]) == pytest.approx([-4 * 1.3862943611, -1.3862943611])
-    assert perplexity(forced(model, [(3,), ()], [(3, 4, 5), ()])) == pytest.approx(4.0)
+    assert perplexity(score_targets(model, [(3,), ()], [(3, 4, 5), ()])) == pytest.approx(4.0)
     assert score(model, [], []) == []
 
 
 def test_batches_keep_the_budget_and_lose_nothing():
     lengths = [3, 11, 2, 7, 7, 5, 23]
-    batches = by_budget(lengths, 15)
+    batches = batch_by_tokens(lengths, 15)
     assert sorted(index for batch in batches for index in batch) == list(range(7))
     assert [[lengths[index] for index in batch] for batch in batches] == [[23], [11], [7, 7], [5, 3, 2]]
     with pytest.raises(ValueError, match="budget of 0"):
-        by_budget(lengths, 0)
+        batch_by_tokens(lengths, 0)
 
 
 def test_a_budget_counts_beams():
     model = Toy(dice(0))
-    translate_all(model, [(3,)] * 6, Beam(5, longest=SHORT), tokens=20)
+    translate_all(model, [(3,)] * 6, Beam(5, max_length=SHORT), tokens=20)
     assert max(model.rows) <= 10
 
 
 def test_translations_come_as_they_are_found_with_their_places():
     model, sources = Toy(dice(4)), [(3,), (4, 5, 6), (5, 5)]
-    places = [place for place, _ in in_turn(model, sources, Greedy(), tokens=4)]
+    places = [place for place, _ in translate_as_found(model, sources, Greedy(), tokens=4)]
     assert places == [1, 2, 0]
-    assert dict(in_turn(model, sources, Greedy(), tokens=4)) == dict(enumerate(translate(model, sources, Greedy())))
+    assert dict(translate_as_found(model, sources, Greedy(), tokens=4)) == dict(
+        enumerate(translate(model, sources, Greedy()))
+    )
 
 
 def test_no_sources_give_no_translations():
@@ -116,7 +128,7 @@ def test_who_leaves_first_does_not_wake_a_model_that_another_thread_lets_rest(fi
     seen = {}
 
     def rest(number: int) -> None:
-        with at_rest(model):
+        with inference_mode(model):
             came[number].set()
             assert leave[number].wait(10)
             seen[number] = [part.training for part in model.modules()]
@@ -140,12 +152,12 @@ def test_however_rests_overlap_the_last_to_leave_wakes_the_model(leaving):
     whole = torch.nn.ModuleList([torch.nn.Dropout(), torch.nn.ModuleList([torch.nn.Dropout(), torch.nn.ReLU().eval()])])
     parts, held = [whole, whole[1], whole[0]], []
     for number in leaving:
-        held.append((parts[number], RESTING.begin(parts[number])))
+        held.append((parts[number], EVAL_MODE.begin(parts[number])))
         if number == 2:
-            RESTING.end(held.pop(0)[1])
+            EVAL_MODE.end(held.pop(0)[1])
         assert not any(part.training for one, _ in held for part in one.modules())
     for _, tired in held:
-        RESTING.end(tired)
+        EVAL_MODE.end(tired)
     assert [part.training for part in whole.modules()] == [True, True, True, True, False]
 
 

@@ -6,31 +6,42 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decode import Allowed, Beam, Longest, lanes, offers, prepare, ready, room, stages, translate
-from regard.decode.lanes import Lanes, Rules, choose, lanes_for, parts
-from regard.decode.request import Request
-from tests.attention.interpreting import answer, for_hopper, interpreted
+from regard.decode import (
+    Beam,
+    Constraints,
+    LengthLimit,
+    beam_state,
+    prepare,
+    ready,
+    room,
+    stages,
+    topk_logprobs,
+    translate,
+)
+from regard.decode.beam_state import BeamState, SearchRules, field_values, initial_beam_state, select_candidates
+from regard.decode.hypothesis import DecodingRequest
+from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
 
+from .test_batched_beam import PREFIXES, decided
 from .test_models import SOURCES, model
-from .test_ready import PREFIXES, decided
-from .toys import same
+from .toy_models import same
 
-LIMIT = Longest(0.5, 5)
+LIMIT = LengthLimit(0.5, 5)
 CHOICES = [(9, 4, 6, 1), (7, 3, 5, 3), (5, 1, 1, 1), (6, 5, 8, 4)]  # sentences, beams, offers of each, best
 SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
-    "plain": (model("transformer"), Beam(4, 0.8, best=2, longest=LIMIT), None),
-    "forced": (model("transformer"), Beam(3, 1.0, best=3, longest=LIMIT), PREFIXES),
-    "post norm": (decided(norm="post", tie="all").float(), Beam(3, 0.7, best=3, longest=LIMIT), None),
-    "grouped": (decided(groups=3).float(), Beam(3, 0.7, best=3, longest=LIMIT), None),
-    "turned": (decided(groups=2, decoder='position = "Rotary()"').float(), Beam(2, longest=LIMIT), None),
+    "plain": (model("transformer"), Beam(4, 0.8, n_best=2, max_length=LIMIT), None),
+    "forced": (model("transformer"), Beam(3, 1.0, n_best=3, max_length=LIMIT), PREFIXES),
+    "post norm": (decided(norm="post", tie="all").float(), Beam(3, 0.7, n_best=3, max_length=LIMIT), None),
+    "grouped": (decided(groups=3).float(), Beam(3, 0.7, n_best=3, max_length=LIMIT), None),
+    "turned": (decided(groups=2, decoder='position = "Rotary()"').float(), Beam(2, max_length=LIMIT), None),
 }
 
 
 def as_on_a_gpu() -> None:
     """From now on the search runs by the kernels."""
-    from regard.decode import lanes_kernel, norm_kernel, room_kernel
+    from regard.decode import beam_state_kernel, norm_kernel, room_kernel
 
-    plain = ready.Around.after
+    plain = ready.PreparedResidual.after
 
     def after(self: Any, x: Any, y: Any) -> Any:
         if not self.post:
@@ -38,13 +49,13 @@ def as_on_a_gpu() -> None:
         return norm_kernel.added_and_normed(x, y, self.weight, self.bias, self.eps)
 
     def on_gpu(logits: Any, closed: Any, count: int, must: Any) -> Any:
-        return offers.on_gpu(logits, torch.zeros(logits.shape[1]), closed, count, must)
+        return topk_logprobs.topk_logprobs_gpu(logits, torch.zeros(logits.shape[1]), closed, count, must)
 
-    ready.Around.after = after
+    ready.PreparedResidual.after = after
     room.follow = lambda room, parents, dtype: room_kernel.followed(room.seen, parents, dtype)
     room.cells_of = lambda slots, _: slots
     room.write, room.attended = room_kernel.keep, room_kernel.looked
-    lanes.choose, lanes.on_cpu = lanes_kernel.chosen, on_gpu
+    beam_state.select_candidates, beam_state.topk_logprobs_cpu = beam_state_kernel.select_candidates_triton, on_gpu
     stages.LEAST, stages.SLOTS = 2, 16
 
 
@@ -68,48 +79,50 @@ def seen_again() -> dict[str, float]:
 
 def offered_again() -> float:
     """Of a vocabulary in three stretches, how far the best words' log-probabilities are from the definition."""
-    from regard.decode.offers_kernel import offers as in_stretches
+    from regard.decode.beam_state_kernel import segment_topk as in_stretches
 
     logits, bias = 5 * torch.randn(3, 37), torch.randn(37)
     closed = torch.zeros(37, dtype=torch.uint8).index_fill_(0, torch.tensor([0, 17]), 1)
     values, words, whole = in_stretches(logits, bias, closed, 4, stretch=16)
-    wanted = offers.on_cpu(logits + bias, closed, 4, None)
+    wanted = topk_logprobs.topk_logprobs_cpu(logits + bias, closed, 4, None)
     values, picked = values.topk(4)
-    assert torch.equal(words.gather(1, picked), wanted.words)
+    assert torch.equal(words.gather(1, picked), wanted.tokens)
     far = values - wanted.values, whole[:, 0] - (logits + bias).logsumexp(-1)
     return max(float(part.abs().max()) for part in far)
 
 
 def a_search(
     b: int, k: int, c: int, best: int, device: str
-) -> tuple[Lanes, Rules, list[tuple[torch.Tensor, torch.Tensor]]]:
+) -> tuple[BeamState, SearchRules, list[tuple[torch.Tensor, torch.Tensor]]]:
     """Empty lanes, and what is offered at every step: few numbers, so that there are equals."""
     steps = 7
-    rules = Rules.of(0.7, Allowed(), k, steps, torch.zeros(40, device=device))
-    asked = [Request((5,) * n, index=n) for n in range(b)]
+    rules = SearchRules.of(0.7, Constraints(), k, steps, torch.zeros(40, device=device))
+    asked = [DecodingRequest((5,) * n, index=n) for n in range(b)]
     offered = [
         (-torch.randint(0, 4, (b, k, c)) / 2, torch.stack([torch.randperm(12)[:c] for _ in range(b * k)]).view(b, k, c))
         for _ in range(steps)
     ]
     offered[2][0][0] = -torch.inf  # nothing may follow
     offered = [(values.to(device), words.to(device)) for values, words in offered]
-    return lanes_for(asked, [3 + n % 4 for n in range(b)], rules, best, 0.7, steps), rules, offered
+    return initial_beam_state(asked, [3 + n % 4 for n in range(b)], rules, best, 0.7, steps), rules, offered
 
 
 def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu") -> bool:
-    from regard.decode.lanes_kernel import chosen
+    from regard.decode.beam_state_kernel import select_candidates_triton
 
     one, rules, offered = a_search(b, k, c, best, device)
-    notes = replace(one.notes, **{name: note.clone() for name, note in vars(one.notes).items()})
-    other = replace(one, **{name: part.clone() for name, part in vars(one).items() if name != "notes"}, notes=notes)
+    notes = replace(one.backpointers, **{name: note.clone() for name, note in vars(one.backpointers).items()})
+    other = replace(
+        one, **{name: part.clone() for name, part in vars(one).items() if name != "backpointers"}, backpointers=notes
+    )
     for step, (values, words) in enumerate(offered):
-        for way, here in ((choose, one), (chosen, other)):
+        for way, here in ((select_candidates, one), (select_candidates_triton, other)):
             way(here, rules, values, words, torch.tensor([step], device=device))
-        there = one.notes.words[step] >= 0  # what stands where there is nothing is never read
-        for note, again in zip(parts(one.notes), parts(other.notes), strict=True):
+        there = one.backpointers.tokens[step] >= 0  # what stands where there is nothing is never read
+        for note, again in zip(field_values(one.backpointers), field_values(other.backpointers), strict=True):
             if not torch.equal(note[step][there], again[step][there]):
                 return False
-        names = ("tokens", "parents", "totals", "leading", "ended")
+        names = ("tokens", "parents", "totals", "best_finished", "finished_step")
         if not all(torch.equal(getattr(one, name), getattr(other, name)) for name in names):
             return False
     return True
@@ -120,16 +133,18 @@ def cases() -> dict[str, Any]:
     found: dict[str, Any] = {**seen_again(), "stretches": offered_again()}
     for shape in CHOICES:
         found[f"chosen {shape}"] = chosen_again(*shape)
-    allowed = Allowed(shortest=2)
+    allowed = Constraints(min_length=2)
     wanted = {
-        name: translate(made, SOURCES, beam, prefixes=prefixes, allowed=allowed)
+        name: translate(made, SOURCES, beam, prefixes=prefixes, constraints=allowed)
         for name, (made, beam, prefixes) in SEARCHES.items()
     }
     as_on_a_gpu()
     for name, (made, beam, prefixes) in SEARCHES.items():
         prepared = prepare(made)
-        assert isinstance(prepared, ready.Ready)
-        asked = [Request(tuple(source), tuple((prefixes or [()] * 5)[n]), n) for n, source in enumerate(SOURCES)]
+        assert isinstance(prepared, ready.PreparedModel)
+        asked = [
+            DecodingRequest(tuple(source), tuple((prefixes or [()] * 5)[n]), n) for n, source in enumerate(SOURCES)
+        ]
         for _ in range(2 if name == "plain" else 1):  # the second time every stage is there already
             again = stages.run(prepared, beam, asked, allowed)
             found[name] = all(
@@ -141,12 +156,12 @@ def cases() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(cases)
+    print_json(cases)
 
 
 @pytest.fixture(scope="module")
 def kernels_interpreted() -> dict[str, Any]:
-    return interpreted("tests.decode.test_kernels")
+    return run_interpreted("tests.decode.test_kernels")
 
 
 def test_attention_reads_only_what_somebody_sees(kernels_interpreted):
@@ -171,9 +186,8 @@ def test_a_search_by_kernels_finds_what_the_definition_finds(name, kernels_inter
 def test_they_compile_for_a_hopper(kind):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.decode.lanes_kernel import choosing
-    from regard.decode.norm_kernel import norming
-    from regard.decode.offers_kernel import ending
+    from regard.decode.beam_state_kernel import select_candidates_kernel, subtract_logsumexp_kernel
+    from regard.decode.norm_kernel import add_layernorm_kernel
     from regard.decode.room_kernel import following, keeping, looking
 
     tile = {"BEAMS": 4, "HEADS": 1, "WIDTH": 64, "QUERIES": 16, "KEYS": 64, "WW": 64}
@@ -181,15 +195,15 @@ def test_they_compile_for_a_hopper(kind):
     whole = dict.fromkeys(("slots", "parents", "words", "at", "tokens", "ended", "limits", "said", "grown"), "*i64")
     double = dict.fromkeys(("penalties", "totals", "leading", "farthest", "each", "sums"), "*fp64")
     kinds = {**states, **whole, **double, "seen": "*u8", "values": "*fp32", "eps": "fp32"}
-    product = for_hopper(looking, tile, kinds, num_warps=4, num_stages=2)
+    product = compile_for_hopper(looking, tile, kinds, num_warps=4, num_stages=2)
     assert ("mma" in product.asm["ptx"]) == (kind == "*bf16")
-    for_hopper(keeping, {"BEAMS": 4, "GROUPS": 8, "WIDTH": 64, "WW": 512}, kinds, num_warps=2)
-    for_hopper(following, {"BEAMS": 4, "SLOTS": 64, "BB": 4, "SS": 64}, kinds, num_warps=1)
+    compile_for_hopper(keeping, {"BEAMS": 4, "GROUPS": 8, "WIDTH": 64, "WW": 512}, kinds, num_warps=2)
+    compile_for_hopper(following, {"BEAMS": 4, "SLOTS": 64, "BB": 4, "SS": 64}, kinds, num_warps=1)
     sizes = {"BEAMS": 4, "OFFERS": 32, "BEST": 1, "BB": 4, "OO": 128, "WW": 1}
-    for_hopper(choosing, {"END": 2, "EMPTY": 0, **sizes}, kinds, num_warps=1)
-    for_hopper(norming, {"WIDTH": 512, "WW": 512}, kinds, num_warps=1)
+    compile_for_hopper(select_candidates_kernel, {"END": 2, "EMPTY": 0, **sizes}, kinds, num_warps=1)
+    compile_for_hopper(add_layernorm_kernel, {"WIDTH": 512, "WW": 512}, kinds, num_warps=1)
     floats = {**kinds, **dict.fromkeys(("values", "highest", "sums", "whole"), "*fp32")}
-    for_hopper(ending, {"COUNT": 4, "PIECES": 8, "CC": 32}, floats, num_warps=1)
+    compile_for_hopper(subtract_logsumexp_kernel, {"COUNT": 4, "PIECES": 8, "CC": 32}, floats, num_warps=1)
 
 
 @pytest.mark.gpu
@@ -202,7 +216,7 @@ def test_on_a_gpu_they_do_so_too():
     assert all(chosen_again(*shape, device="cuda") for shape in [*CHOICES, (256, 4, 8, 4), (300, 8, 12, 2)])
     seen, parents = torch.rand(256, 4, 64) < 0.2, torch.randint(4, (256, 4))
     one, past = seen.cuda(), torch.zeros(2, 256, 8, 64, 64, dtype=torch.bfloat16)
-    here = room.Room((), torch.zeros(256, 1, 1, 16), (), seen, torch.zeros(1, dtype=torch.long))
+    here = room.BeamKVCache((), torch.zeros(256, 1, 1, 16), (), seen, torch.zeros(1, dtype=torch.long))
     slots, added = room.follow(here, parents, torch.bfloat16)
     there, more = followed(one, parents.cuda(), torch.bfloat16)
     assert all(torch.equal(x.cpu(), y) for x, y in ((there, slots), (more, added), (one, here.seen)))

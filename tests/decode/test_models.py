@@ -4,10 +4,21 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.decode import Annotated, Beam, Greedy, Longest, Sample, choose_head, looked, score, stream, translate
+from regard.decode import (
+    AnnotatedPair,
+    Beam,
+    Greedy,
+    LengthLimit,
+    Sampling,
+    choose_head,
+    cross_attention_maps,
+    score,
+    stream,
+    translate,
+)
 from regard.models import ModelConfig, Seq2Seq, build_model
 
-from .toys import naive_beam, naive_greedy, same
+from .toy_models import naive_beam, naive_greedy, same
 
 SIZES = {"model": 12, "hidden": 14, "layers": 1, "dropout": 0.3}
 CONFIGS = {
@@ -18,7 +29,7 @@ CONFIGS = {
 }
 LOOKING = [name for name in CONFIGS if name != "gru"]
 SOURCES = [(5, 9, 4), (), (7,), (10, 10, 3, 8, 6, 5, 4), (4, 6)]
-SHORT = Longest(0.5, 5)
+SHORT = LengthLimit(0.5, 5)
 
 
 def model(name: str) -> Seq2Seq:
@@ -28,14 +39,14 @@ def model(name: str) -> Seq2Seq:
     with torch.no_grad():
         for weight in made.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.5)
-        made.get_parameter("words.bias")[2] = 3.0
+        made.get_parameter("embeddings.bias")[2] = 3.0
     return made
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_batch_with_a_cache_finds_what_one_sentence_from_scratch_finds(name):
     made = model(name).double()
-    beam = Beam(3, 0.8, 0.2 if name in LOOKING else 0.0, best=3, longest=SHORT)
+    beam = Beam(3, 0.8, 0.2 if name in LOOKING else 0.0, n_best=3, max_length=SHORT)
     found, greedy = translate(made, SOURCES, beam), translate(made, SOURCES, Greedy(SHORT))
     ends = {h.finished for some in found for h in some}
     made.eval()  # for the searches below, which know nothing of resting
@@ -51,7 +62,7 @@ def test_a_batch_with_a_cache_finds_what_one_sentence_from_scratch_finds(name):
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(
     "search",
-    [Greedy(SHORT), Beam(4, 0.6, best=4, longest=SHORT), Sample(seed=3, draws=2, longest=SHORT)],
+    [Greedy(SHORT), Beam(4, 0.6, n_best=4, max_length=SHORT), Sampling(seed=3, samples=2, max_length=SHORT)],
     ids=lambda search: type(search).__name__,
 )
 def test_in_single_precision_no_batch_changes_a_translation(name, search):
@@ -68,7 +79,7 @@ def test_in_single_precision_no_batch_changes_a_translation(name, search):
 @pytest.mark.parametrize("name", LOOKING)
 def test_forced_weights_are_those_of_reading_token_by_token(name):
     made, source, target = model(name).double().eval(), (5, 9, 4), (7, 6)
-    [attention] = looked(made, [source], [target])
+    [attention] = cross_attention_maps(made, [source], [target])
     memory = made.encode(torch.tensor([[*source, 2]]), torch.tensor([4]))
     state, rows = made.start(memory), []
     for token in (1, *target):
@@ -82,8 +93,8 @@ def test_forced_weights_are_those_of_reading_token_by_token(name):
 def test_a_head_can_be_chosen_and_a_stream_read():
     made = model("transformer")
     links = frozenset({(0, 0), (1, 1)})
-    head = choose_head(made, [Annotated((5, 6), (7, 8), (0, 1), (0, 1), links)])
-    assert head.layer in looked(made, [(5,)], [(6,)])[0].layers
+    head = choose_head(made, [AnnotatedPair((5, 6), (7, 8), (0, 1), (0, 1), links)])
+    assert head.layer in cross_attention_maps(made, [(5,)], [(6,)])[0].layers
     assert tuple(stream(made, (5, 9), Greedy(SHORT))) == translate(made, [(5, 9)], Greedy(SHORT))[0][0].ids
 
 
@@ -91,5 +102,5 @@ def test_a_model_without_attention_says_so():
     made = model("gru")
     with pytest.raises(ValueError, match="use coverage_penalty=0"):
         translate(made, [(5,)], Beam(3, coverage_penalty=0.2))
-    with pytest.raises(ValueError, match="nothing to look at"):
-        looked(made, [(5,)], [(6,)])
+    with pytest.raises(ValueError, match="the model has no cross-attention; use a model with attention"):
+        cross_attention_maps(made, [(5,)], [(6,)])

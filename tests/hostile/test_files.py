@@ -25,34 +25,31 @@ from safetensors.torch import save
 from torch import nn
 
 from regard.attention import Recipe
-from regard.decode.reading import kept_heads
-from regard.models.weights import load_weights, tensors_of
-from regard.models.wordvectors import WordVectors
-from regard.see.asked import from_file
-from regard.tasks.kept import Part
-from regard.tasks.pointer import Pointer
-from regard.tasks.settings import Settings
-from regard.text.bytewise import Bytes
-from regard.text.conllu import read_tagged
-from regard.text.corpus import read_pairs
-from regard.text.files import LONGEST_LINE, SMALL, UNPACKED_TIMES, Gunzip, read_lines
-from regard.text.graphs import read_graph
-from regard.text.idx import read_idx
-from regard.text.images import read_picture, read_pictures
-from regard.text.known import digest
-from regard.text.labelled import Labels, read_labelled
-from regard.text.node_vectors import Bag, Standard, load_reader
-from regard.text.picture_questions import listed_questions, read_picture_questions
-from regard.text.pictures import Scale
-from regard.text.plain import read_text
-from regard.text.saved import load_tokeniser
-from regard.text.sight import Sight
-from regard.text.subwords import Subwords
-from regard.text.vocabulary import Characters, Words
+from regard.data.corpora.download import sha256_digest
+from regard.data.files import MAX_LINE_BYTES, MAX_SMALL_BYTES, MAX_UNPACK_RATIO, GzipReader, read_lines
+from regard.data.graphs.graph import read_graph
+from regard.data.graphs.node_features import BagOfWords, StandardScaler, load_featurizer
+from regard.data.images.image_preprocess import ImagePreprocessor
+from regard.data.images.labelled_images import PixelScaling, read_idx, read_image, read_images
+from regard.data.images.visual_questions import read_question_list, read_visual_questions
+from regard.data.labelled import Labels, read_labelled
+from regard.data.lm_blocks import read_text
+from regard.data.parallel import read_pairs
+from regard.data.tagged import read_tagged
+from regard.data.tokenizers.base import ByteTokenizer, CharTokenizer, WordTokenizer
+from regard.data.tokenizers.subwords import SubwordTokenizer
+from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.decode.word_alignment import load_alignment_heads
+from regard.models.safetensors_io import load_weights, saveable_tensors
+from regard.models.word_vectors import WordVectors
+from regard.see.parse import parse_file
+from regard.tasks.language_modeling.neural_cache import NeuralCache
+from regard.tasks.pretrained import SavedPart
+from regard.tasks.translation.data import TranslationSettings
 from regard.train.checkpoint import Progress, read_checkpoint, write_checkpoint
 from tests.cli.commands import assert_refused, regard
 from tests.hostile.bounds import bounded
-from tests.see.scenes import LEARNERS, translator
+from tests.see.untrained_models import LEARNERS, translator
 
 
 def assert_read_or_refused(read: Callable[[], object], file: Path) -> str:
@@ -129,7 +126,7 @@ TEXTS = ["the black cat", "a mouse"] * 20
 
 
 def readers(scratch: Path) -> dict[str, Reader]:
-    def saved(part: Part) -> bytes:
+    def saved(part: SavedPart) -> bytes:
         part.save(scratch / "part")
         return (scratch / "part").read_bytes()
 
@@ -151,13 +148,13 @@ def readers(scratch: Path) -> dict[str, Reader]:
         ),
         "conllu": Reader(lambda f: list(read_tagged(f / "a.conllu")), {"a.conllu": TREE.encode()}),
         "columns": Reader(lambda f: list(read_tagged(f / "a.tsv")), {"a.tsv": b"the\tDET\ncat\tNOUN\n\n"}),
-        "picture": Reader(lambda f: read_picture(f / "a.png"), {"a.png": picture()}),
-        "pictures": Reader(lambda f: read_pictures(f), shots),
-        "archive": Reader(lambda f: read_pictures(f / "a.tar.gz"), {"a.tar.gz": packed_tar(shots)}),
+        "picture": Reader(lambda f: read_image(f / "a.png"), {"a.png": picture()}),
+        "pictures": Reader(lambda f: read_images(f), shots),
+        "archive": Reader(lambda f: read_images(f / "a.tar.gz"), {"a.tar.gz": packed_tar(shots)}),
         "idx": Reader(lambda f: read_idx(f / "a-idx1-ubyte"), {"a-idx1-ubyte": b"\0\0\x08\x01\0\0\0\x03abc"}),
-        "questions": Reader(lambda f: read_picture_questions(f), asked),
+        "questions": Reader(lambda f: read_visual_questions(f), asked),
         "listed questions": Reader(
-            lambda f: listed_questions(f / "a.tsv"), {"1.png": picture(), "a.tsv": b"1.png\twhat is it\ta cat\n"}
+            lambda f: read_question_list(f / "a.tsv"), {"1.png": picture(), "a.tsv": b"1.png\twhat is it\ta cat\n"}
         ),
         "nodes": Reader(
             lambda f: read_graph(f / "nodes.tsv", f / "edges.tsv"),
@@ -169,22 +166,28 @@ def readers(scratch: Path) -> dict[str, Reader]:
         ),
         "word vectors": Reader(lambda f: WordVectors.load(f / "v.txt"), {"v.txt": b"2 3\nthe 1 2 3\ncat 4 5 6\n"}),
         "settings": Reader(
-            lambda f: Settings.load(f / "settings.toml"), {"settings.toml": Settings.of_world().to_toml().encode()}
+            lambda f: TranslationSettings.load(f / "settings.toml"),
+            {"settings.toml": TranslationSettings.of_world().to_toml().encode()},
         ),
-        "recipe": Reader(lambda f: from_file(f / "r.toml"), {"r.toml": Recipe().to_toml().encode()}),
-        "words": Reader(lambda f: load_tokeniser(f / "w.json"), {"w.json": saved(Words.train(TEXTS))}),
-        "characters": Reader(lambda f: load_tokeniser(f / "w.json"), {"w.json": saved(Characters.train(TEXTS))}),
-        "subwords": Reader(lambda f: load_tokeniser(f / "w.json"), {"w.json": saved(Subwords.bpe(TEXTS, size=300))}),
-        "bytes": Reader(lambda f: load_tokeniser(f / "w.json"), {"w.json": saved(Bytes())}),
+        "recipe": Reader(lambda f: parse_file(f / "r.toml"), {"r.toml": Recipe().to_toml().encode()}),
+        "words": Reader(lambda f: load_tokenizer(f / "w.json"), {"w.json": saved(WordTokenizer.train(TEXTS))}),
+        "characters": Reader(lambda f: load_tokenizer(f / "w.json"), {"w.json": saved(CharTokenizer.train(TEXTS))}),
+        "subwords": Reader(
+            lambda f: load_tokenizer(f / "w.json"), {"w.json": saved(SubwordTokenizer.bpe(TEXTS, size=300))}
+        ),
+        "bytes": Reader(lambda f: load_tokenizer(f / "w.json"), {"w.json": saved(ByteTokenizer())}),
         "labels": Reader(lambda f: Labels.load(f / "l.json"), {"l.json": saved(Labels(("no", "yes")))}),
-        "sight": Reader(lambda f: Sight.load(f / "s.json"), {"s.json": saved(Sight(1, 5, 7, Scale((0.5,), (0.25,))))}),
-        "bag": Reader(lambda f: load_reader(f / "n.json"), {"n.json": saved(Bag(("a", "b")))}),
-        "standard": Reader(lambda f: load_reader(f / "n.json"), {"n.json": saved(Standard((0.5,), (1.5,)))}),
-        "pointer": Reader(Pointer.load, {"pointer.json": json.dumps(asdict(Pointer(10, 0.5, 0.1))).encode()}),
-        "heads": Reader(kept_heads, {"heads.json": b'[["decoder.0.cross", 1, 0]]'}),
+        "sight": Reader(
+            lambda f: ImagePreprocessor.load(f / "s.json"),
+            {"s.json": saved(ImagePreprocessor(1, 5, 7, PixelScaling((0.5,), (0.25,))))},
+        ),
+        "bag": Reader(lambda f: load_featurizer(f / "n.json"), {"n.json": saved(BagOfWords(("a", "b")))}),
+        "standard": Reader(lambda f: load_featurizer(f / "n.json"), {"n.json": saved(StandardScaler((0.5,), (1.5,)))}),
+        "pointer": Reader(NeuralCache.load, {"pointer.json": json.dumps(asdict(NeuralCache(10, 0.5, 0.1))).encode()}),
+        "heads": Reader(load_alignment_heads, {"heads.json": b'[["decoder.0.cross", 1, 0]]'}),
         "weights": Reader(
             lambda f: load_weights(small_model(), f / "w.safetensors"),
-            {"w.safetensors": save(tensors_of(small_model()))},
+            {"w.safetensors": save(saveable_tensors(small_model()))},
         ),
         "state": Reader(resumed, checkpoint(scratch)),
     }
@@ -295,7 +298,7 @@ WHOLES = {
     "objects in objects": b'{"a":' * 100_000,
     "lists in lists in TOML": b"a = " + b"[" * 1500 + b"]" * 1500,
     "a huge number": b"9" * 5000,
-    "a line without end": b"a" * (LONGEST_LINE + 7),
+    "a line without end": b"a" * (MAX_LINE_BYTES + 7),
 }
 
 
@@ -358,7 +361,7 @@ def bomb(unpacked: bytes, times: int, opener: Callable[..., BytesIO] = gzip.open
 @pytest.fixture
 def freely(monkeypatch) -> int:
     """So many bytes may be unpacked, and not more: to read 64 MiB takes seconds."""
-    monkeypatch.setattr("regard.text.files.UNPACKED_FREELY", 2**18)
+    monkeypatch.setattr("regard.data.files.UNPACKED_ALWAYS_ALLOWED", 2**18)
     return 2**18
 
 
@@ -366,17 +369,17 @@ def freely(monkeypatch) -> int:
 @pytest.mark.parametrize("unit", [b"a", b"\n", b"the cat\tle chat\n"], ids=["one line", "blank lines", "lines"])
 def test_a_packed_flood_is_stopped(ending, opener, unit, freely, tmp_path):
     held = bomb((unit * freely)[:freely], 2, opener)
-    assert freely > UNPACKED_TIMES * len(held)
+    assert freely > MAX_UNPACK_RATIO * len(held)
     for name, read in (
         ("a.txt", lambda path: list(read_lines(path))),
         ("b.txt", read_text),
-        ("c.tsv", lambda path: list(read_pairs(path, blank=len))),
+        ("c.tsv", lambda path: list(read_pairs(path, on_empty=len))),
         ("d-idx1-ubyte", read_idx),
     ):
         file = tmp_path / f"{name}.{ending}"
         file.write_bytes(held)
         said = assert_read_or_refused(lambda path=file, read=read: read(path), file)
-        assert "unpacks to more than" in said or "a line of more than" in said or "no idx file" in said or "tab" in said
+        assert "unpacks to more than" in said or "a line of more than" in said or "no IDX file" in said or "tab" in said
 
 
 def test_an_honest_packed_file_is_read_to_its_end(tmp_path):
@@ -392,14 +395,14 @@ def test_zeros_behind_a_packed_file_keep_nobody_waiting(every, name, tmp_path):
     """Of 2^36 bytes, none of which is on the disk; a few are padding, behind which there may be more."""
     archived = dict.fromkeys(("a.tar.gz", "a.tgz"), every["archive"])
     held = {"a.txt.gz": b"the cat\n", "a-idx1-ubyte.gz": every["idx"].files["a-idx1-ubyte"]}
-    read = {"a.txt.gz": lambda path: list(read_lines(path)), "a-idx1-ubyte.gz": read_idx}.get(name, read_pictures)
+    read = {"a.txt.gz": lambda path: list(read_lines(path)), "a-idx1-ubyte.gz": read_idx}.get(name, read_images)
     file = tmp_path / name
     packed = archived[name].files["a.tar.gz"] if name in archived else gzip.compress(held[name])
     file.write_bytes(packed)
     os.truncate(file, len(packed) + 2**16)
     assert assert_read_or_refused(lambda: read(file), file) == ""
     os.truncate(file, 2**36)
-    assert "zeros behind its end; pack the file again" in assert_read_or_refused(lambda: read(file), file)
+    assert "zeros after its end; compress the file again" in assert_read_or_refused(lambda: read(file), file)
 
 
 @pytest.mark.parametrize("size", [1, 7, 258, 2**17])
@@ -408,20 +411,20 @@ def test_members_of_a_packed_file_are_read_as_gzip_reads_them(between, size, tmp
     members = [b"", b"the cat\n", b"a" * 1000, random.Random(0).randbytes(300)]
     file = tmp_path / "a.gz"
     file.write_bytes(b"".join(gzip.compress(one) + bytes(between) for one in members))
-    with closing(Gunzip(file)) as unpacked:
+    with closing(GzipReader(file)) as unpacked:
         assert b"".join(iter(lambda: unpacked.read(size), b"")) == gzip.decompress(file.read_bytes())
     for wrong in (file.read_bytes()[: -between - 9], file.read_bytes() + b"x" * 20):
         file.write_bytes(wrong)
-        with closing(Gunzip(file)) as unpacked, pytest.raises((EOFError, zlib.error)):
+        with closing(GzipReader(file)) as unpacked, pytest.raises((EOFError, zlib.error)):
             list(iter(lambda: unpacked.read(2**17), b""))
 
 
 def test_a_sum_is_not_made_of_a_hole(tmp_path):
     file = tmp_path / "a.gz"
     file.write_bytes(gzip.compress(b"the cat\n"))
-    assert digest(file) == hashlib.sha256(b"the cat\n").hexdigest()
+    assert sha256_digest(file) == hashlib.sha256(b"the cat\n").hexdigest()
     os.truncate(file, 2**36)
-    assert "zeros behind its end" in assert_read_or_refused(lambda: digest(file), file)
+    assert "zeros after its end" in assert_read_or_refused(lambda: sha256_digest(file), file)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +437,7 @@ def test_an_archive_cannot_unpack_to_more_than_it_may(kind, freely, tmp_path):
     with gzip.open(file, "wb", compresslevel=1) as packing:
         packing.write(member.tobuf(tarfile.USTAR_FORMAT))
         packing.write(bytes(2 * freely))
-    assert "a.tar.gz" in assert_read_or_refused(lambda: read_pictures(file), file)
+    assert "a.tar.gz" in assert_read_or_refused(lambda: read_images(file), file)
 
 
 @pytest.mark.slow
@@ -544,7 +547,7 @@ def test_a_setting_of_lists_in_lists_is_one_line(task, depth, tmp_path):
         with bounded(seconds=60):
             answer = regard("train", "--task", task, "--out", tmp_path / "run", "--set", f"{key}={value}")
         assert_refused(answer, "")
-        assert key in answer.stderr or "(given by --corpus {a={a=" in answer.stderr
+        assert key in answer.stderr or "(set by --corpus {a={a=" in answer.stderr
         assert len(answer.stderr) < 1100
         assert not (tmp_path / "run" / "settings.toml").exists()
 
@@ -564,13 +567,13 @@ def test_every_loader_takes_a_str(task, tmp_path):
     made = LEARNERS[task]()
     made.save(tmp_path)
     loaded = type(made).load(str(tmp_path))
-    for name, weight in tensors_of(made.model).items():
-        assert torch.equal(weight, tensors_of(loaded.model)[name])
+    for name, weight in saveable_tensors(made.model).items():
+        assert torch.equal(weight, saveable_tensors(loaded.model)[name])
 
 
 def test_a_file_that_is_read_as_a_whole_has_a_bound(tmp_path):
     file = tmp_path / "settings.toml"
     file.touch()
-    os.truncate(file, SMALL + 1)
-    said = assert_read_or_refused(lambda: Settings.load(file), file)
-    assert f"{SMALL + 1:,} bytes, more than" in said
+    os.truncate(file, MAX_SMALL_BYTES + 1)
+    said = assert_read_or_refused(lambda: TranslationSettings.load(file), file)
+    assert f"{MAX_SMALL_BYTES + 1:,} bytes, more than" in said

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard.attention import Causal, Documents, Edges, Global, Padding, Pattern, Recipe, Window, attend
-from regard.attention.backends import block, flex
-from regard.attention.blocks import EMPTY, is_value
-from regard.attention.kernels.sparse_tiles import Tiles
+from regard.attention.backends import flex, gather
+from regard.attention.backends.block_sparse import BlockSparseTiles
+from regard.attention.block_map import EMPTY, is_immutable
 
 N = 23
 
@@ -89,7 +89,7 @@ def rewrite(data: Tensor) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(block, "SIZES", {4: 1.0})
+    monkeypatch.setattr(gather, "SIZES", {4: 1.0})
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -100,7 +100,7 @@ def test_data_written_to_in_place_are_read_again(holder, monkeypatch):
     recipe = Recipe(pattern=of(data))
     q, k, v = torch.randn(3, 2, 2, N, 5, dtype=torch.double)
     for _ in range(3):
-        want, got = (attend(q, k, v, recipe, backend=name) for name in ("reference", "block"))
+        want, got = (attend(q, k, v, recipe, backend=name) for name in ("reference", "gather"))
         assert_close(got, want)
         blocks = flex.block_mask(recipe, q, k, 0, recipe.pattern.sees).to_dense()[0, 0]
         assert torch.equal(blocks != 0, recipe.pattern.blocks(N, N, 4).dense() != EMPTY)
@@ -112,8 +112,8 @@ def test_no_cache_keeps_a_batch_alive(holder):
     make, of = HOLDERS[holder]
     data = make()
     pattern, q = of(data), torch.randn(2, 2, N, 5)
-    attend(q, q, q, Recipe(pattern=pattern), backend="block")
-    Tiles.of(pattern, N, N)
+    attend(q, q, q, Recipe(pattern=pattern), backend="gather")
+    BlockSparseTiles.of(pattern, N, N)
     left = weakref.ref(data)
     del data, pattern
     gc.collect()
@@ -125,7 +125,7 @@ def test_data_written_to_before_the_backward_pass_are_told(holder):
     """As torch does for any tensor that a gradient needs."""
     make, of = HOLDERS[holder]
     data, q = make(), torch.randn(2, 2, N, 5, requires_grad=True)
-    out = attend(q, q, q, Recipe(pattern=of(data)), backend="block")
+    out = attend(q, q, q, Recipe(pattern=of(data)), backend="gather")
     rewrite(data)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
@@ -133,8 +133,8 @@ def test_data_written_to_before_the_backward_pass_are_told(holder):
 
 def test_what_can_never_change_is_a_value():
     table = sight()
-    assert all(map(is_value, (Window(3), Causal() & ~Window(1) | Global(2), Near(3), Near(3) & Window(5))))
+    assert all(map(is_immutable, (Window(3), Causal() & ~Window(1) | Global(2), Near(3), Near(3) & Window(5))))
     patterns = (Shown(table), ShownFrozen(table), ShownInSlots(table), Nearer(table), Padding(torch.tensor([3])))
-    assert not any(map(is_value, (*patterns, Near(3) & Shown(table))))
-    one, two = (block.plan(Near(3), N, N, 0) for _ in range(2))
+    assert not any(map(is_immutable, (*patterns, Near(3) & Shown(table))))
+    one, two = (gather.make_plan(Near(3), N, N, 0) for _ in range(2))
     assert one is two

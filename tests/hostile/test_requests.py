@@ -27,18 +27,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.see import scene_of
+from regard.see import trace_model
 from regard.serve import app as serving
-from regard.serve import protocol, running
-from regard.serve.app import ASKED, TOLD, app_of
-from regard.serve.door import BodyBudget
-from regard.serve.exports import exported
-from regard.serve.scenes import ArrayCache, Scenes, Showing
-from regard.serve.shelf import Shelf
-from regard.serve.wire import Answer, Refused, as_json
+from regard.serve import security
+from regard.serve import server as serve_server
+from regard.serve.app import GET_ROUTES, POST_ROUTES, create_app
+from regard.serve.encoding import ApiResponse, RequestError, json_response
+from regard.serve.exports import export_bytes
+from regard.serve.model_store import ModelStore
+from regard.serve.security import BodyBudget
+from regard.serve.trace_cache import ArrayCache, CachedTrace, TraceCache
 from regard.serve.workers import Workers
-from tests.see.scenes import CAT, recogniser, tagger
-from tests.serve.asking import TOKEN, asked, assert_sentence, client_of, example, learners, site_path, visitor
+from tests.see.untrained_models import CAT, recogniser, tagger
+from tests.serve.client import TOKEN, asked, assert_sentence, client_of, example, learners, site_path, visitor
 
 ROOT = Path(__file__).parents[2]
 COOKIE = f"regard-80={TOKEN}"
@@ -172,7 +173,11 @@ class Fuzzer:
         method = (
             ("POST" if posts else "GET") if self.often(0.95) else self.one(["HEAD", "PUT", "DELETE", "BREW", "get"])
         )
-        path = self.one([*TOLD] if posts else [*ASKED, *ASKED, "/", "/static/js/main.js", "/static/../app.py", "/x"])
+        path = self.one(
+            [*POST_ROUTES]
+            if posts
+            else [*GET_ROUTES, *GET_ROUTES, "/", "/static/js/main.js", "/static/../app.py", "/x"]
+        )
         for name in ("id", "site", "head", "query", "key", "step", "name"):
             path = path.replace(f"{{{name}}}", self.part(name))
         query = {self.one(QUERY): None for _ in range(self.random.randrange(4))}
@@ -308,7 +313,7 @@ async def fuzz(app: Any, fuzzer: Fuzzer, count: int, each: Callable[[int], None]
 @contextmanager
 def fuzzed(seed: int) -> Iterator[tuple[Any, Fuzzer]]:
     models = learners()
-    with client_of(Shelf.holding(models)) as client:
+    with client_of(ModelStore.from_models(models)) as client:
         scenes = [asked(client, example(client, kind)) for kind in models]
         yield client.app, Fuzzer(seed, scenes)
 
@@ -341,15 +346,15 @@ def test_a_hundred_thousand_hostile_requests_leave_the_memory_flat(machine):
 
 
 @pytest.fixture(scope="module")
-def shelf() -> Shelf:
-    return Shelf.holding({"tag": tagger()})
+def shelf() -> ModelStore:
+    return ModelStore.from_models({"tag": tagger()})
 
 
 @contextmanager
-def real_server(shelf: Shelf) -> Iterator[tuple[Any, int]]:
+def real_server(shelf: ModelStore) -> Iterator[tuple[Any, int]]:
     """uvicorn as `regard serve` starts it, and its port."""
-    server = running.server_of(app_of(shelf, token=TOKEN))
-    with running.listening(0) as here:
+    server = serve_server.create_server(create_app(shelf, token=TOKEN))
+    with serve_server.open_socket(0) as here:
         thread = Thread(target=server.run, kwargs={"sockets": [here]})
         thread.start()
         try:
@@ -386,7 +391,7 @@ def drip(line: socket.socket) -> None:
 
 
 def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_them(shelf, monkeypatch):
-    monkeypatch.setattr(protocol, "READ_SECONDS", 1.5)
+    monkeypatch.setattr(security, "READ_SECONDS", 1.5)
     with real_server(shelf) as (_, port):
         whole = whole_request(port, "/")
         post = whole.replace(b"GET /", b"POST /api/scenes").replace(
@@ -413,7 +418,7 @@ def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_the
 
 def test_a_line_that_is_used_again_and_again_stays_open_and_sends_at_once(shelf, monkeypatch):
     """Without TCP_NODELAY each answer waits some 40 ms until the client has said that it got the first half."""
-    monkeypatch.setattr(protocol, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(security, "READ_SECONDS", 0.5)
     with real_server(shelf) as (server, port), closing(HTTPConnection("127.0.0.1", port, timeout=10)) as line:
         for _ in range(8):
             line.request("GET", "/api/models", headers={"Cookie": f"regard-{port}={TOKEN}"})
@@ -428,13 +433,13 @@ ENDLESS = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = ["."]
-from regard.serve import app, running
-from tests.hostile.test_requests import TOKEN, Shelf, connected, tagger, whole_request
-app.ASKED["/api/models"] = lambda asked: time.sleep(1000)  # asleep outside of Python: nothing can stop it
-with running.listening(0) as here:
+from regard.serve import app, server
+from tests.hostile.test_requests import TOKEN, ModelStore, connected, tagger, whole_request
+app.GET_ROUTES["/api/models"] = lambda asked: time.sleep(1000)  # asleep outside of Python: nothing can stop it
+with server.open_socket(0) as here:
     lines = [connected(here.getsockname()[1], whole_request(here.getsockname()[1])) for _ in range(40)]
     Path(sys.argv[1]).write_text("ready")
-    running.run(Shelf.holding({"tag": tagger()}), here, TOKEN)
+    server.serve(ModelStore.from_models({"tag": tagger()}), here, TOKEN)
 """
 
 
@@ -453,13 +458,13 @@ def test_ctrl_c_ends_the_server_whatever_it_works_on(tmp_path):
 # --- too many ---
 
 
-def with_answer(monkeypatch, function: Callable[[Any], Answer]) -> None:
-    monkeypatch.setitem(ASKED, "/api/positions", function)
+def with_answer(monkeypatch, function: Callable[[Any], ApiResponse]) -> None:
+    monkeypatch.setitem(GET_ROUTES, "/api/positions", function)
 
 
 def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkeypatch):
     go_on = Event()
-    with_answer(monkeypatch, lambda asked: as_json({"went on": go_on.wait(20)}))
+    with_answer(monkeypatch, lambda asked: json_response({"went on": go_on.wait(20)}))
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=2, waiting=3))
     slow, quick = Sent("GET", "/api/positions"), Sent("GET", "/")
 
@@ -472,7 +477,7 @@ def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkey
         for one in done:
             _, headers, body = one.result()
             assert headers[b"retry-after"] == b"1"
-            assert json.loads(body) == {"error": "too much is asked at once; ask again in a moment"}
+            assert json.loads(body) == {"error": "too many requests; retry in a moment"}
         assert (await asyncio.wait_for(tell(app, quick), 5))[0] == 200
         go_on.set()
         assert [status for status, _, _ in await asyncio.gather(*first, *waiting)] == [200] * 5
@@ -483,12 +488,12 @@ def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkey
 
 def test_who_waited_too_long_is_told(shelf, monkeypatch):
     go_on = Event()
-    with_answer(monkeypatch, lambda asked: as_json({"went on": go_on.wait(20)}))
-    monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, patience=0.3))
+    with_answer(monkeypatch, lambda asked: json_response({"went on": go_on.wait(20)}))
+    monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, queue_timeout=0.3))
     with client_of(shelf) as client, ThreadPoolExecutor(2) as people:
         first = people.submit(client.get, "/api/positions")
         time.sleep(0.2)
-        assert_sentence(people.submit(client.get, "/api/models").result(10), 429, "ask again")
+        assert_sentence(people.submit(client.get, "/api/models").result(10), 429, "too many requests; retry in")
         go_on.set()
         assert first.result(10).status_code == 200
 
@@ -496,7 +501,7 @@ def test_who_waited_too_long_is_told(shelf, monkeypatch):
 def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
     ended = Event()
 
-    def endless(asked: Any) -> Answer:
+    def endless(asked: Any) -> ApiResponse:
         try:
             while True:
                 np.zeros(9).sum()
@@ -506,18 +511,18 @@ def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
             ended.set()
 
     with_answer(monkeypatch, endless)
-    monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, seconds=0.5))
+    monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, time_limit=0.5))
     with client_of(shelf) as client:
         for _ in range(3):  # with one thread: the next has it only if the last was stopped
             ended.clear()
-            assert_sentence(client.get("/api/positions"), 413, "longer than the 0 s")
+            assert_sentence(client.get("/api/positions"), 413, "time limit of 0 s; send a shorter text")
             assert ended.wait(5)
             assert client.get("/api/models").status_code == 200
 
 
 def test_a_stream_that_nobody_reads_holds_no_thread(shelf, monkeypatch):
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1))
-    with_answer(monkeypatch, lambda asked: Answer(iter(lambda: b"x" * 1000, b"")))
+    with_answer(monkeypatch, lambda asked: ApiResponse(iter(lambda: b"x" * 1000, b"")))
     with client_of(shelf) as client:
 
         async def read_a_little(app: Any) -> None:
@@ -542,9 +547,9 @@ def test_bodies_are_counted_while_they_are_held(shelf, monkeypatch):
             return [status for status, _, _ in found]
 
         assert asyncio.run(send()) == [400, 400, 429]
-        assert budget.held == 0
-        assert_sentence(client.post("/api/scenes", json={"text": CAT}), 429, "send it again")
-        assert budget.held == 0
+        assert budget.in_use == 0
+        assert_sentence(client.post("/api/scenes", json={"text": CAT}), 429, "bytes in flight; retry in")
+        assert budget.in_use == 0
         assert client.post("/api/lecture", json={}).status_code == 200
 
 
@@ -571,7 +576,7 @@ def test_a_pattern_takes_little_time_and_memory_or_is_refused(shelf, machine, pa
         answer = client.post("/api/patterns", json={"pattern": pattern, "length": length})
         assert answer.status_code == status, answer.text
         if status != 200:
-            assert_sentence(answer, status, "take fewer")
+            assert_sentence(answer, status, "use fewer")
 
 
 def picture_of(side: int) -> str:
@@ -583,7 +588,7 @@ def picture_of(side: int) -> str:
 @pytest.mark.parametrize(("side", "status"), [(8192, 400), (1024, 200)])
 def test_eight_large_pictures_at_once_take_the_memory_of_few(machine, side, status):
     """Of 8,192 × 8,192 pixels, eight took 10.3 GB; of 1,024 × 1,024, each is 3 MB in the open, several times."""
-    with client_of(Shelf.holding({"picture": recogniser()})) as client, ThreadPoolExecutor(8) as people:
+    with client_of(ModelStore.from_models({"picture": recogniser()})) as client, ThreadPoolExecutor(8) as people:
         picture = picture_of(side)
         with costs(machine, mib=200, seconds=30):
             sent = [{"picture": picture, "text": "x", "edits": {"shut": []} if n else {}} for n in range(8)]
@@ -594,40 +599,42 @@ def test_eight_large_pictures_at_once_take_the_memory_of_few(machine, side, stat
 
 
 def test_a_table_of_weights_takes_little_more_memory_than_its_file(machine):
-    showing = Showing("it", "tag", scene_of(tagger(), " ".join([CAT] * 36)), CAT)
+    showing = CachedTrace("it", "tag", trace_model(tagger(), " ".join([CAT] * 36)), CAT)
     with costs(machine, mib=60, seconds=30):
-        assert 12 < len(exported(showing, "csv", "encoder.0", 0)) / 2**20 < 20
+        assert 12 < len(export_bytes(showing, "csv", "encoder.0", 0)) / 2**20 < 20
 
 
 def test_thumbnails_of_every_size_are_counted():
-    arrays = ArrayCache(most_bytes=2**20)
-    showing = Showing("it", "tag", scene_of(tagger(), " ".join([CAT] * 30)), CAT, found=arrays)
+    arrays = ArrayCache(max_bytes=2**20)
+    showing = CachedTrace("it", "tag", trace_model(tagger(), " ".join([CAT] * 30)), CAT, arrays=arrays)
     for size in range(4, 180, 5):
         statistics, pictures = showing.overview("encoder.0", size)
         assert pictures.shape[0] == len(statistics.entropy) == 3
-        assert arrays.bytes <= 2**20
+        assert arrays.nbytes <= 2**20
     again = showing.overview("encoder.0", 174)
     assert again is showing.overview("encoder.0", 174)
-    assert arrays.bytes > 2**18
+    assert arrays.nbytes > 2**18
 
 
 def test_what_is_kept_is_never_more_than_its_bound_or_one_array():
-    chance, arrays = random.Random(3), ArrayCache(most_bytes=1000)
+    chance, arrays = random.Random(3), ArrayCache(max_bytes=1000)
     for _ in range(500):
         key = chance.randrange(40)
         found = arrays.get(key, lambda: (np.zeros(chance.randrange(300), np.uint8),))
         assert arrays.get(key, lambda: pytest.fail("made again")) is found
-        assert arrays.bytes == sum(one.nbytes for (one,) in arrays.kept.values()) <= 1000
+        assert arrays.nbytes == sum(one.nbytes for (one,) in arrays.entries.values()) <= 1000
 
 
 # --- scenes in use ---
 
 
 def test_a_scene_in_use_is_never_forgotten_and_a_new_one_is_refused_instead():
-    scene, scenes = scene_of(tagger(), CAT), Scenes(most=3, in_use=0.4)
-    make = [partial(scenes.made, key, lambda number: Showing(number, "tag", scene, CAT)) for key in range(9)]
+    scene, scenes = trace_model(tagger(), CAT), TraceCache(max_traces=3, keep_seconds=0.4)
+    make = [
+        partial(scenes.get_or_create, key, lambda number: CachedTrace(number, "tag", scene, CAT)) for key in range(9)
+    ]
     ids = [one().id for one in make[:3]]
-    with pytest.raises(Refused, match="3 scenes are in use") as refused:
+    with pytest.raises(RequestError, match="3 traces are in use") as refused:
         make[3]()
     assert refused.value.status == 429
     assert [scenes[number].id for number in ids] == ids
@@ -636,8 +643,8 @@ def test_a_scene_in_use_is_never_forgotten_and_a_new_one_is_refused_instead():
     assert scenes[ids[1]].id == ids[1]
     time.sleep(0.2)
     fourth = make[3]()
-    assert {ids[1], fourth.id} <= set(scenes.kept)
-    assert len(scenes.kept) == 3
+    assert {ids[1], fourth.id} <= set(scenes.entries)
+    assert len(scenes.entries) == 3
 
 
 def test_no_scene_of_sixty_four_people_is_lost_while_they_look_at_it(shelf):

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from regard.models import weights as weights_module
-from regard.tasks import kept
+from regard.models import safetensors_io as weights_module
+from regard.tasks import pretrained
 from regard.tasks.run_folder import checkpoints
-from regard.train import checkpoint, fit
-from regard.train.claim import claimed
-from regard.world import World, pairs
+from regard.train import checkpoint
+from regard.train import run as train_run
+from regard.train.lock import lock_folder
+from regard.world import World, translation_pairs
 from tests.cli.commands import FORKS, LITTLE, assert_done, assert_refused, held, live, regard, started
-from tests.train.killed import Moment, done, half_written, not_done
+from tests.train.killed_runs import Moment, done, half_written, not_done
 
 OFTEN = ["--steps", 5, "--set", "train.checkpoint_every=2", "--set", "train.validate_every=3"]
 
@@ -23,7 +24,9 @@ OFTEN = ["--steps", 5, "--set", "train.checkpoint_every=2", "--set", "train.vali
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "train.tsv"
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs(World(longest=6), "fr", 41, "train")))
+    path.write_text(
+        "".join(f"{source}\t{target}\n" for source, target in translation_pairs(World(longest=6), "fr", 41, "train"))
+    )
     return path
 
 
@@ -54,7 +57,7 @@ def straight(words, tmp_path_factory) -> Path:
 def test_a_refused_second_process_changes_nothing(words, tmp_path, corpus):
     """Least of all the weights that the first begins with, and begins with again if it is killed."""
     run = tmp_path / "run"
-    with claimed(run):
+    with lock_folder(run):
         (run / "start.safetensors").write_bytes(b"of another")
         before = held(run)
         for command in (words, ["train", "--train", corpus, *LITTLE, *OFTEN], ["train"]):
@@ -80,11 +83,11 @@ def test_killed_after_another_was_refused_a_run_still_begins_with_its_start(word
 
 
 def test_a_folder_that_was_only_claimed_is_gone_again(tmp_path):
-    with claimed(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         assert (tmp_path / "run/.lock").exists()
     assert not (tmp_path / "run").exists()
     (tmp_path / "kept").mkdir()
-    with claimed(tmp_path / "kept"):
+    with lock_folder(tmp_path / "kept"):
         pass
     assert (tmp_path / "kept").exists()
 
@@ -98,12 +101,14 @@ MOMENTS = {
     "after the weights to start from": Moment(
         weights_module, "write_weights", lambda path: path.name == "start.safetensors", done, 1
     ),
-    "before the settings": Moment(kept, "write_whole", lambda path: path.name == "settings.toml", not_done, 1),
-    "after the settings": Moment(kept, "write_whole", lambda path: path.name == "settings.toml", done, 1),
+    "before the settings": Moment(
+        pretrained, "write_text_atomic", lambda path: path.name == "settings.toml", not_done, 1
+    ),
+    "after the settings": Moment(pretrained, "write_text_atomic", lambda path: path.name == "settings.toml", done, 1),
     "in the first checkpoint": Moment(checkpoint, "save_file", lambda path: "model" in path.name, half_written, 1),
     "after the first checkpoint": Moment(Path, "rename", lambda path: ".draft" in path.name, done, 1),
-    "before the finished weights": Moment(fit, "write_weights", lambda path: "model" in path.name, not_done, 1),
-    "after the finished weights": Moment(fit, "write_weights", lambda path: "model" in path.name, done, 1),
+    "before the finished weights": Moment(train_run, "write_weights", lambda path: "model" in path.name, not_done, 1),
+    "after the finished weights": Moment(train_run, "write_weights", lambda path: "model" in path.name, done, 1),
 }
 SHORT = ("after the weights to start from", "after the settings", "after the finished weights")
 
@@ -182,7 +187,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_costs_an_interval(seed, finish
     assert answer.stderr.splitlines()[0].startswith(f"{finished} was stopped at step 4 of 5; using its ")
     answer = regard("train", "--out", finished)
     assert_done(answer)
-    assert f"{newest} is damaged, and is thrown away; going on from step 4\n" in answer.stderr
+    assert f"{newest} is damaged, and is deleted; resuming from step 4\n" in answer.stderr
     assert held(finished) == before
 
 
@@ -196,7 +201,7 @@ def test_a_damaged_only_checkpoint_is_not_thrown_away_in_silence(finished):
     assert_refused(regard("translate", finished, "-", typed="the cat\n"), f"{finished} has no checkpoint yet; train it")
     answer = regard("train", "--out", finished)
     assert_done(answer)
-    assert f"{only} is damaged, and is thrown away; going on from step 0\n" in answer.stderr
+    assert f"{only} is damaged, and is deleted; resuming from step 0\n" in answer.stderr
     assert held(finished) == before
 
 
@@ -222,6 +227,6 @@ def test_word_vectors_that_are_no_numbers_or_come_twice(line, tmp_path):
     (tmp_path / "vectors.txt").write_text(f"{len(line.splitlines()) + 1} 3\n" + "\n".join(rows) + "\n")
     given = ["--set", "words.kind=file", "--set", f"words.file={tmp_path / 'vectors.txt'}", "--set", "model.model=3"]
     given += ["--set", "model.heads=1", "--set", "data.sentences=50"]
-    answer = regard("train", "--task", "classify", *given, "--steps", 1, "--out", tmp_path / "run")
+    answer = regard("train", "--task", "sequence_classification", *given, "--steps", 1, "--out", tmp_path / "run")
     assert_refused(answer, f"{tmp_path / 'vectors.txt'}:")
     assert not (tmp_path / "run").exists()

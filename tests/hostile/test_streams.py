@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from regard.cli.answer import answers
-from regard.cli.check import checked
-from regard.cli.tag import tagged
-from regard.cli.tasks import task_of
+from regard.cli.answer import answer_lines
+from regard.cli.input_checks import check_texts
+from regard.cli.tag import tag_sentences
+from regard.data.files import CHUNK, chunks
+from regard.data.tagged import NO_VALUE, TaggedSentence, read_conllu
 from regard.decode import Greedy
-from regard.decode.rebuilt import rebuilt
-from regard.decode.texts import translations
-from regard.text.conllu import NONE, Tagged, read_conllu
-from regard.text.files import CHUNK, chunks
+from regard.decode.translate import translate_lines
+from regard.tasks.autoencoding.latents import reconstruct
+from regard.tasks.registry import get_task
 from tests.cli.commands import assert_done, assert_refused, regard
 from tests.hostile.test_files import picture
-from tests.see.scenes import LEARNERS, answerer, rebuilder, tagger, translator
+from tests.see.untrained_models import LEARNERS, answerer, rebuilder, tagger, translator
 
 STREAMED = ("translate", "tag", "classify", "rebuild", "answer")
 LINES = ["the cat", "a dog", "the black cat", "the dog", "cat", "the mouse", "a black mouse"] * 2
@@ -37,7 +37,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture
 def narrow(monkeypatch) -> None:
     """A few lines fill a chunk."""
-    monkeypatch.setattr("regard.text.files.CHUNK", 20)
+    monkeypatch.setattr("regard.data.files.CHUNK", 20)
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_answers_do_not_hang_on_how_many_lines_are_held(task, runs, monkeypatch)
     write_lines("a.txt", LINES)
     found = set()
     for held in (1, 30, CHUNK):
-        monkeypatch.setattr("regard.text.files.CHUNK", held)
+        monkeypatch.setattr("regard.data.files.CHUNK", held)
         found.add(assert_done(regard(*asked(task, runs, "a.txt"), "--out", f"{held}.out")) or held)
         found.add(Path(f"{held}.out").read_text())
     assert len(found) == 4, "one text, and three times nothing on the terminal"
@@ -99,13 +99,13 @@ def test_links_are_written_with_their_lines_or_not_at_all(runs, narrow):
 def test_texts_without_end_are_answered_in_turn():
     learner = answerer()
     pixels = torch.zeros(learner.sight.shape, dtype=torch.uint8)
-    sentences = (Tagged(tuple(line.split()), (NONE,) * len(line.split())) for line in cycle(LINES))
+    sentences = (TaggedSentence(tuple(line.split()), (NO_VALUE,) * len(line.split())) for line in cycle(LINES))
     for found in (
-        translations(translator(), cycle(LINES), Greedy()),
-        checked(translator(), cycle(LINES), str, longest=99),
-        tagged(tagger(), sentences, "stdin", 99),
-        rebuilt(rebuilder(), cycle(LINES)),
-        answers(learner, pixels, cycle(LINES), 1, scores=False),
+        translate_lines(translator(), cycle(LINES), Greedy()),
+        check_texts(translator(), cycle(LINES), str, max_length=99),
+        tag_sentences(tagger(), sentences, "stdin", 99),
+        reconstruct(rebuilder(), cycle(LINES)),
+        answer_lines(learner, pixels, cycle(LINES), 1, scores=False),
     ):
         assert len(list(islice(found, 3))) == 3
 
@@ -120,9 +120,11 @@ def test_a_chunk_holds_few_lines_or_few_letters():
 
 
 def test_a_sentence_of_columns_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr("regard.text.conllu.LONGEST_SENTENCE", 1000)
+    monkeypatch.setattr("regard.data.tagged.MAX_SENTENCE_BYTES", 1000)
     Path("a.conllu").write_text("# a comment\n" * 200)
-    with pytest.raises(ValueError, match=r"a\.conllu:91: a sentence of more than 1,000 letters"):
+    with pytest.raises(
+        ValueError, match=r"a\.conllu:91: a sentence of more than 1,000 characters; end each with a blank line"
+    ):
         list(read_conllu("a.conllu"))
 
 
@@ -134,13 +136,14 @@ TOO_LONG = " ".join(["the"] * 50)
 def test_questions_and_beginnings_have_a_length(runs):
     asked = ["answer", runs["answer"], "picture.png"]
     assert_refused(
-        regard(*asked, TOO_LONG, "--longest", 49), "the question: 50 tokens; split it, or allow it with --lo"
+        regard(*asked, TOO_LONG, "--max-length", 49),
+        "the question: 50 tokens; split it, or allow it with --max-length 50",
     )
-    assert_done(regard(*asked, TOO_LONG, "--longest", 50))
+    assert_done(regard(*asked, TOO_LONG, "--max-length", 50))
     write = ["write", runs["write"], "--tokens", 2]
-    assert_refused(regard(*write, "the " * 20_000), "the beginning: ")
+    assert_refused(regard(*write, "the " * 20_000), "the prompt: 20,000 tokens; ")
     answer = regard(*write, "-", typed="the cat\n" * (CHUNK // 7 + 2))
-    assert_refused(answer, f"stdin: more than {CHUNK:,} letters; give the last lines of it")
+    assert_refused(answer, f"stdin: more than {CHUNK:,} letters; pass only its last lines")
     assert answer.stdout == ""
     assert assert_done(regard(*write, "-", typed="")) == assert_done(regard(*write, "", typed=""))
 
@@ -165,8 +168,10 @@ def test_an_example_that_is_measured_has_a_length(task, runs):
     else:
         Path(name).write_text("".join(line.format(text, label=label) for text in texts))
     evaluate = ["evaluate", runs[task], "--on", name]
-    assert_refused(regard(*evaluate, "--longest", 49), f"{where}: 50 tokens; split it, or allow it with --longest 50")
-    assert_done(regard(*evaluate, "--longest", 50))
+    assert_refused(
+        regard(*evaluate, "--max-length", 49), f"{where}: 50 tokens; split it, or allow it with --max-length 50"
+    )
+    assert_done(regard(*evaluate, "--max-length", 50))
 
 
 # --- how much memory that takes ---
@@ -185,9 +190,9 @@ finally:
 @pytest.mark.parametrize(("task", "tokens", "lines"), [("tag", 1000, 40), ("classify", 4096, 10)])
 def test_lines_as_long_as_may_be_take_little_memory(task, tokens, lines, tmp_path):
     """The model that is trained when nothing is said about it; half of it is Python and torch."""
-    kind = task_of(task)
-    settings = kind.settings().changed({"text.kind": "words", "data.sentences": 200})
-    learner: Any = kind.fresh(kind.read(settings, "train", None).examples, settings)
+    kind = get_task(task)
+    settings = kind.settings().with_changes({"text.kind": "words", "data.sentences": 200})
+    learner: Any = kind.from_examples(kind.read(settings, "train", None).examples, settings)
     learner.save(tmp_path / "run")
     write_lines("long.txt", [" ".join(["the"] * tokens)] * lines)
     words = [task, str(tmp_path / "run"), "long.txt", "--out", "out.txt", "--device", "cpu"]

@@ -1,4 +1,4 @@
-"""Bottlenecks: a latent of one size for every length, by numbers that can be checked on paper."""
+"""Bottlenecks: a latent of one size for every length, with numbers worked by hand."""
 
 from math import log
 
@@ -7,15 +7,15 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.layers.bottleneck import Asked, Squeezed
-from regard.layers.pooling import Last, Mean
+from regard.layers.bottleneck import AttentionBottleneck, PooledBottleneck
+from regard.layers.pooling import LastPooling, MeanPooling
 
 WIDTH, LATENTS, LATENT, LENGTHS = 6, 3, 5, (7, 2, 5)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 BOTTLENECKS = {
-    "last": lambda: Squeezed(Last(), WIDTH, latents=LATENTS, latent=LATENT),
-    "mean": lambda: Squeezed(Mean(), WIDTH, latents=LATENTS, latent=LATENT),
-    "attention": lambda: Asked(WIDTH, latents=LATENTS, latent=LATENT, heads=2),
+    "last": lambda: PooledBottleneck(LastPooling(), WIDTH, latents=LATENTS, latent=LATENT),
+    "mean": lambda: PooledBottleneck(MeanPooling(), WIDTH, latents=LATENTS, latent=LATENT),
+    "attention": lambda: AttentionBottleneck(WIDTH, latents=LATENTS, latent=LATENT, heads=2),
 }
 
 
@@ -29,7 +29,7 @@ def texts():
 
 def test_without_attention_one_vector_is_cut():
     """The mean of (1, 5) and (3, 7) is (2, 6); W makes (2, 6, 8, -4) of it, and two latents are its halves."""
-    made = Squeezed(Mean(), 2, latents=2, latent=2)
+    made = PooledBottleneck(MeanPooling(), 2, latents=2, latent=2)
     with torch.no_grad():
         made.squeeze.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]]))
         made.squeeze.bias.zero_()
@@ -41,7 +41,7 @@ def test_without_attention_one_vector_is_cut():
 
 def test_with_attention_each_query_asks_for_itself():
     """Keys 0 and 1; a query of log 3 weighs them ¼ and ¾, a query of 0 by halves. The values are 4 and 8."""
-    made = Asked(2, latents=2, latent=1)
+    made = AttentionBottleneck(2, latents=2, latent=1)
     with torch.no_grad():
         for part in (made.attention.query, made.attention.key, made.attention.value, made.attention.output):
             assert isinstance(part, nn.Linear)
@@ -81,5 +81,5 @@ def test_looking_shows_what_entered_and_changes_nothing(name):
 
 
 def test_heads_that_do_not_divide_the_words_are_refused():
-    with pytest.raises(ValueError, match="4 heads do not divide vectors of width 6; choose a number that does"):
-        Asked(6, latents=1, latent=3, heads=4)
+    with pytest.raises(ValueError, match="4 heads do not divide vectors of width 6; choose a divisor"):
+        AttentionBottleneck(6, latents=1, latent=3, heads=4)

@@ -1,11 +1,11 @@
-"""Patches: a picture one can cut by hand, the way back, and places in a grid."""
+"""Patches: an image cut by hand, the inverse, and positions in a grid."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from regard.attention import Recipe
-from regard.layers.patches import LearnedGrid, Patches, grid_of, overlay, patch, unpatch
+from regard.layers.patches import LearnedGridPosition, Patches, grid_of, overlay, patch, unpatch
 
 SIXTEEN = torch.arange(16.0).view(1, 1, 4, 4)
 
@@ -62,22 +62,22 @@ def test_a_patch_is_read_by_itself():
 
 def test_a_place_is_its_row_and_its_column():
     """Two rows (10, 20) and three columns (1, 2, 3)."""
-    grid = LearnedGrid(2, 3, 1)
+    grid = LearnedGridPosition(2, 3, 1)
     grid.load_state_dict({"row": torch.tensor([[10.0], [20.0]]), "column": torch.tensor([[1.0], [2.0], [3.0]])})
     placed = Recipe(position=grid).embed(torch.zeros(1, 6, 1), torch.arange(6))
     assert placed.flatten().tolist() == [11, 12, 13, 21, 22, 23]
 
 
 def test_a_fresh_grid_has_weights_of_its_own_and_the_size_of_learned_places():
-    grid = LearnedGrid(31, 37, 64)
+    grid = LearnedGridPosition(31, 37, 64)
     fresh = Recipe(position=grid).fresh().position
-    assert isinstance(fresh, LearnedGrid)
+    assert isinstance(fresh, LearnedGridPosition)
     assert not torch.equal(fresh.row, grid.row)
     assert_close(grid.table(torch.arange(31 * 37), 64).norm(dim=1).mean().item(), 1.0, atol=0.1, rtol=0)
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="patches of 3 x 3 pixels do not fill a picture of 4 x 4; choose a size"):
+    with pytest.raises(ValueError, match="patches of 3 x 3 pixels do not tile an image of 4 x 4; choose a size"):
         patch(SIXTEEN, 3)
     with pytest.raises(ValueError, match="1 pixel a side or more, not 0"):
         Patches(0, 5)
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused():
         Patches(2, 5)(SIXTEEN)
     with pytest.raises(ValueError, match="5 patches are no grid of 2 x 2; leave the class token out"):
         overlay(torch.zeros(5), 2, (2, 2))
-    with pytest.raises(ValueError, match="knows 6 patches, not 7"):
-        LearnedGrid(2, 3, 5).table(torch.arange(7), 5)
+    with pytest.raises(ValueError, match="has 6 patches, not 7"):
+        LearnedGridPosition(2, 3, 5).table(torch.arange(7), 5)
     with pytest.raises(ValueError, match="at least one row"):
-        LearnedGrid(0, 3, 5)
+        LearnedGridPosition(0, 3, 5)

@@ -1,23 +1,23 @@
-"""Many vectors to one: what each word weighs, and that padding weighs nothing."""
+"""Pooling: the weight of each token, and none for padding."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from regard.attention import Additive, Causal, Dot, Hard, Recipe, Sampled, Sparsemax, StraightThrough, reinforce
-from regard.layers.pooling import Attention, Last, Max, Mean, TokenWeights
+from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, TokenWeightPooling
 
 SIZE, WIDTH, LENGTHS = 13, 5, (7, 2, 3)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 POOLINGS = {
-    "mean": Mean,
-    "last": Last,
-    "max": Max,
-    "weights": lambda: TokenWeights(SIZE),
-    "attention": lambda: Attention(WIDTH),
-    "additive": lambda: Attention.additive(WIDTH, 3),
-    "sparse": lambda: Attention(WIDTH, recipe=Recipe(normaliser=Sparsemax())),
-    "hard": lambda: Attention(WIDTH, recipe=Recipe(normaliser=Hard())),
+    "mean": MeanPooling,
+    "last": LastPooling,
+    "max": MaxPooling,
+    "weights": lambda: TokenWeightPooling(SIZE),
+    "attention": lambda: AttentionPooling(WIDTH),
+    "additive": lambda: AttentionPooling.additive(WIDTH, 3),
+    "sparse": lambda: AttentionPooling(WIDTH, recipe=Recipe(normaliser=Sparsemax())),
+    "hard": lambda: AttentionPooling(WIDTH, recipe=Recipe(normaliser=Hard())),
 }
 
 
@@ -39,17 +39,17 @@ TWO = torch.tensor([[4, 6, 4]]), torch.tensor([2])
 
 
 def test_mean_last_and_max_on_paper():
-    assert Mean()(X, *TWO).tolist() == [[3.0, 2.0]]
-    assert Last()(X, *TWO).tolist() == [[5.0, 1.0]]
-    pooled = Max().look(X, *TWO)
+    assert MeanPooling()(X, *TWO).tolist() == [[3.0, 2.0]]
+    assert LastPooling()(X, *TWO).tolist() == [[5.0, 1.0]]
+    pooled = MaxPooling().look(X, *TWO)
     assert pooled.vector.tolist() == [[5.0, 3.0]]
     assert pooled.weights.tolist() == [[0.5, 0.5, 0.0]]  # each word gave one of the two features
 
 
 def test_learned_token_weights_on_paper():
     """Importances log 1 and log 3 make weights ¼ and ¾, wherever the two words stand."""
-    pooling = TokenWeights(7)
-    assert_close(pooling(X, *TWO), Mean()(X, *TWO))  # before anything is learnt
+    pooling = TokenWeightPooling(7)
+    assert_close(pooling(X, *TWO), MeanPooling()(X, *TWO))  # before anything is learnt
     with torch.no_grad():
         pooling.importance[6] = torch.tensor(3.0).log()
     pooled = pooling.look(X, *TWO)
@@ -59,7 +59,7 @@ def test_learned_token_weights_on_paper():
 
 def test_attention_pooling_on_paper():
     """The query (log 3, 0) scores the words log 3 and 2 log 3 by the dot product: weights ¼ and ¾."""
-    pooling = Attention(2, recipe=Recipe(score=Dot()))
+    pooling = AttentionPooling(2, recipe=Recipe(score=Dot()))
     with torch.no_grad():
         pooling.query.copy_(torch.tensor([3.0, 1.0]).log())
     x = torch.tensor([[[1.0, 4.0], [2.0, 8.0], [9.0, 9.0]]])
@@ -102,13 +102,13 @@ def test_a_text_without_words_gives_nothing(name):
     assert pooled.vector[1:].abs().sum() > 0
 
 
-def hard(training) -> Attention:
-    return Attention(WIDTH, recipe=Recipe(score=Additive(WIDTH, 3), normaliser=Hard(training))).double()
+def hard(training) -> AttentionPooling:
+    return AttentionPooling(WIDTH, recipe=Recipe(score=Additive(WIDTH, 3), normaliser=Hard(training))).double()
 
 
 def test_hard_attention_takes_the_word_that_soft_attention_weighs_most():
     soft, (x, tokens, lengths) = hard(Sampled()).eval(), texts()
-    most = Attention(WIDTH, recipe=Recipe(score=soft.recipe.score)).double()
+    most = AttentionPooling(WIDTH, recipe=Recipe(score=soft.recipe.score)).double()
     most.load_state_dict(soft.state_dict())
     best = most.look(x, tokens, lengths).weights.argmax(-1)
     chosen = soft.look(x, tokens, lengths)
@@ -121,7 +121,7 @@ def test_while_training_a_word_is_drawn_with_its_soft_probability():
     pooling = hard(Sampled()).train()
     x, tokens = torch.randn(1, 3, WIDTH, dtype=torch.double).expand(4001, 3, WIDTH), torch.zeros(4001, 3).long()
     lengths = torch.full((4001,), 2)
-    soft = Attention(WIDTH, recipe=Recipe(score=pooling.recipe.score)).double()
+    soft = AttentionPooling(WIDTH, recipe=Recipe(score=pooling.recipe.score)).double()
     soft.load_state_dict(pooling.state_dict())
     expected = soft.look(x[:1], tokens[:1], lengths[:1]).weights[0]
     drawn = pooling.look(x, tokens, lengths)
@@ -148,8 +148,8 @@ def test_straight_through_chooses_one_word_and_still_has_a_gradient():
 
 def test_what_a_learned_query_cannot_use_is_refused():
     with pytest.raises(
-        ValueError, match=r"a learned query stands at no place, so NoPosition\(\) and Causal\(\) mean nothing"
+        ValueError, match=r"a learned query has no position, so NoPosition\(\) and Causal\(\) do not apply"
     ):
-        Attention(WIDTH, recipe=Recipe(pattern=Causal()))
+        AttentionPooling(WIDTH, recipe=Recipe(pattern=Causal()))
     with pytest.raises(ValueError, match="compares widths"):
-        Attention(WIDTH, recipe=Recipe(score=Additive(3, 2)))
+        AttentionPooling(WIDTH, recipe=Recipe(score=Additive(3, 2)))

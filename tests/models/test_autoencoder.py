@@ -1,4 +1,4 @@
-"""What every autoencoder promises: the latent is all that passes, whatever the padding, the company and the pace."""
+"""Autoencoders: only the latent passes, whatever the padding, the batch and the chunking."""
 
 import tomllib
 from dataclasses import replace
@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from regard.data.batching import collate
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
-from regard.models.seq2seq import parameters
-from regard.tasks.translate import Smoothed
-from regard.text.batches import collate
+from regard.models.seq2seq import count_parameters
+from regard.tasks.translation.task import LabelSmoothingLoss
 
 SIZE, LENGTHS = 17, (7, 2, 5)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -50,11 +50,11 @@ def sentences():
 @pytest.mark.parametrize("name", MODELS)
 def test_company_and_padding_change_nothing(name):
     model, (source, lengths, target) = model_of(name), sentences()
-    together, latent = model(source, lengths, target), model.latent(source, lengths)
+    together, latent = model(source, lengths, target), model.encode_latent(source, lengths)
     assert latent.shape == (3, MODELS[name].latents, MODELS[name].latent)
     for n, length in enumerate(LENGTHS):
         one = slice(n, n + 1)
-        assert_close(model.latent(source[one, :length], lengths[one])[0], latent[n], **EXACT)
+        assert_close(model.encode_latent(source[one, :length], lengths[one])[0], latent[n], **EXACT)
         assert_close(model(source[one, :length], lengths[one], target[one])[0], together[n], **EXACT)
     filled = torch.cat((source, torch.full((3, 4), 5)), 1)  # whatever stands beyond the end
     assert_close(model(filled, lengths, target), together, **EXACT)
@@ -98,11 +98,11 @@ def test_picked_sentences_go_on_where_they_were(name):
 def test_the_decoder_knows_the_latent_and_nothing_else_of_the_source(name):
     """Another source with the same latent gives the same scores; another latent does not."""
     model, (source, lengths, target) = model_of(name), sentences()
-    expected, latent = model(source, lengths, target), model.latent(source, lengths)
+    expected, latent = model(source, lengths, target), model.encode_latent(source, lengths)
     model.bottleneck.forward = lambda x, tokens, lengths: latent[: len(x)]  # whatever it is given
     other = (source + 1) % SIZE
     assert_close(model(other[:, :3], torch.tensor([3, 1, 2]), target), expected, **EXACT)
-    memory = model.remember(latent.roll(1, 0))
+    memory = model.memory_from_latent(latent.roll(1, 0))
     assert not torch.allclose(model.step(target, model.start(memory), memory)[0], expected)
 
 
@@ -110,12 +110,12 @@ def test_the_decoder_knows_the_latent_and_nothing_else_of_the_source(name):
 def test_all_of_the_source_can_enter_the_latent(name):
     """Every word, and every place in the latent."""
     model, (source, lengths, _) = model_of(name), sentences()
-    latent = model.latent(source, lengths)
+    latent = model.encode_latent(source, lengths)
     for n, length in enumerate(LENGTHS):
         for at in range(length):
             other = source.clone()
             other[n, at] = 3 + (source[n, at] - 2) % (SIZE - 3)
-            assert ((model.latent(other, lengths) - latent)[n].abs() > 1e-9).all(), (n, at)
+            assert ((model.encode_latent(other, lengths) - latent)[n].abs() > 1e-9).all(), (n, at)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -132,11 +132,11 @@ def test_nobody_sees_the_future(name):
 def test_looking_shows_both_ways_and_changes_nothing(name):
     model, (source, lengths, target) = model_of(name), sentences()
     latent, entered = model.look_in(source, lengths)
-    assert_close(latent, model.latent(source, lengths), **EXACT)
+    assert_close(latent, model.encode_latent(source, lengths), **EXACT)
     k, heads = MODELS[name].latents, MODELS[name].heads if name in ASKING else 1
     assert entered.weights["bottleneck"].shape == (3, heads, k, 7)
     assert_close(entered.weights["bottleneck"].sum(-1), torch.ones(3, heads, k, dtype=torch.double))
-    memory = model.remember(latent)
+    memory = model.memory_from_latent(latent)
     logits, _, looked = model.look(target, model.start(memory), memory)
     assert_close(logits, model(source, lengths, target), **EXACT)
     assert len(looked.weights) == (MODELS[name].layers if name.startswith("transformer") else 1)
@@ -151,11 +151,11 @@ def test_every_weight_learns(name):
     model(source, lengths, target).logsumexp(-1).sum().backward()
     idle = [key for key, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
     # softmax ignores what all keys have in common; and whoever is given one latent does not choose by asking
-    asking = ("cross.query", "cross.key", "around_cross.norm") if MODELS[name].latents == 1 else ()
+    asking = ("cross.query", "cross.key", "residual_cross.norm") if MODELS[name].latents == 1 else ()
     assert [key for key in idle if not key.endswith("key.bias") and not any(one in key for one in asking)] == []
     weights = model.state_dict()
     assert len({weight.data_ptr() for weight in weights.values()}) == len(weights) == len(list(model.parameters()))
-    assert parameters(model) == sum(weight.numel() for weight in weights.values())
+    assert count_parameters(model) == sum(weight.numel() for weight in weights.values())
 
 
 # --- learning ---
@@ -184,7 +184,7 @@ def test_ten_sentences_are_learnt_by_heart(name):
     slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.1, total_iters=300)  # so that the end is calm
     for _ in range(300):
         optimiser.zero_grad()
-        summed, count = Smoothed()(model, (batch, batch.tokens))
+        summed, count = LabelSmoothingLoss()(model, (batch, batch.tokens))
         (summed / count).backward()
         optimiser.step()
         slower.step()
@@ -208,7 +208,7 @@ def test_a_description_goes_to_a_file_and_back():
         assert AutoencoderConfig.from_dict(given.to_dict()) == given
     text = 'kind = "gru"\nsize = "small"\nbottleneck = "last"\nlatents = 1'
     assert AutoencoderConfig.from_dict(tomllib.loads(text)) == replace(
-        AutoencoderConfig.named("gru", "small"), bottleneck="last", latents=1
+        AutoencoderConfig.from_size("gru", "small"), bottleneck="last", latents=1
     )
 
 
@@ -220,11 +220,11 @@ def test_a_description_goes_to_a_file_and_back():
         ({"latents": 0}, "latents = 0 should be at least 1"),
         ({"latent": 1.5}, "latent = 1.5 should be a whole number"),
         ({"kind": "gru", "bottleneck": "last", "heads": 2}, "heads = 2 means nothing .* use bottleneck = 'attention'"),
-        ({"kind": "gru", "bottleneck": "last", "directions": 2}, "knows no other; use directions = 1"),
+        ({"kind": "gru", "bottleneck": "last", "directions": 2}, "depends on no other; use directions = 1"),
         ({"kind": "gru", "norm": "post"}, "norm = 'post' means nothing to the kind 'gru'"),
         ({"kind": "gru", "hidden": 7}, "heads = 4 does not divide the states' width 7"),
         ({"heads": 3}, "heads = 3 does not divide"),
-        ({"recipe": 'position = "TreeDepth()"'}, "wants the trees of whole sentences, .* such as Sinusoidal"),
+        ({"recipe": 'position = "TreeDepth()"'}, "needs the trees of whole sentences, .* such as Sinusoidal"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(changes, says):
@@ -235,6 +235,6 @@ def test_what_does_not_fit_is_refused_in_one_line(changes, says):
 
 def test_a_size_or_a_latent_that_is_none_is_refused():
     with pytest.raises(ValueError, match="no size is called 'huge'; there are tiny, small"):
-        AutoencoderConfig.named("gru", "huge")
+        AutoencoderConfig.from_size("gru", "huge")
     with pytest.raises(ValueError, match=r"latents are 3 vectors of width 5, \(b, 3, 5\), not \(2, 15\)"):
-        model_of("gru, attention").remember(torch.zeros(2, 15))
+        model_of("gru, attention").memory_from_latent(torch.zeros(2, 15))

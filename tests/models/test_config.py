@@ -1,4 +1,4 @@
-"""Descriptions of models: to plain values and back, named sizes, and mistakes that are named."""
+"""Model configurations: to plain values and back, sizes, and error messages."""
 
 import tomllib
 from dataclasses import replace
@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from regard.attention import Additive, Causal, Clipped, Dot, Recipe, RelativeVectors, Sinusoidal, Softmax, Sparsemax
-from regard.models import KINDS, ModelConfig, build_model, parameters
-from regard.models.config import recipe
-from tests.models.ladder import LADDER, SOURCE, TARGET
+from regard.models import KINDS, ModelConfig, build_model, count_parameters
+from regard.models.config import EncoderConfig, LanguageModelConfig, PoolingConfig, build_pooling, build_seq2seq_recipe
+from tests.models.small_models import LADDER, SOURCE, TARGET
 
 
 def as_toml(config: ModelConfig) -> str:
@@ -27,35 +27,37 @@ def test_to_a_file_and_back(name):
 @pytest.mark.parametrize("size", ["tiny", "small"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_its_sizes(kind, size):
-    model = build_model(ModelConfig.named(kind, size), SOURCE, TARGET)
+    model = build_model(ModelConfig.from_size(kind, size), SOURCE, TARGET)
     logits = model(torch.randint(3, SOURCE, (2, 5)), torch.tensor([5, 3]), torch.randint(3, TARGET, (2, 3)))
     assert logits.shape == (2, 3, TARGET)
 
 
 def test_base_is_vaswanis():
     """Table 3 says 65 million with a joint vocabulary of about 37,000; counted, it is 63: 44 in the layers."""
-    config = ModelConfig.named("transformer", "base")
+    config = ModelConfig.from_size("transformer", "base")
     assert (config.layers, config.model, config.heads, config.hidden, config.norm) == (6, 512, 8, 2048, "post")
     with torch.device("meta"):
         model = build_model(replace(config, tie="all"), 37_000, 37_000)
-    assert round(parameters(model) / 1e6) == 63
+    assert round(count_parameters(model) / 1e6) == 63
     attention, feed_forward, norm = 4 * (512 * 512 + 512), 2 * 512 * 2048 + 2048 + 512, 2 * 512
     layers = 6 * (3 * attention + 2 * feed_forward + 5 * norm)
-    assert parameters(model) == layers + 37_000 * 512 + 37_000
+    assert count_parameters(model) == layers + 37_000 * 512 + 37_000
 
 
 def test_a_recipe_says_what_is_different_and_the_kind_the_rest():
     sparse = ModelConfig(kind="bahdanau", hidden=10, cross='normaliser = "Sparsemax()"')
-    got = recipe(sparse, "cross")
+    got = build_seq2seq_recipe(sparse, "cross")
     assert isinstance(got.score, Additive)
     assert (got.score.query, got.score.hidden, got.score.key) == (10, 10, 20)
     assert got.normaliser == Sparsemax()
-    assert recipe(ModelConfig(kind="luong-dot"), "cross") == Recipe(score=Dot())
+    assert build_seq2seq_recipe(ModelConfig(kind="luong-dot"), "cross") == Recipe(score=Dot())
     windowed = ModelConfig(kind="transformer", encoder='pattern = "Causal()"')
-    assert recipe(windowed, "encoder") == Recipe(position=Sinusoidal(), pattern=Causal(), normaliser=Softmax())
-    assert recipe(windowed, "cross") == Recipe()
+    assert build_seq2seq_recipe(windowed, "encoder") == Recipe(
+        position=Sinusoidal(), pattern=Causal(), normaliser=Softmax()
+    )
+    assert build_seq2seq_recipe(windowed, "cross") == Recipe()
     shaw = Recipe(position=RelativeVectors(Clipped(3), head=4))
-    again = recipe(ModelConfig(kind="transformer", model=16, decoder=shaw.to_toml()), "decoder")
+    again = build_seq2seq_recipe(ModelConfig(kind="transformer", model=16, decoder=shaw.to_toml()), "decoder")
     assert again.to_toml() == shaw.to_toml()
 
 
@@ -88,7 +90,7 @@ MISTAKES: dict[str, tuple[dict, str]] = {
     "a line": ({"kind": "transformer", "cross": "scores = 3"}, "the recipe 'cross': a recipe has no 'scores'"),
     "not TOML": ({"kind": "transformer", "cross": "Softmax()"}, "the recipe 'cross': "),
     "slopes": ({"kind": "transformer", "encoder": 'position = "Alibi(8)"'}, "'encoder': .* slopes for 8 heads, not 4"),
-    "places": ({"kind": "transformer", "decoder": 'position = "Learned(9, 64)"'}, "words of width 64, not 128"),
+    "places": ({"kind": "transformer", "decoder": 'position = "Learned(9, 64)"'}, "embeddings of width 64, not 128"),
     "widths": ({"kind": "bahdanau", "cross": 'score = "Dot()"'}, "one width, not 256 and 512"),
 }
 
@@ -102,4 +104,74 @@ def test_mistakes_are_named_with_their_remedy(mistake):
 
 def test_a_size_that_does_not_exist_is_named():
     with pytest.raises(ValueError, match="no size is called 'huge'; there are tiny, small, base"):
-        ModelConfig.named("gru", "huge")
+        ModelConfig.from_size("gru", "huge")
+
+
+# --- test reading config ---
+
+
+CONFIGS = [
+    EncoderConfig(kind="embed", model=7),
+    EncoderConfig(kind="gru", directions=2),
+    EncoderConfig(kind="transformer", groups=2, recipe='position = "Rotary()"'),
+    LanguageModelConfig(kind="lstm", tied=False),
+    LanguageModelConfig(kind="transformer", recipe='pattern = "Window(5)"'),
+    PoolingConfig(recipe='normaliser = "Hard()"'),
+    PoolingConfig(kind="max"),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+def test_a_description_comes_back_from_its_table(config):
+    table = config.to_dict()
+    assert None not in table.values()
+    assert type(config).from_dict(table) == config
+
+
+E, W, P = EncoderConfig, LanguageModelConfig, PoolingConfig
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "complaint"),
+    [
+        (E, {"kind": "cnn"}, "kind = 'cnn' is unknown; choose from embed, elman, gru, lstm, transformer"),
+        (E, {"kind": "embed", "hidden": 5}, "hidden = 5 means nothing to the kind 'embed'"),
+        (E, {"kind": "transformer", "directions": 2}, "directions = 2 means nothing to .*: elman, gru, lstm"),
+        (E, {"kind": "gru", "heads": 2}, "heads = 2 means nothing to the kind 'gru'"),
+        (E, {"kind": "gru", "hidden": 7, "directions": 2}, "cannot share hidden = 7; make it even"),
+        (E, {"kind": "gru", "directions": 3}, "directions = 3 should be 1 or 2"),
+        (E, {"kind": "transformer", "heads": 3}, "heads = 3 does not divide model = 128"),
+        (E, {"kind": "transformer", "groups": 3}, "groups = 3 does not divide heads = 4"),
+        (E, {"kind": "gru", "model": "wide"}, "model = 'wide' should be a whole number"),
+        (E, {"kind": "gru", "dropout": 1.0}, "dropout = 1.0 should lie in"),
+        (E, {"kind": "transformer", "norm": "no"}, "norm = 'no' is unknown; choose from pre, post"),
+        (E, {"kind": "transformer", "recipe": 'position = "Alibi(3)"'}, "the recipe: Alibi.* 3 heads, not 4"),
+        (E, {"kind": "transformer", "recipe": 'masks = "x"'}, "the recipe: a recipe has no 'masks'"),
+        (E, {"kind": "gru", "width": 3}, "EncoderConfig has no 'width'; it has kind, layers"),
+        (W, {"kind": "embed"}, "kind = 'embed' is unknown; choose from elman, gru, lstm, transformer"),
+        (W, {"kind": "lstm", "tied": 1}, "tied = 1 should be true or false"),
+        (W, {"kind": "transformer", "recipe": 'position = "TreeDepth()"'}, "TreeDepth.* needs the trees of whole"),
+        (W, {}, "LanguageModelConfig needs a kind: elman, gru, lstm, transformer"),
+        (P, {"kind": "sum"}, "kind = 'sum' is unknown; choose from mean, max, last, tf-idf, log-ratio"),
+        (P, {"kind": "mean", "recipe": 'normaliser = "Hard()"'}, "recipe = .* means nothing to the kind 'mean'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_remedy(config, given, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        config.from_dict(given)
+
+
+def test_a_description_draws_no_numbers():
+    """A learned part is made to be checked; the seed of the model that follows is not touched."""
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    EncoderConfig(kind="transformer", recipe='score = "Bilinear(32)"\nposition = "Learned(longest=9, model=128)"')
+    LanguageModelConfig(kind="transformer", recipe='score = "Bilinear(32)"')
+    PoolingConfig(recipe='score = "Additive(5, 3)"')
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_pooling_that_does_not_fit_the_encoder_is_refused():
+    with pytest.raises(ValueError, match="compares widths"):
+        build_pooling(PoolingConfig(recipe='score = "Additive(5, 3)"'), 7, 11)

@@ -1,11 +1,11 @@
-"""What every rung promises: padding, company and pace change nothing, and nobody sees the future."""
+"""Contracts of every Seq2Seq model: padding, batch and chunking change nothing, and decoding is causal."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.models import parameters
-from tests.models.ladder import LADDER, LENGTHS, TARGET, WITH_ATTENTION, model_of, sentences
+from regard.models import count_parameters
+from tests.models.small_models import LADDER, LENGTHS, TARGET, WITH_ATTENTION, model_of, sentences
 
 TRANSFORMERS = [name for name in LADDER if name.startswith("transformer")]
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -77,7 +77,7 @@ def test_nobody_sees_the_future(name):
     changed = model(source, lengths, other)
     assert_close(changed[:, :3], logits[:, :3], **EXACT)
     assert not torch.allclose(changed[:, 3:], logits[:, 3:])
-    table = model.words.table("target").weight
+    table = model.embeddings.table("target").weight
     late = torch.tensor([[1, 2, 3, 15, 16]] * 3)  # words 15 and 16 stand nowhere else
     scores = model(source, lengths, late)[:, :3, :10].square().sum()  # those of words that are not asked about
     (gradient,) = torch.autograd.grad(scores, table)
@@ -118,7 +118,7 @@ def test_every_weight_learns(name):
     idle = [key for key, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
     # softmax ignores what all keys have in common, which is all that a bias of the keys adds to the score
     assert [key for key in idle if not key.endswith("key.bias")] == []
-    assert parameters(model) == sum(weight.numel() for weight in set(model.parameters()))
+    assert count_parameters(model) == sum(weight.numel() for weight in set(model.parameters()))
 
 
 @pytest.mark.parametrize("name", LADDER)

@@ -1,13 +1,13 @@
-"""The convolutional network with gates: sizes, what it cannot feel, what it shows, and that it learns."""
+"""Convolutional network: sizes, invariances, its weights, and that it learns."""
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from regard.models import parameters
+from regard.models import count_parameters
 from regard.models.convolution import GATES, ChannelCNN
-from tests.models.heart import assert_learns_shapes
+from tests.models.overfitting import assert_learns_shapes
 
 
 def model(attention: str = "channel", **sizes) -> ChannelCNN:
@@ -33,13 +33,15 @@ def test_parameters_are_counted_on_paper():
     assert set(gates) == set(GATES)
     for attention, (one, two, three) in gates.items():
         blocks = block(16, 16, one) + block(16, 32, two) + block(32, 64, three)
-        assert parameters(model(attention, width=16)) == blocks + ends
+        assert count_parameters(model(attention, width=16)) == blocks + ends
 
 
 def test_the_size_for_cifar():
     """Without gates the convolutions of a wide residual network of 16 layers, 4 times as wide: 2.7 million weights."""
-    assert 2.6e6 < parameters(ChannelCNN(3, classes=10, attention="none")) < 2.9e6
-    assert parameters(ChannelCNN(3, classes=10)) < 1.03 * parameters(ChannelCNN(3, classes=10, attention="none"))
+    assert 2.6e6 < count_parameters(ChannelCNN(3, classes=10, attention="none")) < 2.9e6
+    assert count_parameters(ChannelCNN(3, classes=10)) < 1.03 * count_parameters(
+        ChannelCNN(3, classes=10, attention="none")
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_a_new_block_is_the_way_around_it():
     x = torch.randn(2, 8, 6, 6)
     assert torch.equal(made.stages["0-1"](x), x)
     wider = made.stages["1-0"]  # the way around is narrow: what is normed goes through it
-    assert_close(wider(x), wider.around(torch.relu(wider.norm_in(x))))
+    assert_close(wider(x), wider.shortcut(torch.relu(wider.norm_in(x))))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 28), (28, 28), (32, 32)])

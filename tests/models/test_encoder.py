@@ -1,4 +1,4 @@
-"""What every encoder promises, with one label for a text or one for every word."""
+"""Text encoders and classifiers: contracts of every kind, for sequences and tokens."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from regard.attention import Hard, MultiHeadAttention, Recipe, StraightThrough
-from regard.layers.pooling import Attention, Mean, TokenWeights
-from regard.models.counting import TfIdf
-from regard.models.encoder import Classifier, Encoder, Tagger
-from regard.models.reading_config import EncoderConfig, PoolingConfig, build_pooling
+from regard.layers.pooling import AttentionPooling, MeanPooling, TokenWeightPooling
+from regard.models.config import EncoderConfig, PoolingConfig, build_pooling
+from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
+from regard.models.tfidf import TfIdfPooling
 
 SIZE, LABELS, LENGTHS = 13, 3, (7, 2, 5)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -88,7 +88,7 @@ def test_in_single_precision_too(name):
 @pytest.mark.parametrize("name", ["embed", "gru, both ways", "transformer", "transformer, tree path"])
 def test_half_precision_is_near(name, pooling):
     encoder, (tokens, lengths, heads) = encoder_of(name).float(), texts()
-    model = Classifier(encoder, build_pooling(PoolingConfig(kind=pooling), encoder.width, SIZE), labels=LABELS)
+    model = SequenceClassifier(encoder, build_pooling(PoolingConfig(kind=pooling), encoder.width, SIZE), labels=LABELS)
     with torch.autocast("cpu", torch.bfloat16):
         half = model(tokens, lengths, heads)
     assert_close(half.float(), model(tokens, lengths, heads), rtol=0, atol=0.1)
@@ -143,7 +143,7 @@ def test_the_tree_is_used_and_wanted(name):
     changed, before = encoder(tokens, lengths, other), encoder(tokens, lengths, heads)
     assert not torch.allclose(changed[0], before[0])
     assert_close(changed[1:], before[1:], **EXACT)
-    with pytest.raises(ValueError, match="wants the sentences' dependency heads: give heads="):
+    with pytest.raises(ValueError, match="needs the governors of the sentences' tokens: give governors="):
         encoder(tokens, lengths)
 
 
@@ -155,7 +155,10 @@ def test_an_encoder_of_rows_does_not_ask_for_trees(name):
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_weight_learns_and_is_stored_once(name):
-    model, (tokens, lengths, heads) = Classifier(encoder_of(name).train(), Mean(), labels=LABELS).double(), texts()
+    model, (tokens, lengths, heads) = (
+        SequenceClassifier(encoder_of(name).train(), MeanPooling(), labels=LABELS).double(),
+        texts(),
+    )
     model(tokens, lengths, heads).logsumexp(-1).sum().backward()
     idle = [key for key, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
     # softmax ignores what all keys have in common; where the tree's paths never reach so far, nothing is learnt
@@ -168,7 +171,7 @@ def test_every_weight_learns_and_is_stored_once(name):
 def test_one_label_for_a_text(pooling):
     tokens, lengths, _ = texts()
     encoder = encoder_of("transformer")
-    model = Classifier(encoder, build_pooling(PoolingConfig(kind=pooling), encoder.width, SIZE), labels=LABELS)
+    model = SequenceClassifier(encoder, build_pooling(PoolingConfig(kind=pooling), encoder.width, SIZE), labels=LABELS)
     model = model.double().eval()
     together, looked = model.look(tokens, lengths)
     assert_close(model(tokens, lengths), together, **EXACT)
@@ -184,7 +187,7 @@ def test_one_label_for_a_text(pooling):
 def test_hard_attention_is_a_line_of_the_description():
     config = PoolingConfig(recipe='normaliser = "Hard(training=Sampled())"\nscore = "Additive(6, 3)"')
     tokens, lengths, _ = texts()
-    model = Classifier(encoder_of("embed"), build_pooling(config, 6, SIZE), labels=2).double()
+    model = SequenceClassifier(encoder_of("embed"), build_pooling(config, 6, SIZE), labels=2).double()
     _, looked = model.train().look(tokens, lengths)
     assert looked.log_probability["pooling"].shape == (3, 1, 1)
     assert looked.log_probability["pooling"].requires_grad
@@ -195,20 +198,24 @@ def test_hard_attention_is_a_line_of_the_description():
 
 def test_static_weights_serve_learned_embeddings_as_well():
     tokens, lengths, _ = texts()
-    model = Classifier(encoder_of("embed"), TfIdf(torch.rand(SIZE)), labels=2).double().eval()
+    model = SequenceClassifier(encoder_of("embed"), TfIdfPooling(torch.rand(SIZE)), labels=2).double().eval()
     assert_close(model(tokens[1:2, :2], lengths[1:2])[0], model(tokens, lengths)[1], **EXACT)
 
 
 @pytest.mark.parametrize(
     "pooling",
-    [TokenWeights(20), Attention(8), Attention(8, recipe=Recipe(normaliser=Hard(StraightThrough())))],
+    [
+        TokenWeightPooling(20),
+        AttentionPooling(8),
+        AttentionPooling(8, recipe=Recipe(normaliser=Hard(StraightThrough()))),
+    ],
     ids=["weights", "soft", "hard"],
 )
 def test_poolings_learn_to_find_the_word_that_decides(pooling):
     tokens, label = torch.randint(4, 20, (100, 7)), torch.randint(0, 2, (100,))
     tokens[torch.arange(100), torch.randint(0, 7, (100,))] = label + 2
     lengths = torch.full((100,), 7)
-    model = Classifier(Encoder(EncoderConfig(kind="embed", model=8, dropout=0.0), 20), pooling, labels=2)
+    model = SequenceClassifier(Encoder(EncoderConfig(kind="embed", model=8, dropout=0.0), 20), pooling, labels=2)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(150):
         optimiser.zero_grad()
@@ -221,7 +228,7 @@ def test_poolings_learn_to_find_the_word_that_decides(pooling):
 def test_one_label_for_every_word(name):
     """From first pieces alone; company changes nothing."""
     tokens, lengths, heads = texts()
-    model = Tagger(encoder_of(name), labels=LABELS).double().eval()
+    model = TokenClassifier(encoder_of(name), labels=LABELS).double().eval()
     first = torch.tensor([[0, 2, 3, 6], [1, 0, 0, 0], [0, 4, 0, 0]])
     together = model(tokens, lengths, first, heads)
     assert together.shape == (3, 4, LABELS)
@@ -236,7 +243,7 @@ def test_one_label_for_every_word(name):
 
 def test_mistakes_are_named():
     tokens, lengths, _ = texts()
-    with pytest.raises(ValueError, match="first pieces stand at 0 to 6, not at 0 or 7"):
-        Tagger(encoder_of("embed"), labels=2)(tokens, lengths, torch.tensor([[0, 7]] * 3))
+    with pytest.raises(ValueError, match="first pieces are at 0 to 6, not at 0 or 7"):
+        TokenClassifier(encoder_of("embed"), labels=2)(tokens, lengths, torch.tensor([[0, 7]] * 3))
     with pytest.raises(ValueError, match="2 labels or more to choose from, not 1"):
-        Tagger(encoder_of("embed"), labels=1)
+        TokenClassifier(encoder_of("embed"), labels=1)

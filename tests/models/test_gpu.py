@@ -1,10 +1,10 @@
-"""On a CUDA device: every rung gives there what it gives on the CPU, and a step makes the GPU wait for nothing."""
+"""On a CUDA device: every model gives what it gives on the CPU, and a step never synchronises."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.models.ladder import LADDER, model_of, sentences
+from tests.models.small_models import LADDER, model_of, sentences
 
 pytestmark = [
     pytest.mark.gpu,

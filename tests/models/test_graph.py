@@ -9,13 +9,13 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from regard.attention import Additive, Cosine, Edges, Recipe, ScaledDot, Sparsemax, attend, steps
-from regard.layers.neighbours import Neighbours, joined
-from regard.models.graph import KINDS, EdgesSeen, GraphClassifier, GraphConfig, recipe_of
-from regard.models.seq2seq import parameters
-from regard.models.weights import load_weights, tensors_of, write_weights
-from regard.text.graphs import of_town
-from regard.text.node_vectors import reader_of
-from regard.world.graphs import TownWorld
+from regard.data.graphs.graph import graph_from_town
+from regard.data.graphs.node_features import fit_featurizer
+from regard.layers.graph_attention import Neighbours, undirected_edges
+from regard.models.graph import GRAPH_KINDS, EdgeWeights, GraphConfig, GraphNetwork, graph_recipe
+from regard.models.safetensors_io import load_weights, saveable_tensors, write_weights
+from regard.models.seq2seq import count_parameters
+from regard.world.town import TownWorld
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}
 NODES, FEATURES, LABELS = 11, 5, 3
@@ -38,13 +38,13 @@ EVERY = {
 
 
 @pytest.fixture(params=EVERY)
-def model(request) -> GraphClassifier:
+def model(request) -> GraphNetwork:
     torch.manual_seed(7)
-    return GraphClassifier(EVERY[request.param], features=FEATURES, labels=LABELS).double().eval()
+    return GraphNetwork(EVERY[request.param], features=FEATURES, labels=LABELS).double().eval()
 
 
 def around(pairs, nodes=NODES) -> Neighbours:
-    return Neighbours.of(joined(pairs, nodes), nodes)
+    return Neighbours.of(undirected_edges(pairs, nodes), nodes)
 
 
 def chance(seed: int) -> torch.Generator:
@@ -72,14 +72,14 @@ def test_three_nodes_on_paper():
 
 def test_the_mean_is_the_mean():
     """A node of degree 2 gives itself and both neighbours a third, whatever they are."""
-    model = GraphClassifier(config("mean", layers=1), features=FEATURES, labels=LABELS)
+    model = GraphNetwork(config("mean", layers=1), features=FEATURES, labels=LABELS)
     _, looked = model.look(features(3).float(), around([(0, 1), (0, 2)], 3))
     assert_close(looked.weights["layers.0"], torch.tensor([[1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 2, 1 / 2]]))
 
 
 def test_what_is_joined_is_joined_both_ways_and_sees_itself():
-    assert joined([(0, 2)], 3) == Edges(torch.tensor([[0, 2, 0, 1, 2], [2, 0, 0, 1, 2]]))
-    assert joined([], 2) == Edges(torch.tensor([[0, 1], [0, 1]]))
+    assert undirected_edges([(0, 2)], 3) == Edges(torch.tensor([[0, 2, 0, 1, 2], [2, 0, 0, 1, 2]]))
+    assert undirected_edges([], 2) == Edges(torch.tensor([[0, 1], [0, 1]]))
 
 
 # --- the definition ---
@@ -95,7 +95,7 @@ def test_what_is_joined_is_joined_both_ways_and_sees_itself():
     ids=["dot", "additive", "cosine sparsemax"],
 )
 def test_gathered_neighbours_equal_the_pattern_edges_forwards_and_backwards(recipe):
-    edges = joined(PAIRS, NODES)
+    edges = undirected_edges(PAIRS, NODES)
     inputs = [torch.randn(1, 2, NODES, 7, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     weight = torch.randn(1, 2, NODES, 7, dtype=torch.float64)
     by_pattern = Recipe(score=recipe.score, normaliser=recipe.normaliser, pattern=edges)
@@ -123,9 +123,9 @@ def test_any_edges_one_way_or_none_equal_the_pattern(pairs):
 def test_at_most_half_of_what_is_gathered_is_filling():
     hub = [(0, other) for other in range(1, 997)] + [(other, other + 1) for other in range(1, 500)]
     neighbours = around(hub, 997)
-    gathered = sum(group.seen.numel() for group in neighbours.groups)
+    gathered = sum(group.neighbours.numel() for group in neighbours.groups)
     assert gathered < 2 * neighbours.pairs.shape[1]
-    assert torch.cat([group.edges[group.real] for group in neighbours.groups]).sort().values.tolist() == list(
+    assert torch.cat([group.edges[group.mask] for group in neighbours.groups]).sort().values.tolist() == list(
         range(neighbours.pairs.shape[1])
     )
 
@@ -168,15 +168,15 @@ def test_a_node_feels_those_its_layers_reach_and_nobody_else(model):
 
 
 def test_what_is_seen_around_a_node():
-    looked = EdgesSeen(torch.tensor([[0, 0, 1], [0, 1, 1]]), {"layers.0": torch.tensor([[0.25, 0.75, 1.0]])})
-    seen, weights = looked.around(0)["layers.0"]
+    looked = EdgeWeights(torch.tensor([[0, 0, 1], [0, 1, 1]]), {"layers.0": torch.tensor([[0.25, 0.75, 1.0]])})
+    seen, weights = looked.weights_of_node(0)["layers.0"]
     assert seen.tolist() == [0, 1]
     assert weights.tolist() == [[0.25, 0.75]]
 
 
 def test_dropout_is_at_work_while_training_alone():
     torch.manual_seed(2)
-    model = GraphClassifier(config("attention", attention_dropout=0.5), features=FEATURES, labels=LABELS).double()
+    model = GraphNetwork(config("attention", attention_dropout=0.5), features=FEATURES, labels=LABELS).double()
     neighbours = around(PAIRS)
     assert not torch.equal(model(features(), neighbours), model(features(), neighbours))
     assert torch.equal(model.eval()(features(), neighbours), model(features(), neighbours))
@@ -190,21 +190,21 @@ def test_every_weight_learns(model):
 
 
 def test_layers_share_no_weights():
-    model = GraphClassifier(EVERY["additive"], features=FEATURES, labels=LABELS)
+    model = GraphNetwork(EVERY["additive"], features=FEATURES, labels=LABELS)
     first, second = (dict(layer.named_parameters()) for layer in model.layers)
     assert not torch.equal(first["attention.learned.score.v"], second["attention.learned.score.v"])
 
 
 def test_the_mean_has_nothing_to_ask_with():
     mean, dot = (
-        GraphClassifier(config(kind, layers=1), features=FEATURES, labels=LABELS) for kind in ("mean", "attention")
+        GraphNetwork(config(kind, layers=1), features=FEATURES, labels=LABELS) for kind in ("mean", "attention")
     )
-    assert parameters(dot) - parameters(mean) == 2 * (8 * 8 + 8)
+    assert count_parameters(dot) - count_parameters(mean) == 2 * (8 * 8 + 8)
     assert isinstance(mean.layers[0].attention.query, nn.Identity)
 
 
 def test_weights_are_saved_and_loaded(model, tmp_path):
-    write_weights(tensors_of(model), tmp_path / "w.safetensors")
+    write_weights(saveable_tensors(model), tmp_path / "w.safetensors")
     before = model(features(), around(PAIRS))
     for weight in model.parameters():
         nn.init.zeros_(weight)
@@ -215,7 +215,7 @@ def test_weights_are_saved_and_loaded(model, tmp_path):
 def right(made: GraphConfig, graph, x, gold, learnt, asked, steps) -> float:
     """The share of nodes whose label is found after training on others."""
     torch.manual_seed(0)
-    model = GraphClassifier(made, features=x.shape[1], labels=int(gold.max()) + 1)
+    model = GraphNetwork(made, features=x.shape[1], labels=int(gold.max()) + 1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005, weight_decay=0.1)
     for _ in range(steps):
         optimiser.zero_grad()
@@ -229,20 +229,20 @@ def test_what_only_a_neighbour_shows_is_learnt_over_edges_alone():
     kind, shows = torch.randint(2, (120,), generator=chance(5)).repeat_interleave(2), torch.arange(240) % 2 == 0
     x = torch.stack((kind * shows, (1 - kind) * shows), 1).float()
     graph, asking = around([(n, n + 1) for n in range(0, 240, 2)], 240), torch.arange(1, 240, 2)
-    found = {name: right(config(name), graph, x, kind, asking[:60], asking[60:], 40) for name in KINDS}
+    found = {name: right(config(name), graph, x, kind, asking[:60], asking[60:], 40) for name in GRAPH_KINDS}
     assert found["mean"] == found["attention"] == 1
     assert found["alone"] < 0.7
 
 
 @pytest.mark.slow
 def test_in_a_town_attention_is_better_than_the_mean_and_the_mean_than_nobody():
-    graph = of_town(TownWorld(people=1000).town())
-    x, labels = torch.from_numpy(reader_of(graph).vectors(graph)), graph.labels()
+    graph = graph_from_town(TownWorld(people=1000).town())
+    x, labels = torch.from_numpy(fit_featurizer(graph).vectors(graph)), graph.labels()
     gold = torch.tensor([labels.index(node.label or "") for node in graph.nodes])
-    learnt, asked = (torch.tensor(graph.among(split)) for split in ("train", "test"))
-    made = {kind: GraphConfig(kind=kind, dropout=0.3) for kind in KINDS}
+    learnt, asked = (torch.tensor(graph.nodes_in_split(split)) for split in ("train", "test"))
+    made = {kind: GraphConfig(kind=kind, dropout=0.3) for kind in GRAPH_KINDS}
     joint = around(graph.edges, len(graph))
-    found = {kind: right(made[kind], joint, x, gold, learnt, asked, 100) for kind in KINDS}
+    found = {kind: right(made[kind], joint, x, gold, learnt, asked, 100) for kind in GRAPH_KINDS}
     assert found["alone"] + 0.05 < found["mean"]
     assert found["mean"] + 0.05 < found["attention"]
 
@@ -275,16 +275,16 @@ def test_a_description_survives_its_table_and_draws_nothing():
     before = torch.get_rng_state()
     for made in EVERY.values():
         assert GraphConfig.from_dict(made.to_dict()) == made
-        assert made.kind in KINDS
+        assert made.kind in GRAPH_KINDS
     assert torch.equal(torch.get_rng_state(), before)
-    assert isinstance(recipe_of(EVERY["additive"]).score, Additive)
-    assert recipe_of(EVERY["dot"]).score == ScaledDot()
+    assert isinstance(graph_recipe(EVERY["additive"]).score, Additive)
+    assert graph_recipe(EVERY["dot"]).score == ScaledDot()
 
 
 def test_features_and_edges_must_fit(model):
-    with pytest.raises(ValueError, match=r"11 nodes of 5 features each are wanted, not \(11, 4\)"):
+    with pytest.raises(ValueError, match=r"11 nodes of 5 features each are expected, not \(11, 4\)"):
         model(features()[:, :4], around(PAIRS))
     with pytest.raises(ValueError, match="an edge names node 10, but there are 10"):
-        Neighbours.of(joined([(0, 10)], 10), 10)
+        Neighbours.of(undirected_edges([(0, 10)], 10), 10)
     with pytest.raises(ValueError, match="2 labels or more"):
-        GraphClassifier(config("alone"), features=FEATURES, labels=1)
+        GraphNetwork(config("alone"), features=FEATURES, labels=1)

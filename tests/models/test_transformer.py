@@ -1,26 +1,36 @@
-"""The Transformer: its recipes, its caches, its start, and torch's own beside it."""
+"""Transformer: its recipes, its KV caches, its initialisation, and torch's own for comparison."""
 
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.attention import POSITIONS, RECIPES, Causal, MultiHeadAttention, Recipe, Sinusoidal, Sizes, Window, named
-from regard.layers import Words
-from regard.models import Stack, Transformer
-from regard.models.transformer import looking_back
-from tests.models.ladder import LENGTHS, SOURCE, TARGET, model_of, sentences
+from regard.attention import (
+    POSITIONS,
+    RECIPES,
+    Causal,
+    MultiHeadAttention,
+    Recipe,
+    RecipeSizes,
+    Sinusoidal,
+    Window,
+    get_recipe,
+)
+from regard.layers import TiedEmbeddings
+from regard.models import StackConfig, Transformer
+from regard.models.transformer import make_causal
+from tests.models.small_models import LENGTHS, SOURCE, TARGET, model_of, sentences
 
-SIZES = Sizes(heads=2, head=4, tokens=7, window=2, block=2)
-STACK = Stack(layers=2, model=8, heads=2, hidden=11)
+SIZES = RecipeSizes(heads=2, head=4, tokens=7, window=2, block=2)
+STACK = StackConfig(layers=2, model=8, heads=2, hidden=11)
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "alibi"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_any_recipe_serves_the_encoder(name, position):
     """And a sentence never feels its padding."""
-    recipe = named(name, position, SIZES)
-    model = Transformer(Words(SOURCE, TARGET, 8), STACK, encoder=recipe).double().eval()
+    recipe = get_recipe(name, position, SIZES)
+    model = Transformer(TiedEmbeddings(SOURCE, TARGET, 8), STACK, encoder=recipe).double().eval()
     source, lengths, target = sentences()
     together = model(source, lengths, target)
     n, length = 2, LENGTHS[2]
@@ -31,7 +41,7 @@ def test_any_recipe_serves_the_encoder(name, position):
 @pytest.mark.parametrize("position", POSITIONS)
 def test_any_position_serves_both_sides(position):
     recipe = Recipe(position=POSITIONS[position](SIZES))
-    model = Transformer(Words(SOURCE, TARGET, 8), STACK, encoder=recipe, decoder=recipe).double().eval()
+    model = Transformer(TiedEmbeddings(SOURCE, TARGET, 8), STACK, encoder=recipe, decoder=recipe).double().eval()
     source, lengths, target = sentences()
     source[0] = torch.arange(3, 10)
     moved = source.clone()
@@ -43,18 +53,18 @@ def test_any_position_serves_both_sides(position):
 
 
 def test_layers_built_from_one_recipe_share_nothing():
-    recipe = named("bahdanau", "learned", SIZES)
-    model = Transformer(Words(SOURCE, TARGET, 8), STACK, encoder=recipe, decoder=recipe)
+    recipe = get_recipe("bahdanau", "learned", SIZES)
+    model = Transformer(TiedEmbeddings(SOURCE, TARGET, 8), STACK, encoder=recipe, decoder=recipe)
     scores = [weight for name, weight in model.named_parameters() if name.endswith("score.v")]
-    places = [weight for name, weight in model.named_parameters() if "places" in name]
+    places = [weight for name, weight in model.named_parameters() if "positions" in name]
     assert len({id(weight) for weight in scores}) == 4
     assert len({id(weight) for weight in places}) == 2
     assert id(recipe.score.v) not in map(id, model.parameters())
 
 
 def test_the_decoder_looks_back_whatever_its_recipe():
-    assert looking_back(Recipe()).pattern == looking_back(Recipe(pattern=Causal())).pattern == Causal()
-    assert looking_back(Recipe(pattern=Window(3))).pattern == Window(3) & Causal()
+    assert make_causal(Recipe()).pattern == make_causal(Recipe(pattern=Causal())).pattern == Causal()
+    assert make_causal(Recipe(pattern=Window(3))).pattern == Window(3) & Causal()
 
 
 def test_the_source_is_projected_once():
@@ -67,7 +77,7 @@ def test_the_source_is_projected_once():
         layer.cross.key.register_forward_hook(lambda *_: touched.append("key"))
     _, state = model.step(target, model.start(memory), memory)
     assert touched == []
-    assert [cache.seen for cache in state.layers] == [5, 5]
+    assert [cache.length for cache in state.layers] == [5, 5]
 
 
 def test_a_linear_decoder_remembers_a_state_of_fixed_size():
@@ -82,7 +92,7 @@ def test_a_linear_decoder_remembers_a_state_of_fixed_size():
 
 def test_cross_attention_has_no_embeddings():
     with pytest.raises(ValueError, match="give it to the encoder's or the decoder's recipe"):
-        Transformer(Words(SOURCE, TARGET, 8), STACK, cross=Recipe(position=Sinusoidal()))
+        Transformer(TiedEmbeddings(SOURCE, TARGET, 8), STACK, cross=Recipe(position=Sinusoidal()))
 
 
 # --- torch's own beside it ---
@@ -92,11 +102,11 @@ def take(ours: Transformer, theirs: nn.Transformer) -> None:
     """The weights of torch's layers into ours."""
     for mine, other in zip(ours.encoder, theirs.encoder.layers, strict=True):
         mine.attention.load_state_dict(MultiHeadAttention.from_torch(other.self_attn).state_dict())
-        take_rest(mine, other, [mine.around_attention, mine.around_feed_forward], [other.norm1, other.norm2])
+        take_rest(mine, other, [mine.residual_attention, mine.residual_feed_forward], [other.norm1, other.norm2])
     for mine, other in zip(ours.decoder, theirs.decoder.layers, strict=True):
         mine.attention.load_state_dict(MultiHeadAttention.from_torch(other.self_attn).state_dict())
         mine.cross.load_state_dict(MultiHeadAttention.from_torch(other.multihead_attn).state_dict())
-        around = [mine.around_attention, mine.around_cross, mine.around_feed_forward]
+        around = [mine.residual_attention, mine.residual_cross, mine.residual_feed_forward]
         take_rest(mine, other, around, [other.norm1, other.norm2, other.norm3])
 
 
@@ -111,7 +121,7 @@ def take_rest(mine, other, around, norms) -> None:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_torchs_transformer_agrees(norm):
     """The same weights give the same scores. (After post-norm torch norms once more, which Vaswani does not.)"""
-    ours = Transformer(Words(SOURCE, TARGET, 8), Stack(layers=2, model=8, heads=2, hidden=11, norm=norm))
+    ours = Transformer(TiedEmbeddings(SOURCE, TARGET, 8), StackConfig(layers=2, model=8, heads=2, hidden=11, norm=norm))
     theirs = nn.Transformer(8, 2, 2, 2, 11, 0.0, batch_first=True, norm_first=norm == "pre").double()
     ours = ours.double().eval()
     take(ours, theirs)
@@ -121,11 +131,11 @@ def test_torchs_transformer_agrees(norm):
     padding = torch.arange(7) >= lengths[:, None]
     x, y = (
         Sinusoidal().embed(read(words), torch.arange(words.shape[1]))
-        for read, words in ((ours.words.source, source), (ours.words.target, target))
+        for read, words in ((ours.embeddings.embed_source, source), (ours.embeddings.embed_target, target))
     )
     ahead = torch.ones(5, 5).triu(1).bool()
     out = theirs(x, y, tgt_mask=ahead, src_key_padding_mask=padding, memory_key_padding_mask=padding)
-    assert_close(ours(source, lengths, target), ours.words.logits(out))
+    assert_close(ours(source, lengths, target), ours.embeddings.logits(out))
 
 
 # --- how it starts ---
@@ -135,15 +145,15 @@ def test_torchs_transformer_agrees(norm):
 def test_a_deep_stack_starts_at_size_one(norm):
     """Whatever the depth, scores begin neither vanished nor exploded."""
     for layers in (1, 8):
-        stack = Stack(layers=layers, model=64, heads=4, hidden=128, norm=norm)
-        model = Transformer(Words(101, 103, 64), stack)
+        stack = StackConfig(layers=layers, model=64, heads=4, hidden=128, norm=norm)
+        model = Transformer(TiedEmbeddings(101, 103, 64), stack)
         logits = model(torch.randint(3, 101, (3, 11)), torch.tensor([11, 5, 7]), torch.randint(3, 103, (3, 13)))
         assert 0.5 < logits.std() < 2
 
 
 def test_branches_start_smaller_where_nothing_norms_their_sum():
     pre, post = (
-        Transformer(Words(5, 5, 64), Stack(layers=8, model=64, heads=4, hidden=128, norm=norm))
+        Transformer(TiedEmbeddings(5, 5, 64), StackConfig(layers=8, model=64, heads=4, hidden=128, norm=norm))
         for norm in ("pre", "post")
     )
     ratio = post.encoder[0].feed_forward.down.weight.std() / pre.encoder[0].feed_forward.down.weight.std()

@@ -1,22 +1,22 @@
-"""The Vision Transformer: sizes, what it cannot feel, what it shows, and that it learns."""
+"""Vision Transformer: sizes, invariances, its attention, and that it learns."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from regard.attention import Causal, Global, NoPosition, Recipe, RelativeBias, Rotary, Sinusoidal, TopK, Window
-from regard.attention.relative import Clipped
-from regard.layers.patches import LearnedGrid, Patches, patch, unpatch
-from regard.models import Stack, parameters
+from regard.attention.relative_position import Clipped
+from regard.layers.patches import LearnedGridPosition, Patches, patch, unpatch
+from regard.models import StackConfig, count_parameters
 from regard.models.vision import POOLS, PatchEncoder, VisionTransformer
-from tests.models.heart import assert_learns_shapes
+from tests.models.overfitting import assert_learns_shapes
 
-STACK = Stack(layers=2, model=12, heads=3, hidden=17, activation="gelu")
+STACK = StackConfig(layers=2, model=12, heads=3, hidden=17, activation="gelu")
 RECIPES = {
     "plain": None,
     "no places": Recipe(),
     "sinusoidal": Recipe(position=Sinusoidal()),
-    "grid and rotary": Recipe(position=LearnedGrid(2, 5, 12) + Rotary()),
+    "grid and rotary": Recipe(position=LearnedGridPosition(2, 5, 12) + Rotary()),
     "relative": Recipe(position=RelativeBias(Clipped(3), heads=3)),
     "window and global": Recipe(pattern=Window(2) | Global(1), position=Sinusoidal()),
     "top 3": Recipe(normaliser=TopK(3)),
@@ -24,7 +24,7 @@ RECIPES = {
 
 
 def model(recipe: Recipe | None = None, pool: str = "class") -> VisionTransformer:
-    made = VisionTransformer(Patches(3, 12), STACK, picture=(6, 15), classes=7, recipe=recipe, pool=pool)
+    made = VisionTransformer(Patches(3, 12), STACK, image_size=(6, 15), classes=7, recipe=recipe, pool=pool)
     return made.double().eval()
 
 
@@ -41,7 +41,7 @@ def test_parameters_are_counted_on_paper(pool):
     layers = 2 * (attention + feed_forward + 2 * 2 * 12)
     rest = 2 * 12 + 12 * 7 + 7
     token = 12 if pool == "class" else 0
-    assert parameters(model(pool=pool)) == patches + places + layers + rest + token
+    assert count_parameters(model(pool=pool)) == patches + places + layers + rest + token
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -97,16 +97,16 @@ def test_what_a_pattern_hides_cannot_be_felt():
 def test_the_grid_shows_what_the_class_token_sees():
     made, x = model(), pictures()
     weights = made.look(x)[1].weights["layer.1"]
-    seen = made.encoder.onto_grid(weights)
+    seen = made.encoder.to_grid(weights)
     assert seen.shape == (2, 3, 2, 5)
     assert torch.equal(seen[1, 2, 1, 3], weights[1, 2, 0, 1 + 5 + 3])
     averaged = model(pool="mean")
     weights = averaged.look(x)[1].weights["layer.0"]
-    assert_close(averaged.encoder.onto_grid(weights)[0, 1, 0, 4], weights[0, 1, :, 4].mean())
+    assert_close(averaged.encoder.to_grid(weights)[0, 1, 0, 4], weights[0, 1, :, 4].mean())
 
 
 def test_the_encoder_can_be_attended_to_without_classes():
-    encoder = PatchEncoder(Patches(3, 12), STACK, picture=(6, 15)).double().eval()
+    encoder = PatchEncoder(Patches(3, 12), STACK, image_size=(6, 15)).double().eval()
     states, looked = encoder.look(pictures())
     assert states.shape == (2, 10, 12)
     assert looked.weights["layer.1"].shape == (2, 3, 10, 10)
@@ -121,25 +121,25 @@ def test_layers_do_not_share_weights():
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_shapes_are_learned_by_heart(pool):
-    stack = Stack(layers=2, model=24, heads=2, hidden=48, activation="gelu")
-    made = VisionTransformer(Patches(4, 24), stack, picture=(24, 24), classes=3, pool=pool)
+    stack = StackConfig(layers=2, model=24, heads=2, hidden=48, activation="gelu")
+    made = VisionTransformer(Patches(4, 24), stack, image_size=(24, 24), classes=3, pool=pool)
     assert_learns_shapes(made, steps=60)
 
 
 def test_what_does_not_fit_is_refused():
     def made(**changes):
-        given = {"picture": (6, 15), "classes": 7} | changes
+        given = {"image_size": (6, 15), "classes": 7} | changes
         return VisionTransformer(Patches(3, 12), STACK, **given)
 
     with pytest.raises(ValueError, match="no pool is called 'max'; there are class, mean"):
         made(pool="max")
-    with pytest.raises(ValueError, match="do not fill a picture of 7 x 15"):
-        made(picture=(7, 15))
-    with pytest.raises(ValueError, match="0 classes; there must be at least one"):
+    with pytest.raises(ValueError, match="do not tile an image of 7 x 15"):
+        made(image_size=(7, 15))
+    with pytest.raises(ValueError, match="classes = 0 should be at least 1"):
         made(classes=0)
     with pytest.raises(ValueError, match="patches of width 13 do not fit layers of width 12"):
-        VisionTransformer(Patches(3, 13), STACK, picture=(6, 15), classes=7)
-    with pytest.raises(ValueError, match="pictures of 6 x 15 pixels, not 15 x 6; resize them"):
+        VisionTransformer(Patches(3, 13), STACK, image_size=(6, 15), classes=7)
+    with pytest.raises(ValueError, match="images of 6 x 15 pixels, not 15 x 6; resize them"):
         made()(torch.zeros(1, 3, 15, 6))
     with pytest.raises(ValueError, match=r"3 channels, rows, columns\), not \(1, 1, 6, 15\)"):
         made()(torch.zeros(1, 1, 6, 15))

@@ -9,26 +9,25 @@ import torch
 from PIL import Image
 
 from regard.attention import POSITIONS, RECIPES, Recipe
-from regard.see import gallery
-from regard.see.captions import POSITION_LINES, RECIPE_LINES, line_for
-from regard.see.page import slug
+from regard.see import write_gallery
+from regard.see.gallery import POSITION_CAPTIONS, RECIPE_CAPTIONS, caption_for, slug
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    return gallery(tmp_path_factory.mktemp("gallery"))
+    return write_gallery(tmp_path_factory.mktemp("gallery"))
 
 
 def test_every_recipe_and_position_is_named_and_described(page):
     text = page.read_text()
     for name in RECIPES:
-        assert f"\n### {name}\n\n{RECIPE_LINES[name]}\n" in text
+        assert f"\n### {name}\n\n{RECIPE_CAPTIONS[name]}\n" in text
     for name in POSITIONS:
-        assert f"\n### {name} position\n\n{POSITION_LINES[name]}\n" in text
+        assert f"\n### {name} position\n\n{POSITION_CAPTIONS[name]}\n" in text
     with pytest.raises(ValueError, match="'new' has no caption; add its line"):
-        line_for("new", RECIPE_LINES)
+        caption_for("new", RECIPE_CAPTIONS)
 
 
 def test_every_picture_is_shown_and_every_shown_picture_exists(page):
@@ -70,7 +69,7 @@ def test_the_gallery_is_small(page):
 def test_made_twice_it_is_the_same_and_touches_no_random_numbers(page, tmp_path):
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
-    again = gallery(tmp_path / "new" / "folder")
+    again = write_gallery(tmp_path / "new" / "folder")
     assert torch.equal(torch.random.get_rng_state(), before)
     assert again.read_bytes() == page.read_bytes()
     for path in (page.parent / "gallery").iterdir():

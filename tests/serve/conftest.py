@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from regard.serve.shelf import Shelf
-from regard.tasks.kept import Kept
+from regard.serve.model_store import ModelStore
+from regard.tasks.pretrained import PretrainedModel
 
-from .asking import client_of, learners
+from .client import client_of, learners
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -19,13 +19,13 @@ AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"  # 
 
 
 @pytest.fixture(scope="module")
-def models() -> dict[str, Kept]:
+def models() -> dict[str, PretrainedModel]:
     return learners()
 
 
 @pytest.fixture(scope="module")
 def client(models) -> Iterator[TestClient]:
-    with client_of(Shelf.holding(models)) as found:
+    with client_of(ModelStore.from_models(models)) as found:
         yield found
 
 

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from regard.serve import labs
-from tests.serve import fake
-from tests.serve.fake import SOURCE, TARGET, Refused, site
+from regard.serve import playground
+from tests.serve import fake_server
+from tests.serve.fake_server import SOURCE, TARGET, Refused, site
 
 BAD = "<img src=x onerror=window.bad=1>"
 VOCABULARY = [*TARGET, BAD, "\u202eturned", *(f"w{n}" for n in range(60))]
 QUESTION = ["what", "colour", "is", "the", BAD, "?"]
 GRID = 4
 STEPS = [100, 200]
-LOSSES = [(50, 4.0), (200, 1.0), (350, 0.5)]  # held out; the last is the end of training
+LOSSES = [(50, 4.0), (200, 1.0), (350, 0.5)]  # for validation; the last is the end of training
 BEAM = [
     [("le", -0.5, None, True, False), ("la", -1.5, None, False, False), (BAD, -2.5, None, False, False)],
     [("chat", -0.75, 0, True, False), ("chats", -1.25, 0, False, False), ("souris", -2.25, 1, False, False)],
@@ -39,7 +39,7 @@ def scene(asked: dict[str, Any]) -> dict[str, Any]:
     written = asked.get("written") or TARGET
     said = " ".join(written[:-1])
     base = {
-        "id": fake.name_of(asked),
+        "id": fake_server.name_of(asked),
         "model": asked["model"],
         "text": asked["text"],
         "said": said,
@@ -48,7 +48,7 @@ def scene(asked: dict[str, Any]) -> dict[str, Any]:
         "checkpoint": asked.get("checkpoint"),
         "output": None,
         "picture": None,
-        "python": f"# {asked.get('edits', {})}\nfrom regard.see import scene_of\n",
+        "python": f"# {asked.get('edits', {})}\nfrom regard.see import trace_model\n",
     }
     if asked["model"] == "viewer":
         patches = [f"{y},{x}" for y in range(GRID) for x in range(GRID)]
@@ -57,18 +57,18 @@ def scene(asked: dict[str, Any]) -> dict[str, Any]:
         picture = {"url": f"api/scenes/{base['id']}/picture", "rows": GRID, "columns": GRID, "height": 32, "width": 32}
         axes = {"text": QUESTION, "patches": patches}
         words = {"text": [["what", 0, 0], ["colour", 1, 2], [BAD, 4, 4]]}
-        return {**base, "task": "answer", "steps": 0, "axes": axes, "words": words, "sites": sites, "picture": picture}
+        return {**base, "task": "vqa", "steps": 0, "axes": axes, "words": words, "sites": sites, "picture": picture}
     size = len(written)
     sites = [site("encoder.0", "self", 4, ("source", "source"), (8, 8))]
     sites += [site("decoder.0.cross", "cross", 4, ("written", "source"), (size, 8))]
     axes = {"source": SOURCE, "read": ["<s>", *written[:-1]], "written": written}
-    return {**base, "task": "translate", "steps": size, "axes": axes, "words": fake.WORDS, "sites": sites}
+    return {**base, "task": "translation", "steps": size, "axes": axes, "words": fake_server.WORDS, "sites": sites}
 
 
 def weights_of(asked: dict[str, Any], name: str, head: int, size: tuple[int, int]) -> NDArray[np.float32]:
     """Others for each model and checkpoint."""
     key = f"{asked['model']} {asked.get('checkpoint')} {name}"
-    return fake.arrays(key, head, *size)["weights"]
+    return fake_server.arrays(key, head, *size)["weights"]
 
 
 def next_tokens(step: int) -> NDArray[np.float32]:
@@ -102,7 +102,7 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     return {"said": said, "tokens": tokens, "distribution": moved, "at": 2, "row": "noir", "note": ""}
 
 
-class Answers(fake.Answers):
+class Answers(fake_server.Answers):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         match self.path.strip("/").split("/")[1:]:
@@ -110,17 +110,17 @@ class Answers(fake.Answers):
                 self.keep(asked)
             case ["scenes", number, "branch"]:
                 step, other = asked["step"], VOCABULARY[asked["token"]]
-                self.keep({**fake.KEPT[number], "written": [*TARGET[:step], other, "fin", "</s>"]})
+                self.keep({**fake_server.KEPT[number], "written": [*TARGET[:step], other, "fin", "</s>"]})
             case ["compare"]:
-                self.tell(compared(fake.KEPT[asked["before"]], fake.KEPT[asked["after"]]))
+                self.tell(compared(fake_server.KEPT[asked["before"]], fake_server.KEPT[asked["after"]]))
             case ["patterns"]:
                 try:
-                    self.tell(labs.measured(labs.pattern_of(asked["pattern"]), asked["length"]))
+                    self.tell(playground.describe_mask(playground.parse_pattern(asked["pattern"]), asked["length"]))
                 except ValueError as reason:
                     self.tell({"error": str(reason)}, 400)
 
     def keep(self, asked: dict[str, Any]) -> None:
-        fake.KEPT[fake.name_of(asked)] = asked
+        fake_server.KEPT[fake_server.name_of(asked)] = asked
         self.tell(scene(asked))
 
     def answer(self, parts: list[str], given: dict[str, str]) -> None:
@@ -132,12 +132,12 @@ class Answers(fake.Answers):
                 return self.tell({"checkpoints": STEPS, "final": LOSSES[-1][0], "history": history})
             case ["positions"]:
                 length, width, heads = (int(given.get(name, 8)) for name in ("length", "width", "heads"))
-                return self.array(labs.table(given["kind"], length, width, heads).float().numpy())
+                return self.array(playground.position_table(given["kind"], length, width, heads).float().numpy())
             case ["generate"]:
                 return self.stream({"model": given["model"], "text": given["text"], "beam": 1})
-        if parts[1] not in fake.KEPT:
-            raise Refused("this scene is forgotten; ask again")
-        asked = fake.KEPT[parts[1]]
+        if parts[1] not in fake_server.KEPT:
+            raise Refused("this trace was evicted; ask again")
+        asked = fake_server.KEPT[parts[1]]
         here = scene(asked)
         match parts[2:]:
             case ["beam"]:
@@ -160,7 +160,7 @@ class Answers(fake.Answers):
     def stream(self, asked: dict[str, Any]) -> None:
         row = base64.b64encode(np.linspace(0, 1, 8, dtype=np.float32).tobytes()).decode()
         said = [("token", {"step": n, "token": one, "probability": 0.5, "row": row}) for n, one in enumerate(TARGET)]
-        fake.KEPT[fake.name_of(asked)] = asked
+        fake_server.KEPT[fake_server.name_of(asked)] = asked
         said.append(("done", scene(asked)))
         self.send(
             "".join(f"event: {name}\ndata: {json.dumps(one)}\n\n" for name, one in said).encode(), "text/event-stream"
@@ -171,7 +171,7 @@ def card(name: str) -> dict[str, Any]:
     seen = name == "viewer"
     return {
         "name": name,
-        "task": "answer" if seen else "translate",
+        "task": "vqa" if seen else "translation",
         "what": f"the {name} one",
         "question": seen,
         "example": "example 1" if seen else "the cat",
@@ -187,4 +187,4 @@ def picture() -> bytes:
 
 
 if __name__ == "__main__":
-    fake.serve_for_ever(Answers)
+    fake_server.serve_for_ever(Answers)

@@ -15,10 +15,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import regard
-from regard.see.scene import Scene
-from regard.see.trace import Site
-from regard.serve.lecture import lecture
-from regard.serve.lecture_site import lecture_on
+from regard.see.trace.sites import AttentionSite
+from regard.see.trace.trace import Trace
+from regard.serve.lecture_view import walk_through_example, walk_through_head
 
 PAGE = Path(regard.__file__).parent / "serve" / "page"
 POLICY = "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; base-uri 'none'; form-action 'self'"
@@ -35,7 +34,7 @@ document.getElementById("panel").append(view);
 store.addEventListener("change", () => view.show(scene, store.state)); view.show(scene, store.state);"""
 
 
-def app(scene: Scene | None = None) -> Starlette:
+def app(scene: Trace | None = None) -> Starlette:
     def page(request: Request) -> Response:
         return HTMLResponse(HTML, headers={"Content-Security-Policy": POLICY})
 
@@ -48,7 +47,7 @@ def app(scene: Scene | None = None) -> Starlette:
     async def answered(request: Request) -> Response:
         try:
             asked = json.loads(await request.body())
-            return JSONResponse(on_model(scene, asked) if scene and "scene" in asked else lecture(asked))
+            return JSONResponse(on_model(scene, asked) if scene and "scene" in asked else walk_through_example(asked))
         except ValueError as problem:
             return JSONResponse({"error": str(problem)}, 400)
 
@@ -57,22 +56,29 @@ def app(scene: Scene | None = None) -> Starlette:
     return Starlette(routes=routes)
 
 
-def described(scene: Scene) -> dict:
+def described(scene: Trace) -> dict:
     sites = [
-        {"name": name, "heads": site.heads, "queries": site.spot.queries, "keys": site.spot.keys, "shown": True}
+        {
+            "name": name,
+            "heads": site.heads,
+            "queries": site.site_name.queries,
+            "keys": site.site_name.keys,
+            "shown": True,
+        }
         | {"n_q": site.shape[0], "n_k": site.shape[1]}
         for name, site in scene.sites.items()
-        if isinstance(site, Site)
+        if isinstance(site, AttentionSite)
     ]
     return {"id": "1", "sites": sites, "axes": {name: list(axis.labels) for name, axis in scene.axes.items()}}
 
 
-def on_model(scene: Scene, asked: dict) -> dict:
+def on_model(scene: Trace, asked: dict) -> dict:
     site = scene.site(asked["site"])
     labels = {
-        name: scene.axes[axis].labels for name, axis in (("queries", site.spot.queries), ("keys", site.spot.keys))
+        name: scene.axes[axis].labels
+        for name, axis in (("queries", site.site_name.queries), ("keys", site.site_name.keys))
     }
-    return lecture_on(site, asked["head"], asked["query"], **labels)
+    return walk_through_head(site, asked["head"], asked["query"], **labels)
 
 
 @contextmanager

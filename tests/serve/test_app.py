@@ -12,19 +12,20 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
-from regard.attention.position import Alibi, Sinusoidal
-from regard.decode.agreement import aer
-from regard.decode.alignment import hard
-from regard.models.weights import tensors_of
-from regard.see import Site, scene_of
-from regard.see.views import mask
-from regard.serve import scenes as keeping
-from regard.serve.labs import pattern_of
-from regard.serve.shelf import Shelf
-from regard.world import known
-from tests.see.scenes import CAT, translator
+from regard.attention.position import Sinusoidal
+from regard.attention.relative_position import Alibi
+from regard.decode.aer import aer
+from regard.decode.alignment import argmax_links
+from regard.models.safetensors_io import saveable_tensors
+from regard.see import AttentionSite, trace_model
+from regard.see.plots.recipe_views import mask
+from regard.serve import trace_cache as keeping
+from regard.serve.model_store import ModelStore
+from regard.serve.playground import parse_pattern
+from regard.world import find_lecture_sentence
+from tests.see.untrained_models import CAT, translator
 
-from .asking import KINDS, asked, assert_sentence, client_of, events, example, floats, octets, row_in, site_path
+from .client import KINDS, asked, assert_sentence, client_of, events, example, floats, octets, row_in, site_path
 
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")  # as Python calls them, and masked
 
@@ -35,8 +36,8 @@ def again(models, kind, scene, album):
     if scene["picture"]:
         (album / "picture.png").write_bytes(base64.b64decode(scene["png"]))
     question = scene["question"] or None
-    more = {"more": 12} if scene["task"] == "write" else {}
-    return scene_of(models[kind], text, question=question, **more)
+    more = {"more": 12} if scene["task"] == "language_modeling" else {}
+    return trace_model(models[kind], text, question=question, **more)
 
 
 @pytest.fixture(scope="module")
@@ -65,23 +66,23 @@ def test_models_say_what_they_are(client):
         assert set(card) == {"name", "task", "what", "example", "question", "picture", "checkpoints"}
         assert card["example"]
         assert "parameters" in card["what"]
-        assert bool(card["question"]) == (card["task"] == "answer")
-        assert card["picture"] == (card["task"] in ("picture", "answer"))
+        assert bool(card["question"]) == (card["task"] == "vqa")
+        assert card["picture"] == (card["task"] in ("image_classification", "vqa"))
     assert asked(client, {"model": "answer", "text": cards[5]["example"]})["question"] == cards[5]["question"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scene_says_all_that_the_page_needs(made, kind):
     scene, reference = made[kind]
-    assert (scene["said"], scene["task"]) == (reference.said, reference.task)
+    assert (scene["said"], scene["task"]) == (reference.output_text, reference.task)
     assert scene["axes"] == {name: list(axis.labels) for name, axis in reference.axes.items()}
     assert [card["name"] for card in scene["sites"]] == list(reference.sites)
-    assert scene["steps"] == (0 if reference.written is None else len(reference.outcome.rows))
-    assert (scene["output"] is None) == (reference.written is not None)
-    assert "scene_of(" in scene["python"]
+    assert scene["steps"] == (0 if reference.output_ids is None else len(reference.predictions.rows))
+    assert (scene["output"] is None) == (reference.output_ids is not None)
+    assert "trace_model(" in scene["python"]
     for card in scene["sites"]:
         site = reference.sites[card["name"]]
-        if isinstance(site, Site):
+        if isinstance(site, AttentionSite):
             assert (card["n_q"], card["n_k"]) == site.shape
             assert card["heads"] == site.heads
             assert "Padding" not in card["pattern"]
@@ -132,7 +133,7 @@ def test_a_pair_adds_up(client, made, kind):
         assert_close(masked.softmax(-1), row, atol=1e-6, rtol=0)
         assert pair["visible"] == bool(masked[key].isfinite())
         assert pair["weight"] == pytest.approx(float(row[key]), abs=1e-6)
-        assert pair["v"] == pytest.approx(site.of_head(0)[2][0, 0, key].tolist(), abs=1e-6)
+        assert pair["v"] == pytest.approx(site.head_qkv(0)[2][0, 0, key].tolist(), abs=1e-6)
         assert pair["added"] == pytest.approx([pair["weight"] * one for one in pair["v"]], abs=1e-6)
         if kind != "bahdanau":
             assert pair["products"] == pytest.approx(
@@ -164,7 +165,7 @@ def test_a_scene_opens_at_a_head_that_looks_somewhere(made, kind):
         assert first["site"] == "decoder.0.cross"
 
 
-# --- pictures of heads ---
+# --- heat maps of heads ---
 
 
 @pytest.mark.parametrize("kind", ["translate", "picture", "graph"])
@@ -208,7 +209,7 @@ def test_a_matrix_too_large_to_keep_is_shown_the_same(client, made, monkeypatch)
     maps = [f"{path}/map?rows=4&columns=3&stage={stage}&top=2&bottom=13&left=1&right=11" for stage in STAGES]
     lines = [f"{path}/cells?stage=masked&top=3&bottom=5", f"{path}/columns/4", f"{path}/rows/6?stage=scores"]
     shades, numbers = [octets(client, one) for one in maps], [floats(client, one) for one in lines]
-    monkeypatch.setattr(keeping, "WHOLE", 3)
+    monkeypatch.setattr(keeping, "MAX_MATRIX_CELLS", 3)
     for before, one in zip(shades, maps, strict=True):
         assert np.abs(octets(client, one).astype(int) - before).max() <= 1
     for before, one in zip(numbers, lines, strict=True):
@@ -229,8 +230,8 @@ def test_a_gate_gives_every_weight(client, made):
     assert not floats(client, f"{site_path(after, 'stage.1.0')}/gate").any()
     channels = floats(client, f"{site_path(after, 'stage.0.0')}/gate").ravel()
     assert np.flatnonzero(channels == 0).tolist() == [3]
-    assert "Shut(site='stage.1.0')" in after["python"]
-    assert "from regard.see import Edits, Off, Shut, compare, scene_of" in after["python"]
+    assert "GateOff(site='stage.1.0')" in after["python"]
+    assert "from regard.see import Edits, GateOff, HeadOff, compare, trace_model" in after["python"]
     body = {"model": "tag", "text": CAT, "edits": {"shut": [{"site": "encoder.0"}]}}
     assert_sentence(client.post("/api/scenes", json=body), 400, "encoder.0 is no gate that could be shut")
 
@@ -245,16 +246,16 @@ def test_statistics_are_the_site_s(client, made):
 
 
 def test_a_known_alignment_gives_the_error_of_every_head(client, models):
-    sentence = known(CAT)
+    sentence = find_lecture_sentence(CAT)
     assert sentence is not None
-    french = " ".join(sentence.said("fr"))
+    french = " ".join(sentence.words_for("fr"))
     scene = asked(client, {"model": "translate", "text": CAT, "target": french})
-    assert sorted(map(tuple, scene["gold"])) == sorted(sentence.into["fr"].alignment)
+    assert sorted(map(tuple, scene["gold"])) == sorted(sentence.renderings["fr"].alignment)
     assert [word for word, _, _ in scene["words"]["written"]] == french.split()
     found = client.get(f"/api/scenes/{scene['id']}/statistics").json()
-    reference = scene_of(models["translate"], CAT, target=french)
-    words = reference.words("decoder.0.cross", 1)[:-1]
-    error = aer(sentence.into["fr"].alignment, frozenset(), hard(words))
+    reference = trace_model(models["translate"], CAT, target=french)
+    words = reference.word_weights("decoder.0.cross", 1)[:-1]
+    error = aer(sentence.renderings["fr"].alignment, frozenset(), argmax_links(words))
     assert found["decoder.0.cross"]["aer"][1] == pytest.approx(error)
     assert found["encoder.0"]["aer"] is None
 
@@ -266,10 +267,10 @@ def test_a_known_alignment_gives_the_error_of_every_head(client, models):
 def test_next_tokens_are_the_whole_distribution(client, made, kind):
     scene, reference = made[kind]
     shares = floats(client, f"/api/scenes/{scene['id']}/next/1")
-    assert_close(torch.tensor(shares), reference.next_tokens(1), atol=1e-6, rtol=0)
+    assert_close(torch.tensor(shares), reference.next_token_probabilities(1), atol=1e-6, rtol=0)
     best = client.get(f"/api/scenes/{scene['id']}/next/1/tokens?count=3").json()
     assert [one["probability"] for one in best["tokens"]] == sorted(shares.tolist(), reverse=True)[:3]
-    assert best["chosen"] == reference.written[1]
+    assert best["chosen"] == reference.output_ids[1]
     last = client.get(f"/api/scenes/{scene['id']}/next/{scene['steps'] - 1}/tokens").json()
     assert last["chosen"] is None if kind == "write" else last["chosen"] in (None, 2)
     assert_sentence(client.get(f"/api/scenes/{scene['id']}/next/{scene['steps']}"), 404, "counted from 0")
@@ -281,7 +282,7 @@ def test_a_branch_goes_another_way_from_there(client, made, kind):
     other = client.get(f"/api/scenes/{scene['id']}/next/2/tokens?count=9").json()["tokens"][8]["id"]
     branch = client.post(f"/api/scenes/{scene['id']}/branch", json={"step": 2, "token": other}).json()
     assert branch["id"] != scene["id"]
-    assert branch["said"] == reference.branch(2, other).said
+    assert branch["said"] == reference.branch(2, other).output_text
     found = client.get(f"/api/scenes/{branch['id']}/next/2/tokens").json()
     assert found["chosen"] == other
 
@@ -355,7 +356,7 @@ def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
     before = asked(client, {"model": "classify", "text": CAT})
     after = asked(client, {"model": "classify", "text": CAT, "edits": edits})
     assert after["edits"] == edits
-    assert "Off(site='encoder.0', head=0)" in after["python"]
+    assert "HeadOff(site='encoder.0', head=0)" in after["python"]
     off = floats(client, f"{site_path(after, 'encoder.0')}/heads/0/cells")
     assert (off == 0).all()
     warm, cold = (
@@ -399,9 +400,9 @@ def test_what_a_run_tells_of_its_training(tmp_path):
     for step in (5, 10):
         place = tmp_path / "run" / "checkpoints" / f"{step:08d}"
         place.mkdir(parents=True)
-        save_file(tensors_of(learner.model), place / "model.safetensors")
+        save_file(saveable_tensors(learner.model), place / "model.safetensors")
         (place / "state.json").write_text(json.dumps({"progress": {"best_step": 5, "history": history}}))
-    with client_of(Shelf.of([tmp_path / "run"])) as client:
+    with client_of(ModelStore.from_folders([tmp_path / "run"])) as client:
         found = client.get("/api/models/run/checkpoints").json()
         assert found == {"checkpoints": [5, 10], "final": 5, "history": history}
         place.joinpath("state.json").write_text("{")  # damaged: there is less to tell, and no error
@@ -441,7 +442,7 @@ def test_a_picture_is_given_and_named(client):
 
 @pytest.mark.parametrize("text", ["/etc/passwd", "../../picture.png", "picture.png", __file__])
 def test_no_file_of_the_machine_is_read(client, text):
-    assert_sentence(client.post("/api/scenes", json={"model": "picture", "text": text}), 400, "there is no picture")
+    assert_sentence(client.post("/api/scenes", json={"model": "picture", "text": text}), 400, "there is no image")
 
 
 # --- labs ---
@@ -451,7 +452,7 @@ def test_no_file_of_the_machine_is_read(client, text):
 @pytest.mark.parametrize("length", [1, 13])
 def test_a_pattern_is_drawn_as_it_sees(client, text, length):
     found = client.post("/api/patterns", json={"pattern": text, "length": length}).json()
-    seen = mask(pattern_of(text), length, length)[0].numpy()
+    seen = mask(parse_pattern(text), length, length)[0].numpy()
     bits = np.unpackbits(np.frombuffer(base64.b64decode(found["mask"]), np.uint8))[: length**2]
     assert (bits.reshape(length, length) == seen).all()
     assert found["cells"] == seen.sum()

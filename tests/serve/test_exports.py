@@ -16,17 +16,17 @@ from torch.testing import assert_close
 
 from regard.attention import MultiHeadAttention
 from regard.attention.score import Score
-from regard.see import scene_of, show
-from regard.see.marks import ink_on
-from regard.see.panel import Panel, Scale
-from regard.see.style import colours, norm
-from regard.serve.bundled import VIEWS, bundled, file, reachable
-from regard.serve.exports import cell, exported, view
-from regard.serve.scenes import Showing
-from regard.serve.wire import Refused
-from tests.see.scenes import CAT, author, tagger, translator
+from regard.see import show, trace_model
+from regard.see.plots.mpl_draw import ink_on
+from regard.see.plots.panels import ColourScale, Panel
+from regard.see.plots.style import colormap, normalize
+from regard.serve.bundler import VIEWS, bundle_page, page_file, reachable_modules
+from regard.serve.encoding import RequestError
+from regard.serve.exports import escape_formula, export_bytes, head_maps
+from regard.serve.trace_cache import CachedTrace
+from tests.see.untrained_models import CAT, author, tagger, translator
 
-from .asking import KINDS, asked, example
+from .client import KINDS, asked, example
 
 EVIL = "</script><script>alert(1)</script> <!-- ]]> =cmd() & \u2028"
 
@@ -35,8 +35,8 @@ def data_in(page: str) -> dict:
     return json.loads(re.findall(r'<script type="application/json" id="regard-data">(.*?)</script>', page)[0])
 
 
-def showing(learner, text: str = CAT, **more) -> Showing:
-    return Showing("id", "model", scene_of(learner, text, **more), text)
+def showing(learner, text: str = CAT, **more) -> CachedTrace:
+    return CachedTrace("id", "model", trace_model(learner, text, **more), text)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
@@ -61,15 +61,15 @@ def test_a_picture_is_drawn_for_a_head_and_for_all_of_a_site(client):
 
 
 def test_a_drawn_weight_has_the_colour_that_it_has_on_the_page():
-    stops = re.search(r"light: \{\s*weights: (\[.*?\])", file("js/paint.js"))
+    stops = re.search(r"light: \{\s*weights: (\[.*?\])", page_file("js/paint.js"))
     assert stops is not None
     page = [to_rgb(colour) for colour in json.loads(stops[1])]
-    (panel,) = view(showing(translator()), "decoder.0.cross", 1).panels()
+    (panel,) = head_maps(showing(translator()), "decoder.0.cross", 1).panels()
     assert isinstance(panel, Panel)
     for weight in np.linspace(0, 1, 101):
         place = np.sqrt(weight) * (len(page) - 1)  # as paint.js goes from stop to stop
         wanted = [np.interp(place, range(len(page)), part) for part in zip(*page, strict=True)]
-        found = colours(panel.scale)(float(norm(panel.scale)(weight)))
+        found = colormap(panel.scale)(float(normalize(panel.scale)(weight)))
         assert np.abs(np.array(found[:3]) - wanted).max() < 2 / 255
 
 
@@ -79,7 +79,7 @@ def test_numbers_are_read_on_every_colour_that_is_drawn():
         return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
     for kind in ("weights", "roots", "signed"):
-        paint = colours(Scale(kind))
+        paint = colormap(ColourScale(kind))
         for share in np.linspace(0, 1, 501):
             behind = paint(float(share))
             dark, light = sorted((luminance(behind[:3]), luminance(ink_on(behind))))
@@ -87,19 +87,19 @@ def test_numbers_are_read_on_every_colour_that_is_drawn():
 
 
 def test_a_long_text_is_drawn_by_its_largest_weights():
-    body = exported(showing(tagger(), " ".join([CAT] * 100)), "png", "encoder.0", 1)
+    body = export_bytes(showing(tagger(), " ".join([CAT] * 100)), "png", "encoder.0", 1)
     assert max(Image.open(BytesIO(body)).size) < 4000
 
 
 def test_numbers_are_the_reference_s():
     one = showing(translator())
-    site = one.scene.site("decoder.0.cross")
-    held = np.load(BytesIO(exported(one, "npz")), allow_pickle=False)
+    site = one.trace.site("decoder.0.cross")
+    held = np.load(BytesIO(export_bytes(one, "npz")), allow_pickle=False)
     weights = site.head(2).weights.numpy()
     assert np.abs(held["decoder.0.cross/weights"][2] - weights).max() <= 1e-6
     assert held["decoder.0.cross/keys"].tolist() == [*CAT.split(), "</s>"]
     assert np.isneginf(held["decoder.0.self/masked"][0]).any()
-    rows = list(csv.DictReader(StringIO(exported(one, "csv", "decoder.0.cross", 2).decode())))
+    rows = list(csv.DictReader(StringIO(export_bytes(one, "csv", "decoder.0.cross", 2).decode())))
     assert len(rows) == weights.size
     for row in rows[:: len(rows) // 7]:
         assert float(row["weight"]) == pytest.approx(float(weights[int(row["query"]), int(row["key"])]), abs=1e-6)
@@ -108,27 +108,27 @@ def test_numbers_are_the_reference_s():
 def test_what_is_too_much_for_a_file_says_so():
     one = showing(tagger(), " ".join([CAT] * 100))
     for kind in ("npz", "csv"):
-        with pytest.raises(Refused, match="choose a site and a head"):
-            exported(one, kind)
-    assert exported(one, "npz", "encoder.0", 0)
+        with pytest.raises(RequestError, match="choose a layer and a head"):
+            export_bytes(one, kind)
+    assert export_bytes(one, "npz", "encoder.0", 0)
 
 
 @pytest.mark.parametrize(("label", "written"), [("=1+1", "'=1+1"), ("@x", "'@x"), ("-", "-"), ("cat", "cat"), ("", "")])
 def test_no_token_becomes_a_formula(label, written):
-    assert cell(label) == written
+    assert escape_formula(label) == written
 
 
 # --- a page in a file ---
 
 
 def test_the_page_asks_nobody_anything():
-    page = exported(showing(translator()), "html").decode()
+    page = export_bytes(showing(translator()), "html").decode()
     policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[0]
     script = re.findall(r"script-src ([^;]*)", policy)[0]
     # no script by its address: data: would let any markup that got in bring its own
     assert re.fullmatch(r"'nonce-[\w-]{22}'", script)
     assert policy.startswith("default-src 'none'; ")
-    assert script not in exported(showing(translator()), "html").decode()
+    assert script not in export_bytes(showing(translator()), "html").decode()
     assert "connect-src" not in policy
     outside = [one for one in re.findall(r"(?:https?:)?//[\w.-]+", page) if "regard.invalid" not in one]
     assert not [one for one in re.findall(r'(?:src|href|action)="([^"]*)"', page) if not one.startswith("data:")]
@@ -138,16 +138,16 @@ def test_the_page_asks_nobody_anything():
 
 def test_the_page_holds_the_scene_exactly():
     one = showing(translator())
-    held = data_in(exported(one, "html", "decoder.0.cross", 1).decode())
-    assert held["scene"]["said"] == one.scene.said
+    held = data_in(export_bytes(one, "html", "decoder.0.cross", 1).decode())
+    assert held["scene"]["said"] == one.trace.output_text
     assert held["view"] == {"site": "decoder.0.cross", "head": 1, "view": "matrix"}
-    assert len(held["heads"]) == sum(site.heads for site in one.scene.sites.values())
-    head = one.scene.site("decoder.0.cross").head(1)
+    assert len(held["heads"]) == sum(site.heads for site in one.trace.sites.values())
+    head = one.trace.site("decoder.0.cross").head(1)
     for name, matrix in (("weights", head.weights), ("products", head.products), ("scores", head.scores)):
         found = np.frombuffer(base64.b64decode(held["heads"]["decoder.0.cross/1"][name]), "<f4")
         assert np.abs(found.reshape(matrix.shape) - matrix.numpy()).max() <= 1e-6
     shares = np.frombuffer(base64.b64decode(held["next"]), "<f4").reshape(held["scene"]["steps"], -1)
-    assert np.abs(shares[1] - one.scene.next_tokens(1).numpy()).max() <= 1e-6
+    assert np.abs(shares[1] - one.trace.next_token_probabilities(1).numpy()).max() <= 1e-6
     assert held["beam"]
 
 
@@ -165,34 +165,34 @@ def test_a_score_without_products_is_taken_along_like_any_other():
     attention.recipe = replace(attention.recipe, score=Distance())
     one = showing(learner)
     for kind in ("html", "npz", "csv"):
-        assert exported(one, kind)
-    (name, site), *_ = one.scene.sites.items()
-    card = data_in(exported(one, "html").decode())["heads"][f"{name}/0"]
+        assert export_bytes(one, kind)
+    (name, site), *_ = one.trace.sites.items()
+    card = data_in(export_bytes(one, "html").decode())["heads"][f"{name}/0"]
     assert (
         np.abs(np.frombuffer(base64.b64decode(card["weights"]), "<f4") - site.head(0).weights.numpy().ravel()).max()
         < 1e-6
     )
     assert "q" not in card
-    assert card["note"] == "Distance() compares a query and a key in a way that has no products to show"
+    assert card["note"] == "Distance() has no elementwise products to show"
 
 
 def test_no_token_gets_out_of_the_data():
-    page = exported(showing(tagger(), EVIL), "html").decode()
+    page = export_bytes(showing(tagger(), EVIL), "html").decode()
     assert "<script>alert" not in page
     assert data_in(page)["scene"]["text"] == EVIL
-    assert bundled({"x": "</script>"}, "<b>&").count("<title>&lt;b&gt;&amp;</title>") == 1
+    assert bundle_page({"x": "</script>"}, "<b>&").count("<title>&lt;b&gt;&amp;</title>") == 1
 
 
 def test_a_large_scene_keeps_the_head_that_was_asked_for():
     one = showing(tagger(), " ".join([CAT] * 80))
-    held = data_in(exported(one, "html", "encoder.0", 2).decode())
+    held = data_in(export_bytes(one, "html", "encoder.0", 2).decode())
     assert list(held["heads"]) == ["encoder.0/2"]
     assert set(held["heads"]["encoder.0/2"]) == {"shape", "weights", "check"}
     assert held["thumbnails"]["encoder.0"]["shape"][0] == 3
 
 
 def test_the_shown_views_come_with_all_they_need():
-    modules = reachable()
+    modules = reachable_modules()
     assert {f"js/views/{view}.js" for view in VIEWS if view in ("overview", "matrix", "lines")} <= set(modules)
     for name, text in modules.items():
         assert "import.meta" not in text, name
@@ -208,6 +208,6 @@ def test_a_notebook_shows_it_in_a_frame():
     assert frame.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     assert 'sandbox="allow-scripts"' in frame
     assert data_in(shown.html)["scene"]["said"] == CAT
-    scene = scene_of(one, CAT, more=3)
+    scene = trace_model(one, CAT, more=3)
     assert data_in(show(scene, site="blocks.0", head=2).html)["view"]["head"] == 2
     assert_close(scene.site("blocks.0").row(2, 1).sum().item(), 1.0, atol=1e-5, rtol=0)

@@ -11,16 +11,14 @@ import pytest
 import torch
 
 from regard.attention import Dot, Recipe
-from regard.attention.attending import steps
-from regard.attention.worked import WORKED, K, Q, V, X, tensor
-from regard.see.scene import scene_of
-from regard.serve.app import app_of
-from regard.serve.lecture import lecture
-from regard.serve.lecture_given import GIVEN
-from regard.serve.lecture_site import KEYS, WIDTH
-from regard.serve.shelf import Book, Shelf
-from tests.see.scenes import CAT, translator
-from tests.serve.asking import TOKEN
+from regard.attention.examples import EXAMPLES, K, Q, V, X, tensor
+from regard.attention.functional import steps
+from regard.see.trace.trace import trace_model
+from regard.serve.app import create_app
+from regard.serve.lecture_view import DEFAULTS, MAX_DIMENSIONS, MAX_KEYS, walk_through_example
+from regard.serve.model_store import ModelEntry, ModelStore
+from tests.see.untrained_models import CAT, translator
+from tests.serve.client import TOKEN
 from tests.serve.lecture_host import app, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
@@ -44,7 +42,7 @@ BEYOND = "[document.querySelector('.lecture-stage')].map(one => one.scrollWidth 
 @pytest.fixture(scope="module")
 def scene():
     torch.manual_seed(0)
-    return scene_of(translator(model=21, heads=3), CAT)
+    return trace_model(translator(model=21, heads=3), CAT)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +111,7 @@ def assert_close(found: list, wanted, atol: float = 1e-6) -> None:
 
 
 def case(name: str):
-    return next(one for one in WORKED if one.name == name)
+    return next(one for one in EXAMPLES if one.name == name)
 
 
 # --- the numbers ---
@@ -148,7 +146,7 @@ RECIPES = {"scaled": Recipe(), "unscaled": Recipe(score=Dot())}
 
 def test_undivided_scores_give_the_numbers_that_the_second_lecture_prints(page, address):
     opened(page, address, "7.0")
-    page.get_by_role("button", name="do not divide").click()
+    page.get_by_role("button", name="no scaling").click()
     until(page, "document.querySelector('table[data-id=z] data').value.startsWith('1.93')")
     assert_close(read(page, "z"), case("self-attention, unscaled").output, 0.51e-4)
     assert_close(read(page, "z"), steps(*case("self-attention, unscaled").qkv(), Recipe(score=Dot())).output[0, 0])
@@ -156,7 +154,7 @@ def test_undivided_scores_give_the_numbers_that_the_second_lecture_prints(page, 
 
 def test_every_array_of_the_other_scores_is_on_the_page(page, address):
     opened(page, address, "10.0")
-    for name, found in lecture({})["others"].items():
+    for name, found in walk_through_example({})["others"].items():
         for part in ("scores", "weights", "context"):
             assert_close(read(page, f"{name}-{part}"), found[part])
 
@@ -169,7 +167,7 @@ def test_editing_x_changes_everything_downstream_to_what_the_reference_gives(pag
     until(page, "store.state.numbers?.x?.[1][2] === -1.5")
     x = tensor(X)
     x[1, 2] = -1.5
-    heads = [[x @ tensor(GIVEN[f"w{part}{n}"]) for part in "qkv"] for n in ("", "2")]
+    heads = [[x @ tensor(DEFAULTS[f"w{part}{n}"]) for part in "qkv"] for n in ("", "2")]
     seen = [steps(*(part[None, None] for part in head)) for head in heads]
     wanted = {
         (2, "q"): heads[0][0],
@@ -184,9 +182,9 @@ def test_editing_x_changes_everything_downstream_to_what_the_reference_gives(pag
         (8, "weights2"): seen[1].weights[0, 0],
         (8, "z2"): seen[1].output[0, 0],
         (9, "joined"): torch.cat([one.output[0, 0] for one in seen], 1),
-        (9, "output"): torch.cat([one.output[0, 0] for one in seen], 1) @ tensor(GIVEN["wo"]),
+        (9, "output"): torch.cat([one.output[0, 0] for one in seen], 1) @ tensor(DEFAULTS["wo"]),
         (10, "dot-scores"): heads[0][0] @ heads[0][1].T,
-        (10, "general-scores"): heads[0][0] @ tensor(GIVEN["wg"]) @ heads[0][1].T,
+        (10, "general-scores"): heads[0][0] @ tensor(DEFAULTS["wg"]) @ heads[0][1].T,
     }
     for (number, table), values in wanted.items():
         chapter(page, number)
@@ -195,7 +193,7 @@ def test_editing_x_changes_everything_downstream_to_what_the_reference_gives(pag
     page.reload()  # the numbers are in the address
     page.wait_for_selector("table[data-id=dot-scores]")
     assert_close(read(page, "dot-scores"), wanted[10, "dot-scores"].tolist())
-    page.get_by_role("button", name="The lectures' numbers again").click()
+    page.get_by_role("button", name="Reset").click()
     until(page, "!location.hash.includes('numbers')")
     assert_close(read(page, "dot-scores"), tensor(Q) @ tensor(K).T)
 
@@ -210,7 +208,7 @@ def test_no_edit_is_lost_while_the_server_computes(page, address):
     until(page, "store.state.numbers?.x?.[1][0] === 7")
     x = [[3.0, 4.0, 5.0, 6.0], [7.0, 2.0, 0.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
     assert page.evaluate("store.state.numbers.x") == x
-    assert_close(read(page, "q"), lecture({"x": x})["heads"][0]["q"])
+    assert_close(read(page, "q"), walk_through_example({"x": x})["heads"][0]["q"])
 
 
 def test_a_matrix_of_the_second_head_and_of_bahdanau_can_be_edited_too(page, address):
@@ -218,27 +216,29 @@ def test_a_matrix_of_the_second_head_and_of_bahdanau_can_be_edited_too(page, add
     page.get_by_text("The second head's matrices").click()
     page.get_by_role("textbox", name="Wk2, row 2, column 1").fill("3")
     until(page, "store.state.numbers?.wk2?.[1][0] === 3")
-    wk2 = [[float(n) for n in row] for row in GIVEN["wk2"]]
+    wk2 = [[float(n) for n in row] for row in DEFAULTS["wk2"]]
     wk2[1][0] = 3.0
-    assert_close(read(page, "weights2"), lecture({"wk2": wk2})["heads"][1]["weights"])
+    assert_close(read(page, "weights2"), walk_through_example({"wk2": wk2})["heads"][1]["weights"])
     chapter(page, 10)
     assert "numbers in Wa, Ua, va and Luong's W are ours" in page.locator(".lecture-prose").inner_text()
     page.get_by_text("Their matrices").click()
     page.get_by_role("textbox", name="va, va, column 2").fill("-4")
     until(page, "store.state.numbers?.va?.[0][1] === -4")
-    assert_close(read(page, "bahdanau-scores"), lecture({"va": [[2, -4, 1]]})["others"]["bahdanau"]["scores"])
+    assert_close(
+        read(page, "bahdanau-scores"), walk_through_example({"va": [[2, -4, 1]]})["others"]["bahdanau"]["scores"]
+    )
 
 
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
-        ("one", "x, row 1, column 1 is 'one', which is no number"),
+        ("one", "x, row 1, column 1 is 'one', not a number; write one such as 0.5"),
         ("1e308", "keep to numbers from -1000 to 1000"),
-        ("NaN", "which is no number"),
-        ("-Infinity", "which is no number"),
-        ("1,000", "which is no number"),
+        ("NaN", "not a number; write one such as 0.5"),
+        ("-Infinity", "not a number; write one such as 0.5"),
+        ("1,000", "not a number; write one such as 0.5"),
         ("", "is empty; write a number"),
-        ("<img src=x onerror=alert(1)>", "which is no number"),
+        ("<img src=x onerror=alert(1)>", "not a number; write one such as 0.5"),
     ],
 )
 def test_silly_input_gets_a_sentence_and_changes_nothing(page, address, typed, sentence):
@@ -270,7 +270,7 @@ def test_hostile_numbers_in_the_address_get_a_sentence_and_the_lectures_numbers(
 def said_result(says: str) -> tuple[float, float]:
     """The arithmetic that is read out, worked out again, and the result it names."""
     left, result = (side.replace("−", "-").strip() for side in re.sub(r"^[^:]*: ", "", says).rsplit("=", 1))
-    left = re.sub(r"^(may look|hidden): (\S+) stays$", r"\2", left)
+    left = re.sub(r"^(visible|masked): (\S+) stays$", r"\2", left)
     left = re.sub(r"^.*W\[q; k\] of \[.*\]: ", "", left).split("=")[0]
     result = "-inf" if "∞" in result else result
     assert re.fullmatch(r"[\d\s.e+\-·/()]*|.*(exp|tanh).*", left), left
@@ -344,15 +344,15 @@ def test_pointing_at_a_cell_shows_its_products_and_marks_its_operands(page, addr
 
 def test_the_mask_is_switched_by_keyboard_and_by_pattern(page, address):
     opened(page, address, "5.0")
-    page.get_by_role("button", name="mask, query 1, key 3: may look").press("Enter")
-    page.wait_for_selector("[aria-label='mask, query 1, key 3: hidden']")
+    page.get_by_role("button", name="mask, query 1, key 3: visible").press("Enter")
+    page.wait_for_selector("[aria-label='mask, query 1, key 3: masked']")
     assert read(page, "masked")[0][2] is None
     page.get_by_role("button", name="strictly before").click()
     until(page, "store.state.numbers?.mask === 'before'")
     chapter(page, 6)
-    assert_close(read(page, "weights"), lecture({"mask": "before"})["heads"][0]["weights"])
+    assert_close(read(page, "weights"), walk_through_example({"mask": "before"})["heads"][0]["weights"])
     page.locator("table[data-id=weights] tbody td").first.focus()
-    assert "nothing in this row may be looked at" in page.evaluate(HERE)["says"]
+    assert "every key is masked" in page.evaluate(HERE)["says"]
 
 
 def test_cells_can_be_hidden_until_their_step(page, address):
@@ -439,29 +439,29 @@ def test_the_same_chapters_show_the_loaded_models_numbers(page, address, scene):
     site = scene.site("decoder.0.self")
     head = site.head(1)
     assert "the first 4 of 7 dimensions" in page.locator(".lecture-note").inner_text()
-    assert_close(read(page, "q"), site.q[0, 1, 2:3, :WIDTH].tolist())
-    assert_close(read(page, "kt"), site.k[0, 1, :KEYS, :WIDTH].T.tolist())
-    assert_close(read(page, "dots"), head.products[2:3, :KEYS].tolist())
+    assert_close(read(page, "q"), site.q[0, 1, 2:3, :MAX_DIMENSIONS].tolist())
+    assert_close(read(page, "kt"), site.k[0, 1, :MAX_KEYS, :MAX_DIMENSIONS].T.tolist())
+    assert_close(read(page, "dots"), head.products[2:3, :MAX_KEYS].tolist())
     page.locator("table[data-id=dots] tbody td").nth(1).focus()
     assert "from 3 more dimensions" in page.evaluate(HERE)["says"]
     chapter(page, 5)
     assert read(page, "masked")[0][3:] == [None, None]
     chapter(page, 6)
-    assert_close(read(page, "weights"), head.weights[2:3, :KEYS].tolist())
+    assert_close(read(page, "weights"), head.weights[2:3, :MAX_KEYS].tolist())
     chapter(page, 7)
-    assert_close(read(page, "z"), head.output[2:3, :WIDTH].tolist())
+    assert_close(read(page, "z"), head.output[2:3, :MAX_DIMENSIONS].tolist())
     chapter(page, 9)
-    assert_close(read(page, "layer"), site.output[0, 1, 2:3, :WIDTH].tolist())
+    assert_close(read(page, "layer"), site.output[0, 1, 2:3, :MAX_DIMENSIONS].tolist())
     assert page.locator(".lecture-chapters button:visible").count() == 9
     chapter(page, 2)
-    layer = scene.asked.learner.model.decoder[0].attention
-    x = site.origin.x[0].detach()
-    assert_close(read(page, "x-query"), x[2:3, :WIDTH].tolist())
-    assert_close(read(page, "x-keys"), x[:KEYS, :WIDTH].tolist())
-    assert_close(read(page, "wq"), layer.query.weight[7 : 7 + WIDTH, :WIDTH].T.tolist())
-    assert_close(read(page, "wv"), layer.value.weight[7 : 7 + WIDTH, :WIDTH].T.tolist())
-    for made, wanted in (("xq", site.q[0, 1, 2:3]), ("xk", site.k[0, 1, :KEYS]), ("xv", site.v[0, 1, :KEYS])):
-        assert_close(read(page, made), wanted[:, :WIDTH].tolist())
+    layer = scene.request.task_model.model.decoder[0].attention
+    x = site.projections.x[0].detach()
+    assert_close(read(page, "x-query"), x[2:3, :MAX_DIMENSIONS].tolist())
+    assert_close(read(page, "x-keys"), x[:MAX_KEYS, :MAX_DIMENSIONS].tolist())
+    assert_close(read(page, "wq"), layer.query.weight[7 : 7 + MAX_DIMENSIONS, :MAX_DIMENSIONS].T.tolist())
+    assert_close(read(page, "wv"), layer.value.weight[7 : 7 + MAX_DIMENSIONS, :MAX_DIMENSIONS].T.tolist())
+    for made, wanted in (("xq", site.q[0, 1, 2:3]), ("xk", site.k[0, 1, :MAX_KEYS]), ("xv", site.v[0, 1, :MAX_KEYS])):
+        assert_close(read(page, made), wanted[:, :MAX_DIMENSIONS].tolist())
     page.locator("table[data-id=xk] tbody td").nth(5).focus()
     assert "from 17 more dimensions" in page.evaluate(HERE)["says"]
     page.locator("h2").focus()
@@ -472,7 +472,9 @@ def test_the_same_chapters_show_the_loaded_models_numbers(page, address, scene):
 
 def test_it_is_a_view_of_the_real_page(browser, scene):
     """The same against the whole server, within the shell."""
-    with serving(app_of(Shelf([Book("cat", None, scene.asked.learner, "cpu")]), token=TOKEN)) as url:
+    with serving(
+        create_app(ModelStore([ModelEntry("cat", None, scene.request.task_model, "cpu")]), token=TOKEN)
+    ) as url:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -490,7 +492,7 @@ def test_it_is_a_view_of_the_real_page(browser, scene):
         page.get_by_role("button", name="Loaded model").click()
         page.wait_for_selector("regard-lecture select")
         chapter(page, 6)
-        assert_close(read(page, "weights"), scene.site("encoder.0").row(1, 2)[None, :KEYS].tolist())
+        assert_close(read(page, "weights"), scene.site("encoder.0").row(1, 2)[None, :MAX_KEYS].tolist())
         answer = page.request.post(f"{url}api/lecture", data={"x": [[1, 2], [3]]})
         assert (answer.status, "rows of x have 2, 1 numbers" in answer.json()["error"]) == (400, True)
         answer = page.request.post(f"{url}api/lecture", data={"scene": "nobody's", "site": "encoder.0"})

@@ -13,15 +13,15 @@ from PIL import Image, ImageStat
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
 from regard.attention import steps
-from regard.attention.worked import WORKED
-from regard.models.weights import load_weights
-from regard.see import Edits, Off, compare, scene_of, show
-from regard.see.opening import opening
-from regard.serve.labs import measured, pattern_of, table
-from regard.tasks.translate import Translator
-from tests.see.scenes import CAT, translator
+from regard.attention.examples import EXAMPLES
+from regard.models.safetensors_io import load_weights
+from regard.see import Edits, HeadOff, compare, show, trace_model
+from regard.see.trace.trace import select_initial
+from regard.serve.playground import describe_mask, parse_pattern, position_table
+from regard.tasks.translation.task import Translator
+from tests.see.untrained_models import CAT, translator
 
-from .real import ASKED, MATRICES, STEPS, House, benchmark, numbers, stages
+from .real_models import ASKED, MATRICES, STEPS, House, benchmark, numbers, stages
 
 SHARED = 2.5  # a machine that does other things as well may take so much longer than is promised
 WIDE = {"width": 1280, "height": 800}
@@ -200,14 +200,14 @@ def test_overview_lines_and_words_tell_the_same(desk, house):
     desk.turn("lines", **asked)
     becomes(desk, "regard-lines .card data", float(weights.max()))
     desk.turn("alignment", **asked)
-    becomes(desk, "regard-alignment .card data", float(house.scene("translate").words(site.name, 1)[1, 2]))
+    becomes(desk, "regard-alignment .card data", float(house.scene("translate").word_weights(site.name, 1)[1, 2]))
 
 
 @pytest.mark.parametrize("kind", ["translate", "write"])
 def test_each_step_shows_the_probabilities_of_the_models_own(desk, house, kind):
     view = desk.turn("generation", **ASKED[kind], step=1)
     desk.until("document.querySelector('regard-generation').dataset.painted.endsWith(' 1')")
-    expected = house.scene(kind).outcome.best(1, 20)
+    expected = house.scene(kind).predictions.best(1, 20)
     found = numbers(view.locator(".options"))
     assert found == pytest.approx([share for _, share in expected], abs=1e-6)
     titles = [one.get_attribute("title") for one in view.locator(".options bdi").all()]
@@ -237,12 +237,12 @@ def test_the_beams_of_a_language_model_are_those_of_the_library(desk, house):
     titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
     scores = [node.score for nodes in tree.steps for node in nodes]
     assert [float(title.rsplit(" ", 1)[1]) for title in titles] == pytest.approx(scores, abs=1e-5)
-    assert "written greedily" in view.inner_text()
+    assert "Decoded greedily" in view.inner_text()
     view.locator("select").select_option("3")
     desk.until("document.querySelectorAll('regard-beam .node').length === 36")
-    wide = scene_of(house.learners["write"], CAT, more=12, beam=3)
-    assert desk.page.locator("#said .what").get_attribute("title") == wide.said
-    assert "written greedily" not in view.inner_text()
+    wide = trace_model(house.learners["write"], CAT, more=12, beam=3)
+    assert desk.page.locator("#said .what").get_attribute("title") == wide.output_text
+    assert "Decoded greedily" not in view.inner_text()
 
 
 def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(desk, house):
@@ -266,19 +266,19 @@ def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(desk, house):
     desk.page.keyboard.press("Home")
     desk.page.keyboard.press("Enter")  # switches the largest off
     desk.until("document.querySelector('regard-gates .changes')")
-    edits = Edits(off=(Off(first, shown[0]),))
-    after = scene_of(house.learners["cnn"], str(house.album.path("example 2")), edits=edits)
+    edits = Edits(off=(HeadOff(first, shown[0]),))
+    after = trace_model(house.learners["cnn"], str(house.album.path("example 2")), edits=edits)
     now, before, change, *_ = numbers(view.locator(".card .stages"))
     assert (now, before, change) == pytest.approx((0, gates[first].max().item(), -gates[first].max().item()), abs=1e-6)
     moved = numbers(view.locator(".moved"))
-    best = dict(after.outcome.best(0, 99))
+    best = dict(after.predictions.best(0, 99))
     labels = view.locator(".moved th[scope=row]").all_inner_texts()
     assert moved[1::3] == pytest.approx([best[label] for label in labels], abs=1e-6)
     view.locator(f"input[name=gate][value='{other}']").check()
     desk.until(f"document.querySelector('regard-gates').dataset.painted.includes('{other}')")
-    view.get_by_role("button", name="Shut the gate").click()
+    view.get_by_role("button", name="Set the gate to 0").click()
     desk.until("document.querySelector('regard-gates button[aria-pressed=true]')")
-    assert view.get_by_role("button", name="Open the gate again").is_visible()
+    assert view.get_by_role("button", name="Restore the gate").is_visible()
     assert numbers(view.locator(".card .stages"))[0] == 0
 
 
@@ -293,24 +293,26 @@ def test_the_places_of_a_gate_are_laid_over_the_picture(desk, house):
         desk.page.keyboard.press(key)
     wanted = float(gate.weights[0, 0, 2, 1])
     assert numbers(view.locator(".card .stages"))[0] == pytest.approx(wanted, abs=1e-6)
-    assert canvas.get_attribute("aria-label").startswith(f"{name}, place row 2, column 1: ")
+    assert canvas.get_attribute("aria-label").startswith(f"{name}, position row 2, column 1: ")
     box = canvas.bounding_box()
     canvas.hover(position={"x": box["width"] * 3.5 / columns, "y": box["height"] * 5.5 / rows})
     assert numbers(view.locator(".card .stages"))[0] == pytest.approx(float(gate.weights[0, 0, 5, 3]), abs=1e-6)
     desk.page.keyboard.press("Enter")
     desk.until("document.querySelector('regard-gates .changes')")
-    after = scene_of(
-        house.learners["places"], str(house.album.path("example 2")), edits=Edits(off=(Off(name, 5 * columns + 3),))
+    after = trace_model(
+        house.learners["places"], str(house.album.path("example 2")), edits=Edits(off=(HeadOff(name, 5 * columns + 3),))
     )
-    best = dict(after.outcome.best(0, 99))
+    best = dict(after.predictions.best(0, 99))
     labels = view.locator(".moved th[scope=row]").all_inner_texts()
     assert numbers(view.locator(".moved"))[1::3] == pytest.approx([best[label] for label in labels], abs=1e-6)
-    view.get_by_role("button", name="Shut the gate").click()
+    view.get_by_role("button", name="Set the gate to 0").click()
     desk.until("document.querySelector('regard-gates button[aria-pressed=true]')")
 
 
 def test_a_picture_is_overlaid_with_the_weights_of_a_word(desk, house):
-    site = next(one for one in house.sites("answer") if one.spot.keys == "patches" and one.spot.queries == "text")
+    site = next(
+        one for one in house.sites("answer") if one.site_name.keys == "patches" and one.site_name.queries == "text"
+    )
     view = desk.turn("overlay", **ASKED["answer"], site=site.name, head=2, query=1)
     desk.until(f"document.querySelector('regard-overlay').dataset.painted.endsWith('{site.name} 2 1')")
     assert numbers(view.locator("dl"))[0] == pytest.approx(float(site.head(2).weights[1, 0]), abs=1e-6)
@@ -318,12 +320,14 @@ def test_a_picture_is_overlaid_with_the_weights_of_a_word(desk, house):
 
 def test_what_if_is_what_the_library_says(desk, house):
     table = {"off": [{"site": "decoder.0.cross", "head": 0}], "temperatures": [{"site": "*", "value": 3.0}]}
-    wanted = compare(house.scene("translate"), scene_of(house.learners["translate"], CAT, edits=Edits.from_dict(table)))
+    wanted = compare(
+        house.scene("translate"), trace_model(house.learners["translate"], CAT, edits=Edits.from_dict(table))
+    )
     view = desk.turn("whatif", **ASKED["translate"], edits=table)
     desk.until("document.querySelector('table.moved')")
     shown = {row.locator("th").inner_text(): numbers(row) for row in view.locator("table.moved tbody tr").all()}
     told = len(wanted.rows) - 1 if wanted.changes else int(wanted.probabilities.abs().sum(-1).argmax())
-    moved = {name: (before, after) for name, before, after in wanted.moved(told, 400)}
+    moved = {name: (before, after) for name, before, after in wanted.most_changed(told, 400)}
     assert shown
     assert "Edits(" in view.locator(".python").text_content()
     for name, (before, after, change) in shown.items():
@@ -349,7 +353,7 @@ def test_two_models_and_the_steps_of_training_are_compared_exactly(desk, house):
     earlier = Translator.load(house.folder)
     load_weights(earlier.model, house.folder / "checkpoints" / f"{STEPS[0]:08d}" / "model.safetensors")
     becomes(
-        desk, "regard-training dl.stages data", float(scene_of(earlier, CAT).site("encoder.0").head(1).weights[0, 0])
+        desk, "regard-training dl.stages data", float(trace_model(earlier, CAT).site("encoder.0").head(1).weights[0, 0])
     )
 
 
@@ -359,22 +363,22 @@ def test_positions_masks_and_the_lecture_are_the_librarys(desk):
     view.get_by_role("application").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         desk.page.keyboard.press(key)
-    assert numbers(view.locator("dl"))[0] == pytest.approx(float(table("rotary", 20, 8, 8)[2, 1]), abs=1e-6)
+    assert numbers(view.locator("dl"))[0] == pytest.approx(float(position_table("rotary", 20, 8, 8)[2, 1]), abs=1e-6)
     pattern = "Causal() & (Window(5) | Global(2))"
     view = desk.turn("masks", mask={"pattern": pattern, "length": 48})
     desk.until("document.querySelector('regard-masks').dataset.painted.includes('Global')")
-    assert numbers(view.locator(".cost"))[0] == measured(pattern_of(pattern), 48)["cells"]
+    assert numbers(view.locator(".cost"))[0] == describe_mask(parse_pattern(pattern), 48)["cells"]
     desk.turn("lecture", lecture="6.0")
     cells = "[...document.querySelectorAll('regard-lecture table[data-id=weights] tbody td data')]"
     desk.until(f"{cells}.length === 9")
-    (one,) = [case for case in WORKED if case.name == "self-attention, scaled"]
+    (one,) = [case for case in EXAMPLES if case.name == "self-attention, scaled"]
     wanted = steps(*one.qkv(), one.recipe).weights[0, 0].flatten().tolist()
     shown = desk.page.evaluate(f"{cells}.map((cell) => Number(cell.value))")
     assert shown == pytest.approx(wanted, abs=1e-6)
 
 
 def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_believed(desk, house):
-    first = opening(house.scene("translate"))
+    first = select_initial(house.scene("translate"))
     desk.turn("matrix", **ASKED["translate"])
     desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{first.site} {first.head} ')")
     becomes(
@@ -388,10 +392,10 @@ def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_b
 
 def test_a_branch_reaches_the_matrix(desk, house):
     scene = house.scene("translate")
-    token = int(scene.next_tokens(2).topk(2).indices[1])
+    token = int(scene.next_token_probabilities(2).topk(2).indices[1])
     desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, query=3, key=2, branches=[[2, token]])
     becomes(desk, "dd[data-stage=weights] data", float(scene.branch(2, token).site("decoder.0.cross").row(1, 3)[2]))
-    assert desk.page.locator("#said .what").get_attribute("title") == scene.branch(2, token).said
+    assert desk.page.locator("#said .what").get_attribute("title") == scene.branch(2, token).output_text
 
 
 def test_a_prompt_is_given_and_what_follows_is_chosen(desk, house):
@@ -400,22 +404,24 @@ def test_a_prompt_is_given_and_what_follows_is_chosen(desk, house):
         view = desk.turn("generation", **ASKED["write"], step=step)
         desk.until(f"document.querySelector('regard-generation').dataset.painted.endsWith(' {step}')")
         assert f"rank of the {word}" in view.locator(".stages").inner_text()
-    assert house.scene("write").given == words
+    assert house.scene("write").forced_steps == words
 
 
 def test_unknown_words_are_told_above_what_is_made_of_them(desk):
     desk.turn("matrix", model="translate", text="the zebra ate the cat")
-    desk.until("document.getElementById('said').textContent.includes('unknown to the model: zebra; the output is')")
+    desk.until("document.getElementById('said').textContent.includes('out of vocabulary: zebra; mapped to <unk>')")
     desk.turn("matrix", **ASKED["translate"])
-    desk.until("!document.getElementById('said').textContent.includes('unknown')")
+    desk.until("!document.getElementById('said').textContent.includes('out of vocabulary')")
 
 
 def test_a_head_that_is_off_says_so_and_proves_nothing(desk):
     edits = {"off": [{"site": "decoder.0.cross", "head": 1}]}
     desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, edits=edits)
-    desk.until("document.querySelector('regard-matrix .card').textContent.includes('switched off')")
+    desk.until(
+        "document.querySelector('regard-matrix .card').textContent.includes('is ablated: all its weights are 0')"
+    )
     card = desk.page.locator("regard-matrix .card").inner_text()
-    assert "sees nothing" not in card
+    assert "Every key is masked" not in card
     assert "✓" not in card
     desk.turn("matrix", **ASKED["translate"])
 
@@ -444,7 +450,7 @@ def test_markup_in_every_field_is_a_sentence_or_text(desk):
     bad = "<img src=x onerror=window.bad=1>"
     desk.turn("whatif", **ASKED["translate"])
     page = desk.page
-    page.get_by_role("radio", name="Swap a word").press("Space")
+    page.get_by_role("radio", name="Replace a word").press("Space")
     page.get_by_label("Becomes").fill(bad)
     page.keyboard.press("Enter")
     desk.until("document.querySelectorAll('.made .edits button').length === 1")
@@ -465,8 +471,8 @@ def test_a_hundred_thousand_letters_get_a_sentence(desk):
     desk.page.wait_for_selector("#problem:not([hidden])")
     sentence = desk.page.locator("#problem span").inner_text()
     assert sentence == (
-        "the text has 20,000 tokens, and at most 1,024 are written from, word after word; "
-        "split it, or give a target: then 4,096 are read"
+        "the text has 20,000 tokens, and at most 1,024 are accepted without a target; "
+        "split it, or pass a target (then 4,096)"
     )
     desk.page.fill("#text", CAT)
     desk.page.keyboard.press("Enter")
@@ -495,7 +501,7 @@ def test_a_head_that_is_not_there_becomes_one_that_is(desk, state, painted):
         ({"model": "nobody"}, "There is no model called “nobody”"),
         ({**ASKED["translate"], "checkpoint": 7}, "translate has no checkpoint of step 7"),
         ({**ASKED["translate"], "edits": {"off": [{"site": "encoder.0", "head": 99}]}}, "encoder.0"),
-        ({"model": "picture", "text": "/etc/passwd"}, "there is no picture '/etc/passwd'"),
+        ({"model": "picture", "text": "/etc/passwd"}, "there is no image '/etc/passwd'"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(desk, state, says):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.serve import fake
+from tests.serve import fake_server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
@@ -44,7 +44,7 @@ PAINTED = """([view, before]) => new Promise((done, give_up) => {
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server = fake.start()
+    server = fake_server.start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
@@ -94,7 +94,7 @@ def desk(browser: Any, address: str) -> Iterator[Desk]:
 
 
 def cross(head: int = 0) -> dict[str, Any]:
-    return fake.arrays("decoder.0.cross", head, 9, 8)
+    return fake_server.arrays("decoder.0.cross", head, 9, 8)
 
 
 # --- fast ---
@@ -111,7 +111,7 @@ def test_all_heads_of_twelve_layers_are_painted_in_a_second(desk):
 
 def test_a_head_of_2048_tokens_is_painted_soon_after_the_click(desk):
     desk.open("model=long&text=2048", "matrix")
-    fake.arrays("decoder.0", 1, 2048, 2048)  # what takes the fake server its time is no part of the page
+    fake_server.arrays("decoder.0", 1, 2048, 2048)  # what takes the fake server its time is no part of the page
     click = "document.querySelector('input[name=head][value=\"1\"]').click()"
     taken = desk.time("matrix", click, desk.painted("matrix"))
     heap = desk.page.context.new_cdp_session(desk.page).send("Runtime.getHeapUsage")["usedSize"]
@@ -150,7 +150,7 @@ def test_zooming_into_4096_tokens_ends_at_exact_numbers(desk):
     assert left <= 2990 < right <= left + 20
     canvas.press("ArrowRight")
     desk.until("document.getElementById('status').textContent.includes('2991')")
-    weights = fake.arrays("decoder.0", 0, 4096, 4096)["weights"]
+    weights = fake_server.arrays("decoder.0", 0, 4096, 4096)["weights"]
     assert float(page.locator("dd[data-stage=weights] data").get_attribute("value")) == weights[3000, 2991]
     canvas.press("0")
     desk.until("!location.hash.includes('window')")
@@ -233,7 +233,7 @@ def test_the_products_of_a_pair_add_up_to_its_weight(desk):
     page.locator("regard-pair summary").click()
     page.wait_for_selector("regard-pair tbody td")
     products = [float(one.get_attribute("value")) for one in page.locator("tbody td:nth-child(4) data").all()]
-    assert len(products) == fake.WIDTH
+    assert len(products) == fake_server.WIDTH
     assert abs(sum(products) - part["Σ q·k"]) < 1e-5
 
 
@@ -242,7 +242,7 @@ def test_lines_tell_whom_a_token_looks_at(desk):
     page.locator("regard-lines canvas").focus()
     page.keyboard.press("ArrowDown")
     best = int(cross()["weights"][1].argmax())
-    desk.until(f"document.getElementById('status').textContent.includes('“{fake.SOURCE[best]}”')")
+    desk.until(f"document.getElementById('status').textContent.includes('“{fake_server.SOURCE[best]}”')")
     shown = float(page.locator("regard-lines .card data").first.get_attribute("value"))
     assert abs(shown - cross()["weights"][1, best]) < 1e-6
 
@@ -332,7 +332,7 @@ def test_what_is_hidden_is_no_zero_at_any_zoom(desk, tokens):
 
 def test_a_pooled_picture_says_so(desk):
     page = desk.open("model=long&text=2048", "matrix")
-    assert page.locator("regard-matrix .pooled").inner_text() == "each pixel is the largest weight in it"
+    assert page.locator("regard-matrix .pooled").inner_text() == "each pixel is the maximum weight (max-pooled)"
     page.locator("label:has(input[name=stage][value=scores])").click()
     desk.until("document.querySelector('regard-matrix .pooled')?.textContent.includes('score')")
     page = desk.open(SMALL, "matrix")
@@ -458,10 +458,10 @@ def test_the_address_holds_the_state_and_back_undoes_a_step(desk):
 def test_a_head_is_switched_off_and_on_again(desk):
     page = desk.open(SMALL, "matrix")
     with page.expect_request("**/api/scenes") as asked:
-        page.get_by_role("button", name="Switch this head off").click()
+        page.get_by_role("button", name="Ablate this head").click()
     assert asked.value.post_data_json["edits"] == {"off": [{"site": "decoder.0.cross", "head": 0}]}
     with page.expect_request("**/api/scenes") as asked:
-        page.get_by_role("button", name="Undo: decoder.0.cross: head 0 is off").click()
+        page.get_by_role("button", name="Undo: decoder.0.cross: head 0 is ablated").click()
     assert "edits" not in asked.value.post_data_json
     desk.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
 
@@ -473,13 +473,13 @@ def test_edits_are_told_in_every_view_and_an_off_head_as_what_it_is(browser, add
     edits = quote(json.dumps({"off": [{"site": "decoder.0.cross", "head": 2}]}))
     for view in VIEWS:
         page = desk.open(f"{SMALL}&head=~2&edits=~{edits}", view)
-        told = page.locator("#said", has_text="edited: decoder.0.cross: head 2 is off")
+        told = page.locator("#said", has_text="edited: decoder.0.cross: head 2 is ablated")
         assert told.is_visible()
         if view == "matrix":
             page.wait_for_selector("regard-matrix .card dd")
             card = page.locator("regard-matrix .card").inner_text()
             assert "✓" not in card
-            assert "sees nothing" not in card
+            assert "Every key is masked" not in card
     context.close()
     assert not desk.wrong
 
@@ -553,7 +553,7 @@ def test_a_refusal_is_a_sentence_and_text(desk):
 
 def test_a_scene_that_the_server_forgot_is_asked_for_again(desk):
     page = desk.open(SMALL, "matrix")
-    fake.KEPT.clear()
+    fake_server.KEPT.clear()
     page.locator("label:has(input[name=head][value='3'])").click()
     desk.until("document.querySelector('regard-matrix').dataset.painted.includes(' 3 weights')")
     assert page.locator("#problem").is_hidden()
@@ -587,7 +587,9 @@ def test_a_hundred_thousand_letters_do_not_stop_the_page(desk):
 
 
 def sources() -> dict[str, str]:
-    return {str(path.relative_to(fake.PAGE)): path.read_text() for path in sorted(fake.PAGE.rglob("*.js"))}
+    return {
+        str(path.relative_to(fake_server.PAGE)): path.read_text() for path in sorted(fake_server.PAGE.rglob("*.js"))
+    }
 
 
 def test_the_scripts_are_small_and_open_with_a_sentence():
@@ -619,7 +621,7 @@ def test_no_script_reads_markup_or_leaves_the_house():
 
 
 def test_the_policy_forbids_what_the_page_does_not_need():
-    page = json.dumps((fake.PAGE / "index.html").read_text())
+    page = json.dumps((fake_server.PAGE / "index.html").read_text())
     assert "style=" not in page
     assert "onclick" not in page
-    assert "unsafe" not in fake.POLICY
+    assert "unsafe" not in fake_server.POLICY

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.serve import fake_views as fake
-from tests.serve.fake import start
+from tests.serve.fake_server import start
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
@@ -28,7 +28,7 @@ WRONG = {
     "Causal() & Windw(8)": "At character 12: no pattern is called “Windw”",
     "(Causal() | Window(2)": "At character 22: a “)” is missing",
     "Causal() Window(2)": "At character 10: “&” or “|” should stand here",
-    "Causal() & <b>": "At character 12: “<” means nothing here",
+    "Causal() & <b>": "At character 12: unknown symbol “<”",
     "Window(0)": "At character 1: Window(size=0): size must be",
 }
 
@@ -211,9 +211,9 @@ def test_another_model_is_not_asked_for_the_beam_of_the_last(desk):
 
 def test_a_text_can_be_watched_while_it_is_written(desk):
     view = desk.open("generation", **SMALL)
-    view.get_by_role("button", name="Watch it written").press("Enter")
+    view.get_by_role("button", name="Generate live").press("Enter")
     desk.status("Step 9 of 9")
-    assert "written live" in view.inner_text()
+    assert "greedy decoding, live" in view.inner_text()
     assert view.get_by_role("option").count() == 9
 
 
@@ -249,7 +249,7 @@ def test_one_column_of_the_beam_holds_one_quantity(desk):
             assert shown[f"{n},{place}"] <= shown[f"{n - 1},{node[2]}"]
 
 
-# --- the labs ---
+# --- masks and positions ---
 
 
 def test_positions_read_their_exact_values(desk):
@@ -257,10 +257,10 @@ def test_positions_read_their_exact_values(desk):
     view.get_by_role("application").focus()
     desk.press("ArrowDown", "ArrowDown", "ArrowDown")
     assert numbers(view.locator("dl")) == [pytest.approx(sin(3), abs=1e-6)]
-    desk.status("sinusoidal, place 3, dimension 0: 0.14112")
+    desk.status("sinusoidal, position 3, dimension 0: 0.14112")
     view.get_by_role("radio", name="alibi").press("Space")
     desk.until("document.querySelector('regard-positions').dataset.painted.includes('alibi')")
-    expected = fake.labs.table("alibi", 20, 8, 8)[0, 3, 0].item()
+    expected = fake.playground.position_table("alibi", 20, 8, 8)[0, 3, 0].item()
     view.get_by_role("application").focus()
     assert numbers(view.locator("dl")) == [pytest.approx(expected, rel=1e-6)]
 
@@ -271,7 +271,7 @@ def test_the_pointer_reads_a_position_and_leaves_the_cursor_where_it_was(desk):
     desk.page.mouse.move(box["x"] + 130, box["y"] + 200)
     desk.until("document.querySelector('regard-positions dd').textContent !== '0'")
     place, dimension = (int(view.locator("dd").nth(n).inner_text()) for n in (0, 1))
-    expected = fake.labs.table("sinusoidal", 20, 8, 8)[place, dimension].item()
+    expected = fake.playground.position_table("sinusoidal", 20, 8, 8)[place, dimension].item()
     assert numbers(view.locator("dl")) == [pytest.approx(expected, abs=1e-6)]
     desk.page.mouse.move(1, 1)
     desk.until("document.querySelector('regard-positions dd').textContent === '0'")
@@ -282,7 +282,7 @@ def test_every_kind_of_position_has_a_picture(desk):
     for kind in ("rotary", "t5", "learned"):
         desk.turn("positions", **SMALL, positions={"kind": kind, "length": 12, "width": 6, "heads": 4, "head": 2})
         desk.until(f"document.querySelector('regard-positions').dataset.painted.includes('{kind}')")
-        table = fake.labs.table(kind, 12, 6, 4)
+        table = fake.playground.position_table(kind, 12, 6, 4)
         expected = table[2, 0, 0] if kind == "t5" else table[0, 0]
         assert numbers(view.locator("dl")) == [pytest.approx(expected.item(), rel=1e-6)]
 
@@ -295,9 +295,9 @@ def test_a_mask_shows_its_cells_cost_and_blocks(desk):
     mask, block = view.get_by_role("application").all()
     mask.focus()
     desk.press("ArrowDown", "ArrowDown", "ArrowDown")
-    desk.status("Query 3 may not look at key 0")
+    desk.status("Query 3 may not attend to key 0")
     desk.press("ArrowRight")
-    desk.status("Query 3 may look at key 1")
+    desk.status("Query 3 may attend to key 1")
     block.focus()
     desk.press("ArrowRight")
     desk.status("Queries 0–3, keys 4–7: empty")
@@ -310,10 +310,10 @@ def test_a_pattern_is_put_together_by_buttons(desk):
     view.get_by_role("button", name="Global(1)").press("Enter")
     assert field.input_value() == "Window(3) | Global(1)"
     view.get_by_role("radio", name="& and").press("Space")
-    view.get_by_role("button", name="Causal()").press("Enter")
+    view.get_by_role("button", name="Causal()", exact=True).press("Enter")
     assert field.input_value() == "(Window(3) | Global(1)) & Causal()"
     desk.until("document.querySelector('regard-masks').dataset.painted.includes('& Causal')")
-    seen = fake.labs.measured(fake.labs.pattern_of(field.input_value()), 16)["cells"]
+    seen = fake.playground.describe_mask(fake.playground.parse_pattern(field.input_value()), 16)["cells"]
     assert numbers(view.locator(".cost"))[0] == seen
     view.get_by_role("button", name="not").press("Enter")
     desk.until("document.querySelector('regard-masks').dataset.painted.includes('~(')")
@@ -341,12 +341,12 @@ def test_a_million_tokens_are_counted_and_not_drawn(desk):
     cells, square, share, *_ = numbers(view.locator(".cost"))
     assert (cells, square) == (pytest.approx(2**39, rel=0.01), 2**40)
     assert share == pytest.approx(50, rel=0.01)
-    assert "counted, not drawn" in view.inner_text()
+    assert "counted in blocks, not drawn" in view.inner_text()
 
 
 def test_the_bits_of_the_picture_are_those_of_the_mask(desk):
     desk.open("masks", mask={"pattern": "Window(3) | Random(2, seed=0)", "length": 13})
-    packed = fake.labs.measured(fake.labs.pattern_of("Window(3) | Random(2, seed=0)"), 13)["mask"]
+    packed = fake.playground.describe_mask(fake.playground.parse_pattern("Window(3) | Random(2, seed=0)"), 13)["mask"]
     bits = np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8))[: 13 * 13].reshape(13, 13)
     script = "(node) => Array.from({length: 169}, (_, n) => Number(node.sees(Math.floor(n / 13), n % 13)))"
     assert desk.page.locator("regard-masks").evaluate(script) == bits.reshape(-1).tolist()
@@ -364,7 +364,7 @@ def test_a_word_of_the_question_lays_its_weights_over_the_picture(desk):
     desk.until("document.querySelector('regard-overlay').dataset.painted.endsWith(' 1')")
     view.get_by_role("application").focus()
     desk.press("ArrowDown", "ArrowRight")
-    desk.status("“colour” looks at row 1, column 1")
+    desk.status("“colour” attends to row 1, column 1")
     assert numbers(view.locator("dl"))[0] == pytest.approx(float(weights[1:3, 5].mean()), rel=1e-6)
     view.get_by_role("radio", name="mean of all heads").press("Space")
     desk.until("document.querySelector('regard-overlay').dataset.painted.includes('mean')")
@@ -407,7 +407,7 @@ def test_training_is_scrubbed_by_keys_and_shows_the_head_of_each_checkpoint(desk
     desk.until("document.querySelectorAll('.seen tbody tr').length === 3")  # the others were run meanwhile
     view.get_by_role("application").focus()
     desk.press("ArrowRight")
-    desk.status("Step 200: le looks at black")
+    desk.status("Step 200: le attends to black")
 
 
 def test_training_is_drawn_by_step_with_the_held_out_loss(desk):
@@ -450,7 +450,7 @@ def test_no_weight_is_set_in_a_head_that_is_off(desk):
     view.get_by_role("radio", name="Set a weight").press("Space")
     view.get_by_role("button", name="Add").press("Enter")
     desk.page.wait_for_selector("#problem:not([hidden])")
-    assert "Head 1 of decoder.0.cross is off" in desk.page.locator("#problem").inner_text()
+    assert "Head 1 of decoder.0.cross is ablated" in desk.page.locator("#problem").inner_text()
     assert view.locator(".made .edits button").count() == 1
 
 
@@ -459,7 +459,7 @@ def test_two_heads_are_compared_cell_by_cell_with_one_cursor(desk):
     a, b = (fake.weights_of({"model": "small"}, "decoder.0.cross", head, (9, 8)) for head in (1, 3))
     view.get_by_role("application").nth(2).focus()
     desk.press("ArrowDown", "ArrowRight", "ArrowRight")
-    desk.status("chat looks at c: ")
+    desk.status("chat attends to c: ")
     desk.until("document.querySelectorAll('.linked data').length === 3")
     expected = [float(a[1, 2]), float(b[1, 2]), float(b[1, 2]) - float(a[1, 2])]
     assert numbers(view.locator(".linked")) == pytest.approx(expected, rel=1e-7)
@@ -483,18 +483,18 @@ def test_edits_are_added_removed_and_undone_by_keyboard(desk):
     view.get_by_role("combobox", name="Head", exact=True).select_option("2")
     view.get_by_role("button", name="Add").press("Enter")
     desk.until("document.querySelectorAll('.made .edits button').length === 1")
-    assert "head 2 is off" in view.locator(".made").inner_text()
+    assert "head 2 is ablated" in view.locator(".made").inner_text()
     view.get_by_role("radio", name="Temperature").press("Space")
     view.get_by_role("spinbutton", name="Temperature").fill("2.5")
     desk.press("Enter")
     desk.until("document.querySelectorAll('.made .edits button').length === 2")
     assert "everywhere: temperature 2.5" in view.locator(".made").inner_text()
-    view.get_by_role("button", name="Remove: decoder.0.cross: head 2 is off").press("Enter")
+    view.get_by_role("button", name="Remove: decoder.0.cross: head 2 is ablated").press("Enter")
     desk.until("document.querySelectorAll('.made .edits button').length === 1")
     view.get_by_role("button", name="Undo").press("Enter")
     desk.until("document.querySelectorAll('.made .edits button').length === 2")
     view.get_by_role("button", name="Clear all").press("Enter")
-    desk.until("document.querySelector('.made').textContent.includes('No edits yet')")
+    desk.until("document.querySelector('.made').textContent.includes('No interventions yet')")
 
 
 def test_a_weight_cells_and_a_word_become_edits_of_the_scene(desk):
@@ -503,11 +503,11 @@ def test_a_weight_cells_and_a_word_become_edits_of_the_scene(desk):
     view.get_by_label("Weight", exact=True).fill("0.75")
     desk.press("Enter")
     desk.until("location.hash.includes('weights')")
-    view.get_by_role("radio", name="Hide cells").press("Space")
+    view.get_by_role("radio", name="Mask cells").press("Space")
     view.get_by_label("To key").select_option("4")
     view.get_by_role("button", name="Add").press("Enter")
     desk.until("location.hash.includes('masks')")
-    view.get_by_role("radio", name="Swap a word").press("Space")
+    view.get_by_role("radio", name="Replace a word").press("Space")
     view.get_by_role("combobox", name="Word", exact=True).select_option("1")
     view.get_by_label("Becomes").fill("white")
     desk.press("Enter")
@@ -519,14 +519,14 @@ def test_a_weight_cells_and_a_word_become_edits_of_the_scene(desk):
         "swaps": [{"word": 1, "to": "white"}],
     }
     desk.until("document.querySelector('.python').textContent.includes('white')")
-    assert view.locator(".python").text_content() == f"# {expected}\nfrom regard.see import scene_of\n"
+    assert view.locator(".python").text_content() == f"# {expected}\nfrom regard.see import trace_model\n"
 
 
 def test_the_scene_is_copied_as_python(desk):
     desk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     view = desk.open("whatif", **EDITED)
     view.get_by_role("button", name="Copy as Python").press("Enter")
-    desk.status("The lines are on the clipboard")
+    desk.status("The code is on the clipboard")
     assert desk.page.evaluate("navigator.clipboard.readText()") == view.locator(".python").text_content()
 
 
@@ -537,7 +537,7 @@ def test_before_after_and_the_change_are_told_in_numbers(desk):
     assert rows == [[a, b, b - a] for _, a, b in fake.MOVED]
     assert view.locator("table.moved th[scope=row]").all_inner_texts() == ["noir", fake.BAD, "blanc"]
     assert view.locator(".otherwise").all_inner_texts() == ["noir", "<s>bleu</s>"]
-    desk.status("After the edits the model says")
+    desk.status("Output after the edits")
 
 
 # --- nothing that is over stays ---
@@ -625,7 +625,7 @@ def test_an_address_with_nonsense_in_it_shows_the_usual(desk):
 
 
 def test_these_views_are_small_and_read_no_markup():
-    folder = fake.fake.PAGE / "js" / "views"
+    folder = fake.fake_server.PAGE / "js" / "views"
     sources = {name: (folder / f"{name}.js").read_text() for name in MINE}
     assert sum(len(compress(text.encode())) for text in sources.values()) < 60_000
     for text in sources.values():

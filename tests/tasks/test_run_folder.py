@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from regard.models.weights import tensors_of, write_weights
-from regard.tasks.run_folder import checkpoints, place, run_of, weights_of
+from regard.models.safetensors_io import saveable_tensors, write_weights
+from regard.tasks.run_folder import checkpoint_path, checkpoints, resolve_run, resolve_weights
 from regard.train.checkpoint import Progress, write_checkpoint
-from regard.train.loop import Plan, optimiser_of
-from regard.train.schedule import Constant
+from regard.train.loop import TrainConfig, make_optimiser
+from regard.train.schedule import ConstantSchedule
 from tests.train import toy
 
-PLAN = Plan(Constant(0.1), 1000)
+PLAN = TrainConfig(ConstantSchedule(0.1), 1000)
 
 
 @pytest.fixture
@@ -21,16 +21,16 @@ def run(tmp_path) -> Path:
     (tmp_path / "settings.toml").write_text("")
     for step, best in ((100, 100), (200, 200), (300, 200)):
         progress = Progress(step=step, best=1.0, best_step=best)
-        write_checkpoint(tmp_path / "checkpoints", model, optimiser_of(model, PLAN, whole=False), progress)
+        write_checkpoint(tmp_path / "checkpoints", model, make_optimiser(model, PLAN, whole=False), progress)
     return tmp_path
 
 
 def at(run: Path, step: int) -> Path:
-    return place(run / "checkpoints", step) / "model.safetensors"
+    return checkpoint_path(run / "checkpoints", step) / "model.safetensors"
 
 
 def finish(run: Path) -> None:
-    write_weights(tensors_of(toy.fresh()), run / "model.safetensors")
+    write_weights(saveable_tensors(toy.fresh()), run / "model.safetensors")
 
 
 def tear(path: Path) -> None:
@@ -38,14 +38,16 @@ def tear(path: Path) -> None:
 
 
 def test_a_run_that_was_stopped_gives_its_best_checkpoint_and_says_so(run):
-    chosen = weights_of(run)
+    chosen = resolve_weights(run)
     assert (chosen.run, chosen.file) == (run, at(run, 200))
-    assert chosen.notice(1000) == f"{run} was stopped at step 300 of 1,000; using its best checkpoint (step 200)"
+    assert (
+        chosen.stopped_notice(1000) == f"{run} was stopped at step 300 of 1,000; using its best checkpoint (step 200)"
+    )
 
 
 def test_a_finished_run_gives_its_finished_weights(run):
     finish(run)
-    assert (weights_of(run).file, weights_of(run).notice(1000)) == (run / "model.safetensors", "")
+    assert (resolve_weights(run).file, resolve_weights(run).stopped_notice(1000)) == (run / "model.safetensors", "")
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -53,46 +55,50 @@ def test_a_finished_run_gives_its_finished_weights(run):
 def test_what_is_asked_for_is_given_without_a_word(run, asked, step, finished):
     if finished:
         finish(run)
-    assert (weights_of(run, asked).file, weights_of(run, asked).notice(1000)) == (at(run, step), "")
+    assert (resolve_weights(run, asked).file, resolve_weights(run, asked).stopped_notice(1000)) == (at(run, step), "")
 
 
 def test_the_folder_of_a_checkpoint_is_a_model(run, monkeypatch):
-    assert weights_of(run / "checkpoints/00000100").file == at(run, 100)
+    assert resolve_weights(run / "checkpoints/00000100").file == at(run, 100)
     monkeypatch.chdir(run / "checkpoints/00000100")
-    assert run_of(Path(".")) == (run, 100)
+    assert resolve_run(Path(".")) == (run, 100)
     with pytest.raises(ValueError, match="00000100 is a checkpoint itself; leave out the choice of 'last', or name"):
-        weights_of(run / "checkpoints/00000100", "last")
+        resolve_weights(run / "checkpoints/00000100", "last")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
 def test_damaged_checkpoints_are_passed_over(run, name):
     tear(run / "checkpoints/00000300" / name)
     assert (
-        weights_of(run).notice(1000).endswith("was stopped at step 200 of 1,000; using its best checkpoint (step 200)")
+        resolve_weights(run)
+        .stopped_notice(1000)
+        .endswith("was stopped at step 200 of 1,000; using its best checkpoint (step 200)")
     )
     with pytest.raises(ValueError, match="has no whole checkpoint 300; choose from last, best, 100, 200, 300"):
-        weights_of(run, 300)
+        resolve_weights(run, 300)
     tear(run / "checkpoints/00000200" / name)
-    assert weights_of(run).file == at(run, 100)
+    assert resolve_weights(run).file == at(run, 100)
 
 
 def test_without_the_best_the_last_is_used(run):
     tear(at(run, 200))
     assert (
-        weights_of(run).notice(1000).endswith("was stopped at step 300 of 1,000; using its last checkpoint (step 300)")
+        resolve_weights(run)
+        .stopped_notice(1000)
+        .endswith("was stopped at step 300 of 1,000; using its last checkpoint (step 300)")
     )
     with pytest.raises(ValueError, match="has no whole checkpoint best; choose from last, 100"):
-        weights_of(run, "best")
+        resolve_weights(run, "best")
 
 
 @pytest.mark.parametrize("asked", ["worst", "-1", "150", "", "²"])
 def test_what_is_not_there_is_refused(run, asked):
     with pytest.raises(ValueError, match=f"has no whole checkpoint {asked}; choose from last, best, 100, 200, 300"):
-        weights_of(run, asked)
+        resolve_weights(run, asked)
 
 
 def test_a_run_without_a_checkpoint_is_refused(run):
     for path in checkpoints(run / "checkpoints"):
         tear(path / "state.json")
     with pytest.raises(ValueError, match=f"{run} has no checkpoint yet; train it: regard train --out {run}"):
-        weights_of(run)
+        resolve_weights(run)

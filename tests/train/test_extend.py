@@ -1,14 +1,14 @@
-"""Runs that are made longer or shorter: as far as the schedule is the same, they end as if they had always been so."""
+"""Runs made longer or shorter: with the same schedule they end as if they had always been so."""
 
 from pathlib import Path
 
 import pytest
 
 from regard.tasks.run_folder import checkpoints
-from regard.train import Constant, Plan, train
+from regard.train import ConstantSchedule, TrainConfig, train
 from tests.train import toy
-from tests.train.test_fit import fit, weights
 from tests.train.test_resume import assert_same_run, progress
+from tests.train.test_run import fit, weights
 
 
 def varied(model) -> dict[str, float]:
@@ -111,7 +111,7 @@ def test_a_run_too_short_to_skip_ten_steps_does_not_end_with_what_is_no_number(t
         summed, count = toy.loss(model, x)
         return summed * float("inf"), count
 
-    plan = Plan(Constant(1e30), steps, checkpoint_every=2)
+    plan = TrainConfig(ConstantSchedule(1e30), steps, checkpoint_every=2)
     with pytest.raises(
         Exception, match=r"step \d: no validation is a number; lower the learning rate \(it was 1e\+30\)"
     ):

@@ -1,4 +1,4 @@
-"""Gradient invariance on the way a run really takes: corpus, loss and step, for a rung of each kind."""
+"""Gradient invariance through corpus, loss and step, for a model of each kind."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,17 +8,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.testing import assert_close
 
+from regard.data import Batch, SentencePair, collate
+from regard.data.batching import pair_lengths
 from regard.models.config import ModelConfig
+from regard.tasks.config import PairTokenizerSettings, TrainSettings
 from regard.tasks.corpus import Corpus
-from regard.tasks.settings import Settings, TextSettings, TrainSettings
-from regard.tasks.translate import Smoothed, Translator
-from regard.text import Batch, Pair, collate
-from regard.text.batches import lengths_of
-from regard.train import Constant, Data, Plan, train
-from regard.world import World, pairs
+from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import LabelSmoothingLoss, Translator
+from regard.train import ConstantSchedule, TrainConfig, TrainingData, train
+from regard.world import World, translation_pairs
 
 TOLERANCE = 1e-7  # the loss itself is taken in float32
-SENTENCES = [Pair(*each) for each in pairs(World(longest=9), "fr", 53)]
+SENTENCES = [SentencePair(*each) for each in translation_pairs(World(longest=9), "fr", 53)]
 MODELS = {
     "transformer": ModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=14, dropout=0.0, tie="target"),
     "bahdanau": ModelConfig(kind="bahdanau", layers=2, model=12, hidden=10, dropout=0.0),
@@ -55,20 +56,22 @@ def padded(batch: Batch, more: int) -> Batch:
 
 def translator(model: ModelConfig) -> Translator:
     train = TrainSettings(tokens=53, accumulate=4)
-    return Translator.fresh(SENTENCES, Settings(text=TextSettings(kind="words", joint=False), model=model, train=train))
+    return Translator.from_examples(
+        SENTENCES, TranslationSettings(text=PairTokenizerSettings(kind="words", joint=False), model=model, train=train)
+    )
 
 
-def gradient(made: Translator, data: Data, folder: Path) -> dict[str, Tensor]:
+def gradient(made: Translator, data: TrainingData, folder: Path) -> dict[str, Tensor]:
     """Of the second step, whose weights depend on the first one's."""
     model = made.model.double()
-    list(train(model, data, Smoothed(0.1), Plan(Constant(1e-3), 2, clip=0.0), folder))
+    list(train(model, data, LabelSmoothingLoss(0.1), TrainConfig(ConstantSchedule(1e-3), 2, clip=0.0), folder))
     return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_batches_accumulation_and_padding_change_no_gradient(tmp_path, model):
     made = translator(MODELS[model])
-    corpus = Corpus.of(made.examples(SENTENCES), lengths_of, collate, made.settings.train)
+    corpus = Corpus.of(made.examples(SENTENCES), pair_lengths, collate, made.settings.train)
     assert [len(corpus.at(0, index)) for index in (0, 1)] == [4, 4]
     wanted = gradient(made, corpus, tmp_path / "corpus")
     assert len(wanted) == len(list(made.model.parameters()))

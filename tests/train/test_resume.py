@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from regard.train import Constant, Plan, checkpoints, loop, train
-from regard.train.checkpoint import whole
+from regard.train import ConstantSchedule, TrainConfig, checkpoints, loop, train
+from regard.train.checkpoint import read_valid_state
 from tests.train import toy
-from tests.train.killed import MOMENTS, OVERFLOWING, RUNS, Soon, fit, live, lives
+from tests.train.killed_runs import MOMENTS, OVERFLOWING, RUNS, Soon, fit, live, lives
 
 FIRST = next(iter(RUNS))
 
@@ -105,7 +105,7 @@ def test_a_moment_is_the_moment_it_says(tmp_path, moment):
             "in deleting": {".gone-00000002": [optimiser, state]},
         }[moment]
     )
-    assert all(whole(path) for path in checkpoints(saved))
+    assert all(read_valid_state(path) for path in checkpoints(saved))
     last = {"after the rename": 4, "in deleting": 8}.get(moment, 2)
     assert newest(tmp_path).name == f"{last:08d}"
 
@@ -133,7 +133,7 @@ def toy_run(folder: Path, until: int = 19) -> None:
             steps.close()
 
 
-@pytest.mark.parametrize("where", ["one_step", "judged", "write_checkpoint", "keep"])
+@pytest.mark.parametrize("where", ["one_step", "record_validation", "write_checkpoint", "prune_checkpoints"])
 def test_ctrl_c_anywhere_leaves_no_trace_in_the_end(tmp_path, monkeypatch, where):
     toy_run(tmp_path / "straight")
     for call in (3, 1, 2):
@@ -149,7 +149,9 @@ def test_ctrl_c_anywhere_leaves_no_trace_in_the_end(tmp_path, monkeypatch, where
 def test_killed_before_it_tidied_up_for_the_last_time(tmp_path, monkeypatch):
     toy_run(tmp_path / "straight")
     toy_run(tmp_path / "killed", 17)
-    monkeypatch.setattr(loop, "keep", Rude(loop.keep, 3))  # first as it starts, then at 18, then at 19
+    monkeypatch.setattr(
+        loop, "prune_checkpoints", Rude(loop.prune_checkpoints, 3)
+    )  # first as it starts, then at 18, then at 19
     with pytest.raises(KeyboardInterrupt):
         toy_run(tmp_path / "killed")
     monkeypatch.undo()
@@ -160,7 +162,9 @@ def test_killed_before_it_tidied_up_for_the_last_time(tmp_path, monkeypatch):
 
 def test_where_someone_left_stays_until_a_later_checkpoint_is_there(tmp_path):
     def steps():
-        return train(toy.fresh(), toy.Data(), toy.loss, Plan(Constant(0.01), 19, checkpoint_every=7), tmp_path)
+        return train(
+            toy.fresh(), toy.Data(), toy.loss, TrainConfig(ConstantSchedule(0.01), 19, checkpoint_every=7), tmp_path
+        )
 
     seen = []
     for reports in (3, 1, 3):
@@ -206,7 +210,7 @@ def test_torn_checkpoints_never_take_the_place_of_whole_ones(tmp_path):
     assert [next(steps).step, next(steps).step] == [9, 10]
     left = checkpoints(tmp_path / "checkpoints")
     assert left[-1].name == "00000010"
-    assert all(whole(path) for path in left)
+    assert all(read_valid_state(path) for path in left)
 
 
 @pytest.mark.parametrize("torn", [1, 2])
@@ -219,7 +223,7 @@ def test_if_nothing_is_whole_only_a_single_checkpoint_is_thrown_away(tmp_path, t
         assert next(steps).step == 1
         assert not checkpoints(tmp_path / "checkpoints")
     else:
-        with pytest.raises(ValueError, match=r"of 2 checkpoints in .* none is whole; to begin anew, move"):
+        with pytest.raises(ValueError, match=r"all 2 checkpoints in .* are damaged; to start again, move"):
             next(steps)
         assert files(tmp_path) == before
 
@@ -277,7 +281,12 @@ def norms(folder: Path, *, exact: bool) -> list[float]:
         return model(wide).sum(), len(x)
 
     torch.set_num_threads(4)
-    return [each.norm for each in train(Table(), toy.Data(), summed, Plan(Constant(1.0), 20, exact=exact), folder)]
+    return [
+        each.norm
+        for each in train(
+            Table(), toy.Data(), summed, TrainConfig(ConstantSchedule(1.0), 20, deterministic=exact), folder
+        )
+    ]
 
 
 def test_several_threads_give_the_same_bits(tmp_path):
@@ -308,7 +317,7 @@ def test_steps_skipped_in_a_row_are_counted_across_a_restart(tmp_path):
     steps = train(toy.fresh(), toy.Data(), broken, toy.plan(50), tmp_path)
     assert [next(steps).step for _ in range(7)] == list(range(1, 8))
     steps.close()
-    with pytest.raises(loop.Diverged, match=r"step 10: .* 10 times in a row"):
+    with pytest.raises(loop.DivergedError, match=r"step 10: .* 10 times in a row"):
         list(train(toy.fresh(), toy.Data(), broken, toy.plan(50), tmp_path))
 
 

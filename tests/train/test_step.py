@@ -1,4 +1,4 @@
-"""Worked examples of a step: what the clip leaves of a gradient, the noise it draws, what its loss scale becomes."""
+"""Training step: clipping, seeds and loss scaling, worked by hand."""
 
 from math import nan
 
@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.models.seq2seq import parameters
-from regard.train import Constant, Plan, train
+from regard.models.seq2seq import count_parameters
+from regard.train import ConstantSchedule, TrainConfig, train
 from regard.train.checkpoint import Progress
-from regard.train.loop import judged, optimiser_of
-from regard.train.step import Health, stepped
+from regard.train.loop import make_optimiser, record_validation
+from regard.train.step import LossScaleState, take_step
 from tests.train.toy import Data, fresh, loss, plan
 
 
@@ -30,8 +30,8 @@ def test_a_gradient_is_cut_to_the_clip_on_paper(clip, left, scale):
         (summed * scale).backward()
         return summed.detach(), tokens
 
-    done = stepped(optimiser, [2, 3], backward, torch.tensor(scale), clip=clip)
-    assert (done.loss.item(), done.norm.item(), done.tokens, done.broken.item()) == (7.0, 5.0, 5, 0.0)
+    done = take_step(optimiser, [2, 3], backward, torch.tensor(scale), clip=clip)
+    assert (done.loss.item(), done.norm.item(), done.tokens, done.skipped.item()) == (7.0, 5.0, 5, 0.0)
     remembered = [optimiser.state[weight]["exp_avg"].item() for weight in model]
     assert_close(remembered, [0.3 * left, 0.4 * left])
 
@@ -45,7 +45,7 @@ def test_a_loss_or_a_gradient_that_is_no_number_moves_nothing(summed, pull):
         weight.grad = torch.tensor([pull])
         return torch.tensor(summed), tokens
 
-    assert stepped(optimiser, [1], backward, torch.tensor(1.0), clip=1.0).broken == 1
+    assert take_step(optimiser, [1], backward, torch.tensor(1.0), clip=1.0).skipped == 1
     assert weight.item() == 1.0
 
 
@@ -54,7 +54,7 @@ def test_matrices_decay_and_vectors_do_not():
     model = nn.Linear(1, 1)
     nn.init.ones_(model.weight)
     nn.init.ones_(model.bias)
-    optimiser = optimiser_of(model, Plan(Constant(0.5), 1, weight_decay=0.1), whole=False)
+    optimiser = make_optimiser(model, TrainConfig(ConstantSchedule(0.5), 1, weight_decay=0.1), whole=False)
     model(torch.zeros(1, 1)).mul(0.0).sum().backward()
     optimiser.step()
     assert_close([model.weight.item(), model.bias.item()], [0.95, 1.0])
@@ -93,13 +93,13 @@ def test_a_run_step_by_step(tmp_path):
         checked.add(model.training)
         return {"loss": 1.0}
 
-    model, plan = fresh(), Plan(Constant(0.4, warmup=4), 7, validate_every=2, checkpoint_every=9)
+    model, plan = fresh(), TrainConfig(ConstantSchedule(0.4, warmup=4), 7, validate_every=2, checkpoint_every=9)
     reports = list(train(model, Asked(), pulling, plan, tmp_path, validate))
     assert asked == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
     assert (modes, checked) == ({True}, {False})
     assert [report.step for report in reports if report.validation] == [2, 4, 6, 7]
     assert_close([report.rate for report in reports], [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4])
-    assert_close([report.norm for report in reports], [parameters(model) ** 0.5] * 7)
+    assert_close([report.norm for report in reports], [count_parameters(model) ** 0.5] * 7)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_table_of_validations(by, found, best, worse):
     """Of equals the first stays the best, and a validation that is no number is none."""
     progress, seen = Progress(), []
     for step, figure in enumerate(found, 1):
-        progress = judged(Progress(**{**vars(progress), "step": step}), {by: figure}, by)
+        progress = record_validation(Progress(**{**vars(progress), "step": step}), {by: figure}, by)
         seen.append((progress.best_step, progress.worse))
     assert seen == list(zip(best, worse, strict=True))
     assert [row["step"] for row in progress.history] == list(range(1, len(found) + 1))
@@ -122,7 +122,7 @@ def test_a_table_of_validations(by, found, best, worse):
 def test_the_history_of_a_loss_scale():
     """It doubles every two thousand steps, up to 2²⁴, and an overflow halves it, on such a step as well."""
     overflows = {2002, 2003, 8000}
-    health, history = Health.of(0, 2.0**22, torch.device("cpu")), []
+    health, history = LossScaleState.of(0, 2.0**22, torch.device("cpu")), []
     for step in (1999, 2000, 2001, 2002, 2003, 2004, 4000, 6000, 8000, 10_000, 12_000):
         health = health.after(torch.tensor(float(step in overflows)), step, scaled=True)
         history.append((health.scale.log2().item(), health.skips.item()))

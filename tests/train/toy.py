@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from regard.train import Constant, Plan, train
+from regard.train import ConstantSchedule, TrainConfig, train
 
 TOKENS, KINDS = 13, 5
 
@@ -38,8 +38,8 @@ def loss(model, x):
     return nn.functional.cross_entropy(model(x), x % KINDS, reduction="sum"), len(x)
 
 
-def plan(steps: int, **more) -> Plan:
-    return Plan(Constant(0.01), steps, checkpoint_every=2, validate_every=4, **more)
+def plan(steps: int, **more) -> TrainConfig:
+    return TrainConfig(ConstantSchedule(0.01), steps, checkpoint_every=2, validate_every=4, **more)
 
 
 def validate(model) -> dict[str, float]:

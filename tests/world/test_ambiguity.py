@@ -2,9 +2,9 @@
 
 from collections import Counter, defaultdict
 
-from regard.world import READINGS, World
+from regard.world import SENSES, World
 from regard.world.entries import Adjective, Noun, Verb
-from tests.world.trees import ADJECTIVE, NOUN, VERB
+from tests.world.derivations import ADJECTIVE, NOUN, VERB
 
 SENTENCES = [World(seed=9, longest=9).sentence(number) for number in range(5003)]
 FOUND = [(sentence, ambiguity) for sentence in SENTENCES for ambiguity in sentence.ambiguities]
@@ -20,28 +20,27 @@ def test_a_third_of_the_sentences_has_one():
 
 
 def test_all_readings_of_at_least_eight_words_occur():
-    seen = Counter(ambiguity.reading for _, ambiguity in FOUND)
+    seen = Counter(ambiguity.sense for _, ambiguity in FOUND)
     words = {
-        reading.split(".")[0]
-        for _, ambiguity in FOUND
-        for reading in ambiguity.readings
-        if len(ambiguity.languages) == 2
+        reading.split(".")[0] for _, ambiguity in FOUND for reading in ambiguity.senses if len(ambiguity.languages) == 2
     }
     assert len(words) >= 8
-    for entries in READINGS.values():
+    for entries in SENSES.values():
         assert all(seen[entry.key] >= 3 for entry in entries), [entry.key for entry in entries]
 
 
 def test_every_word_with_several_readings_is_reported():
     for sentence in SENTENCES:
-        assert {a.at for a in sentence.ambiguities} == {i for i, word in enumerate(sentence.words) if word in READINGS}
+        assert {a.index for a in sentence.ambiguities} == {i for i, word in enumerate(sentence.words) if word in SENSES}
 
 
 def test_readings_come_out_as_different_words():
     said = defaultdict(set)
     for sentence, ambiguity in FOUND:
         for language in ambiguity.languages:
-            said[language, sentence.words[ambiguity.at], ambiguity.reading].add(sentence.expected(ambiguity, language))
+            said[language, sentence.words[ambiguity.index], ambiguity.sense].add(
+                sentence.expected_words(ambiguity, language)
+            )
     for (language, word, reading), renderings in said.items():
         for (other_language, other_word, other), others in said.items():
             if (other_language, other_word) == (language, word) and other != reading:
@@ -51,20 +50,20 @@ def test_readings_come_out_as_different_words():
 def test_the_decider_is_another_word():
     for sentence, ambiguity in FOUND:
         assert 0 <= ambiguity.decider < len(sentence.words)
-        assert ambiguity.decider != ambiguity.at
+        assert ambiguity.decider != ambiguity.index
 
 
 def test_the_deciding_adjective_or_verb_suits_one_reading_only():
     checked = 0
     for sentence, ambiguity in FOUND:
-        entry, decider = NOUN.get(ambiguity.reading), sentence.words[ambiguity.decider]
-        rivals = [NOUN[reading] for reading in ambiguity.readings if reading in NOUN and reading != ambiguity.reading]
+        entry, decider = NOUN.get(ambiguity.sense), sentence.words[ambiguity.decider]
+        rivals = [NOUN[reading] for reading in ambiguity.senses if reading in NOUN and reading != ambiguity.sense]
         if entry is None or not rivals:
             continue
         deciding = [adjective for adjective in ADJECTIVE.values() if adjective.en == decider]
         accepted = [adjective.kinds for adjective in deciding]
         for verb in word_with(sentence, ambiguity.decider):
-            before = ambiguity.at < ambiguity.decider
+            before = ambiguity.index < ambiguity.decider
             accepted.append(
                 verb.subjects if before else verb.objects or (verb.goal.kinds if verb.goal else frozenset())
             )
@@ -78,12 +77,12 @@ def test_the_deciding_adjective_or_verb_suits_one_reading_only():
 
 def test_an_ambiguous_adjective_is_decided_by_its_noun():
     for sentence, ambiguity in FOUND:
-        if ambiguity.reading in ADJECTIVE:
+        if ambiguity.sense in ADJECTIVE:
             assert sentence.tags[ambiguity.decider] == "NOUN"
             nouns = [noun for noun in NOUN.values() if sentence.words[ambiguity.decider] in noun.en]
-            assert any(ADJECTIVE[ambiguity.reading].kinds & noun.kinds for noun in nouns), sentence.text()
+            assert any(ADJECTIVE[ambiguity.sense].kinds & noun.kinds for noun in nouns), sentence.text()
 
 
 def test_readings_are_entries_of_the_lexicon():
-    for entries in READINGS.values():
+    for entries in SENSES.values():
         assert all(isinstance(entry, Noun | Verb | Adjective) for entry in entries)

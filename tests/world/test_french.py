@@ -5,14 +5,12 @@ from itertools import pairwise
 import pytest
 
 from regard.world import World
-from regard.world.adjectives import ADJECTIVES
 from regard.world.entries import french_plural
 from regard.world.french import starts_with_vowel
-from regard.world.nouns import NOUNS
-from regard.world.small import NAMES
+from regard.world.word_tables import ADJECTIVES, NAMES, NOUNS
 
 GENDER = {form: noun.fr_gender for noun in (*NOUNS, *NAMES) for form in noun.fr}
-BEFORE = {form for adjective in ADJECTIVES if adjective.before for form in adjective.fr}
+BEFORE = {form for adjective in ADJECTIVES if adjective.precedes_noun for form in adjective.fr}
 BEFORE |= {french_plural(form) for form in BEFORE} | {"très"}
 MASCULINE = {"le", "un", "ce", "cet", "au", "du"}
 FEMININE = {"la", "une", "cette", "ma", "sa"}
@@ -39,7 +37,7 @@ def test_no_noun_form_has_two_genders():
 def test_articles_agree_with_their_nouns():
     seen = 0
     for sentence in SENTENCES:
-        words = sentence.into["fr"].words
+        words = sentence.renderings["fr"].words
         for index, word in enumerate(words):
             if word in MASCULINE or word in FEMININE:
                 gender = GENDER[noun_behind(words, index)]
@@ -52,7 +50,7 @@ def test_articles_agree_with_their_nouns():
 
 def test_words_elide_before_a_vowel_and_only_there():
     for sentence in SENTENCES:
-        words = sentence.into["fr"].words
+        words = sentence.renderings["fr"].words
         for word, follows in pairwise(words):
             if word in ("beau", "vieux", "nouveau") and follows not in GENDER:
                 continue
@@ -67,7 +65,7 @@ def test_words_elide_before_a_vowel_and_only_there():
 
 
 def test_prepositions_and_articles_contract():
-    texts = [" " + " ".join(sentence.into["fr"].words) + " " for sentence in SENTENCES]
+    texts = [" " + " ".join(sentence.renderings["fr"].words) + " " for sentence in SENTENCES]
     for wrong in (" de le ", " de les ", " à le ", " à les ", " que il", " le a ", " la a "):
         assert not any(wrong in text for text in texts), wrong
     for right in (" du ", " au ", " à la ", " de l' ", " qu' il"):
@@ -76,7 +74,7 @@ def test_prepositions_and_articles_contract():
 
 def test_ne_comes_with_pas_and_not():
     for sentence in SENTENCES:
-        words = sentence.into["fr"].words
+        words = sentence.renderings["fr"].words
         assert words.count("ne") + words.count("n'") == words.count("pas") == sentence.words.count("not")
 
 

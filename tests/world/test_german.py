@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 from regard.world import World
-from regard.world.nouns import NOUNS
+from regard.world.word_tables import NOUNS
 
 SENTENCES = [World(seed=6, longest=17).sentence(number) for number in range(2003)]
 # Written out by hand: the forms of der and ein by case and by gender (p for plural), melted or not.
@@ -22,8 +22,8 @@ ARTICLES = {
 
 def case_of(sentence, noun):
     """The German case as the English tree shows it; None where another noun governs."""
-    head = sentence.heads[noun] - 1
-    prepositions = [word for word, at in zip(sentence.words, sentence.heads, strict=True) if at == noun + 1]
+    head = sentence.governors[noun] - 1
+    prepositions = [word for word, at in zip(sentence.words, sentence.governors, strict=True) if at == noun + 1]
     if "without" in prepositions:
         return "accusative"
     if set(prepositions) & {"in", "on", "under", "behind", "beside", "with", "to", "from"}:
@@ -36,11 +36,11 @@ def case_of(sentence, noun):
 def test_articles_agree_with_their_nouns_in_gender_number_and_case():
     seen = Counter()
     for sentence in SENTENCES:
-        rendering = sentence.into["de"]
+        rendering = sentence.renderings["de"]
         for index, word in enumerate(sentence.words):
             if word not in ("the", "a", "an"):
                 continue
-            noun = sentence.heads[index] - 1
+            noun = sentence.governors[index] - 1
             (article,) = [rendering.words[there] for here, there in rendering.alignment if here == index]
             (german,) = [rendering.words[there] for here, there in rendering.alignment if here == noun]
             english, case = sentence.words[noun], case_of(sentence, noun)
@@ -55,14 +55,14 @@ def test_articles_agree_with_their_nouns_in_gender_number_and_case():
 
 
 def test_in_dem_and_zu_dem_melt():
-    texts = [" " + " ".join(sentence.into["de"].words) + " " for sentence in SENTENCES]
+    texts = [" " + " ".join(sentence.renderings["de"].words) + " " for sentence in SENTENCES]
     assert not any(wrong in text for text in texts for wrong in (" in dem ", " zu dem ", " zu der "))
     assert all(any(right in text for text in texts) for right in (" im ", " zum "))
 
 
 def test_commas_never_meet_nor_end_nor_begin():
     for sentence in SENTENCES:
-        words = sentence.into["de"].words
+        words = sentence.renderings["de"].words
         assert "," not in (words[0], words[-1])
         assert not any(word == follows == "," for word, follows in pairwise(words))
 
@@ -71,7 +71,7 @@ def test_the_verb_stands_last_behind_weil():
     finite = {"ist", "sind", "hat", "haben", "wird", "werden", "war", "waren"}
     seen = 0
     for sentence in SENTENCES:
-        words = sentence.into["de"].words
+        words = sentence.renderings["de"].words
         if "weil" in words and "," not in words[words.index("weil") :]:
             rest = words[words.index("weil") + 1 :]
             assert not finite & set(rest[:-1]), sentence.text("de")
@@ -82,8 +82,6 @@ def test_the_verb_stands_last_behind_weil():
 def test_animals_fress_and_people_ess():
     for sentence in SENTENCES:
         for ambiguity in sentence.ambiguities:
-            if ambiguity.reading.startswith("eat"):
-                words = " ".join(sentence.expected(ambiguity, "de"))
-                assert ("fress" in words or "friss" in words) == (ambiguity.reading == "eat.animal"), sentence.text(
-                    "de"
-                )
+            if ambiguity.sense.startswith("eat"):
+                words = " ".join(sentence.expected_words(ambiguity, "de"))
+                assert ("fress" in words or "friss" in words) == (ambiguity.sense == "eat.animal"), sentence.text("de")

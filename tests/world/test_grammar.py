@@ -2,9 +2,9 @@
 
 import pytest
 
-from regard.world.small import AND, BECAUSE, BUT, EVERY, HER, MY, NUMBERS, OUR, SOME, THIS, A
-from regard.world.tree import Both, Clause
-from tests.world.trees import VERB, a, at, does, is_, say
+from regard.world.grammar import Clause, Coordination
+from regard.world.word_tables import AND, BECAUSE, BUT, EVERY, HER, MY, NUMBERS, OUR, SOME, THIS, A
+from tests.world.derivations import VERB, a, at, does, is_, say
 
 TWO = NUMBERS[0]
 ATE = does(None, "eat.animal", a("mouse"), gap="subject")
@@ -98,7 +98,7 @@ WORKED = [
         "das Kind ist angekommen, aber Paul hat gut gesungen",
     ),
     (
-        say(is_(Both(a("cow"), a("goat", by=HER)), "white")),
+        say(is_(Coordination(a("cow"), a("goat", by=HER)), "white")),
         "the cow and her goat are white",
         "la vache et sa chèvre sont blanches",
         "die Kuh und ihre Ziege sind weiß",
@@ -156,7 +156,7 @@ def test_a_person_can_check_it(sentence, english, french, german):
 
 
 def words_for(sentence, word, language):
-    rendering, here = sentence.into[language], sentence.words.index(word)
+    rendering, here = sentence.renderings[language], sentence.words.index(word)
     return {rendering.words[there] for start, there in rendering.alignment if start == here}
 
 

@@ -6,8 +6,18 @@ from statistics import median_low
 import pytest
 
 from regard.world import SPLITS
-from regard.world.chance import Chance
-from regard.world.listops import DIGITS, OPERATORS, SHORTEST, VOCABULARY, ListOps, examples, operands, parts, split_of
+from regard.world.listops import (
+    DIGITS,
+    OPERATORS,
+    SHORTEST,
+    VOCABULARY,
+    ListOps,
+    draw_operands,
+    expression_split,
+    listops_examples,
+    split_operands,
+)
+from regard.world.splitmix import SplitMix64
 
 WORLD = ListOps(seed=3, words=61, depth=3)
 SOME = {split: [WORLD.expression(number, split) for number in range(211)] for split in SPLITS}
@@ -65,18 +75,18 @@ def test_every_answer_is_equally_frequent_and_every_word_occurs():
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_operands_give_the_answer_and_are_no_give_away(operator):
     for count in (1, 2, 5, 8):
-        drawn = [operands(Chance(count, answer), operator, count, answer) for answer in range(10)]
+        drawn = [draw_operands(SplitMix64(count, answer), operator, count, answer) for answer in range(10)]
         text = (f"[{operator} {' '.join(map(str, digits))} ]" for digits in drawn)
         assert [value(one)[0] for one in text] == list(range(10))
         assert all(0 <= digit <= 9 for digits in drawn for digit in digits)
     # the digit that is the answer stands at no place of its own
-    first = sum(operands(Chance(n), "MAX", 7, 9).index(9) == 0 for n in range(307))
+    first = sum(draw_operands(SplitMix64(n), "MAX", 7, 9).index(9) == 0 for n in range(307))
     assert 307 / 7 * 0.6 < first < 307 / 2
 
 
 def test_parts_fill_a_list_exactly():
     for size in range(1, 47):
-        sizes = parts(Chance(size, 5), size)
+        sizes = split_operands(SplitMix64(size, 5), size)
         assert sum(sizes) == size
         assert 2 not in sizes
 
@@ -92,13 +102,13 @@ def test_splits_are_disjoint_even_where_texts_are_short():
     texts = {split: {world.expression(number, split).text for number in range(499)} for split in SPLITS}
     assert not texts["train"] & (texts["valid"] | texts["test"])
     assert not texts["valid"] & texts["test"]
-    assert all(split_of(found.words) == split for split, some in SOME.items() for found in some)
+    assert all(expression_split(found.words) == split for split, some in SOME.items() for found in some)
 
 
 def test_an_expression_is_a_function_of_its_number():
     assert WORLD.expression(17, "test") == SOME["test"][17]
     assert ListOps(seed=4, words=61).expression(17, "test") != SOME["test"][17]
-    assert list(examples(WORLD, 2, "valid", start=5)) == [(one.text, one.answer) for one in SOME["valid"][5:7]]
+    assert list(listops_examples(WORLD, 2, "valid", start=5)) == [(one.text, one.answer) for one in SOME["valid"][5:7]]
 
 
 @pytest.mark.parametrize(

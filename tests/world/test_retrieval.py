@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from regard.world import SPLITS
-from regard.world.retrieval import PEOPLE, TOWNS, Retrieval, examples, sentences_of, told
+from regard.world.retrieval import PEOPLE, TOWNS, Retrieval, filler_sentences, retrieval_examples, state_facts
 
 WORLD = Retrieval(seed=3, words=127, chains=3, hops=2)
 SOME = {split: [WORLD.question(number, split) for number in range(101)] for split in SPLITS}
@@ -23,7 +23,7 @@ def answered(text: str) -> str:
 def test_the_solver_agrees_with_paper():
     text = "where does Anna live . Paul lives in Rome . Clara lives in Oslo . Anna lives with Clara ."
     assert answered(text) == "Oslo"
-    chain = told(("Anna", "Clara"), "Oslo")
+    chain = state_facts(("Anna", "Clara"), "Oslo")
     assert [" ".join(fact) for fact in chain] == ["Anna lives with Clara .", "Clara lives in Oslo ."]
 
 
@@ -35,7 +35,7 @@ def test_every_answer_is_found_by_whoever_reads_the_text():
 
 def test_the_places_that_matter_lead_to_the_answer():
     for found in SOME["train"]:
-        first, last = (found.words[at : at + 5] for at in found.matters)
+        first, last = (found.words[at : at + 5] for at in found.evidence)
         assert first[0] == found.words[2]
         assert first[1:3] == ("lives", "with")
         assert last == (first[3], "lives", "in", found.answer, ".")
@@ -54,7 +54,7 @@ def test_length_chains_and_hops_are_dials(words, chains, hops, asked):
         assert found.text.count(" lives with ") == chains * (hops - 1)
         assert answered(found.text) == found.answer
         assert ("where" in found.words[:1]) == (asked == "first")
-        assert all(found.words[at + 1] == "lives" for at in found.matters)
+        assert all(found.words[at + 1] == "lives" for at in found.evidence)
 
 
 def test_answers_and_places_are_drawn_evenly():
@@ -62,18 +62,18 @@ def test_answers_and_places_are_drawn_evenly():
     found = [world.question(number) for number in range(499)]
     assert set(Counter(one.answer for one in found)) == set(TOWNS)
     assert max(Counter(one.answer for one in found).values()) < 90
-    places = Counter(one.matters[0] // 64 for one in found)
+    places = Counter(one.evidence[0] // 64 for one in found)
     assert all(85 < places[quarter] < 165 for quarter in range(4))
 
 
 def test_filler_tells_nothing_of_where_people_live_but_names_them():
-    words = {word for size in range(3, 13) for split in SPLITS for one in sentences_of(size, split) for word in one}
+    words = {word for size in range(3, 13) for split in SPLITS for one in filler_sentences(size, split) for word in one}
     assert not words & {"where", "live", "lives", *TOWNS}
     assert words >= set(PEOPLE)
 
 
 def test_splits_share_no_filler():
-    pools = {split: {one for size in range(3, 13) for one in sentences_of(size, split)} for split in SPLITS}
+    pools = {split: {one for size in range(3, 13) for one in filler_sentences(size, split)} for split in SPLITS}
     assert not pools["train"] & (pools["valid"] | pools["test"])
     assert not pools["valid"] & pools["test"]
 
@@ -81,7 +81,9 @@ def test_splits_share_no_filler():
 def test_a_text_is_a_function_of_its_number():
     assert WORLD.question(17, "test") == SOME["test"][17]
     assert Retrieval(seed=4, words=127, chains=3, hops=2).question(17, "test") != SOME["test"][17]
-    assert list(examples(WORLD, 2, "valid", start=5)) == [(one.text, one.answer) for one in SOME["valid"][5:7]]
+    assert list(retrieval_examples(WORLD, 2, "valid", start=5)) == [
+        (one.text, one.answer) for one in SOME["valid"][5:7]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,28 +9,43 @@ import numpy as np
 import pytest
 
 from regard.world import SPLITS
-from regard.world.questions import ANSWERS, KINDS, SIDES, Asked, ask, questions
-from regard.world.shapes import COLOURS, COMPOSITIONS, HELD_OUT, HOLD_OUTS, SHAPES, Scene, ShapeWorld, Thing, split_of
+from regard.world.shapes import (
+    ANSWERS,
+    COLOURS,
+    COMPOSITIONS,
+    HELD_OUT,
+    HOLD_OUTS,
+    KINDS,
+    SHAPES,
+    SIDES,
+    ColouredShape,
+    Scene,
+    SceneQuestion,
+    ShapeWorld,
+    draw_question,
+    possible_questions,
+    shape_split,
+)
 
 WORLD = ShapeWorld(seed=3)
 UNSEEN = ShapeWorld(seed=3, most=1, held_out="pictures")
-SOME = {split: [ask(WORLD, number, split) for number in range(307)] for split in SPLITS}
+SOME = {split: [draw_question(WORLD, number, split) for number in range(307)] for split in SPLITS}
 EVERY = [asked for some in SOME.values() for asked in some]
 
 
-def scene(*things: Thing) -> Scene:
+def scene(*things: ColouredShape) -> Scene:
     return Scene(32, 255, things)
 
 
 def said(shown: Scene, split="train") -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {question.text: (question.answer, question.matters) for question in questions(shown, split)}
+    return {question.text: (question.answer, question.evidence) for question in possible_questions(shown, split)}
 
 
 # --- drawing ---
 
 
 def test_a_square_is_drawn_on_its_pixels_and_nowhere_else():
-    pixels = scene(Thing("square", "red", x=5, y=7, radius=2)).pixels()
+    pixels = scene(ColouredShape("square", "red", x=5, y=7, radius=2)).pixels()
     assert pixels.shape == (32, 32, 3)
     assert pixels.dtype == np.uint8
     assert (pixels[5:9, 3:7] == COLOURS["red"]).all()
@@ -43,12 +58,12 @@ def test_a_triangle_is_shaded_by_the_samples_it_covers():
     The samples of the left half lie 1, 3, 5 and 7 eighths from the middle; a row r eighths below the tip holds those
     within r / 2: none, 1, 1, 2 of the rows 1, 3, 5, 7 of the upper pixel; 2, 3, 3, 4 of the rows 9, 11, 13, 15 below.
     """
-    covered = Thing("triangle", "blue", x=1, y=1, radius=1).covers(2)
+    covered = ColouredShape("triangle", "blue", x=1, y=1, radius=1).coverage(2)
     assert covered.tolist() == [[0 + 1 + 1 + 2, 0 + 1 + 1 + 2], [2 + 3 + 3 + 4, 2 + 3 + 3 + 4]]
 
 
 def test_a_circle_covers_its_area():
-    covered = Thing("circle", "blue", x=16, y=16, radius=11).covers(32)
+    covered = ColouredShape("circle", "blue", x=16, y=16, radius=11).coverage(32)
     assert abs(covered.sum() / 16 - np.pi * 11**2) < 2
     assert (covered == covered.T).all()
     assert (covered == covered[::-1]).all()
@@ -57,32 +72,32 @@ def test_a_circle_covers_its_area():
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_box_is_the_smallest_that_holds_what_is_drawn(shape):
     for radius in (2, 3, 5):
-        thing = Thing(shape, "green", x=11, y=17, radius=radius)
+        thing = ColouredShape(shape, "green", x=11, y=17, radius=radius)
         rows, columns = np.nonzero((scene(thing).pixels() != 255).any(-1))
         assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == thing.box
 
 
 def test_things_lie_in_the_picture_and_touch_no_other():
     for asked in EVERY:
-        total = sum(thing.covers(32) > 0 for thing in asked.scene.things)
+        total = sum(thing.coverage(32) > 0 for thing in asked.scene.shapes)
         assert total.max() == 1
-        for thing in asked.scene.things:
+        for thing in asked.scene.shapes:
             assert min(thing.box) >= 0
             assert max(thing.box) <= 32
-        assert list(asked.scene.things) == sorted(asked.scene.things, key=lambda thing: (thing.x, thing.y))
+        assert list(asked.scene.shapes) == sorted(asked.scene.shapes, key=lambda thing: (thing.x, thing.y))
 
 
 def test_colours_are_found_in_the_pixels():
     for asked in EVERY:
         pixels = asked.scene.pixels()
-        for thing in asked.scene.things:
+        for thing in asked.scene.shapes:
             assert tuple(pixels[thing.y, thing.x]) == COLOURS[thing.colour]
 
 
 def test_the_pixels_are_the_same_everywhere():
     program = (
-        "import zlib; from regard.world.questions import ask; from regard.world.shapes import ShapeWorld;"
-        "a = [ask(ShapeWorld(7, most=6), n, 'test') for n in range(11)];"
+        "import zlib; from regard.world.shapes import ShapeWorld, draw_question;"
+        "a = [draw_question(ShapeWorld(7, most=6), n, 'test') for n in range(11)];"
         "print([(x.question.text, x.question.answer, x.scene, zlib.crc32(x.scene.pixels().tobytes())) for x in a])"
     )
     runs = {
@@ -96,19 +111,19 @@ def test_the_pixels_are_the_same_everywhere():
         for seed in ("1", "97")
     }
     assert len(runs) == 1
-    assert ask(WORLD, 17, "test") == SOME["test"][17]
-    assert ask(ShapeWorld(seed=4), 17, "test") != SOME["test"][17]
+    assert draw_question(WORLD, 17, "test") == SOME["test"][17]
+    assert draw_question(ShapeWorld(seed=4), 17, "test") != SOME["test"][17]
 
 
 @pytest.mark.parametrize("size", [24, 37, 64])
 def test_any_size_holds_as_many_as_wanted(size):
     world = ShapeWorld(size=size, fewest=5, most=5)
-    assert {len(world.scene(number).things) for number in range(5)} == {5}
+    assert {len(world.scene(number).shapes) for number in range(5)} == {5}
     assert world.scene(0).pixels().shape == (size, size, 3)
 
 
 def test_every_number_of_things_is_equally_frequent():
-    counts = Counter(len(asked.scene.things) for asked in EVERY)
+    counts = Counter(len(asked.scene.shapes) for asked in EVERY)
     assert set(counts) == {1, 2, 3, 4}
     assert all(180 < count < 280 for count in counts.values())
 
@@ -119,7 +134,7 @@ def test_every_number_of_things_is_equally_frequent():
 def test_train_never_shows_what_is_held_out_and_the_others_always_do():
     for split, some in SOME.items():
         for asked in some:
-            shown = {split_of(*thing.composition) for thing in asked.scene.things}
+            shown = {shape_split(*thing.composition) for thing in asked.scene.shapes}
             assert shown <= {"train", split}
             assert split in shown
 
@@ -127,13 +142,13 @@ def test_train_never_shows_what_is_held_out_and_the_others_always_do():
 def test_no_question_speaks_of_what_another_split_holds():
     for split, some in SOME.items():
         for asked in some:
-            spoken = {split_of(*pair) for pair in asked.question.compositions}
+            spoken = {shape_split(*pair) for pair in asked.question.compositions}
             assert spoken <= {"train", split}
             assert split == "train" or split in spoken
 
 
 def test_every_colour_and_shape_is_kept_for_training():
-    kept = [pair for pair in COMPOSITIONS if split_of(*pair) == "train"]
+    kept = [pair for pair in COMPOSITIONS if shape_split(*pair) == "train"]
     assert set(Counter(colour for colour, _ in kept).values()) == {2, 3}
     assert Counter(shape for _, shape in kept) == dict.fromkeys(SHAPES, 8)
     assert Counter(HELD_OUT.values()) == dict.fromkeys(("valid", "test"), len(COMPOSITIONS) // 10)
@@ -143,16 +158,16 @@ def test_held_out_pictures_show_every_composition_and_a_thing_that_train_never_s
     for most in (1, 3):
         worlds = [ShapeWorld(seed=seed, most=most, held_out="pictures") for seed in (3, 4)]
         shown = {split: [world.scene(n, split) for world in worlds for n in range(307)] for split in SPLITS}
-        trained = {thing for scene in shown["train"] for thing in scene.things}
+        trained = {thing for scene in shown["train"] for thing in scene.shapes}
         for split, scenes in shown.items():
-            assert {thing.composition for scene in scenes for thing in scene.things} == set(COMPOSITIONS)
+            assert {thing.composition for scene in scenes for thing in scene.shapes} == set(COMPOSITIONS)
             for scene in scenes:
-                assert split == "train" or set(scene.things) - trained
-                assert {thing.split for thing in scene.things} <= {"train", split}
+                assert split == "train" or set(scene.shapes) - trained
+                assert {thing.split for thing in scene.shapes} <= {"train", split}
 
 
 def test_one_thing_in_ten_is_held_out_for_each_of_valid_and_test():
-    counts = Counter(thing.split for asked in SOME["train"] for thing in asked.scene.things)
+    counts = Counter(thing.split for asked in SOME["train"] for thing in asked.scene.shapes)
     for split in ("valid", "test"):
         assert 0.08 < counts[split] / counts.total() < 0.12
 
@@ -160,7 +175,7 @@ def test_one_thing_in_ten_is_held_out_for_each_of_valid_and_test():
 @pytest.mark.parametrize("held_out", HOLD_OUTS)
 def test_the_fullest_picture_of_any_split_is_found(held_out):
     world = ShapeWorld(fewest=6, most=6, held_out=held_out)
-    assert {len(world.scene(number, split).things) for split in SPLITS for number in range(3)} == {6}
+    assert {len(world.scene(number, split).shapes) for split in SPLITS for number in range(3)} == {6}
 
 
 # --- questions ---
@@ -172,7 +187,7 @@ def test_a_colour_rules_a_shape_out_only_where_compositions_are_held_out():
     def answers(world: ShapeWorld) -> dict[str, set[str]]:
         texts = {f"what shape is the {colour} thing": set() for colour in COLOURS}
         for number in range(307):
-            for question in questions(world.scene(number), held_out=world.held_out):
+            for question in possible_questions(world.scene(number), held_out=world.held_out):
                 if question.kind == "shape":
                     texts[question.text].add(question.answer)
         return texts
@@ -184,7 +199,7 @@ def test_a_colour_rules_a_shape_out_only_where_compositions_are_held_out():
 def test_what_is_asked_of_held_out_pictures_has_every_answer():
     """Where compositions are held out and a picture shows one thing, every number asked for is one."""
     for split in SPLITS:
-        asked = [ask(UNSEEN, number, split).question for number in range(307)]
+        asked = [draw_question(UNSEEN, number, split).question for number in range(307)]
         assert {one.answer for one in asked if one.kind == "count"} == {"zero", "one"}
         assert {one.answer for one in asked if one.kind == "presence"} == {"yes", "no"}
         assert {one.answer for one in asked if one.kind == "shape"} == set(SHAPES)
@@ -194,9 +209,9 @@ def test_what_is_asked_of_held_out_pictures_has_every_answer():
 def test_a_scene_is_asked_all_that_has_one_answer():
     """From left to right: a small orange circle high up, a large red square low down, another red square between."""
     shown = scene(
-        Thing("circle", "orange", x=5, y=6, radius=3),
-        Thing("square", "red", x=14, y=25, radius=5),
-        Thing("square", "red", x=26, y=15, radius=3),
+        ColouredShape("circle", "orange", x=5, y=6, radius=3),
+        ColouredShape("square", "red", x=14, y=25, radius=5),
+        ColouredShape("square", "red", x=26, y=15, radius=3),
     )
     found = said(shown)
     assert found["what colour is the circle"] == ("orange", (0,))
@@ -219,9 +234,9 @@ def test_a_scene_is_asked_all_that_has_one_answer():
 
 def test_sides_are_those_of_the_picture():
     shown = scene(
-        Thing("circle", "blue", x=8, y=6, radius=3),
-        Thing("triangle", "green", x=16, y=16, radius=5),
-        Thing("square", "yellow", x=17, y=27, radius=3),
+        ColouredShape("circle", "blue", x=8, y=6, radius=3),
+        ColouredShape("triangle", "green", x=16, y=16, radius=5),
+        ColouredShape("square", "yellow", x=17, y=27, radius=3),
     )
     found = said(shown)
     assert found["what is above the green triangle"] == ("circle", (0, 1))
@@ -230,7 +245,7 @@ def test_sides_are_those_of_the_picture():
     # the square is one pixel further right than the triangle: too little to ask about
     assert "what is left of the green triangle" not in found
     assert "what is right of the green triangle" not in found
-    two = said(Scene(32, 255, shown.things[:2]))
+    two = said(Scene(32, 255, shown.shapes[:2]))
     assert two["what is left of the green triangle"] == ("circle", (0, 1))
     assert two["what is right of the blue circle"] == ("triangle", (0, 1))
     assert "what is right of the green triangle" not in two
@@ -238,8 +253,8 @@ def test_sides_are_those_of_the_picture():
 
 def test_answers_follow_from_the_things_that_matter():
     for asked in EVERY:
-        question, things = asked.question, asked.scene.things
-        matter = [things[n] for n in question.matters]
+        question, things = asked.question, asked.scene.shapes
+        matter = [things[n] for n in question.evidence]
         assert question.answer in ANSWERS
         match question.kind:
             case "colour":
@@ -258,9 +273,11 @@ def test_answers_follow_from_the_things_that_matter():
 
 
 def test_boxes_are_those_of_the_things_that_matter():
-    shown = scene(Thing("circle", "orange", x=5, y=6, radius=3), Thing("square", "red", x=14, y=25, radius=5))
-    (count,) = [question for question in questions(shown) if question.text == "how many red things are there"]
-    assert Asked(shown, count).boxes == ((9, 20, 19, 30),)
+    shown = scene(
+        ColouredShape("circle", "orange", x=5, y=6, radius=3), ColouredShape("square", "red", x=14, y=25, radius=5)
+    )
+    (count,) = [question for question in possible_questions(shown) if question.text == "how many red things are there"]
+    assert SceneQuestion(shown, count).boxes == ((9, 20, 19, 30),)
 
 
 def test_kinds_and_answers_are_balanced():

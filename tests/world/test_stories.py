@@ -3,8 +3,7 @@
 import pytest
 
 from regard.world import SPLITS
-from regard.world.retrieval import PEOPLE
-from regard.world.stories import Stories, Story, graded, pairs, sentences_of
+from regard.world.retrieval import PEOPLE, Stories, Story, graded_story_pairs, story_pairs, story_sentences
 
 WORLD = Stories(seed=3, words=101)
 SOME = {split: [WORLD.story(number, split) for number in range(53)] for split in SPLITS}
@@ -29,13 +28,13 @@ def test_an_extract_is_all_that_is_told_of_the_person():
     for some in SOME.values():
         for story in some:
             assert extracted(story.source) == story.target
-            assert len(story.matters) == 2
+            assert len(story.evidence) == 2
             assert story.person in PEOPLE
 
 
 @pytest.mark.parametrize(("words", "told", "longest"), [(30, 3, 6), (64, 1, 6), (1023, 2, 6), (4096, 5, 7)])
 def test_length_is_a_dial(words, told, longest):
-    world = Stories(words=words, told=told, longest=longest)
+    world = Stories(words=words, relevant=told, longest=longest)
     for number in range(5):
         story = world.story(number, "valid")
         assert len(story.source.split()) == words
@@ -45,13 +44,13 @@ def test_length_is_a_dial(words, told, longest):
 
 
 def test_what_matters_may_stand_anywhere():
-    starts = [story.matters[0] / len(story.sentences) for story in SOME["train"]]
+    starts = [story.evidence[0] / len(story.sentences) for story in SOME["train"]]
     assert min(starts) < 0.1
     assert max(starts) > 0.6
 
 
 def test_splits_share_no_sentence():
-    pools = {split: set(sentences_of(6, split, 0)) for split in SPLITS}
+    pools = {split: set(story_sentences(6, split, 0)) for split in SPLITS}
     assert not pools["train"] & (pools["valid"] | pools["test"])
     assert not pools["valid"] & pools["test"]
     for split, some in SOME.items():
@@ -65,24 +64,24 @@ def test_later_stories_are_made_of_other_sentences():
 
 def test_lessons_begin_with_short_stories():
     """Half as long and half of that, down to the shortest, which come most often; each is the story of its number."""
-    stories = Stories(words=127, told=1)
-    found = list(graded(stories, 8))
+    stories = Stories(words=127, relevant=1)
+    found = list(graded_story_pairs(stories, 8))
     assert [len(source.split()) for source, _ in found] == [31, 63, 31, 127, 31, 63, 31, 127]
     assert found[3] == (stories.story(3).source, stories.story(3).target)
-    assert [len(source.split()) for source, _ in graded(Stories(words=20, told=1), 2)] == [20, 20]
+    assert [len(source.split()) for source, _ in graded_story_pairs(Stories(words=20, relevant=1), 2)] == [20, 20]
 
 
 def test_a_story_is_a_function_of_its_number():
     assert WORLD.story(17, "test") == SOME["test"][17]
     assert Stories(seed=4, words=101).story(17, "test") != SOME["test"][17]
-    assert list(pairs(WORLD, 2, "valid", start=5)) == [(one.source, one.target) for one in SOME["valid"][5:7]]
+    assert list(story_pairs(WORLD, 2, "valid", start=5)) == [(one.source, one.target) for one in SOME["valid"][5:7]]
 
 
 @pytest.mark.parametrize(
     "mistake",
     [
         lambda: Stories(words=22),
-        lambda: Stories(told=0),
+        lambda: Stories(relevant=0),
         lambda: Stories(longest=5),
         lambda: WORLD.story(-1),
         lambda: WORLD.story(0, "exam"),  # type: ignore[arg-type]

@@ -8,12 +8,19 @@ from itertools import pairwise
 
 import pytest
 
-from regard.world import LANGUAGES, READINGS, SPLITS, World, pairs, split_of
-from regard.world.adjectives import ADJECTIVES
-from regard.world.chance import Chance, hashed
-from regard.world.lexicon import forms
-from regard.world.nouns import NOUNS
-from regard.world.verbs import VERBS
+from regard.world import (
+    LANGUAGES,
+    LECTURE_SENTENCES,
+    SENSES,
+    SPLITS,
+    World,
+    composition_split,
+    find_lecture_sentence,
+    translation_pairs,
+)
+from regard.world.lexicon import english_forms
+from regard.world.splitmix import SplitMix64, hash_text
+from regard.world.word_tables import ADJECTIVES, NOUNS, VERBS
 
 UPOS = {"ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB"}
 WORLD = World(seed=3)
@@ -25,7 +32,7 @@ EVERY = [*SOME["train"], *SOME["valid"], *SOME["test"], *LONG]
 def test_alignments_are_total_on_both_sides():
     for sentence in EVERY:
         for language in LANGUAGES:
-            rendering = sentence.into[language]
+            rendering = sentence.renderings[language]
             assert {here for here, _ in rendering.alignment} == set(range(len(sentence.words))), sentence.text()
             assert {there for _, there in rendering.alignment} == set(range(len(rendering.words))), sentence.text()
 
@@ -38,7 +45,7 @@ def test_tags_are_universal_and_as_many_as_words():
 
 def test_heads_are_a_projective_tree_with_one_root():
     for sentence in EVERY:
-        heads = sentence.heads
+        heads = sentence.governors
         assert len(heads) == len(sentence.words)
         assert heads.count(0) == 1
         for word in range(1, len(heads) + 1):
@@ -55,7 +62,7 @@ def test_heads_are_a_projective_tree_with_one_root():
 def test_words_are_single_and_text_is_joined_for_people():
     for sentence in EVERY:
         for language in ("en", *LANGUAGES):
-            assert not any(" " in word or not word for word in sentence.said(language))
+            assert not any(" " in word or not word for word in sentence.words_for(language))
             assert "' " not in sentence.text(language)
             assert " ," not in sentence.text(language)
 
@@ -83,10 +90,10 @@ def test_the_length_dial_is_exact(length):
 
 def test_train_never_shows_what_is_held_out_and_the_others_always_do():
     for sentence in SOME["train"]:
-        assert {split_of(*pair) for pair in sentence.compositions} <= {"train"}
+        assert {composition_split(*pair) for pair in sentence.compositions} <= {"train"}
     for split in ("valid", "test"):
         for sentence in SOME[split]:
-            shown = {split_of(*pair) for pair in sentence.compositions}
+            shown = {composition_split(*pair) for pair in sentence.compositions}
             assert split in shown
             assert shown <= {"train", split}
 
@@ -105,16 +112,16 @@ def test_every_entry_keeps_compositions_for_training():
     """Whatever can be combined at all is left a combination that is not held out."""
     found = {(word.key, noun.key) for noun in NOUNS for word in ADJECTIVES if word.kinds & noun.kinds}
     found |= {(verb.key, noun.key) for noun in NOUNS for verb in VERBS if verb.objects & noun.kinds}
-    trained = {key for pair in found if split_of(*pair) == "train" for key in pair}
+    trained = {key for pair in found if composition_split(*pair) == "train" for key in pair}
     assert trained == {key for pair in found for key in pair}
     for split in ("valid", "test"):
-        assert 0.06 < sum(split_of(*pair) == split for pair in found) / len(found) < 0.11
+        assert 0.06 < sum(composition_split(*pair) == split for pair in found) / len(found) < 0.11
 
 
 @pytest.mark.slow
 def test_every_single_word_occurs_in_train():
     seen = {word for number in range(30_011) for word in World().sentence(number).words}
-    wanted = {form for entry in (*NOUNS, *ADJECTIVES, *VERBS) for form in forms(entry)}
+    wanted = {form for entry in (*NOUNS, *ADJECTIVES, *VERBS) for form in english_forms(entry)}
     assert not wanted - seen
 
 
@@ -142,15 +149,15 @@ def test_the_same_sentences_in_every_process():
 
 def test_the_draws_are_pinned():
     """SplitMix64 from state 0 and a hash of a text, as anybody can compute them."""
-    chance = Chance()
-    assert [chance.below(1 << 64) for _ in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert hashed("") != hashed("a")
+    chance = SplitMix64()
+    assert [chance.randbelow(1 << 64) for _ in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert hash_text("") != hash_text("a")
 
 
 def test_pairs_are_the_words_joined_by_spaces():
-    found = list(pairs(WORLD, "fr", 5, "valid", start=17))
+    found = list(translation_pairs(WORLD, "fr", 5, "valid", start=17))
     sentences = SOME["valid"][17:22]
-    assert found == [(" ".join(s.words), " ".join(s.into["fr"].words)) for s in sentences]
+    assert found == [(" ".join(s.words), " ".join(s.renderings["fr"].words)) for s in sentences]
 
 
 def test_one_english_text_has_one_translation():
@@ -161,9 +168,9 @@ def test_one_english_text_has_one_translation():
         assert seen.setdefault(sentence.text(), said) == said
 
 
-@pytest.mark.parametrize("form", sorted(READINGS))
+@pytest.mark.parametrize("form", sorted(SENSES))
 def test_an_ambiguous_form_has_different_counterparts(form):
-    assert len({entry.key for entry in READINGS[form]}) == len(READINGS[form]) >= 2
+    assert len({entry.key for entry in SENSES[form]}) == len(SENSES[form]) >= 2
 
 
 @pytest.mark.parametrize(
@@ -173,7 +180,7 @@ def test_an_ambiguous_form_has_different_counterparts(form):
         lambda: World(shortest=9, longest=8),
         lambda: WORLD.sentence(-1),
         lambda: WORLD.sentence(0, "exam"),  # type: ignore[arg-type]
-        lambda: next(pairs(WORLD, "it", 1)),
+        lambda: next(translation_pairs(WORLD, "it", 1)),
     ],
 )
 def test_a_mistake_is_named(mistake):
@@ -191,3 +198,61 @@ def test_nothing_heavy_is_loaded():
         check=True,
     )
     assert answer.stdout.strip() == "[]"
+
+
+# --- test lecture ---
+
+
+def links(sentence, language):
+    rendering = sentence.renderings[language]
+    return {(sentence.words[here], rendering.words[there]) for here, there in rendering.alignment}
+
+
+def test_the_black_cat_ate_the_mouse():
+    cat = find_lecture_sentence("The black cat ate the mouse.")
+    assert cat is not None
+    assert cat.text("fr") == "le chat noir a mangé la souris"
+    assert cat.text("de") == "die schwarze Katze hat die Maus gefressen"
+    assert cat.tags == ("DET", "ADJ", "NOUN", "VERB", "DET", "NOUN")
+    assert cat.governors == (3, 3, 4, 0, 6, 4)
+    assert cat.renderings["fr"].alignment == {(0, 0), (1, 2), (2, 1), (3, 3), (3, 4), (4, 5), (5, 6)}
+    assert cat.renderings["de"].alignment == {(0, 0), (1, 1), (2, 2), (3, 3), (3, 6), (4, 4), (5, 5)}
+
+
+def test_light_is_read_by_its_company():
+    lamp, box = (
+        find_lecture_sentence("please turn off the light"),
+        find_lecture_sentence("this box is very light to carry"),
+    )
+    assert lamp is not None
+    assert box is not None
+    assert ("light", "lumière") in links(lamp, "fr")
+    assert ("light", "Licht") in links(lamp, "de")
+    assert ("light", "légère") in links(box, "fr")
+    assert ("light", "leicht") in links(box, "de")
+    (noun,), (adjective,) = lamp.ambiguities, box.ambiguities
+    assert (noun.sense, lamp.words[noun.decider]) == ("light.noun", "turn")
+    assert (adjective.sense, box.words[adjective.decider]) == ("light.adj", "box")
+    assert lamp.expected_words(noun, "fr") == ("lumière",)
+
+
+def test_the_man_eats_as_people_do_and_the_cat_as_animals_do():
+    man, cat = find_lecture_sentence("Man eats small dinosaur."), find_lecture_sentence("the black cat ate the mouse")
+    assert man is not None
+    assert cat is not None
+    assert man.text("fr") == "un homme mange un petit dinosaure"
+    assert man.text("de") == "Mann isst kleinen Dinosaurier"
+    assert cat.expected_words(cat.ambiguities[0], "de") == ("hat", "gefressen")
+    assert cat.ambiguities[0].languages == ("de",)
+
+
+def test_a_sentence_of_nobody_is_not_known():
+    assert find_lecture_sentence("the cat ate the black mouse") is None
+
+
+@pytest.mark.parametrize("sentence", LECTURE_SENTENCES, ids=lambda sentence: sentence.text())
+def test_every_word_of_a_lecture_is_linked(sentence):
+    for language in sentence.renderings:
+        rendering = sentence.renderings[language]
+        assert {here for here, _ in rendering.alignment} == set(range(len(sentence.words)))
+        assert {there for _, there in rendering.alignment} == set(range(len(rendering.words)))

@@ -1,16 +1,25 @@
 """Attention: score × position × pattern × normaliser, and the backends that run it."""
 
-from regard.attention.attending import Explanation, attend, explain, steps
 from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
-from regard.attention.blocks import EMPTY, FULL, MIXED, BlockMap
-from regard.attention.catalogue import POSITIONS, RECIPES, Sizes, named
-from regard.attention.given import Documents, Edges, Padding
-from regard.attention.hard import Hard, Sampled, StraightThrough, reinforce
-from regard.attention.heads import Cache, MultiHeadAttention, absent
+from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
+from regard.attention.block_map import EMPTY, FULL, MIXED, BlockMap
+from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.dependency_tree import DependencyTree
+from regard.attention.examples import EXAMPLES, WorkedExample
+from regard.attention.functional import Explanation, attend, explain, steps
+from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
 from regard.attention.linformer import Linformer
+from regard.attention.multihead import (
+    AttentionCore,
+    CacheCell,
+    Context,
+    KVCache,
+    MultiHeadAttention,
+    no_projection,
+)
 from regard.attention.normaliser import (
-    Dropped,
+    AttentionDropout,
     Normaliser,
     Proportional,
     ReLU,
@@ -20,15 +29,30 @@ from regard.attention.normaliser import (
     Sparsemax,
     TopK,
 )
-from regard.attention.notation import read
-from regard.attention.packing import Packed
-from regard.attention.pattern import Before, Causal, Full, Pattern, Strided, Window
-from regard.attention.position import Alibi, Beside, Bias, Inside, Learned, NoPosition, Position, Rotary, Sinusoidal
-from regard.attention.probes import Probed, Top, Wanted, probe
-from regard.attention.reach import Block, Global, Prefix, Random
+from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Strided, Window
+from regard.attention.position import (
+    Bias,
+    EmbeddingPosition,
+    Learned,
+    NoPosition,
+    Position,
+    QueryKeyPosition,
+    Rotary,
+    Sinusoidal,
+)
 from regard.attention.recipe import Recipe
-from regard.attention.relative import Clipped, LogBuckets, Relation, RelativeBias, RelativeVectors
+from regard.attention.relative_position import (
+    Alibi,
+    Clipped,
+    LogBuckets,
+    Relation,
+    RelativeBias,
+    RelativeVectors,
+    TreeDepth,
+    TreePath,
+)
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
-from regard.attention.syntax import TreeDepth, TreePath
-from regard.attention.tree import Tree
-from regard.attention.worked import WORKED, Worked
+from regard.attention.serialize import parse_part
+from regard.attention.sparse_patterns import Block, Global, Prefix, Random
+from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, attention_stats
+from regard.attention.text_positions import Segments

@@ -1,21 +1,21 @@
-"""Every named attention, one line each; for the gallery, the tests and whoever looks for a name."""
+"""Catalogue of named recipes, one line each; for the gallery, the tests and whoever searches for a name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.attention.given import Documents
-from regard.attention.hard import Hard, StraightThrough
+from regard.attention.batch_patterns import Documents
+from regard.attention.hard_normaliser import Hard, StraightThrough
 from regard.attention.normaliser import Proportional, ReLU, Sigmoid, Sparsemax, TopK
-from regard.attention.pattern import Before, Causal, Full, Strided, Window
-from regard.attention.position import Alibi, Learned, NoPosition, Position, Rotary, Sinusoidal
-from regard.attention.reach import Block, Global, Prefix, Random
+from regard.attention.pattern import Causal, Full, StrictCausal, Strided, Window
+from regard.attention.position import Learned, NoPosition, Position, Rotary, Sinusoidal
 from regard.attention.recipe import Recipe
-from regard.attention.relative import Clipped, LogBuckets, RelativeBias, RelativeVectors
+from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature
+from regard.attention.sparse_patterns import Block, Global, Prefix, Random
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RecipeSizes:
     """The numbers that a name leaves open."""
 
     heads: int = 8
@@ -25,7 +25,7 @@ class Sizes:
     block: int = 16
 
 
-POSITIONS: dict[str, Callable[[Sizes], Position]] = {
+POSITIONS: dict[str, Callable[[RecipeSizes], Position]] = {
     "none": lambda n: NoPosition(),
     "sinusoidal": lambda n: Sinusoidal(),
     "learned": lambda n: Learned(n.tokens, n.heads * n.head),
@@ -35,20 +35,20 @@ POSITIONS: dict[str, Callable[[Sizes], Position]] = {
     "shaw": lambda n: RelativeVectors(Clipped(4), n.head),
 }
 
-RECIPES: dict[str, Callable[[Sizes, Position], Recipe]] = {
+RECIPES: dict[str, Callable[[RecipeSizes, Position], Recipe]] = {
     "dot": lambda n, p: Recipe(score=Dot(), position=p),
     "scaled dot": lambda n, p: Recipe(position=p),
     "luong general": lambda n, p: Recipe(score=Bilinear(n.head), position=p),
     "bahdanau": lambda n, p: Recipe(score=Additive(n.head, hidden=n.head), position=p),
     "cosine": lambda n, p: Recipe(score=Cosine(), position=p),
     "causal": lambda n, p: Recipe(position=p, pattern=Causal()),
-    "strictly before": lambda n, p: Recipe(position=p, pattern=Before()),
+    "strictly before": lambda n, p: Recipe(position=p, pattern=StrictCausal()),
     "sliding window": lambda n, p: Recipe(position=p, pattern=Causal() & Window(n.window)),
     "dilated window": lambda n, p: Recipe(position=p, pattern=Window(n.window) & Strided(2)),
     "strided": lambda n, p: Recipe(position=p, pattern=Causal() & (Window(n.window) | Strided(n.window))),
     "never itself": lambda n, p: Recipe(position=p, pattern=Full() & ~Window(1)),
     "prefix": lambda n, p: Recipe(position=p, pattern=Causal() | Prefix(n.window)),
-    "documents": lambda n, p: Recipe(position=p, pattern=Causal() & texts(n)),
+    "documents": lambda n, p: Recipe(position=p, pattern=Causal() & three_documents(n)),
     "local blocks": lambda n, p: Recipe(position=p, pattern=Block(n.block)),
     "longformer": lambda n, p: Recipe(position=p, pattern=Window(n.window) | Global(1)),
     "random": lambda n, p: Recipe(position=p, pattern=Random(3, seed=0) | Window(1)),
@@ -64,13 +64,13 @@ RECIPES: dict[str, Callable[[Sizes, Position], Recipe]] = {
 }
 
 
-def texts(n: Sizes) -> Documents:
-    """Three texts in one row."""
+def three_documents(n: RecipeSizes) -> Documents:
+    """Three documents in one row."""
     third = n.tokens // 3
-    return Documents.of_lengths([third, third, n.tokens - 2 * third])
+    return Documents.from_lengths([third, third, n.tokens - 2 * third])
 
 
-def named(name: str, position: str = "none", sizes: Sizes = Sizes()) -> Recipe:
+def get_recipe(name: str, position: str = "none", sizes: RecipeSizes = RecipeSizes()) -> Recipe:
     """A recipe by its name, e.g. named("bigbird", "rotary")."""
     for wanted, known in ((name, RECIPES), (position, POSITIONS)):
         if wanted not in known:

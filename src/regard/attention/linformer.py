@@ -12,26 +12,26 @@ from torch import Tensor, nn
 class Linformer(nn.Module):
     """head = softmax(q (E k)ᵀ / √d) (F v)  (eq. 7). E and F are shared by all heads, or one for each of `heads`.
 
-    Every mixed key holds something of every token, so who may look at whom cannot be told any more: patterns are
-    out, and padding is taken out of the mixture before it is made. A shorter text uses the first columns of E and F.
+    Every mixed key holds something of every token, so which token a query attends to is lost: patterns are
+    out, and padding is taken out of the mixture before it is made. A shorter sequence uses the first columns of E, F.
     """
 
-    longest: int
+    max_length: int
     rank: int
     heads: int = 1
 
     def __post_init__(self):
         super().__init__()
         self.E, self.F = (
-            nn.Parameter(torch.randn(self.heads, self.rank, self.longest) * self.rank**-0.5) for _ in range(2)
+            nn.Parameter(torch.randn(self.heads, self.rank, self.max_length) * self.rank**-0.5) for _ in range(2)
         )
 
     def forward(
         self, k: Float[Tensor, "b g j d"], v: Float[Tensor, "b g j e"]
     ) -> tuple[Float[Tensor, "b g r d"], Float[Tensor, "b g r e"]]:
         tokens = k.shape[2]
-        if tokens > self.longest:
-            raise ValueError(f"{self} mixes at most {self.longest} tokens, not {tokens}: raise `longest`")
+        if tokens > self.max_length:
+            raise ValueError(f"{self} mixes at most {self.max_length} tokens, not {tokens}: raise `max_length`")
         if self.heads not in (1, k.shape[1]):
             raise ValueError(f"{self} has mixtures for {self.heads} heads, but there are {k.shape[1]} key heads")
         E, F = (weight[:, :, :tokens].expand(k.shape[1], -1, -1) for weight in (self.E, self.F))

@@ -1,4 +1,4 @@
-"""Scores to weights. A hidden key always weighs exactly 0; a row that sees nothing is all 0, never NaN."""
+"""Normalisers: scores to weights. A hidden key weighs exactly 0; a row that sees nothing is all 0, never NaN."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from regard.attention.precision import wide
+from regard.attention.dtypes import accumulation_dtype
 
 Scores = Float[Tensor, "b h i j"]
 Visible = Bool[Tensor, "b h i j"]
 
 
 class Normaliser(ABC):
-    """Abstract: `weigh` turns the scores of each row into weights."""
+    """Abstract: `weigh` maps the scores of each row to weights."""
 
     @abstractmethod
     def weigh(self, scores: Scores, visible: Visible) -> Scores: ...
@@ -26,11 +26,11 @@ class Normaliser(ABC):
 
     @property
     def row_wise(self) -> bool:
-        """Is each row weighed by itself, as RowWise declares? If not, it cannot be cut into blocks or read on."""
+        """Is each row weighed by itself, as RowWise declares? If not, blocks and KV caches are out."""
         return False
 
-    def while_training(self) -> "Normaliser":
-        """What takes this normaliser's place while a model trains."""
+    def for_training(self) -> "Normaliser":
+        """The normaliser to use instead while a model trains."""
         return self
 
 
@@ -51,8 +51,8 @@ class Wrapper(Normaliser):
     def row_wise(self):
         return self.then.row_wise
 
-    def while_training(self):
-        return replace(self, then=self.then.while_training())  # type: ignore[type-var]
+    def for_training(self):
+        return replace(self, then=self.then.for_training())  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Softmax(RowWise):
 
     def weigh(self, scores, visible):
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
-        # a row without a visible key is 0/0 here, hence the second look
+        # a row without a visible key is 0/0 here, hence the second mask
         return torch.where(visible, weights, 0.0)
 
 
@@ -78,7 +78,9 @@ class Sigmoid(RowWise):
     """1 / (1 + exp(-s)): each key by itself."""
 
     def weigh(self, scores, visible):
-        return torch.where(visible, scores.to(wide(scores)).sigmoid(), 0.0).to(scores.dtype)  # 1 - w must not round off
+        return torch.where(visible, scores.to(accumulation_dtype(scores)).sigmoid(), 0.0).to(
+            scores.dtype
+        )  # 1 - w must not round off
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Proportional(RowWise):
 
     def weigh(self, scores, visible):
         scores = torch.where(visible, scores, 0.0)  # not scores * visible: 0 · nan is nan
-        total = scores.sum(-1, keepdim=True, dtype=wide(scores))  # a few thousand keys overflow float16
+        total = scores.sum(-1, keepdim=True, dtype=accumulation_dtype(scores))  # a few thousand keys overflow float16
         return (scores / total.masked_fill(total == 0, 1.0)).to(scores.dtype)
 
 
@@ -96,7 +98,7 @@ class Sparsemax(RowWise):
     """The nearest point of the simplex: small scores weigh exactly 0 (Martins & Astudillo 2016, algorithm 1)."""
 
     def weigh(self, scores, visible):
-        hidden = scores.to(wide(scores)).masked_fill(~visible, -torch.inf)
+        hidden = scores.to(accumulation_dtype(scores)).masked_fill(~visible, -torch.inf)
         ranked = hidden.sort(-1, descending=True).values
         # counted from the best one: sums of large scores would round away the 1 that the weights sum to
         best = ranked[..., :1].detach().clamp(min=torch.finfo(ranked.dtype).min)
@@ -131,7 +133,7 @@ class TopK(Wrapper):
 
 
 @dataclass(frozen=True)
-class Dropped(Wrapper):
+class AttentionDropout(Wrapper):
     """Dropout on the weights of `then`; always at work, so use it while training alone."""
 
     rate: float

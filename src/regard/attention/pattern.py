@@ -1,10 +1,10 @@
-"""Who may look at whom: a predicate on indices, True = may look. Patterns combine with &, | and ~.
+"""Attention patterns: which keys a query may attend to, a predicate on indices. They combine with &, | and ~.
 
     Causal() & Window(512)                                   the last 512 tokens
     Window(256) | Global(1)                                  Longformer
     Block(64, Window(2) | Global(1) | Random(3, seed=0))     BigBird, in blocks of 64
 
-`sees` is the definition. `count` lets `blocks` tell which blocks of the mask are empty without forming it.
+`sees` is the definition. `count` lets `blocks` compute which blocks of the mask are empty without forming it.
 """
 
 from abc import ABC, abstractmethod
@@ -13,41 +13,41 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.blocks import BlockMap, Bounds, Span, count_by_difference, moved, survey
+from regard.attention.block_map import BlockMap, Bounds, Span, build_block_map, count_toeplitz, move_to_device
 
 
-def require(part: object, number: int, least: int, what: str) -> None:
+def require_int(part: object, number: int, least: int, what: str) -> None:
     """A pattern is made of whole numbers that make sense."""
     if not isinstance(number, int) or number < least:
         raise ValueError(f"{part}: {what} must be a whole number, at least {least}")
 
 
 class Pattern(ABC):
-    """Abstract: `sees` must be given; the rest may stay as it is."""
+    """Abstract: a subclass must define `sees`; the rest has defaults."""
 
     @abstractmethod
     def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """True where, in sentence b and head h, the query at i may look at the key at j. Indices broadcast."""
+        """True where, in batch element b and head h, the query at i may attend to the key at j. Indices broadcast."""
 
     def count(self, rows: Span, cols: Span) -> Bounds:
         """At least and at most how many cells of each block are visible. A pattern that knows nothing says so."""
-        if self.by_difference:
-            return count_by_difference(self, rows, cols)
+        if self.is_toeplitz:
+            return count_toeplitz(self, rows, cols)
         area = rows.sizes[:, None] * cols.sizes
         return torch.zeros_like(area), area
 
     @property
-    def by_difference(self) -> bool:
+    def is_toeplitz(self) -> bool:
         """Does `sees` depend on i - j alone?"""
         return False
 
     @property
     def batches(self) -> int:
-        """For how many sentences the pattern holds data; 1 when it is the same for all."""
+        """For how many batch elements the pattern holds data; 1 when it is the same for all."""
         return 1
 
-    def misfit(self, n_q: int, n_k: int) -> str | None:
-        """Why the pattern cannot be asked about so many places; None if it can."""
+    def shape_error(self, n_q: int, n_k: int) -> str | None:
+        """Why the pattern does not cover so many tokens; None if it does."""
         return None
 
     def to(self, device: torch.device | str) -> "Pattern":
@@ -55,21 +55,21 @@ class Pattern(ABC):
         return self
 
     @property
-    def asks_head(self) -> bool:
+    def depends_on_head(self) -> bool:
         """Does `sees` differ from head to head? Then its answer spreads along the head axis."""
         one = torch.zeros(1, 1, 1, 1, dtype=torch.long)
-        return moved(self, "cpu").sees(one, torch.arange(2).view(1, 2, 1, 1), one, one).numel() > 1
+        return move_to_device(self, "cpu").sees(one, torch.arange(2).view(1, 2, 1, 1), one, one).numel() > 1
 
     def blocks(self, n_q: int, n_k: int | None = None, block: int = 128, *, start: int = 0) -> BlockMap:
         """The empty, mixed and full blocks for queries at start, start + 1, ... and keys at 0, 1, ..."""
         if min(n_q, n_q if n_k is None else n_k, block) < 1 or start < 0:
             raise ValueError(f"blocks({n_q}, {n_k}, {block}, start={start}): lengths and block must be at least 1")
-        if why := self.misfit(start + n_q, n_q if n_k is None else n_k):
+        if why := self.shape_error(start + n_q, n_q if n_k is None else n_k):
             raise ValueError(why)
-        here = moved(self, "cpu")
-        if here.asks_head:
+        here = move_to_device(self, "cpu")
+        if here.depends_on_head:
             raise ValueError(f"{self} differs from head to head; a block map holds for all of them")
-        return survey(here, Span(start, start + n_q, block), Span(0, n_q if n_k is None else n_k, block))
+        return build_block_map(here, Span(start, start + n_q, block), Span(0, n_q if n_k is None else n_k, block))
 
     def __and__(self, other: "Pattern") -> "Pattern":
         return And(self, other) if isinstance(other, Pattern) else NotImplemented
@@ -84,33 +84,33 @@ class Pattern(ABC):
 # --- the algebra ---
 
 
-class Both(Pattern):
+class BinaryPattern(Pattern):
     """Abstract: two patterns combined."""
 
     left: Pattern
     right: Pattern
 
     @property
-    def by_difference(self):
-        return self.left.by_difference and self.right.by_difference
+    def is_toeplitz(self):
+        return self.left.is_toeplitz and self.right.is_toeplitz
 
     @property
     def batches(self):
         return max(self.left.batches, self.right.batches)
 
-    def misfit(self, n_q, n_k):
-        return self.left.misfit(n_q, n_k) or self.right.misfit(n_q, n_k)
+    def shape_error(self, n_q, n_k):
+        return self.left.shape_error(n_q, n_k) or self.right.shape_error(n_q, n_k)
 
     @property
-    def asks_head(self):
-        return self.left.asks_head or self.right.asks_head
+    def depends_on_head(self):
+        return self.left.depends_on_head or self.right.depends_on_head
 
     def to(self, device):
-        return type(self)(moved(self.left, device), moved(self.right, device))  # type: ignore[call-arg]
+        return type(self)(move_to_device(self.left, device), move_to_device(self.right, device))  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)
-class And(Both):
+class And(BinaryPattern):
     left: Pattern
     right: Pattern
 
@@ -118,19 +118,19 @@ class And(Both):
         return self.left.sees(b, h, i, j) & self.right.sees(b, h, i, j)
 
     def count(self, rows, cols):
-        if self.by_difference:
-            return count_by_difference(self, rows, cols)
+        if self.is_toeplitz:
+            return count_toeplitz(self, rows, cols)
         (low, high), (low_too, high_too) = self.left.count(rows, cols), self.right.count(rows, cols)
         area = rows.sizes[:, None] * cols.sizes
         return (low + low_too - area).clamp(min=0), high.minimum(high_too)
 
     def __repr__(self):
         left = f"({self.left})" if isinstance(self.left, Or) else f"{self.left}"
-        return f"{left} & ({self.right})" if isinstance(self.right, Both) else f"{left} & {self.right}"
+        return f"{left} & ({self.right})" if isinstance(self.right, BinaryPattern) else f"{left} & {self.right}"
 
 
 @dataclass(frozen=True)
-class Or(Both):
+class Or(BinaryPattern):
     left: Pattern
     right: Pattern
 
@@ -138,8 +138,8 @@ class Or(Both):
         return self.left.sees(b, h, i, j) | self.right.sees(b, h, i, j)
 
     def count(self, rows, cols):
-        if self.by_difference:
-            return count_by_difference(self, rows, cols)
+        if self.is_toeplitz:
+            return count_toeplitz(self, rows, cols)
         (low, high), (low_too, high_too) = self.left.count(rows, cols), self.right.count(rows, cols)
         return low.maximum(low_too), (high + high_too).minimum(rows.sizes[:, None] * cols.sizes)
 
@@ -159,40 +159,40 @@ class Not(Pattern):
         return area - high, area - low
 
     @property
-    def by_difference(self):
-        return self.inner.by_difference
+    def is_toeplitz(self):
+        return self.inner.is_toeplitz
 
     @property
     def batches(self):
         return self.inner.batches
 
-    def misfit(self, n_q, n_k):
-        return self.inner.misfit(n_q, n_k)
+    def shape_error(self, n_q, n_k):
+        return self.inner.shape_error(n_q, n_k)
 
     @property
-    def asks_head(self):
-        return self.inner.asks_head
+    def depends_on_head(self):
+        return self.inner.depends_on_head
 
     def to(self, device):
-        return Not(moved(self.inner, device))
+        return Not(move_to_device(self.inner, device))
 
     def __repr__(self):
-        return f"~({self.inner})" if isinstance(self.inner, Both) else f"~{self.inner}"
+        return f"~({self.inner})" if isinstance(self.inner, BinaryPattern) else f"~{self.inner}"
 
 
 # --- patterns of the difference i - j ---
 
 
-class ByDifference(Pattern):
+class ToeplitzPattern(Pattern):
     """Abstract: the same picture along every diagonal."""
 
     @property
-    def by_difference(self):
+    def is_toeplitz(self):
         return True
 
 
 @dataclass(frozen=True)
-class Full(ByDifference):
+class Full(ToeplitzPattern):
     """Everybody sees everybody."""
 
     def sees(self, b, h, i, j):
@@ -200,7 +200,7 @@ class Full(ByDifference):
 
 
 @dataclass(frozen=True)
-class Causal(ByDifference):
+class Causal(ToeplitzPattern):
     """Itself and the past: the look-ahead mask."""
 
     def sees(self, b, h, i, j):
@@ -208,7 +208,7 @@ class Causal(ByDifference):
 
 
 @dataclass(frozen=True)
-class Before(ByDifference):
+class StrictCausal(ToeplitzPattern):
     """The past alone, as the second lecture writes it (j < i); the first query sees nothing and gives 0."""
 
     def sees(self, b, h, i, j):
@@ -216,26 +216,26 @@ class Before(ByDifference):
 
 
 @dataclass(frozen=True)
-class Window(ByDifference):
+class Window(ToeplitzPattern):
     """Keys nearer than `size`: Window(1) sees only itself."""
 
     size: int
 
     def __post_init__(self):
-        require(self, self.size, 1, "size")
+        require_int(self, self.size, 1, "size")
 
     def sees(self, b, h, i, j):
         return (i - j).abs() < self.size
 
 
 @dataclass(frozen=True)
-class Strided(ByDifference):
+class Strided(ToeplitzPattern):
     """Keys a whole number of strides away."""
 
     stride: int
 
     def __post_init__(self):
-        require(self, self.stride, 1, "stride")
+        require_int(self, self.stride, 1, "stride")
 
     def sees(self, b, h, i, j):
         return (i - j) % self.stride == 0

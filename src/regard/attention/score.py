@@ -1,4 +1,4 @@
-"""How well does query i match key j?  Heads in, one number per (i, j) out."""
+"""Score functions: how well query i matches key j, one number per (i, j) and head."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Score(ABC):
     @abstractmethod
     def compare(self, q: Float[Tensor, "b h i d"], k: Float[Tensor, "b h j c"]) -> Float[Tensor, "b h i j"]: ...
 
-    def misfit(self, d: int, c: int) -> str | None:
+    def shape_error(self, d: int, c: int) -> str | None:
         """Why queries of width d cannot be compared with keys of width c; None if they can."""
         return None if d == c else f"{self} compares queries and keys of one width, not {d} and {c}"
 
@@ -117,7 +117,7 @@ class Bilinear(nn.Module, InnerProduct):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(self.query, self.key or self.query) * self.query**-0.5)
 
-    def misfit(self, d, c):
+    def shape_error(self, d, c):
         fits = (d, c) == tuple(self.weight.shape)
         return None if fits else f"{self} compares widths {tuple(self.weight.shape)}, not {d} and {c}"
 
@@ -130,7 +130,7 @@ class Bilinear(nn.Module, InnerProduct):
 
 @dataclass(eq=False)
 class Additive(nn.Module, Score):
-    """vᵀ tanh(W q + U k): Bahdanau et al. 2015. A small network looks at q and k together, so nothing folds."""
+    """vᵀ tanh(W q + U k): Bahdanau et al. 2015. A small network takes q and k together, so nothing folds."""
 
     query: int
     hidden: int
@@ -142,7 +142,7 @@ class Additive(nn.Module, Score):
         self.U = nn.Linear(self.key or self.query, self.hidden, bias=False)
         self.v = nn.Parameter(torch.randn(self.hidden) * self.hidden**-0.5)
 
-    def misfit(self, d, c):
+    def shape_error(self, d, c):
         widths = (self.query, self.key or self.query)
         return None if (d, c) == widths else f"{self} compares widths {widths}, not {d} and {c}"
 

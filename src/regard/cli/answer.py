@@ -1,4 +1,4 @@
-"""A picture and questions about it, in a list, from a pipe or typed one by one, in; their answers out."""
+"""`regard answer`: answers questions about an image (VQA)."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -7,101 +7,117 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import LONGEST, Checkpoint, Device, Lines, Model, Out, device_of, file_for, texts_in
-from regard.cli.translate import ask, write
+from regard.cli.options import (
+    MAX_LENGTH_NAMES,
+    CheckpointOption,
+    DeviceOption,
+    InputLines,
+    ModelArgument,
+    OutOption,
+    read_input,
+    resolve_device,
+    writable_file,
+)
+from regard.cli.translate import read_line, write_lines
+from regard.tasks.registry import MAX_SENTENCE_TOKENS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.tasks.answer import Answerer
+    from regard.tasks.vqa.task import QuestionAnswerer
 
 
 def answer(
-    model: Model,
-    picture: Annotated[Path, typer.Argument(help="A PNG or JPEG file.")],
+    model: ModelArgument,
+    image: Annotated[Path, typer.Argument(help="A PNG or JPEG file.")],
     question: Annotated[
-        str | None, typer.Argument(help="Without one, those of a file, a pipe or what you type.")
+        str | None, typer.Argument(help="Default: the questions of --file, of stdin, or typed.")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="A text file with a question on every line; - for a pipe.")] = None,
-    out: Out = None,
-    best: Annotated[int, typer.Option(min=1, help="So many answers, the most probable first.")] = 1,
+    file: Annotated[Path | None, typer.Option(help="A text file with a question on every line; - for stdin.")] = None,
+    out: OutOption = None,
+    best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k answers.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Write each answer's probability behind it.")] = False,  # noqa: FBT002
-    longest: Annotated[int, typer.Option(min=1, help="Refuse a question of more tokens.")] = LONGEST,
-    checkpoint: Checkpoint = None,
-    device: Device = "auto",
+    max_length: Annotated[
+        int,
+        typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a question; a longer one is refused."),
+    ] = MAX_SENTENCE_TOKENS,
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
 ) -> None:
-    """Answer questions about a picture.
+    """Answer questions about an image.
 
-    To train on your own: a .tsv with lines of picture, tab, question, tab, answer, or a .jsonl with the fields picture,
-    question and answer; paths of pictures are seen from the file. A folder or archive laid out as easy-VQA is will do
-    too: images/0.png … and questions.json, a list of [question, answer, number of the picture].
+    To train on your own: a .tsv with lines of image, tab, question, tab, answer, or a .jsonl with the fields picture,
+    question and answer; paths of images are relative to the file. A folder or archive in the layout of easy-VQA also
+    works: images/0.png … and questions.json, a list of [question, answer, number of the image].
 
-    Example: `regard answer run picture.png "what colour is the circle"`
+    Example: `regard answer run image.png "what colour is the circle"`
 
-    Example: `regard answer run picture.png --file questions.txt --scores`
+    Example: `regard answer run image.png --file questions.txt --scores`
     """
-    from regard.tasks.answer import Answerer
-    from regard.text.images import read_picture
+    from regard.data.images.labelled_images import read_image
+    from regard.tasks.vqa.task import QuestionAnswerer
 
-    out = out and file_for(out)
+    out = out and writable_file(out)
     if question is not None and file is not None:
         raise ValueError(f"give the question, or the file {file}, not both")
-    answerer = Answerer.load(model, device_of(device), checkpoint)
-    pixels = answerer.sight.fitted(read_picture(picture, mode="RGB" if answerer.sight.channels == 3 else "L"))
+    answerer = QuestionAnswerer.load(model, resolve_device(device), checkpoint)
+    pixels = answerer.sight.fit(read_image(image, mode="RGB" if answerer.sight.channels == 3 else "L"))
     best = min(best, len(answerer.labels))
     scores = scores or best > 1
     if file is None and question is None and sys.stdin.isatty():
-        converse(answerer, pixels, best, longest, scores=scores)
+        prompt_loop(answerer, pixels, best, max_length, scores=scores)
         return
     if question is not None:
         if not question.strip():
             raise ValueError("the question is empty; give at least one word")
-        given = Lines(iter([question]), lambda _: "the question", lambda: 1)
+        inputs = InputLines(iter([question]), lambda _: "the question", lambda: 1)
     else:
-        given = texts_in(None if file is None else str(file))
-    questions = checked(answerer, given, file or "stdin", longest)
-    write(answers(answerer, pixels, questions, best, scores=scores), out, "answered")
+        inputs = read_input(None if file is None else str(file))
+    questions = check_questions(answerer, inputs, file or "stdin", max_length)
+    write_lines(answer_lines(answerer, pixels, questions, best, scores=scores), out, "answered")
 
 
-def checked(answerer: "Answerer", given: Lines, name: object, longest: int) -> Iterator[str]:
-    """The questions, each looked at before it is passed on."""
-    from regard.cli.check import refuse_long
+def check_questions(answerer: "QuestionAnswerer", inputs: InputLines, name: object, max_length: int) -> Iterator[str]:
+    """The questions, each checked before it is yielded."""
+    from regard.cli.input_checks import refuse_long
 
     number = 0
-    for number, text in enumerate(given.texts, 1):
+    for number, text in enumerate(inputs.texts, 1):
         if not text.strip():
             raise ValueError(
-                f"{given.where(number)}: the question is empty; give at least one word, or remove the line"
+                f"{inputs.location(number)}: the question is empty; give at least one word, or remove the line"
             )
-        refuse_long([answerer.words.encode(text)], given.where, longest, number)
+        refuse_long([answerer.tokenizer.encode(text)], inputs.location, max_length, number)
         yield text
     if not number:
         raise ValueError(f"{name}: no question; give at least one")
 
 
-def answers(
-    answerer: "Answerer", pixels: "Tensor", questions: Iterable[str], best: int, *, scores: bool
+def answer_lines(
+    answerer: "QuestionAnswerer", pixels: "Tensor", questions: Iterable[str], best: int, *, scores: bool
 ) -> Iterator[str]:
-    from regard.tasks.picture import AT_ONCE
-    from regard.tasks.questions import Question
-    from regard.text.files import chunks
-    from regard.text.pictures import Picture
+    from regard.data.files import chunks
+    from regard.data.images.labelled_images import LabelledImage
+    from regard.tasks.image_classification.task import AT_ONCE
+    from regard.tasks.vqa.data import ImageQuestion
 
-    shown = Picture(pixels, "", "the picture")
+    image = LabelledImage(pixels, "", "the image")
     for some in chunks(questions, AT_ONCE):
-        most = answerer.probabilities([Question(shown, text) for text in some]).topk(best)
+        most = answerer.probabilities([ImageQuestion(image, text) for text in some]).topk(best)
         for found, chances in zip(most.indices.tolist(), most.values.tolist(), strict=True):
             named = zip((answerer.labels.name(n) for n in found), chances, strict=True)
             yield "\t".join(f"{name}\t{chance:.4f}" if scores else name for name, chance in named)
 
 
-def converse(answerer: "Answerer", pixels: "Tensor", best: int, longest: int, *, scores: bool) -> None:
-    """A prompt; a mistake is said, and the next question is asked for."""
-    typer.echo("Type a question about the picture; an empty line or Ctrl-D leaves.", err=True)
-    while line := ask():
+def prompt_loop(answerer: "QuestionAnswerer", pixels: "Tensor", best: int, max_length: int, *, scores: bool) -> None:
+    """Reads lines at a prompt; an error is printed, and the loop continues."""
+    typer.echo("Type a question about the image; an empty line or Ctrl-D exits.", err=True)
+    while line := read_line():
         try:
-            given = Lines(iter([line]), lambda _: "this line", lambda: 1)
-            for said in answers(answerer, pixels, checked(answerer, given, "", longest), best, scores=scores):
-                typer.echo(said)
+            inputs = InputLines(iter([line]), lambda _: "this line", lambda: 1)
+            for row in answer_lines(
+                answerer, pixels, check_questions(answerer, inputs, "", max_length), best, scores=scores
+            ):
+                typer.echo(row)
         except ValueError as mistake:
             typer.echo(f"regard: {mistake}", err=True)

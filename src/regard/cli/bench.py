@@ -1,4 +1,4 @@
-"""Names of works in; how fast we and others do them, side by side, as a table, JSON and pictures, out."""
+"""`regard bench`: benchmarks Regard against its peers, as tables, JSON and plots."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,38 +7,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from regard.cli.options import DataFolder, Device, command_of, device_of, folder_for
+from regard.cli.options import DataFolder, DeviceOption, resolve_device, shell_command, writable_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.cli.benches.measuring import Row
-    from regard.cli.benches.work import Missing, Setting, Work
+    from regard.cli.benchmarks.harness import Benchmark, BenchmarkResult, BenchmarkSettings, MissingPeer
 
-WIDE = 120  # of a table in a file
+FILE_WIDTH = 120  # columns of a table that is not printed on a terminal
 
 
 def bench(
-    works: Annotated[list[str] | None, typer.Argument(help="Which works; without any, all of them.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Say what works there are, and leave.")] = False,  # noqa: FBT002
-    quick: Annotated[bool, typer.Option("--quick", help="Small and few, to see that all is well.")] = False,  # noqa: FBT002
-    rounds: Annotated[int | None, typer.Option(min=1, help="How many turns everybody has.")] = None,
+    benchmarks: Annotated[list[str] | None, typer.Argument(help="Benchmarks to run; default: all.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the benchmarks and exit.")] = False,  # noqa: FBT002
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a smoke test.")] = False,  # noqa: FBT002
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds per implementation.")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Of everybody; without it, as many as torch takes.")
+        int | None, typer.Option(min=1, help="Threads for every implementation; default: torch's.")
     ] = None,
     peers: Annotated[
         Path | None,
-        typer.Option(help="The folder with a virtual environment for each toolkit; else out/peers of the checkout."),
+        typer.Option(
+            help="The folder with a virtual environment for each toolkit; default: out/peers of the checkout."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The folder for the figures, as JSON.")] = Path("bench"),
-    plot: Annotated[Path | None, typer.Option(help="A folder for the pictures.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder of the results, as JSON.")] = Path("bench"),
+    plot: Annotated[Path | None, typer.Option(help="A folder for the plots.")] = None,
     data: DataFolder = None,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
-    """Measure Regard and every peer that is installed on the same work, in turns, and print the ratios.
+    """Time Regard and every installed peer on the same benchmarks, round-robin, and print the ratios.
 
-    Beside every figure stands whether the answer was right. Whoever answers wrongly gets no ratio, and the command
-    fails. Toolkits that cannot live in one environment have their own: `benchmarks/peers.sh` makes them.
+    Every result is checked for correctness. A wrong result gets no ratio, and the command fails. Toolkits that need
+    an environment of their own have one: `benchmarks/peers.sh` creates them.
 
     Example: `regard bench --list`
 
@@ -54,24 +55,24 @@ def bench(
     import torch
     from rich.console import Console
 
-    from regard.cli.benches.work import CHECKOUT, Setting
-    from regard.cli.benches.works import WORKS
+    from regard.cli.benchmarks import BENCHMARKS
+    from regard.cli.benchmarks.harness import CHECKOUT, BenchmarkSettings
 
     if list_:
-        typer.echo("\n".join(f"{work.name:<10} {work.about}" for work in WORKS.values()))
+        typer.echo("\n".join(f"{benchmark.name:<10} {benchmark.about}" for benchmark in BENCHMARKS.values()))
         return
-    chosen = [chosen_work(name, WORKS) for name in works or WORKS]
-    folder_for(out)
+    chosen = [find_benchmark(name, BENCHMARKS) for name in benchmarks or BENCHMARKS]
+    writable_folder(out)
     if plot:
-        folder_for(plot)
+        writable_folder(plot)
     if threads:
         torch.set_num_threads(threads)
     console, wrong = Console(), []
-    console = console if console.is_terminal else Console(width=WIDE)
-    device, threads = device_of(device), threads or torch.get_num_threads()
-    for work in chosen:
-        folder = Path(mkdtemp(prefix=f"regard-bench-{work.name}-"))
-        setting = Setting(
+    console = console if console.is_terminal else Console(width=FILE_WIDTH)
+    device, threads = resolve_device(device), threads or torch.get_num_threads()
+    for benchmark in chosen:
+        folder = Path(mkdtemp(prefix=f"regard-bench-{benchmark.name}-"))
+        setting = BenchmarkSettings(
             device=device,
             quick=quick,
             threads=threads,
@@ -80,107 +81,124 @@ def bench(
             data=data and data.absolute(),
             folder=folder,
         )
-        rows, missing = measured(work, setting)
-        if all(row.state != "unable" for row in rows):
-            rmtree(folder)  # otherwise somebody's log tells why
+        rows, missing = run_benchmark(benchmark, setting)
+        if all(row.state != "failed" for row in rows):
+            rmtree(folder)  # otherwise a log tells why
         for case in dict.fromkeys(row.case for row in rows):
-            console.print(table(work, [row for row in rows if row.case == case]))
+            console.print(results_table(benchmark, [row for row in rows if row.case == case]))
         for one in missing:
             console.print(f"not measured: {one.name}: {one.why}", soft_wrap=True, highlight=False, markup=False)
         if not rows:
             continue
-        asked = command_asked(work.name, setting, data)
-        typer.echo(f"written: {written(work, rows, missing, asked, setting, out)}")
+        asked = reproduce_command(benchmark.name, setting, data)
+        typer.echo(f"written: {write_results(benchmark, rows, missing, asked, setting, out)}")
         if plot:
-            typer.echo(f"drawn: {drawn(work, rows, device, plot)}")
-        wrong += [f"{work.name}: {row.case}: {row.way}: {row.said}" for row in rows if row.failed]
+            typer.echo(f"drawn: {write_plot(benchmark, rows, device, plot)}")
+        wrong += [f"{benchmark.name}: {row.case}: {row.implementation}: {row.message}" for row in rows if row.failed]
     for line in wrong:
         typer.echo(f"FAILED: {line}", err=True)
     if wrong:
         raise typer.Exit(1)
 
 
-def chosen_work(name: str, works: "dict[str, Work]") -> "Work":
-    if name not in works:
-        raise ValueError(f"no work is called {name!r}; there are {', '.join(works)}")
-    return works[name]
+def find_benchmark(name: str, benchmarks: "dict[str, Benchmark]") -> "Benchmark":
+    if name not in benchmarks:
+        raise ValueError(f"no benchmark is called {name!r}; there are {', '.join(benchmarks)}")
+    return benchmarks[name]
 
 
-def measured(work: "Work", setting: "Setting") -> "tuple[list[Row], list[Missing]]":
-    """Every case of a work, with a progress bar for whoever is there to see it."""
+def run_benchmark(
+    benchmark: "Benchmark", setting: "BenchmarkSettings"
+) -> "tuple[list[BenchmarkResult], list[MissingPeer]]":
+    """Every case of a benchmark, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from regard.cli.benches.measuring import measure, rounds_of
-    from regard.cli.benches.work import Missing
+    from regard.cli.benchmarks.harness import MissingPeer, count_rounds, measure
 
-    rows: list[Row] = []
-    missing: dict[Missing, None] = {}
+    rows: list[BenchmarkResult] = []
+    missing: dict[MissingPeer, None] = {}
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        preparing = progress.add_task(f"{work.name}: preparing", total=None)
-        for case in work.cases(setting):
-            if isinstance(case, Missing):
+        preparing = progress.add_task(f"{benchmark.name}: preparing", total=None)
+        for case in benchmark.cases(setting):
+            if isinstance(case, MissingPeer):
                 missing[case] = None
                 continue
             progress.update(preparing, visible=False)
-            total = (case.warm + rounds_of(case, setting)) * len(case.ways)
-            task = progress.add_task(f"{work.name}: {case.name}", total=total)
+            total = (case.warmup + count_rounds(case, setting)) * len(case.implementations)
+            task = progress.add_task(f"{benchmark.name}: {case.name}", total=total)
             rows += measure(case, setting, lambda _, task=task: progress.advance(task))
             missing |= dict.fromkeys(case.missing)
     return rows, list(missing)
 
 
-def table(work: "Work", rows: "list[Row]") -> "Table":
-    """Of one case."""
+def results_table(benchmark: "Benchmark", rows: "list[BenchmarkResult]") -> "Table":
+    """The table of one case."""
     from rich.table import Table
 
-    from regard.cli.benches.measuring import brief
+    from regard.cli.benchmarks.harness import format_number
 
-    shown = Table(title=f"{work.name}: {rows[0].case}", title_justify="left", title_style="")
-    shown.add_column("way", no_wrap=True)
-    for name in (work.unit, "from–to", "we are faster"):
+    shown = Table(title=f"{benchmark.name}: {rows[0].case}", title_justify="left", title_style="")
+    shown.add_column("implementation", no_wrap=True)
+    for name in (benchmark.unit, "min–max", "speed-up of Regard"):
         shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("the answer", overflow="fold")
+    shown.add_column("correctness", overflow="fold")
     for row in rows:
         figures = ["", "", ""]
         if row.speed and row.slowest and row.fastest:
-            ends = sorted(work.figure(speed) for speed in (row.slowest, row.fastest))
-            figures = [brief(work.figure(row.speed)), f"{brief(ends[0])}–{brief(ends[1])}", ""]
-        if row.ratio and row.least and row.most:
-            figures[2] = f"{row.ratio:.2f}× ({row.least:.2f}–{row.most:.2f})"
-        words = {"right": row.said, "wrong": f"WRONG: {row.said}", "unable": f"none: {row.said}"}[row.state]
-        shown.add_row(*map(escape, (row.way, *figures, words)), style="bold" if row.ours else "")
+            ends = sorted(benchmark.displayed(speed) for speed in (row.slowest, row.fastest))
+            figures = [
+                format_number(benchmark.displayed(row.speed)),
+                f"{format_number(ends[0])}–{format_number(ends[1])}",
+                "",
+            ]
+        if row.ratio and row.ratio_min and row.ratio_max:
+            figures[2] = f"{row.ratio:.2f}× ({row.ratio_min:.2f}–{row.ratio_max:.2f})"
+        message = {"correct": row.message, "wrong": f"WRONG: {row.message}", "failed": f"FAILED: {row.message}"}[
+            row.state
+        ]
+        shown.add_row(*map(escape, (row.implementation, *figures, message)), style="bold" if row.ours else "")
     return shown
 
 
-def command_asked(work: str, setting: "Setting", data: Path | None) -> str:
-    """The command for this work alone; a place of this machine is nobody else's business."""
-    words = ["regard", "bench", work, "--device", setting.device, "--threads", setting.threads]
+def reproduce_command(benchmark: str, setting: "BenchmarkSettings", data: Path | None) -> str:
+    """The command that runs this benchmark alone, without paths of this machine."""
+    words = ["regard", "bench", benchmark, "--device", setting.device, "--threads", setting.threads]
     words += ["--quick"] if setting.quick else []
     words += ["--rounds", setting.rounds] if setting.rounds else []
-    return command_of(*words) + (" --data FOLDER" if data else "")
+    return shell_command(*words) + (" --data FOLDER" if data else "")
 
 
-def written(
-    work: "Work", rows: "list[Row]", missing: "list[Missing]", command: str, setting: "Setting", out: Path
+def write_results(
+    benchmark: "Benchmark",
+    rows: "list[BenchmarkResult]",
+    missing: "list[MissingPeer]",
+    command: str,
+    setting: "BenchmarkSettings",
+    out: Path,
 ) -> Path:
     import json
 
-    from regard.text.files import write_whole
-    from regard.train.machine import result
+    from regard.data.files import write_text_atomic
+    from regard.train.hardware import benchmark_record
 
-    more: dict[str, Any] = {"work": work.name, "about": work.about, "unit": work.unit, "threads": setting.threads}
+    more: dict[str, Any] = {
+        "benchmark": benchmark.name,
+        "about": benchmark.about,
+        "unit": benchmark.unit,
+        "threads": setting.threads,
+    }
     more |= {"missing": [asdict(one) for one in missing]}
-    path = out / f"bench-{work.name}-{setting.device.split(':')[0]}.json"
-    content = result(command, [asdict(row) for row in rows], **more)
-    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    path = out / f"bench-{benchmark.name}-{setting.device.split(':')[0]}.json"
+    content = benchmark_record(command, [asdict(row) for row in rows], **more)
+    write_text_atomic(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
-def drawn(work: "Work", rows: "list[Row]", device: str, folder: Path) -> Path:
-    from regard.cli.benches.plot import plot
-    from regard.see.paint import save
+def write_plot(benchmark: "Benchmark", rows: "list[BenchmarkResult]", device: str, folder: Path) -> Path:
+    from regard.cli.benchmarks.harness import plot_results
+    from regard.see.plots.mpl_figure import save
 
-    return save(plot(work, rows), folder / f"bench-{work.name}-{device.split(':')[0]}.png")
+    return save(plot_results(benchmark, rows), folder / f"bench-{benchmark.name}-{device.split(':')[0]}.png")

@@ -1,4 +1,4 @@
-"""Lines of a file, of a pipe or typed one by one in; a label for each of them out."""
+"""`regard classify`: classifies lines of a file, of stdin or typed at a prompt."""
 
 import sys
 from collections.abc import Iterator
@@ -7,101 +7,113 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
-    LONGEST_TEXT,
-    Checkpoint,
-    Device,
-    Lines,
-    Longest,
-    Model,
-    Out,
-    Texts,
-    device_of,
-    file_for,
-    texts_in,
-    tracked,
+    CheckpointOption,
+    DeviceOption,
+    InputLines,
+    MaxLength,
+    ModelArgument,
+    OutOption,
+    TextArgument,
+    read_input,
+    resolve_device,
+    with_progress,
+    writable_file,
 )
-from regard.cli.translate import ask, write
+from regard.cli.translate import read_line, write_lines
+from regard.tasks.registry import MAX_TEXT_TOKENS
 
 if TYPE_CHECKING:
-    from regard.tasks.classify import Judged, TextClassifier
+    from regard.tasks.sequence_classification.task import Classification, TextClassifier
 
-AT_ONCE = 256  # lines that are read together
+BATCH_LINES = 256  # lines that are read together
 
 
 def classify(
-    model: Model,
-    file: Texts = None,
-    out: Out = None,
+    model: ModelArgument,
+    file: TextArgument = None,
+    out: OutOption = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each label's probability behind it.")] = False,  # noqa: FBT002
-    every: Annotated[bool, typer.Option("--every", help="All labels with their probabilities, as columns.")] = False,  # noqa: FBT002
-    longest: Longest = LONGEST_TEXT,
+    all_labels: Annotated[  # noqa: FBT002
+        bool, typer.Option("--all-labels", "--every", help="All labels with their probabilities, as columns.")
+    ] = False,
+    max_length: MaxLength = MAX_TEXT_TOKENS,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
-    checkpoint: Checkpoint = None,
-    device: Device = "auto",
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
 ) -> None:
-    """Say what each line of a file is; without one, what you type. An empty line stays empty.
+    """Classify each line of a file; without one, what you type. An empty line stays empty.
 
     Example: `regard classify run reviews.txt --scores`
 
     Example: `echo "the beautiful girl smiles" | regard classify run -`
 
-    Example: `regard classify run reviews.txt --every --out labels.tsv`
+    Example: `regard classify run reviews.txt --all-labels --out labels.tsv`
     """
-    from regard.tasks.classify import TextClassifier
-    from regard.text.files import chunks
+    from regard.data.files import chunks
+    from regard.tasks.sequence_classification.task import TextClassifier
 
-    out = out and file_for(out)
+    out = out and writable_file(out)
     if file is None and sys.stdin.isatty():
-        converse(TextClassifier.load(model, device_of(device), checkpoint), longest, scores=scores, every=every)
+        prompt_loop(
+            TextClassifier.load(model, resolve_device(device), checkpoint),
+            max_length,
+            scores=scores,
+            all_labels=all_labels,
+        )
         return
-    given, chosen = texts_in(file), device_of(device)
+    inputs, chosen = read_input(file), resolve_device(device)
     classifier = TextClassifier.load(model, chosen, checkpoint)
-    texts = checked(classifier, given, longest, strict=strict)
+    texts = check_texts(classifier, inputs, max_length, strict=strict)
     lines = (
         line
-        for some in chunks(texts, AT_ONCE)
-        for line in lines_of(classifier, some, chosen, scores=scores, every=every)
+        for some in chunks(texts, BATCH_LINES)
+        for line in label_lines(classifier, some, chosen, scores=scores, all_labels=all_labels)
     )
     if out or not sys.stdout.isatty():
-        lines = tracked(lines, "classifying", given.count)
-    write(lines, out, "classified")
+        lines = with_progress(lines, "classifying", inputs.count)
+    write_lines(lines, out, "classified")
 
 
-def checked(classifier: "TextClassifier", given: Lines, longest: int, *, strict: bool) -> Iterator[str]:
-    """The texts, each looked at before it is passed on."""
-    from regard.cli.check import refuse_long
+def check_texts(classifier: "TextClassifier", inputs: InputLines, max_length: int, *, strict: bool) -> Iterator[str]:
+    """The texts, each checked before it is yielded."""
+    from regard.cli.input_checks import refuse_long
 
-    for number, text in enumerate(given.texts, 1):
+    for number, text in enumerate(inputs.texts, 1):
         if strict and not text.strip():
             raise ValueError(
-                f"{given.where(number)}: the line is empty; remove it, or leave out --strict to keep it empty"
+                f"{inputs.location(number)}: the line is empty; remove it, or leave out --strict to keep it empty"
             )
-        refuse_long([classifier.words.encode(text)], given.where, longest, number)
+        refuse_long([classifier.tokenizer.encode(text)], inputs.location, max_length, number)
         yield text
 
 
-def lines_of(classifier: "TextClassifier", texts: list[str], device: str, *, scores: bool, every: bool) -> "list[str]":
-    """A line for a line."""
-    judged = iter(classifier.judge([text for text in texts if text.strip()], device))
-    return [said(classifier, next(judged), scores=scores, every=every) if text.strip() else "" for text in texts]
+def label_lines(
+    classifier: "TextClassifier", texts: list[str], device: str, *, scores: bool, all_labels: bool
+) -> "list[str]":
+    """One line of output per text."""
+    predictions = iter(classifier.predict([text for text in texts if text.strip()], device))
+    return [
+        label_line(classifier, next(predictions), scores=scores, all_labels=all_labels) if text.strip() else ""
+        for text in texts
+    ]
 
 
-def said(classifier: "TextClassifier", one: "Judged", *, scores: bool, every: bool) -> str:
-    if every:
-        all_labels = zip(classifier.labels.names, one.probabilities, strict=True)
-        return "\t".join(f"{name}={probability:.4f}" for name, probability in all_labels)
+def label_line(classifier: "TextClassifier", one: "Classification", *, scores: bool, all_labels: bool) -> str:
+    if all_labels:
+        rows = zip(classifier.labels.names, one.probabilities, strict=True)
+        return "\t".join(f"{name}={probability:.4f}" for name, probability in rows)
     return f"{one.label}\t{one.probability:.4f}" if scores else one.label
 
 
-def converse(classifier: "TextClassifier", longest: int, *, scores: bool, every: bool) -> None:
-    """A prompt; a mistake is said, and the next line is asked for."""
-    from regard.cli.check import refuse_long
+def prompt_loop(classifier: "TextClassifier", max_length: int, *, scores: bool, all_labels: bool) -> None:
+    """Reads lines at a prompt; an error is printed, and the loop continues."""
+    from regard.cli.input_checks import refuse_long
 
     device = str(next(classifier.model.parameters()).device)
-    typer.echo("Type a text; an empty line or Ctrl-D leaves.", err=True)
-    while line := ask():
+    typer.echo("Type a text; an empty line or Ctrl-D exits.", err=True)
+    while line := read_line():
         try:
-            refuse_long([classifier.words.encode(line)], lambda _: "this line", longest)
-            typer.echo(lines_of(classifier, [line], device, scores=scores, every=every)[0])
+            refuse_long([classifier.tokenizer.encode(line)], lambda _: "this line", max_length)
+            typer.echo(label_lines(classifier, [line], device, scores=scores, all_labels=all_labels)[0])
         except ValueError as mistake:
             typer.echo(f"regard: {mistake}", err=True)

@@ -1,4 +1,4 @@
-"""The name of a known corpus, or files of your own, in; what is there, whether it is whole, and other formats out."""
+"""`regard data`: lists, checks, downloads and converts corpora."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import DataFolder, Split, tracked
+from regard.cli.options import DataFolder, Split, with_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from regard.text.corpus import Pair
-    from regard.text.known import Checked
-    from regard.text.named import Known
+    from regard.data.corpora.catalogue import CorpusInfo
+    from regard.data.corpora.download import FileCheck
+    from regard.data.parallel import SentencePair
 
-Name = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
-Out = Annotated[
+CorpusName = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
+PairsPath = Annotated[
     Path,
     typer.Argument(help="x.tsv, x.jsonl, or x for two text files such as x.en and x.fr; each also with .gz or .xz."),
 ]
@@ -26,102 +26,106 @@ data = typer.Typer(rich_markup_mode="markdown")
 
 
 @data.callback(invoke_without_command=True)
-def listed(context: typer.Context, folder: DataFolder = None) -> None:
-    """Corpora: what there is, where it is, and whether it is whole.
+def list_corpora(context: typer.Context, folder: DataFolder = None) -> None:
+    """Known corpora: list, show, check, download, convert.
 
     Example: `regard data --data corpora`
     """
     if context.invoked_subcommand is not None:
         source = context.get_parameter_source("folder")
         if source is not None and source.name == "COMMANDLINE":
-            raise ValueError(f"--data stands behind {context.invoked_subcommand}, not before it; move it there")
+            raise ValueError(f"--data goes after the subcommand {context.invoked_subcommand}; move it there")
         return
     from rich.console import Console
     from rich.table import Table
 
-    from regard.text.known import KNOWN
+    from regard.data.corpora.download import CORPORA
 
     table = Table("name", "languages", "size", "licence", "here", box=None, header_style="bold", pad_edge=False)
-    for corpus in KNOWN.values():
-        table.add_row(corpus.name, " ".join(corpus.languages), corpus.size, corpus.licence, here(corpus, folder))
+    for corpus in CORPORA.values():
+        table.add_row(
+            corpus.name, " ".join(corpus.languages), corpus.size, corpus.licence, availability(corpus, folder)
+        )
     Console().print(table)
-    looked = f"Looked in {folder}." if folder else "Nothing was looked for: name a folder with --data or REGARD_DATA."
-    typer.echo(f"\n{looked} See regard data show NAME, and regard data --help.")
+    searched = f"Searched {folder}." if folder else "No folder searched: pass --data or set REGARD_DATA."
+    typer.echo(f"\n{searched} See regard data show NAME, and regard data --help.")
 
 
-def here(corpus: "Known", folder: Path | None) -> str:
-    from regard.text.known import located
+def availability(corpus: "CorpusInfo", folder: Path | None) -> str:
+    from regard.data.corpora.download import locate_file
 
-    found = sum(located(part, folder) is not None for part in corpus.parts)
-    return "yes" if found == len(corpus.parts) else f"{found} of {len(corpus.parts)}" if found else "no"
+    found = sum(locate_file(part, folder) is not None for part in corpus.files)
+    return "yes" if found == len(corpus.files) else f"{found} of {len(corpus.files)}" if found else "no"
 
 
 @data.command()
-def show(name: Name, folder: DataFolder = None) -> None:
+def show(name: CorpusName, folder: DataFolder = None) -> None:
     """Show a corpus: its licence, its home, and its files with their checksums.
 
     Example: `regard data show multi30k --data corpora`
     """
-    from regard.text.known import known, located
+    from regard.data.corpora.download import find_corpus, locate_file
 
-    corpus = known(name)
-    given = "may" if corpus.ships else "may not"
+    corpus = find_corpus(name)
+    verb = "may" if corpus.redistributable else "may not"
     typer.echo(f"{corpus.name}: {corpus.title}; {corpus.size}")
-    typer.echo(f"licence: {corpus.licence}; weights trained on it {given} be given to others")
+    typer.echo(f"licence: {corpus.licence}; weights trained on it {verb} be redistributed")
     typer.echo(f"home: {corpus.homepage}")
-    for address in corpus.originals:
+    for address in corpus.original_urls:
         typer.echo(f"public archive: {address}")
     if corpus.note:
         typer.echo(f"note: {corpus.note}")
-    for part in corpus.parts:
-        typer.echo(f"\n{part.split} {'-'.join(part.languages)}".rstrip() + f": {located(part, folder) or 'not here'}")
+    for part in corpus.files:
+        typer.echo(
+            f"\n{part.split} {'-'.join(part.languages)}".rstrip() + f": {locate_file(part, folder) or 'not here'}"
+        )
         typer.echo(f"  sha256 of its content: {part.sha256}")
-        if part.address:
-            typer.echo(f"  from: {part.address}")
+        if part.url:
+            typer.echo(f"  from: {part.url}")
 
 
 @data.command()
-def check(name: Name, folder: DataFolder = None) -> None:
-    """Compare the files that are here with the checksums of those that are known.
+def check(name: CorpusName, folder: DataFolder = None) -> None:
+    """Compare files with the known checksums.
 
-    Another version is reported, not refused; only what cannot be read is an error.
+    Another version is reported, not refused; only an unreadable file is an error.
 
     Example: `regard data check multi30k --data corpora`
     """
-    from regard.text.known import State, find, known
-    from regard.text.known import check as checks
+    from regard.data.corpora.download import FileState, find_corpus, find_file
+    from regard.data.corpora.download import check_corpus as checks
 
-    corpus = known(name)
-    find(corpus, corpus.parts, folder)
-    # all are compared before the first is reported: lines in between would tear the progress bar
-    states = [report(one) for one in list(tracked(checks(corpus, folder), "checking", len(corpus.parts)))]
-    if State.OTHER in states and corpus.note:
+    corpus = find_corpus(name)
+    find_file(corpus, corpus.files, folder)
+    # all are compared before the first is reported: lines in between would break the progress bar
+    states = [report_check(one) for one in list(with_progress(checks(corpus, folder), "checking", len(corpus.files)))]
+    if FileState.OTHER_VERSION in states and corpus.note:
         typer.echo(f"note: {corpus.note}")
-    if broken := states.count(State.DAMAGED):
+    if broken := states.count(FileState.DAMAGED):
         raise ValueError(f"{broken} of {len(states)} files of {name} cannot be read; fetch or copy them again")
 
 
-def report(checked: "Checked") -> str:
-    what = f": {checked.why}" if checked.why else f": {checked.path}" if checked.path else ""
-    typer.echo(f"{checked.part.path}: {checked.state}{what}")
+def report_check(checked: "FileCheck") -> str:
+    what = f": {checked.reason}" if checked.reason else f": {checked.path}" if checked.path else ""
+    typer.echo(f"{checked.file.path}: {checked.state}{what}")
     return checked.state
 
 
 @data.command()
 def convert(
-    given: Annotated[
+    inputs: Annotated[
         list[str], typer.Argument(metavar="FROM", help="A known corpus, a .tsv or .jsonl, or two text files.")
     ],
-    out: Out,
+    out: PairsPath,
     split: Annotated[Split, typer.Option(help="For a known corpus.")] = "train",
     source: Annotated[str, typer.Option("--from", "--source", help="The language of the first side.")] = "source",
     target: Annotated[str, typer.Option("--to", "--target", help="The language of the second side.")] = "target",
-    skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Leave out pairs with an empty side.")] = False,  # noqa: FBT002
+    skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Skip pairs with an empty side.")] = False,  # noqa: FBT002
     folder: DataFolder = None,
 ) -> None:
     """Write pairs in another format: two text files, .tsv or .jsonl, plain, .gz or .xz.
 
-    The languages also name the fields of a .jsonl, and the endings of two text files.
+    The languages also name the fields of a .jsonl, and the suffixes of two text files.
 
     Example: `regard data convert multi30k train.jsonl --from de --to en --data corpora`
 
@@ -129,82 +133,85 @@ def convert(
 
     Example: `regard data convert mine.tsv mine --from en --to de` (writes mine.en and mine.de)
     """
-    from regard.text.corpus import read_pairs, refuse
-    from regard.text.known import KNOWN, known_pairs
+    from regard.data.corpora.download import CORPORA, read_corpus_pairs
+    from regard.data.parallel import raise_on_empty, read_pairs
 
     skipped: list[str] = []
-    if len(given) == 1 and given[0] in KNOWN:
-        pairs = known_pairs(given[0], split, source, target, folder)
+    if len(inputs) == 1 and inputs[0] in CORPORA:
+        pairs = read_corpus_pairs(inputs[0], split, source, target, folder)
     else:
-        blank: Callable[[str], object] = skipped.append if skip_empty else refuse
-        pairs = read_pairs(given, fields=(source, target), blank=blank)
-    written(pairs, out, (source, target))
+        blank: Callable[[str], object] = skipped.append if skip_empty else raise_on_empty
+        pairs = read_pairs(inputs, fields=(source, target), on_empty=blank)
+    write_and_report(pairs, out, (source, target))
     for sentence in (*skipped[:3], *(["…"] if len(skipped) > 3 else [])):
-        typer.echo(f"left out: {sentence}", err=True)
+        typer.echo(f"skipped: {sentence}", err=True)
     if skipped:
-        typer.echo(f"left out in all: {len(skipped):,}", err=True)
+        typer.echo(f"skipped in total: {len(skipped):,}", err=True)
 
 
 @data.command()
 def world(
-    out: Out,
-    sentences: Annotated[int, typer.Option(min=1, help="How many.")] = 1000,
+    out: PairsPath,
+    sentences: Annotated[int, typer.Option(min=1, help="Number of sentences.")] = 1000,
     target: Annotated[str, typer.Option("--to", "--target", help="fr or de.")] = "fr",
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other sentences.")] = 0,
-    longest: Annotated[int, typer.Option(help="At most so many English words.")] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    max_words: Annotated[
+        int, typer.Option("--max-words", "--longest", help="Maximum English words of a sentence.")
+    ] = 12,
     split: Annotated[Split, typer.Option(help="valid and test hold compositions that train never shows.")] = "train",
 ) -> None:
-    """Write sentences of the miniature world, to look at or to train other tools on.
+    """Write sentences of the miniature world as a parallel corpus.
 
     Example: `regard data world train.tsv --sentences 60000 --to fr`
     """
-    from regard.text.corpus import Pair
-    from regard.world import World, pairs
+    from regard.data.parallel import SentencePair
+    from regard.world import World, translation_pairs
 
-    made = pairs(World(seed=seed, longest=longest), target, sentences, split)
-    written((Pair(*pair) for pair in made), out, ("en", target), sentences)
+    pairs = translation_pairs(World(seed=seed, longest=max_words), target, sentences, split)
+    write_and_report((SentencePair(*pair) for pair in pairs), out, ("en", target), sentences)
 
 
-def written(pairs: "Iterable[Pair]", out: Path, languages: tuple[str, str], total: int | None = None) -> None:
-    from regard.text.writing import write_pairs
+def write_and_report(
+    pairs: "Iterable[SentencePair]", out: Path, languages: tuple[str, str], total: int | None = None
+) -> None:
+    from regard.data.parallel import write_pairs
 
-    done = write_pairs(tracked(pairs, "writing", total), out, languages)
+    done = write_pairs(with_progress(pairs, "writing", total), out, languages)
     typer.echo(f"written: {' and '.join(map(str, done.paths))}, {done.pairs:,} pairs")
 
 
 @data.command()
-def fetch(name: Name, folder: Annotated[Path, typer.Argument(help="Where known corpora are kept.")]) -> None:
-    """Download a corpus from its public home. What is already there stays.
+def fetch(name: CorpusName, folder: Annotated[Path, typer.Argument(help="The folder of known corpora.")]) -> None:
+    """Download a corpus from its public URL. Files that exist are kept.
 
     Example: `regard data fetch multi30k corpora`
     """
-    from regard.text.fetch import download, missing
-    from regard.text.known import State, checked, known
+    from regard.data.corpora.download import FileState, check_file, download, find_corpus, missing_downloads
 
-    corpus = known(name)
+    corpus = find_corpus(name)
     typer.echo(f"{corpus.name}: {corpus.licence} ({corpus.homepage})")
-    wanted = list(missing(corpus, folder))
+    wanted = list(missing_downloads(corpus, folder))
     for address, path in wanted:
-        with arrival(path.name) as seen:
-            download(address, path, seen=seen)
-        for part in corpus.parts:
-            if part.address == address and report(compared := checked(part, path)) == State.DAMAGED:
+        with download_progress(path.name) as seen:
+            download(address, path, on_progress=seen)
+        for part in corpus.files:
+            if part.url == address and report_check(compared := check_file(part, path)) == FileState.DAMAGED:
                 path.unlink()
-                raise ValueError(f"{address}: what arrived cannot be read ({compared.why}); try again")
-        if address in corpus.originals:
-            typer.echo(f"fetched: {path}; now make the files of {name} from it")
+                raise ValueError(f"{address}: the download cannot be read ({compared.reason}); try again")
+        if address in corpus.original_urls:
+            typer.echo(f"downloaded: {path}; now extract the files of {name} from it")
     if not wanted:
-        typer.echo(f"all of it is in {folder} already")
+        typer.echo(f"all files are in {folder} already")
     if corpus.note:
         typer.echo(f"note: {corpus.note}")
 
 
-# --- progress, for a person who waits ---
+# --- progress of downloads ---
 
 
 @contextmanager
-def arrival(name: str) -> "Iterator[Callable[[int, int | None], None]]":
-    """A bar that hears how many bytes have arrived, and of how many."""
+def download_progress(name: str) -> "Iterator[Callable[[int, int | None], None]]":
+    """A progress bar, updated with the bytes received and their total."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

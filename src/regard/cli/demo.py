@@ -1,20 +1,27 @@
-"""Nothing but a minute's patience in; a trained translator, what it writes and where it looks, and what is next out."""
+"""`regard demo`, `regard ladder`, `regard lecture`: guided tours that train small models and show their attention."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.options import BeamSize, DataFolder, DeviceOption, LengthPenalty, Split, build_search, resolve_device
+from regard.cli.train import build_settings, parse_assignment, train_run
+from regard.tasks.registry import get_task
+
 SENTENCE = "the black cat ate the mouse"
-KEPT = 10  # checkpoints at least, all along the training
-SHOWN = 6  # held-out sentences with their translations
+MIN_CHECKPOINTS = 10  # checkpoints at least, spread over the training
+MAX_SHOWN = 6  # held-out sentences with their translations
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("out/demo"),
-    steps: Annotated[int | None, typer.Option(min=1, help="Fewer steps end sooner and translate worse.")] = None,
+    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("out/demo"),
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps; fewer are faster and translate worse.")
+    ] = None,
 ) -> None:
-    """Train a small Transformer on the miniature world, translate with it, and show what it looked at.
+    """Train a small Transformer on the miniature world, translate with it, and show its attention.
 
     Example: `regard demo`
     """
@@ -24,70 +31,162 @@ def demo(
     from rich.text import Text
 
     from regard import see
-    from regard.cli.tasks.translate import alignment
-    from regard.cli.train import run
+    from regard.cli.train import train_run
     from regard.decode import Greedy
-    from regard.decode.reading import kept_heads, look
-    from regard.decode.texts import translate_texts
-    from regard.tasks.data import read_split
-    from regard.tasks.metrics import exact
-    from regard.tasks.settings import Settings
-    from regard.tasks.translate import Translator
+    from regard.decode.translate import translate_texts
+    from regard.decode.word_alignment import attend_pair, load_alignment_heads
+    from regard.tasks.metrics import exact_match
+    from regard.tasks.translation.cli import build_alignment
+    from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+    from regard.tasks.translation.task import Translator
 
     console = Console()
     console.print(Rule("1. Training a small Transformer: English to French", align="left"))
-    many = steps or Settings.of_world().train.steps
-    kept = {"train.checkpoint_every": max(1, many // KEPT), "train.keep": 2 * KEPT}  # to be watched as they came about
-    run(None, kept | ({"train.steps": steps} if steps else {}), out, None, "cpu")
+    total_steps = steps or TranslationSettings.of_world().train.steps
+    # kept so that the microscope can show the attention over training
+    checkpoints = {"train.checkpoint_every": max(1, total_steps // MIN_CHECKPOINTS), "train.keep": 2 * MIN_CHECKPOINTS}
+    train_run(None, checkpoints | ({"train.steps": steps} if steps else {}), out, None, "cpu")
     translator = Translator.load(out)
-    console.print(Rule("2. Sentences it has never seen", align="left"))
-    held_out = read_split(translator.settings.data, "test").examples
+    console.print(Rule("2. Held-out sentences", align="left"))
+    held_out = read_translation_pairs(translator.settings.data, "test").examples
     with console.status(f"translating {len(held_out)} held-out sentences"):
-        found = translate_texts(translator, [pair.source for pair in held_out], Greedy())
+        translations = translate_texts(translator, [pair.source for pair in held_out], Greedy())
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for pair, text in list(zip(held_out, found, strict=True))[:SHOWN]:
+    for pair, text in list(zip(held_out, translations, strict=True))[:MAX_SHOWN]:
         table.add_row(Text(pair.source), Text(text), "✓" if text == pair.target else f"✗ {pair.target}")
     console.print(table)
-    right = exact(found, [pair.target for pair in held_out])
+    right = exact_match(translations, [pair.target for pair in held_out])
     console.print(
-        f"Word for word right: {right.value:.1f} % of {len(held_out)} sentences, each with a pair of words "
-        "that never stood together in training.\n"
+        f"Exact match: {right.value:.1f} % of {len(held_out)} sentences, each with a pair of words "
+        "that never occurred together in training.\n"
     )
-    console.print(Rule("3. Where it looked", align="left"))
+    console.print(Rule("3. Attention weights", align="left"))
     written = translate_texts(translator, [SENTENCE], Greedy())[0]
-    seen = look(translator, SENTENCE, written or "?")  # a model that has learnt nothing may write nothing
-    heads = kept_heads(out)
+    attention = attend_pair(translator, SENTENCE, written or "?")  # an untrained model may output nothing
+    heads = load_alignment_heads(out)
     title = f"{'the mean of ' if len(heads) > 1 else ''}{' and '.join(head.name for head in heads)}"
-    picture = see.look(alignment(translator, seen, SENTENCE, heads), title=title)
-    console.print(Text(see.ascii(picture)), soft_wrap=True)
-    console.print(Text(f"\nThe picture is {see.save(see.draw(picture), out / 'alignment.png')}.\n"))
+    view = see.build_view(build_alignment(translator, attention, SENTENCE, heads), title=title)
+    console.print(Text(see.ascii(view)), soft_wrap=True)
+    console.print(Text(f"\nThe plot is {see.save(see.draw(view), out / 'alignment.png')}.\n"))
     console.print(Rule("What to try next", align="left"))
     console.print(Text("  source .venv/bin/activate", "bold"))
-    commands = after(out)
+    commands = next_commands(out)
     width = max(map(len, commands))
     for command, does in commands.items():
         console.print(Text.assemble("  ", (f"{command:<{width}}", "bold"), f"  {does}"), soft_wrap=True)
 
 
-def after(out: Path) -> dict[str, str]:
+def next_commands(out: Path) -> dict[str, str]:
     return {
         f"regard translate {out}": "type a sentence",
-        f'regard look {out} "the man carries the light box" --word light': "which word decided",
-        f'regard look {out} "{SENTENCE}" --every': "all heads",
+        f'regard look {out} "the man carries the light box" --word light': "word attribution",
+        f'regard look {out} "{SENTENCE}" --all-heads': "all heads",
         f"regard evaluate {out}": "BLEU, chrF, BLEU by length",
-        "regard ladder": "models without and with attention, side by side",
-        "regard train --train my.en --train my.de --to de --out mine": "your own sentences",
-        "regard lecture": "attention by hand, and the gallery",
+        "regard ladder": "models without and with attention, compared",
+        "regard train --train my.en --train my.de --to de --out mine": "your own corpus",
+        "regard lecture": "attention computed step by step, and the gallery",
     }
 
 
 def lecture(folder: Annotated[Path, typer.Option(help="Where the gallery is drawn.")] = Path("out")) -> None:
-    """Walk through the lectures' example, a mask and an explanation, and draw the gallery.
+    """Compute the lectures' example, a mask and a backend explanation step by step, and draw the gallery.
 
     Example: `regard lecture`
     """
     from rich.console import Console
 
-    from regard.see.lecture import walk
+    from regard.see.lecture import print_lecture
 
-    walk(Console(), folder)
+    print_lecture(Console(), folder)
+
+
+# --- ladder ---
+
+
+if TYPE_CHECKING:
+    from regard.cli.translation import TranslationMetrics
+
+RUNGS = ("gru", "bahdanau", "luong-dot", "transformer")
+# the default corpus: long sentences, so that BLEU can fall with the length
+LONG_SENTENCES = {"data.longest": 20, "data.sentences": 60_000}
+LONG_SENTENCES |= {"train.steps": 1500, "train.tokens": 2048, "train.rate": 2e-3, "train.validate_every": 500}
+
+
+def ladder(
+    recipe: Annotated[Path | None, typer.Argument(help="A TOML file; its [model] is replaced for every rung.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder of all runs and plots.")] = Path("ladder"),
+    models: Annotated[str, typer.Option(help="The rungs, comma-separated.")] = ",".join(RUNGS),
+    size: Annotated[str, typer.Option(help="tiny, small or base.")] = "tiny",
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps of each.")] = None,
+    sentence: Annotated[str | None, typer.Option(help="The sentence whose alignment is drawn.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as table.key=value.")] = None,
+    split: Annotated[Split, typer.Option(help="The split to evaluate on.")] = "valid",
+    beam: BeamSize = 5,
+    length_penalty: LengthPenalty = 1.0,
+    data: DataFolder = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Train models without and with attention on one corpus; draw BLEU against length, and the alignments.
+
+    Without a recipe it uses the miniature world with long sentences, which takes a quarter of an hour on two cores.
+    Finished runs are not trained again.
+
+    Example: `regard ladder --out ladder`
+
+    Example: `regard ladder recipes/multi30k-de-en-transformer.toml --data corpora --size small --out ladder`
+    """
+    from rich.console import Console
+
+    from regard import see
+    from regard.cli.translation import evaluate_translations
+    from regard.see.plots.charts import LengthCurves
+    from regard.tasks.config import DEFAULT_TASK
+    from regard.tasks.translation.data import read_translation_pairs
+    from regard.tasks.translation.task import Translator
+
+    console, device = Console(stderr=True), resolve_device(device)
+    overrides: dict[str, Any] = {} if recipe else dict(LONG_SENTENCES)
+    overrides |= {"train.steps": steps} if steps else {}
+    overrides |= dict(parse_assignment(line) for line in set_ or [])
+    rungs = [
+        (kind, overrides | {"model.kind": kind, "model.size": size}) for kind in models.replace(" ", "").split(",")
+    ]
+    for _, changes in rungs:
+        build_settings(get_task(DEFAULT_TASK), recipe, changes)  # an error in the last should not wait for the first
+    results: dict[str, TranslationMetrics] = {}
+    for kind, changes in rungs:
+        console.rule(kind, align="left")
+        folder = out / kind
+        if not (folder / "model.safetensors").exists():
+            train_run(recipe, changes, folder, data, device)
+        translator = Translator.load(folder, device)
+        pairs = read_translation_pairs(translator.settings.data, split, data).examples
+        results[kind] = evaluate_translations(translator, pairs, build_search(beam, length_penalty, 0.0))
+        text = sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)
+        if kind not in ("elman", "gru", "lstm"):
+            typer.echo(f"drawn: {draw_alignment(translator, folder, text, out / f'alignment-{kind}.png')}")
+    curves = tuple((kind, tuple((b.length, b.bleu, b.sentences) for b in one.lengths)) for kind, one in results.items())
+    view = LengthCurves(curves)
+    typer.echo(see.ascii(view))
+    typer.echo(f"\ndrawn: {see.save(see.draw(view), out / 'bleu-by-length.png')}\n")
+    typer.echo("\n".join(f"{kind:<14} {one.scores[0]}" for kind, one in results.items()))
+    write_results(out, {kind: one.to_json() for kind, one in results.items()})
+
+
+def draw_alignment(translator, folder: Path, text: str, path: Path) -> Path:
+    """The weights of the best alignment heads, for the model's own translation."""
+    from regard import see
+    from regard.decode import Greedy
+    from regard.decode.translate import translate_texts
+    from regard.decode.word_alignment import attend_pair, load_alignment_heads
+    from regard.tasks.translation.cli import build_alignment
+
+    written = translate_texts(translator, [text], Greedy())[0]
+    attention = attend_pair(translator, text, written or "?")
+    return see.save(see.draw(build_alignment(translator, attention, text, load_alignment_heads(folder))), path)
+
+
+def write_results(out: Path, results: dict[str, Any]) -> None:
+    from regard.data.files import write_text_atomic
+
+    write_text_atomic(out / "ladder.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""A trained model and held-out examples in; its figures, with the signatures that make them comparable, out."""
+"""`regard evaluate`: computes a model's metrics on held-out examples, with their signatures."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,83 +7,92 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.options import (
-    LONGEST,
-    LONGEST_TEXT,
+    MAX_LENGTH_NAMES,
     BeamSize,
-    Checkpoint,
+    CheckpointOption,
     CoveragePenalty,
     DataFolder,
-    Device,
+    DeviceOption,
     LengthPenalty,
-    Model,
+    ModelArgument,
     Split,
-    device_of,
-    files_for,
-    search_of,
+    build_search,
+    resolve_device,
+    writable_files,
 )
-from regard.cli.tasks import task_at
+from regard.tasks.registry import MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS, task_of_run
 
-USUAL: tuple[int, float, float] = (5, 1.0, 0.0)
+DEFAULT_SEARCH: tuple[int, float, float] = (5, 1.0, 0.0)
 
 
 def evaluate(
-    model: Model,
+    model: ModelArgument,
     on: Annotated[
-        list[str] | None, typer.Option("--on", "--pairs", help="Files such as it was trained with; else --split.")
+        list[str] | None,
+        typer.Option("--on", "--pairs", help="Files in the format of the training files; default: --split."),
     ] = None,
-    split: Annotated[Split, typer.Option(help="Of the data it was trained with.")] = "valid",
-    beam: BeamSize = USUAL[0],
-    length_penalty: LengthPenalty = USUAL[1],
-    coverage_penalty: CoveragePenalty = USUAL[2],
-    save: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.")] = None,
-    said: Annotated[
-        Path | None, typer.Option("--said", "--translations", help="Write here what the model said, line by line.")
+    split: Annotated[Split, typer.Option(help="Of the corpus it was trained on.")] = "valid",
+    beam: BeamSize = DEFAULT_SEARCH[0],
+    length_penalty: LengthPenalty = DEFAULT_SEARCH[1],
+    coverage_penalty: CoveragePenalty = DEFAULT_SEARCH[2],
+    save: Annotated[Path | None, typer.Option(help="Write the metrics as JSON here.")] = None,
+    outputs: Annotated[
+        Path | None,
+        typer.Option("--outputs", "--said", "--translations", help="Write the model's outputs here, one per line."),
     ] = None,
-    longest: Annotated[
+    max_length: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Refuse an example of more tokens than {LONGEST}, or {LONGEST_TEXT} to classify."),
+        typer.Option(
+            *MAX_LENGTH_NAMES,
+            min=1,
+            help=f"Maximum tokens of an example; default {MAX_SENTENCE_TOKENS}, or {MAX_TEXT_TOKENS} to classify.",
+        ),
     ] = None,
     data: DataFolder = None,
-    checkpoint: Checkpoint = None,
-    device: Device = "auto",
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
 ) -> None:
-    """Measure a model on held-out examples.
+    """Evaluate a model on held-out examples.
 
     Example: `regard evaluate run`
 
-    Example: `regard evaluate run --on test.en --on test.de --save figures.json`
+    Example: `regard evaluate run --on test.en --on test.de --save metrics.json`
 
     Example: `regard evaluate tagger --on test.conllu`
     """
     import json
 
-    from regard.cli.check import refuse_long
-    from regard.cli.measure import measured
-    from regard.text.files import write_whole
+    from regard.cli.input_checks import refuse_long
+    from regard.cli.translation import evaluate_translations
+    from regard.data.files import write_text_atomic
 
-    save, said = files_for(save=save, said=said)
-    task = task_at(model)
-    learner: Any = task.load(model, device_of(device), checkpoint)
+    save, outputs = writable_files(save=save, outputs=outputs)
+    task = task_of_run(model)
+    learner: Any = task.load(model, resolve_device(device), checkpoint)
     settings = learner.settings
     if on:
         settings = replace(settings, data=replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on)))
     examples = task.read(settings, "test" if on else split, data).examples
     named = on or [f"{settings.data.corpus}, {split}"]
     if not examples:
-        raise ValueError(f"{' and '.join(named)}: no {task.examples} to measure on; give at least one")
-    refuse_long(task.ids(learner, examples), lambda number: f"{task.examples[:-1]} {number}", longest or task.longest)
+        raise ValueError(f"{' and '.join(named)}: no {task.examples} to evaluate on; give at least one")
+    refuse_long(
+        task.token_ids(learner, examples),
+        lambda number: f"{task.examples[:-1]} {number}",
+        max_length or task.max_tokens,
+    )
     what: dict[str, Any] = {"model": str(model), "on": named}
-    if settings.task == "translate":
-        search = search_of(beam, length_penalty, coverage_penalty)
-        found, what = measured(learner, examples, search), what | {"search": repr(search)}
-    elif (beam, length_penalty, coverage_penalty) != USUAL:
+    if settings.task == "translation":
+        search = build_search(beam, length_penalty, coverage_penalty)
+        found, what = evaluate_translations(learner, examples, search), what | {"search": repr(search)}
+    elif (beam, length_penalty, coverage_penalty) != DEFAULT_SEARCH:
         raise ValueError(f"--beam and penalties are for translations; {model} is for the task {settings.task!r}")
     else:
-        found = task.measure(learner, examples)
+        found = task.evaluate(learner, examples)
     typer.echo(found.table())
-    if said:
-        write_whole(said, "".join(f"{line}\n" for line in found.lines()))
-        typer.echo(f"written: {said}")
+    if outputs:
+        write_text_atomic(outputs, "".join(f"{line}\n" for line in found.lines()))
+        typer.echo(f"written: {outputs}")
     if save:
-        write_whole(save, json.dumps({**what, **found.figures()}, indent=1, ensure_ascii=False) + "\n")
+        write_text_atomic(save, json.dumps({**what, **found.to_json()}, indent=1, ensure_ascii=False) + "\n")
         typer.echo(f"written: {save}")

@@ -1,4 +1,4 @@
-"""A trained model and a graph in; a label with its probability for every node out."""
+"""`regard graph`: classifies the nodes of a graph."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,41 +6,41 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, Device, Model, device_of, file_for
-from regard.cli.translate import write
+from regard.cli.options import CheckpointOption, DeviceOption, ModelArgument, resolve_device, writable_file
+from regard.cli.translate import write_lines
 
 if TYPE_CHECKING:
-    from regard.tasks.graph import Labeller
-    from regard.text.graphs import Graph
+    from regard.data.graphs.graph import Graph
+    from regard.tasks.node_classification.task import NodeClassifier
 
 
 def graph(
-    model: Model,
+    model: ModelArgument,
     nodes: Annotated[Path, typer.Argument(help="Columns name, label and text or features; _ is an unknown label.")],
     edges: Annotated[Path, typer.Argument(help="Two names on every line, a tab between them.")],
-    out: Annotated[Path | None, typer.Option(help="Write here instead of the terminal.")] = None,
-    best: Annotated[int, typer.Option(min=1, help="So many labels for each node, the most probable first.")] = 1,
-    checkpoint: Checkpoint = None,
-    device: Device = "auto",
+    out: Annotated[Path | None, typer.Option(help="Write here instead of stdout.")] = None,
+    best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k labels per node.")] = 1,
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
 ) -> None:
-    """Label the nodes of a graph: each one's name, a label and the probability, with tabs between.
+    """Classify the nodes of a graph: node name, label and probability, tab-separated.
 
-    It may be another graph than it was trained on. Labels that its nodes have already play no part.
+    It may be another graph than the training graph (inductive). Known labels of its nodes are ignored.
 
     Example: `regard graph run nodes.tsv edges.tsv`
 
-    Example: `regard graph run nodes.tsv.gz edges.tsv.gz --best 3 --out labels.tsv`
+    Example: `regard graph run nodes.tsv.gz edges.tsv.gz --top-k 3 --out labels.tsv`
     """
-    from regard.tasks.graph import Labeller
-    from regard.text.graphs import read_graph
+    from regard.data.graphs.graph import read_graph
+    from regard.tasks.node_classification.task import NodeClassifier
 
-    out = out and file_for(out)
-    labeller = Labeller.load(model, device_of(device), checkpoint)
-    write(lines(labeller, read_graph(nodes, edges), min(best, len(labeller.labels))), out, "labelled")
+    out = out and writable_file(out)
+    classifier = NodeClassifier.load(model, resolve_device(device), checkpoint)
+    write_lines(label_lines(classifier, read_graph(nodes, edges), min(best, len(classifier.labels))), out, "labelled")
 
 
-def lines(labeller: "Labeller", given: "Graph", best: int) -> Iterator[str]:
-    most = labeller.probabilities(given).topk(best)
-    for node, found, chances in zip(given.nodes, most.indices.tolist(), most.values.tolist(), strict=True):
-        cells = (f"{labeller.labels.name(n)}\t{chance:.4f}" for n, chance in zip(found, chances, strict=True))
+def label_lines(classifier: "NodeClassifier", graph: "Graph", best: int) -> Iterator[str]:
+    most = classifier.probabilities(graph).topk(best)
+    for node, found, chances in zip(graph.nodes, most.indices.tolist(), most.values.tolist(), strict=True):
+        cells = (f"{classifier.labels.name(n)}\t{chance:.4f}" for n, chance in zip(found, chances, strict=True))
         yield "\t".join((node.name, *cells))

@@ -1,4 +1,4 @@
-"""What several commands ask for in the same words, and what they make of it: a device, a search, a place to write."""
+"""Shared options and arguments: device, search, input texts, writable paths, progress bars."""
 
 import os
 import sys
@@ -13,107 +13,117 @@ if TYPE_CHECKING:
     from regard.decode.search import Search
 
 T = TypeVar("T")
-NAME, SHOWN = 255, 40  # letters of a name that a system asks about, and of a sentence that is said again
-FILES = "What the task reads; to translate: a .tsv, a .jsonl with fields for the languages, or (given twice) two texts."
+MAX_FILE_NAME, MAX_QUOTED = 255, 40  # letters of a file name, and of a quoted sentence
+FILES = "Training files; for translation: a .tsv, a .jsonl with a field per language, or (passed twice) two text files."
 DataFolder = Annotated[
     Path | None,
     typer.Option("--data", envvar="REGARD_DATA", help="The folder that holds known corpora; see regard data."),
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes the fastest there is.")]
-Model = Annotated[Path, typer.Argument(help="The folder of a run, or of one of its checkpoints.", metavar="MODEL")]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(
-        help="best, last or a step; without it the finished model, or the best so far of a run that was stopped."
-    ),
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps; auto picks the fastest available.")]
+ModelArgument = Annotated[
+    Path, typer.Argument(help="A run folder, or the folder of one of its checkpoints.", metavar="MODEL")
 ]
-BeamSize = Annotated[int, typer.Option("--beam", min=1, help="How many beginnings are kept; 1 is greedy search.")]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(help="best, last or a step; default: the final model, or the best checkpoint of an interrupted run."),
+]
+BeamSize = Annotated[int, typer.Option("--beam", min=1, help="Beam width; 1 is greedy search.")]
 LengthPenalty = Annotated[
-    float, typer.Option(min=0, max=64, help="Above 0 favours longer translations (Wu et al. 2016).")
+    float, typer.Option(min=0, max=64, help="Length penalty: above 0 favours longer translations (Wu et al. 2016).")
 ]
 CoveragePenalty = Annotated[
-    float, typer.Option(min=0, max=64, help="Above 0 favours translations that looked at every source token.")
+    float,
+    typer.Option(
+        min=0,
+        max=64,
+        help="Coverage penalty: above 0 favours translations that attend to every source token (Wu et al. 2016).",
+    ),
 ]
-Longest = Annotated[int, typer.Option(min=1, help="Refuse a sentence of more tokens.")]
-LONGEST, LONGEST_TEXT, LONGEST_PROMPT = 1000, 4096, 16_384  # tokens of a sentence, of a text of several, of a prompt
-Out = Annotated[
+MAX_LENGTH_NAMES = ("--max-length", "--longest")
+MaxLength = Annotated[
+    int, typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a sentence; a longer one is refused.")
+]
+MAX_PROMPT_TOKENS = 16_384
+OutOption = Annotated[
     Path | None,
     typer.Option(
-        help="Write here instead of the terminal, if every line can be read: on the terminal, those before a bad one "
-        "may be answered."
+        help="Write here instead of stdout, and only if every line can be read: on stdout, the lines before a bad one "
+        "may be printed."
     ),
 ]
 Split = Literal["train", "valid", "test"]
 
 
-def device_of(asked: str) -> str:
+def resolve_device(name: str) -> str:
     """A device that torch can really use."""
     import torch
 
-    if asked == "auto":
+    if name == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.zeros(1, device=asked).item()
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device {asked}: {str(error).splitlines()[0].rstrip('.')}; use cpu") from None
-    return asked
+        raise ValueError(f"--device {name}: {str(error).splitlines()[0].rstrip('.')}; use cpu") from None
+    return name
 
 
-def search_of(beam: int, length_penalty: float, coverage_penalty: float, best: int = 1) -> "Search":
+def build_search(beam: int, length_penalty: float, coverage_penalty: float, best: int = 1) -> "Search":
     from regard.decode import Beam, Greedy
 
     if beam == 1 and best == 1:
         return Greedy()
-    return Beam(max(beam, best), length_penalty=length_penalty, coverage_penalty=coverage_penalty, best=best)
+    return Beam(max(beam, best), length_penalty=length_penalty, coverage_penalty=coverage_penalty, n_best=best)
 
 
-Texts = Annotated[
-    str | None, typer.Argument(help="A text file (.gz and .xz too), a sentence in quotes, or - for a pipe.")
+TextArgument = Annotated[
+    str | None, typer.Argument(help="A text file (.gz and .xz too), a sentence in quotes, or - for stdin.")
 ]
 
 
 @dataclass(frozen=True)
-class Lines:
-    """The lines of a file or of a pipe, each read when its turn comes, or one sentence.
+class InputLines:
+    """The lines of a file or of stdin, read lazily, or one sentence.
 
     Args:
-        texts: they can be read once.
-        where: one stands, counted from 1.
-        count: how many there are, if that can be known before they are read.
+        texts: an iterator over the lines.
+        location: "file:line" of a line, counted from 1.
+        count: the number of lines, or None if it is unknown before they are read.
     """
 
     texts: Iterator[str]
-    where: Callable[[int], str]
+    location: Callable[[int], str]
     count: Callable[[], int | None]
 
 
-def texts_in(given: str | None) -> Lines:
-    from regard.text.files import lines_of, read_lines
+def read_input(argument: str | None) -> InputLines:
+    from regard.data.files import iter_lines, read_lines
 
-    if given is None or given == "-":
-        return Lines(lines_of(sys.stdin.buffer, "stdin"), lambda number: f"stdin:{number}", lambda: None)
-    if is_sentence(given):
-        return Lines(iter([given]), lambda _: "the sentence", lambda: 1)
-    return Lines(read_lines(given), lambda number: f"{given}:{number}", lambda: sum(1 for _ in read_lines(given)))
+    if argument is None or argument == "-":
+        return InputLines(iter_lines(sys.stdin.buffer, "stdin"), lambda number: f"stdin:{number}", lambda: None)
+    if is_sentence(argument):
+        return InputLines(iter([argument]), lambda _: "the sentence", lambda: 1)
+    return InputLines(
+        read_lines(argument), lambda number: f"{argument}:{number}", lambda: sum(1 for _ in read_lines(argument))
+    )
 
 
-def is_sentence(given: str) -> bool:
-    """Several words that name no file: then it is said that they are not taken for a name."""
-    if len(given.split()) < 2 or Path(given[:NAME]).exists():
+def is_sentence(argument: str) -> bool:
+    """Several words that name no file; a notice on stderr says that they are read as a sentence."""
+    if len(argument.split()) < 2 or Path(argument[:MAX_FILE_NAME]).exists():
         return False
-    typer.echo(f"regard: no file is called {given[:SHOWN]!r}; it is read as a sentence", err=True)
+    typer.echo(f"regard: no file is called {argument[:MAX_QUOTED]!r}; it is read as a sentence", err=True)
     return True
 
 
-def command_of(*words: object) -> str:
+def shell_command(*words: object) -> str:
     """A command that can be copied into a shell."""
     import shlex
 
     return shlex.join(map(str, words))
 
 
-def tracked(items: Iterable[T], what: str, total: int | Callable[[], int | None] | None = None) -> Iterable[T]:
-    """A progress bar on stderr, if a person is there to see it; only then `total` is asked for."""
+def with_progress(items: Iterable[T], what: str, total: int | Callable[[], int | None] | None = None) -> Iterable[T]:
+    """A progress bar on stderr, if that is a terminal; only then `total` is called."""
     from rich.console import Console
     from rich.progress import track
 
@@ -124,34 +134,34 @@ def tracked(items: Iterable[T], what: str, total: int | Callable[[], int | None]
     return track(items, what, total, console=console, transient=True, disable=not shown)
 
 
-# --- whether something can be written is better known before the work than after it ---
+# --- output paths, checked before the work begins ---
 
 
-def folder_for(path: Path) -> Path:
-    """The path of a folder to write into; it need not be there yet."""
+def writable_folder(path: Path) -> Path:
+    """The path of a folder to write into; it need not exist."""
     there = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not there.is_dir():
-        raise ValueError(f"{there}: is a file, not a folder; choose another place")
+        raise ValueError(f"{there}: is a file, not a folder; choose another path")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"{there}: you may not write here; choose another place")
+        raise ValueError(f"{there}: no write permission; choose another folder")
     return path
 
 
-def file_for(path: Path) -> Path:
-    """The path of a file to write; where it is a link, that of the file it leads to, since a link would be replaced."""
-    from regard.text.files import replaceable
+def writable_file(path: Path) -> Path:
+    """The path of a file to write; a symbolic link is resolved, since it would be replaced otherwise."""
+    from regard.data.files import check_replaceable
 
     path = path.resolve() if path.is_symlink() else path
-    replaceable(path)
-    folder_for(path.parent)
+    check_replaceable(path)
+    writable_folder(path.parent)
     return path
 
 
-def files_for(**named: Path | None) -> Iterator[Path | None]:
-    """The same for several options, which must not name one file: the second would be written over the first."""
+def writable_files(**named: Path | None) -> Iterator[Path | None]:
+    """The same for several options, which must not name the same file: the second would overwrite the first."""
     taken: dict[Path, str] = {}
     for option, given in named.items():
-        path = given and file_for(given)
+        path = given and writable_file(given)
         if path and (other := taken.setdefault(path.resolve(), option)) != option:
             raise ValueError(f"--{other} and --{option} are one file, {given}; give each a file of its own")
         yield path

@@ -1,4 +1,4 @@
-"""A recipe's file or plain flags in; a folder with a trained model out."""
+"""`regard train`: trains, resumes and fine-tunes a model from a recipe and flags."""
 
 import json
 import tomllib
@@ -10,20 +10,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import starting
-from regard.cli.options import FILES, SHOWN, DataFolder, Device, command_of, device_of, folder_for
-from regard.cli.tasks import NAMES, Task, task_at, task_of
+from regard.cli.options import (
+    FILES,
+    MAX_QUOTED,
+    DataFolder,
+    DeviceOption,
+    resolve_device,
+    shell_command,
+    writable_folder,
+)
+from regard.tasks.registry import TASK_NAMES, Task, get_task, task_of_run
 
 if TYPE_CHECKING:
-    from regard.tasks.data import Read
-    from regard.tasks.job import Learner
-    from regard.tasks.tables import Tables
-    from regard.train.fit import Fit
+    from regard.tasks.config import RunSettings
+    from regard.tasks.protocol import TaskModel
+    from regard.tasks.splits import LoadedExamples
+    from regard.train.run import TrainingRun
 
-# tokens in a batch that do not pay for a second thread; on a busy machine two wait long for each other
-SMALL = 512
-# settings that are words and have a flag of their own
-FLAGS = {
+# initial weights, in a run folder: the run may be killed before its first checkpoint
+START_WEIGHTS = "start.safetensors"
+# tables on which neither the model nor its vocabulary depends
+MODEL_INDEPENDENT_TABLES = ("data", "augment", "train", "measure")
+# below this many tokens in a batch a second thread does not pay; on a busy machine two wait long for each other
+SMALL_BATCH_TOKENS = 512
+# settings that are strings and have a flag of their own
+FLAG_NAMES = {
     "data.corpus": "--corpus",
     "data.source": "--from",
     "data.target": "--to",
@@ -35,10 +46,13 @@ FLAGS = {
 
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="A TOML file with [data], [text], [model], [train].")] = None,
-    task: Annotated[str | None, typer.Option(help=f"{', '.join(NAMES)}; without one, translate.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder of the run; one that holds a run goes on.")] = Path("run"),
-    start: Annotated[Path | None, typer.Option(help="A run whose model this one begins with.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Of --start: best, last or a step.")] = None,
+    task: Annotated[str | None, typer.Option(help=f"{', '.join(TASK_NAMES)}; default: translation.")] = None,
+    out: Annotated[Path, typer.Option(help="Run folder; an existing run is resumed.")] = Path("run"),
+    start: Annotated[
+        Path | None,
+        typer.Option("--init-from", "--start", help="Initialise weights and vocabulary from this run (fine-tuning)."),
+    ] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Of --init-from: best, last or a step.")] = None,
     train: Annotated[list[str] | None, typer.Option(help=FILES)] = None,
     valid: Annotated[list[str] | None, typer.Option(help="The same for validation.")] = None,
     corpus: Annotated[str | None, typer.Option(help="A known corpus instead of files; see regard data.")] = None,
@@ -46,35 +60,35 @@ def train(
     target: Annotated[str | None, typer.Option("--to", help="The language to translate into.")] = None,
     model: Annotated[str | None, typer.Option(help="transformer, bahdanau, luong-dot, luong-general, gru, …")] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small or base.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="How many steps.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps.")] = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="Tokens in a batch, padding included.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
+    rate: Annotated[float | None, typer.Option("--learning-rate", "--rate", help="Peak learning rate.")] = None,
     precision: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other line, as table.key=value.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as table.key=value.")] = None,
     data: DataFolder = None,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves to OUT/tensorboard.")] = False,  # noqa: FBT002
 ) -> None:
-    """Train a model on examples of its task. Without any, it learns something of the miniature world in a minute.
+    """Train a model. Without training files it learns the miniature world in about a minute.
 
-    Ctrl-C saves; the same command goes on, and ends with the same weights as if nothing had happened. What was saved
-    can be used as it stands. A run goes on with other settings, too, if they leave its model the same: --steps makes it
-    longer or shorter.
+    Ctrl-C saves a checkpoint; the same command resumes, and ends with the same weights as an uninterrupted run. An
+    interrupted run can be used by every command. A run can be resumed with other settings if they do not change its
+    model: --steps makes it longer or shorter.
 
-    How many steps, tokens in a batch and pieces there are follows from the number of examples, unless they are given.
+    Steps, tokens in a batch and subwords follow from the number of examples, unless they are set.
 
     Example: `regard train --train train.en --train train.de --to de --size small --out run`
 
     Example: `regard train recipes/multi30k-en-de.toml --data corpora --out run`
 
-    Example: `regard train --task tag --train train.conllu --valid dev.conllu --out tagger`
+    Example: `regard train --task tagging --train train.conllu --valid dev.conllu --out tagger`
 
-    Example: `regard train --out run` (goes on with the run)
+    Example: `regard train --out run` (resumes the run)
 
-    Example: `regard train --out run --steps 20000` (goes on until then)
+    Example: `regard train --out run --steps 20000` (resumes the run until then)
 
-    Example: `regard train --start run --train my.en --train my.de --rate 1e-4 --steps 500 --out mine`
+    Example: `regard train --init-from run --train my.en --train my.de --learning-rate 1e-4 --steps 500 --out mine`
     """
     flags = {
         "data.train": train,
@@ -89,33 +103,37 @@ def train(
         "train.rate": rate,
         "train.precision": precision,
         "train.seed": seed,
-        **dict(assignment(line) for line in set_ or []),
+        **dict(parse_assignment(line) for line in set_ or []),
     }
-    asked = {name: value for name, value in flags.items() if value is not None}
+    overrides = {name: value for name, value in flags.items() if value is not None}
     if checkpoint and not start:
-        raise ValueError(f"--checkpoint {checkpoint} is of the run to start from; add --start RUN")
+        raise ValueError(f"--checkpoint {checkpoint} is of the run to initialise from; add --init-from RUN")
     try:
-        run(recipe, asked, out, data, device, task=task, start=start, checkpoint=checkpoint, tensorboard=tensorboard)
+        train_run(
+            recipe, overrides, out, data, device, task=task, start=start, checkpoint=checkpoint, tensorboard=tensorboard
+        )
     except ValueError as mistake:
-        raise ValueError(with_flags(str(mistake), asked)) from None
+        raise ValueError(name_flags(str(mistake), overrides)) from None
 
 
-def with_flags(message: str, asked: Mapping[str, object]) -> str:
-    """The library knows nothing of a command's flags: behind a value that it quotes, the flag that gave it is named."""
-    from regard.tasks.tables import plain
+def name_flags(message: str, overrides: Mapping[str, object]) -> str:
+    """Appends the flag that set the quoted value: the library's messages do not know the flags of a command."""
+    from regard.tasks.config import parse_value
 
-    values = {name: plain(value) for name, value in asked.items() if isinstance(value, str) and name not in message}
-    given = [
-        f"{FLAGS[name]} {value[:SHOWN]}" if name in FLAGS else f"--set {name}={value[:SHOWN]}"
+    values = {
+        name: parse_value(value) for name, value in overrides.items() if isinstance(value, str) and name not in message
+    }
+    flags = [
+        f"{FLAG_NAMES[name]} {value[:MAX_QUOTED]}" if name in FLAG_NAMES else f"--set {name}={value[:MAX_QUOTED]}"
         for name, value in values.items()
         if isinstance(value, str) and repr(value) in message
     ]
-    return f"{message} (given by {' and '.join(given)})" if given else message
+    return f"{message} (set by {' and '.join(flags)})" if flags else message
 
 
-def run(
+def train_run(
     recipe: Path | None,
-    asked: Mapping[str, object],
+    overrides: Mapping[str, object],
     out: Path,
     data: Path | None,
     device: str,
@@ -128,211 +146,278 @@ def run(
     import torch
     from rich.console import Console
 
-    from regard.cli.watch import curves, require_tensorboard, watch
-    from regard.tasks.defaults import count_of, fitted, planned
-    from regard.train.claim import claimed
-    from regard.train.fit import Fit, plan_of
-    from regard.train.log import write_line
+    from regard.cli.training_progress import require_tensorboard, tensorboard_callback, train_with_progress
+    from regard.tasks.defaults import effective_examples, fit_to_data, plan_steps
+    from regard.train.lock import lock_folder
+    from regard.train.report import write_line
+    from regard.train.run import TrainingRun, make_train_config
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    asked_device, device = device, device_of(device)
-    # first of all, for whoever is refused must have changed nothing of another's run
-    with claimed(folder_for(out)) as claim:
-        kind = asked_task(start or out, recipe, task)
-        settings, begun = agreed(kind, out, recipe, asked, start)
-        plan_of(settings.train, 1)  # a mistake in it should not wait for the corpus to be read
+    requested_device, device = device, resolve_device(device)
+    # first, so that a refused command has changed nothing of the run that holds the lock
+    with lock_folder(writable_folder(out)) as claim:
+        kind = resolve_task(start or out, recipe, task)
+        settings, existing = resolve_settings(kind, out, recipe, overrides, start)
+        make_train_config(settings.train, 1)  # an error in it should not wait for the corpus to be read
         if tensorboard:
             require_tensorboard()
         with console.status(f"reading {kind.examples}"):
             examples, held_out = (kind.read(settings, split, data) for split in ("train", "valid"))
-        follows, count = begun is None and recipe is None and "data.corpus" in asked, count_of(examples.examples)
+        follows = existing is None and recipe is None and "data.corpus" in overrides
+        count = effective_examples(examples.examples)
         if follows and not start:
-            settings = fitted(settings, count, asked)
-        if device == "cpu" and settings.train.tokens <= SMALL:
+            settings = fit_to_data(settings, count, overrides)
+        if device == "cpu" and settings.train.tokens <= SMALL_BATCH_TOKENS:
             torch.set_num_threads(1)
         with console.status("preparing the model"):
-            learner: Any = begun and replace(begun, settings=settings)  # type: ignore[type-var]
-            if start and not begun:
-                learner = starting.started(kind, start, settings, checkpoint)
-            learner = learner or kind.fresh(examples.examples, settings)
+            learner: Any = existing and replace(existing, settings=settings)  # type: ignore[type-var]
+            if start and not existing:
+                learner = load_start(kind, start, settings, checkpoint)
+            learner = learner or kind.from_examples(examples.examples, settings)
             job = learner.job(examples.examples, held_out.examples, device)
             if follows:
-                train = planned(settings.train, count, job.data.steps(0), asked)
+                train = plan_steps(settings.train, count, job.data.steps(0), overrides)
                 learner = replace(learner, settings=replace(settings, train=train))  # type: ignore[type-var]
                 job = replace(job, train=train, describe=learner.describe)
-            fit = Fit(job, out, claim)
-            starting.settle(learner, out, start, begun=begun is not None)
-        changes, done = changed(begun.settings, settings) if begun else {}, fit.done
-        refuse_idle(fit, done, changes)
-        for line in described(kind, learner.settings, fit, done, examples, held_out):
+            fit = TrainingRun(job, out, claim)
+            keep_start_weights(learner, out, start, resumed=existing is not None)
+        changes, done = changed_settings(existing.settings, settings) if existing else {}, fit.last_step
+        refuse_finished_run(fit, done, changes)
+        for line in describe_run(kind, learner.settings, fit, done, examples, held_out):
             console.print(line)
-        fits = f", to fit {count:,} {kind.examples}" if follows and "train.steps" not in asked else ""
-        console.print(f"{length_of(kind, learner.settings, fit)}{fits}")
-        if start and not begun:
-            console.print(f"starting from the weights and the vocabulary of {start}")
-        if begun and changes:
-            for line in notices(fit, done, begun.settings, changes):
+        fits = f", to fit {count:,} {kind.examples}" if follows and "train.steps" not in overrides else ""
+        console.print(f"{describe_length(kind, learner.settings, fit)}{fits}")
+        if start and not existing:
+            console.print(f"initialised with the weights and the vocabulary of {start}")
+        if existing and changes:
+            for line in change_notices(fit, done, existing.settings, changes):
                 console.print(line)
             write_line(out, done, changed=changes)
-        with curves(out / "tensorboard", done) if tensorboard else nullcontext() as track:
-            finished = watch(fit, console, track)
+        with tensorboard_callback(out / "tensorboard", done) if tensorboard else nullcontext() as track:
+            finished = train_with_progress(fit, console, track)
         if finished:
-            starting.forget(out)
-            kind.finish(learner, held_out.examples, out)
-            typer.echo(f"trained: {out}; try: {command_of('regard', *kind.tries(out))}")
+            remove_start_weights(out)
+            kind.after_training(learner, held_out.examples, out)
+            typer.echo(f"trained: {out}; try: {shell_command('regard', *kind.suggested_command(out))}")
             return
     again = ["--out", out, *(["--data", data] if data else []), *(["--tensorboard"] if tensorboard else [])]
-    again += ["--device", asked_device] if asked_device != "auto" else []
-    typer.echo(f"saved: {out} at step {fit.done:,}; go on with: {command_of('regard', 'train', *again)}")
+    again += ["--device", requested_device] if requested_device != "auto" else []
+    typer.echo(f"saved: {out} at step {fit.last_step:,}; resume with: {shell_command('regard', 'train', *again)}")
     raise typer.Exit(130)
 
 
-def described(
-    task: Task, settings: "Tables", fit: "Fit", done: int, examples: "Read[Any]", held_out: "Read[Any]"
+def describe_run(
+    task: Task,
+    settings: "RunSettings",
+    fit: "TrainingRun",
+    done: int,
+    examples: "LoadedExamples[Any]",
+    held_out: "LoadedExamples[Any]",
 ) -> Iterator[str]:
-    """What is trained on what, and what of it is left out."""
+    """The data, the model, the device, and how many examples are skipped."""
     train, total = fit.job.train, len(examples.examples) + len(held_out.examples)
     if skipped := examples.skipped:
-        yield f"left out: {len(skipped):,} of {total + len(skipped):,} {task.examples}, for empty parts ({skipped[0]})"
+        yield f"skipped: {len(skipped):,} of {total + len(skipped):,} {task.examples}, for empty parts ({skipped[0]})"
     if fit.job.left_out:
         limits = f"train.longest = {train.longest} or train.tokens = {train.tokens}"
-        yield f"left out: {fit.job.left_out:,} of {total:,} {task.examples}, with more tokens on a side than {limits}"
+        yield f"skipped: {fit.job.left_out:,} of {total:,} {task.examples}, with more tokens on a side than {limits}"
     weights = sum(parameter.numel() for parameter in fit.job.model.parameters())
-    begun = f"; going on from step {done:,}" if done else ""
+    existing = f"; resuming from step {done:,}" if done else ""
     yield (
-        f"{len(examples.examples):,} {task.examples}, {len(held_out.examples):,} held out; "
-        f"{settings.model.kind} with {weights:,} weights on {next(fit.job.model.parameters()).device}{begun}"
+        f"{len(examples.examples):,} {task.examples}, {len(held_out.examples):,} for validation; "
+        f"{settings.model.kind} with {weights:,} parameters on {next(fit.job.model.parameters()).device}{existing}"
     )
 
 
-def length_of(task: Task, settings: "Tables", fit: "Fit") -> str:
-    """How long it will train; how many minutes that is, the first steps will tell."""
+def describe_length(task: Task, settings: "RunSettings", fit: "TrainingRun") -> str:
+    """Steps, batch size, epochs and vocabulary size."""
     train = fit.job.train
-    unit = "tokens" if "text" in settings.names() and settings.task != "answer" else task.examples
-    batch = "" if settings.task == "graph" else f" of {train.tokens * train.accumulate:,} {unit}"
+    unit = "tokens" if "text" in settings.table_names() and settings.task != "vqa" else task.examples
+    batch = "" if settings.task == "node_classification" else f" of {train.tokens * train.accumulate:,} {unit}"
     text = vars(settings).get("text")
-    pieces = f", {text.size:,} pieces" if text and text.kind in ("bpe", "unigram") else ""
-    return f"{train.steps:,} steps{batch} (≈ {train.steps / fit.job.data.steps(0):,.0f} epochs){pieces}"
+    subwords = f", {text.size:,} subwords" if text and text.kind in ("bpe", "unigram") else ""
+    return f"{train.steps:,} steps{batch} (≈ {train.steps / fit.job.data.steps(0):,.0f} epochs){subwords}"
 
 
-# --- a run that goes on with other settings ---
+# --- fine-tuning: weights and vocabulary of another run ---
 
 
-def changed(before: "Tables", after: "Tables") -> dict[str, list[Any]]:
-    """Lines that differ, by name, as they were and as they are."""
+def start_settings(task: Task, start: Path, overrides: Mapping[str, object]) -> "RunSettings":
+    """The settings of the run to initialise from, without its files where other files are passed."""
+    from regard.tasks.pretrained import load_settings
+
+    found: Any = load_settings(start, task.settings)
+    if overrides.keys() & {"data.train", "data.corpus"}:
+        found = replace(found, data=replace(found.data, train=(), valid=(), test=()))
+    return found
+
+
+def load_start(task: Task, start: Path, settings: "RunSettings", checkpoint: str | None = None) -> "TaskModel":
+    """The model and vocabulary of the run to initialise from; the tables that define them must be equal."""
+    learner: Any = task.load(start, "cpu", checkpoint)
+    if name := changed_model_table(learner.settings, settings):
+        raise ValueError(
+            f"{start} was trained with another [{name}]; to initialise from it, leave out what changes that table"
+        )
+    return replace(learner, settings=settings)
+
+
+def changed_model_table(one: "RunSettings", other: "RunSettings") -> str | None:
+    """The first table in which two settings of a task differ such that their models differ."""
+    differ = (name for name in one.table_names() if getattr(one, name) != getattr(other, name))
+    return next((name for name in differ if name not in MODEL_INDEPENDENT_TABLES), None)
+
+
+def keep_start_weights(learner: "TaskModel", out: Path, start: Path | None, *, resumed: bool) -> None:
+    """Saves the initial weights of a fine-tuning run until its first checkpoint, and reloads them on resume."""
+    from regard.data.files import make_folder
+    from regard.models.safetensors_io import load_weights, saveable_tensors, write_weights
+
+    if resumed:
+        if (out / START_WEIGHTS).exists():
+            load_weights(learner.model, out / START_WEIGHTS)
+    elif start is None:
+        remove_start_weights(out)  # left over from another run
+    else:
+        make_folder(out)
+        write_weights(saveable_tensors(learner.model), out / START_WEIGHTS)
+
+
+def start_weights_saved(out: Path) -> list[str]:
+    """The file of initial weights, which a fine-tuning run has before its first checkpoint."""
+    return [START_WEIGHTS] if (out / START_WEIGHTS).exists() else []
+
+
+def remove_start_weights(out: Path) -> None:
+    (out / START_WEIGHTS).unlink(missing_ok=True)
+
+
+# --- resuming with other settings ---
+
+
+def changed_settings(before: "RunSettings", after: "RunSettings") -> dict[str, list[Any]]:
+    """Settings that differ, by name: [before, after]."""
     was, now = (tomllib.loads(one.to_toml()) for one in (before, after))
     if was["task"] != now["task"]:
         return {"task": [was["task"], now["task"]]}
     return {
         f"{table}.{key}": [was[table].get(key), value]
-        for table in before.names()
+        for table in before.table_names()
         for key, value in now[table].items()
         if was[table].get(key) != value
     }
 
 
-def notices(fit: "Fit", done: int, before: "Tables", changes: Mapping[str, list[Any]]) -> Iterator[str]:
-    """What is not as it was, and whether the weights will be those of a run that was so from the beginning."""
-    from regard.train.fit import schedule_of
+def change_notices(
+    fit: "TrainingRun", done: int, before: "RunSettings", changes: Mapping[str, list[Any]]
+) -> Iterator[str]:
+    """The changed settings, and whether the weights will differ from those of a run that had them from the start."""
+    from regard.train.run import make_schedule
 
     for name, (was, now) in changes.items():
         yield f"changed: {name} = {now} (was {was})"
-    old, new = (schedule_of(train, fit.job.width) for train in (before.train, fit.job.train))
+    old, new = (make_schedule(train, fit.job.width) for train in (before.train, fit.job.train))
     if other := next((step for step in range(1, done + 1) if old.rate(step) != new.rate(step)), None):
         yield (
-            f"the {fit.job.train.schedule} schedule gives other rates from step {other:,} on, so the weights will not "
-            f"be those of a run planned so from the beginning; the rate goes on at {new.rate(done + 1):.2e}"
+            f"the {fit.job.train.schedule} schedule gives other learning rates from step {other:,} on, so the weights "
+            f"will not be those of a run with it from the start; the learning rate is now {new.rate(done + 1):.2e}"
         )
 
 
-def refuse_idle(fit: "Fit", done: int, changes: Mapping[str, list[Any]]) -> None:
-    """Other data for a run with nothing left to learn is a forgotten --out, or a start."""
+def refuse_finished_run(fit: "TrainingRun", done: int, changes: Mapping[str, list[Any]]) -> None:
+    """Other data for a finished run is a forgotten --out, or meant as --init-from."""
     data = [name for name in changes if name.startswith("data.")]
     if data and done >= fit.job.train.steps:
         raise ValueError(
             f"{fit.folder} holds a run with another {data[0]}, trained to its last step, {done:,}; choose another "
-            f"--out, go on with more --steps, or begin with its model: --start {fit.folder}"
+            f"--out, resume it with more --steps, or fine-tune its model: --init-from {fit.folder}"
         )
 
 
-# --- which run it is ---
+# --- the task and the settings of a run ---
 
 
-def asked_task(out: Path, recipe: Path | None, name: str | None) -> Task:
-    """The one named, that of the recipe, that of the run in the folder, or translation."""
-    from regard.tasks.run_folder import SETTINGS, run_of
-    from regard.tasks.tables import FIRST, task_in
+def resolve_task(out: Path, recipe: Path | None, name: str | None) -> Task:
+    """The task of --task, of the recipe, of the run in the folder, or translation."""
+    from regard.tasks.config import DEFAULT_TASK, read_task_name, resolve_task_name
+    from regard.tasks.run_folder import SETTINGS, resolve_run
 
     if recipe is None:
-        there = task_at(out) if (run_of(out)[0] / SETTINGS).exists() else None
-        return task_of(name) if name else there or task_of(FIRST)
+        there = task_of_run(out) if (resolve_run(out)[0] / SETTINGS).exists() else None
+        return get_task(name) if name else there or get_task(DEFAULT_TASK)
     if recipe.suffix != ".toml" and not recipe.is_dir():
-        raise ValueError(f"{recipe}: a recipe ends in .toml; two files of text are given as --train ONE --train OTHER")
-    if name and name != (written := task_in(recipe)):
+        raise ValueError(f"{recipe}: a recipe ends in .toml; pass two text files as --train ONE --train OTHER")
+    if name and resolve_task_name(name) != (written := read_task_name(recipe)):
         raise ValueError(f"{recipe} is a recipe for the task {written!r}, not {name!r}; leave out --task")
-    return task_of(task_in(recipe))
+    return get_task(read_task_name(recipe))
 
 
-def agreed(
-    task: Task, out: Path, recipe: Path | None, asked: Mapping[str, object], start: Path | None = None
-) -> "tuple[Tables, Learner | None]":
-    """The settings of the run, and what is in its folder already.
+def resolve_settings(
+    task: Task, out: Path, recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
+) -> "tuple[RunSettings, TaskModel | None]":
+    """The settings of the run, and the model in its folder, if there is one.
 
-    Flags change the settings that it has; a recipe, or data for a run that has learnt nothing yet, describes it anew.
-    Once something is learnt, what would make another model needs a folder of its own.
+    Flags change the settings of an existing run; a recipe, or data for a run without a checkpoint, replaces them.
+    A run with weights refuses settings of another model: they need a folder of their own.
     """
     from regard.tasks.run_folder import SETTINGS
 
-    learnt = [name for name in ("model.safetensors", "checkpoints/*/*") if any(out.glob(name))]
+    saved = [name for name in ("model.safetensors", "checkpoints/*/*") if any(out.glob(name))]
     if not (out / SETTINGS).exists():
-        if learnt:
-            raise ValueError(f"{out} holds {learnt[0]} but no settings.toml, so it is not a run; choose another --out")
-        return settings_of(task, recipe, asked, start), None
-    begun = task_at(out).described(out)
-    learnt = learnt or starting.has_begun(out)
-    same_task = isinstance(begun.settings, task.settings)
-    anew = not learnt and (start or asked.keys() & {"data.corpus", "data.train"})
-    if recipe or anew or not same_task:
-        wanted = settings_of(task, recipe, asked, start)
+        if saved:
+            raise ValueError(f"{out} holds {saved[0]} but no settings.toml, so it is not a run; choose another --out")
+        return build_settings(task, recipe, overrides, start), None
+    existing = task_of_run(out).from_description(out)
+    saved = saved or start_weights_saved(out)
+    same_task = isinstance(existing.settings, task.settings)
+    replaced = not saved and (start or overrides.keys() & {"data.corpus", "data.train"})
+    if recipe or replaced or not same_task:
+        wanted = build_settings(task, recipe, overrides, start)
     else:
-        wanted = begun.settings.changed(asked).rooted(Path.cwd()) if asked else begun.settings
-    if wanted == begun.settings:
-        return wanted, begun
-    if not learnt:
+        wanted = (
+            existing.settings.with_changes(overrides).with_absolute_paths(Path.cwd())
+            if overrides
+            else existing.settings
+        )
+    if wanted == existing.settings:
+        return wanted, existing
+    if not saved:
         return wanted, None
-    if same_task and not starting.other_model(begun.settings, wanted):
-        return wanted, begun
+    if same_task and not changed_model_table(existing.settings, wanted):
+        return wanted, existing
     name, (was, now) = next(
         (name, both)
-        for name, both in changed(begun.settings, wanted).items()
-        if name.split(".")[0] not in starting.FREE
+        for name, both in changed_settings(existing.settings, wanted).items()
+        if name.split(".")[0] not in MODEL_INDEPENDENT_TABLES
     )
     key = name.split(".")[-1]
     raise ValueError(
         f"{out} holds a run with {key} = {json.dumps(was)}, not {key} = {json.dumps(now)}; choose another --out, or "
-        f"go on with it: {command_of('regard', 'train', '--out', out)}"
+        f"resume it: {shell_command('regard', 'train', '--out', out)}"
     )
 
 
-def settings_of(task: Task, recipe: Path | None, asked: Mapping[str, object], start: Path | None = None) -> "Tables":
-    """Paths in a recipe are read from where it lies, those on the command line from where one stands."""
-    from regard.tasks.settings import warmup_for
+def build_settings(
+    task: Task, recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
+) -> "RunSettings":
+    """Paths in a recipe are relative to the recipe, those on the command line to the working directory."""
+    from regard.tasks.config import warmup_for
 
     if recipe is not None:
-        usual = task.settings.load(recipe).rooted(recipe.absolute().parent)
+        usual = task.settings.load(recipe).with_absolute_paths(recipe.absolute().parent)
     elif start is not None:
-        usual = starting.settings_at(task, start, asked)
+        usual = start_settings(task, start, overrides)
     else:
-        usual = task.settings() if "data.corpus" in asked else task.settings.of_world()
-    settings = usual.changed(asked).rooted(Path.cwd())
-    if recipe is None and "train.steps" in asked and "train.warmup" not in asked:
+        usual = task.settings() if "data.corpus" in overrides else task.settings.of_world()
+    settings = usual.with_changes(overrides).with_absolute_paths(Path.cwd())
+    if recipe is None and "train.steps" in overrides and "train.warmup" not in overrides:
         warmup = min(settings.train.warmup, warmup_for(settings.train.steps))
         return replace(settings, train=replace(settings.train, warmup=warmup))  # type: ignore[type-var]
     return settings
 
 
-def assignment(line: str) -> tuple[str, str]:
+def parse_assignment(line: str) -> tuple[str, str]:
     name, equals, value = line.partition("=")
     if not equals:
-        raise ValueError(f"--set {line}: write table.key=value, e.g. train.warmup=100")
+        raise ValueError(f"--set {line}: write table.key=value, such as train.warmup=100")
     return name.strip(), value.strip()

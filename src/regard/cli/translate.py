@@ -1,4 +1,4 @@
-"""Lines of a file, of a pipe or typed one by one in; their translations out, a line for a line."""
+"""`regard translate`: translates lines of a file, of stdin or typed at a prompt."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,51 +10,56 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import (
-    LONGEST,
     BeamSize,
-    Checkpoint,
+    CheckpointOption,
     CoveragePenalty,
-    Device,
+    DeviceOption,
     LengthPenalty,
-    Longest,
-    Model,
-    Out,
-    Texts,
-    device_of,
-    files_for,
-    search_of,
-    texts_in,
-    tracked,
+    MaxLength,
+    ModelArgument,
+    OutOption,
+    TextArgument,
+    build_search,
+    read_input,
+    resolve_device,
+    with_progress,
+    writable_files,
 )
+from regard.tasks.registry import MAX_SENTENCE_TOKENS
 
 if TYPE_CHECKING:
-    from regard.decode.alignment import Head
-    from regard.decode.model import Model as Prepared
+    from regard.decode.alignment import AlignmentHead
+    from regard.decode.model import DecodableModel as Prepared
     from regard.decode.search import Search
-    from regard.decode.texts import Translation
-    from regard.decode.walk import Walker
-    from regard.tasks.translate import Translator
+    from regard.decode.stepwise import StepwiseSearch
+    from regard.decode.translate import Translation
+    from regard.tasks.translation.task import Translator
 
 
 def translate(
-    model: Model,
-    file: Texts = None,
-    out: Out = None,
+    model: ModelArgument,
+    file: TextArgument = None,
+    out: OutOption = None,
     beam: BeamSize = 5,
     length_penalty: LengthPenalty = 1.0,
     coverage_penalty: CoveragePenalty = 0.0,
-    best: Annotated[int, typer.Option(min=1, help="So many translations of each line, each with its score.")] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw translations instead of searching for them.")] = False,  # noqa: FBT002
-    temperature: Annotated[float | None, typer.Option(help="For --sample: below 1 is tamer, above 1 wilder.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="For --sample: only so many tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="For --sample: only tokens up to this probability.")] = None,
+    best: Annotated[
+        int,
+        typer.Option("--n-best", "--best", min=1, help="Number of hypotheses per line (n-best), each with its score."),
+    ] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample translations instead of beam search.")] = False,  # noqa: FBT002
+    temperature: Annotated[float | None, typer.Option(help="For --sample: the sampling temperature.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="For --sample: sample from the k most probable tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="For --sample: nucleus sampling, the total probability kept.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="For --sample.")] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each log-probability before its text.")] = False,  # noqa: FBT002
     align: Annotated[
-        Path | None, typer.Option(help="Write here which word was translated by which, as 0-0 1-2 on every line.")
+        Path | None, typer.Option(help="Write word alignments here, in Pharaoh format (0-0 1-2) on every line.")
     ] = None,
-    longest: Longest = LONGEST,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and unknown words.")] = False,  # noqa: FBT002
+    max_length: MaxLength = MAX_SENTENCE_TOKENS,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and out-of-vocabulary words.")] = False,  # noqa: FBT002
     precision: Annotated[
         str,
         typer.Option(
@@ -62,8 +67,8 @@ def translate(
             "other lines, a score by up to 0.1."
         ),
     ] = "float32",
-    checkpoint: Checkpoint = None,
-    device: Device = "auto",
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
 ) -> None:
     """Translate a file line by line; without one, what you type (with --beam 1 or --sample word by word).
 
@@ -73,167 +78,175 @@ def translate(
 
     Example: `regard translate run "the black cat ate the mouse"`
 
-    Example: `regard translate run text.en --best 3 --scores`
+    Example: `regard translate run text.en --n-best 3 --scores`
 
     Example: `regard translate run text.en --out text.de --align text.links`
 
     Example: `regard translate run --sample --temperature 0.7`
     """
     from regard.decode import prepare
-    from regard.tasks.translate import Translator
+    from regard.tasks.translation.task import Translator
 
-    out, align = files_for(out=out, align=align)
+    out, align = writable_files(out=out, align=align)
     if align and (best > 1 or file is None):
-        raise ValueError("--align is for a file with one translation of each line; leave out --best, or give a file")
-    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    search = drawing(drawn, best) if sample else search_of(beam, length_penalty, coverage_penalty, best)
-    if stray := [name for name, value in drawn.items() if value is not None and not sample]:
-        raise ValueError(f"--{stray[0].replace('_', '-')} is for drawing translations; add --sample")
+        raise ValueError("--align is for a file with one translation of each line; leave out --n-best, or give a file")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    search = build_sampling(sampling, best) if sample else build_search(beam, length_penalty, coverage_penalty, best)
+    if stray := [name for name, value in sampling.items() if value is not None and not sample]:
+        raise ValueError(f"--{stray[0].replace('_', '-')} needs --sample")
     scores = scores or best > 1
     if best > 1 and not sample and (length_penalty or coverage_penalty):
         typer.echo(
-            "regard: the best come first by log-probability and penalties; the log-probabilities before them may be in "
+            "regard: n-best lists are ranked by the penalised score; the log-probabilities before them may be in "
             "another order, and are in this one with --length-penalty 0",
             err=True,
         )
     if file is None and sys.stdin.isatty():
-        converse(
-            Translator.load(model, device_of(device), checkpoint), search, longest, scores=scores, precision=precision
+        prompt_loop(
+            Translator.load(model, resolve_device(device), checkpoint),
+            search,
+            max_length,
+            scores=scores,
+            precision=precision,
         )
         return
-    from regard.cli.check import checked
-    from regard.text.files import whole
+    from regard.cli.input_checks import check_texts
+    from regard.data.files import open_atomic
 
-    given = texts_in(file)
-    translator = Translator.load(model, device_of(device), checkpoint)
-    texts = checked(translator, given.texts, given.where, longest=longest, strict=strict)
+    inputs = read_input(file)
+    translator = Translator.load(model, resolve_device(device), checkpoint)
+    texts = check_texts(translator, inputs.texts, inputs.location, max_length=max_length, strict=strict)
     prepared = prepare(translator.model, precision)
 
     def search_in(texts: Iterable[str]) -> "Iterator[list[Translation]]":
-        return in_order(translator, texts, search, prepared)
+        return translations_in_order(translator, texts, search, prepared)
 
-    with whole(align) if align else nullcontext() as links:
-        found = aligned(translator, model, texts, search_in, links) if links else search_in(texts)
-        lines = (said(one, scores=scores) for these in found for one in (these * best)[:best])  # an empty one has one
-        if out or not sys.stdout.isatty():  # on a terminal the lines themselves show how far it is
-            lines = tracked(lines, "translating", lambda: (given.count() or 0) * best or None)
-        write(lines, out)
+    with open_atomic(align) if align else nullcontext() as links:
+        found = write_alignments(translator, model, texts, search_in, links) if links else search_in(texts)
+        lines = (
+            translation_line(one, scores=scores) for these in found for one in (these * best)[:best]
+        )  # an empty line has one
+        if out or not sys.stdout.isatty():  # on a terminal the lines themselves show the progress
+            lines = with_progress(lines, "translating", lambda: (inputs.count() or 0) * best or None)
+        write_lines(lines, out)
 
 
-def aligned(
+def write_alignments(
     translator: "Translator",
     model: Path,
     texts: Iterator[str],
     search_in: "Callable[[Iterator[str]], Iterator[list[Translation]]]",
     file: IO[bytes],
 ) -> "Iterator[list[Translation]]":
-    """The translations; which word was translated by which is written down as they pass."""
-    from regard.decode.reading import links
+    """The translations; writes the word alignments of each on the way."""
+    from regard.decode.word_alignment import format_links
 
-    heads, texts = heads_for(translator, model, texts)
-    read, again = tee(texts)  # it holds what one has read and the other has not: a window
+    heads, texts = alignment_heads_for(translator, model, texts)
+    read, again = tee(texts)  # buffers at most a window
     for text, these in zip(again, search_in(read), strict=True):
-        file.write(f"{links(translator, text, these[0].text, heads)}\n".encode())
+        file.write(f"{format_links(translator, text, these[0].text, heads)}\n".encode())
         yield these
 
 
-def heads_for(translator: "Translator", model: Path, texts: Iterator[str]) -> "tuple[Sequence[Head], Iterator[str]]":
-    """The heads that align, and the texts again, of which the first may have been read to tell."""
-    from regard.cli.heads import heads_by_texts
-    from regard.decode.reading import kept_heads
-    from regard.decode.texts import WINDOW
+def alignment_heads_for(
+    translator: "Translator", model: Path, texts: Iterator[str]
+) -> "tuple[Sequence[AlignmentHead], Iterator[str]]":
+    """The alignment heads, and the texts again: the first may have been read to choose the heads."""
+    from regard.cli.translation import alignment_heads_from_texts
+    from regard.decode.translate import WINDOW
+    from regard.decode.word_alignment import load_alignment_heads
 
-    if heads := kept_heads(model):
+    if heads := load_alignment_heads(model):
         return heads, texts
     first = list(islice(texts, WINDOW))
-    if not (heads := heads_by_texts(translator, first)):
-        raise ValueError(f"--align: {model} names no heads that align; a model without attention has none")
+    if not (heads := alignment_heads_from_texts(translator, first)):
+        raise ValueError(f"--align: {model} has no alignment heads; a model without attention has none")
     return heads, chain(first, texts)
 
 
-def write(lines: Iterable[str], out: Path | None, done: str = "translated") -> None:
-    from regard.text.files import whole
+def write_lines(lines: Iterable[str], out: Path | None, done: str = "translated") -> None:
+    from regard.data.files import open_atomic
 
     if out is None:
-        stdout = sys.stdout  # a progress bar, once it is begun, takes its place
+        stdout = sys.stdout  # a progress bar, once started, replaces it
         for line in lines:
             typer.echo(line, file=stdout)
         return
-    with whole(out) as file:
+    with open_atomic(out) as file:
         for line in lines:
             file.write(f"{line}\n".encode())
     typer.echo(f"{done}: {out}", err=True)
 
 
-def drawing(given: dict[str, Any], draws: int) -> "Search":
-    from regard.decode import Sample
+def build_sampling(options: dict[str, Any], samples: int) -> "Search":
+    from regard.decode import Sampling
 
-    return Sample(draws=draws, **{name: value for name, value in given.items() if value is not None})
+    return Sampling(samples=samples, **{name: value for name, value in options.items() if value is not None})
 
 
-def in_order(
+def translations_in_order(
     translator: "Translator", texts: Iterable[str], search: "Search", model: "Prepared"
 ) -> "Iterator[list[Translation]]":
-    """The translations in the order of the texts, each as soon as all before it are there."""
-    from regard.decode.texts import translations
+    """The translations in the order of the texts, each as soon as all before it have arrived."""
+    from regard.decode.translate import translate_lines
 
-    found: dict[int, list[Translation]] = {}
+    waiting: dict[int, list[Translation]] = {}
     due = 0
-    for place, these in translations(translator, texts, search, model=model):
-        found[place] = these
-        while due in found:
-            yield found.pop(due)
+    for index, these in translate_lines(translator, texts, search, model=model):
+        waiting[index] = these
+        while due in waiting:
+            yield waiting.pop(due)
             due += 1
 
 
-def said(one: "Translation", *, scores: bool) -> str:
-    return f"{one.found.log_probability:.4f}\t{one.text}" if scores else one.text
+def translation_line(one: "Translation", *, scores: bool) -> str:
+    return f"{one.hypothesis.log_probability:.4f}\t{one.text}" if scores else one.text
 
 
-# --- what is typed ---
+# --- the prompt ---
 
 
-def converse(
-    translator: "Translator", search: "Search", longest: int, *, scores: bool, precision: str = "float32"
+def prompt_loop(
+    translator: "Translator", search: "Search", max_length: int, *, scores: bool, precision: str = "float32"
 ) -> None:
-    """A prompt; a mistake is said, and the next line is asked for."""
-    from regard.cli.check import check
+    """Reads lines at a prompt; an error is printed, and the loop continues."""
+    from regard.cli.input_checks import check_text
     from regard.decode import prepare
-    from regard.decode.walk import Walker
+    from regard.decode.stepwise import StepwiseSearch
 
     model, exact = prepare(translator.model, precision), precision == "float32"
 
-    typer.echo("Type a sentence; an empty line or Ctrl-D leaves.", err=True)
-    while line := ask():
+    typer.echo("Type a sentence; an empty line or Ctrl-D exits.", err=True)
+    while line := read_line():
         try:
-            check(translator, line, "this line", longest=longest)
-            if isinstance(search, Walker) and search.width == 1 and not scores and exact:
-                word_by_word(translator, line, search)
+            check_text(translator, line, "this line", max_length=max_length)
+            if isinstance(search, StepwiseSearch) and search.width == 1 and not scores and exact:
+                stream_words(translator, line, search)
                 continue
-            for these in in_order(translator, [line], search, model):
+            for these in translations_in_order(translator, [line], search, model):
                 for one in these:
-                    typer.echo(said(one, scores=scores))
+                    typer.echo(translation_line(one, scores=scores))
         except ValueError as mistake:
             typer.echo(f"regard: {mistake}", err=True)
 
 
-def word_by_word(translator: "Translator", line: str, search: "Walker") -> None:
-    """A word is shown when the next one has begun: until then a mark, or the rest of a letter, may join it."""
+def stream_words(translator: "Translator", line: str, search: "StepwiseSearch") -> None:
+    """A word is shown when the next one has begun: until then punctuation, or the rest of a letter, may join it."""
     from regard.decode import stream
-    from regard.decode.texts import written
+    from regard.decode.translate import detokenize_line
 
     shown, ids = "", []
     for id in stream(translator.model, translator.source.encode(line), search):
         ids.append(id)
-        settled = written(translator, ids).rpartition(" ")[0]
+        settled = detokenize_line(translator, ids).rpartition(" ")[0]
         if settled.startswith(shown):
             typer.echo(settled[len(shown) :], nl=False)
             shown = settled
-    text = written(translator, ids)
+    text = detokenize_line(translator, ids)
     typer.echo(text[len(shown) :] if text.startswith(shown) else f"\n{text}")
 
 
-def ask() -> str:
+def read_line() -> str:
     typer.echo("> ", nl=False, err=True)  # not by input(), whose prompt would stand among redirected translations
     try:
         return input().strip()

@@ -1,13 +1,27 @@
-"""Decoding: a trained model and sources in; translations with their exact scores, and alignments, out."""
+"""Decoding: greedy search, sampling, beam search, scoring and word alignment with a trained model."""
 
-from regard.decode.agreement import Agreement, Annotated, aer, agreement, agreement_of, choose_head, choose_heads
-from regard.decode.alignment import Head, all_heads, hard, hard_or_none, merge, mixture
+from regard.decode.aer import (
+    AlignmentCounts,
+    AnnotatedPair,
+    aer,
+    choose_head,
+    choose_heads,
+    count_links,
+    evaluate_heads,
+)
+from regard.decode.alignment import (
+    AlignmentHead,
+    all_heads,
+    argmax_links,
+    argmax_links_or_null,
+    average_heads,
+    merge_subwords,
+)
 from regard.decode.beam import Beam
-from regard.decode.force import Attention, forced, looked, perplexity, score
-from regard.decode.greedy import Greedy
-from regard.decode.hypothesis import Hypothesis
-from regard.decode.limits import Allowed, Longest
-from regard.decode.ready import Ready, prepare
-from regard.decode.sample import Sample
+from regard.decode.constraints import Constraints
+from regard.decode.hypothesis import Hypothesis, LengthLimit
+from regard.decode.ready import PreparedModel, prepare
+from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps, perplexity, score, score_targets
 from regard.decode.search import Search
-from regard.decode.translate import in_turn, stream, translate, translate_all
+from regard.decode.stepwise import Greedy, Sampling
+from regard.decode.translate import stream, translate, translate_all, translate_as_found

@@ -1,4 +1,4 @@
-"""Beam search: the few best beginnings of every sentence side by side, until none can overtake what is finished."""
+"""Beam search: keeps the k best prefixes of each sentence, until none can overtake the finished hypotheses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,148 +8,163 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.decode import quick
-from regard.decode.hypothesis import Hypothesis
-from regard.decode.limits import Allowed, Longest
-from regard.decode.model import Model, Pickable, encoded, log_probabilities
-from regard.decode.penalties import STRONGEST, attention_paid, coverage_penalty, highest_score, length_penalty
-from regard.decode.permitted import permitted
-from regard.decode.ranking import best
-from regard.decode.ready import Ready
-from regard.decode.request import Request, Row
-from regard.decode.search import Search
-from regard.text.vocabulary import BOS, EOS
+from regard.data.tokenizers.base import BOS, EOS
+from regard.decode import batched_beam
+from regard.decode.constraints import Constraints, mask_disallowed
+from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit, PartialHypothesis
+from regard.decode.model import DecodableModel, Reorderable, encode_sources, log_probabilities
+from regard.decode.ready import PreparedModel
+from regard.decode.search import (
+    MAX_PENALTY,
+    Search,
+    coverage_penalty,
+    length_penalty,
+    mean_cross_attention,
+    score_upper_bound,
+    stable_topk,
+)
 
-Offer = tuple[float, int]  # a token's log-probability, and the token
+Candidate = tuple[float, int]  # a token's log-probability, and the token
 
 
 @dataclass(frozen=True)
 class Beam(Search):
-    """The `size` best continuations of every step; those that end leave the beam and are ranked by their score.
+    """Beam search: the `size` best continuations of every step; finished ones leave the beam and are ranked by score.
 
-    score(y) = log P(y) / lp(y) + cp(x, y), see penalties.py. At a step all have the same length, so the beam itself
-    compares log-probabilities. A sentence is done when no beginning that is left can enter its best `best`, so what
-    comes out is what going on to the limit would find. A beam of size 1 is greedy search, whatever the penalties.
+    score(y) = log P(y) / lp(y) + cp(x, y), see search.py. At a step all prefixes have the same length, so the beam
+    itself compares log-probabilities. A sentence is done when no prefix can enter its `n_best`, so the result is that
+    of searching on to the limit. A beam of size 1 is greedy search, whatever the penalties.
 
     Args:
-        size: how many beginnings are kept.
+        size: how many prefixes are kept.
         length_penalty: α, 0 for none; above 0 favours longer translations.
-        coverage_penalty: β, 0 for none; above 0 favours translations that looked at every source token.
-        best: how many translations are wanted, at most `size`. Finished ones come first; ones cut by the limit follow
-            if there are too few.
+        coverage_penalty: β, 0 for none; above 0 favours translations that attend to every source token.
+        n_best: how many hypotheses are returned, at most `size`. Finished ones come first; truncated ones follow if
+            there are too few.
     """
 
     size: int = 5
     length_penalty: float = 0.0
     coverage_penalty: float = 0.0
-    best: int = 1
-    longest: Longest = Longest()
+    n_best: int = 1
+    max_length: LengthLimit = LengthLimit()
 
     def __post_init__(self):
-        if not 1 <= self.best <= self.size:
-            raise ValueError(f"a beam of size {self.size} cannot give the best {self.best}: 1 ≤ best ≤ size")
+        if not 1 <= self.n_best <= self.size:
+            raise ValueError(f"a beam of size {self.size} cannot give the best {self.n_best}; 1 ≤ n_best ≤ size")
         for name, penalty in (("length", self.length_penalty), ("coverage", self.coverage_penalty)):
-            if not 0 <= penalty <= STRONGEST:
-                raise ValueError(f"a {name} penalty of {penalty} should lie between 0, for none, and {STRONGEST}")
+            if not 0 <= penalty <= MAX_PENALTY:
+                raise ValueError(f"a {name} penalty of {penalty} should lie between 0, for none, and {MAX_PENALTY}")
 
     @property
     def width(self) -> int:
         return self.size
 
-    def run(self, model: Model, requests: Sequence[Request], allowed: Allowed) -> list[list[Hypothesis]]:
-        if isinstance(model, Ready):
-            if not (why := quick.objections(model, self, requests, allowed)):
-                return quick.run(model, self, requests, allowed)
+    def run(
+        self, model: DecodableModel, requests: Sequence[DecodingRequest], constraints: Constraints
+    ) -> list[list[Hypothesis]]:
+        if isinstance(model, PreparedModel):
+            if not (why := batched_beam.objections(model, self, requests, constraints)):
+                return batched_beam.run(model, self, requests, constraints)
             model = model.as_it_was(why)
-        ended: dict[int, list[Hypothesis]] = {}
-        going = [Sentence(request, request.limit(self.longest), (Row(request),)) for request in requests]
-        rows = begin(model, requests)
-        while going:
-            rows, scores = read(model, rows, self)
-            beginnings = [row for sentence in going for row in sentence.rows]
-            values, tokens = best(permitted(scores, beginnings, allowed), self.size)
-            offers = [list(zip(*pair, strict=True)) for pair in zip(values.tolist(), tokens.tolist(), strict=True)]
+        finished: dict[int, list[Hypothesis]] = {}
+        unfinished = [
+            SentenceBeam(request, request.max_length(self.max_length), (PartialHypothesis(request),))
+            for request in requests
+        ]
+        rows = start_beams(model, requests)
+        while unfinished:
+            rows, scores = step_beams(model, rows, self)
+            prefixes = [row for sentence in unfinished for row in sentence.partial_hypotheses]
+            values, tokens = stable_topk(mask_disallowed(scores, prefixes, constraints), self.size)
+            candidates = [list(zip(*pair, strict=True)) for pair in zip(values.tolist(), tokens.tolist(), strict=True)]
             covered = rows.coverage_penalties(self)
             first, staying, parents = 0, [], []
-            for sentence in going:
-                here = slice(first, first + len(sentence.rows))
-                grown = grow(sentence, offers[here], covered[here], self)
-                if grown.done(self):
-                    ended[grown.request.index] = grown.hypotheses(self)
+            for sentence in unfinished:
+                here = slice(first, first + len(sentence.partial_hypotheses))
+                expanded = expand_beam(sentence, candidates[here], covered[here], self)
+                if expanded.done(self):
+                    finished[expanded.request.index] = expanded.hypotheses(self)
                 else:
-                    staying.append(grown)
-                    parents += [first + parent for parent in grown.parents]
+                    staying.append(expanded)
+                    parents += [first + parent for parent in expanded.parents]
                 first = here.stop
-            going = staying
-            if going:
-                rows = rows.follow(parents, [row for sentence in going for row in sentence.rows])
-        return [ended[request.index] for request in requests]
+            unfinished = staying
+            if unfinished:
+                rows = rows.reorder(parents, [row for sentence in unfinished for row in sentence.partial_hypotheses])
+        return [finished[request.index] for request in requests]
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """One sentence's beam, best first, which row each beginning grew from, and all that has ended."""
+class SentenceBeam:
+    """One sentence's beam, best first: its prefixes, the parent row of each, and all finished hypotheses."""
 
-    request: Request
-    limit: int
-    rows: tuple[Row, ...]
+    request: DecodingRequest
+    max_length: int
+    partial_hypotheses: tuple[PartialHypothesis, ...]
     parents: tuple[int, ...] = ()
     finished: tuple[Hypothesis, ...] = ()
-    stuck: tuple[Row, ...] = ()
+    stuck: tuple[PartialHypothesis, ...] = ()
 
     def done(self, beam: Beam) -> bool:
-        if not self.rows or len(self.rows[0].written) == self.limit:
+        if not self.partial_hypotheses or len(self.partial_hypotheses[0].tokens) == self.max_length:
             return True
-        if len(self.finished) < beam.best:
+        if len(self.finished) < beam.n_best:
             return False
-        least = sorted((found.score for found in self.finished), reverse=True)[beam.best - 1]
-        # an equal that comes later ranks lower
-        return least >= highest_score(self.rows[0].total, self.limit, beam.length_penalty)
+        least = sorted((found.score for found in self.finished), reverse=True)[beam.n_best - 1]
+        # a tie that is found later ranks lower
+        return least >= score_upper_bound(self.partial_hypotheses[0].total, self.max_length, beam.length_penalty)
 
     def hypotheses(self, beam: Beam) -> list[Hypothesis]:
-        cut = [row.cut(row.total / length_penalty(len(row.written), beam.length_penalty)) for row in self.unfinished]
-        return [*ranked(self.finished), *ranked(cut)][: beam.best]
+        cut = [
+            row.truncate(row.total / length_penalty(len(row.tokens), beam.length_penalty)) for row in self.unfinished
+        ]
+        return [*rank_hypotheses(self.finished), *rank_hypotheses(cut)][: beam.n_best]
 
     @property
-    def unfinished(self) -> tuple[Row, ...]:
-        return (*self.stuck, *self.rows)
+    def unfinished(self) -> tuple[PartialHypothesis, ...]:
+        return (*self.stuck, *self.partial_hypotheses)
 
 
-def ranked(found: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """Best first; of equals the one that was found first."""
+def rank_hypotheses(found: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Best first; of ties the one that was found first."""
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
-def grow(sentence: Sentence, offers: Sequence[Sequence[Offer]], covered: Sequence[float], beam: Beam) -> Sentence:
-    """One token on: the best `size` continuations of all beginnings. Equals: lower token first, then lower beam."""
+def expand_beam(
+    sentence: SentenceBeam, extensions: Sequence[Sequence[Candidate]], covered: Sequence[float], beam: Beam
+) -> SentenceBeam:
+    """One token more: the best `size` continuations of all prefixes. Ties: lower token first, then lower beam."""
     candidates = sorted(
         (-(row.total + value), token, parent, value)
-        for parent, (row, offer) in enumerate(zip(sentence.rows, offers, strict=True))
-        for value, token in offer
+        for parent, (row, own) in enumerate(zip(sentence.partial_hypotheses, extensions, strict=True))
+        for value, token in own
         if value > -torch.inf
     )
     rows, parents, finished = [], [], list(sentence.finished)
     for cost, token, parent, value in candidates[: beam.size]:
-        row = sentence.rows[parent]
+        row = sentence.partial_hypotheses[parent]
         if token == EOS:
-            penalty = length_penalty(len(row.written) + 1, beam.length_penalty)
-            finished.append(row.ended(value, -cost / penalty + covered[parent]))
+            penalty = length_penalty(len(row.tokens) + 1, beam.length_penalty)
+            finished.append(row.finish(value, -cost / penalty + covered[parent]))
         else:
-            rows.append(row.then(token, value))
+            rows.append(row.extend(token, value))
             parents.append(parent)
-    stuck = () if candidates else sentence.rows  # a rule lets nothing follow any of them
-    return replace(sentence, rows=tuple(rows), parents=tuple(parents), finished=tuple(finished), stuck=stuck)
+    stuck = () if candidates else sentence.partial_hypotheses  # no token is allowed after any of them
+    return replace(
+        sentence, partial_hypotheses=tuple(rows), parents=tuple(parents), finished=tuple(finished), stuck=stuck
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """The beams of all sentences as rows of the model: its state, and how far each source has been covered."""
+class BeamRows:
+    """The beams of all sentences as rows of one batch: the model's state, and the coverage of each source."""
 
     owners: tuple[int, ...]
     tokens: Int[Tensor, " n"]
     lengths: Int[Tensor, " n"]
-    state: Pickable
-    memory: Pickable
+    state: Reorderable
+    memory: Reorderable
     coverage: Float[Tensor, "n s"]
 
     def coverage_penalties(self, beam: Beam) -> list[float]:
@@ -157,30 +172,33 @@ class Rows:
             return [0.0] * len(self.owners)
         return coverage_penalty(self.coverage, self.lengths, beam.coverage_penalty).tolist()
 
-    def follow(self, parents: Sequence[int], rows: Sequence[Row]) -> "Rows":
-        """The rows that grew out of these. A sentence's beams share its memory, so it is copied only if owners move."""
+    def reorder(self, parents: Sequence[int], rows: Sequence[PartialHypothesis]) -> "BeamRows":
+        """The rows of the next step. A sentence's beams share its encoded source, so it is copied only if owners
+        move."""
         device = self.tokens.device
-        picked = torch.tensor(parents, device=device)
-        tokens = torch.tensor([row.written[-1] for row in rows], device=device)
+        index = torch.tensor(parents, device=device)
+        tokens = torch.tensor([row.tokens[-1] for row in rows], device=device)
         owners = tuple(row.request.index for row in rows)
-        state = self.state if list(parents) == list(range(len(self.owners))) else self.state.pick(picked)
-        memory = self.memory if owners == self.owners else self.memory.pick(picked)
-        return Rows(owners, tokens, self.lengths[picked], state, memory, self.coverage[picked])
+        state = self.state if list(parents) == list(range(len(self.owners))) else self.state.pick(index)
+        memory = self.memory if owners == self.owners else self.memory.pick(index)
+        return BeamRows(owners, tokens, self.lengths[index], state, memory, self.coverage[index])
 
 
-def begin(model: Model, requests: Sequence[Request]) -> Rows:
-    memory, lengths = encoded(model, [request.source for request in requests])
-    nothing = torch.zeros(len(requests), int(lengths.max()), device=lengths.device)
+def start_beams(model: DecodableModel, requests: Sequence[DecodingRequest]) -> BeamRows:
+    memory, lengths = encode_sources(model, [request.source for request in requests])
+    coverage = torch.zeros(len(requests), int(lengths.max()), device=lengths.device)
     tokens = torch.full_like(lengths, BOS)
-    return Rows(tuple(request.index for request in requests), tokens, lengths, model.start(memory), memory, nothing)
+    return BeamRows(
+        tuple(request.index for request in requests), tokens, lengths, model.start(memory), memory, coverage
+    )
 
 
-def read(model: Model, rows: Rows, beam: Beam) -> tuple[Rows, Float[Tensor, "n v"]]:
-    """The log-probabilities of the next token; with a coverage penalty, also where the model looked for it."""
+def step_beams(model: DecodableModel, rows: BeamRows, beam: Beam) -> tuple[BeamRows, Float[Tensor, "n v"]]:
+    """The log-probabilities of the next token; with a coverage penalty, also its cross-attention."""
     tokens = rearrange(rows.tokens, "n -> n 1")
     if not beam.coverage_penalty:
         logits, state = model.step(tokens, rows.state, rows.memory)
         return replace(rows, state=state), log_probabilities(logits[:, -1])
-    logits, state, looked = model.look(tokens, rows.state, rows.memory)
-    coverage = rows.coverage + attention_paid(looked)
+    logits, state, attention = model.look(tokens, rows.state, rows.memory)
+    coverage = rows.coverage + mean_cross_attention(attention)
     return replace(rows, state=state, coverage=coverage), log_probabilities(logits[:, -1])

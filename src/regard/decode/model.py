@@ -1,4 +1,4 @@
-"""What decoding asks of a model: the verbs of a sequence-to-sequence model, and the state it must be in."""
+"""Decodable models: the protocol that a search decodes with, inference mode, and batches by token budget."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,97 +12,116 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.text.vocabulary import BOS, EOS, PAD
+from regard.data.tokenizers.base import BOS, EOS, PAD
+
+
+def batch_by_tokens(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Indices in batches whose padded size, rows × longest, is at most `tokens`; the longest come first.
+
+    One that is over the budget by itself makes a batch of its own.
+    """
+    if tokens < 1:
+        raise ValueError(f"a budget of {tokens} tokens fits nothing; give at least 1")
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= tokens:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+# --- the protocol ---
 
 
 @runtime_checkable
-class Pickable(Protocol):
-    """A value about several sentences, one to a row: the encoded sources, or how far the decoder has read."""
+class Reorderable(Protocol):
+    """A value with one row per sentence: the encoded sources, or the decoder's state (its KV cache)."""
 
-    def pick(self, rows: Tensor) -> "Pickable":
-        """These rows in this order; a row may be left out or come twice."""
+    def pick(self, rows: Tensor) -> "Reorderable":
+        """These rows in this order; a row may be left out or repeated."""
         ...
 
 
 @runtime_checkable
-class Looked(Protocol):
-    """Where the model looked."""
+class HasAttentionWeights(Protocol):
+    """The attention weights of each layer."""
 
     @property
     def weights(self) -> Mapping[str, Tensor]: ...
 
 
 @runtime_checkable
-class Model(Protocol):
+class DecodableModel(Protocol):
     """`encode` the sources once, `start` a state, and `step` it over target tokens, one or many at a time."""
 
-    def encode(self, source: Tensor, lengths: Tensor) -> Pickable: ...
-    def start(self, memory: Any) -> Pickable: ...
-    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Pickable]: ...
-    def look(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Pickable, Looked]: ...
+    def encode(self, source: Tensor, lengths: Tensor) -> Reorderable: ...
+    def start(self, memory: Any) -> Reorderable: ...
+    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Reorderable]: ...
+    def look(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Reorderable, HasAttentionWeights]: ...
     def eval(self) -> Any: ...
     def modules(self) -> Iterator[nn.Module]: ...
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...  # noqa: FBT001, FBT002  (torch's own)
 
 
 @dataclass
-class Resting:
-    """How many let a part rest at the moment, of those that trained before the first of them came."""
+class EvalModeCounter:
+    """For each module that was in training mode: how many callers hold it in eval mode at the moment."""
 
     parts: WeakKeyDictionary[nn.Module, int] = field(default_factory=WeakKeyDictionary)
     lock: Lock = field(default_factory=Lock)
 
-    def begin(self, model: Model | nn.Module) -> list[nn.Module]:
+    def begin(self, model: DecodableModel | nn.Module) -> list[nn.Module]:
         with self.lock:
-            tired = [part for part in model.modules() if part.training or part in self.parts]
-            for part in tired:
+            held = [part for part in model.modules() if part.training or part in self.parts]
+            for part in held:
                 self.parts[part] = self.parts.get(part, 0) + 1
                 part.training = False
-            return tired
+            return held
 
-    def end(self, tired: list[nn.Module]) -> None:
+    def end(self, held: list[nn.Module]) -> None:
         with self.lock:
-            for part in tired:
+            for part in held:
                 self.parts[part] -= 1
                 if not self.parts[part]:
                     del self.parts[part]
                     part.training = True
 
 
-RESTING = Resting()  # of the process: whether a part trains is one switch for all its threads
+EVAL_MODE = EvalModeCounter()  # of the process: `training` is one flag of a module for all threads
 
 
 @contextmanager
-def at_rest(model: Model | nn.Module) -> Iterator[None]:
-    """No dropout and no gradients; when the last of those who ask for it at once has left, every part trains again
-    that did before the first."""
-    tired = RESTING.begin(model)
+def inference_mode(model: DecodableModel | nn.Module) -> Iterator[None]:
+    """Eval mode and `torch.no_grad`, not `torch.inference_mode`. When the last of several callers leaves, every module
+    that was in training mode before the first is so again."""
+    held = EVAL_MODE.begin(model)
     try:
-        # not inference_mode: a table that the model makes now and keeps could never be trained through
+        # not torch.inference_mode: a tensor that the model caches now could never take part in training
         with torch.no_grad():
             yield
     finally:
-        RESTING.end(tired)
+        EVAL_MODE.end(held)
 
 
-def device_of(model: Model) -> torch.device:
+def device_of(model: DecodableModel) -> torch.device:
     return next(model.parameters()).device
 
 
-def encoded(model: Model, sources: Sequence[Sequence[int]]) -> tuple[Pickable, Int[Tensor, " b"]]:
-    """The memory of the sources, and how many tokens each has: its own and the end."""
+def encode_sources(model: DecodableModel, sources: Sequence[Sequence[int]]) -> tuple[Reorderable, Int[Tensor, " b"]]:
+    """The encoded sources, and the length of each, its EOS included."""
     lengths = torch.tensor([len(source) + 1 for source in sources], device=device_of(model))
     rows = [torch.tensor([*source, EOS]) for source in sources]
     return model.encode(pad_sequence(rows, batch_first=True, padding_value=PAD).to(lengths.device), lengths), lengths
 
 
-def target_in(targets: Sequence[Sequence[int]]) -> Int[Tensor, "b t"]:
-    """What the decoder reads to predict the targets."""
+def decoder_inputs(targets: Sequence[Sequence[int]]) -> Int[Tensor, "b t"]:
+    """The targets behind BOS: what the decoder reads to predict them."""
     rows = [torch.tensor([BOS, *target]) for target in targets]
     return pad_sequence(rows, batch_first=True, padding_value=PAD)
 
 
 def log_probabilities(logits: Float[Tensor, "*rows v"]) -> Float[Tensor, "*rows v"]:
-    """The model's own log-probabilities: in 32 bits at least, however little precision the model runs in."""
+    """Log-softmax in float32 at least, whatever precision the model runs in."""
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     return logits.log_softmax(-1)

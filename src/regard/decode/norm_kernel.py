@@ -1,4 +1,4 @@
-"""States and what a sub-layer made of them in; norm(x + y) out. One Triton kernel instead of two."""
+"""Triton kernel of residual and layer norm: norm(x + y) in one launch instead of two."""
 
 import torch
 import triton
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @triton.jit
-def norming(x, y, weight, bias, out, eps, WIDTH: tl.constexpr, WW: tl.constexpr):
+def add_layernorm_kernel(x, y, weight, bias, out, eps, WIDTH: tl.constexpr, WW: tl.constexpr):
     row, at = tl.program_id(0).to(tl.int64), tl.arange(0, WW)
     inside, place = at < WIDTH, row * WIDTH + at
     s = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
@@ -30,7 +30,7 @@ def added_and_normed(
     assert all(part.is_contiguous() for part in (x, y, weight, bias))
     rows, width = x.shape
     out = torch.empty_like(x)
-    norming[(rows,)](
+    add_layernorm_kernel[(rows,)](
         x, y, weight, bias, out, eps, WIDTH=width, WW=triton.next_power_of_2(width),
         num_warps=1 if width <= 512 else 4,  # type: ignore[call-arg]
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A prepared model, the sources and the words just written in; states out, and room for all that is remembered.
+"""Beam KV cache: the keys and values of all beams, and one decoding step of a prepared model.
 
 A sentence's beams share its source and one store of keys and values. A beam is the set of slots it can see, so when
 beams fork or die no key is copied: what is seen follows the parents, and slots that nobody sees are written again.
@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.decode.ready import Looking, Ready
-from regard.text.vocabulary import EOS, PAD
+from regard.data.tokenizers.base import EOS, PAD
+from regard.decode.ready import PreparedAttention, PreparedModel
 
 KeysValues = Float[Tensor, "2 b g c d"]
 QUERIES = 32  # that read the same keys, at most, for our own kernel; torch's is made for more
@@ -23,7 +23,7 @@ CELLS = 16384  # beams × slots, at most, for our own kernel: they stand in regi
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
+class BeamKVCache:
     """The memory of b sentences with k beams each. It is written in place: a graph of kernels knows its addresses."""
 
     sources: tuple[Float[Tensor, "2 b g s d"], ...]
@@ -36,13 +36,13 @@ class Room:
     def slots(self) -> int:
         return self.seen.shape[2]
 
-    def keep(self, rows: Int[Tensor, " n"]) -> "Room":
+    def keep(self, rows: Int[Tensor, " n"]) -> "BeamKVCache":
         """Room for these sentences alone, in this order. Keys and values are moved within this room, which is lost;
         who keeps its place is not moved."""
         moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         for kv in (*self.sources, *self.past):
             kv[:, moved] = kv[:, rows[moved]]
-        return Room(
+        return BeamKVCache(
             tuple(kv[:, : len(rows)] for kv in self.sources),
             self.hidden[rows],
             tuple(kv[:, : len(rows)] for kv in self.past),
@@ -50,15 +50,15 @@ class Room:
             self.at.clone(),
         )
 
-    def pick(self, rows: Int[Tensor, " n"]) -> "Room":
+    def pick(self, rows: Int[Tensor, " n"]) -> "BeamKVCache":
         """As `keep`, but copied: on a GPU one kernel to each store, and the host need not wait to know who is moved."""
         sources, past = (tuple(kv[:, rows] for kv in store) for store in (self.sources, self.past))
-        return Room(sources, self.hidden[rows], past, self.seen[rows], self.at)
+        return BeamKVCache(sources, self.hidden[rows], past, self.seen[rows], self.at)
 
-    def wider(self, slots: int) -> "Room":
+    def wider(self, slots: int) -> "BeamKVCache":
         """The same with more slots."""
         more = slots - self.slots
-        return Room(
+        return BeamKVCache(
             self.sources,
             self.hidden,
             tuple(torch.cat((kv, kv.new_zeros(*kv.shape[:3], more, kv.shape[4])), 3) for kv in self.past),
@@ -67,7 +67,9 @@ class Room:
         )
 
 
-def room_for(ready: Ready, sources: Sequence[Sequence[int]], beams: int, slots: int, *, multiple: int = 1) -> Room:
+def room_for(
+    ready: PreparedModel, sources: Sequence[Sequence[int]], beams: int, slots: int, *, multiple: int = 1
+) -> BeamKVCache:
     """The sources encoded, padded to a multiple of so many tokens; nothing written yet."""
     longest = max(len(source) + 1 for source in sources)
     longest += -longest % multiple
@@ -89,11 +91,11 @@ def room_for(ready: Ready, sources: Sequence[Sequence[int]], beams: int, slots: 
     one, own = kept[0], ready.decoder[0][0]
     past = tuple(one.new_zeros(2, len(rows), own.groups, slots, one.shape[-1]) for _ in ready.decoder)
     seen = torch.zeros(len(rows), beams, slots, dtype=torch.bool, device=ready.device)
-    return Room(tuple(kept), hidden, past, seen, torch.zeros(1, dtype=torch.long, device=ready.device))
+    return BeamKVCache(tuple(kept), hidden, past, seen, torch.zeros(1, dtype=torch.long, device=ready.device))
 
 
 def encode(
-    ready: Ready, x: Float[Tensor, "b s model"], hidden: Tensor, real: Int[Tensor, " n"] | None
+    ready: PreparedModel, x: Float[Tensor, "b s model"], hidden: Tensor, real: Int[Tensor, " n"] | None
 ) -> Float[Tensor, "n model"]:
     """The encoder's states, of the real words alone where they are given: what fills a batch up is not multiplied."""
     b, s, _ = x.shape
@@ -117,8 +119,8 @@ def spread(x: Float[Tensor, "n width"], real: Int[Tensor, " n"] | None, count: i
 
 
 def step(
-    ready: Ready,
-    room: Room,
+    ready: PreparedModel,
+    room: BeamKVCache,
     tokens: Int[Tensor, "b k"],
     parents: Int[Tensor, "b k"],
     place: Tensor,
@@ -157,7 +159,7 @@ def step(
 
 
 def follow(
-    room: Room, parents: Int[Tensor, "b k"], dtype: torch.dtype
+    room: BeamKVCache, parents: Int[Tensor, "b k"], dtype: torch.dtype
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k c"]]:
     """Each beam sees what its parent saw, and the slot that is given to its new word: the first that nobody sees.
 
@@ -195,7 +197,7 @@ def write(past: KeysValues, key: Tensor, value: Tensor, cells: Int[Tensor, "..."
             store.view(-1, store.shape[-1]).index_copy_(0, cells, new.reshape(-1, store.shape[-1]))
 
 
-def projected(look: Looking, x: Float[Tensor, "n width"], sentences: int) -> tuple[Tensor, Tensor, Tensor]:
+def projected(look: PreparedAttention, x: Float[Tensor, "n width"], sentences: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values out of one product, without a copy."""
     if look.heads == look.groups:
         q, k, v = heads_of(x, sentences, 3, look.heads)

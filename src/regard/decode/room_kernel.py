@@ -1,4 +1,4 @@
-"""The memory of beams on a GPU: who sees which slot, a new word's key and value, and what is seen. Triton kernels.
+"""Triton kernels of the beam KV cache: slot visibility, writing keys and values, and attention.
 
 All that reads the same keys, the beams of a sentence and the heads of a group, is one tile, so keys and values are
 read once, and only those that somebody sees: of 64 slots or a padded source that is often less than half. Torch's fused

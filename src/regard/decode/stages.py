@@ -1,4 +1,4 @@
-"""A prepared model on a GPU and requests in; what beam search finds, each step one graph of kernels, out.
+"""CUDA graphs of beam search: one captured decoding step for every shape of batch.
 
 A step of a Transformer is a hundred small kernels, and to launch them one by one takes longer than to run them. So a
 step is captured once for every shape and then replayed. Shapes come in few sizes: sentences and slots in powers of
@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.decode.hypothesis import Hypothesis
-from regard.decode.lanes import Lanes, Rules, grow, lanes_for
-from regard.decode.limits import Allowed
-from regard.decode.notes import told
-from regard.decode.ready import Ready
-from regard.decode.request import Request
-from regard.decode.room import Room, room_for, step
+from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
+from regard.decode.constraints import Constraints
+from regard.decode.hypothesis import DecodingRequest, Hypothesis
+from regard.decode.ready import PreparedModel
+from regard.decode.room import BeamKVCache, room_for, step
 
 if TYPE_CHECKING:
     from regard.decode.beam import Beam
@@ -30,11 +28,11 @@ MOST = 16  # stages kept; the one that was made first goes first
 LEAST = 32  # sentences: with fewer a step is hardly faster
 SLOTS = 64
 MULTIPLE = 16
-NOBODY = Request((), index=-1)
+NOBODY = DecodingRequest((), index=-1)
 
 
 @dataclass(frozen=True)
-class Shape:
+class GraphShape:
     """All that a captured step depends on besides the numbers in its buffers."""
 
     sentences: int
@@ -48,19 +46,21 @@ class Shape:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class GraphedStep:
     """Buffers, and the step that works on them. `signs`: how many go on, slots in use, whether something broke."""
 
-    shape: Shape
-    room: Room
-    lanes: Lanes
-    rules: Rules
+    shape: GraphShape
+    room: BeamKVCache
+    lanes: BeamState
+    rules: SearchRules
     signs: Tensor
     places: Tensor  # a graph knows addresses alone; whatever it reads must be held by somebody
     go: Callable[[], None]
 
 
-def run(ready: Ready, beam: "Beam", requests: Sequence[Request], allowed: Allowed) -> list[list[Hypothesis]]:
+def run(
+    ready: PreparedModel, beam: "Beam", requests: Sequence[DecodingRequest], allowed: Constraints
+) -> list[list[Hypothesis]]:
     with torch.inference_mode(), attending(ready.device):
         found, stage, left = dict[int, list[Hypothesis]](), *begin(ready, beam, requests, allowed)
         watch = Watch(ready.device)
@@ -80,18 +80,20 @@ def run(ready: Ready, beam: "Beam", requests: Sequence[Request], allowed: Allowe
             elif LEAST <= going <= stage.shape.sentences // 2:
                 stage, left, gone = smaller(ready, stage, left, beam, at)
                 found |= gone
-        found |= told(stage.lanes, *real(left, range(len(left))), beam, at)
+        found |= backtrack(stage.lanes, *real(left, range(len(left))), beam, at)
     return [found[request.index] for request in requests]
 
 
-def begin(ready: Ready, beam: "Beam", requests: Sequence[Request], allowed: Allowed) -> tuple[Stage, list[Request]]:
+def begin(
+    ready: PreparedModel, beam: "Beam", requests: Sequence[DecodingRequest], allowed: Constraints
+) -> tuple[GraphedStep, list[DecodingRequest]]:
     """The first stage, and whose rows it has: those beyond the requests are nobody's."""
     asked = [*requests, *[NOBODY] * (power(len(requests)) - len(requests))]
-    limits = [request.limit(beam.longest) for request in asked]
+    limits = [request.max_length(beam.max_length) for request in asked]
     steps = power(max(limits) + 2)  # the host may be two steps late
-    rules = Rules.of(beam.length_penalty, allowed, beam.size, steps, ready.model.words.bias)
-    lanes = lanes_for(asked, limits, rules, beam.best, beam.length_penalty, steps)
-    lanes.ended[len(requests) :] = 0
+    rules = SearchRules.of(beam.length_penalty, allowed, beam.size, steps, ready.model.embeddings.bias)
+    lanes = initial_beam_state(asked, limits, rules, beam.n_best, beam.length_penalty, steps)
+    lanes.finished_step[len(requests) :] = 0
     slots = max(SLOTS, power(4 * beam.size))
     room = room_for(ready, [request.source for request in asked], beam.size, slots, multiple=MULTIPLE)
     stage = stage_of(ready, shape_of(room, lanes, rules))
@@ -99,14 +101,14 @@ def begin(ready: Ready, beam: "Beam", requests: Sequence[Request], allowed: Allo
     return stage, asked
 
 
-def shape_of(room: Room, lanes: Lanes, rules: Rules) -> Shape:
+def shape_of(room: BeamKVCache, lanes: BeamState, rules: SearchRules) -> GraphShape:
     sentences, beams, slots = room.seen.shape
-    steps, forcing = len(lanes.notes.words), len(lanes.forced) > 0
-    best, source = lanes.leading.shape[1], room.hidden.shape[-1]
-    return Shape(sentences, beams, best, source, slots, steps, forcing, rules.shortest)
+    steps, forcing = len(lanes.backpointers.tokens), len(lanes.forced) > 0
+    best, source = lanes.best_finished.shape[1], room.hidden.shape[-1]
+    return GraphShape(sentences, beams, best, source, slots, steps, forcing, rules.min_length)
 
 
-def moved(ready: Ready, stage: Stage, room: Room, lanes: Lanes) -> Stage:
+def moved(ready: PreparedModel, stage: GraphedStep, room: BeamKVCache, lanes: BeamState) -> GraphedStep:
     """Another stage that goes on where this one stands."""
     there = stage_of(ready, shape_of(room, lanes, stage.rules))
     settle((there.room, there.lanes, there.rules), (room, lanes, stage.rules))
@@ -114,25 +116,25 @@ def moved(ready: Ready, stage: Stage, room: Room, lanes: Lanes) -> Stage:
 
 
 def smaller(
-    ready: Ready, stage: Stage, left: list[Request], beam: "Beam", steps: int
-) -> tuple[Stage, list[Request], dict[int, list[Hypothesis]]]:
+    ready: PreparedModel, stage: GraphedStep, left: list[DecodingRequest], beam: "Beam", steps: int
+) -> tuple[GraphedStep, list[DecodingRequest], dict[int, list[Hypothesis]]]:
     """A stage for those that go on. It is filled up with some that are done, which are told with the last."""
-    done = (stage.lanes.ended >= 0).tolist()
+    done = (stage.lanes.finished_step >= 0).tolist()
     rows = sorted(range(len(left)), key=lambda row: done[row])
     count = max(power(len(rows) - sum(done)), LEAST)
     staying, leaving = rows[:count], rows[count:]
-    gone = told(stage.lanes, *real(left, leaving), beam, steps)
+    gone = backtrack(stage.lanes, *real(left, leaving), beam, steps)
     kept = torch.tensor(staying, device=stage.signs.device)
-    there = moved(ready, stage, stage.room.pick(kept), stage.lanes.keep(kept))
+    there = moved(ready, stage, stage.room.pick(kept), stage.lanes.select(kept))
     return there, [left[row] for row in staying], gone
 
 
-def real(left: Sequence[Request], rows: Sequence[int]) -> tuple[list[Request], list[int]]:
+def real(left: Sequence[DecodingRequest], rows: Sequence[int]) -> tuple[list[DecodingRequest], list[int]]:
     rows = [row for row in rows if left[row] is not NOBODY]
     return [left[row] for row in rows], rows
 
 
-def stage_of(ready: Ready, shape: Shape) -> Stage:
+def stage_of(ready: PreparedModel, shape: GraphShape) -> GraphedStep:
     if shape not in ready.stages:
         while len(ready.stages) >= MOST:
             ready.stages.pop(next(iter(ready.stages)))
@@ -140,12 +142,12 @@ def stage_of(ready: Ready, shape: Shape) -> Stage:
     return ready.stages[shape]
 
 
-def made(ready: Ready, shape: Shape) -> Stage:
+def made(ready: PreparedModel, shape: GraphShape) -> GraphedStep:
     """Fresh buffers, and the step captured on them."""
     nobody = [NOBODY] * shape.sentences
-    bias = ready.model.words.bias
-    rules = Rules.of(0.0, Allowed(shortest=shape.shortest), shape.beams, shape.steps, bias)
-    lanes = lanes_for(nobody, [shape.steps] * shape.sentences, rules, shape.best, 0.0, shape.steps)
+    bias = ready.model.embeddings.bias
+    rules = SearchRules.of(0.0, Constraints(min_length=shape.shortest), shape.beams, shape.steps, bias)
+    lanes = initial_beam_state(nobody, [shape.steps] * shape.sentences, rules, shape.best, 0.0, shape.steps)
     if shape.forcing:
         lanes = replace(lanes, forced=torch.full((shape.steps, shape.sentences), -1, device=ready.device))
     room = room_for(ready, [()] * shape.sentences, shape.beams, shape.slots, multiple=shape.source)
@@ -155,12 +157,12 @@ def made(ready: Ready, shape: Shape) -> Stage:
     def once() -> None:
         at = room.at.clone()
         states = step(ready, room, lanes.tokens, lanes.parents, places.index_select(0, at), width=room.slots)
-        grow(lanes, rules, states, ready.words, bias, at, forcing=shape.forcing)
+        advance_beams(lanes, rules, states, ready.words, bias, at, forcing=shape.forcing)
         used = room.seen.any(1).sum(-1).max()
-        signs.copy_(torch.stack(((lanes.ended < 0).sum(), used, lanes.broken.long())))
+        signs.copy_(torch.stack(((lanes.finished_step < 0).sum(), used, lanes.nonfinite.long())))
 
     go = captured(once) if ready.device.type == "cuda" else once
-    return Stage(shape, room, lanes, rules, signs, places, go)
+    return GraphedStep(shape, room, lanes, rules, signs, places, go)
 
 
 def captured(once: Callable[[], None]) -> Callable[[], None]:

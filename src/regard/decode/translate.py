@@ -1,83 +1,161 @@
-"""Sources in; translations with their scores out: as one batch, as many, or token by token."""
+"""Translation: decodes sources as one batch, as many, token by token, or as texts through a translator."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from regard.decode.batches import by_budget
-from regard.decode.hypothesis import Hypothesis
-from regard.decode.limits import Allowed
-from regard.decode.model import Model, at_rest
+from regard.data.files import chunks
+from regard.data.tokenizers.base import UNK, Tokenizer
+from regard.decode.constraints import Constraints
+from regard.decode.hypothesis import DecodingRequest, Hypothesis, make_requests
+from regard.decode.model import DecodableModel, batch_by_tokens, inference_mode
 from regard.decode.ready import prepare
-from regard.decode.request import Request, requests
 from regard.decode.search import Search
-from regard.decode.walk import Walker, advance, begin
+from regard.decode.stepwise import StepwiseSearch, advance_stepwise, start_stepwise
+
+if TYPE_CHECKING:
+    from regard.tasks.translation.task import Translator
 
 Ids = Sequence[int]
 
 
 def translate(
-    model: Model,
+    model: DecodableModel,
     sources: Sequence[Ids],
     search: Search,
     *,
     prefixes: Sequence[Ids] | None = None,
-    allowed: Allowed = Allowed(),
+    constraints: Constraints = Constraints(),
 ) -> list[list[Hypothesis]]:
-    """All sources as one batch; of each its translations, best first (a sample's in the order of the draws).
+    """All sources as one batch; of each its hypotheses, best first (samples in the order in which they are drawn).
 
     Args:
         model: a model, or one that `prepare` has made faster, which pays for more than one batch.
         sources: plain ids, as a tokeniser's `encode` gives them.
-        search: Greedy, Beam or Sample.
-        prefixes: for every source the ids its translations must begin with.
-        allowed: which tokens may come.
+        search: Greedy, Beam or Sampling.
+        prefixes: for every source the ids that its translations must begin with.
+        constraints: which tokens are allowed.
     """
-    with at_rest(model):
-        asked = requests(sources, prefixes)
-        return search.run(model, asked, allowed) if asked else []
+    with inference_mode(model):
+        requests = make_requests(sources, prefixes)
+        return search.run(model, requests, constraints) if requests else []
 
 
 def translate_all(
-    model: Model,
+    model: DecodableModel,
     sources: Sequence[Ids],
     search: Search,
     *,
     tokens: int = 4096,
     prefixes: Sequence[Ids] | None = None,
-    allowed: Allowed = Allowed(),
+    constraints: Constraints = Constraints(),
 ) -> list[list[Hypothesis]]:
     """As many sources as there are, in batches of at most `tokens` source tokens × beams, in the order given."""
-    found = dict(in_turn(model, sources, search, tokens=tokens, prefixes=prefixes, allowed=allowed))
+    found = dict(translate_as_found(model, sources, search, tokens=tokens, prefixes=prefixes, constraints=constraints))
     return [found[index] for index in range(len(sources))]
 
 
-def in_turn(
-    model: Model,
+def translate_as_found(
+    model: DecodableModel,
     sources: Sequence[Ids],
     search: Search,
     *,
     tokens: int = 4096,
     prefixes: Sequence[Ids] | None = None,
-    allowed: Allowed = Allowed(),
+    constraints: Constraints = Constraints(),
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """As `translate_all`, each with the place of its source as soon as it is found, the longest sources first."""
-    asked, model = requests(sources, prefixes), prepare(model)
-    for batch in by_budget([(len(source) + 1) * search.width for source in sources], tokens):
-        with at_rest(model):
-            found = search.run(model, [asked[index] for index in batch], allowed)
+    """As `translate_all`, each with the index of its source as soon as it is found, the longest sources first."""
+    requests, model = make_requests(sources, prefixes), prepare(model)
+    for batch in batch_by_tokens([(len(source) + 1) * search.width for source in sources], tokens):
+        with inference_mode(model):
+            found = search.run(model, [requests[index] for index in batch], constraints)
         yield from zip(batch, found, strict=True)
 
 
 def stream(
-    model: Model, source: Ids, search: Walker, *, prefix: Ids = (), allowed: Allowed = Allowed()
+    model: DecodableModel,
+    source: Ids,
+    search: StepwiseSearch,
+    *,
+    prefix: Ids = (),
+    constraints: Constraints = Constraints(),
 ) -> Iterator[int]:
-    """The tokens of one translation as they come, without the end: what `translate` gives for this source alone."""
-    request = Request(tuple(source), tuple(prefix))
-    with at_rest(model):  # not around a yield: whoever reads the stream has gradients of their own
-        walk = begin(model, [request])
-    given = 0
-    while walk.rows:
-        with at_rest(model):
-            walk = advance(model, walk, search, allowed)
-        written = walk.rows[0].written if walk.rows else walk.ended[request.index, 0].ids
-        yield from written[given:]
-        given = len(written)
+    """The tokens of one translation as they are decoded, without EOS: those that `translate` gives for this source."""
+    request = DecodingRequest(tuple(source), tuple(prefix))
+    with inference_mode(model):  # not around a yield: the caller may need gradients
+        state = start_stepwise(model, [request])
+    streamed = 0
+    while state.rows:
+        with inference_mode(model):
+            state = advance_stepwise(model, state, search, constraints)
+        tokens = state.rows[0].tokens if state.rows else state.finished[request.index, 0].ids
+        yield from tokens[streamed:]
+        streamed = len(tokens)
+
+
+# --- texts ---
+
+
+WINDOW = 1000  # lines that share batches: the first of a long text are ready before the last are read
+LINE_BREAKS = str.maketrans("\n\r", "  ")  # a model of characters may produce them, and one line would become two
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation as text, and its hypothesis."""
+
+    text: str
+    hypothesis: Hypothesis
+
+
+EMPTY_TRANSLATION = Translation("", Hypothesis((), (), finished=True, score=0.0))
+
+
+def translate_lines(
+    translator: "Translator",
+    texts: Iterable[str],
+    search: Search,
+    *,
+    tokens: int = 4096,
+    model: DecodableModel | None = None,
+) -> Iterator[tuple[int, list[Translation]]]:
+    """The translations of every text with its index, as soon as they are found; an empty line stays empty.
+
+    Texts are read window by window, so there may be more of them than fit into memory. `model` is the translator's, if
+    it has been prepared already.
+    """
+    model = prepare(translator.model) if model is None else model
+    first = 0
+    for some in chunks(texts, WINDOW):
+        sources = translator.source.encode_batch(some)
+        window = [DecodingRequest(tuple(source), index=index) for index, source in enumerate(sources, first)]
+        first += len(window)
+        yield from ((request.index, [EMPTY_TRANSLATION]) for request in window if not request.source)
+        full = [request for request in window if request.source]
+        for batch in batch_by_tokens([(len(request.source) + 1) * search.width for request in full], tokens):
+            with inference_mode(model):  # not around a yield: the caller may need gradients
+                found = search.run(model, [full[row] for row in batch], Constraints())
+            for row, these in zip(batch, found, strict=True):
+                yield full[row].index, [Translation(detokenize_line(translator, one.ids), one) for one in these]
+
+
+def detokenize_line(translator: "Translator", ids: Sequence[int]) -> str:
+    """Detokenised text, on one line."""
+    return translator.detokenize(ids).translate(LINE_BREAKS)
+
+
+def translate_texts(translator: "Translator", texts: Sequence[str], search: Search) -> list[str]:
+    """The best translation of every text, in order."""
+    found = dict(translate_lines(translator, texts, search))
+    return [found[index][0].text for index in range(len(texts))]
+
+
+def unknown_source_words(translator: "Translator", text: str) -> list[str]:
+    """The words of a source text that are not in the vocabulary."""
+    return unknown_words(translator.source, text)
+
+
+def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The words of a text that are not in a vocabulary."""
+    ids, pieces = tokenizer.encode(text), tokenizer.tokens(text)
+    return [piece.removeprefix("<unk:").removesuffix(">") for piece, id in zip(pieces, ids, strict=True) if id == UNK]

@@ -1,6 +1,7 @@
-"""Layers: what a block is made of besides attention."""
+"""Layers: embeddings, feed-forward, residual connections and recurrent layers."""
 
-from regard.layers.block import ACTIVATIONS, ORDERS, FeedForward, PostNorm, PreNorm, Residual
-from regard.layers.cells import CELLS, GRU, LSTM, Cell, Elman, Parts
-from regard.layers.recurrent import Recurrent
-from regard.layers.words import TIES, Table, Words
+from regard.layers.embedding import TIES, Embedding, TiedEmbeddings
+from regard.layers.feed_forward import ACTIVATIONS, FeedForward
+from regard.layers.residual import NORM_ORDERS, PostNorm, PreNorm, Residual
+from regard.layers.rnn import RNNLayers
+from regard.layers.rnn_cells import CELLS, GRU, LSTM, Cell, Elman, HiddenState

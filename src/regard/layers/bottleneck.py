@@ -1,4 +1,4 @@
-"""The vectors of a text's words in, a latent of fixed size out, however long the text: k vectors of width m."""
+"""Bottlenecks: the vectors of a text's tokens to a latent of fixed size, k vectors of width m."""
 
 from abc import ABC, abstractmethod
 
@@ -14,26 +14,26 @@ X = Float[Tensor, "b t width"]
 Tokens = Int[Tensor, "b t"]
 Lengths = Int[Tensor, " b"]
 Latent = Float[Tensor, "b k m"]
-Entered = Float[Tensor, "b h k t"]  # how much of each word entered each latent vector
+EntryWeights = Float[Tensor, "b h k t"]  # the weight of each token in each latent vector
 
 
 class Bottleneck(nn.Module, ABC):
-    """Abstract: all that a decoder will ever know of a text. Padding changes nothing, whatever stands there."""
+    """Abstract: all that a decoder knows of a text. Padding changes nothing, whatever it holds."""
 
     @abstractmethod
     def forward(self, x: X, tokens: Tokens, lengths: Lengths) -> Latent: ...
 
     @abstractmethod
-    def look(self, x: X, tokens: Tokens, lengths: Lengths) -> tuple[Latent, Entered]:
-        """As `forward`, and which words entered which vector."""
+    def look(self, x: X, tokens: Tokens, lengths: Lengths) -> tuple[Latent, EntryWeights]:
+        """As `forward`, and the weight of each token in each vector."""
 
 
-class Squeezed(Bottleneck):
+class PooledBottleneck(Bottleneck):
     """Without attention: z = b + W pool(x), one vector, cut into k of width m.
 
     Args:
-        pooling: makes one vector of them all: Last is the state after the whole text, Mean their mean.
-        width: of the words' vectors.
+        pooling: to one vector: LastPooling is the state after the whole text, MeanPooling the mean.
+        width: of the tokens' vectors.
         latents, latent: k and m.
     """
 
@@ -50,30 +50,30 @@ class Squeezed(Bottleneck):
         return latent, repeat(pooled.weights, "b t -> b 1 k t", k=self.latents)
 
 
-class Asked(Bottleneck):
-    """With attention: k learned queries ask all words, and each answer is a vector of width m.
+class AttentionBottleneck(Bottleneck):
+    """With attention: k learned queries attend to all tokens, and each output is a vector of width m.
 
-    The queries are the same for every text; what they find is not.
+    The queries are the same for every text.
 
     Args:
-        width: of the words' vectors.
+        width: of the tokens' vectors.
         latents, latent: k and m.
-        heads: of each query; they share the width of the words.
+        heads: of each query; they share the width of the tokens' vectors.
     """
 
     def __init__(self, width: int, *, latents: int, latent: int, heads: int = 1):
         super().__init__()
         if width % heads:
-            raise ValueError(f"{heads} heads do not divide vectors of width {width}; choose a number that does")
+            raise ValueError(f"{heads} heads do not divide vectors of width {width}; choose a divisor")
         self.queries = nn.Parameter(torch.randn(latents, latent))
         self.attention = MultiHeadAttention(latent, heads=heads, head=width // heads, memory=width)
 
     def forward(self, x, tokens, lengths):
-        return self.attention(self.asked(x), x, pattern=Padding(lengths))
+        return self.attention(self.expand_queries(x), x, pattern=Padding(lengths))
 
     def look(self, x, tokens, lengths):
-        latent, seen = self.attention.look(self.asked(x), x, pattern=Padding(lengths))
-        return latent, seen.weights
+        latent, steps = self.attention.look(self.expand_queries(x), x, pattern=Padding(lengths))
+        return latent, steps.weights
 
-    def asked(self, x: X) -> Latent:
+    def expand_queries(self, x: X) -> Latent:
         return repeat(self.queries, "k m -> b k m", b=len(x))

@@ -1,4 +1,4 @@
-"""A picture in, its patches as tokens out, row by row; and back: what was found for patches, laid on the picture."""
+"""Patches: an image cut into patches as tokens, row by row, and back; their embeddings and positions."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,42 +8,42 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.attention import Beside
+from regard.attention import EmbeddingPosition
 
 Grid = tuple[int, int]  # how many patches down, and how many across
 
 
 def grid_of(height: int, width: int, size: int) -> Grid:
-    """How many patches of `size` x `size` pixels a picture has."""
+    """How many patches of `size` x `size` pixels an image has."""
     if size < 1:
         raise ValueError(f"a patch has 1 pixel a side or more, not {size}")
     if height % size or width % size or not height or not width:
         raise ValueError(
-            f"patches of {size} x {size} pixels do not fill a picture of {height} x {width}; "
-            "choose a size that divides both, or resize the picture"
+            f"patches of {size} x {size} pixels do not tile an image of {height} x {width}; "
+            "choose a size that divides both, or resize the image"
         )
     return height // size, width // size
 
 
 def patch(x: Float[Tensor, "b c height width"], size: int) -> Float[Tensor, "b t pixels"]:
-    """Each patch's numbers in one row, pixel after pixel."""
+    """Each patch flattened, pixel after pixel."""
     grid_of(x.shape[2], x.shape[3], size)
     return rearrange(x, "b c (y p) (x q) -> b (y x) (p q c)", p=size, q=size)
 
 
 def unpatch(patches: Float[Tensor, "b t pixels"], size: int, grid: Grid) -> Float[Tensor, "b c height width"]:
-    """The picture again: `patch` undone."""
-    check(patches.shape[1], grid)
+    """The image again: the inverse of `patch`."""
+    check_grid(patches.shape[1], grid)
     return rearrange(patches, "b (y x) (p q c) -> b c (y p) (x q)", y=grid[0], p=size, q=size)
 
 
 def overlay(weights: Float[Tensor, "*any t"], size: int, grid: Grid) -> Float[Tensor, "*any height width"]:
-    """One number for each patch, laid on all its pixels: what a picture of attention is made of."""
-    check(weights.shape[-1], grid)
+    """One number for each patch, repeated over all its pixels: a heat map of attention."""
+    check_grid(weights.shape[-1], grid)
     return repeat(weights, "... (y x) -> ... (y p) (x q)", y=grid[0], p=size, q=size)
 
 
-def check(patches: int, grid: Grid) -> None:
+def check_grid(patches: int, grid: Grid) -> None:
     if patches != grid[0] * grid[1]:
         raise ValueError(
             f"{patches} patches are no grid of {grid[0]} x {grid[1]}; leave the class token out, or give another grid"
@@ -62,16 +62,16 @@ class Patches(nn.Module):
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t width"]:
         if x.dim() != 4 or x.shape[1] != self.channels:
             raise ValueError(
-                f"pictures are (batch, {self.channels} channels, rows, columns), not {tuple(x.shape)}; "
+                f"images are (batch, {self.channels} channels, rows, columns), not {tuple(x.shape)}; "
                 "read them in the mode the model was made for"
             )
         return self.project(patch(x, self.size))
 
 
-class ConvolvedPatches(nn.Module):
-    """Convolutions of stride 2, each with norm and ReLU, then one of 1 x 1: a patch knows a little of those around it.
+class ConvolutionalPatches(nn.Module):
+    """Convolutions of stride 2, each with norm and ReLU, then one of 1 x 1: a patch knows a little of its neighbours.
 
-    In place of one linear map a few small ones, which a Transformer learns from in fewer steps (Xiao et al. 2021).
+    Instead of one linear map a few small ones, with which a Transformer learns in fewer steps (Xiao et al. 2021).
     """
 
     def __init__(self, size: int, width: int, *, channels: int = 3):
@@ -81,7 +81,7 @@ class ConvolvedPatches(nn.Module):
         self.size, self.width, self.channels = size, width, channels
         halvings = size.bit_length() - 1
         widths = [channels, *(max(1, width >> halvings - 1 - n) for n in range(halvings))]
-        self.halve = nn.Sequential(
+        self.downsample = nn.Sequential(
             *(
                 nn.Sequential(
                     nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False),
@@ -95,15 +95,18 @@ class ConvolvedPatches(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t width"]:
         grid_of(x.shape[2], x.shape[3], self.size)
-        return rearrange(self.project(self.halve(x)), "b m y x -> b (y x) m")
+        return rearrange(self.project(self.downsample(x)), "b m y x -> b (y x) m")
 
 
-PATCHES: dict[str, type[Patches] | type[ConvolvedPatches]] = {"linear": Patches, "convolution": ConvolvedPatches}
+PATCHES: dict[str, type[Patches] | type[ConvolutionalPatches]] = {
+    "linear": Patches,
+    "convolution": ConvolutionalPatches,
+}
 
 
 @dataclass(eq=False)
-class LearnedGrid(nn.Module, Beside):
-    """A learned vector for each row of patches and one for each column; a patch is given the sum of its two."""
+class LearnedGridPosition(nn.Module, EmbeddingPosition):
+    """A learned vector for each row of patches and one for each column; a patch gets the sum of its two."""
 
     rows: int
     columns: int
@@ -113,14 +116,14 @@ class LearnedGrid(nn.Module, Beside):
         super().__init__()
         if self.rows < 1 or self.columns < 1:
             raise ValueError(f"{self}: a grid has at least one row and one column")
-        # so that the sum of the two is as large as a learned place in a text
+        # so that the sum of the two is as large as a learned position in a text
         scale = (2 * self.model) ** -0.5
         self.row = nn.Parameter(torch.randn(self.rows, self.model) * scale)
         self.column = nn.Parameter(torch.randn(self.columns, self.model) * scale)
 
-    def table(self, at, model):
-        if at.shape[-1] > self.rows * self.columns:
+    def table(self, positions, model):
+        if positions.shape[-1] > self.rows * self.columns:
             raise ValueError(
-                f"{self} knows {self.rows * self.columns} patches, not {at.shape[-1]}; make the grid larger"
+                f"{self} has {self.rows * self.columns} patches, not {positions.shape[-1]}; make the grid larger"
             )
-        return self.row[at // self.columns] + self.column[at % self.columns]
+        return self.row[positions // self.columns] + self.column[positions % self.columns]

@@ -1,8 +1,15 @@
-"""Models: the ladder from the recurrent encoder–decoder to the Transformer, on one interface."""
+"""Models: from the recurrent encoder–decoder to the Transformer, on one interface."""
 
-from regard.models.aligning import READOUTS, Bahdanau, Luong, LuongFed, Maxout, Squashed, WithAttention
-from regard.models.building import build_model
-from regard.models.config import KINDS, ModelConfig
-from regard.models.recurrent import Backward, Bridge, Carried, Encoder, WithoutAttention
-from regard.models.seq2seq import Looked, Memory, Seq2Seq, State, parameters
-from regard.models.transformer import Stack, Transformer
+from regard.models.config import KINDS, ModelConfig, build_model
+from regard.models.rnn_decoders import (
+    READOUTS,
+    BahdanauDecoder,
+    InputFeedingDecoder,
+    LuongDecoder,
+    Maxout,
+    RNNAttentionSeq2Seq,
+    TanhReadout,
+)
+from regard.models.rnn_seq2seq import BackwardStateBridge, Bridge, CopyBridge, RNNEncoder, RNNSeq2Seq
+from regard.models.seq2seq import AttentionWeights, DecoderState, Memory, Seq2Seq, count_parameters
+from regard.models.transformer import StackConfig, Transformer

@@ -1,63 +1,191 @@
-"""A sentence in, the same sentence out, through a latent of fixed size: the sequence autoencoder.
+"""Sequence autoencoder: a sentence through a latent of fixed size and back, with decoders that see the latent alone.
 
 The fourth lecture's appendix: "the encoder … compresses it into a latent space representation", and the decoder
-"takes the compressed representation … and attempts to reconstruct the original input from it". What the latent does not
-hold is lost, for the decoder sees nothing else. It is a Seq2Seq whose target is its source, and is trained, searched
-and scored like any other.
+"takes the compressed representation … and attempts to reconstruct the original input from it". It is a Seq2Seq whose
+target is its source, and is trained, searched and scored like any other.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Generic
 
 import torch
-from torch import nn
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from regard.layers.bottleneck import Asked, Bottleneck, Latent, Lengths, Squeezed, Tokens
-from regard.layers.cells import CELLS
-from regard.layers.dropout import Dropout
-from regard.layers.pooling import Last, Mean, Pooling
-from regard.layers.recurrent import Recurrent
-from regard.models.encoder import Encoder
-from regard.models.from_latent import Crossing, FromLatent, Unrolled
-from regard.models.plain import Choices, Plain
-from regard.models.reading_config import (
-    BY_ATTENTION,
-    ORDERLY,
-    RECURRENT,
-    WRITERS,
+from regard.attention import CacheCell, Context, KVCache, Padding, Recipe, Steps
+from regard.layers.bottleneck import AttentionBottleneck, Bottleneck, Latent, Lengths, PooledBottleneck, Tokens
+from regard.layers.pooling import LastPooling, MeanPooling, Pooling
+from regard.layers.rnn import RNNLayers
+from regard.layers.rnn_cells import CELLS, HiddenState
+from regard.models.config import (
+    LANGUAGE_MODEL_KINDS,
+    NORM_AND_ACTIVATION,
+    RNN_KINDS,
+    TRANSFORMER_FIELDS,
     EncoderConfig,
-    recipe_of,
-    stack_of,
-    wants_tree,
+    make_stack_config,
+    needs_tree,
+    text_recipe,
 )
-from regard.models.seq2seq import Looked, Memory, Seq2Seq, State
+from regard.models.config_base import Choices, ConfigBase
+from regard.models.encoder import Encoder
+from regard.models.rnn_decoders import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
+from regard.models.seq2seq import AttendFunction, AttentionWeights, DecoderState, M, Memory, S, Seq2Seq
+from regard.models.transformer import (
+    DecoderLayer,
+    EncodedSource,
+    KVCaches,
+    PositionalEmbedding,
+    StackConfig,
+    cross_keys_values,
+    make_causal,
+)
+from regard.ops.dropout import Dropout
 
-STATIC: dict[str, type[Pooling]] = {"last": Last, "mean": Mean}
+X = Float[Tensor, "b t model"]
+
+
+class LatentDecoder(nn.Module, ABC, Generic[M, S]):
+    """Abstract: the memory is computed from the latent alone. `shape` is (k, m)."""
+
+    shape: tuple[int, int]
+
+    @abstractmethod
+    def memory_from_latent(self, latent: Latent) -> M: ...
+
+    @abstractmethod
+    def start(self, memory: M) -> S: ...
+
+    @abstractmethod
+    def read(
+        self, x: X, state: S, memory: M, attending: AttendFunction | None
+    ) -> tuple[X, S, dict[str, list[Steps]]]: ...
+
+
+class LatentProjection(nn.Module):
+    """W z_n + p_n: a latent vector as wide as the decoder, p_n being the embedding of the index n."""
+
+    def __init__(self, latents: int, latent: int, width: int):
+        super().__init__()
+        self.weight = nn.Linear(latent, width, bias=False)
+        self.index_embedding = nn.Parameter(torch.randn(latents, width) * width**-0.5)
+
+    def forward(self, latent: Latent) -> Float[Tensor, "b k width"]:
+        return self.weight(latent) + self.index_embedding
+
+
+class RNNLatentDecoder(LatentDecoder[Annotations, AttentionRNNState]):
+    """The initial state is s₀ = tanh(b + W z) of the whole latent; then each state attends to its k vectors.
+
+    Where k is 1, the context is the same at every token (Cho et al. 2014).
+
+    Args:
+        rnn: reads embeddings.
+        latents, latent: k and m.
+        model: the width of the states before the logits.
+    """
+
+    def __init__(self, rnn: RNNLayers, *, latents: int, latent: int, model: int):
+        super().__init__()
+        self.shape, self.layers, self.parts = (latents, latent), rnn.layers, rnn.cell.state_size
+        self.initial_projection = nn.Linear(latents * latent, rnn.cell.state_size * rnn.layers * rnn.hidden)
+        self.latent_projection, self.attention = LatentProjection(latents, latent, rnn.hidden), RNNAttention(Recipe())
+        self.decoder = LuongDecoder(rnn, context=rnn.hidden, concluded=model)
+
+    def memory_from_latent(self, latent):
+        states, count = (
+            self.latent_projection(latent),
+            torch.full((len(latent),), latent.shape[1], device=latent.device),
+        )
+        return self.attention.cross_keys_values(states, count, self.initial_state(latent))
+
+    def initial_state(self, latent: Latent) -> HiddenState:
+        first = torch.tanh(self.initial_projection(rearrange(latent, "b k m -> b (k m)")))
+        return tuple(rearrange(first, "b (parts l h) -> parts b l h", parts=self.parts, l=self.layers))
+
+    def start(self, memory):
+        return self.decoder.initial_state(memory.initial_state)
+
+    def read(self, x, state, memory, attending):
+        ask = partial(self.attention, memory=memory, attending=attending)
+        concluded, after, seen = self.decoder(x, state, ask)
+        return concluded, after, {"attention": seen} if seen else {}
+
+
+class TransformerLatentDecoder(LatentDecoder[EncodedSource, KVCaches]):
+    """A Transformer's decoder: causal self-attention, and cross-attention to the k latent vectors.
+
+    Args:
+        stack: the configuration of the layers.
+        recipe: of the self-attention, which is causal in any case.
+        latents, latent: k and m.
+    """
+
+    def __init__(self, stack: StackConfig, recipe: Recipe, *, latents: int, latent: int):
+        super().__init__()
+        self.shape, recipe = (latents, latent), make_causal(recipe)
+        self.latent_projection, self.positions = (
+            LatentProjection(latents, latent, stack.model),
+            PositionalEmbedding(recipe.fresh()),
+        )
+        self.layers = nn.ModuleList(DecoderLayer(stack, recipe, Recipe()) for _ in range(stack.layers))
+        self.dropout, self.norm = Dropout(stack.dropout), stack.final_norm()
+
+    def memory_from_latent(self, latent):
+        states, count = (
+            self.latent_projection(latent),
+            torch.full((len(latent),), latent.shape[1], device=latent.device),
+        )
+        return EncodedSource(cross_keys_values(self.layers, states), count)
+
+    def start(self, memory):
+        return KVCaches((KVCache(),) * len(self.layers))
+
+    def read(self, x, state, memory, attending):
+        x, seen, cells = self.dropout(self.positions(x, state.layers[0].length)), {}, [*map(CacheCell, state.layers)]
+        across = Context(Padding(memory.lengths))
+        for n, (layer, cell) in enumerate(zip(self.layers, cells, strict=True)):
+            x, steps = layer(x, memory.layers[n], Context(), across, cache=cell, attending=attending)
+            seen |= {f"layers.{n}.cross": [steps]} if steps else {}
+        return self.norm(x), KVCaches(tuple(cell.cache for cell in cells)), seen
+
+
+# --- the autoencoder ---
+
+
+POOLED_BOTTLENECKS: dict[str, type[Pooling]] = {"last": LastPooling, "mean": MeanPooling}
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoencoderConfig(Plain):
+class AutoencoderConfig(ConfigBase):
     """An autoencoder of sentences. The latent holds latents × latent numbers, whatever the bottleneck.
 
     Args:
         kind: of encoder and decoder: elman, gru, lstm, transformer.
-        bottleneck: attention (as many learned queries as there are latents ask all words), or without: last (the last
-            state) or mean (of all states); that one vector is cut into the latents.
-        latents: how many vectors the latent is; a decoder that is given one has nothing to choose.
+        bottleneck: attention (as many learned queries as there are latents attend to all tokens), or without: last
+            (the last state) or mean (of all states); that one vector is split into the latents.
+        latents: how many vectors the latent is.
         latent: the width of each.
         layers: of the encoder, and as many of the decoder.
         model, hidden, dropout, directions, groups, norm, activation, attention_dropout: as in EncoderConfig.
         heads: of a Transformer's layers, and of each query of the bottleneck.
-        recipe: TOML, of both self-attentions; the decoder's looks back in any case.
+        recipe: TOML, of both self-attentions; the decoder's is causal in any case.
     """
 
-    choices: ClassVar[Choices] = {"kind": WRITERS, "bottleneck": ("attention", *STATIC), **ORDERLY}
-    used_by: ClassVar[Choices] = {
-        **{name: kinds for name, kinds in BY_ATTENTION.items() if name != "heads"},
-        "directions": RECURRENT,
+    choices: ClassVar[Choices] = {
+        "kind": LANGUAGE_MODEL_KINDS,
+        "bottleneck": ("attention", *POOLED_BOTTLENECKS),
+        **NORM_AND_ACTIVATION,
     }
-    usual_size: ClassVar[str] = "tiny"
+    used_by: ClassVar[Choices] = {
+        **{name: kinds for name, kinds in TRANSFORMER_FIELDS.items() if name != "heads"},
+        "directions": RNN_KINDS,
+    }
+    default_size: ClassVar[str] = "tiny"
 
     kind: str
     bottleneck: str = "attention"
@@ -77,108 +205,108 @@ class AutoencoderConfig(Plain):
 
     def __post_init__(self):
         self.check()
-        if self.kind in RECURRENT and self.bottleneck in STATIC and self.heads != AutoencoderConfig.heads:
+        if self.kind in RNN_KINDS and self.bottleneck in POOLED_BOTTLENECKS and self.heads != AutoencoderConfig.heads:
             raise ValueError(
                 f"heads = {self.heads} means nothing to a model of kind {self.kind!r} with the bottleneck "
                 f"{self.bottleneck!r}; leave it out, or use bottleneck = 'attention'"
             )
         if self.bottleneck == "last" and self.directions > 1:
             raise ValueError(
-                "read backwards, the state at the last word knows no other; use directions = 1, or bottleneck = "
+                "read backwards, the state at the last token depends on no other; use directions = 1, or bottleneck = "
                 "'mean' or 'attention'"
             )
         if self.bottleneck == "attention" and self.encoder.width % self.heads:
             raise ValueError(f"heads = {self.heads} does not divide the states' width {self.encoder.width}")
-        with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, and here they are thrown away
-            if wants_tree(recipe_of(self.encoder)):
+        with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
+            if needs_tree(text_recipe(self.encoder)):
                 raise ValueError(
-                    "the recipe wants the trees of whole sentences, which nobody knows while one is being written; "
-                    "use a place in the row, such as Sinusoidal()"
+                    "the recipe needs the trees of whole sentences, which are unknown while one is generated; "
+                    "use a position in the sequence, such as Sinusoidal()"
                 )
 
     @property
     def encoder(self) -> EncoderConfig:
-        """The half that reads."""
+        """The configuration of the encoder."""
         names = {field.name for field in fields(EncoderConfig)} & {field.name for field in fields(self)}
-        if self.kind in RECURRENT:
-            names -= {"heads"}  # those are the bottleneck's
+        if self.kind in RNN_KINDS:
+            names -= {"heads"}  # they are the bottleneck's
         return EncoderConfig(**{name: getattr(self, name) for name in names})
 
     @classmethod
-    def named(cls, kind: str, size: str = "tiny") -> "AutoencoderConfig":
-        if size not in SIZES:
-            raise ValueError(f"no size is called {size!r}; there are {', '.join(SIZES)}")
-        return SIZES[size](kind)
+    def from_size(cls, kind: str, size: str = "tiny") -> "AutoencoderConfig":
+        if size not in AUTOENCODER_SIZES:
+            raise ValueError(f"no size is called {size!r}; there are {', '.join(AUTOENCODER_SIZES)}")
+        return AUTOENCODER_SIZES[size](kind)
 
 
-SIZES: dict[str, Callable[[str], AutoencoderConfig]] = {
+AUTOENCODER_SIZES: dict[str, Callable[[str], AutoencoderConfig]] = {
     "tiny": lambda kind: AutoencoderConfig(kind=kind, layers=1, dropout=0.0),
     "small": lambda kind: AutoencoderConfig(kind=kind, model=256, hidden=512, latents=8, latent=64),
 }
 
 
-class Autoencoder(Seq2Seq[Memory, State]):
-    """decoder(bottleneck(encoder(sentence))): one table of words reads and scores on both sides.
+class Autoencoder(Seq2Seq[Memory, DecoderState]):
+    """decoder(bottleneck(encoder(sentence))), with one tied embedding.
 
     Args:
-        encoder: words to vectors in context.
+        encoder: tokens to vectors in context.
         bottleneck: those to the latent.
-        decoder: the latent, and the words so far, to what the next is predicted from.
+        decoder: the latent, and the tokens so far, to the state that predicts the next.
     """
 
     def __init__(
-        self, encoder: Encoder, bottleneck: Bottleneck, decoder: FromLatent[Any, Any], *, dropout: float = 0.0
+        self, encoder: Encoder, bottleneck: Bottleneck, decoder: LatentDecoder[Any, Any], *, dropout: float = 0.0
     ):
         super().__init__()
         self.encoder, self.bottleneck, self.decoder = encoder, bottleneck, decoder
         self.dropout = Dropout(dropout)
-        self.bias = nn.Parameter(torch.zeros(len(encoder.words.weight)))
+        self.bias = nn.Parameter(torch.zeros(len(encoder.embedding.weight)))
 
-    def latent(self, tokens: Tokens, lengths: Lengths) -> Latent:
-        """All that will be known of a sentence; it ends after lengths[b] words."""
+    def encode_latent(self, tokens: Tokens, lengths: Lengths) -> Latent:
+        """The latent of each sentence, which ends after lengths[b] tokens."""
         return self.bottleneck(self.encoder(tokens, lengths), tokens, lengths)
 
-    def look_in(self, tokens: Tokens, lengths: Lengths) -> tuple[Latent, Looked]:
-        """As `latent`, and the weights on the way: of the encoder's layers, and of each word in each latent vector."""
+    def look_in(self, tokens: Tokens, lengths: Lengths) -> tuple[Latent, AttentionWeights]:
+        """As `encode_latent`, and the weights of the encoder's layers and of each token in each latent vector."""
         x, seen = self.encoder.look(tokens, lengths)
         latent, entered = self.bottleneck.look(x, tokens, lengths)
-        return latent, Looked(
+        return latent, AttentionWeights(
             {f"encoder.{name}": some for name, some in seen.weights.items()} | {"bottleneck": entered}
         )
 
-    def remember(self, latent: Latent) -> Memory:
-        """What the decoder goes by, from a latent of any origin: a sentence's, or a point between two."""
+    def memory_from_latent(self, latent: Latent) -> Memory:
+        """The decoder's memory, from a latent of any origin: a sentence's, or a point between two."""
         if latent.dim() != 3 or tuple(latent.shape[1:]) != self.decoder.shape:
             k, m = self.decoder.shape
             raise ValueError(
                 f"this model's latents are {k} vectors of width {m}, (b, {k}, {m}), not {(*latent.shape,)}"
             )
-        return self.decoder.remember(latent)
+        return self.decoder.memory_from_latent(latent)
 
     def encode(self, source, lengths):
-        return self.remember(self.latent(source, lengths))
+        return self.memory_from_latent(self.encode_latent(source, lengths))
 
     def start(self, memory):
         return self.decoder.start(memory)
 
-    def reach(self, tokens, state, memory, attending):
-        x, after, seen = self.decoder.read(self.dropout(self.encoder.words.read(tokens)), state, memory, attending)
+    def decode_hidden(self, tokens, state, memory, attending):
+        x, after, seen = self.decoder.read(self.dropout(self.encoder.embedding.embed(tokens)), state, memory, attending)
         return self.dropout(x), after, {f"decoder.{name}": steps for name, steps in seen.items()}
 
     def output(self):
-        return self.encoder.words, self.bias
+        return self.encoder.embedding, self.bias
 
 
 def build_autoencoder(config: AutoencoderConfig, size: int) -> Autoencoder:
     """With fresh weights, for a vocabulary of this size."""
     encoder, sizes = Encoder(config.encoder, size), {"latents": config.latents, "latent": config.latent}
     bottleneck = (
-        Squeezed(STATIC[config.bottleneck](), encoder.width, **sizes)
-        if config.bottleneck in STATIC
-        else Asked(encoder.width, heads=config.heads, **sizes)
+        PooledBottleneck(POOLED_BOTTLENECKS[config.bottleneck](), encoder.width, **sizes)
+        if config.bottleneck in POOLED_BOTTLENECKS
+        else AttentionBottleneck(encoder.width, heads=config.heads, **sizes)
     )
     if config.kind == "transformer":
-        decoder = Crossing(stack_of(config.encoder), recipe_of(config.encoder), **sizes)
+        decoder = TransformerLatentDecoder(make_stack_config(config.encoder), text_recipe(config.encoder), **sizes)
         return Autoencoder(encoder, bottleneck, decoder)
-    rnn = Recurrent(config.model, config.hidden, cell=CELLS[config.kind], layers=config.layers, dropout=config.dropout)
-    return Autoencoder(encoder, bottleneck, Unrolled(rnn, model=config.model, **sizes), dropout=config.dropout)
+    rnn = RNNLayers(config.model, config.hidden, cell=CELLS[config.kind], layers=config.layers, dropout=config.dropout)
+    return Autoencoder(encoder, bottleneck, RNNLatentDecoder(rnn, model=config.model, **sizes), dropout=config.dropout)

@@ -1,40 +1,60 @@
-"""Plain values as a file holds them in, a checked description of a model out: one for every rung of the ladder."""
+"""Model configurations: checked descriptions of translation and text models, and the models built from them."""
 
+import os
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from regard.attention import Additive, Bilinear, Dot, Learned, Recipe, Sinusoidal
-from regard.attention.backends.reference import folded
-from regard.layers.block import ACTIVATIONS, ORDERS
-from regard.layers.cells import CELLS
-from regard.layers.words import TIES
-from regard.models.aligning import READOUTS
-from regard.models.plain import Choices, Plain
+from regard.attention import (
+    Additive,
+    Bilinear,
+    Dot,
+    Learned,
+    Recipe,
+    RelativeBias,
+    RelativeVectors,
+    Sinusoidal,
+    TreeDepth,
+    TreePath,
+)
+from regard.attention.backends.reference import fold_query
+from regard.layers.embedding import TIES, TiedEmbeddings
+from regard.layers.feed_forward import ACTIVATIONS
+from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, Pooling, TokenWeightPooling
+from regard.layers.residual import NORM_ORDERS
+from regard.layers.rnn import RNNLayers
+from regard.layers.rnn_cells import CELLS
+from regard.models.config_base import Choices, ConfigBase
+from regard.models.rnn_decoders import READOUTS, BahdanauDecoder, InputFeedingDecoder, LuongDecoder, RNNAttentionSeq2Seq
+from regard.models.rnn_seq2seq import BackwardStateBridge, CopyBridge, RNNEncoder, RNNSeq2Seq
+from regard.models.seq2seq import Seq2Seq
+from regard.models.tfidf import LogRatioPooling, TfIdfPooling
+from regard.models.transformer import StackConfig, Transformer
 
-PLAIN = ("elman", "gru", "lstm")
-LUONG = ("luong-dot", "luong-general")
-ALIGNING = ("bahdanau", *LUONG)
-KINDS = (*PLAIN, *ALIGNING, "transformer")
+RNN_KINDS = ("elman", "gru", "lstm")
+LUONG_KINDS = ("luong-dot", "luong-general")
+RNN_ATTENTION_KINDS = ("bahdanau", *LUONG_KINDS)
+KINDS = (*RNN_KINDS, *RNN_ATTENTION_KINDS, "transformer")
 
 # fields that not every kind can use
 USED_BY: Choices = {
     **dict.fromkeys(
         ("heads", "groups", "norm", "activation", "attention_dropout", "encoder", "decoder"), ("transformer",)
     ),
-    "cross": (*ALIGNING, "transformer"),
-    "cell": ALIGNING,
-    "directions": (*PLAIN, *LUONG),
+    "cross": (*RNN_ATTENTION_KINDS, "transformer"),
+    "cell": RNN_ATTENTION_KINDS,
+    "directions": (*RNN_KINDS, *LUONG_KINDS),
     "readout": ("bahdanau",),
-    "input_feeding": LUONG,
+    "input_feeding": LUONG_KINDS,
 }
 CHOICES: Choices = {
     "kind": KINDS,
     "tie": tuple(TIES),
-    "norm": tuple(ORDERS),
+    "norm": tuple(NORM_ORDERS),
     "activation": tuple(ACTIVATIONS),
     "cell": ("", *CELLS),
     "readout": tuple(READOUTS),
@@ -42,32 +62,32 @@ CHOICES: Choices = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(Plain):
+class ModelConfig(ConfigBase):
     """Plain fields, as a TOML file holds them. What a kind cannot use must be left as it is.
 
     Args:
-        kind: the rung: elman, gru or lstm without attention; bahdanau, luong-dot, luong-general; transformer.
+        kind: elman, gru or lstm without attention; bahdanau, luong-dot, luong-general; transformer.
         layers: of the encoder, and as many of the decoder.
-        model: the width of word vectors, and of everything in a Transformer.
+        model: the width of embeddings, and of everything in a Transformer.
         hidden: the width of recurrent states, or of a Transformer's feed-forward layers.
         dropout: on embeddings, between layers or on residual branches, and on recurrent outputs.
-        tie: which word tables are one: none, target (and output), all.
+        tie: which embeddings are one: none, target (and output), all.
         heads, groups: query heads, and the key and value heads that serve them (left out: one each).
         norm: pre or post.
         activation: relu or gelu.
         attention_dropout: on the attention weights.
         encoder, decoder, cross: recipes in TOML, as Recipe.to_toml writes them. A line left out means the kind's own:
-            sinusoidal positions beside the words of a Transformer, the additive score of Bahdanau and so on.
+            sinusoidal positions of a Transformer, the additive score of Bahdanau and so on.
         cell: elman, gru or lstm, for decoders with attention (left out: gru for Bahdanau, lstm for Luong).
         directions: 2 lets the encoder read backwards as well, each way with half of `hidden`. Bahdanau's always does,
             each way with all of it.
-        readout: maxout or tanh, between Bahdanau's states and the words.
-        input_feeding: Luong's decoder is told what it concluded last.
+        readout: maxout or tanh, between Bahdanau's states and the logits.
+        input_feeding: Luong's decoder is fed its last attentional vector.
     """
 
     choices: ClassVar[Choices] = CHOICES
     used_by: ClassVar[Choices] = USED_BY
-    usual_size: ClassVar[str] = "small"
+    default_size: ClassVar[str] = "small"
 
     kind: str
     layers: int = 2
@@ -96,12 +116,12 @@ class ModelConfig(Plain):
             raise ValueError(f"groups = {self.groups} does not divide heads = {self.heads}; choose one that does")
         if self.hidden % self.directions:
             raise ValueError(f"two directions cannot share hidden = {self.hidden}; make it even")
-        with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, and here they are thrown away
+        with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
             for place in ("encoder", "decoder", "cross"):
-                recipe(self, place)
+                build_seq2seq_recipe(self, place)
 
     @classmethod
-    def named(cls, kind: str, size: str = "small") -> "ModelConfig":
+    def from_size(cls, kind: str, size: str = "small") -> "ModelConfig":
         sizes = TRANSFORMER_SIZES if kind == "transformer" else RECURRENT_SIZES
         if size not in sizes:
             raise ValueError(f"no size is called {size!r}; there are {', '.join(sizes)}")
@@ -122,20 +142,20 @@ RECURRENT_SIZES: dict[str, Size] = {
 }
 
 
-def recipe(config: ModelConfig, place: str) -> Recipe:
-    """The recipe at one of the three places: what the text says, and the kind's own where it says nothing."""
+def build_seq2seq_recipe(config: ModelConfig, place: str) -> Recipe:
+    """The recipe of one of the three attentions: what the text says, and the kind's default elsewhere."""
     try:
         text = getattr(config, place)
         given, written = Recipe.from_toml(text), tomllib.loads(text)
-        own = {name: part for name, part in own_parts(config, place).items() if name not in written}
-        made = replace(given, **own)
-        fit(config, made)
+        own = {name: part for name, part in default_parts(config, place).items() if name not in written}
+        complete = replace(given, **own)
+        check_seq2seq_recipe(config, complete)
     except ValueError as error:
         raise ValueError(f"the recipe {place!r}: {error}") from None
-    return made
+    return complete
 
 
-def own_parts(config: ModelConfig, place: str) -> dict[str, Any]:
+def default_parts(config: ModelConfig, place: str) -> dict[str, Any]:
     match config.kind:
         case "transformer":
             return {} if place == "cross" else {"position": Sinusoidal()}
@@ -146,24 +166,344 @@ def own_parts(config: ModelConfig, place: str) -> dict[str, Any]:
     return {"score": Dot()}
 
 
-def fit(config: ModelConfig, made: Recipe) -> None:
+def check_seq2seq_recipe(config: ModelConfig, recipe: Recipe) -> None:
     """Parts with sizes of their own must have those of the model."""
     if config.kind == "transformer":
         heads, query, key = config.heads, config.model // config.heads, config.model // config.heads
     else:
         heads, query, key = 1, config.hidden, config.hidden * (2 if config.kind == "bahdanau" else 1)
-    refuse_misfits(made, heads=heads, query=query, key=key, model=config.model)
+    check_recipe_shapes(recipe, heads=heads, query=query, key=key, model=config.model)
 
 
-def refuse_misfits(made: Recipe, *, heads: int, query: int, key: int, model: int) -> None:
-    if why := made.score.misfit(query, key):
+def check_recipe_shapes(recipe: Recipe, *, heads: int, query: int, key: int, model: int) -> None:
+    if why := recipe.score.shape_error(query, key):
         raise ValueError(why)
-    width = folded(made, torch.empty(0, heads, 0, query)).shape[-1]
-    misfits = [scheme.misfit(heads, width, 0) for scheme in made.on_score]
+    width = fold_query(recipe, torch.empty(0, heads, 0, query)).shape[-1]
+    misfits = [scheme.shape_error(heads, width, 0) for scheme in recipe.score_positions]
     misfits += [
-        f"{scheme} adds to words of width {scheme.model}, not {model}"
-        for scheme in made.beside
+        f"{scheme} adds to embeddings of width {scheme.model}, not {model}"
+        for scheme in recipe.embedding_positions
         if isinstance(scheme, Learned) and scheme.model != model
     ]
     for why in filter(None, misfits):
         raise ValueError(why)
+
+
+# --- encoders, language models, embeddings and pooling ---
+
+
+TRANSFORMER_KINDS = ("transformer",)
+ENCODER_KINDS = ("embed", *RNN_KINDS, *TRANSFORMER_KINDS)
+LANGUAGE_MODEL_KINDS = (*RNN_KINDS, *TRANSFORMER_KINDS)
+POOLINGS = ("mean", "max", "last", "tf-idf", "log-ratio", "weights", "attention")
+WORD_EMBEDDING_KINDS = ("learned", "skip-gram", "file", "one-hot")
+STATIC_POOLINGS = ("mean", "last", "tf-idf", "log-ratio", "weights")  # poolings that need no vectors to weigh tokens
+# layers, width, hidden width, heads
+TEXT_SIZES = {"tiny": (2, 128, 256, 4), "small": (4, 256, 1024, 4), "base": (6, 512, 2048, 8)}
+NORM_AND_ACTIVATION: Choices = {"norm": tuple(NORM_ORDERS), "activation": tuple(ACTIVATIONS)}
+TRANSFORMER_FIELDS: Choices = dict.fromkeys(
+    ("heads", "groups", "norm", "activation", "attention_dropout", "recipe"), TRANSFORMER_KINDS
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(ConfigBase):
+    """The encoder of a text.
+
+    Args:
+        kind: embed (no context), elman, gru, lstm, transformer.
+        layers: of recurrent states or of attention, each on top of the other.
+        model: the width of embeddings, and of everything in a Transformer.
+        hidden: the width of recurrent states (both directions together), or of a Transformer's feed-forward layers.
+        dropout: on embeddings, between layers or on residual branches, and on what leaves the encoder.
+        directions: 2 lets a recurrent encoder read backwards as well, each way with half of `hidden`.
+        heads, groups, norm, activation, attention_dropout: of a Transformer, as in ModelConfig.
+        recipe: TOML, as Recipe.to_toml writes it; positions in dependency trees need governors. Without a
+            position, a Transformer's is Sinusoidal().
+    """
+
+    choices: ClassVar[Choices] = {"kind": ENCODER_KINDS, **NORM_AND_ACTIVATION}
+    used_by: ClassVar[Choices] = {
+        **TRANSFORMER_FIELDS,
+        **dict.fromkeys(("layers", "hidden"), LANGUAGE_MODEL_KINDS),
+        "directions": RNN_KINDS,
+    }
+    default_size: ClassVar[str] = "tiny"
+
+    kind: str
+    layers: int = 2
+    model: int = 128
+    hidden: int = 256
+    dropout: float = 0.1
+    directions: int = 1
+    heads: int = 4
+    groups: int | None = None
+    norm: str = "pre"
+    activation: str = "relu"
+    attention_dropout: float = 0.0
+    recipe: str = ""
+
+    def __post_init__(self):
+        self.check()
+        if self.hidden % self.directions:
+            raise ValueError(f"two directions cannot share hidden = {self.hidden}; make it even")
+        check_text_sizes(self)
+
+    @classmethod
+    def from_size(cls, kind, size):
+        return cls(kind=kind, **widths_of_size(kind, size))
+
+    @property
+    def width(self) -> int:
+        """Of the vectors that leave the encoder."""
+        return self.hidden if self.kind in RNN_KINDS else self.model
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelConfig(ConfigBase):
+    """A language model.
+
+    Args:
+        kind: elman, gru, lstm, or transformer: a decoder without a source.
+        layers, model, hidden, heads, groups, norm, activation, attention_dropout: as in EncoderConfig.
+        dropout: as there; a recurrent model uses one mask for all tokens of a text.
+        input_dropout, output_dropout: on the embeddings and on the states before the logits, with one mask for all
+            tokens of a text.
+        word_dropout: drops whole tokens of the vocabulary, wherever they occur in the batch.
+        weight_dropout: on the weights between recurrent states, the same for all tokens (Merity et al. 2018).
+        tied: the logits use the embedding's weights.
+        recipe: TOML; causal in any case. `Window(n)` needs a cache of n − 1 tokens, linear attention
+            (`Feature()` and `Proportional()`) with a state of fixed size.
+    """
+
+    choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **NORM_AND_ACTIVATION}
+    used_by: ClassVar[Choices] = {**TRANSFORMER_FIELDS, "weight_dropout": RNN_KINDS}
+    default_size: ClassVar[str] = "tiny"
+
+    kind: str
+    layers: int = 2
+    model: int = 128
+    hidden: int = 256
+    dropout: float = 0.1
+    input_dropout: float = 0.0
+    output_dropout: float = 0.0
+    word_dropout: float = 0.0
+    weight_dropout: float = 0.0
+    tied: bool = True
+    heads: int = 4
+    groups: int | None = None
+    norm: str = "pre"
+    activation: str = "gelu"
+    attention_dropout: float = 0.0
+    recipe: str = ""
+
+    def __post_init__(self):
+        self.check()
+        if needs_tree(given := check_text_sizes(self)):
+            raise ValueError(
+                f"{given.position} needs the trees of whole sentences, which are unknown while a text is "
+                "generated; use a position in the sequence, such as Sinusoidal()"
+            )
+
+    @classmethod
+    def from_size(cls, kind, size):
+        return cls(kind=kind, **widths_of_size(kind, size))
+
+
+def widths_of_size(kind: str, size: str) -> dict[str, Any]:
+    """The widths of one of the sizes, as far as the kind has them."""
+    if size not in TEXT_SIZES:
+        raise ValueError(f"no size is called {size!r}; there are {', '.join(TEXT_SIZES)}")
+    layers, model, hidden, heads = TEXT_SIZES[size]
+    match kind:
+        case "transformer":
+            return {"layers": layers, "model": model, "hidden": hidden, "heads": heads}
+        case "embed":
+            return {"model": model}
+    return {"layers": max(1, layers // 2), "model": model, "hidden": 2 * model}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordEmbeddingConfig(ConfigBase):
+    """How tokens are represented, before any context.
+
+    Args:
+        kind: learned (a vector, with the rest of the model), skip-gram (a vector learnt beforehand from the texts
+            trained on), file (a vector learnt elsewhere, as `regard vectors` writes them), one-hot (no vector: an
+            index into the vocabulary).
+        dropout: the share of tokens that are left out while training.
+        frozen: vectors learnt beforehand stay as they are.
+        window, epochs: of skip-gram.
+        file: with vectors, as wide as the model; its words are known, even those that no training text has.
+        ngrams: with one-hot, 2 counts pairs of words as well, 3 triples.
+        buckets: for pairs and triples; several of them may share one.
+    """
+
+    choices: ClassVar[Choices] = {"kind": WORD_EMBEDDING_KINDS}
+    used_by: ClassVar[Choices] = {
+        **dict.fromkeys(("window", "epochs"), ("skip-gram",)),
+        "frozen": ("skip-gram", "file"),
+        "file": ("file",),
+        **dict.fromkeys(("ngrams", "buckets"), ("one-hot",)),
+    }
+
+    kind: str = "learned"
+    dropout: float = 0.0
+    frozen: bool = True
+    window: int = 5
+    epochs: int = 5
+    file: str = ""
+    ngrams: int = 1
+    buckets: int = 2**18
+
+    def __post_init__(self):
+        self.check()
+        if self.kind == "file" and not self.file:
+            raise ValueError("words.kind = 'file' needs words.file = the path of vectors; regard vectors learns some")
+
+    def resolve(self, folder: Path) -> "WordEmbeddingConfig":
+        return replace(self, file=os.path.abspath(folder / self.file)) if self.file else self
+
+    @property
+    def is_frozen(self) -> bool:
+        """Vectors from before that are not to be changed."""
+        return self.kind in ("skip-gram", "file") and self.frozen
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingConfig(ConfigBase):
+    """How a text's tokens become one vector.
+
+    Args:
+        kind: mean, max, last, tf-idf and log-ratio (by formulas, from the texts trained on), weights (one learned
+            number for each word of the vocabulary), attention.
+        recipe: of attention, in TOML: score and normaliser. `normaliser = "Hard()"` chooses one token.
+    """
+
+    choices: ClassVar[Choices] = {"kind": POOLINGS}
+    used_by: ClassVar[Choices] = {"recipe": ("attention",)}
+
+    kind: str = "attention"
+    recipe: str = ""
+
+    def __post_init__(self):
+        self.check()
+        with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
+            Recipe.from_toml(self.recipe)
+
+
+def build_pooling(config: PoolingConfig, width: int, size: int) -> Pooling:
+    """For vectors of this width, of tokens from a vocabulary of this size."""
+    match config.kind:
+        case "attention":
+            return AttentionPooling(width, recipe=Recipe.from_toml(config.recipe))
+        case "weights":
+            return TokenWeightPooling(size)
+        case "tf-idf":
+            return TfIdfPooling(torch.zeros(size))
+        case "log-ratio":
+            return LogRatioPooling(size)
+    return {"mean": MeanPooling, "max": MaxPooling, "last": LastPooling}[config.kind]()
+
+
+def check_text_sizes(config: EncoderConfig | LanguageModelConfig) -> Recipe:
+    """The recipe, if it and the sizes fit each other; what it learns is not for use."""
+    if config.kind == "transformer" and config.model % config.heads:
+        raise ValueError(f"heads = {config.heads} does not divide model = {config.model}; choose one that does")
+    if config.groups is not None and config.heads % config.groups:
+        raise ValueError(f"groups = {config.groups} does not divide heads = {config.heads}; choose one that does")
+    with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
+        return text_recipe(config)
+
+
+def text_recipe(config: EncoderConfig | LanguageModelConfig) -> Recipe:
+    """What the text says, and sinusoidal positions where it says nothing of positions."""
+    try:
+        recipe = Recipe.from_toml(config.recipe)
+        if "position" not in tomllib.loads(config.recipe):
+            recipe = replace(recipe, position=Sinusoidal())
+        if config.kind == "transformer":
+            head = config.model // config.heads
+            check_recipe_shapes(recipe, heads=config.heads, query=head, key=head, model=config.model)
+    except ValueError as error:
+        raise ValueError(f"the recipe: {error}") from None
+    return recipe
+
+
+def needs_tree(recipe: Recipe) -> bool:
+    """Does a position need dependency trees?"""
+    relations = (part.relation for part in recipe.score_positions if isinstance(part, RelativeBias | RelativeVectors))
+    return any(isinstance(part, TreeDepth | TreePath) for part in (*recipe.embedding_positions, *relations))
+
+
+def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig) -> StackConfig:
+    return StackConfig(
+        layers=config.layers,
+        model=config.model,
+        heads=config.heads,
+        groups=config.groups,
+        hidden=config.hidden,
+        norm=config.norm,
+        activation=config.activation,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+    )
+
+
+# --- building translation models ---
+
+
+def build_model(config: ModelConfig, source_size: int, target_size: int) -> Seq2Seq:
+    output = config.hidden if config.kind in RNN_KINDS else config.model
+    embeddings = TiedEmbeddings(source_size, target_size, config.model, tie=config.tie, output=output)
+    if config.kind == "transformer":
+        return build_transformer(config, embeddings)
+    if config.kind in RNN_KINDS:
+        decoder = build_rnn(config, config.kind, config.model)
+        return RNNSeq2Seq(embeddings, build_copy_encoder(config, config.kind), decoder, dropout=config.dropout)
+    return build_bahdanau(config, embeddings) if config.kind == "bahdanau" else build_luong(config, embeddings)
+
+
+def build_transformer(config: ModelConfig, embeddings: TiedEmbeddings) -> Transformer:
+    encoder, decoder, cross = (build_seq2seq_recipe(config, place) for place in ("encoder", "decoder", "cross"))
+    return Transformer(embeddings, make_stack_config(config), encoder=encoder, decoder=decoder, cross=cross)
+
+
+def build_bahdanau(config: ModelConfig, embeddings: TiedEmbeddings) -> RNNAttentionSeq2Seq:
+    cell, model, hidden = config.cell or "gru", config.model, config.hidden
+    bridge = BackwardStateBridge(hidden, hidden, parts=CELLS[cell].state_size)
+    encoder = RNNEncoder(build_rnn(config, cell, model, directions=2), bridge, dropout=config.dropout)
+    readout = READOUTS[config.readout](hidden + 2 * hidden + model, model)
+    decoder = BahdanauDecoder(build_rnn(config, cell, model + 2 * hidden), readout)
+    return RNNAttentionSeq2Seq(
+        embeddings, encoder, decoder, recipe=build_seq2seq_recipe(config, "cross"), dropout=config.dropout
+    )
+
+
+def build_luong(config: ModelConfig, embeddings: TiedEmbeddings) -> RNNAttentionSeq2Seq:
+    cell, model, hidden = config.cell or "lstm", config.model, config.hidden
+    decoder = (
+        InputFeedingDecoder(build_rnn(config, cell, model + model), context=hidden, concluded=model)
+        if config.input_feeding
+        else LuongDecoder(build_rnn(config, cell, model), context=hidden, concluded=model)
+    )
+    encoder = build_copy_encoder(config, cell)
+    return RNNAttentionSeq2Seq(
+        embeddings, encoder, decoder, recipe=build_seq2seq_recipe(config, "cross"), dropout=config.dropout
+    )
+
+
+def build_copy_encoder(config: ModelConfig, cell: str) -> RNNEncoder:
+    """An encoder whose last state, both directions concatenated, is the decoder's initial one."""
+    ways = config.directions
+    rnn = build_rnn(config, cell, config.model, hidden=config.hidden // ways, directions=ways)
+    return RNNEncoder(rnn, CopyBridge(ways), dropout=config.dropout)
+
+
+def build_rnn(
+    config: ModelConfig, cell: str, width: int, *, hidden: int | None = None, directions: int = 1
+) -> RNNLayers:
+    hidden = config.hidden if hidden is None else hidden
+    return RNNLayers(
+        width, hidden, cell=CELLS[cell], layers=config.layers, directions=directions, dropout=config.dropout
+    )

@@ -1,7 +1,7 @@
-"""A picture in, a score for each class out: a residual convolutional network whose channels or places are weighed.
+"""Convolutional network: a residual CNN for images, with channel or spatial attention.
 
 model = ChannelCNN(3, classes=10, attention="channel")
-logits, weights = model.look(pictures)               weights["stage.2.1"]: b c 1 1, one for each channel
+logits, weights = model.look(images)               weights["stage.2.1"]: b c 1 1, one for each channel
 """
 
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.layers.channels import Gate, SpatialAttention, SqueezeExcite
+from regard.layers.channel_attention import FeatureGate, SpatialAttention, SqueezeExcite
 
 Maps = Float[Tensor, "b c h w"]
 Pixels = Float[Tensor, "b c height width"]
 Logits = Float[Tensor, "b classes"]
 STAGES = 3  # each twice as wide as the one before, and half as high
-GROUP = 16  # channels that the norm of a group looks at together
+GROUP = 16  # channels in a group of the group norm
 
-GATES: dict[str, Callable[[int], Gate] | None] = {
+GATES: dict[str, Callable[[int], FeatureGate] | None] = {
     "channel": lambda channels: SqueezeExcite(channels, reduction=min(16, channels)),
     "spatial": lambda channels: SpatialAttention(),
     "none": None,
@@ -28,8 +28,8 @@ GATES: dict[str, Callable[[int], Gate] | None] = {
 
 
 Norm = Callable[[int], nn.Module]
-# Over a batch, scores are a picture's own once trained (`eval`), but while training its gradient depends on who shares
-# the batch; over groups of channels within a picture, nothing ever does. The batch's norm learns in fewer steps.
+# With batch norm an image's gradient depends on the other images of the batch while training, and its logits do not in
+# `eval`; with group norm nothing ever does. Batch norm learns in fewer steps.
 NORMS: dict[str, Norm] = {
     "group": lambda channels: nn.GroupNorm(max(1, channels // GROUP), channels),
     "batch": nn.BatchNorm2d,
@@ -45,38 +45,38 @@ def convolution(inputs: int, outputs: int, *, kernel: int = 3, stride: int = 1) 
 class ConvolutionBlock(nn.Module):
     """x + gate(f(x)), f being norm, ReLU, convolution, twice (He et al. 2016 b)."""
 
-    def __init__(self, inputs: int, outputs: int, *, norm: Norm, stride: int = 1, gate: Gate | None = None):
+    def __init__(self, inputs: int, outputs: int, *, norm: Norm, stride: int = 1, gate: FeatureGate | None = None):
         super().__init__()
         self.norm_in, self.norm_between = norm(inputs), norm(outputs)
         self.first, self.second = convolution(inputs, outputs, stride=stride), convolution(outputs, outputs)
-        nn.init.zeros_(self.second.weight)  # a block begins as the way around it (Goyal et al. 2017, 5.1)
+        nn.init.zeros_(self.second.weight)  # a block starts as the identity (Goyal et al. 2017, 5.1)
         same = inputs == outputs and stride == 1
-        self.around = None if same else convolution(inputs, outputs, kernel=1, stride=stride)
+        self.shortcut = None if same else convolution(inputs, outputs, kernel=1, stride=stride)
         self.gate = gate
 
     def forward(self, x: Maps) -> Maps:
-        around, y = self.branch(x)
-        return around + (y if self.gate is None else self.gate(y))
+        shortcut, y = self.branch(x)
+        return shortcut + (y if self.gate is None else self.gate(y))
 
     def look(self, x: Maps) -> tuple[Maps, Tensor | None]:
-        around, y = self.branch(x)
+        shortcut, y = self.branch(x)
         y, weights = (y, None) if self.gate is None else self.gate.look(y)
-        return around + y, weights
+        return shortcut + y, weights
 
     def branch(self, x: Maps) -> tuple[Maps, Maps]:
-        """The way around, and what is to be gated and added."""
-        ready = torch.relu(self.norm_in(x))
-        y = self.second(torch.relu(self.norm_between(self.first(ready))))
-        return (x if self.around is None else self.around(ready)), y
+        """The shortcut, and what is to be gated and added."""
+        activated = torch.relu(self.norm_in(x))
+        y = self.second(torch.relu(self.norm_between(self.first(activated))))
+        return (x if self.shortcut is None else self.shortcut(activated)), y
 
 
 class ChannelCNN(nn.Module):
-    """Three stages of residual blocks with a gate on each, the mean of every channel, scores.
+    """Three stages of residual blocks with a gate on each, the mean of every channel, logits.
 
     Without gates, and with the norm of a batch, a wide residual network (Zagoruyko & Komodakis 2016).
 
     Args:
-        channels: of a picture: 3 for colours, 1 for grey.
+        channels: of an image: 3 for colours, 1 for grey.
         classes: how many there are.
         width: channels of the first stage; the last has four times as many.
         blocks: in each stage.
@@ -105,7 +105,7 @@ class ChannelCNN(nn.Module):
             )
         if width > GROUP and width % GROUP:
             raise ValueError(f"width = {width} cannot be cut into groups of {GROUP} channels; choose a multiple")
-        made, widths = GATES[attention], [width, *(width * 2**stage for stage in range(STAGES))]
+        make_gate, widths = GATES[attention], [width, *(width * 2**stage for stage in range(STAGES))]
         self.channels, self.first = channels, convolution(channels, width)
         self.stages = nn.ModuleDict()
         for stage, (inputs, outputs) in enumerate(pairwise(widths)):
@@ -115,35 +115,35 @@ class ChannelCNN(nn.Module):
                     outputs,
                     norm=NORMS[norm],
                     stride=2 if stage and not n else 1,
-                    gate=None if made is None else made(outputs),
+                    gate=None if make_gate is None else make_gate(outputs),
                 )
-        # a norm within the picture leaves the means of its channels near each other: the second sets them apart again
+        # group norm leaves the means of the channels near each other: the second norm separates them again
         self.norm, self.vector_norm = NORMS[norm](widths[-1]), nn.LayerNorm(widths[-1])
         self.output = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Pixels) -> Logits:
-        x = self.begun(x)
+        x = self.embed(x)
         for block in self.stages.values():
             x = block(x)
-        return self.scores(x)
+        return self.classify(x)
 
     def look(self, x: Pixels) -> tuple[Logits, dict[str, Float[Tensor, "b gc gh gw"]]]:
         """As `forward`, and the weights of each block's gate by its name: stage.0.0 and so on; none without gates."""
-        x, seen = self.begun(x), {}
+        x, seen = self.embed(x), {}
         for name, block in self.stages.items():
             assert isinstance(block, ConvolutionBlock)
             x, weights = block.look(x)
             seen |= {} if weights is None else {f"stage.{name.replace('-', '.')}": weights}
-        return self.scores(x), seen
+        return self.classify(x), seen
 
-    def begun(self, x: Pixels) -> Maps:
-        # channels side by side in memory are what fast convolutions want, and the layers keep them so
-        return self.first(self.checked(x)).contiguous(memory_format=torch.channels_last)
+    def embed(self, x: Pixels) -> Maps:
+        # fast convolutions need channels last in memory, and the layers keep them so
+        return self.first(self.check_shape(x)).contiguous(memory_format=torch.channels_last)
 
-    def scores(self, x: Maps) -> Logits:
+    def classify(self, x: Maps) -> Logits:
         return self.output(self.vector_norm(reduce(torch.relu(self.norm(x)), "b c h w -> b c", "mean")))
 
-    def checked(self, x: Pixels) -> Pixels:
+    def check_shape(self, x: Pixels) -> Pixels:
         if x.dim() != 4 or x.shape[1] != self.channels:
-            raise ValueError(f"pictures are (batch, {self.channels} channels, rows, columns), not {tuple(x.shape)}")
+            raise ValueError(f"images are (batch, {self.channels} channels, rows, columns), not {tuple(x.shape)}")
         return x

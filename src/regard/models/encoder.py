@@ -1,42 +1,56 @@
-"""A text's words in, a vector for each that knows the others out; and from those one label, or one for every word."""
+"""Text encoders: tokens to vectors in context, and classifiers of a sequence or of each token."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.attention import Padding, Recipe, Steps, Tree
-from regard.layers.cells import CELLS
-from regard.layers.dropout import Dropout
-from regard.layers.pooling import Pooling, real
-from regard.layers.recurrent import Recurrent
-from regard.layers.words import Table
-from regard.models.reading_config import RECURRENT, EncoderConfig, recipe_of, stack_of, wants_tree
-from regard.models.seq2seq import Looked
-from regard.models.spelling import Spelling
-from regard.models.transformer import EncoderLayer, Placed, Stack
+from regard.attention import Context, DependencyTree, Padding, Recipe, Steps
+from regard.layers.embedding import Embedding
+from regard.layers.pooling import Pooling, StaticPooling, token_mask
+from regard.layers.rnn import RNNLayers
+from regard.layers.rnn_cells import CELLS
+from regard.models.char_encoder import CharEncoder
+from regard.models.config import (
+    RNN_KINDS,
+    STATIC_POOLINGS,
+    EncoderConfig,
+    PoolingConfig,
+    WordEmbeddingConfig,
+    build_pooling,
+    check_text_sizes,
+    make_stack_config,
+    needs_tree,
+    text_recipe,
+)
+from regard.models.seq2seq import AttentionWeights
+from regard.models.tfidf import BagOfWordsClassifier, CorpusWeights
+from regard.models.transformer import EncoderLayer, PositionalEmbedding, StackConfig
+from regard.models.word_vectors import SkipGram, WordVectors, train_vectors
+from regard.ops.dropout import Dropout
 
 Tokens = Int[Tensor, "b t"]
 Lengths = Int[Tensor, " b"]
-Heads = Int[Tensor, "b t"]
-Letters = Int[Tensor, "b t c"]
+Governors = Int[Tensor, "b t"]
+Characters = Int[Tensor, "b t c"]
 X = Float[Tensor, "b t m"]
 
 
-class Context(nn.Module, ABC):
-    """Abstract: word vectors to vectors in context, and what was looked at on the way, by layer."""
+class ContextLayers(nn.Module, ABC):
+    """Abstract: embeddings to vectors in context; `look` also returns the attention steps, by layer."""
 
     @abstractmethod
-    def forward(self, x: X, lengths: Lengths, tree: Tree | None) -> X: ...
+    def forward(self, x: X, lengths: Lengths, tree: DependencyTree | None) -> X: ...
 
     @abstractmethod
-    def look(self, x: X, lengths: Lengths, tree: Tree | None) -> tuple[X, dict[str, list[Steps]]]: ...
+    def look(self, x: X, lengths: Lengths, tree: DependencyTree | None) -> tuple[X, dict[str, list[Steps]]]: ...
 
 
-class Alone(Context):
-    """No context: a word has one vector wherever it stands."""
+class NoContext(ContextLayers):
+    """No context: a token has the same vector everywhere."""
 
     def forward(self, x, lengths, tree):
         return x
@@ -45,10 +59,10 @@ class Alone(Context):
         return x, {}
 
 
-class InTime(Context):
-    """Word after word, in one direction or in both."""
+class RNNContext(ContextLayers):
+    """A recurrent network, in one direction or in both."""
 
-    def __init__(self, rnn: Recurrent, *, dropout: float = 0.0):
+    def __init__(self, rnn: RNNLayers, *, dropout: float = 0.0):
         super().__init__()
         self.rnn, self.dropout = rnn, Dropout(dropout)
 
@@ -59,17 +73,17 @@ class InTime(Context):
         return self(x, lengths, tree), {}
 
 
-class ByAttention(Context):
-    """Every word looks at every word, as the recipe says."""
+class TransformerContext(ContextLayers):
+    """Transformer layers with the recipe's attention."""
 
-    def __init__(self, stack: Stack, recipe: Recipe):
+    def __init__(self, stack: StackConfig, recipe: Recipe):
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(stack, recipe) for _ in range(stack.layers))
-        self.norm = stack.last()
+        self.norm = stack.final_norm()
 
     def forward(self, x, lengths, tree):
         for layer in self.layers:
-            x = layer(x, Padding(lengths), tree)
+            x = layer(x, Context(Padding(lengths), tree=tree))
         return self.norm(x)
 
     def look(self, x, lengths, tree):
@@ -82,7 +96,7 @@ class ByAttention(Context):
 
 
 class Encoder(nn.Module):
-    """Words to vectors in context, 0 on padding. Padding changes nothing, whatever stands there.
+    """Tokens to vectors in context, 0 on padding. Padding changes nothing, whatever it holds.
 
     Args:
         config: the kind and its sizes.
@@ -91,46 +105,48 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig, size: int):
         super().__init__()
-        recipe = recipe_of(config)
-        self.width, self.wants_heads = config.width, config.kind == "transformer" and wants_tree(recipe)
-        self.words, self.dropout = Table(size, config.model), Dropout(config.dropout)
-        self.places = Placed(recipe.fresh() if config.kind == "transformer" else Recipe())
-        self.context = context(config, recipe)
+        recipe = text_recipe(config)
+        self.width, self.needs_governors = config.width, config.kind == "transformer" and needs_tree(recipe)
+        self.embedding, self.dropout = Embedding(size, config.model), Dropout(config.dropout)
+        self.positions = PositionalEmbedding(recipe.fresh() if config.kind == "transformer" else Recipe())
+        self.context = build_context(config, recipe)
 
-    def forward(self, tokens: Tokens, lengths: Lengths, heads: Heads | None = None, beside: X | None = None) -> X:
-        """Text b ends after lengths[b] tokens. `heads` are those of CoNLL-U (1-based, 0 is the root), by token; what
-        else is known of a word stands `beside` it, and is added to its vector."""
-        here, tree = real(tokens, lengths), self.tree(tokens, lengths, heads)
-        x = self.embedded(tokens, lengths, tree, beside)
-        return self.context(x, lengths, tree).masked_fill(~here[..., None], 0.0)
+    def forward(
+        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: X | None = None
+    ) -> X:
+        """Text b ends after lengths[b] tokens. `governors` are the heads of CoNLL-U (1-based, 0 is the root), by token;
+        `extra` is added to the embeddings."""
+        mask, tree = token_mask(tokens, lengths), self.build_tree(tokens, lengths, governors)
+        x = self.embed(tokens, lengths, tree, extra)
+        return self.context(x, lengths, tree).masked_fill(~mask[..., None], 0.0)
 
     def look(
-        self, tokens: Tokens, lengths: Lengths, heads: Heads | None = None, beside: X | None = None
-    ) -> tuple[X, Looked]:
+        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: X | None = None
+    ) -> tuple[X, AttentionWeights]:
         """As `forward`, and every layer's weights."""
-        here, tree = real(tokens, lengths), self.tree(tokens, lengths, heads)
-        assert isinstance(self.context, Context)
-        x, seen = self.context.look(self.embedded(tokens, lengths, tree, beside), lengths, tree)
-        return x.masked_fill(~here[..., None], 0.0), Looked.of(seen)
+        mask, tree = token_mask(tokens, lengths), self.build_tree(tokens, lengths, governors)
+        assert isinstance(self.context, ContextLayers)
+        x, seen = self.context.look(self.embed(tokens, lengths, tree, extra), lengths, tree)
+        return x.masked_fill(~mask[..., None], 0.0), AttentionWeights.of(seen)
 
-    def embedded(self, tokens: Tokens, lengths: Lengths, tree: Tree | None, beside: X | None = None) -> X:
-        words = self.words.read(tokens.where(real(tokens, lengths), 0))
-        return self.dropout(self.places(words if beside is None else words + beside, 0, tree))
+    def embed(self, tokens: Tokens, lengths: Lengths, tree: DependencyTree | None, extra: X | None = None) -> X:
+        x = self.embedding.embed(tokens.where(token_mask(tokens, lengths), 0))
+        return self.dropout(self.positions(x if extra is None else x + extra, 0, tree))
 
-    def tree(self, tokens: Tokens, lengths: Lengths, heads: Heads | None) -> Tree | None:
-        if not self.wants_heads:
+    def build_tree(self, tokens: Tokens, lengths: Lengths, governors: Governors | None) -> DependencyTree | None:
+        if not self.needs_governors:
             return None
-        if heads is None:
+        if governors is None:
             raise ValueError(
-                f"{self.places.recipe.position} wants the sentences' dependency heads: give heads=..., "
-                "or use a place in the row, such as Sinusoidal()"
+                f"{self.positions.recipe.position} needs the governors of the sentences' tokens: give governors=..., "
+                "or use a position in the sequence, such as Sinusoidal()"
             )
-        return Tree.of_heads(heads.where(real(tokens, lengths), 0))
+        return DependencyTree.from_governors(governors.where(token_mask(tokens, lengths), 0))
 
 
-def context(config: EncoderConfig, recipe: Recipe) -> Context:
-    if config.kind in RECURRENT:
-        rnn = Recurrent(
+def build_context(config: EncoderConfig, recipe: Recipe) -> ContextLayers:
+    if config.kind in RNN_KINDS:
+        rnn = RNNLayers(
             config.model,
             config.hidden // config.directions,
             cell=CELLS[config.kind],
@@ -138,94 +154,180 @@ def context(config: EncoderConfig, recipe: Recipe) -> Context:
             directions=config.directions,
             dropout=config.dropout,
         )
-        return InTime(rnn, dropout=config.dropout)
-    return ByAttention(stack_of(config), recipe) if config.kind == "transformer" else Alone()
+        return RNNContext(rnn, dropout=config.dropout)
+    return TransformerContext(make_stack_config(config), recipe) if config.kind == "transformer" else NoContext()
 
 
-class Classifier(nn.Module):
+class SequenceClassifier(nn.Module):
     """One label for a text: softmax(c + V pool(vectors)) of the labels."""
 
     def __init__(self, encoder: Encoder, pooling: Pooling, *, labels: int):
         super().__init__()
-        self.encoder, self.pooling, self.output = encoder, pooling, chosen(encoder.width, labels)
+        self.encoder, self.pooling, self.output = encoder, pooling, make_classifier_head(encoder.width, labels)
 
-    def forward(self, tokens: Tokens, lengths: Lengths, heads: Heads | None = None) -> Float[Tensor, "b labels"]:
-        return self.output(self.pooling(self.encoder(tokens, lengths, heads), tokens, lengths))
+    def forward(
+        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None
+    ) -> Float[Tensor, "b labels"]:
+        return self.output(self.pooling(self.encoder(tokens, lengths, governors), tokens, lengths))
 
     def look(
-        self, tokens: Tokens, lengths: Lengths, heads: Heads | None = None
-    ) -> tuple[Float[Tensor, "b labels"], Looked]:
-        """As `forward`, and the weights of the encoder's layers and of the pooling; log p of a word that was drawn."""
-        x, seen = self.encoder.look(tokens, lengths, heads)
+        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None
+    ) -> tuple[Float[Tensor, "b labels"], AttentionWeights]:
+        """As `forward`, and the weights of the encoder's layers and of the pooling; log p of a sampled token."""
+        x, seen = self.encoder.look(tokens, lengths, governors)
         pooled = self.pooling.look(x, tokens, lengths)
         drawn = {} if pooled.log_probability is None else {"pooling": pooled.log_probability[:, None, None]}
-        return self.output(pooled.vector), Looked(
+        return self.output(pooled.vector), AttentionWeights(
             {f"encoder.{name}": weights for name, weights in seen.weights.items()}
             | {"pooling": pooled.weights[:, None, None]},
             {f"encoder.{name}": some for name, some in seen.log_probability.items()} | drawn,
         )
 
 
-class Tagger(nn.Module):
-    """One label for every word, from the first of the pieces it is written in.
+class TokenClassifier(nn.Module):
+    """One label for every word, from the first of its pieces.
 
     Args:
-        encoder: reads the pieces.
+        encoder: of the pieces.
         labels: how many there are to choose from.
-        spelling: reads the letters of each piece as well.
+        char_encoder: of the characters of each piece, if they are read as well.
     """
 
-    def __init__(self, encoder: Encoder, *, labels: int, spelling: Spelling | None = None):
+    def __init__(self, encoder: Encoder, *, labels: int, char_encoder: CharEncoder | None = None):
         super().__init__()
-        self.encoder, self.output, self.spelling = encoder, chosen(encoder.width, labels), spelling
+        self.encoder, self.output, self.char_encoder = (
+            encoder,
+            make_classifier_head(encoder.width, labels),
+            char_encoder,
+        )
 
     def forward(
         self,
         tokens: Tokens,
         lengths: Lengths,
-        first: Int[Tensor, "b w"],
-        heads: Heads | None = None,
-        letters: Letters | None = None,
+        first_pieces: Int[Tensor, "b w"],
+        governors: Governors | None = None,
+        characters: Characters | None = None,
     ) -> Float[Tensor, "b w labels"]:
-        """first[b, w] is the place of word w's first piece; beyond a text's last word it may be any place."""
-        return self.tagged(self.encoder(tokens, lengths, heads, self.spelt(letters)), first)
+        """first_pieces[b, w] is the index of word w's first piece; beyond a text's last word it may be any index."""
+        return self.classify_tokens(
+            self.encoder(tokens, lengths, governors, self.encode_characters(characters)), first_pieces
+        )
 
-    def spelt(self, letters: Letters | None) -> X | None:
-        if self.spelling is None:
+    def encode_characters(self, characters: Characters | None) -> X | None:
+        if self.char_encoder is None:
             return None
-        if letters is None:
-            raise ValueError("this model reads the letters of words as well; give letters=...")
-        return self.spelling(letters)
+        if characters is None:
+            raise ValueError("this model reads the characters of words as well; give characters=...")
+        return self.char_encoder(characters)
 
     def look(
         self,
         tokens: Tokens,
         lengths: Lengths,
-        first: Int[Tensor, "b w"],
-        heads: Heads | None = None,
-        letters: Letters | None = None,
-    ) -> tuple[Float[Tensor, "b w labels"], Looked]:
-        x, seen = self.encoder.look(tokens, lengths, heads, self.spelt(letters))
+        first_pieces: Int[Tensor, "b w"],
+        governors: Governors | None = None,
+        characters: Characters | None = None,
+    ) -> tuple[Float[Tensor, "b w labels"], AttentionWeights]:
+        x, seen = self.encoder.look(tokens, lengths, governors, self.encode_characters(characters))
         named = (
             {f"encoder.{name}": some for name, some in kind.items()} for kind in (seen.weights, seen.log_probability)
         )
-        return self.tagged(x, first), Looked(*named)
+        return self.classify_tokens(x, first_pieces), AttentionWeights(*named)
 
-    def tagged(self, x: X, first: Int[Tensor, "b w"]) -> Float[Tensor, "b w labels"]:
-        if first.device.type == "cpu":  # a GPU would have to wait to tell, and refuses by itself
-            refuse_beyond(x.shape[1], first)
-        # whole rows: to gather numbers one by one has a way back that, made exact, makes a GPU wait
-        rows = first + torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
+    def classify_tokens(self, x: X, first_pieces: Int[Tensor, "b w"]) -> Float[Tensor, "b w labels"]:
+        if first_pieces.device.type == "cpu":  # on a GPU this would synchronise, and torch raises its own error
+            check_first_pieces(x.shape[1], first_pieces)
+        # whole rows: the deterministic backward pass of an element-wise gather would synchronise the GPU
+        rows = first_pieces + torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
         states = rearrange(x, "b t m -> (b t) m").index_select(0, rearrange(rows, "b w -> (b w)"))
         return self.output(rearrange(states, "(b w) m -> b w m", b=len(x)))
 
 
-def refuse_beyond(tokens: int, first: Int[Tensor, "b w"]) -> None:
-    if first.numel() and not 0 <= first.min() <= first.max() < tokens:
-        raise ValueError(f"first pieces stand at 0 to {tokens - 1}, not at {int(first.min())} or {int(first.max())}")
+def check_first_pieces(tokens: int, first_pieces: Int[Tensor, "b w"]) -> None:
+    if first_pieces.numel() and not 0 <= first_pieces.min() <= first_pieces.max() < tokens:
+        raise ValueError(
+            f"first pieces are at 0 to {tokens - 1}, not at {int(first_pieces.min())} or {int(first_pieces.max())}"
+        )
 
 
-def chosen(width: int, labels: int) -> nn.Linear:
+def make_classifier_head(width: int, labels: int) -> nn.Linear:
     if labels < 2:
         raise ValueError(f"there must be 2 labels or more to choose from, not {labels}")
     return nn.Linear(width, labels)
+
+
+# --- text classifiers: embeddings, encoder and pooling combined ---
+
+
+def check_combination(words: WordEmbeddingConfig, model: EncoderConfig, pooling: PoolingConfig) -> None:
+    """One-hot tokens can only be counted, and texts come without dependency trees."""
+    if model.kind == "transformer" and needs_tree(check_text_sizes(model)):
+        raise ValueError(
+            f"model.recipe = {model.recipe!r} needs dependency trees, which texts do not have; use a position in the "
+            "sequence, such as Sinusoidal()"
+        )
+    if words.kind == "one-hot" and (model.kind != "embed" or pooling.kind not in STATIC_POOLINGS):
+        raise ValueError(
+            f"words.kind = 'one-hot' cannot be read by model.kind = {model.kind!r} and pooling.kind = "
+            f"{pooling.kind!r}: tokens without vectors are only counted; choose model.kind = 'embed' and pooling.kind "
+            f"from {', '.join(STATIC_POOLINGS)}, or words.kind = 'learned'"
+        )
+
+
+def build_classifier(
+    words: WordEmbeddingConfig, model: EncoderConfig, pooling: PoolingConfig, *, size: int, labels: int
+) -> SequenceClassifier | BagOfWordsClassifier:
+    """With new weights, for a vocabulary of this size."""
+    check_combination(words, model, pooling)
+    if words.kind == "one-hot":
+        weigh = build_pooling(pooling, size, size)
+        assert isinstance(weigh, StaticPooling)
+        return BagOfWordsClassifier(size, weigh, labels=labels)
+    encoder = Encoder(model, size)
+    encoder.embedding.weight.requires_grad_(not words.is_frozen)
+    return SequenceClassifier(encoder, build_pooling(pooling, encoder.width, size), labels=labels)
+
+
+def initialise(
+    model: nn.Module,
+    words: WordEmbeddingConfig,
+    documents: Sequence[Sequence[int]],
+    labels: Sequence[int],
+    *,
+    vocabulary: Sequence[str] = (),
+    seed: int = 0,
+) -> None:
+    """What is computed before training: weights by a formula, embeddings by skip-gram or from a file.
+
+    `vocabulary` names every row of the embedding, for vectors from a file.
+    """
+    for part in model.modules():
+        if isinstance(part, CorpusWeights):
+            part.fit(documents, labels)
+    if isinstance(model, SequenceClassifier):
+        initialise_embedding(model.encoder.embedding, words, documents, vocabulary=vocabulary, seed=seed)
+
+
+def initialise_embedding(
+    table: Embedding,
+    words: WordEmbeddingConfig,
+    documents: Iterable[Sequence[int]],
+    *,
+    vocabulary: Sequence[str],
+    seed: int,
+) -> None:
+    """Pretrained vectors: of skip-gram, or from a file."""
+    size, width = table.weight.shape
+    if words.kind == "skip-gram":
+        config = SkipGram(width=width, window=words.window, epochs=words.epochs, seed=seed)
+        vectors = train_vectors(([str(one) for one in document] for document in documents), config)
+        vectors.initialise(table, [str(row) for row in range(size)])
+    elif words.kind == "file":
+        vectors = WordVectors.load(words.file)
+        if vectors.vectors.shape[1] != width:
+            raise ValueError(
+                f"{words.file}: vectors of width {vectors.vectors.shape[1]}; set model.model to that, not to {width}"
+            )
+        if not vectors.initialise(table, vocabulary):
+            raise ValueError(f"{words.file}: none of its words is in the vocabulary; is it of the same language?")

@@ -1,27 +1,50 @@
-"""Source and target words in, scores out, by attention alone: the encoder–decoder Transformer (Vaswani et al. 2017)."""
+"""Transformer: the encoder–decoder by attention alone (Vaswani et al. 2017), and its layers."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 from torch.nn.init import xavier_uniform_, zeros_
 
-from regard.attention import Cache, Causal, Full, MultiHeadAttention, Padding, Recipe, Sinusoidal, Steps, Tree
-from regard.attention.parts import learned
-from regard.layers.block import ORDERS, FeedForward, Residual
-from regard.layers.dropout import Dropout
-from regard.layers.words import Words
-from regard.models.seq2seq import Attending, Memory, Seq2Seq, State
+from regard.attention import (
+    CacheCell,
+    Causal,
+    Context,
+    DependencyTree,
+    Full,
+    KVCache,
+    MultiHeadAttention,
+    Padding,
+    Recipe,
+    Segments,
+    Sinusoidal,
+    Steps,
+    steps,
+)
+from regard.attention.learned_parts import learned_modules
+from regard.attention.multihead import concatenate_heads
+from regard.data.packed import PackedBatch
+from regard.layers.embedding import TiedEmbeddings
+from regard.layers.feed_forward import FeedForward
+from regard.layers.residual import NORM_ORDERS, Residual
+from regard.models.seq2seq import AttendFunction, DecoderState, Memory, Seq2Seq
+from regard.ops import dispatch
+from regard.ops.dropout import Dropout
+from regard.ops.dropout_add_layernorm import DropoutNoise, draw_seed
+from regard.ops.embedding_dropout import embedding_dropout
+from regard.ops.fused_qkv_linear import project_all
 
 X = Float[Tensor, "b t model"]
 KeysValues = tuple[Float[Tensor, "b g s d"], Float[Tensor, "b g s d"]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
-    """What a stack of layers is made of: sizes, the order of norm and residual, dropout."""
+class StackConfig:
+    """The configuration of a stack of layers: sizes, the order of norm and residual, dropout."""
 
     layers: int
     model: int
@@ -34,17 +57,17 @@ class Stack:
     attention_dropout: float = 0.0
 
     def __post_init__(self):
-        if self.norm not in ORDERS:
-            raise ValueError(f"norm is one of {', '.join(ORDERS)}, not {self.norm!r}")
+        if self.norm not in NORM_ORDERS:
+            raise ValueError(f"norm is one of {', '.join(NORM_ORDERS)}, not {self.norm!r}")
 
-    def around(self) -> Residual:
-        return ORDERS[self.norm](self.model, dropout=self.dropout)
+    def residual(self) -> Residual:
+        return NORM_ORDERS[self.norm](self.model, dropout=self.dropout)
 
-    def last(self) -> nn.Module:
-        return ORDERS[self.norm].last(self.model)
+    def final_norm(self) -> nn.Module:
+        return NORM_ORDERS[self.norm].final_norm(self.model)
 
     def attention(self, recipe: Recipe, branches: int) -> MultiHeadAttention:
-        """A layer of its own weights, Xavier's; `branches` is how many of them the stack adds up."""
+        """A new layer, initialised by Xavier; `branches` is how many residual branches the stack adds up."""
         layer = MultiHeadAttention(
             self.model,
             heads=self.heads,
@@ -53,161 +76,257 @@ class Stack:
             dropout=self.attention_dropout,
         )
         for part in (layer.query, layer.key, layer.value):
-            xavier(part, 2**-0.5)  # as if the three were one matrix
-        xavier(layer.output, ORDERS[self.norm].gain(branches))
+            init_xavier(part, 2**-0.5)  # as if the three were one matrix
+        init_xavier(layer.output, NORM_ORDERS[self.norm].init_gain(branches))
         return layer
 
     def feed_forward(self, branches: int) -> FeedForward:
         layer = FeedForward(self.model, self.hidden, activation=self.activation)
-        xavier(layer.up, 1.0)
-        xavier(layer.down, ORDERS[self.norm].gain(branches))
+        init_xavier(layer.up, 1.0)
+        init_xavier(layer.down, NORM_ORDERS[self.norm].init_gain(branches))
         return layer
 
 
-def xavier(part: nn.Module, gain: float) -> None:
+def init_xavier(part: nn.Module, gain: float) -> None:
     assert isinstance(part, nn.Linear)
     xavier_uniform_(part.weight, gain)
     zeros_(part.bias)
 
 
 class EncoderLayer(nn.Module):
-    """Every word looks at every word, then thinks by itself."""
+    """Self-attention, then a feed-forward network, each with a residual connection."""
 
-    def __init__(self, stack: Stack, recipe: Recipe):
+    def __init__(self, stack: StackConfig, recipe: Recipe):
         super().__init__()
         branches = 2 * stack.layers
         self.attention, self.feed_forward = stack.attention(recipe, branches), stack.feed_forward(branches)
-        self.around_attention, self.around_feed_forward = stack.around(), stack.around()
+        self.residual_attention, self.residual_feed_forward = stack.residual(), stack.residual()
 
-    def forward(self, x: X, padding: Padding | None, tree: Tree | None = None) -> X:
-        x = self.around_attention(x, lambda y: self.attention(y, pattern=padding, tree=tree))
-        return self.around_feed_forward(x, self.feed_forward)
+    def forward(self, x: X, context: Context = Context(), cache: CacheCell | None = None) -> X:
+        attention, feed_forward = self.attention, self.feed_forward
+        x = self.residual_attention(
+            (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output
+        )
+        return self.residual_feed_forward(x, feed_forward.hidden, feed_forward.down)[0]
 
-    def look(self, x: X, padding: Padding | None, tree: Tree | None = None) -> tuple[X, Steps]:
-        y, seen = self.attention.look(self.around_attention.before(x), pattern=padding, tree=tree)
-        return self.around_feed_forward(self.around_attention.after(x, y), self.feed_forward), seen
+    def look(self, x: X, padding: Padding | None, tree: DependencyTree | None = None) -> tuple[X, Steps]:
+        seen: list[Steps] = []
 
-    def extend(self, x: X, cache: Cache) -> tuple[X, Cache]:
-        """Read on, where nobody looks ahead."""
-        y, after = self.attention.extend(self.around_attention.before(x), cache)
-        return self.around_feed_forward(self.around_attention.after(x, y), self.feed_forward), after
+        def attend_with_steps(y: X) -> X:
+            q, k, v = self.attention.project(y, None, padding)
+            seen.append(steps(q, k, v, self.attention.effective_recipe(padding, tree)))
+            return concatenate_heads(seen[0].output)
+
+        x = self.residual_attention((x, x), attend_with_steps, self.attention.output)
+        return self.residual_feed_forward(x, self.feed_forward.hidden, self.feed_forward.down)[0], seen[0]
 
 
 class DecoderLayer(nn.Module):
-    """Every word looks at the words before it, then at the source, then thinks by itself."""
+    """Causal self-attention, cross-attention to the source, then a feed-forward network."""
 
-    def __init__(self, stack: Stack, recipe: Recipe, cross: Recipe):
+    def __init__(self, stack: StackConfig, recipe: Recipe, cross: Recipe):
         super().__init__()
         branches = 3 * stack.layers
         self.attention, self.cross = stack.attention(recipe, branches), stack.attention(cross, branches)
         self.feed_forward = stack.feed_forward(branches)
-        self.around_attention, self.around_cross = stack.around(), stack.around()
-        self.around_feed_forward = stack.around()
-
-    def remember(self, states: Float[Tensor, "b s model"]) -> KeysValues:
-        """The source's keys and values, which are the same for every target word."""
-        k, v = (
-            rearrange(part(states), "b s (g d) -> b g s d", g=self.cross.groups)
-            for part in (self.cross.key, self.cross.value)
-        )
-        return k, v
+        self.residual_attention, self.residual_cross = stack.residual(), stack.residual()
+        self.residual_feed_forward = stack.residual()
 
     def forward(
-        self, x: X, cache: Cache, source: KeysValues, padding: Padding, attending: Attending
-    ) -> tuple[X, Cache, Steps | None]:
-        y, after = self.attention.extend(self.around_attention.before(x), cache)
-        x = self.around_attention.after(x, y)
-        q = rearrange(self.cross.query(self.around_cross.before(x)), "b t (h d) -> b h t d", h=self.cross.heads)
-        y, seen = attending(q, *source, self.cross.recipe_for(padding, None), cache.seen)
-        x = self.around_cross.after(x, self.cross.joined(y))
-        return self.around_feed_forward(x, self.feed_forward), after, seen
+        self,
+        x: X,
+        source: KeysValues,
+        context: Context,
+        across: Context,
+        *,
+        cache: CacheCell | None = None,
+        attending: AttendFunction | None = None,
+    ) -> tuple[X, Steps | None]:
+        """`source` holds the keys and values of the source, `across` which of them each token may attend to."""
+        attention, cross, feed_forward, seen = self.attention, self.cross, self.feed_forward, list[Steps]()
+        first = 0 if cache is None else cache.cache.length
+
+        def attend_to_source(y: X) -> X:
+            if attending is None:
+                return cross.cross_heads(y, source, across, first)
+            q = rearrange(cross.query(y), "b t (h d) -> b h t d", h=cross.heads)
+            heads, steps = attending(q, *source, cross.effective_recipe(across.pattern, None), first)
+            seen.extend([steps] if steps else [])
+            return concatenate_heads(heads)
+
+        x = self.residual_attention(
+            (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output
+        )
+        x = self.residual_cross(x, attend_to_source, cross.output)
+        return self.residual_feed_forward(x, feed_forward.hidden, feed_forward.down)[0], next(iter(seen), None)
+
+
+def cross_keys_values(layers: Iterable[nn.Module], states: Float[Tensor, "b s model"]) -> tuple[KeysValues, ...]:
+    """The source's keys and values for every decoder layer, which are the same for every target token."""
+    crosses = [layer.cross for layer in layers if isinstance(layer, DecoderLayer)]
+    parts = project_all(states, [part for cross in crosses for part in (cross.key, cross.value)])
+    heads = [
+        rearrange(part, "b s (g d) -> b g s d", g=cross.groups)
+        for cross, pair in zip(crosses, zip(parts[::2], parts[1::2], strict=True), strict=True)
+        for part in pair
+    ]
+    return tuple(zip(heads[::2], heads[1::2], strict=True))
 
 
 @dataclass(frozen=True, eq=False)
-class Source(Memory):
-    """Each decoder layer's keys and values of the source words."""
+class EncodedSource(Memory):
+    """Each decoder layer's keys and values of the source tokens."""
 
     layers: tuple[KeysValues, ...]
     lengths: Int[Tensor, " b"]
 
 
 @dataclass(frozen=True, eq=False)
-class Caches(State):
-    """Each decoder layer's keys and values of the target words read so far."""
+class KVCaches(DecoderState):
+    """Each decoder layer's keys and values of the target tokens read so far."""
 
-    layers: tuple[Cache, ...]
+    layers: tuple[KVCache, ...]
 
 
-class Transformer(Seq2Seq[Source, Caches]):
-    """Two stacks of layers; each target word looks at the words before it and at the encoded source.
+class Transformer(Seq2Seq[EncodedSource, KVCaches]):
+    """An encoder and a decoder, whose tokens attend to the tokens before them and to the encoded source.
 
     Args:
-        words: the tables.
-        stack: what the layers of both sides are made of.
-        encoder, decoder: the recipes of the two self-attentions; the decoder's looks back in any case. Positions
-            beside the words are added to the embeddings.
-        cross: the recipe by which the decoder looks at the source.
+        embeddings: of both sides.
+        stack: the configuration of the layers of both sides.
+        encoder, decoder: the recipes of the two self-attentions; the decoder's is causal in any case. Embedding
+            positions are added to the embeddings.
+        cross: the recipe of the cross-attention to the source.
     """
 
     def __init__(
         self,
-        words: Words,
-        stack: Stack,
+        embeddings: TiedEmbeddings,
+        stack: StackConfig,
         *,
         encoder: Recipe = Recipe(position=Sinusoidal()),
         decoder: Recipe = Recipe(position=Sinusoidal()),
         cross: Recipe = Recipe(),
     ):
         super().__init__()
-        if cross.beside:
+        if cross.embedding_positions:
             raise ValueError(
                 f"{cross.position} is added to embeddings, and cross-attention has none of its own; "
                 "give it to the encoder's or the decoder's recipe"
             )
-        self.words, self.dropout = words, Dropout(stack.dropout)
-        # weights of its own, should encoder and decoder be given one learned scheme
-        self.source_places, self.target_places = Placed(encoder.fresh()), Placed(decoder.fresh())
+        self.embeddings, self.dropout = embeddings, Dropout(stack.dropout)
+        # separate weights, should encoder and decoder be given one learned scheme
+        self.source_positions, self.target_positions = (
+            PositionalEmbedding(encoder.fresh()),
+            PositionalEmbedding(decoder.fresh()),
+        )
         self.encoder = nn.ModuleList(EncoderLayer(stack, encoder) for _ in range(stack.layers))
-        self.decoder = nn.ModuleList(DecoderLayer(stack, looking_back(decoder), cross) for _ in range(stack.layers))
-        self.encoder_norm, self.decoder_norm = stack.last(), stack.last()
+        self.decoder = nn.ModuleList(DecoderLayer(stack, make_causal(decoder), cross) for _ in range(stack.layers))
+        self.encoder_norm, self.decoder_norm = stack.final_norm(), stack.final_norm()
 
     def encode(self, source, lengths):
-        x, padding = self.dropout(self.source_places(self.words.source(source), 0)), Padding(lengths)
+        x = self.dropout(self.source_positions(self.embeddings.embed_source(source), 0))
+        return EncodedSource(self.encode_embedded(x, Context(Padding(lengths))), lengths)
+
+    def encode_embedded(self, x: X, context: Context) -> tuple[KeysValues, ...]:
         for layer in self.encoder:
-            x = layer(x, padding)
-        x = self.encoder_norm(x)
-        return Source(tuple(layer.remember(x) for layer in self.decoder), lengths)  # type: ignore[operator]
+            x = layer(x, context)
+        return cross_keys_values(self.decoder, self.encoder_norm(x))
 
     def start(self, memory):
-        return Caches((Cache(),) * len(memory.layers))
+        return KVCaches((KVCache(),) * len(memory.layers))
 
-    def reach(self, tokens, state, memory, attending):
-        padding, caches, seen = Padding(memory.lengths), [], {}
-        x = self.dropout(self.target_places(self.words.target(tokens), state.layers[0].seen))
-        for n, layer in enumerate(self.decoder):
-            x, cache, steps = layer(x, state.layers[n], memory.layers[n], padding, attending)
-            caches.append(cache)
-            seen |= {f"decoder.{n}.cross": [steps]} if steps else {}
-        return self.decoder_norm(x), Caches(tuple(caches)), seen
+    def decode_hidden(self, tokens, state, memory, attending):
+        cells = [CacheCell(cache) for cache in state.layers]
+        x = self.dropout(self.target_positions(self.embeddings.embed_target(tokens), state.layers[0].length))
+        across = Context(Padding(memory.lengths))
+        x, seen = self.decode_embedded(x, memory.layers, Context(), across, cells, attending)
+        return x, KVCaches(tuple(cell.cache for cell in cells)), seen
+
+    def decode_embedded(
+        self,
+        x: X,
+        source: tuple[KeysValues, ...],
+        context: Context,
+        across: Context,
+        cells: Sequence[CacheCell | None],
+        attending: AttendFunction | None = None,
+    ) -> tuple[X, dict[str, list[Steps]]]:
+        found: dict[str, list[Steps]] = {}
+        for n, (layer, keys_values, cell) in enumerate(zip(self.decoder, source, cells, strict=True)):
+            x, seen = layer(x, keys_values, context, across, cache=cell, attending=attending)
+            found |= {f"decoder.{n}.cross": [seen]} if seen else {}
+        return self.decoder_norm(x), found
+
+    def packed_hidden_states(self, source: PackedBatch, target: PackedBatch) -> X:
+        """As `hidden_states`, of every token of every target text of packed rows: the same layers, whose context says
+        which tokens belong to one text, and where they stand in it."""
+        x, y = self.embed_packed(source, target)
+        own = Segments(target.segment_ids, target.position_ids)
+        across = replace(own, key_ids=source.segment_ids, key_positions=source.position_ids)
+        memory = self.encode_embedded(x, Context(segments=Segments(source.segment_ids, source.position_ids)))
+        none = [None] * len(self.decoder)
+        return self.decode_embedded(y, memory, Context(segments=own), Context(segments=across), none)[0]
+
+    def embed_packed(self, source: PackedBatch, target: PackedBatch) -> tuple[X, X]:
+        """Both sides' embeddings; of one table by one op, for its gradient is as large as the table, be the tokens few
+        or many."""
+        sides, places = (source, target), (self.source_positions, self.target_positions)
+        table = self.embeddings.table("source")
+        if table is not self.embeddings.table("target"):
+            embedded = self.embeddings.embed_source(source.tokens), self.embeddings.embed_target(target.tokens)
+        elif dispatch.use_fused(table.weight) and not places[0].learned and same_schemes(*places):
+            positions = places[0].table(max(side.tokens.shape[1] for side in sides), table.weight)
+            noise = DropoutNoise(self.dropout.p if self.training else 0.0, draw_seed(table.weight.device))
+            tokens, at = (source.tokens, target.tokens), (source.position_ids, target.position_ids)
+            x, _, y, _ = embedding_dropout(table.weight, tokens, positions, at, noise)
+            return x, y
+        else:
+            counts = [side.tokens.numel() for side in sides]
+            both = table.embed(torch.cat([side.tokens.flatten() for side in sides])[None])[0].split(counts)
+            embedded = tuple(x.view(*side.tokens.shape, -1) for x, side in zip(both, sides, strict=True))
+        x, y = (
+            self.dropout(place(part, side.position_ids))
+            for place, part, side in zip(places, embedded, sides, strict=True)
+        )
+        return x, y
 
     def output(self):
-        return self.words.table("output"), self.words.bias
+        return self.embeddings.table("output"), self.embeddings.bias
 
 
-class Placed(nn.Module):
-    """Word vectors with their places added, as the recipe says; the weights of learned places live here."""
+class PositionalEmbedding(nn.Module):
+    """Adds positions to embeddings, as the recipe says; holds the weights of learned ones."""
 
     def __init__(self, recipe: Recipe):
         super().__init__()
         self.recipe = recipe
-        self.learned = nn.ModuleList(x for part in recipe.beside for x in learned(part, "beside").values())
+        self.learned = nn.ModuleList(
+            x for part in recipe.embedding_positions for x in learned_modules(part, "position").values()
+        )
 
-    def forward(self, x: X, first: int, tree: Tree | None = None) -> X:
-        recipe = self.recipe if tree is None else self.recipe.given(tree=tree)
-        return recipe.embed(x, torch.arange(first, first + x.shape[1], device=x.device))
+    def forward(self, x: X, positions: int | Int[Tensor, "b t"], tree: DependencyTree | None = None) -> X:
+        """Positions from the first on, or of each token."""
+        recipe = self.recipe if tree is None else self.recipe.with_tree(tree=tree)
+        if isinstance(positions, int):
+            return recipe.embed(x, torch.arange(positions, positions + x.shape[1], device=x.device))
+        for scheme in recipe.embedding_positions:  # each position's vector is computed once, not once a token
+            every = scheme.table(torch.arange(x.shape[1], device=x.device), x.shape[-1]).to(x.dtype)
+            x = x + embedding(positions, every)
+        return x
+
+    def table(self, length: int, like: Float[Tensor, "size width"]) -> Float[Tensor, "length width"]:
+        """The sum of all schemes' vectors for so many positions, in the precision of sums."""
+        at, wide = torch.arange(length, device=like.device), torch.promote_types(like.dtype, torch.float32)
+        none = torch.zeros((length, like.shape[1]), dtype=wide, device=like.device)
+        return sum((scheme.table(at, like.shape[1]).to(wide) for scheme in self.recipe.embedding_positions), none)
 
 
-def looking_back(recipe: Recipe) -> Recipe:
-    """The same, of the past alone; plain causality stays plain, for the fused kernels know it."""
+def same_schemes(one: PositionalEmbedding, other: PositionalEmbedding) -> bool:
+    return list(one.recipe.embedding_positions) == list(other.recipe.embedding_positions)
+
+
+def make_causal(recipe: Recipe) -> Recipe:
+    """The same recipe, causal; plain causality stays plain, for the fused kernels know it."""
     plain = recipe.pattern in (Full(), Causal())
     return replace(recipe, pattern=Causal() if plain else recipe.pattern & Causal())

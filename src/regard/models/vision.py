@@ -1,51 +1,56 @@
-"""A picture in, a score for each class out: the Vision Transformer, which can be asked where it looked.
+"""Vision Transformer: patches, layers, pooling and logits; and the configuration of image classifiers.
 
-patches = Patches(4, 128)
-model = VisionTransformer(patches, Stack(layers=6, model=128, heads=4, hidden=512), picture=(32, 32), classes=10)
-logits, looked = model.look(pictures)
-model.encoder.onto_grid(looked.weights["layer.5"])   b h y x: how much each head saw of each patch
+stack = StackConfig(layers=6, model=128, heads=4, hidden=512)
+model = VisionTransformer(Patches(4, 128), stack, image_size=(32, 32), classes=10)
+logits, attention = model.look(images)
+model.encoder.to_grid(attention.weights["layer.5"])   b h y x: the weight of each patch in each head
 """
 
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from einops import rearrange, reduce, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.attention import MultiHeadAttention, Recipe, Steps
-from regard.layers.block import FeedForward
-from regard.layers.dropout import Dropout
-from regard.layers.patches import ConvolvedPatches, LearnedGrid, Patches, grid_of
-from regard.models.seq2seq import Looked
-from regard.models.transformer import Placed, Stack
+from regard.attention import Recipe
+from regard.layers.patches import PATCHES, ConvolutionalPatches, Grid, LearnedGridPosition, Patches, grid_of
+from regard.models.config import check_recipe_shapes
+from regard.models.config_base import Choices, ConfigBase
+from regard.models.convolution import GATES, GROUP, NORMS, ChannelCNN
+from regard.models.seq2seq import AttentionWeights
+from regard.models.transformer import EncoderLayer, PositionalEmbedding, StackConfig
+from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t model"]
 Pixels = Float[Tensor, "b c height width"]
 Logits = Float[Tensor, "b classes"]
 
 
-class Pool(nn.Module, ABC):
-    """Abstract: how the tokens of a picture become one vector. Whatever it adds stands before the patches."""
+class TokenPool(nn.Module, ABC):
+    """Abstract: how the tokens of an image become one vector. Tokens that it adds come before the patches."""
 
     extra: int  # tokens of its own
 
     @abstractmethod
-    def add(self, x: X) -> X:
-        """The tokens the layers read."""
+    def add_tokens(self, x: X) -> X:
+        """The input of the layers."""
 
     @abstractmethod
-    def take(self, x: X) -> Float[Tensor, "b model"]:
+    def pool(self, x: X) -> Float[Tensor, "b model"]:
         """The one vector."""
 
     @abstractmethod
-    def asks(self, weights: Float[Tensor, "b h i j"]) -> Float[Tensor, "b h j"]:
-        """Of a layer's weights, those by which tokens enter that vector."""
+    def pooled_weights(self, weights: Float[Tensor, "b h i j"]) -> Float[Tensor, "b h j"]:
+        """Of a layer's weights, those of the tokens in that vector."""
 
 
-class ClassToken(Pool):
-    """A learned token that looks at all patches (Devlin et al. 2019, Dosovitskiy et al. 2021)."""
+class ClassToken(TokenPool):
+    """A learned token that attends to all patches (Devlin et al. 2019, Dosovitskiy et al. 2021)."""
 
     extra = 1
 
@@ -53,17 +58,17 @@ class ClassToken(Pool):
         super().__init__()
         self.token = nn.Parameter(torch.randn(model) * model**-0.5)
 
-    def add(self, x):
+    def add_tokens(self, x):
         return torch.cat((repeat(self.token, "model -> b 1 model", b=len(x)).to(x.dtype), x), 1)
 
-    def take(self, x):
+    def pool(self, x):
         return x[:, 0]
 
-    def asks(self, weights):
+    def pooled_weights(self, weights):
         return weights[:, :, 0]
 
 
-class Mean(Pool):
+class MeanPool(TokenPool):
     """The mean of all patches."""
 
     extra = 0
@@ -71,110 +76,92 @@ class Mean(Pool):
     def __init__(self, model: int):
         super().__init__()
 
-    def add(self, x):
+    def add_tokens(self, x):
         return x
 
-    def take(self, x):
+    def pool(self, x):
         return reduce(x, "b t model -> b model", "mean")
 
-    def asks(self, weights):
+    def pooled_weights(self, weights):
         return reduce(weights, "b h i j -> b h j", "mean")
 
 
-POOLS: dict[str, type[ClassToken] | type[Mean]] = {"class": ClassToken, "mean": Mean}
-
-
-class PatchLayer(nn.Module):
-    """Every patch looks at every patch the recipe lets it see, then thinks by itself."""
-
-    def __init__(self, stack: Stack, recipe: Recipe):
-        super().__init__()
-        branches = 2 * stack.layers
-        self.attention: MultiHeadAttention = stack.attention(recipe, branches)
-        self.feed_forward: FeedForward = stack.feed_forward(branches)
-        self.around_attention, self.around_feed_forward = stack.around(), stack.around()
-
-    def forward(self, x: X) -> X:
-        x = self.around_attention(x, self.attention)
-        return self.around_feed_forward(x, self.feed_forward)
-
-    def look(self, x: X) -> tuple[X, Steps]:
-        y, seen = self.attention.look(self.around_attention.before(x))
-        x = self.around_attention.after(x, y)
-        return self.around_feed_forward(x, self.feed_forward), seen
+POOLS: dict[str, type[ClassToken] | type[MeanPool]] = {"class": ClassToken, "mean": MeanPool}
 
 
 class PatchEncoder(nn.Module):
-    """Patches and a stack of layers: a vector for each token of a picture, for whoever attends to them.
+    """Patches and a stack of layers: a vector for each token of an image.
 
-    Pictures are all of one size, so nothing is padded, and each is read by itself.
+    Images are all of one size, so nothing is padded, and each is encoded by itself.
 
     Args:
-        patches: makes tokens of a picture.
-        stack: what the layers are made of.
-        picture: the rows and columns of a picture, in pixels.
-        recipe: of the attention between patches, read row by row, after the class token if there is one. Places
-            beside the tokens are those of the patches alone. Left out: plain, with learned rows and columns.
-        pool: how one vector is made of them: class or mean.
+        patches: the embedding of patches.
+        stack: the configuration of the layers.
+        image_size: the rows and columns of an image, in pixels.
+        recipe: of the attention between patches, row by row, after the class token if there is one. Embedding
+            positions are those of the patches alone. Left out: plain, with learned rows and columns.
+        pool: to one vector: class or mean.
     """
 
     def __init__(
         self,
-        patches: Patches | ConvolvedPatches,
-        stack: Stack,
+        patches: Patches | ConvolutionalPatches,
+        stack: StackConfig,
         *,
-        picture: tuple[int, int],
+        image_size: tuple[int, int],
         recipe: Recipe | None = None,
         pool: str = "mean",
     ):
         super().__init__()
         if patches.width != stack.model:
             raise ValueError(
-                f"patches of width {patches.width} do not fit layers of width {stack.model}; make them one"
+                f"patches of width {patches.width} do not fit layers of width {stack.model}; make them equal"
             )
         if pool not in POOLS:
             raise ValueError(f"no pool is called {pool!r}; there are {', '.join(POOLS)}")
-        self.picture, self.grid = picture, grid_of(*picture, patches.size)
-        recipe = Recipe(position=LearnedGrid(*self.grid, stack.model)) if recipe is None else recipe
+        self.image_size, self.grid = image_size, grid_of(*image_size, patches.size)
+        recipe = Recipe(position=LearnedGridPosition(*self.grid, stack.model)) if recipe is None else recipe
         self.patches, self.dropout = patches, Dropout(stack.dropout)
-        self.placed, self.pool = Placed(recipe.fresh()), POOLS[pool](stack.model)
-        self.layers = nn.ModuleList(PatchLayer(stack, recipe) for _ in range(stack.layers))
-        self.norm = stack.last()
+        self.positions, self.pool = PositionalEmbedding(recipe.fresh()), POOLS[pool](stack.model)
+        self.layers = nn.ModuleList(EncoderLayer(stack, recipe) for _ in range(stack.layers))
+        self.norm = stack.final_norm()
 
-    def tokens(self, x: Pixels) -> X:
-        """What the first layer reads."""
-        if tuple(x.shape[-2:]) != tuple(self.picture):
+    def embed(self, x: Pixels) -> X:
+        """The input of the first layer."""
+        if tuple(x.shape[-2:]) != tuple(self.image_size):
             raise ValueError(
-                f"this model reads pictures of {self.picture[0]} x {self.picture[1]} pixels, "
+                f"this model reads images of {self.image_size[0]} x {self.image_size[1]} pixels, "
                 f"not {' x '.join(map(str, x.shape[-2:]))}; resize them"
             )
-        return self.dropout(self.pool.add(self.placed(self.patches(x), 0)))
+        return self.dropout(self.pool.add_tokens(self.positions(self.patches(x), 0)))
 
     def forward(self, x: Pixels) -> X:
-        """The pool's own token first, if it has one, then the patches row by row."""
-        x = self.tokens(x)
+        """The class token first, if there is one, then the patches row by row."""
+        x = self.embed(x)
         for layer in self.layers:
             x = layer(x)
         return self.norm(x)
 
-    def look(self, x: Pixels) -> tuple[X, Looked]:
+    def look(self, x: Pixels) -> tuple[X, AttentionWeights]:
         """As `forward`, and the weights of every layer by its name, layer.0 and so on."""
-        x, seen = self.tokens(x), {}
+        x, seen = self.embed(x), {}
         for n, layer in enumerate(self.layers):
-            assert isinstance(layer, PatchLayer)
-            x, steps = layer.look(x)
+            assert isinstance(layer, EncoderLayer)
+            x, steps = layer.look(x, None)
             seen[f"layer.{n}"] = [steps]
-        return self.norm(x), Looked.of(seen)
+        return self.norm(x), AttentionWeights.of(seen)
 
-    def onto_grid(self, weights: Float[Tensor, "b h t t"]) -> Float[Tensor, "b h y x"]:
-        """Of one layer's weights, how much the pooled vector is made of each patch; the class token is left out."""
-        return rearrange(self.pool.asks(weights)[..., self.pool.extra :], "b h (y x) -> b h y x", y=self.grid[0])
+    def to_grid(self, weights: Float[Tensor, "b h t t"]) -> Float[Tensor, "b h y x"]:
+        """Of one layer's weights, that of each patch in the pooled vector; the class token is left out."""
+        return rearrange(
+            self.pool.pooled_weights(weights)[..., self.pool.extra :], "b h (y x) -> b h y x", y=self.grid[0]
+        )
 
 
 def rollout(weights: Sequence[Float[Tensor, "b h t t"]]) -> Float[Tensor, "b t t"]:
     """How much of each token's last vector comes from each patch, layer upon layer (Abnar & Zuidema 2020).
 
-    A layer mixes its input, of which half stays as it is on the way around, by the mean of its heads.
+    A layer is taken for the mean of its heads, averaged with the identity of the residual path.
     """
     through = torch.eye(weights[0].shape[-1], device=weights[0].device, dtype=weights[0].dtype)[None]
     for layer in weights:
@@ -184,31 +171,160 @@ def rollout(weights: Sequence[Float[Tensor, "b h t t"]]) -> Float[Tensor, "b t t
 
 
 class VisionTransformer(nn.Module):
-    """Patches, a stack of layers, one vector, scores (Dosovitskiy et al. 2021, whose stack is pre-norm with gelu).
+    """Patches, a stack of layers, one vector, logits (Dosovitskiy et al. 2021, whose stack is pre-norm with gelu).
 
     `classes` is how many there are; the other arguments are those of PatchEncoder.
     """
 
     def __init__(
         self,
-        patches: Patches | ConvolvedPatches,
-        stack: Stack,
+        patches: Patches | ConvolutionalPatches,
+        stack: StackConfig,
         *,
-        picture: tuple[int, int],
+        image_size: tuple[int, int],
         classes: int,
         recipe: Recipe | None = None,
         pool: str = "class",
     ):
         super().__init__()
         if classes < 1:
-            raise ValueError(f"a picture belongs to one of {classes} classes; there must be at least one")
-        self.encoder = PatchEncoder(patches, stack, picture=picture, recipe=recipe, pool=pool)
+            raise ValueError(f"classes = {classes} should be at least 1")
+        self.encoder = PatchEncoder(patches, stack, image_size=image_size, recipe=recipe, pool=pool)
         self.output = nn.Linear(stack.model, classes)
 
     def forward(self, x: Pixels) -> Logits:
-        return self.output(self.encoder.pool.take(self.encoder(x)))
+        return self.output(self.encoder.pool.pool(self.encoder(x)))
 
-    def look(self, x: Pixels) -> tuple[Logits, Looked]:
+    def look(self, x: Pixels) -> tuple[Logits, AttentionWeights]:
         """As `forward`, and the weights of every layer by its name, layer.0 and so on."""
-        states, looked = self.encoder.look(x)
-        return self.output(self.encoder.pool.take(states)), looked
+        states, attention = self.encoder.look(x)
+        return self.output(self.encoder.pool.pool(states)), attention
+
+
+# --- configuration ---
+
+
+VIT, CNN = ("vit",), ("cnn",)
+# layers, width, hidden width, heads
+VIT_SIZES = {"tiny": (4, 64, 128, 4), "small": (6, 192, 384, 6), "base": (8, 384, 768, 6)}
+# width of the first stage, blocks in each
+CNN_SIZES = {"tiny": (16, 1), "small": (32, 2), "base": (64, 2)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig(ConfigBase):
+    """An image classifier.
+
+    Args:
+        kind: vit (a Transformer over patches) or cnn (convolutions with channel or spatial attention).
+        patch: the side of a vit's patches, in pixels.
+        stem: the embedding of patches: linear (one map for each patch) or convolution (which sees across the edges).
+        layers, model, heads, hidden, dropout, attention_dropout: of a vit, as in EncoderConfig.
+        pool: how a vit's tokens become one vector: class (a class token) or mean.
+        recipe: of a vit's attention, in TOML. Without a position, rows and columns of patches are learned.
+        width: channels of a cnn's first stage; the last has four times as many.
+        blocks: in each of its three stages.
+        attention: channel, spatial or none.
+        norm: batch, which learns in fewer steps, or group, which does not depend on other images.
+    """
+
+    choices: ClassVar[Choices] = {
+        "kind": (*VIT, *CNN),
+        "stem": tuple(PATCHES),
+        "pool": tuple(POOLS),
+        "attention": tuple(GATES),
+        "norm": tuple(NORMS),
+    }
+    used_by: ClassVar[Choices] = {
+        **dict.fromkeys(("patch", "stem", "layers", "model", "heads", "hidden", "dropout", "attention_dropout"), VIT),
+        **dict.fromkeys(("pool", "recipe"), VIT),
+        **dict.fromkeys(("width", "blocks", "attention", "norm"), CNN),
+    }
+    default_size: ClassVar[str] = "tiny"
+
+    kind: str
+    patch: int = 4
+    stem: str = "linear"
+    layers: int = 4
+    model: int = 64
+    heads: int = 4
+    hidden: int = 128
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    pool: str = "mean"
+    recipe: str = ""
+    width: int = 16
+    blocks: int = 1
+    attention: str = "channel"
+    norm: str = "batch"
+
+    def __post_init__(self):
+        self.check()
+        if self.kind == "cnn" and self.width > GROUP and self.width % GROUP:
+            raise ValueError(f"width = {self.width} cannot be cut into groups of {GROUP} channels; choose a multiple")
+        if self.kind == "vit":
+            check_vision_sizes(self.recipe, self.model, self.heads)
+
+    @classmethod
+    def from_size(cls, kind, size):
+        sizes = VIT_SIZES if kind == "vit" else CNN_SIZES
+        if size not in sizes:
+            raise ValueError(f"no size is called {size!r}; there are {', '.join(sizes)}")
+        if kind == "cnn":
+            width, blocks = CNN_SIZES[size]
+            return cls(kind=kind, width=width, blocks=blocks)
+        layers, model, hidden, heads = VIT_SIZES[size]
+        return cls(kind=kind, layers=layers, model=model, hidden=hidden, heads=heads)
+
+
+def check_vision_sizes(recipe: str, model: int, heads: int) -> None:
+    """Whether the recipe and the sizes of a stack over patches fit each other."""
+    if model % heads:
+        raise ValueError(f"heads = {heads} does not divide model = {model}; choose one that does")
+    with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
+        try:
+            parsed = Recipe.from_toml(recipe)
+            check_recipe_shapes(parsed, heads=heads, query=model // heads, key=model // heads, model=model)
+        except ValueError as error:
+            raise ValueError(f"the recipe: {error}") from None
+
+
+def build_patch_recipe(recipe: str, grid: Grid, model: int) -> Recipe:
+    """What the text says; where it says nothing of positions, rows and columns of patches are learned."""
+    parsed = Recipe.from_toml(recipe)
+    return (
+        parsed if "position" in tomllib.loads(recipe) else replace(parsed, position=LearnedGridPosition(*grid, model))
+    )
+
+
+def build_vision_model(
+    config: VisionConfig, shape: tuple[int, int, int], classes: int
+) -> VisionTransformer | ChannelCNN:
+    """For images of so many channels, rows and columns."""
+    channels, rows, columns = shape
+    if config.kind == "cnn":
+        return ChannelCNN(
+            channels,
+            classes=classes,
+            width=config.width,
+            blocks=config.blocks,
+            attention=config.attention,
+            norm=config.norm,
+        )
+    stack = StackConfig(
+        layers=config.layers,
+        model=config.model,
+        heads=config.heads,
+        hidden=config.hidden,
+        activation="gelu",
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+    )
+    return VisionTransformer(
+        PATCHES[config.stem](config.patch, config.model, channels=channels),
+        stack,
+        image_size=(rows, columns),
+        classes=classes,
+        recipe=build_patch_recipe(config.recipe, grid_of(rows, columns, config.patch), config.model),
+        pool=config.pool,
+    )

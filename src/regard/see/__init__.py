@@ -1,21 +1,31 @@
-"""Seeing: patterns, positions, weights, steps, recipes, sentences and pictures as figures and as text."""
+"""Visualisation: plots of patterns, positions, weights and recipes, and exact traces of models."""
 
-from regard.see.alignment import Alignment, stack, strip
-from regard.see.attending import layer_site
-from regard.see.beam_tree import BeamTree
-from regard.see.comparing import Compared, compare
-from regard.see.drawing import ascii, draw, look
-from regard.see.edits import Edits, Mask, Off, Shut, Swap, Temperature, Weight
-from regard.see.gallery import gallery
-from regard.see.graph import Neighbourhood
-from regard.see.growth import growth
-from regard.see.heads import heads_view, self_view
-from regard.see.judged import contributions, verdict, weighed
-from regard.see.lengths import Lengths
-from regard.see.neighbours import neighbours, senses
-from regard.see.overlay import gates, overlay, overlay_heads
-from regard.see.paint import save
-from regard.see.scene import Axis, Outcome, Scene, by_word, edited, learner_of, scene_of
-from regard.see.showing import show
-from regard.see.tagged import tagged
-from regard.see.trace import Check, Gate, Head, Site, Statistics
+from regard.see.gallery import write_gallery
+from regard.see.notebook import show
+from regard.see.plots.attention_maps import Alignment, head_maps, self_attention_maps, stack, strip
+from regard.see.plots.charts import LengthCurves, nearest_neighbours_view, senses_view
+from regard.see.plots.draw import ascii, build_view, draw
+from regard.see.plots.image_overlay import gates_view, overlay_heads_view, overlay_view
+from regard.see.plots.mpl_figure import save
+from regard.see.plots.neighbour_plot import Neighbourhood
+from regard.see.plots.text_views import (
+    prediction_title,
+    surprisal_view,
+    tag_view,
+    word_contributions,
+    word_weights_view,
+)
+from regard.see.trace.beam_tree import BeamTree
+from regard.see.trace.compare import Comparison, compare
+from regard.see.trace.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
+from regard.see.trace.recorder import trace_layer
+from regard.see.trace.sites import AttentionSite, GateSite, HeadStatistics, HeadSteps, RecomputationCheck
+from regard.see.trace.trace import (
+    Predictions,
+    TokenAxis,
+    Trace,
+    load_pretrained,
+    merge_subwords,
+    trace_model,
+    trace_with_edits,
+)

@@ -1,7 +1,4 @@
-"""A folder in; a page with a picture of every named attention and position, and the contact sheet, out.
-
-The same bytes come out every time, so that a change of the page is a change of the catalogue.
-"""
+"""The gallery: every named recipe and position as a plot, its caption, and the page docs/gallery.md."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,49 +12,299 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from regard.attention.catalogue import POSITIONS, RECIPES, Sizes
-from regard.attention.position import NoPosition
-from regard.see.overview import overview
-from regard.see.page import slug, written
-from regard.see.paint import paint, save
-from regard.see.places import position_view
-from regard.see.recipes import recipe_view
+from regard.attention.batch_patterns import BatchPattern
+from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.examples import EXAMPLES
+from regard.attention.functional import steps
+from regard.attention.normaliser import Softmax
+from regard.attention.pattern import Full
+from regard.attention.position import NoPosition, Position
+from regard.attention.recipe import Recipe
+from regard.attention.serialize import leaves
+from regard.see.plots import mpl_draw
+from regard.see.plots.layout import TextLine
+from regard.see.plots.mpl_figure import add_axes_at, draw_text_line, draw_view, save
+from regard.see.plots.panels import Axis, ColourScale, Panel
+from regard.see.plots.recipe_views import (
+    black_cat,
+    example_steps,
+    mask,
+    one_line_repr,
+    position_view,
+    recipe_view,
+    weights_view,
+)
+from regard.see.plots.style import MUTED, PAPER, PLAIN_FONTS
 
-Made = TypeVar("Made")
+RECIPE_CAPTIONS = {
+    "dot": "The plain product q · k: the wider the head, the larger the scores and the harder the choice.",
+    "scaled dot": "The Transformer's: q · k / √d keeps the spread of the scores whatever the width.",
+    "luong general": "Luong's “general”: a learned matrix between query and key (here with fresh weights).",
+    "bahdanau": "The aligner of 2014: a small network scores query and key together (here with fresh weights).",
+    "cosine": "Only directions count; loud keys gain nothing.",
+    "causal": "The look-ahead mask: itself and the past, as a language model reads.",
+    "strictly before": "The past alone, as the second lecture writes it; the first token sees nothing and gives 0.",
+    "sliding window": "Itself and a few tokens before it, whatever the length.",
+    "dilated window": "Every other token of a window: twice the reach for the same work.",
+    "strided": "The Sparse Transformer: a window, and every so many tokens one further back.",
+    "never itself": "Everybody but itself.",
+    "prefix": "The prefix language model: all see the prefix, and after it only the past.",
+    "documents": "Several texts packed in one row; none sees into another.",
+    "local blocks": "The text cut into blocks that see nothing else.",
+    "longformer": "A window, and one global token that sees all and is seen by all.",
+    "random": "Each token and three random earlier ones, which see it in return.",
+    "bigbird": "Blocks of tokens: neighbours, a global block, and random ones.",
+    "relu": "Scores below 0 are dropped, the others stay as they are; the weights need not sum to 1.",
+    "sigmoid": "Each key is weighed by itself; the weights need not sum to 1.",
+    "sparsemax": "The nearest point of the simplex: small scores weigh exactly 0.",
+    "top-k": "Only the three best keys of each row are seen.",
+    "hard": "One key per row: the best one; while training, one drawn by its probability.",
+    "hard, straight-through": "One key per row; while training, drawn forwards and soft backwards.",
+    "linear": "φ(q) · φ(k) over its sum, which can be computed in linear time.",
+    "causal linear": "Causal linear attention: a recurrent network in disguise.",
+}
 
-SIZES = Sizes(heads=4, head=8, tokens=64, window=8, block=4)
-COLOURS = 160  # enough for a smooth ramp and its text; keeps a picture small
+POSITION_CAPTIONS = {
+    "none": "Nothing: order is unknown, and “man eats dinosaur” is “dinosaur eats man”.",
+    "sinusoidal": "Waves of ever longer period, added to each token.",
+    "learned": "A learned vector for each position, added to each token (here with fresh weights).",
+    "rotary": "Query and key are rotated by their positions, so that q · k depends on the distance alone.",
+    "alibi": "Far keys are dimmed, in each head by a slope of its own.",
+    "t5": "A learned number per head and distance; far distances share one (here with fresh weights).",
+    "shaw": "A learned key and value for each clipped distance; the plot shows which vector a pair reads.",
+}
 
 
-def gallery(folder: str | Path) -> Path:
-    """Write folder/gallery.md and its pictures, and say where the page is."""
+def caption_for(name: str, lines: dict[str, str]) -> str:
+    if name not in lines:
+        raise ValueError(f"{name!r} has no caption; add its line to regard/see/gallery.py")
+    return lines[name]
+
+
+# --- the page ---
+
+
+INTRODUCTION = """\
+# The gallery
+
+Every attention that has a name here, drawn by `regard gallery docs`. Each plot shows the mask (queries down, keys
+across, blue = may attend) beside the weights the recipe gives on one fixed example, in which each query seeks a
+position along a bent line. Under it stands the recipe as a file holds it. In Python a recipe is
+`regard.attention.get_recipe("bigbird")`; any other is drawn by `regard draw "Causal() & Window(8)"`.
+
+<img src="gallery/overview.png" width="{width}" alt="attention = score × position × pattern × normaliser">
+"""
+
+SECTIONS = {
+    "score": "How well a query matches a key",
+    "pattern": "Which query may attend to which key",
+    "normaliser": "How scores become weights",
+}
+POSITION_SECTION = "Where a token is"
+
+
+def gallery_page(
+    recipes: dict[str, Recipe], positions: dict[str, Position], widths: dict[str, int], sizes: RecipeSizes
+) -> str:
+    page = [INTRODUCTION.format(width=widths["overview"] // 2), table_of_contents(recipes, positions)]
+    for part, title in SECTIONS.items():
+        page.append(f"## {title}")
+        for name, recipe in recipes.items():
+            if distinguishing_part(recipe) == part:
+                alt = f"the mask of {name} attention, and its weights"
+                page += [f"### {name}", caption_for(name, RECIPE_CAPTIONS), image_tag(slug(name), alt, widths)]
+                page += [describe_mask(recipe, sizes), recipe_block(recipe)]
+    page.append(f"## {POSITION_SECTION}")
+    for name, position in positions.items():
+        page += [f"### {name} position", caption_for(name, POSITION_CAPTIONS)]
+        if position != NoPosition():
+            page.append(image_tag(f"position-{slug(name)}", f"{name} position", widths))
+        page.append(f"```toml\nposition = {one_line_repr(position)!r}\n```")
+    return "\n\n".join(text.strip() for text in page) + "\n"
+
+
+def table_of_contents(recipes: dict[str, Recipe], positions: dict[str, Position]) -> str:
+    lines = ["| | |", "| --- | --- |"]
+    for part, title in SECTIONS.items():
+        links = (f"[{name}](#{slug(name)})" for name, recipe in recipes.items() if distinguishing_part(recipe) == part)
+        lines.append(f"| {title} | {' · '.join(links)} |")
+    lines.append(f"| {POSITION_SECTION} | {' · '.join(f'[{name}](#{slug(name)}-position)' for name in positions)} |")
+    return "\n".join(lines)
+
+
+def distinguishing_part(recipe: Recipe) -> str:
+    """The part for which a recipe is known."""
+    if recipe.normaliser != Softmax():
+        return "normaliser"
+    return "pattern" if recipe.pattern != Full() else "score"
+
+
+def image_tag(name: str, alt: str, widths: dict[str, int]) -> str:
+    """Half as wide as it was drawn, so that it is sharp on every screen."""
+    return f'<img src="gallery/{name}.png" width="{widths[name] // 2}" alt="{alt}">'
+
+
+def describe_mask(recipe: Recipe, sizes: RecipeSizes) -> str:
+    """What each row of the mask sees, in words."""
+    seen = mask(recipe.pattern, sizes.tokens, sizes.tokens)[0].sum(1)
+    least, most, share = int(seen.min()), int(seen.max()), float(seen.sum()) / sizes.tokens**2
+    each = f"{most}" if least == most else f"{least} to {most}"
+    keys = "key" if most == 1 else "keys"
+    blocks = recipe.pattern.blocks(sizes.tokens, block=sizes.block).counts()
+    empty = (
+        f"; {blocks['empty']} of {sum(blocks.values())} blocks of {sizes.block} are empty" if blocks["empty"] else ""
+    )
+    return f"Each of {sizes.tokens} rows sees {each} {keys}, {share:.0%} of all pairs{empty}."
+
+
+def recipe_block(recipe: Recipe) -> str:
+    """The recipe as TOML; one that holds the data of a batch has none, and is shown by its parts."""
+    if not any(isinstance(part, BatchPattern) for part in leaves(recipe.pattern)):
+        return f"```toml\n{recipe.to_toml()}```"
+    return f"It holds the data of one batch, so no file describes it:\n\n```text\n{one_line_repr(recipe)}\n```"
+
+
+def slug(name: str) -> str:
+    """As a file and as an anchor of a page: small letters, digits and hyphens."""
+    return "".join(sign for sign in name.lower().replace(" ", "-") if sign.isalnum() or sign == "-")
+
+
+# --- the overview ---
+
+
+OVERVIEW_SCORES = ("scaled dot", "dot", "cosine", "luong general", "bahdanau", "linear")
+OVERVIEW_POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw")
+OVERVIEW_PATTERNS = ("causal", "sliding window", "strided", "longformer", "bigbird", "documents")
+OVERVIEW_NORMALISERS = ("scaled dot", "sparsemax", "top-k", "hard", "relu", "sigmoid")
+TILE_TITLES = {"luong general": "general (Luong)", "bahdanau": "additive (Bahdanau)", "linear": "feature map"}
+
+TILE, GAP, LEFT, TOP = 1.18, 0.2, 0.25, 0.95
+ROW = TILE + 0.7
+
+
+def draw_overview(sizes: RecipeSizes) -> Figure:
+    """Learned parts get fresh weights, so seed torch beforehand."""
+    rows = {
+        "score": [
+            weights_thumbnail(TILE_TITLES.get(name, name), get_recipe(name, sizes=sizes), sizes)
+            for name in OVERVIEW_SCORES
+        ],
+        "position": [position_thumbnail(name, sizes) for name in OVERVIEW_POSITIONS],
+        "pattern": [mask_thumbnail(name, get_recipe(name, sizes=sizes), sizes) for name in OVERVIEW_PATTERNS],
+        "normaliser": [
+            weights_thumbnail("softmax" if name == "scaled dot" else name, get_recipe(name, sizes=sizes), sizes)
+            for name in OVERVIEW_NORMALISERS
+        ],
+    }
+    figure = Figure(figsize=(LEFT + 6 * (TILE + GAP) + 4.05, TOP + 4 * ROW - 0.05), facecolor=PAPER, dpi=128)
+    wide, high = figure.get_size_inches()
+    heading = "attention  =  score  ×  position  ×  pattern  ×  normaliser"
+    figure.text(LEFT / wide, 1 - 0.25 / high, heading, fontsize=17, family=PLAIN_FONTS, va="top")
+    for r, (part, tiles) in enumerate(rows.items()):
+        y = TOP + r * ROW
+        draw_text_line(figure, TextLine(part, LEFT, y - 0.12, "heading"))
+        for t, tile in enumerate(tiles):
+            draw_tile(figure, tile, LEFT + t * (TILE + GAP), y + 0.34, TILE, TILE)
+    x = LEFT + 6 * (TILE + GAP) + 0.85
+    aligned, english, french = black_cat()
+    draw_titled_panel(
+        figure, "French attends to English", weights_panel(aligned.weights, english, french), x, TOP + 0.42, cell=0.44
+    )
+    ahead = next(worked for worked in EXAMPLES if worked.name == "look-ahead mask")
+    tokens = ("<start>", "I", "am", "fine")
+    seen = steps(*ahead.qkv(), ahead.recipe)
+    panel = replace(weights_panel(seen.weights, tokens, tokens), visible=seen.visible[0, 0])
+    draw_titled_panel(figure, "a language model is causal", panel, x, TOP + 4 * ROW - 0.36 - 4 * 0.55, cell=0.55)
+    return figure
+
+
+# --- tiles: thumbnails without numbers ---
+
+
+def weights_thumbnail(title: str, recipe: Recipe, sizes: RecipeSizes) -> Panel:
+    seen = example_steps(recipe, sizes.tokens)
+    weights = seen.weights[0, 0].double()
+    return Panel(title, weights, ColourScale.robust_of_rows(weights), seen.visible[0, 0])
+
+
+def mask_thumbnail(title: str, recipe: Recipe, sizes: RecipeSizes) -> Panel:
+    return Panel(title, mask(recipe.pattern, sizes.tokens, sizes.tokens)[0], ColourScale("mask"))
+
+
+def position_thumbnail(name: str, sizes: RecipeSizes) -> Panel:
+    """The first panel of a scheme."""
+    panel = position_view(POSITIONS[name](sizes)).panels()[0]
+    assert isinstance(panel, Panel)
+    return replace(panel, title=name)
+
+
+def draw_tile(figure: Figure, panel: Panel, x: float, y: float, width: float, height: float) -> None:
+    wide, high = figure.get_size_inches()
+    axes = add_axes_at(figure, x, y, width, height)
+    blank = replace(panel, down=Axis(""), across=Axis("feature"))
+    mpl_draw.draw_matrix(axes, blank, width / panel.values.shape[1])
+    axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
+    figure.text(x / wide, 1 - (y - 0.05) / high, panel.title, fontsize=8, family=PLAIN_FONTS, color=MUTED, va="bottom")
+
+
+# --- two panels to be read ---
+
+
+def weights_panel(
+    weights: torch.Tensor, tokens: list[str] | tuple[str, ...], queries: list[str] | tuple[str, ...]
+) -> Panel:
+    panel = weights_view(weights, tokens=tokens, queries=queries).panels()[0]
+    assert isinstance(panel, Panel)
+    return replace(panel, down=replace(panel.down, name=""), across=replace(panel.across, name=""))
+
+
+def draw_titled_panel(figure: Figure, title: str, panel: Panel, x: float, y: float, *, cell: float) -> None:
+    rows, columns = panel.values.shape
+    axes = add_axes_at(figure, x, y, cell * columns, cell * rows)
+    mpl_draw.draw_matrix(axes, panel, cell)
+    draw_text_line(figure, TextLine(title, x, y - 0.54, "heading"))
+
+
+# --- all of it ---
+
+
+Result = TypeVar("Result")
+
+SIZES = RecipeSizes(heads=4, head=8, tokens=64, window=8, block=4)
+COLOURS = 160  # enough for a smooth ramp and its text; keeps a file small
+
+
+def write_gallery(folder: str | Path) -> Path:
+    """Writes folder/gallery.md and its images; returns the path of the page."""
     folder = Path(folder)
-    pictures: dict[str, Callable[[], Figure]] = {"overview": lambda: overview(SIZES)}
-    recipes = {name: fresh(lambda make=make: make(SIZES, NoPosition())) for name, make in RECIPES.items()}
-    positions = {name: fresh(lambda make=make: make(SIZES)) for name, make in POSITIONS.items()}
+    pictures: dict[str, Callable[[], Figure]] = {"overview": lambda: draw_overview(SIZES)}
+    recipes = {name: with_seed(lambda make=make: make(SIZES, NoPosition())) for name, make in RECIPES.items()}
+    positions = {name: with_seed(lambda make=make: make(SIZES)) for name, make in POSITIONS.items()}
     for name, recipe in recipes.items():
-        pictures[slug(name)] = lambda recipe=recipe: paint(replace(recipe_view(recipe, tokens=SIZES.tokens), notes=()))
+        pictures[slug(name)] = lambda recipe=recipe: draw_view(
+            replace(recipe_view(recipe, tokens=SIZES.tokens), notes=())
+        )
     for name, position in positions.items():
         if position != NoPosition():
-            pictures[f"position-{slug(name)}"] = lambda position=position: paint(position_view(position))
+            pictures[f"position-{slug(name)}"] = lambda position=position: draw_view(position_view(position))
     widths = {}
     for name, make in track(pictures.items(), "drawing the gallery", console=Console(stderr=True)):
-        widths[name] = keep(fresh(make), folder / "gallery" / f"{name}.png")
+        widths[name] = save_small_png(with_seed(make), folder / "gallery" / f"{name}.png")
 
     page = folder / "gallery.md"
-    page.write_text(written(recipes, positions, widths, SIZES), encoding="utf-8")
+    page.write_text(gallery_page(recipes, positions, widths, SIZES), encoding="utf-8")
     return page
 
 
-def fresh(make: Callable[[], Made]) -> Made:
-    """Made with the same random weights every time, and without touching anybody else's random numbers."""
+def with_seed(build: Callable[[], Result]) -> Result:
+    """Builds with the same random weights every time, and leaves torch's global random state alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return make()
+        return build()
 
 
-def keep(figure: Figure, path: Path) -> int:
-    """Write a figure as a small PNG, and say how wide it is."""
+def save_small_png(figure: Figure, path: Path) -> int:
+    """Saves a figure as a small PNG; returns its width in pixels."""
     save(figure, path)
     picture = Image.open(BytesIO(path.read_bytes())).convert("RGB")
     small = picture.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)

@@ -1,4 +1,4 @@
-"""A model that writes in; the same model out, its attention handed to `attending`: any search can run it."""
+"""Decodable models whose attention goes to a runner, so that any search can run them with edits or recording."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,50 +7,49 @@ from einops import rearrange
 from torch import Tensor
 
 from regard.attention import Padding
-from regard.layers.bottleneck import Asked, Squeezed
-from regard.models.aligning import WithAttention
-from regard.models.autoencoder import Autoencoder
-from regard.models.from_latent import Crossing
-from regard.models.recurrent import WithoutAttention
+from regard.layers.bottleneck import AttentionBottleneck, PooledBottleneck
+from regard.models.autoencoder import Autoencoder, TransformerLatentDecoder
+from regard.models.language_model import LanguageModel, TransformerLM
+from regard.models.rnn_decoders import RNNAttentionSeq2Seq
+from regard.models.rnn_seq2seq import RNNSeq2Seq
 from regard.models.seq2seq import Memory, Seq2Seq
-from regard.models.transformer import Caches, EncoderLayer, KeysValues, Transformer
-from regard.models.writer import LookingBack, Writer
-from regard.see.attending import Attending, heads_of
-from regard.see.trace import Spot
-from regard.see.walks import Lengths, Tokens, X, decoder_layers, encoder, encoder_layer, pooled, reading_on
+from regard.models.transformer import EncoderLayer, KeysValues, KVCaches, Transformer, cross_keys_values
+from regard.see.trace.recorder import AttentionRunner, run_heads
+from regard.see.trace.sites import SiteName
+from regard.see.walks import Lengths, Tokens, X, decoder_layers, encoder, encoder_layer, feed, pooled, reading_on
 
 
 @dataclass(frozen=True, eq=False)
 class WalkedWriter:
-    """A language model whose attention goes to `attending`; for `decode.writing.write` a model like any other."""
+    """A language model whose attention goes to `attending`; for `decode.generation.generate` a model like any other."""
 
-    model: Writer
-    attending: Attending
+    model: LanguageModel
+    attending: AttentionRunner
 
     @property
-    def words(self) -> Any:
-        return self.model.words
+    def embedding(self) -> Any:
+        return self.model.embedding
 
     def start(self, batch: int) -> Any:
         return self.model.start(batch)
 
-    def read(self, tokens: Tokens, state: Any) -> tuple[X, Any]:
-        past = self.model.past
-        if not isinstance(past, LookingBack):
-            return self.model.read(tokens, state)
-        x, caches = past.dropout(past.places(self.model.embedded(tokens), state.layers[0].seen)), []
+    def decode_hidden(self, tokens: Tokens, state: Any) -> tuple[X, Any]:
+        past = self.model.backbone
+        if not isinstance(past, TransformerLM):
+            return self.model.decode_hidden(tokens, state)
+        x, caches = past.dropout(past.positions(self.model.embed(tokens), state.layers[0].length)), []
         for n, layer in enumerate(past.layers):
             assert isinstance(layer, EncoderLayer)
-            x, after = reading_on(layer, x, state.layers[n], Spot(f"blocks.{n}", "text", "text"), self.attending)
-            x = layer.around_feed_forward(x, layer.feed_forward)
+            x, after = reading_on(layer, x, state.layers[n], SiteName(f"blocks.{n}", "text", "text"), self.attending)
+            x = feed(layer, x)
             caches.append(after)
-        return self.model.back(self.model.output_dropout(past.norm(x))), Caches(tuple(caches))
+        return self.model.output_projection(self.model.output_dropout(past.norm(x))), KVCaches(tuple(caches))
 
     def logits(self, x: X) -> Tensor:
         return self.model.logits(x)
 
-    def grows(self, state: Any) -> bool:
-        return isinstance(self.model.past, LookingBack)
+    def memory_grows(self, state: Any) -> bool:
+        return isinstance(self.model.backbone, TransformerLM)
 
     def eval(self) -> Any:
         return self.model.eval()
@@ -73,28 +72,30 @@ class Walked:
     """A sequence-to-sequence model whose attention goes to `attending`; for a search, a model like any other."""
 
     model: Seq2Seq
-    attending: Attending
+    attending: AttentionRunner
 
     def encode(self, source: Tokens, lengths: Lengths) -> Any:
         model, attending = self.model, self.attending
         if isinstance(model, Autoencoder):
-            return model.remember(self.latent(model, source, lengths))
+            return model.memory_from_latent(self.latent(model, source, lengths))
         if not isinstance(model, Transformer):
             return model.encode(source, lengths)  # recurrent: nobody attends
-        x = model.dropout(model.source_places(model.words.source(source), 0))
+        x = model.dropout(model.source_positions(model.embeddings.embed_source(source), 0))
         for n, layer in enumerate(model.encoder):
             assert isinstance(layer, EncoderLayer)
-            x = encoder_layer(layer, x, Spot(f"encoder.{n}", "source", "source"), attending, padding=Padding(lengths))
+            x = encoder_layer(
+                layer, x, SiteName(f"encoder.{n}", "source", "source"), attending, padding=Padding(lengths)
+            )
         x = model.encoder_norm(x)
-        return Remembered(tuple(layer.remember(x) for layer in model.decoder), lengths, x)  # type: ignore[operator]
+        return Remembered(cross_keys_values(model.decoder, x), lengths, x)
 
     def latent(self, model: Autoencoder, source: Tokens, lengths: Lengths) -> Tensor:
         x, narrow = encoder(model.encoder, source, lengths, self.attending, axis="source"), model.bottleneck
-        if isinstance(narrow, Asked):
-            spot = Spot("bottleneck", "latents", "source")
-            asked = narrow.asked(x)
-            return heads_of(narrow.attention, asked, spot, self.attending, memory=x, pattern=Padding(lengths))
-        assert isinstance(narrow, Squeezed)
+        if isinstance(narrow, AttentionBottleneck):
+            spot = SiteName("bottleneck", "latents", "source")
+            asked = narrow.expand_queries(x)
+            return run_heads(narrow.attention, asked, spot, self.attending, memory=x, pattern=Padding(lengths))
+        assert isinstance(narrow, PooledBottleneck)
         one = pooled(narrow.pooling, x, source, lengths, self.attending, "source", "bottleneck")
         return rearrange(narrow.squeeze(one), "b (k m) -> b k m", k=narrow.latents)
 
@@ -104,18 +105,18 @@ class Walked:
     def step(self, tokens: Tokens, state: Any, memory: Any) -> tuple[Tensor, Any]:
         model = self.model
         if isinstance(model, Transformer):
-            x = model.dropout(model.target_places(model.words.target(tokens), state.layers[0].seen))
+            x = model.dropout(model.target_positions(model.embeddings.embed_target(tokens), state.layers[0].length))
             read = memory.x if isinstance(memory, Remembered) else None
             x, after = decoder_layers(model.decoder, x, state, memory, self.attending, "source", read)
             return model.logits(model.decoder_norm(x)), after
-        if isinstance(model, Autoencoder) and isinstance(latent := model.decoder, Crossing):
-            words = model.dropout(model.encoder.words.read(tokens))
-            x = latent.dropout(latent.places(words, state.layers[0].seen))
+        if isinstance(model, Autoencoder) and isinstance(latent := model.decoder, TransformerLatentDecoder):
+            words = model.dropout(model.encoder.embedding.embed(tokens))
+            x = latent.dropout(latent.positions(words, state.layers[0].length))
             x, after = decoder_layers(latent.layers, x, state, memory, self.attending, "latents")
             return model.logits(model.dropout(latent.norm(x))), after
-        assert isinstance(model, (WithAttention, WithoutAttention, Autoencoder))
+        assert isinstance(model, (RNNAttentionSeq2Seq, RNNSeq2Seq, Autoencoder))
         again = isinstance(model, Autoencoder)
-        spot = Spot("decoder.attention" if again else "attention", "written", "latents" if again else "source")
+        spot = SiteName("decoder.attention" if again else "attention", "written", "latents" if again else "source")
 
         def asks(q, k, v, recipe, at):
             return self.attending.attend(spot, q, k, v, recipe, at=at), None

@@ -1,1 +1,1 @@
-"""The microscope's server: scenes of trained models in, the page and its numbers out, on this machine alone."""
+"""The microscope: a web page, and the local server of its traces."""

@@ -1,4 +1,4 @@
-"""A shelf of models in; the web application out: its routes, what it refuses, and the headers on all it says."""
+"""The microscope's web application: its routes, error responses and lifespan."""
 
 import asyncio
 import logging
@@ -15,82 +15,84 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.requests import Request as Asked
+from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from regard.serve import answers, exports, generating, labs, writing
-from regard.serve.answers import Request
-from regard.serve.asking import Desk
-from regard.serve.door import BodyBudget, Door, RequestBody
-from regard.serve.examples import Album
-from regard.serve.scenes import Scenes
-from regard.serve.shelf import Shelf
-from regard.serve.wire import Answer, Refused, as_json
+from regard.serve import exports, generation, handlers, playground
+from regard.serve.encoding import ApiResponse, RequestError, json_response
+from regard.serve.handlers import ApiRequest
+from regard.serve.model_store import ImageStore, ModelStore
+from regard.serve.requests import AppState
+from regard.serve.security import BodyBudget, RequestBody, SecurityMiddleware
+from regard.serve.trace_cache import TraceCache
 from regard.serve.workers import Workers
 
 SITE = "/api/scenes/{id}/sites/{site}"
 HEAD = SITE + "/heads/{head}"
-ASKED: dict[str, Callable[[Request], Answer]] = {
-    "/api/models": answers.models,
-    "/api/models/{name}/checkpoints": answers.checkpoints,
-    "/api/scenes/{id}": answers.scene,
-    "/api/scenes/{id}/overview": answers.overview,
-    "/api/scenes/{id}/statistics": answers.statistics,
-    "/api/scenes/{id}/picture": answers.picture,
-    "/api/scenes/{id}/next/{step}": writing.next_tokens,
-    "/api/scenes/{id}/next/{step}/tokens": writing.best_tokens,
-    "/api/scenes/{id}/beam": writing.beam,
+GET_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
+    "/api/models": handlers.list_models,
+    "/api/models/{name}/checkpoints": handlers.list_checkpoints,
+    "/api/scenes/{id}": handlers.get_trace,
+    "/api/scenes/{id}/overview": handlers.overview,
+    "/api/scenes/{id}/statistics": handlers.statistics,
+    "/api/scenes/{id}/picture": handlers.image,
+    "/api/scenes/{id}/next/{step}": generation.next_tokens,
+    "/api/scenes/{id}/next/{step}/tokens": generation.top_tokens,
+    "/api/scenes/{id}/beam": generation.beam_tree,
     "/api/scenes/{id}/export": exports.export,
-    SITE + "/thumbnails": answers.thumbnails,
-    SITE + "/gate": answers.gate,
-    HEAD + "/map": answers.map_of,
-    HEAD + "/cells": answers.cells,
-    HEAD + "/rows/{query}": answers.row,
-    HEAD + "/columns/{key}": answers.column,
-    HEAD + "/pair": answers.pair,
-    HEAD + "/check": answers.check,
-    "/api/positions": labs.positions,
-    "/api/generate": generating.generate,
+    SITE + "/thumbnails": handlers.thumbnails,
+    SITE + "/gate": handlers.gate,
+    HEAD + "/map": handlers.attention_map,
+    HEAD + "/cells": handlers.cells,
+    HEAD + "/rows/{query}": handlers.row,
+    HEAD + "/columns/{key}": handlers.column,
+    HEAD + "/pair": handlers.token_pair,
+    HEAD + "/check": handlers.check_output,
+    "/api/positions": playground.positions,
+    "/api/generate": generation.generate,
 }
-TOLD: dict[str, Callable[[Request], Answer]] = {
-    "/api/scenes": answers.new_scene,
-    "/api/scenes/{id}/branch": writing.branch,
-    "/api/compare": writing.compared,
-    "/api/patterns": labs.patterns,
-    "/api/lecture": labs.lecture,
+POST_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
+    "/api/scenes": handlers.create_trace,
+    "/api/scenes/{id}/branch": generation.branch,
+    "/api/compare": generation.compare_traces,
+    "/api/patterns": playground.patterns,
+    "/api/lecture": playground.lecture_numbers,
 }
 
 
 @dataclass(frozen=True, eq=False)
-class Resources:
-    """What all requests share: what is answered from, who works, and how much they may send together."""
+class ServerResources:
+    """Shared by all requests: models and traces, worker threads, and the budget of request bodies."""
 
-    desk: Desk
+    state: AppState
     workers: Workers
     bodies: BodyBudget
 
 
-def app_of(shelf: Shelf, album: Album | None = None, *, token: str) -> Starlette:
-    """The whole server for whoever knows the token; give it to uvicorn, bound to 127.0.0.1."""
-    resources, page = Resources(Desk(shelf, Scenes(), album or Album()), Workers(), BodyBudget()), page_folder()
+def create_app(models: ModelStore, images: ImageStore | None = None, *, token: str) -> Starlette:
+    """The application, protected by the token; run it with uvicorn, bound to 127.0.0.1."""
+    state, page = AppState(models, TraceCache(), images or ImageStore()), page_folder()
+    resources = ServerResources(state, Workers(), BodyBudget())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         resources.workers.close()
-        resources.desk.album.close()
+        resources.state.images.close()
 
     routes = [Route("/", partial(index, page))]
-    routes += [Route(path, partial(answered, resources, function)) for path, function in ASKED.items()]
-    routes += [Route(path, partial(answered, resources, function), methods=["POST"]) for path, function in TOLD.items()]
+    routes += [Route(path, partial(handle, resources, function)) for path, function in GET_ROUTES.items()]
+    routes += [
+        Route(path, partial(handle, resources, function), methods=["POST"]) for path, function in POST_ROUTES.items()
+    ]
     app = Starlette(
         routes=[*routes, Mount("/static", GZipMiddleware(StaticFiles(directory=page)))],
-        exception_handlers={HTTPException: lost},
+        exception_handlers={HTTPException: handle_http_error},
         lifespan=lifespan,
     )
-    app.add_middleware(Door, token=token)
+    app.add_middleware(SecurityMiddleware, token=token)
     return app
 
 
@@ -98,41 +100,43 @@ def page_folder() -> Path:
     return Path(str(files("regard.serve") / "page"))
 
 
-async def index(page: Path, _: Asked) -> Response:
+async def index(page: Path, _: HTTPRequest) -> Response:
     return Response((page / "index.html").read_bytes(), media_type="text/html")
 
 
-async def answered(resources: Resources, function: Callable[[Request], Answer], asked: Asked) -> Response:
-    """In a worker's thread: nobody waits for somebody else's model."""
+async def handle(
+    resources: ServerResources, function: Callable[[ApiRequest], ApiResponse], request: HTTPRequest
+) -> Response:
+    """Runs the handler in a worker thread, so that the event loop stays responsive."""
     body = RequestBody(resources.bodies)
 
-    def work() -> Answer:
-        table = body.table() if asked.method == "POST" else {}
-        return begun(function, Request(resources.desk, asked.path_params, asked.query_params, table))
+    def work() -> ApiResponse:
+        table = body.json() if request.method == "POST" else {}
+        return start_streaming(function, ApiRequest(resources.state, request.path_params, request.query_params, table))
 
     try:
-        if asked.method == "POST":
-            await body.receive(asked)
-        return response(await resources.workers.run(work), resources.workers)
+        if request.method == "POST":
+            await body.receive(request)
+        return http_response(await resources.workers.run(work), resources.workers)
     except ClientDisconnect:
         return Response(status_code=400)
     except asyncio.CancelledError:  # Ctrl-C, and this took longer than the server waits
-        return mistake("the server ends; start it again", 503)
-    except Refused as refused:
-        return mistake(str(refused), refused.status)
+        return error_response("the server is shutting down; start it again", 503)
+    except RequestError as refused:
+        return error_response(str(refused), refused.status)
     except ValueError as error:
-        return mistake(str(error), 400)
+        return error_response(str(error), 400)
     except Exception as error:  # never a stack trace to the page; the log has it
-        logging.getLogger("regard").exception("while answering %s", asked.scope["path"])
+        logging.getLogger("regard").exception("error in %s", request.scope["path"])
         if any(sign in repr(error) for sign in ("MemoryError", "out of memory", "allocate memory")):
-            return mistake("there is not enough memory for this; ask for a shorter text", 413)
-        return mistake(f"something broke inside Regard ({type(error).__name__}); its log says more", 500)
+            return error_response("not enough memory; send a shorter text", 413)
+        return error_response(f"internal error ({type(error).__name__}); see the server log", 500)
     finally:
-        body.drop()
+        body.release()
 
 
-def begun(function: Callable[[Request], Answer], request: Request) -> Answer:
-    """Of an answer in parts the first is made at once: what is refused can then still be said."""
+def start_streaming(function: Callable[[ApiRequest], ApiResponse], request: ApiRequest) -> ApiResponse:
+    """Computes the first part of a stream at once: an error can then still be sent as a status."""
     answer = function(request)
     if isinstance(answer.body, bytes):
         return answer
@@ -140,21 +144,21 @@ def begun(function: Callable[[Request], Answer], request: Request) -> Answer:
     return replace(answer, body=chain([first], answer.body))
 
 
-def response(answer: Answer, workers: Workers) -> Response:
-    how: dict[str, Any] = {"media_type": answer.kind, "headers": dict(answer.headers)}
+def http_response(answer: ApiResponse, workers: Workers) -> Response:
+    how: dict[str, Any] = {"media_type": answer.media_type, "headers": dict(answer.headers)}
     if isinstance(answer.body, bytes):
         return Response(answer.body, **how)
     return StreamingResponse(workers.iterate(answer.body), **how)
 
 
-def mistake(sentence: str, status: int) -> Response:
-    body, again = as_json({"error": " ".join(sentence.split())}).body, {"Retry-After": "1"} if status == 429 else None
-    return Response(body, status, again, media_type="application/json")
+def error_response(sentence: str, status: int) -> Response:
+    body = json_response({"error": " ".join(sentence.split())}).body
+    return Response(body, status, {"Retry-After": "1"} if status == 429 else None, media_type="application/json")
 
 
-async def lost(asked: Asked, error: Any) -> Response:
-    """An address that leads nowhere, or is asked the wrong way."""
-    path = asked.scope["path"][:80]  # asked.url would read the query too, which may be no text
+async def handle_http_error(request: HTTPRequest, error: Any) -> Response:
+    """Unknown paths (404) and wrong methods (405)."""
+    path = request.scope["path"][:80]  # request.url would decode the query too, which may be invalid
     if error.status_code == 405:
-        return mistake(f"{asked.method} is not how {path} is asked", 405)
-    return mistake(f"there is nothing at {path}; begin at /", error.status_code)
+        return error_response(f"method {request.method} is not allowed for {path}", 405)
+    return error_response(f"there is nothing at {path}; begin at /", error.status_code)

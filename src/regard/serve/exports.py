@@ -1,4 +1,4 @@
-"""A scene, and perhaps a site and a head of it, in; a file out that needs nothing else: pictures, numbers, a page."""
+"""Exports of traces: SVG, PNG, PDF, HTML, NPZ and CSV."""
 
 import csv
 import re
@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.see.drawing import draw, look
-from regard.see.labels import readable, short
-from regard.see.paint import save
-from regard.see.panel import Panel, Scale, View
-from regard.see.trace import Site
-from regard.serve.answers import Request
-from regard.serve.asking import whole
-from regard.serve.scenes import Showing
-from regard.serve.stages import rows_of
-from regard.serve.wire import Answer, Floats, Refused, coarse
+from regard.see.plots.draw import build_view, draw
+from regard.see.plots.labels import truncate_label, visible_text
+from regard.see.plots.mpl_figure import save
+from regard.see.plots.panels import ColourScale, Panel, View
+from regard.see.trace.sites import AttentionSite
+from regard.serve.encoding import ApiResponse, Floats, RequestError, max_pool
+from regard.serve.handlers import ApiRequest
+from regard.serve.head_views import stage_rows
+from regard.serve.requests import int_field
+from regard.serve.trace_cache import CachedTrace
 
-KINDS = {
+MEDIA_TYPES = {
     "svg": "image/svg+xml",
     "png": "image/png",
     "pdf": "application/pdf",
@@ -32,88 +32,90 @@ KINDS = {
     "npz": "application/octet-stream",
     "csv": "text/csv; charset=utf-8",
 }
-LABELLED, DRAWN = 96, 512  # a side: that still has a label for each, and of any picture
-HEADS = 16  # drawn side by side
-MOST_CELLS = 2**22  # of all matrices in one file
-DRAWING = Lock()  # matplotlib's settings are of the whole process
+MAX_LABELLED_SIDE, MAX_DRAWN_SIDE = 96, 512  # of a plot with a label per token, and of any plot
+MAX_HEADS = 16  # in one plot
+MAX_EXPORT_CELLS = 2**22  # of all matrices in one file
+MATPLOTLIB_LOCK = Lock()  # matplotlib's settings are global
 
 
-def export(asked: Request) -> Answer:
-    kind, showing = asked.query.get("format") or "svg", asked.showing
-    site, head = asked.query.get("site") or None, whole(asked.query, "head", 0, 2**31)
-    body = exported(showing, kind, site, head)
+def export(request: ApiRequest) -> ApiResponse:
+    kind, cached = request.query.get("format") or "svg", request.cached
+    site, head = request.query.get("site") or None, int_field(request.query, "head", 0, 2**31)
+    body = export_bytes(cached, kind, site, head)
     name = "-".join(["regard", *([site] if site else []), *([str(head)] if head is not None else [])])
     safe = re.sub(r"[^A-Za-z0-9.]+", "-", name)
-    return Answer(body, KINDS[kind], {"Content-Disposition": f'attachment; filename="{safe}.{kind}"'})
+    return ApiResponse(body, MEDIA_TYPES[kind], {"Content-Disposition": f'attachment; filename="{safe}.{kind}"'})
 
 
-def exported(showing: Showing, kind: str, site: str | None = None, head: int | None = None) -> bytes:
-    """The file; without a site all of them, without a head all of the site's."""
-    if kind not in KINDS:
-        raise Refused(f"cannot write {kind!r:.40}; there are {', '.join(KINDS)}")
+def export_bytes(cached: CachedTrace, kind: str, site: str | None = None, head: int | None = None) -> bytes:
+    """The file; all layers if `site` is None, all heads if `head` is None."""
+    if kind not in MEDIA_TYPES:
+        raise RequestError(f"cannot write {kind!r:.40}; there are {', '.join(MEDIA_TYPES)}")
     if site is not None:
-        showing.head(site, 0 if head is None else head)
+        cached.head(site, 0 if head is None else head)
     if kind == "html":
-        from regard.serve.embedded import page
+        from regard.serve.bundler import standalone_page
 
-        return page(showing, site=site, head=head).encode()
+        return standalone_page(cached, site=site, head=head).encode()
     if kind == "npz":
-        return npz(showing, site, head)
+        return export_npz(cached, site, head)
     if kind == "csv":
-        return table(showing, site, head)
-    return drawn(showing, kind, site, head)
+        return export_csv(cached, site, head)
+    return export_image(cached, kind, site, head)
 
 
-def chosen(showing: Showing, site: str | None, head: int | None) -> Iterator[tuple[str, Site, range]]:
-    """Which heads of which sites."""
-    found = [one for one in showing.scene.sites.values() if isinstance(one, Site) and site in (None, one.name)]
+def selected_heads(
+    cached: CachedTrace, site: str | None, head: int | None
+) -> Iterator[tuple[str, AttentionSite, range]]:
+    """Name, layer and heads of the selection."""
+    found = [one for one in cached.trace.sites.values() if isinstance(one, AttentionSite) and site in (None, one.name)]
     if not found:
-        raise Refused("this model has no attention to write; ask another")
+        raise RequestError("this model has no attention weights to export; choose another")
     for one in found:
         yield one.name, one, range(one.heads) if head is None else range(head, head + 1)
 
 
-def refuse_large(showing: Showing, site: str | None, head: int | None) -> None:
-    cells = sum(len(heads) * one.shape[0] * one.shape[1] for _, one, heads in chosen(showing, site, head))
-    if cells > MOST_CELLS:
-        remedy = "choose a site and a head" if head is None else "shorten the text"
-        raise Refused(f"{cells:,} weights are too many for one file ({MOST_CELLS:,}); {remedy}", 413)
+def refuse_large(cached: CachedTrace, site: str | None, head: int | None) -> None:
+    cells = sum(len(heads) * one.shape[0] * one.shape[1] for _, one, heads in selected_heads(cached, site, head))
+    if cells > MAX_EXPORT_CELLS:
+        remedy = "choose a layer and a head" if head is None else "shorten the text"
+        raise RequestError(f"{cells:,} weights are too many for one file ({MAX_EXPORT_CELLS:,}); {remedy}", 413)
 
 
 # --- numbers ---
 
 
-def npz(showing: Showing, site: str | None, head: int | None) -> bytes:
-    """Weights (head, query, key) and masked scores of each site, and the labels along them."""
-    refuse_large(showing, site, head)
-    arrays: dict[str, Any] = {"said": np.array(showing.scene.said), "text": np.array(showing.text)}
-    for name, one, heads in chosen(showing, site, head):
+def export_npz(cached: CachedTrace, site: str | None, head: int | None) -> bytes:
+    """Weights (head, query, key) and masked scores of each layer, and the labels of their axes."""
+    refuse_large(cached, site, head)
+    arrays: dict[str, Any] = {"said": np.array(cached.trace.output_text), "text": np.array(cached.text)}
+    for name, one, heads in selected_heads(cached, site, head):
         n_q, n_k = one.shape
         for stage in ("weights", "masked"):
-            arrays[f"{name}/{stage}"] = np.stack([rows_of(one, number, stage, range(n_q)) for number in heads])
+            arrays[f"{name}/{stage}"] = np.stack([stage_rows(one, number, stage, range(n_q)) for number in heads])
         arrays[f"{name}/heads"] = np.array(heads)
-        arrays[f"{name}/queries"] = np.array(showing.labels(one.spot.queries, n_q))
-        arrays[f"{name}/keys"] = np.array(showing.labels(one.spot.keys, n_k))
+        arrays[f"{name}/queries"] = np.array(cached.labels(one.site_name.queries, n_q))
+        arrays[f"{name}/keys"] = np.array(cached.labels(one.site_name.keys, n_k))
     written = BytesIO()
     np.savez_compressed(written, **arrays)
     return written.getvalue()
 
 
-def table(showing: Showing, site: str | None, head: int | None) -> bytes:
+def export_csv(cached: CachedTrace, site: str | None, head: int | None) -> bytes:
     """One weight a line."""
-    refuse_large(showing, site, head)
+    refuse_large(cached, site, head)
     written = BytesIO()  # a StringIO takes four bytes for a letter
     text = TextIOWrapper(written, encoding="utf-8", newline="")
     lines = csv.writer(text)
     lines.writerow(["site", "head", "query", "key", "query token", "key token", "weight"])
-    for name, one, heads in chosen(showing, site, head):
+    for name, one, heads in selected_heads(cached, site, head):
         n_q, n_k = one.shape
         queries, keys = (
-            [cell(label) for label in showing.labels(axis, count)]
-            for axis, count in ((one.spot.queries, n_q), (one.spot.keys, n_k))
+            [escape_formula(label) for label in cached.labels(axis, count)]
+            for axis, count in ((one.site_name.queries, n_q), (one.site_name.keys, n_k))
         )
         for number in heads:
-            weights = rows_of(one, number, "weights", range(n_q))
+            weights = stage_rows(one, number, "weights", range(n_q))
             for i in range(n_q):
                 for j in range(n_k):
                     lines.writerow([name, number, i, j, queries[i], keys[j], repr(float(weights[i, j]))])
@@ -121,50 +123,52 @@ def table(showing: Showing, site: str | None, head: int | None) -> bytes:
     return written.getvalue()
 
 
-def cell(label: str) -> str:
-    """A spreadsheet takes what begins with one of these for a formula, and would run it."""
+def escape_formula(label: str) -> str:
+    """Quotes labels that a spreadsheet would run as a formula."""
     return f"'{label}" if label[:1] in ("=", "+", "-", "@", "\t", "\r") and len(label) > 1 else label
 
 
-# --- pictures ---
+# --- plots ---
 
 
-def drawn(showing: Showing, kind: str, site: str | None, head: int | None) -> bytes:
-    with DRAWING, tempfile.TemporaryDirectory(prefix="regard-") as folder:
-        return save(draw(view(showing, site, head)), Path(folder) / f"picture.{kind}").read_bytes()
+def export_image(cached: CachedTrace, kind: str, site: str | None, head: int | None) -> bytes:
+    with MATPLOTLIB_LOCK, tempfile.TemporaryDirectory(prefix="regard-") as folder:
+        return save(draw(head_maps(cached, site, head)), Path(folder) / f"plot.{kind}").read_bytes()
 
 
-def view(showing: Showing, site: str | None, head: int | None) -> View:
-    """The heads of a site, labelled where there is room; longer texts are drawn by the largest weight of each cell."""
-    name, one, heads = next(iter(chosen(showing, site, head)))
-    some, (n_q, n_k), spot = heads[:HEADS], one.shape, one.spot
-    weights = torch.from_numpy(np.stack([coarse(matrix(one, number), DRAWN, DRAWN) for number in some]))
+def head_maps(cached: CachedTrace, site: str | None, head: int | None) -> View:
+    """The heads of a layer, labelled where there is space; long texts are max-pooled."""
+    name, one, heads = next(iter(selected_heads(cached, site, head)))
+    some, (n_q, n_k), spot = heads[:MAX_HEADS], one.shape, one.site_name
+    weights = torch.from_numpy(
+        np.stack([max_pool(drawn_matrix(one, number), MAX_DRAWN_SIDE, MAX_DRAWN_SIDE) for number in some])
+    )
     how: dict[str, Any] = {}
-    if max(n_q, n_k) <= LABELLED:
-        visible = [~np.isneginf(rows_of(one, number, "masked", range(n_q))) for number in some]
-        how = {"tokens": showing.labels(spot.keys, n_k), "queries": showing.labels(spot.queries, n_q)}
+    if max(n_q, n_k) <= MAX_LABELLED_SIDE:
+        visible = [~np.isneginf(stage_rows(one, number, "masked", range(n_q))) for number in some]
+        how = {"tokens": cached.labels(spot.keys, n_k), "queries": cached.labels(spot.queries, n_q)}
         how["visible"] = torch.from_numpy(np.stack(visible))
-    notes = [("", short(readable(showing.text), 60))]
-    if max(n_q, n_k) > DRAWN:
+    notes = [("", truncate_label(visible_text(cached.text), 60))]
+    if max(n_q, n_k) > MAX_DRAWN_SIDE:
         cells = " × ".join(map(str, weights.shape[1:]))
-        notes.append(("", f"{n_q} × {n_k} weights in {cells} cells, each the largest in it; the sides count cells"))
+        notes.append(("", f"{n_q} × {n_k} weights in {cells} cells, max-pooled; the axes count cells"))
     if len(some) < len(heads):
-        notes.append(("", f"the first {HEADS} of {len(heads)} heads"))
+        notes.append(("", f"the first {MAX_HEADS} of {len(heads)} heads"))
     # heads are counted from 0, as everywhere on the page
     numbers, rows = iter(some), []
-    for row in look(weights, **how).rows:
-        named = [renamed(panel, f"head {next(numbers)}", spot.queries, spot.keys) for panel in row.panels]
+    for row in build_view(weights, **how).rows:
+        named = [rename_axes(panel, f"head {next(numbers)}", spot.queries, spot.keys) for panel in row.panels]
         rows.append(replace(row, panels=tuple(named), heading="" if rows else name))
     return View(tuple(rows), notes=tuple(notes))
 
 
-def renamed(panel: Any, title: str, down: str, across: str) -> Panel:
+def rename_axes(panel: Any, title: str, down: str, across: str) -> Panel:
     assert isinstance(panel, Panel)
     named = {"down": replace(panel.down, name=down), "across": replace(panel.across, name=across)}
-    return replace(panel, title=title, scale=Scale("roots", 0.0, 1.0, "weight"), **named)  # coloured as on the page
+    return replace(panel, title=title, scale=ColourScale("roots", 0.0, 1.0, "weight"), **named)  # as on the page
 
 
-def matrix(site: Site, head: int) -> Floats:
-    if site.shape[0] * site.shape[1] > MOST_CELLS:
-        return site.pooled(head, DRAWN, DRAWN).cpu().numpy()
-    return rows_of(site, head, "weights", range(site.shape[0]))
+def drawn_matrix(site: AttentionSite, head: int) -> Floats:
+    if site.shape[0] * site.shape[1] > MAX_EXPORT_CELLS:
+        return site.max_pool(head, MAX_DRAWN_SIDE, MAX_DRAWN_SIDE).cpu().numpy()
+    return stage_rows(site, head, "weights", range(site.shape[0]))

@@ -1,10 +1,10 @@
-"""Worker threads: requests run a few at a time, too many are refused at once, and one that takes too long is stopped.
+"""Worker threads: a thread pool with a queue limit and a time limit per request.
 
-    answer = await workers.run(function)         Refused (429) where too many wait, (413) where its time is up
+    answer = await workers.run(function)         RequestError 429 if too many wait, 413 if its time is up
 
-A thread cannot be killed, and what a model computes knows nothing of a server, so there is nobody who would ask
-whether to go on. Python can raise an exception inside another thread, at its next line of Python; the thread then
-unwinds as after any other exception and ends, and with it all that it had set for itself (torch's gradient mode, ...).
+A thread cannot be killed, and a model's computation does not poll for cancellation. Python can raise an exception
+inside another thread, at its next bytecode; the thread then unwinds as after any other exception and ends, and with it
+its thread-local state (torch's gradient mode, ...).
 """
 
 import asyncio
@@ -18,139 +18,144 @@ from threading import Lock, Thread, get_ident
 from time import monotonic
 from typing import Generic, TypeVar
 
-from regard.serve.wire import Refused
+from regard.serve.encoding import RequestError
 
 THREADS, WAITING = 4, 16
-SECONDS = 60.0  # that a request may be worked on
-PATIENCE = 10.0  # seconds that it waits for a thread
-TICK = 0.2  # seconds until somebody looks whether a thread died
-LAST = 1.0  # seconds that a thread is given to unwind when the server ends
+SECONDS = 60.0  # time limit of a request
+QUEUE_SECONDS = 10.0  # time limit of waiting for a thread
+POLL_SECONDS = 0.2  # how often dead threads are replaced
+SHUTDOWN_SECONDS = 1.0  # for threads to unwind at shutdown
 
 Value = TypeVar("Value")
 
 
-class OutOfTime(BaseException):
-    """Raised inside a job, wherever it is; no Exception, which the job might take for a mistake of its own."""
+class WorkerTimeout(BaseException):
+    """Raised inside a running job; a BaseException, so that `except Exception` does not catch it."""
 
 
-class Job(Generic[Value]):
-    """A function that some thread will run, and its answer."""
+class WorkItem(Generic[Value]):
+    """A function for a worker thread, and the future of its result."""
 
     def __init__(self, function: Callable[[], Value]):
         self.function = function
-        self.answer: Future[Value] = Future()
+        self.future: Future[Value] = Future()
         self.lock = Lock()
-        self.begun: float | None = None
+        self.started_at: float | None = None
         self.thread: int | None = None  # that runs it now
         self.stopped = False
 
     def run(self) -> bool:
-        """Whether the thread may go on with another job."""
+        """Returns whether the thread may take another job."""
         with self.lock:
-            if self.stopped or not self.answer.set_running_or_notify_cancel():
+            if self.stopped or not self.future.set_running_or_notify_cancel():
                 return True
-            self.begun, self.thread = monotonic(), get_ident()
+            self.started_at, self.thread = monotonic(), get_ident()
         value, trouble = None, None
         try:
             value = self.function()
-        except BaseException as error:  # whoever waits for the answer is told
+        except BaseException as error:  # passed on to the future
             trouble = error
-        with self.lock:  # from here on nothing is raised in this thread, which now holds others' locks
+        with self.lock:  # from here on nothing may be raised in this thread, which now holds shared locks
             self.thread = None
             if self.stopped:
-                raise_in(get_ident(), None)
+                raise_in_thread(get_ident(), None)
                 return False
         if trouble is None:
-            self.answer.set_result(value)  # type: ignore[arg-type]
+            self.future.set_result(value)  # type: ignore[arg-type]
         else:
-            self.answer.set_exception(trouble)
+            self.future.set_exception(trouble)
         return True
 
-    def stop(self, why: Refused) -> None:
-        """Whoever waits hears why, whatever the thread still does; an answer that was found stays."""
+    def stop(self, why: RequestError) -> None:
+        """Sets the exception of the future, whatever the thread still does; a finished result stays."""
         with self.lock:
-            if self.begun is not None and self.thread is None:
+            if self.started_at is not None and self.thread is None:
                 return
             self.stopped = True
             if self.thread is not None:
-                raise_in(self.thread, OutOfTime)
-        with suppress(InvalidStateError):  # stopped before, or nobody waits
-            self.answer.set_exception(why)
+                raise_in_thread(self.thread, WorkerTimeout)
+        with suppress(InvalidStateError):  # already stopped or cancelled
+            self.future.set_exception(why)
 
 
-def raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """At its next line of Python; None takes back what was not raised yet."""
+def raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:
+    """At the thread's next bytecode; None clears an exception that was not raised yet."""
     what = None if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
 
 
 class Workers:
-    """So many threads, and so many jobs that wait for one. Any event loop may ask."""
+    """A bounded thread pool with a bounded queue, usable from any event loop."""
 
     def __init__(
         self,
         *,
         threads: int = THREADS,
         waiting: int = WAITING,
-        seconds: float = SECONDS,
-        patience: float = PATIENCE,
+        time_limit: float = SECONDS,
+        queue_timeout: float = QUEUE_SECONDS,
     ):
-        self.most, self.most_waiting, self.seconds, self.patience = threads, waiting, seconds, patience
+        self.max_threads, self.max_waiting, self.time_limit, self.queue_timeout = (
+            threads,
+            waiting,
+            time_limit,
+            queue_timeout,
+        )
         self.threads: list[Thread] = []
-        self.waiting: deque[Job] = deque()
-        self.running: set[Job] = set()
+        self.waiting: deque[WorkItem] = deque()
+        self.running: set[WorkItem] = set()
         self.signals: SimpleQueue[int] = SimpleQueue()  # 1 for every job; 0 ends a thread
         self.lock = Lock()
         self.closed = False
 
     async def run(self, function: Callable[[], Value]) -> Value:
-        """Its answer, unless too many wait already, or for too long, or it takes too long."""
+        """The result; RequestError if the queue is full, or a time limit is exceeded."""
         with self.lock:
-            if len(self.waiting) >= self.most_waiting:
-                raise busy()
-        return await self.finished(function, self.patience)
+            if len(self.waiting) >= self.max_waiting:
+                raise too_many_requests()
+        return await self.run_item(function, self.queue_timeout)
 
     async def iterate(self, parts: Iterator[Value]) -> AsyncIterator[Value]:
-        """Part after part of an answer that was begun: it may wait for a thread, but is not refused any more."""
+        """The parts of a stream that has begun: they may wait for a thread, but are not refused any more."""
         end = object()
-        while (part := await self.finished(lambda: next(parts, end), self.seconds)) is not end:
+        while (part := await self.run_item(lambda: next(parts, end), self.time_limit)) is not end:
             yield part  # type: ignore[misc]
 
-    async def finished(self, function: Callable[[], Value], patience: float) -> Value:
-        job = Job(function)
-        last = monotonic() + patience
+    async def run_item(self, function: Callable[[], Value], timeout: float) -> Value:
+        job = WorkItem(function)
+        last = monotonic() + timeout
         with self.lock:
             self.waiting.append(job)
         self.signals.put(1)
-        answer = asyncio.wrap_future(job.answer)
+        answer = asyncio.wrap_future(job.future)
         try:
-            while job.begun is None and not answer.done() and monotonic() < last:
+            while job.started_at is None and not answer.done() and monotonic() < last:
                 self.ensure_threads()
-                await asyncio.wait([answer], timeout=min(TICK, patience))
-            if job.begun is None and not answer.done():
-                job.stop(busy())
-            elif job.begun is not None:
-                await asyncio.wait([answer], timeout=job.begun + self.seconds - monotonic())
-                job.stop(too_long(self.seconds))
+                await asyncio.wait([answer], timeout=min(POLL_SECONDS, timeout))
+            if job.started_at is None and not answer.done():
+                job.stop(too_many_requests())
+            elif job.started_at is not None:
+                await asyncio.wait([answer], timeout=job.started_at + self.time_limit - monotonic())
+                job.stop(time_exceeded(self.time_limit))
             return await answer
         finally:
-            answer.cancel()  # no thread begins what nobody waits for
+            answer.cancel()  # no thread starts an abandoned job
             with self.lock, suppress(ValueError):
                 self.waiting.remove(job)
 
     # --- threads ---
 
     def ensure_threads(self) -> None:
-        """As many threads as there should be: those that were stopped are replaced once they are gone."""
+        """Starts missing threads: stopped ones are replaced once they are gone."""
         with self.lock:
             self.threads = [one for one in self.threads if one.is_alive()]
-            while len(self.threads) < self.most and not self.closed:
-                # a daemon: whatever it still does, the process can end
+            while len(self.threads) < self.max_threads and not self.closed:
+                # a daemon, so that the process can exit
                 self.threads.append(Thread(target=self.work, name="regard worker", daemon=True))
                 self.threads[-1].start()
 
     def work(self) -> None:
-        with suppress(OutOfTime):
+        with suppress(WorkerTimeout):
             while self.signals.get():
                 with self.lock:
                     if not self.waiting:
@@ -165,23 +170,23 @@ class Workers:
                         self.running.discard(job)
 
     def close(self) -> None:
-        """Nothing is begun any more, and what runs is stopped."""
+        """Stops the running jobs and refuses new ones."""
         with self.lock:
             self.closed = True
             jobs, threads = [*self.waiting, *self.running], list(self.threads)
             self.waiting.clear()
         for job in jobs:
-            job.stop(busy())
+            job.stop(too_many_requests())
         for _ in threads:
             self.signals.put(0)
-        last = monotonic() + LAST
+        last = monotonic() + SHUTDOWN_SECONDS
         for thread in threads:
             thread.join(max(0.0, last - monotonic()))
 
 
-def busy() -> Refused:
-    return Refused("too much is asked at once; ask again in a moment", 429)
+def too_many_requests() -> RequestError:
+    return RequestError("too many requests; retry in a moment", 429)
 
 
-def too_long(seconds: float) -> Refused:
-    return Refused(f"this takes longer than the {seconds:.0f} s that a request may take; ask for a shorter text", 413)
+def time_exceeded(seconds: float) -> RequestError:
+    return RequestError(f"the request exceeds its time limit of {seconds:.0f} s; send a shorter text", 413)

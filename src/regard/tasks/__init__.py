@@ -1,1 +1,1 @@
-"""Tasks: data, model, loss and metric of what people train models for."""
+"""Tasks: the data, model, loss and metrics of what models are trained for, one folder each."""

@@ -1,21 +1,27 @@
-"""Examples in; the batches of every training step out, by epoch and index, and held-out examples in batches."""
+"""Training corpora: the batches of every step by epoch and index, padded or packed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Generic, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.tasks.settings import TrainSettings
-from regard.text.batches import Batches, Long
+from regard.data.batching import Example, LongPolicy, TokenBatchSampler
+from regard.data.packed import NO_SEGMENT, PackedBatch
+from regard.data.shuffle import combine_seeds, random_keys
+from regard.data.tokenizers.base import BOS, EOS, PAD
+from regard.tasks.config import TrainSettings
 
 E = TypeVar("E")
 Lengths = Callable[[Sequence[E]], Sequence[tuple[int, int]]]
 
 
-class Batched(Protocol):
+class DeviceBatch(Protocol):
     """Tensors of several examples, and how many predictions they ask for; ask before `to`, or a GPU is waited for."""
 
     @property
@@ -24,7 +30,7 @@ class Batched(Protocol):
     def to(self, device: torch.device | str) -> Self: ...
 
 
-B = TypeVar("B", bound=Batched)
+B = TypeVar("B", bound=DeviceBatch)
 Collate = Callable[[Sequence[E]], B]
 Filler = Callable[[int], E]  # an example of this length that asks for no prediction
 
@@ -34,7 +40,7 @@ class Corpus(Generic[E, B]):
     """Training examples; a step's batches by epoch and index."""
 
     examples: Sequence[E] = field(repr=False)
-    batches: Batches
+    batches: TokenBatchSampler
     collate: Collate[E, B]
     accumulate: int = 1
     device: str = "cpu"
@@ -52,14 +58,16 @@ class Corpus(Generic[E, B]):
     ) -> "Corpus[E, B]":
         """As many examples in a batch as `train.tokens` has room for; those over `train.longest` are left out.
 
-        With a filler and `train.capture` batches have few shapes: lengths are rounded up, and on a GPU, which records
+        With a filler and `train.capture` batches have few shapes: lengths are rounded up, and on a GPU, which captures
         them, every batch of a length is filled up to as many examples. On a CPU none is, but they are the same batches.
         """
         sizes = lengths(examples)
         if filler and train.capture:
             most = min(train.longest, train.tokens - 1)
-            sizes = [(size if size > most else min(rounded(size), most), 0) for size, _ in sizes]
-        batches = Batches(sizes, tokens=train.tokens, limit=train.longest, long=Long.DROP, seed=train.seed)
+            sizes = [(size if size > most else min(round_up_length(size), most), 0) for size, _ in sizes]
+        batches = TokenBatchSampler(
+            sizes, tokens=train.tokens, limit=train.longest, long=LongPolicy.DROP, seed=train.seed
+        )
         if not len(batches):
             key, size = min(("tokens", train.tokens), ("longest", train.longest), key=lambda pair: pair[1])
             raise ValueError(f"all {len(examples)} examples are longer than train.{key} = {size}; raise it")
@@ -74,7 +82,7 @@ class Corpus(Generic[E, B]):
         return -(-len(self.batches) // self.accumulate)
 
     def at(self, epoch: int, index: int) -> list[tuple[B, int]]:
-        rows = epoch_of(self.batches, epoch)[index * self.accumulate : (index + 1) * self.accumulate]
+        rows = epoch_batches(self.batches, epoch)[index * self.accumulate : (index + 1) * self.accumulate]
         return [self.batch(part) for part in rows]
 
     def batch(self, rows: Sequence[int]) -> tuple[B, int]:
@@ -93,17 +101,17 @@ class Corpus(Generic[E, B]):
     def longest_first(self) -> Iterator[tuple[B, int]]:
         """Where lengths were rounded, a batch of each."""
         if self.filler:
-            one_of = {self.length(rows): rows for rows in epoch_of(self.batches, 0)}
+            one_of = {self.length(rows): rows for rows in epoch_batches(self.batches, 0)}
             yield from (self.batch(one_of[length]) for length in sorted(one_of, reverse=True))
 
 
-def rounded(length: int) -> int:
+def round_up_length(length: int) -> int:
     """Up, in steps of an eighth to a quarter of it: 1, 2 and so on to 8, 10, 12, 14, 16, 20 and so on."""
     step = 1 << max(0, length.bit_length() - 3)
     return -(-length // step) * step
 
 
-def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+def to_device_async(tensor: Tensor, device: torch.device | str) -> Tensor:
     """To the device, without waiting for it."""
     if torch.device(device).type != "cuda":
         return tensor.to(device)
@@ -111,11 +119,11 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 @lru_cache(maxsize=2)
-def epoch_of(batches: Batches, epoch: int) -> list[list[int]]:
+def epoch_batches(batches: TokenBatchSampler, epoch: int) -> list[list[int]]:
     return batches.epoch(epoch)
 
 
-def short(examples: Sequence[E], lengths: Lengths[E], train: TrainSettings) -> list[E]:
+def drop_long(examples: Sequence[E], lengths: Lengths[E], train: TrainSettings) -> list[E]:
     """Held-out examples within `train.longest`."""
     kept = [one for one, sides in zip(examples, lengths(examples), strict=True) if max(sides) <= train.longest]
     if not kept:
@@ -125,10 +133,174 @@ def short(examples: Sequence[E], lengths: Lengths[E], train: TrainSettings) -> l
     return kept
 
 
-def in_batches(
+def iterate_batches(
     examples: Sequence[E], lengths: Lengths[E], collate: Collate[E, B], *, tokens: int = 8192, device: str = "cpu"
 ) -> Iterator[tuple[list[int], B, int]]:
     """Every example once, similar lengths together: which they are, their batch, and its predictions."""
-    for rows in Batches(lengths(examples), tokens=tokens, long=Long.ALONE).epoch(0):
+    for rows in TokenBatchSampler(lengths(examples), tokens=tokens, long=LongPolicy.ALONE).epoch(0):
         batch = collate([examples[row] for row in rows])
         yield rows, batch.to(device), batch.tokens
+
+
+# --- packed batches ---
+
+
+Numbers = NDArray[np.int64]
+ROW_MULTIPLE = 64  # a row's length is a multiple of it, as the tiles of attention are
+PACKING_WINDOW = 1024  # pairs packed together, for to look through all rows takes long
+
+
+@dataclass(frozen=True, eq=False)
+class PackedPairs:
+    """A batch: the tokens of each side, and the labels of the target; PAD is no label."""
+
+    source: PackedBatch
+    target: PackedBatch
+    labels: Int[Tensor, "n t"]
+
+    def to(self, device: torch.device | str) -> "PackedPairs":
+        if torch.device(device).type == "cpu":
+            return self
+        return PackedPairs(self.source.to(device), self.target.to(device), self.labels.to(device, non_blocking=True))
+
+    @property
+    def tokens(self) -> int:
+        return int((self.labels != PAD).sum())
+
+    @property
+    def num_positions(self) -> int:
+        return self.source.tokens.numel() + self.target.tokens.numel()
+
+    def split_rows(self, parts: int) -> "list[PackedPairs]":
+        """At most `parts` batches: number n has the rows n, n + parts, n + 2 parts and so on. None is empty."""
+
+        def hand(side: PackedBatch, first: int) -> PackedBatch:
+            return PackedBatch(*(part[first::parts] for part in (side.tokens, side.segment_ids, side.position_ids)))
+
+        return [
+            PackedPairs(hand(self.source, first), hand(self.target, first), self.labels[first::parts])
+            for first in range(min(parts, len(self.labels)))
+        ]
+
+    def repeated(self) -> "PackedPairs":
+        """Every row two times, first all of them, then all again."""
+        source, target = (
+            PackedBatch(*(part.repeat(2, 1) for part in (side.tokens, side.segment_ids, side.position_ids)))
+            for side in (self.source, self.target)
+        )
+        return PackedPairs(source, target, self.labels.repeat(2, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class PackedRows:
+    """One side of all rows: tokens, and the segment and position of each."""
+
+    tokens: Numbers
+    segment_ids: Numbers
+    position_ids: Numbers
+
+    @staticmethod
+    def of(texts: Sequence[Sequence[int]], row: Numbers, order: Numbers, length: int) -> "PackedRows":
+        """Text n lies in row[n], behind those that come before it in `order`."""
+        made = PackedRows(*(np.full((int(row.max()) + 1, length), fill) for fill in (PAD, NO_SEGMENT, 0)))
+        full, count = (np.zeros(len(made.tokens), dtype=np.int64) for _ in range(2))
+        for n in order:
+            here = slice(full[row[n]], full[row[n]] + len(texts[n]))
+            count[row[n]] += 1
+            made.tokens[row[n], here] = texts[n]
+            made.segment_ids[row[n], here] = count[row[n]]
+            made.position_ids[row[n], here] = np.arange(len(texts[n]))
+            full[row[n]] = here.stop
+        if np.count_nonzero(made.tokens != PAD) != full.sum():
+            raise ValueError(f"id {PAD} is padding and cannot occur inside a sentence")
+        return made
+
+    def select(self, rows: Numbers, more: int) -> list[Tensor]:
+        """These rows, and so many empty ones."""
+        parts = ((self.tokens, PAD), (self.segment_ids, NO_SEGMENT), (self.position_ids, 0))
+        return [torch.from_numpy(np.pad(x[rows], ((0, more), (0, 0)), constant_values=fill)) for x, fill in parts]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedCorpus:
+    """Training pairs; a step's batches by epoch and index."""
+
+    source: PackedRows = field(repr=False)
+    target: PackedRows = field(repr=False)  # what the decoder reads: a beginning, and all but the end
+    labels: Numbers = field(repr=False)  # what it should say: all but the beginning
+    rows_per_batch: int  # rows in a batch
+    seed: int = 0
+    accumulate: int = 1
+    device: str = "cpu"
+    left_out: int = 0
+
+    @staticmethod
+    def of(examples: Sequence[Example], train: TrainSettings, device: str = "cpu") -> "PackedCorpus":
+        """Batches of at most `train.tokens` words on each side; pairs over `train.longest` are left out."""
+        kept = [(source, target) for source, target in examples if max(len(source), len(target)) <= train.longest]
+        if not kept:
+            raise ValueError(f"all {len(examples)} examples are longer than train.longest = {train.longest}; raise it")
+        sizes = np.array([(len(source) + 1, len(target) + 1) for source, target in kept])
+        length = -(-int(sizes.max()) // ROW_MULTIPLE) * ROW_MULTIPLE
+        if train.tokens < length:
+            raise ValueError(f"train.tokens = {train.tokens} has no room for a row of {length} words; raise it")
+        row, order = pack_first_fit(sizes, length, train.seed)
+        return PackedCorpus(
+            PackedRows.of([[*source, EOS] for source, _ in kept], row, order, length),
+            PackedRows.of([[BOS, *target] for _, target in kept], row, order, length),
+            PackedRows.of([[*target, EOS] for _, target in kept], row, order, length).tokens,
+            train.tokens // length,
+            train.seed,
+            train.accumulate,
+            device,
+            len(examples) - len(kept),
+        )
+
+    @property
+    def padding(self) -> float:
+        """Which part of all the words in the rows is padding."""
+        return float(np.mean([np.mean(side == PAD) for side in (self.source.tokens, self.labels)]))
+
+    @property
+    def max_segments(self) -> int:
+        """The most that a row holds."""
+        return int(self.source.segment_ids.max())
+
+    def steps(self, epoch: int) -> int:
+        return -(-len(epoch_rows(self, epoch)) // self.accumulate)
+
+    def at(self, epoch: int, index: int) -> list[tuple[PackedPairs, int]]:
+        rows = epoch_rows(self, epoch)[index * self.accumulate : (index + 1) * self.accumulate]
+        return [(self.batch(part).to(self.device), int(np.count_nonzero(self.labels[part] != PAD))) for part in rows]
+
+    def batch(self, rows: Numbers) -> PackedPairs:
+        pinned = self.device != "cpu"
+        more = self.rows_per_batch - len(rows) if pinned else 0
+        wanted = torch.from_numpy(np.pad(self.labels[rows], ((0, more), (0, 0)), constant_values=PAD))
+        parts = [*self.source.select(rows, more), *self.target.select(rows, more), wanted]
+        a, b, c, d, e, f, g = (part.pin_memory() if pinned else part for part in parts)
+        return PackedPairs(PackedBatch(a, b, c), PackedBatch(d, e, f), g)
+
+
+def pack_first_fit(sizes: Numbers, length: int, seed: int) -> tuple[Numbers, Numbers]:
+    """The row of each pair, and the order in which they were laid there: first fit, the longest first."""
+    row, rows = np.zeros(len(sizes), dtype=np.int64), 0
+    shuffled = np.argsort(random_keys(combine_seeds(seed, 0, 2), len(sizes)), kind="stable")
+    windows = [shuffled[start : start + PACKING_WINDOW] for start in range(0, len(sizes), PACKING_WINDOW)]
+    ordered = [window[np.argsort(-sizes[window].max(1), kind="stable")] for window in windows]
+    for window in ordered:
+        rooms = np.full((2, len(window)), length)
+        for n, (source, target) in zip(window, sizes[window].tolist(), strict=True):
+            fits = ((rooms[0] >= source) & (rooms[1] >= target)).argmax()
+            rooms[:, fits] -= (source, target)
+            row[n] = rows + fits
+        rows += int(np.count_nonzero(rooms[0] < length))
+    return row, np.concatenate(ordered)
+
+
+@lru_cache(maxsize=2)
+def epoch_rows(corpus: PackedCorpus, epoch: int) -> list[Numbers]:
+    """The rows of every batch, shuffled by (seed, epoch), about as many in each: a small rest would be mere noise."""
+    count = len(corpus.labels)
+    order = np.argsort(random_keys(combine_seeds(corpus.seed, epoch, 0), count), kind="stable")
+    return np.array_split(order, -(-count // corpus.rows_per_batch))

@@ -1,4 +1,4 @@
-"""Defaults that follow the data: how large batches and vocabulary are, and how long to train, for so many examples.
+"""Data-dependent defaults: batch size, vocabulary size and number of steps for so many examples.
 
     examples     tokens in a batch     pieces             passes over the data
     n            512; from 250 on      two thirds of n,   20 · √(30,000 / n), from 2 to 100;
@@ -19,25 +19,24 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-from regard.tasks.settings import TrainSettings, warmup_for
-from regard.tasks.tables import Tables
+from regard.tasks.config import RunSettings, TrainSettings, warmup_for
 
 LINE = 80  # characters: running text counts as if it had lines of so many
 VALIDATIONS = 20
 LEAST_STEPS, MOST_STEPS = 250, 100_000
 
 
-def count_of(examples: Sequence[Any]) -> int:
+def effective_examples(examples: Sequence[Any]) -> int:
     """How many there are; of running text, whose lines may be as long as they like, in lines of the usual length."""
     texts = [one for one in examples if isinstance(one, str)]
     return max(len(examples), sum(map(len, texts)) // LINE)
 
 
-def tokens_for(examples: int) -> int:
+def batch_tokens_for(examples: int) -> int:
     return 512 << sum(examples >= limit for limit in (250, 2_500, 25_000))
 
 
-def pieces_for(examples: int) -> int:
+def vocabulary_size_for(examples: int) -> int:
     return min(8000, max(500, round(examples * 2 / 3000) * 1000))
 
 
@@ -50,20 +49,20 @@ def steps_for(examples: int, epoch: int) -> int:
     return min(MOST_STEPS, max(LEAST_STEPS, round(epochs_for(examples) * epoch)))
 
 
-def fitted(settings: Tables, examples: int, given: Collection[str]) -> Tables:
+def fit_to_data(settings: RunSettings, examples: int, given: Collection[str]) -> RunSettings:
     """Batches and pieces for so many examples, but for what was given; never more than is usual for the task."""
     changes: dict[str, Any] = {}
     if "train.tokens" not in given:
-        tokens = min(settings.train.tokens, max(tokens_for(examples), 2 * settings.train.longest))
+        tokens = min(settings.train.tokens, max(batch_tokens_for(examples), 2 * settings.train.longest))
         changes["train"] = replace(settings.train, tokens=tokens)
-    if "text" in settings.names() and "text.size" not in given:
+    if "text" in settings.table_names() and "text.size" not in given:
         text = vars(settings)["text"]
         if text.kind in ("bpe", "unigram"):
-            changes["text"] = replace(text, size=min(text.size, pieces_for(examples)))
+            changes["text"] = replace(text, size=min(text.size, vocabulary_size_for(examples)))
     return replace(settings, **changes)  # type: ignore[type-var]
 
 
-def planned(train: TrainSettings, examples: int, epoch: int, given: Collection[str]) -> TrainSettings:
+def plan_steps(train: TrainSettings, examples: int, epoch: int, given: Collection[str]) -> TrainSettings:
     """Steps, and what follows from them, but for what was given; so many steps make an epoch."""
     steps = train.steps if "train.steps" in given else steps_for(examples, epoch)
     often = min(train.validate_every, max(10, steps // VALIDATIONS))

@@ -1,9 +1,9 @@
-"""A run's folder: its finished weights and its checkpoints, and which of them a model is loaded from.
+"""Run folder: its finished weights and its checkpoints, and which of them a model is loaded from.
 
 run/settings.toml            what is trained; beside it the vocabularies
     model.safetensors        the finished weights, once it is trained to the end
     checkpoints/00000500/    model.safetensors, optimiser.safetensors, state.json: see `regard.train.checkpoint`
-    log.jsonl                what happened: see `regard.train.log`
+    log.jsonl                what happened: see `regard.train.report`
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from regard.text.files import existing, small
+from regard.data.files import require_file, require_small_file
 
 SETTINGS, WEIGHTS, OPTIMISER = "settings.toml", "model.safetensors", "optimiser.safetensors"
 CHECKPOINTS = "checkpoints"
@@ -35,40 +35,40 @@ class RunWeights:
     step: int = 0
     last: int = 0
 
-    def notice(self, steps: int) -> str:
+    def stopped_notice(self, steps: int) -> str:
         """What to say of a run that should take so many steps; "" for finished weights, and for those asked for."""
         stopped = f"{self.run} was stopped at step {self.last:,} of {steps:,}"
         return f"{stopped}; using its {self.name} checkpoint (step {self.step:,})" if self.name else ""
 
 
-def weights_of(folder: Path, checkpoint: str | int | None = None) -> RunWeights:
+def resolve_weights(folder: Path, checkpoint: str | int | None = None) -> RunWeights:
     """Those of a checkpoint: "best", "last" or a step. Without one: the finished, else the best, else the last.
 
     `folder` may be that of a checkpoint itself.
     """
-    run, step = run_of(folder)
+    run, step = resolve_run(folder)
     if step is not None and checkpoint is not None:
         raise ValueError(f"{folder} is a checkpoint itself; leave out the choice of {checkpoint!r}, or name {run}")
     asked = checkpoint if step is None else step
     if asked is None and (run / WEIGHTS).exists():
         return RunWeights(run, run / WEIGHTS)
     saved = run / CHECKPOINTS
-    newest = next(((path, state) for path in reversed(checkpoints(saved)) if (state := whole(path))), None)
+    newest = next(((path, state) for path in reversed(checkpoints(saved)) if (state := read_valid_state(path))), None)
     if newest is None:
         raise ValueError(f"{run} has no checkpoint yet; train it: regard train --out {run}")
     last, best = int(newest[0].name), newest[1]["progress"]["best_step"]
-    named = {"last": last} | ({"best": best} if best and whole(place(saved, best)) else {})
+    named = {"last": last} | ({"best": best} if best and read_valid_state(checkpoint_path(saved, best)) else {})
     if asked is None:
         name, at = list(named.items())[-1]
-        return RunWeights(run, place(saved, at) / WEIGHTS, name, at, last)
+        return RunWeights(run, checkpoint_path(saved, at) / WEIGHTS, name, at, last)
     at = str(named.get(str(asked), asked))
-    if at.isdecimal() and whole(place(saved, int(at))):
-        return RunWeights(run, place(saved, int(at)) / WEIGHTS)
+    if at.isdecimal() and read_valid_state(checkpoint_path(saved, int(at))):
+        return RunWeights(run, checkpoint_path(saved, int(at)) / WEIGHTS)
     there = ", ".join([*named, *(str(int(path.name)) for path in checkpoints(saved))])
     raise ValueError(f"{run} has no whole checkpoint {asked}; choose from {there}")
 
 
-def run_of(folder: Path) -> tuple[Path, int | None]:
+def resolve_run(folder: Path) -> tuple[Path, int | None]:
     """The run that a folder belongs to: it is one, or the checkpoint of one at this step."""
     here = folder.absolute()
     run = here.parent.parent
@@ -95,7 +95,7 @@ class Progress:
     scaler: dict[str, float] = field(default_factory=dict)
 
 
-def place(folder: Path, step: int) -> Path:
+def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"{step:08d}"
 
 
@@ -107,20 +107,20 @@ def checkpoints(folder: Path) -> list[Path]:
     )
 
 
-def whole(path: Path) -> dict[str, Any] | None:
+def read_valid_state(path: Path) -> dict[str, Any] | None:
     """The state of a checkpoint whose files are all as they were written; None if any is missing or torn."""
     try:
-        state = json.loads(small(path / "state.json").read_text(encoding="utf-8"))
-        if not is_state(state, int(path.name)):
+        state = json.loads(require_small_file(path / "state.json").read_text(encoding="utf-8"))
+        if not is_valid_state(state, int(path.name)):
             return None
         said = state.pop("sum", None)  # early ones had none
-        sound = said in (None, state_sum(state))
+        sound = said in (None, state_checksum(state))
         return state if sound and all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
     except (FileNotFoundError, ValueError, RecursionError):
         return None  # any other trouble with the disk is not for us to pass over: it may pass
 
 
-def is_state(state: Any, step: int) -> bool:
+def is_valid_state(state: Any, step: int) -> bool:
     """Whether a file holds what is written at a step (see `Progress`): somebody may have written something else."""
     match state:
         case {"progress": dict(progress), "sums": dict(sums)}:
@@ -128,13 +128,13 @@ def is_state(state: Any, step: int) -> bool:
                 state.keys() <= {"progress", "sums", "sum"}
                 and progress.get("step") == step
                 and progress.keys() <= {field.name for field in fields(Progress)}
-                and all(fits(name, value) for name, value in progress.items())
+                and all(is_valid_field(name, value) for name, value in progress.items())
                 and sums.keys() == {WEIGHTS, OPTIMISER}
             )
     return False
 
 
-def fits(name: str, value: Any) -> bool:
+def is_valid_field(name: str, value: Any) -> bool:
     match name:
         case "best":
             return value is None or is_number(value)
@@ -153,11 +153,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def state_sum(state: dict[str, Any]) -> str:
+def state_checksum(state: dict[str, Any]) -> str:
     """Of what state.json says, itself."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def checksum(path: Path) -> str:
-    with existing(path).open("rb") as file:  # existing: a pipe would keep us waiting, a device would never end
+    with require_file(path).open("rb") as file:  # existing: a pipe would keep us waiting, a device would never end
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,10 +1,10 @@
-"""A training state in, a folder on disk out, and back. Written atomically: a crash costs at most the last interval.
+"""Checkpoints: weights, optimiser state and progress, written atomically, and their average.
 
 run/checkpoints/00000500/model.safetensors   the weights
-                         optimiser.safetensors   what the optimiser remembers
+                         optimiser.safetensors   the optimiser's state
                          state.json              step, epoch, validation history, and the other files' checksums
                 .draft-…, .gone-…            being written, being deleted: what is left of them after a crash is no
-                                             checkpoint, and the next run sweeps it away
+                                             checkpoint, and the next run removes it
 """
 
 import json
@@ -20,25 +20,34 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from regard.models.weights import load_weights, tensors_of
-from regard.tasks.run_folder import OPTIMISER, WEIGHTS, Progress, checkpoints, checksum, place, state_sum, whole
+from regard.models.safetensors_io import load_tensors, load_weights, saveable_tensors
+from regard.tasks.run_folder import (
+    OPTIMISER,
+    WEIGHTS,
+    Progress,
+    checkpoint_path,
+    checkpoints,
+    checksum,
+    read_valid_state,
+    state_checksum,
+)
 
 
 def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
     """A complete checkpoint under its final name, or none at all."""
-    final = place(folder, progress.step)
+    final = checkpoint_path(folder, progress.step)
     draft = folder / f".draft-{final.name}"
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        save_file(tensors_of(model), draft / WEIGHTS)
-        save_file(remembered(optimiser), draft / OPTIMISER)
+        save_file(saveable_tensors(model), draft / WEIGHTS)
+        save_file(optimiser_tensors(optimiser), draft / OPTIMISER)
         sums = {path.name: checksum(path) for path in sorted(draft.iterdir())}
         state = {"progress": asdict(progress), "sums": sums}
-        (draft / "state.json").write_text(json.dumps({**state, "sum": state_sum(state)}, indent=1))
+        (draft / "state.json").write_text(json.dumps({**state, "sum": state_checksum(state)}, indent=1))
         for path in (*draft.iterdir(), draft):
             sync(path)
-        discard(final)  # of an earlier try
+        discard(final)  # of an earlier attempt
         draft.rename(final)
         sync(folder)
     except (OSError, SafetensorError) as error:
@@ -51,44 +60,46 @@ def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Opti
 def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
     """Load the newest checkpoint that is whole; None if there is none."""
     for path in reversed(checkpoints(folder)):
-        state = whole(path)
+        state = read_valid_state(path)
         if state is not None:
             load_weights(model, path / WEIGHTS)
-            recall(optimiser, load_file(path / OPTIMISER))
+            load_optimiser(optimiser, load_file(path / OPTIMISER))
             progress = state["progress"]
             return Progress(**{**progress, "history": tuple(progress.get("history", ()))})
     return None
 
 
-def keep(folder: Path, newest: int, *, always: Collection[int], due: Callable[[int], bool]) -> None:
+def prune_checkpoints(folder: Path, newest: int, *, always: Collection[int], due: Callable[[int], bool]) -> None:
     """Delete all but the newest checkpoints that were due, those of the steps `always`, and the very last.
 
-    Of those that were not due (someone left) a run that was never left has none, and so must this one in the end.
+    One that was not due (the run was interrupted) must not stay, as an uninterrupted run has none.
     """
     steps = [int(path.name) for path in checkpoints(folder)]
-    kept = {*always, *steps[-1:], *[step for step in steps if due(step)][-newest:]}
+    keep = {*always, *steps[-1:], *[step for step in steps if due(step)][-newest:]}
     for step in steps:
-        if step not in kept:
-            discard(place(folder, step))
+        if step not in keep:
+            discard(checkpoint_path(folder, step))
 
 
-def sweep(folder: Path, after: int) -> None:
-    """Delete what a killed run left behind, and torn checkpoints later than the step that one could go on from.
+def remove_leftovers(folder: Path, after: int) -> None:
+    """Delete what a killed run left behind, and damaged checkpoints later than the step to resume from.
 
-    A torn one would take the place of a newer whole one among those to keep, and of an older in their mean.
+    A damaged one would be counted among those to keep, and in their average.
     """
-    torn = [path for path in checkpoints(folder) if int(path.name) > after]
-    if after == 0 and len(torn) > 1:  # no crash tears two, so this is not for us to throw away
-        raise ValueError(f"of {len(torn)} checkpoints in {folder} none is whole; to begin anew, move that folder away")
+    damaged = [path for path in checkpoints(folder) if int(path.name) > after]
+    if after == 0 and len(damaged) > 1:  # no crash damages two, so they are not deleted
+        raise ValueError(
+            f"all {len(damaged)} checkpoints in {folder} are damaged; to start again, move that folder away"
+        )
     for path in (*folder.glob(".draft-*"), *folder.glob(".gone-*")):
         shutil.rmtree(path)
-    for path in torn:
-        logging.getLogger(__name__).warning(f"{path} is damaged, and is thrown away; going on from step {after:,}")
+    for path in damaged:
+        logging.getLogger(__name__).warning(f"{path} is damaged, and is deleted; resuming from step {after:,}")
         discard(path)
 
 
 def discard(path: Path) -> None:
-    """Delete a checkpoint, which at no moment is there by half."""
+    """Delete a checkpoint, atomically."""
     if path.exists():
         gone = path.with_name(f".gone-{path.name}")
         shutil.rmtree(gone, ignore_errors=True)
@@ -96,7 +107,7 @@ def discard(path: Path) -> None:
         shutil.rmtree(gone)
 
 
-def remembered(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     state = optimiser.state_dict()["state"]
     return {
         f"{index}.{name}": torch.as_tensor(value).contiguous()
@@ -105,12 +116,12 @@ def remembered(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     } or {"none": torch.zeros(1)}
 
 
-def recall(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         if "." in key:
             index, name = key.split(".")
-            # a copy: the file is only mapped into memory, and some file systems delete no folder of which a part is
+            # a copy: the file is memory-mapped, and some file systems cannot delete a folder with a mapped file
             state.setdefault(int(index), {})[name] = tensor.clone()
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
@@ -118,17 +129,17 @@ def recall(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None
 def average(paths: list[Path]) -> dict[str, Tensor]:
     """The mean of several checkpoints' weights, summed in float64."""
     if not paths:
-        raise ValueError("there is no checkpoint to average")
+        raise ValueError("there is no checkpoint to average; train first")
     total: dict[str, Tensor] = {}
     for path in paths:
-        for name, tensor in load_file(path / "model.safetensors").items():
+        for name, tensor in load_tensors(path / WEIGHTS).items():
             total[name] = tensor.double() if name not in total else total[name] + tensor.double()
-    like = load_file(paths[0] / "model.safetensors")
+    like = load_tensors(paths[0] / WEIGHTS)
     return {name: (tensor / len(paths)).to(like[name].dtype) for name, tensor in total.items()}
 
 
 def sync(path: Path) -> None:
-    """Ask the system to really write it, so that a power cut cannot reorder what was written."""
+    """Flush to disk, so that a power cut cannot reorder what was written."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

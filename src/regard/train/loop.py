@@ -1,7 +1,7 @@
-"""A model, data and a plan in; a trained model out. The same weights to the bit, however often it is interrupted.
+"""Training loop: steps, validation and checkpoints; resumed runs end with bit-identical weights.
 
-Every step is a function of the weights, the optimiser's memory and the step's number: the batches come from
-(seed, epoch), the rate from the schedule, and the noise of dropout from (seed, step), which is why resuming needs no
+Every step is a function of the weights, the optimiser's state and the step's number: the batches come from
+(seed, epoch), the rate from the schedule, and the dropout masks from (seed, step), which is why resuming needs no
 random state. A step's gradient is that of the mean over all its tokens, so it does not depend on how they are split.
 """
 
@@ -16,23 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.ops.flat_adamw import FlatAdamW
 from regard.tasks.corpus import Corpus
-from regard.tasks.job import Data, Loss
-from regard.train.apart import Apart
-from regard.train.capture import Captured, Recorder, none
-from regard.train.checkpoint import Progress, keep, read_checkpoint, sweep, write_checkpoint
-from regard.train.claim import claimed
-from regard.train.exact import exactly
-from regard.train.figures import Report, Sent
-from regard.train.flat import FlatAdamW, NarrowFlat
-from regard.train.narrow import Narrow
+from regard.tasks.protocol import Loss, TrainingData
+from regard.train.checkpoint import Progress, prune_checkpoints, read_checkpoint, remove_leftovers, write_checkpoint
+from regard.train.cpu_parallel import ThreadedBackward
+from regard.train.cuda_graph import CapturedBackward, CapturedStep, GraphCapture, no_batches
+from regard.train.determinism import use_deterministic
+from regard.train.lock import lock_folder
+from regard.train.master_weights import BF16Backward, FlatBF16Backward
+from regard.train.report import AsyncScalars, Report
 from regard.train.schedule import Schedule
-from regard.train.step import Backward, Health, stepped
-from regard.train.whole import Whole
+from regard.train.step import BackwardFunction, LossScaleState, take_step
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainConfig:
     """How to train."""
 
     schedule: Schedule
@@ -41,113 +40,124 @@ class Plan:
     clip: float = 1.0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.98)
-    precision: str = "float32"  # "bfloat16" and "float16" use torch's autocast; "narrow" a copy in bfloat16
+    precision: str = (
+        "float32"  # "bfloat16" and "float16" use torch's autocast; "bf16-pure" master weights and a bfloat16 copy
+    )
     validate_every: int = 500
     checkpoint_every: int = 500
-    best: str = "loss"  # the figure of validation by which a checkpoint is the best: its least loss, most accuracy
+    best: str = "loss"  # the validation figure that selects the best checkpoint: the lowest loss, else the highest
     patience: int = 0  # stop after so many validations without a better one; 0 never stops
     keep: int = 5
-    exact: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
-    capture: bool = False  # on a GPU, a batch's work is recorded once; for each shape of a batch
-    whole: bool = False  # on a GPU, the whole step is, the optimiser's part included; for steps of one batch
+    deterministic: bool = True  # deterministic algorithms only; a few models have none on a GPU
+    cuda_graph: bool = False  # on a GPU, capture the backward pass as a CUDA graph for each shape of a batch
+    capture_step: bool = False  # on a GPU, capture the whole step, the optimiser included; for steps of one batch
 
     def __post_init__(self):
-        if self.precision not in ("float32", "bfloat16", "float16", "narrow"):
+        if self.precision not in ("float32", "bfloat16", "float16", "bf16-pure"):
             raise ValueError(
-                f"precision is float32, bfloat16 or float16, not {self.precision!r}; or narrow: bfloat16 throughout"
+                f"precision is float32, bfloat16 or float16, not {self.precision!r}; or bf16-pure: bfloat16 throughout"
             )
         for name in ("steps", "validate_every", "checkpoint_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
-class Diverged(RuntimeError):
+class DivergedError(RuntimeError):
     """The loss or the gradient was not a number several times in a row."""
 
 
-MOST_SKIPS = 10  # steps in a row that may be skipped because a gradient was not finite
+MAX_SKIPS = 10  # skipped steps in a row, whose gradients were not finite, before the run fails
 FIRST_SCALE = 2.0**4  # of a summed loss in float16; for the mean over a few thousand tokens it is the usual 2¹⁶
-LATE = 3  # steps a GPU may be behind before its figures are waited for
+MAX_PENDING = 3  # steps a GPU may be behind before the host waits for its figures
 
 
 def train(
     model: nn.Module,
-    data: Data,
+    data: TrainingData,
     loss: Loss,
-    plan: Plan,
+    plan: TrainConfig,
     folder: Path,
     validate: Callable[[nn.Module], dict[str, float]] | None = None,
 ) -> Generator[Report]:
-    """Train in `folder`, going on from its newest checkpoint if there is one; yields a report after every step.
+    """Train in `folder`, resuming from its newest checkpoint if there is one; yields a report after every step.
 
-    `validate` returns figures, of which `plan.best` tells the best checkpoint. Leaving the iterator early (Ctrl-C)
-    writes a checkpoint, so that calling again goes on from there.
+    `validate` returns figures, of which `plan.best` selects the best checkpoint. Leaving the iterator early (Ctrl-C)
+    writes a checkpoint, so that calling again resumes from there.
     """
-    whole = plan.whole and device_of(model).type == "cuda"
-    optimiser = optimiser_of(model, plan, whole=whole)
+    whole = plan.capture_step and device_of(model).type == "cuda"
+    optimiser = make_optimiser(model, plan, whole=whole)
     saved = folder / "checkpoints"
 
     def due(step: int) -> bool:
-        return step % plan.checkpoint_every == 0 or step == plan.steps or bool(validate and validates(plan, step))
+        return (
+            step % plan.checkpoint_every == 0 or step == plan.steps or bool(validate and is_validation_step(plan, step))
+        )
 
-    with claimed(saved):
+    with lock_folder(saved):
         progress = read_checkpoint(saved, model, optimiser) or Progress()
-        sweep(saved, progress.step)
-        keep(saved, plan.keep, always=best_steps(progress, plan), due=due)  # it may have been killed before it did
+        remove_leftovers(saved, progress.step)
+        prune_checkpoints(
+            saved, plan.keep, always=best_steps(progress, plan), due=due
+        )  # a killed run may not have done it
         if progress.step < plan.steps:
-            progress = going_on(progress, plan, data)
+            progress = resume_progress(progress, plan, data)
         scale = float(progress.scaler.get("scale", FIRST_SCALE)) if plan.precision == "float16" else 1.0
-        health = Health.of(progress.skips, scale, device_of(model))
-        ahead = data.longest_first if isinstance(data, Corpus) else none
-        backward = whole_of(model, loss, plan, optimiser) if whole else backward_of(model, loss, plan, ahead)
+        health = LossScaleState.of(progress.skips, scale, device_of(model))
+        ahead = data.longest_first if isinstance(data, Corpus) else no_batches
+        backward = (
+            make_captured_step(model, loss, plan, optimiser) if whole else make_backward(model, loss, plan, ahead)
+        )
         written, settled, late = progress.step, True, deque[Report]()
         try:
             while progress.step < plan.steps and not out_of_patience(progress, plan):
-                settled = False  # an interruption from here on leaves weights, or a history, that belong to no step
-                with exactly(device_of(model)) if plan.exact else nullcontext():
+                settled = False  # an interruption from here on leaves weights, or a history, between two steps
+                with use_deterministic(device_of(model)) if plan.deterministic else nullcontext():
                     report, progress, health = one_step(model, optimiser, data, backward, plan, progress, health)
                     late.append(report)
-                    refuse_divergence(late, LATE if not due(report.step) else 0)
-                    if validate and validates(plan, report.step):
+                    check_divergence(late, MAX_PENDING if not due(report.step) else 0)
+                    if validate and is_validation_step(plan, report.step):
                         model.eval()
                         with torch.no_grad(), autocast(model, plan):
                             figures = validate(model)
-                        progress, report = judged(progress, figures, plan.best), replace(report, validation=figures)
+                        progress, report = (
+                            record_validation(progress, figures, plan.best),
+                            replace(report, validation=figures),
+                        )
                 if due(report.step):
-                    refuse_broken(model, progress, plan, report)
+                    check_finite_weights(model, progress, plan, report)
                 settled = True
-                if due(report.step) and learnt(progress):
-                    write_checkpoint(saved, model, optimiser, healthy(progress, health, plan))
+                if due(report.step) and has_finite_validation(progress):
+                    write_checkpoint(saved, model, optimiser, with_loss_scale(progress, health, plan))
                     written = report.step
-                    keep(saved, plan.keep, always=best_steps(progress, plan), due=due)
+                    prune_checkpoints(saved, plan.keep, always=best_steps(progress, plan), due=due)
                 yield report
         finally:
-            if settled and progress.step > written and learnt(progress) and finite(model):
-                write_checkpoint(saved, model, optimiser, healthy(progress, health, plan))
+            if settled and progress.step > written and has_finite_validation(progress) and weights_are_finite(model):
+                write_checkpoint(saved, model, optimiser, with_loss_scale(progress, health, plan))
 
 
 def one_step(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
-    data: Data,
-    backward: Backward | Whole,
-    plan: Plan,
+    data: TrainingData,
+    backward: BackwardFunction | CapturedStep,
+    plan: TrainConfig,
     progress: Progress,
-    health: Health,
-) -> tuple[Report, Progress, Health]:
+    health: LossScaleState,
+) -> tuple[Report, Progress, LossScaleState]:
     step, rate = progress.step + 1, plan.schedule.rate(progress.step + 1)
     model.train()
-    torch.manual_seed(hash_of(plan.seed, step))
+    torch.manual_seed(step_seed(plan.seed, step))
     batches = data.at(progress.epoch, progress.index)
-    if isinstance(backward, Whole):
+    if isinstance(backward, CapturedStep):
         done = backward(list(batches), health.scale, rate)
     else:
         for group in optimiser.param_groups:
             group["lr"] = rate
-        optimiser.zero_grad(set_to_none=not plan.capture)  # a recording adds to the same places every time
-        with backward.stepping() if isinstance(backward, Apart) else nullcontext():
-            done = stepped(optimiser, batches, backward, health.scale, clip=plan.clip)
-    health = health.after(done.broken, step, scaled=plan.precision == "float16")
+        optimiser.zero_grad(set_to_none=not plan.cuda_graph)  # a CUDA graph adds to the same addresses every time
+        with backward.limited_threads() if isinstance(backward, ThreadedBackward) else nullcontext():
+            done = take_step(optimiser, batches, backward, health.scale, clip=plan.clip)
+    health = health.after(done.skipped, step, scaled=plan.precision == "float16")
     more = progress.index + 1 < data.steps(progress.epoch)
     after = replace(
         progress,
@@ -155,85 +165,98 @@ def one_step(
         epoch=progress.epoch if more else progress.epoch + 1,
         index=progress.index + 1 if more else 0,
     )
-    sent = Sent.off(torch.stack((done.loss.float(), done.norm.float(), health.skips)))
+    sent = AsyncScalars.start_copy(torch.stack((done.loss.float(), done.norm.float(), health.skips)))
     return Report(step, rate, done.tokens, sent), after, health
 
 
-def backward_of(model: nn.Module, loss: Loss, plan: Plan, ahead: Callable[[], Iterable[Any]] = none) -> Backward:
+def make_backward(
+    model: nn.Module, loss: Loss, plan: TrainConfig, warmup_batches: Callable[[], Iterable[Any]] = no_batches
+) -> BackwardFunction:
     def wide(batch: Any, scale: Tensor) -> tuple[Tensor, int]:
         with autocast(model, plan):
             summed, count = loss(model, batch)
         (summed * scale).backward()
         return summed.detach(), count
 
-    if device_of(model).type == "cpu" and plan.precision != "narrow":
-        # autocast's memory of narrowed weights is one for all threads
-        return Apart(model, loss, wide, lambda: autocast(model, plan, cached=False))
-    backward = Narrow(model, loss) if plan.precision == "narrow" else wide
-    return Captured(model, backward, ahead) if plan.capture and device_of(model).type == "cuda" else backward
+    if device_of(model).type == "cpu" and plan.precision != "bf16-pure":
+        # autocast's cache of cast weights is shared by all threads
+        return ThreadedBackward(model, loss, wide, lambda: autocast(model, plan, cached=False))
+    backward = BF16Backward(model, loss) if plan.precision == "bf16-pure" else wide
+    return (
+        CapturedBackward(model, backward, warmup_batches)
+        if plan.cuda_graph and device_of(model).type == "cuda"
+        else backward
+    )
 
 
-def optimiser_of(model: nn.Module, plan: Plan, *, whole: bool) -> torch.optim.Optimizer:
-    """AdamW; by a kernel of ours where a narrow step is recorded as a whole."""
-    groups, how = grouped(model, plan.weight_decay), {"lr": plan.schedule.rate(1), "betas": plan.betas, "eps": 1e-9}
-    if whole and plan.precision == "narrow":
+def make_optimiser(model: nn.Module, plan: TrainConfig, *, whole: bool) -> torch.optim.Optimizer:
+    """AdamW; FlatAdamW where a bfloat16 step is captured as a whole."""
+    groups, how = (
+        parameter_groups(model, plan.weight_decay),
+        {"lr": plan.schedule.rate(1), "betas": plan.betas, "eps": 1e-9},
+    )
+    if whole and plan.precision == "bf16-pure":
         return FlatAdamW(groups, **how)
     return torch.optim.AdamW(groups, **how, fused=True, capturable=whole)
 
 
-def whole_of(
-    model: nn.Module, loss: Loss, plan: Plan, optimiser: torch.optim.Optimizer, recorder: Recorder | None = None
-) -> Whole:
-    backward = backward_of(model, loss, replace(plan, capture=False))
+def make_captured_step(
+    model: nn.Module,
+    loss: Loss,
+    plan: TrainConfig,
+    optimiser: torch.optim.Optimizer,
+    capture: GraphCapture | None = None,
+) -> CapturedStep:
+    backward = make_backward(model, loss, replace(plan, cuda_graph=False))
     if isinstance(optimiser, FlatAdamW):
-        backward = NarrowFlat(model, loss, optimiser)
-    return Whole(model, optimiser, backward, clip=plan.clip, recorder=recorder)
+        backward = FlatBF16Backward(model, loss, optimiser)
+    return CapturedStep(model, optimiser, backward, clip=plan.clip, capture=capture)
 
 
-def refuse_divergence(late: deque[Report], most: int) -> None:
-    """Look at the steps whose figures have arrived, and wait for those that more than `most` steps have followed."""
-    while late and (late[0].sent.arrived or len(late) > most):
+def check_divergence(late: deque[Report], most: int) -> None:
+    """Check the steps whose figures have arrived, and wait for those that more than `most` steps have followed."""
+    while late and (late[0].scalars.is_ready or len(late) > most):
         report = late.popleft()
-        if report.skips >= MOST_SKIPS:
-            raise Diverged(
+        if report.skips >= MAX_SKIPS:
+            raise DivergedError(
                 f"step {report.step}: the loss or its gradient was not a number {report.skips} times in a row; "
                 f"lower the learning rate (it was {report.rate:.2g}) or use precision bfloat16 or float32"
             )
 
 
-def refuse_broken(model: nn.Module, progress: Progress, plan: Plan, report: Report) -> None:
-    """What is kept must be numbers, and so must a validation of a run that ends, however few steps it took."""
+def check_finite_weights(model: nn.Module, progress: Progress, plan: TrainConfig, report: Report) -> None:
+    """Weights of a checkpoint must be finite, and so must some validation of a run that ends."""
     ends = progress.step == plan.steps or out_of_patience(progress, plan)
-    never = ends and not learnt(progress)
-    if never or not finite(model):
+    never = ends and not has_finite_validation(progress)
+    if never or not weights_are_finite(model):
         what = "no validation" if never else "not every weight"
-        raise Diverged(
+        raise DivergedError(
             f"step {report.step}: {what} is a number; lower the learning rate (it was {report.rate:.2g}) or use "
             "precision bfloat16 or float32"
         )
 
 
-def learnt(progress: Progress) -> bool:
-    """Not yet, if whatever was validated is no number: nobody wants to go on from there."""
+def has_finite_validation(progress: Progress) -> bool:
+    """False if no validation so far was finite: a checkpoint would be useless."""
     return progress.best is not None or not progress.history
 
 
-def finite(model: nn.Module) -> bool:
+def weights_are_finite(model: nn.Module) -> bool:
     return bool(torch.stack([weight.isfinite().all() for weight in model.parameters()]).all())
 
 
-def healthy(progress: Progress, health: Health, plan: Plan) -> Progress:
-    """Progress as a file keeps it, with what only the device knew."""
+def with_loss_scale(progress: Progress, health: LossScaleState, plan: TrainConfig) -> Progress:
+    """Progress for a checkpoint, with the state of loss scaling from the device."""
     scaler = {"scale": float(health.scale)} if plan.precision == "float16" else {}
     return replace(progress, skips=int(health.skips), scaler=scaler)
 
 
-def judged(progress: Progress, figures: dict[str, float], by: str = "loss") -> Progress:
-    """Is this validation the best so far? Kept with the whole history."""
+def record_validation(progress: Progress, figures: dict[str, float], by: str = "loss") -> Progress:
+    """With this validation in the history, and as the best if it is."""
     if by not in figures:
         raise ValueError(f"best = {by!r}: validation finds only {', '.join(figures)}; choose one of them")
     found = figures[by] if by == "loss" else -figures[by]
-    numbers = all(map(math.isfinite, figures.values()))  # labels can be right by chance where the loss is none
+    numbers = all(map(math.isfinite, figures.values()))  # accuracy may be finite where the loss is not
     better = numbers and found < (math.inf if progress.best is None else progress.best)
     return replace(
         progress,
@@ -244,67 +267,67 @@ def judged(progress: Progress, figures: dict[str, float], by: str = "loss") -> P
     )
 
 
-# --- runs that are given another number of steps, or other settings ---
+# --- resuming with another number of steps, or other settings ---
 
 
-def going_on(progress: Progress, plan: Plan, data: Data) -> Progress:
-    """Where a run stands that goes on, as if it had always been planned so.
+def resume_progress(progress: Progress, plan: TrainConfig, data: TrainingData) -> Progress:
+    """The progress to resume from, as if the settings had always been these.
 
-    With other data, or larger batches, an epoch may be over where it was not.
+    With other data, or larger batches, the epoch may be over already.
     """
-    progress = without_end(progress, plan)
+    progress = without_final_validation(progress, plan)
     if progress.index and progress.index >= data.steps(progress.epoch):
         return replace(progress, epoch=progress.epoch + 1, index=0)
     return progress
 
 
-def without_end(progress: Progress, plan: Plan) -> Progress:
-    """Without the validation that was due for no other reason than that the run was at its end."""
+def without_final_validation(progress: Progress, plan: TrainConfig) -> Progress:
+    """Without a validation that was due only because the run was at its end."""
     rest = [
         each for each in progress.history if each["step"] < progress.step or progress.step % plan.validate_every == 0
     ]
     found = replace(progress, best=None, best_step=0, worse=0, history=())
     for step, figures in ((each["step"], {k: v for k, v in each.items() if k != "step"}) for each in rest):
-        found = judged(replace(found, step=int(step)), figures, plan.best)
+        found = record_validation(replace(found, step=int(step)), figures, plan.best)
     return replace(found, step=progress.step)
 
 
-def best_steps(progress: Progress, plan: Plan) -> set[int]:
-    """Of the best checkpoint, and of what would be the best if the run went on."""
-    return {progress.best_step, without_end(progress, plan).best_step}
+def best_steps(progress: Progress, plan: TrainConfig) -> set[int]:
+    """The best checkpoint's step, and that of the best if the run is extended."""
+    return {progress.best_step, without_final_validation(progress, plan).best_step}
 
 
-def validates(plan: Plan, step: int) -> bool:
+def is_validation_step(plan: TrainConfig, step: int) -> bool:
     return step % plan.validate_every == 0 or step == plan.steps
 
 
-def out_of_patience(progress: Progress, plan: Plan) -> bool:
+def out_of_patience(progress: Progress, plan: TrainConfig) -> bool:
     return plan.patience > 0 and progress.worse >= plan.patience
 
 
-def autocast(model: nn.Module, plan: Plan, *, cached: bool = True):
+def autocast(model: nn.Module, plan: TrainConfig, *, cached: bool = True):
     if plan.precision == "float32":
         return nullcontext()
-    return torch.autocast(device_of(model).type, dtype=narrow(plan), cache_enabled=cached)
+    return torch.autocast(device_of(model).type, dtype=autocast_dtype(plan), cache_enabled=cached)
 
 
-def narrow(plan: Plan) -> torch.dtype:
-    """The precision of products."""
-    return torch.bfloat16 if plan.precision == "narrow" else getattr(torch, plan.precision)
+def autocast_dtype(plan: TrainConfig) -> torch.dtype:
+    """The dtype of matrix products."""
+    return torch.bfloat16 if plan.precision == "bf16-pure" else getattr(torch, plan.precision)
 
 
 def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def grouped(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and other vectors do not."""
+def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Weight decay for matrices, none for biases, norms and other vectors."""
     wide = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     flat = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
     return [{"params": wide, "weight_decay": decay}, {"params": flat, "weight_decay": 0.0}]
 
 
-def hash_of(seed: int, step: int) -> int:
+def step_seed(seed: int, step: int) -> int:
     """A seed of its own for every step (splitmix64)."""
     x = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64

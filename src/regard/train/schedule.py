@@ -1,4 +1,4 @@
-"""Step number in; learning rate out. A schedule is a value, so a resumed run needs nothing but the step."""
+"""Learning rate schedules: constant, Noam and cosine, as functions of the step alone."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ class Schedule(ABC):
 
 
 @dataclass(frozen=True)
-class Constant(Schedule):
-    """Always the same, after a linear warm-up."""
+class ConstantSchedule(Schedule):
+    """Constant after a linear warm-up."""
 
     peak: float
     warmup: int = 0
@@ -24,8 +24,8 @@ class Constant(Schedule):
 
 
 @dataclass(frozen=True)
-class Noam(Schedule):
-    """factor · model^-½ · min(step^-½, step · warmup^-1½), eq. 3 of Vaswani et al. 2017: up in a line, then down."""
+class NoamSchedule(Schedule):
+    """factor · model^-½ · min(step^-½, step · warmup^-1½), eq. 3 of Vaswani et al. 2017."""
 
     model: int
     warmup: int = 4000
@@ -40,13 +40,13 @@ class Noam(Schedule):
 
 
 @dataclass(frozen=True)
-class Cosine(Schedule):
-    """Up in a line to `peak`, then down along half a cosine to `least` at the last of `steps`."""
+class CosineSchedule(Schedule):
+    """Linear warm-up to `peak`, then half a cosine down to `minimum` at the last of `steps`."""
 
     peak: float
     steps: int
     warmup: int = 0
-    least: float = 0.0
+    minimum: float = 0.0
 
     def __post_init__(self):
         if not 0 <= self.warmup < self.steps:
@@ -56,4 +56,4 @@ class Cosine(Schedule):
         if step <= self.warmup:
             return self.peak * step / self.warmup
         done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
-        return self.least + (self.peak - self.least) * (1 + cos(pi * done)) / 2
+        return self.minimum + (self.peak - self.minimum) * (1 + cos(pi * done)) / 2

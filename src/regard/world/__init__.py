@@ -1,6 +1,5 @@
-"""A miniature world: one synchronous grammar gives English sentences, their French and German, and all about them."""
+"""The miniature world: a synchronous grammar of English, French and German sentences with full annotation."""
 
-from regard.world.lecture import LECTURE, known
-from regard.world.lexicon import READINGS, SPLITS, Split, split_of
+from regard.world.lexicon import SENSES, SPLITS, Split, composition_split
 from regard.world.sentence import LANGUAGES, Ambiguity, Rendering, Renderings, Sentence
-from regard.world.world import World, pairs
+from regard.world.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs

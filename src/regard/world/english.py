@@ -1,45 +1,55 @@
-"""A derivation in, English out: words, part-of-speech tags, dependency heads, and where each node's words stand."""
+"""English rendering: the words of a derivation, their part-of-speech tags and dependency governors."""
 
 from dataclasses import dataclass, field
 
-from regard.world.tree import Both, Clause, Phrase, Place, Quality, Thing, Whole, is_first_person, is_plural
+from regard.world.grammar import (
+    AdjectivePhrase,
+    Clause,
+    Coordination,
+    Derivation,
+    NounPhrase,
+    Phrase,
+    PrepositionalPhrase,
+    is_first_person,
+    is_plural,
+)
 
 ROOT = -1
-NOBODY = -2
+UNATTACHED = -2
 
 
 @dataclass(slots=True)
 class English:
-    """A sentence being written. `at` tells where the word stands that plays a role in a node."""
+    """A sentence under construction; `word_indices` maps (node, role) to the index of the word."""
 
     words: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
-    heads: list[int] = field(default_factory=list)
-    at: dict[tuple[object, str], int] = field(default_factory=dict)
+    governors: list[int] = field(default_factory=list)
+    word_indices: dict[tuple[object, str], int] = field(default_factory=dict)
 
     def add(self, word: str, tag: str, node: object, role: str) -> int:
         index = len(self.words)
         self.words.append(word)
         self.tags.append(tag)
-        self.heads.append(NOBODY)
-        self.at[node, role] = index
+        self.governors.append(UNATTACHED)
+        self.word_indices[node, role] = index
         return index
 
-    def attach(self, head: int, *dependents: int):
+    def attach(self, governor: int, *dependents: int):
         for index in dependents:
-            self.heads[index] = head
+            self.governors[index] = governor
 
 
-def english(whole: Whole) -> English:
+def render_english(derivation: Derivation) -> English:
     out = English()
-    first = previous = _clause(out, whole.clauses[0], None)
-    out.heads[first] = ROOT
-    for joint, clause in zip(whole.joints, whole.clauses[1:], strict=True):
-        marker = out.add(joint.conjunction.en, joint.conjunction.part, joint, "joint")
+    first = previous = _clause(out, derivation.clauses[0], None)
+    out.governors[first] = ROOT
+    for link, clause in zip(derivation.clause_links, derivation.clauses[1:], strict=True):
+        marker = out.add(link.conjunction.en, link.conjunction.upos, link, "link")
         verb = _clause(out, clause, None)
         out.attach(verb, marker)
-        # A clause that gives the reason hangs on the one before it; the others hang in a row on the first.
-        out.attach(previous if joint.conjunction.final else first, verb)
+        # A causal clause is attached to the one before it; the others are all attached to the first.
+        out.attach(previous if link.conjunction.final else first, verb)
         previous = verb
     for index, word in enumerate(out.words[:-1]):
         if word == "a" and out.words[index + 1][0] in "aeiou":
@@ -48,36 +58,40 @@ def english(whole: Whole) -> English:
 
 
 def _phrase(out: English, phrase: Phrase) -> int:
-    if isinstance(phrase, Both):
-        left = _thing(out, phrase.left)
-        joint = out.add("and", "CCONJ", phrase, "and")
-        right = _thing(out, phrase.right)
-        out.attach(right, joint)
+    if isinstance(phrase, Coordination):
+        left = _noun_phrase(out, phrase.left)
+        link = out.add("and", "CCONJ", phrase, "and")
+        right = _noun_phrase(out, phrase.right)
+        out.attach(right, link)
         out.attach(left, right)
         return left
-    return _thing(out, phrase)
+    return _noun_phrase(out, phrase)
 
 
-def _thing(out: English, thing: Thing) -> int:
+def _noun_phrase(out: English, noun_phrase: NounPhrase) -> int:
     before = []
-    if thing.determiner is not None:
-        before.append(out.add(thing.determiner.en[thing.plural], thing.determiner.part, thing, "determiner"))
-    before += [_quality(out, quality) for quality in thing.qualities]
-    noun = out.add(thing.noun.en[thing.plural], thing.noun.part, thing, "noun")
+    if noun_phrase.determiner is not None:
+        before.append(
+            out.add(
+                noun_phrase.determiner.en[noun_phrase.plural], noun_phrase.determiner.upos, noun_phrase, "determiner"
+            )
+        )
+    before += [_adjective_phrase(out, quality) for quality in noun_phrase.adjective_phrases]
+    noun = out.add(noun_phrase.noun.en[noun_phrase.plural], noun_phrase.noun.upos, noun_phrase, "noun")
     out.attach(noun, *before)
-    if thing.place is not None:
-        out.attach(noun, _place(out, thing.place))
-    if thing.relative is not None:
-        clause = thing.relative
-        person = "person" in thing.noun.kinds and clause.gap == "subject"
+    if noun_phrase.place is not None:
+        out.attach(noun, _prepositional_phrase(out, noun_phrase.place))
+    if noun_phrase.relative is not None:
+        clause = noun_phrase.relative
+        person = "person" in noun_phrase.noun.kinds and clause.gap == "subject"
         marker = out.add("who" if person else "that", "PRON", clause, "marker")
-        verb = _clause(out, clause, thing)
+        verb = _clause(out, clause, noun_phrase)
         out.attach(verb, marker)
         out.attach(noun, verb)
     return noun
 
 
-def _quality(out: English, quality: Quality) -> int:
+def _adjective_phrase(out: English, quality: AdjectivePhrase) -> int:
     if not quality.very:
         return out.add(quality.adjective.en, "ADJ", quality, "adjective")
     very = out.add("very", "ADV", quality, "very")
@@ -86,42 +100,42 @@ def _quality(out: English, quality: Quality) -> int:
     return adjective
 
 
-def _place(out: English, place: Place) -> int:
+def _prepositional_phrase(out: English, place: PrepositionalPhrase) -> int:
     preposition = out.add(place.preposition.en, "ADP", place, "preposition")
-    noun = _thing(out, place.phrase)
+    noun = _noun_phrase(out, place.phrase)
     out.attach(noun, preposition)
     return noun
 
 
-def _clause(out: English, clause: Clause, antecedent: Thing | None) -> int:
-    """The index of the clause's head: its verb, or the quality that something is said to have."""
+def _clause(out: English, clause: Clause, antecedent: NounPhrase | None) -> int:
+    """The index of the clause's root: its verb, or its predicative adjective."""
     subject = clause.subject if clause.subject is not None else antecedent
     assert subject is not None
-    around = []
+    dependents = []
     if clause.fronted and clause.adverb is not None:
-        around.append(out.add(clause.adverb.en, "ADV", clause, "adverb"))
+        dependents.append(out.add(clause.adverb.en, "ADV", clause, "adverb"))
     if clause.subject is not None:
-        around.append(_phrase(out, clause.subject))
+        dependents.append(_phrase(out, clause.subject))
     if clause.quality is not None:
-        around += _copula(out, clause, subject)
-        head = _quality(out, clause.quality)
+        dependents += _copula(out, clause, subject)
+        root = _adjective_phrase(out, clause.quality)
     else:
-        helpers, head = _verb(out, clause, subject)
-        around += helpers
+        helpers, root = _verb(out, clause, subject)
+        dependents += helpers
     if clause.object is not None:
-        around.append(_phrase(out, clause.object))
+        dependents.append(_phrase(out, clause.object))
     if clause.verb is not None:
         for phrase, preposition in ((clause.receiver, "to"), (clause.goal, clause.verb.goal and clause.verb.goal.en)):
             if phrase is not None and preposition:
                 marker = out.add(preposition, "ADP", phrase, "preposition")
-                around.append(_thing(out, phrase))
-                out.attach(around[-1], marker)
+                dependents.append(_noun_phrase(out, phrase))
+                out.attach(dependents[-1], marker)
     if clause.place is not None:
-        around.append(_place(out, clause.place))
+        dependents.append(_prepositional_phrase(out, clause.place))
     if clause.adverb is not None and not clause.fronted:
-        around.append(out.add(clause.adverb.en, "ADV", clause, "adverb"))
-    out.attach(head, *around)
-    return head
+        dependents.append(out.add(clause.adverb.en, "ADV", clause, "adverb"))
+    out.attach(root, *dependents)
+    return root
 
 
 def _copula(out: English, clause: Clause, subject: Phrase) -> list[int]:
@@ -143,18 +157,18 @@ def _verb(out: English, clause: Clause, subject: Phrase) -> tuple[list[int], int
     assert clause.verb is not None
     base, third, past = clause.verb.en
     many = is_plural(subject) or is_first_person(subject)
-    around = []
+    dependents = []
     form = base
     if clause.tense == "future":
-        around.append(out.add("will", "AUX", clause, "auxiliary"))
+        dependents.append(out.add("will", "AUX", clause, "auxiliary"))
     elif clause.negated:
         helper = "did" if clause.tense == "past" else "do" if many else "does"
-        around.append(out.add(helper, "AUX", clause, "auxiliary"))
+        dependents.append(out.add(helper, "AUX", clause, "auxiliary"))
     else:
         form = past if clause.tense == "past" else base if many else third
     if clause.negated:
-        around.append(out.add("not", "PART", clause, "not"))
+        dependents.append(out.add("not", "PART", clause, "not"))
     verb = out.add(form, "VERB", clause, "verb")
     if clause.verb.particle:
-        around.append(out.add(clause.verb.particle, "ADP", clause, "particle"))
-    return around, verb
+        dependents.append(out.add(clause.verb.particle, "ADP", clause, "particle"))
+    return dependents, verb

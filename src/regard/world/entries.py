@@ -1,7 +1,7 @@
-"""Lines of a table in, lexical entries out: one word, or one reading of a word, in three languages at once.
+"""Lexical entries: one sense of a word in three languages at once, parsed from the lines of a table.
 
-A key is the English word, with a reading after a dot where the word has several (bat.animal, bat.club).
-Kinds are the words by which verbs and adjectives choose their nouns; a noun's own key is one of its kinds.
+A key is the English word, with its sense after a dot where the word has several (bat.animal, bat.club).
+Kinds are the selectional restrictions of verbs and adjectives; a noun's own key is one of its kinds.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Noun:
     de: tuple[str, str, str]
     de_gender: str
     kinds: frozenset[str]
-    part: str = "NOUN"
+    upos: str = "NOUN"
     plural_only: bool = False
     first_person: bool = False
 
@@ -36,7 +36,7 @@ class Adjective:
     key: str
     en: str
     fr: tuple[str, str, str]
-    before: bool
+    precedes_noun: bool
     de: tuple[str, str]
     rank: int
     kinds: frozenset[str]
@@ -47,7 +47,7 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Goal:
-    """Where a movement may lead: the preposition in three languages (the German one with the dative) and the kinds."""
+    """Goal of a verb of motion: the preposition in three languages (the German one with the dative) and the kinds."""
 
     en: str
     fr: str
@@ -59,7 +59,7 @@ class Goal:
 class Verb:
     """English: base, third person, past. French: present of il, nous, ils; participle; stem of the future.
 
-    German: prefix that parts from the verb, infinitive and present without it, participle.
+    German: separable prefix, infinitive and present without it, participle.
     """
 
     key: str
@@ -73,21 +73,21 @@ class Verb:
     objects: frozenset[str]
     receives: bool = False
     goal: Goal | None = None
-    notes: frozenset[str] = field(default_factory=frozenset)
+    features: frozenset[str] = field(default_factory=frozenset)
     valence: int = 0
 
 
-def nouns(table: str) -> tuple[Noun, ...]:
+def parse_nouns(table: str) -> tuple[Noun, ...]:
     """Lines such as `mouse/mice | souris f | Maus/Mäuse f | animal prey`."""
     return tuple(_noun(*[cell.strip() for cell in line.split("|")]) for line in table.strip().splitlines())
 
 
-def adjectives(table: str) -> tuple[Adjective, ...]:
+def parse_adjectives(table: str) -> tuple[Adjective, ...]:
     """Lines such as `beautiful | beau belle bel before | schön | 0 + very | person animal`."""
     return tuple(_adjective(*[cell.strip() for cell in line.split("|")]) for line in table.strip().splitlines())
 
 
-def verbs(table: str) -> tuple[Verb, ...]:
+def parse_verbs(table: str) -> tuple[Verb, ...]:
     """Lines such as `see saw | voit voyons voient vu verr | sehen sieht gesehen | person | thing | pace`."""
     return tuple(_verb(*[cell.strip() for cell in line.split("|")]) for line in table.strip().splitlines())
 
@@ -98,7 +98,7 @@ def french_plural(word: str) -> str:
     return word + ("x" if word.endswith("eau") else "s")
 
 
-def _sibilant(word: str) -> str:
+def _with_s(word: str) -> str:
     """An English word with its s: box, boxes; story, stories; go, goes."""
     if word.endswith("y") and word[-2] in CONSONANTS:
         return word[:-1] + "ies"
@@ -119,7 +119,7 @@ def _noun(english: str, french: str, german: str, kinds: str) -> Noun:
     forms = de.split("/")
     return Noun(
         key=key,
-        en=(word, plural or _sibilant(word)),
+        en=(word, plural or _with_s(word)),
         fr=(fr, fr_plural or french_plural(fr)),
         fr_gender=fr_gender,
         de=(forms[0], forms[1], forms[2] if len(forms) > 2 else forms[0]),
@@ -128,8 +128,8 @@ def _noun(english: str, french: str, german: str, kinds: str) -> Noun:
     )
 
 
-def _adjective(key: str, french: str, german: str, notes: str, kinds: str) -> Adjective:
-    rank, *flags = notes.split()
+def _adjective(key: str, french: str, german: str, features: str, kinds: str) -> Adjective:
+    rank, *flags = features.split()
     before = french.endswith(" before")
     forms = french.removesuffix(" before").split()
     predicative, *stem = german.split()
@@ -137,7 +137,7 @@ def _adjective(key: str, french: str, german: str, notes: str, kinds: str) -> Ad
         key=key,
         en=key.split(".")[0],
         fr=(forms[0], forms[1], forms[2] if len(forms) > 2 else forms[0]),
-        before=before,
+        precedes_noun=before,
         de=(predicative, stem[0] if stem else predicative),
         rank=int(rank),
         kinds=frozenset(kinds.split()),
@@ -157,9 +157,9 @@ def _french_verb(forms: list[str]) -> tuple[str, str, str, str, str]:
     return stem + "e", soft + "ons", stem + "ent", stem + "é", infinitive
 
 
-def _verb(english: str, french: str, german: str, subjects: str, objects: str, notes: str) -> Verb:
+def _verb(english: str, french: str, german: str, subjects: str, objects: str, features: str) -> Verb:
     key, *past = english.split()
-    flags = notes.split()
+    flags = features.split()
     base = key.split(".")[0].split("_")[0]
     french_forms, german_forms = french.split(), german.split()
     prefix, _, infinitive = german_forms[0].rpartition("~")
@@ -170,7 +170,7 @@ def _verb(english: str, french: str, german: str, subjects: str, objects: str, n
         goal, accepted = Goal(*accepted[:3], kinds=frozenset(accepted[3:])), []
     return Verb(
         key=key,
-        en=(base, _sibilant(base), past[0] if past else _past(base)),
+        en=(base, _with_s(base), past[0] if past else _past(base)),
         particle=key.partition("_")[2],
         fr=_french_verb([form for form in french_forms if form != "être"]),
         fr_aux="être" if "être" in french_forms else "avoir",
@@ -180,6 +180,6 @@ def _verb(english: str, french: str, german: str, subjects: str, objects: str, n
         objects=frozenset(accepted),
         receives=receives,
         goal=goal,
-        notes=frozenset(flags) - {"+", "-"},
+        features=frozenset(flags) - {"+", "-"},
         valence=("+" in flags) - ("-" in flags),
     )

@@ -1,20 +1,20 @@
-"""A derivation and the places of its English words in, German out: words, each with the English words it renders."""
+"""German rendering: the words of a derivation, each aligned with the English words it translates."""
 
 from dataclasses import dataclass
 
-from regard.world.small import Determiner
-from regard.world.tree import (
+from regard.world.grammar import (
+    AdjectivePhrase,
     Clause,
+    Derivation,
+    NounPhrase,
     Phrase,
-    Place,
-    Quality,
-    Thing,
-    Whole,
+    PrepositionalPhrase,
     is_definite,
     is_first_person,
     is_plural,
-    things,
+    noun_phrases,
 )
+from regard.world.word_tables import Determiner
 
 # The columns of every table: masculine, feminine, neuter, plural.
 COLUMN = {"m": 0, "f": 1, "n": 2}
@@ -52,9 +52,9 @@ Links = tuple[int, ...]
 
 @dataclass(slots=True)
 class German:
-    """A sentence being written, with the places of the English words."""
+    """A sentence under construction, with the indices of the English words."""
 
-    at: dict[tuple[object, str], int]
+    word_indices: dict[tuple[object, str], int]
     words: list[str]
     links: list[Links]
 
@@ -63,19 +63,19 @@ class German:
         self.links.append(links)
 
 
-def german(whole: Whole, at: dict[tuple[object, str], int]) -> tuple[list[str], list[Links]]:
-    out = German(at, [], [])
-    _clause(out, whole.clauses[0], None, final=False)
-    for joint, clause in zip(whole.joints, whole.clauses[1:], strict=True):
-        if joint.conjunction.comma:
-            out.add(",", at[joint, "joint"])
-        out.add(joint.conjunction.de, at[joint, "joint"])
-        _clause(out, clause, None, final=joint.conjunction.final)
-    return _punctuated(out)
+def render_german(derivation: Derivation, word_indices: dict[tuple[object, str], int]) -> tuple[list[str], list[Links]]:
+    out = German(word_indices, [], [])
+    _clause(out, derivation.clauses[0], None, final=False)
+    for link, clause in zip(derivation.clause_links, derivation.clauses[1:], strict=True):
+        if link.conjunction.comma:
+            out.add(",", word_indices[link, "link"])
+        out.add(link.conjunction.de, word_indices[link, "link"])
+        _clause(out, clause, None, final=link.conjunction.final)
+    return _merge_commas(out)
 
 
-def _punctuated(out: German) -> tuple[list[str], list[Links]]:
-    """Where two commas meet one remains, linked to what demands either; none ends the sentence."""
+def _merge_commas(out: German) -> tuple[list[str], list[Links]]:
+    """Adjacent commas become one, aligned with what requires either; a comma at the end goes."""
     words, links = [], []
     for word, link in zip(out.words, out.links, strict=True):
         if word == "," and words[-1] == ",":
@@ -89,47 +89,47 @@ def _punctuated(out: German) -> tuple[list[str], list[Links]]:
 
 
 def _phrase(out: German, phrase: Phrase, case: str):
-    first, *others = things(phrase)
-    _thing(out, first, case)
-    for thing in others:
-        out.add("und", out.at[phrase, "and"])
-        _thing(out, thing, case)
+    first, *others = noun_phrases(phrase)
+    _noun_phrase(out, first, case)
+    for noun_phrase in others:
+        out.add("und", out.word_indices[phrase, "and"])
+        _noun_phrase(out, noun_phrase, case)
 
 
-def _thing(out: German, thing: Thing, case: str, preposition: tuple[str, int] | None = None):
-    """A phrase in its case; the preposition before it, if any, melts with the article (im, zum, zur)."""
-    column = PLURAL if thing.plural else COLUMN[thing.noun.de_gender]
-    determiner = thing.determiner
-    article = determined(determiner, case, column) if determiner is not None else ""
-    melted = CONTRACTED.get((preposition[0], article), "") if preposition is not None else ""
+def _noun_phrase(out: German, noun_phrase: NounPhrase, case: str, preposition: tuple[str, int] | None = None):
+    """A phrase in its case; a preposition before it contracts with the article (im, zum, zur)."""
+    column = PLURAL if noun_phrase.plural else COLUMN[noun_phrase.noun.de_gender]
+    determiner = noun_phrase.determiner
+    article = inflect_determiner(determiner, case, column) if determiner is not None else ""
+    contraction = CONTRACTED.get((preposition[0], article), "") if preposition is not None else ""
     if preposition is not None:
         form, link = preposition
-        out.add(melted or form, link, *([out.at[thing, "determiner"]] if melted else []))
-    if article and not melted:
-        out.add(article, out.at[thing, "determiner"])
-    for quality in thing.qualities:
-        _quality(out, quality, ending(determiner, case, column))
-    out.add(noun_form(thing, case), out.at[thing, "noun"])
-    if thing.place is not None:
-        _place(out, thing.place)
-    if thing.relative is not None:
-        marker = out.at[thing.relative, "marker"]
+        out.add(contraction or form, link, *([out.word_indices[noun_phrase, "determiner"]] if contraction else []))
+    if article and not contraction:
+        out.add(article, out.word_indices[noun_phrase, "determiner"])
+    for quality in noun_phrase.adjective_phrases:
+        _adjective_phrase(out, quality, adjective_ending(determiner, case, column))
+    out.add(inflect_noun(noun_phrase, case), out.word_indices[noun_phrase, "noun"])
+    if noun_phrase.place is not None:
+        _prepositional_phrase(out, noun_phrase.place)
+    if noun_phrase.relative is not None:
+        marker = out.word_indices[noun_phrase.relative, "marker"]
         out.add(",", marker)
-        gap = "nominative" if thing.relative.gap == "subject" else "accusative"
+        gap = "nominative" if noun_phrase.relative.gap == "subject" else "accusative"
         out.add(ARTICLE[gap][column], marker)
-        _clause(out, thing.relative, thing, final=True)
+        _clause(out, noun_phrase.relative, noun_phrase, final=True)
         out.add(",", marker)
 
 
-def noun_form(thing: Thing, case: str) -> str:
-    singular, plural, oblique = thing.noun.de
-    if not thing.plural:
+def inflect_noun(noun_phrase: NounPhrase, case: str) -> str:
+    singular, plural, oblique = noun_phrase.noun.de
+    if not noun_phrase.plural:
         return singular if case == "nominative" else oblique
     return plural + "n" if case == "dative" and plural[-1] not in "ns" else plural
 
 
-def determined(determiner: Determiner, case: str, column: int) -> str:
-    match determiner.bends:
+def inflect_determiner(determiner: Determiner, case: str, column: int) -> str:
+    match determiner.declension:
         case "der":
             return ARTICLE[case][column]
         case "ein":
@@ -140,10 +140,10 @@ def determined(determiner: Determiner, case: str, column: int) -> str:
             return determiner.de
 
 
-def ending(determiner: Determiner | None, case: str, column: int) -> str:
+def adjective_ending(determiner: Determiner | None, case: str, column: int) -> str:
     """The ending of an adjective: weak behind der and dieser, mixed behind ein and mein, strong behind zwei."""
     assert determiner is not None
-    match determiner.bends:
+    match determiner.declension:
         case "der" | "dies":
             return AFTER_DER[case][column]
         case "ein":
@@ -152,21 +152,21 @@ def ending(determiner: Determiner | None, case: str, column: int) -> str:
             return STRONG[case][column]
 
 
-def _quality(out: German, quality: Quality, ending: str):
+def _adjective_phrase(out: German, quality: AdjectivePhrase, ending: str):
     """An adjective with its ending; the predicative form has none."""
     if quality.very:
-        out.add("sehr", out.at[quality, "very"])
+        out.add("sehr", out.word_indices[quality, "very"])
     base, stem = quality.adjective.de
-    out.add(stem + ending if ending else base, out.at[quality, "adjective"])
+    out.add(stem + ending if ending else base, out.word_indices[quality, "adjective"])
 
 
-def _place(out: German, place: Place):
-    preposition = (place.preposition.de, out.at[place, "preposition"])
-    _thing(out, place.phrase, place.preposition.case, preposition)
+def _prepositional_phrase(out: German, place: PrepositionalPhrase):
+    preposition = (place.preposition.de, out.word_indices[place, "preposition"])
+    _noun_phrase(out, place.phrase, place.preposition.case, preposition)
 
 
-def _clause(out: German, clause: Clause, antecedent: Thing | None, *, final: bool):
-    """The finite verb stands second, or last where a subordinate clause demands it."""
+def _clause(out: German, clause: Clause, antecedent: NounPhrase | None, *, final: bool):
+    """The finite verb stands second, or last in a subordinate clause."""
     subject = clause.subject if clause.subject is not None else antecedent
     assert subject is not None
     finite, rest = _verb(out, clause, int(is_plural(subject) or is_first_person(subject)))
@@ -185,7 +185,7 @@ def _clause(out: German, clause: Clause, antecedent: Thing | None, *, final: boo
     assert clause.subject is not None
     if clause.fronted:
         assert clause.adverb is not None
-        out.add(clause.adverb.de, out.at[clause, "adverb"])
+        out.add(clause.adverb.de, out.word_indices[clause, "adverb"])
         out.add(finite[0], *finite[1])
         _phrase(out, clause.subject, "nominative")
     else:
@@ -200,34 +200,34 @@ def _middle(out: German, clause: Clause):
     """Between the two parts of the verb: time, receiver, object, nicht, manner, place."""
     adverb = None if clause.fronted else clause.adverb
     if adverb is not None and adverb.group == "time":
-        out.add(adverb.de, out.at[clause, "adverb"])
+        out.add(adverb.de, out.word_indices[clause, "adverb"])
     if clause.receiver is not None:
-        # English says to, German says it by the case: to meets the article, or the name that has none.
+        # "to" has no German word, only the dative: it is aligned with the article, or with a name that has none.
         here = len(out.words)
-        _thing(out, clause.receiver, "dative")
-        out.links[here] = (out.at[clause.receiver, "preposition"], *out.links[here])
+        _noun_phrase(out, clause.receiver, "dative")
+        out.links[here] = (out.word_indices[clause.receiver, "preposition"], *out.links[here])
     if clause.object is not None:
         _phrase(out, clause.object, "accusative")
     if clause.negated:
         assert clause.object is None or is_definite(clause.object)
-        out.add("nicht", out.at[clause, "not"])
+        out.add("nicht", out.word_indices[clause, "not"])
     if adverb is not None and adverb.group != "time":
-        out.add(adverb.de, out.at[clause, "adverb"])
+        out.add(adverb.de, out.word_indices[clause, "adverb"])
     if clause.goal is not None and clause.verb is not None and clause.verb.goal is not None:
-        preposition = (clause.verb.goal.de, out.at[clause.goal, "preposition"])
-        _thing(out, clause.goal, "dative", preposition)
+        preposition = (clause.verb.goal.de, out.word_indices[clause.goal, "preposition"])
+        _noun_phrase(out, clause.goal, "dative", preposition)
     if clause.place is not None:
-        _place(out, clause.place)
+        _prepositional_phrase(out, clause.place)
     if clause.quality is not None:
-        _quality(out, clause.quality, "")
+        _adjective_phrase(out, clause.quality, "")
 
 
-Part = tuple[str, Links]
+VerbPart = tuple[str, Links]
 
 
-def _verb(out: German, clause: Clause, many: int) -> tuple[Part, Part | None]:
+def _verb(out: German, clause: Clause, many: int) -> tuple[VerbPart, VerbPart | None]:
     """The finite word and what stands at the end of the clause: prefix, participle or infinitive."""
-    at = out.at
+    at = out.word_indices
     lexical = (at[clause, "verb"],)
     helper = (at[clause, "auxiliary"],) if (clause, "auxiliary") in at else ()
     if clause.verb is None:

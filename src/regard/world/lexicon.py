@@ -1,62 +1,59 @@
-"""The tables as questions: which nouns suit a slot, which verbs and adjectives a noun; which words are ambiguous."""
+"""Lexicon: selectional restrictions of verbs and adjectives, ambiguous words, and the splits of compositions."""
 
 from functools import cache
 from types import MappingProxyType
 from typing import Literal
 
-from regard.world.adjectives import ADJECTIVES
-from regard.world.chance import hashed
 from regard.world.entries import Adjective, Noun, Verb
-from regard.world.nouns import NOUNS
-from regard.world.small import NAMES
-from regard.world.verbs import VERBS
+from regard.world.splitmix import hash_text
+from regard.world.word_tables import ADJECTIVES, NAMES, NOUNS, VERBS
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 Entry = Noun | Verb | Adjective
 QUALITY = 2
-# How often few verbs ask for a noun is made up for, up to a bound.
+# A noun that few verbs select is drawn more often, up to a bound.
 COMMON = 60_000
-MOST_TICKETS = 48
+MAX_DRAW_WEIGHT = 48
 
 
-def forms(entry: Entry) -> tuple[str, ...]:
+def english_forms(entry: Entry) -> tuple[str, ...]:
     """The English words of an entry."""
     if isinstance(entry, Adjective):
         return (entry.en,)
     return entry.en if isinstance(entry, Verb) or entry.countable else entry.en[:1]
 
 
-def _readings() -> MappingProxyType[str, tuple[Entry, ...]]:
-    found: dict[str, list[Entry]] = {}
+def _senses() -> MappingProxyType[str, tuple[Entry, ...]]:
+    senses: dict[str, list[Entry]] = {}
     for entry in (*NOUNS, *VERBS, *ADJECTIVES):
-        for form in dict.fromkeys(forms(entry)):
-            found.setdefault(form, []).append(entry)
-    return MappingProxyType({form: tuple(entries) for form, entries in found.items() if len(entries) > 1})
+        for form in dict.fromkeys(english_forms(entry)):
+            senses.setdefault(form, []).append(entry)
+    return MappingProxyType({form: tuple(entries) for form, entries in senses.items() if len(entries) > 1})
 
 
 # Every ambiguous English form with its entries.
-READINGS = _readings()
+SENSES = _senses()
 
 
-# The keys of all that can be misread.
-AMBIGUOUS = frozenset(entry.key for entries in READINGS.values() for entry in entries)
+# The keys of all ambiguous entries.
+AMBIGUOUS = frozenset(entry.key for entries in SENSES.values() for entry in entries)
 
 
 @cache
-def split_of(first: str, second: str) -> Split:
+def composition_split(first: str, second: str) -> Split:
     """Where a composition may occur. One in ten is held out for each of valid and test, in every world alike.
 
-    None with an ambiguous word is: which nut one loosens, nobody can know who was never shown it.
+    None with an ambiguous word is held out: its sense could not be learnt.
     """
     if {first, second} & AMBIGUOUS:
         return "train"
-    return hashed_split(f"{first} + {second}")
+    return split_by_hash(f"{first} + {second}")
 
 
-def hashed_split(text: str) -> Split:
+def split_by_hash(text: str) -> Split:
     """One text in ten for each of valid and test."""
-    draw = hashed(text) % 10
+    draw = hash_text(text) % 10
     return "test" if draw == 0 else "valid" if draw == 1 else "train"
 
 
@@ -67,61 +64,63 @@ def _lemma(entry: Entry, language: str) -> str:
 
 
 @cache
-def distinguished(form: str) -> tuple[str, ...]:
-    """The languages in which the readings of an English form come out as different words."""
+def distinguishing_languages(form: str) -> tuple[str, ...]:
+    """The languages that translate the senses of an English form by different words."""
     return tuple(
         language
         for language in ("fr", "de")
-        if len({(type(entry), _lemma(entry, language)) for entry in READINGS[form]}) == len(READINGS[form])
+        if len({(type(entry), _lemma(entry, language)) for entry in SENSES[form]}) == len(SENSES[form])
     )
 
 
 @cache
-def rivals(noun: Noun) -> tuple[Noun, ...]:
-    """Other nouns that look the same in English."""
+def homographs(noun: Noun) -> tuple[Noun, ...]:
+    """Other nouns with the same English form."""
     return tuple(other for other in NOUNS if other.en[0] == noun.en[0] and other is not noun)
 
 
-def _one_reading(kinds: frozenset[str], noun: Noun) -> bool:
-    return not any(kinds & other.kinds for other in rivals(noun))
+def _one_sense(kinds: frozenset[str], noun: Noun) -> bool:
+    return not any(kinds & other.kinds for other in homographs(noun))
 
 
 @cache
-def nouns_for(kinds: frozenset[str], *, settles: bool) -> tuple[Noun, ...]:
-    """The nouns that suit a slot and can be read in one way only there; a slot that settles nothing takes no others."""
+def nouns_for(kinds: frozenset[str], *, disambiguates: bool) -> tuple[Noun, ...]:
+    """The nouns that suit a slot and have one sense there; a slot that disambiguates nothing takes unambiguous ones."""
     suited = (noun for noun in NOUNS if kinds & noun.kinds)
-    return tuple(noun for noun in suited if not rivals(noun) or (settles and _one_reading(kinds, noun)))
+    return tuple(noun for noun in suited if not homographs(noun) or (disambiguates and _one_sense(kinds, noun)))
 
 
 @cache
-def drawn_for(kinds: frozenset[str], *, settles: bool) -> tuple[Noun, ...]:
-    """The same nouns, each as many times as it shall be in the draw."""
-    return tuple(noun for noun in nouns_for(kinds, settles=settles) for _ in range(_tickets(noun)))
+def weighted_nouns_for(kinds: frozenset[str], *, disambiguates: bool) -> tuple[Noun, ...]:
+    """The same nouns, each repeated by its weight."""
+    return tuple(noun for noun in nouns_for(kinds, disambiguates=disambiguates) for _ in range(_draw_weight(noun)))
 
 
 @cache
-def _tickets(noun: Noun) -> int:
-    """More for a noun that few verbs and adjectives ask for, so that none is rare; and more for an ambiguous one.
+def _draw_weight(noun: Noun) -> int:
+    """More for a noun that few verbs and adjectives select, so that none is rare; and more for an ambiguous one.
 
     Whole numbers throughout: the rounding of a sum of floats differs between versions of Python.
     """
-    asked = [verb.objects for verb in VERBS] + [verb.subjects for verb in VERBS]
-    asked += [adjective.kinds for adjective in ADJECTIVES if adjective.predicative]
-    offers = sum(10_000 // len(nouns_for(kinds, settles=False)) for kinds in asked if kinds & noun.kinds)
-    return min(MOST_TICKETS, max(2, COMMON // max(1, offers))) * (2 if noun.en[0] in READINGS else 1)
+    selected = [verb.objects for verb in VERBS] + [verb.subjects for verb in VERBS]
+    selected += [adjective.kinds for adjective in ADJECTIVES if adjective.predicative]
+    frequency = sum(10_000 // len(nouns_for(kinds, disambiguates=False)) for kinds in selected if kinds & noun.kinds)
+    return min(MAX_DRAW_WEIGHT, max(2, COMMON // max(1, frequency))) * (2 if noun.en[0] in SENSES else 1)
 
 
 @cache
-def unsettled_for(kinds: frozenset[str], *, settles: bool) -> tuple[Noun, ...]:
-    """The nouns that suit a slot but need an adjective to be read in one way."""
-    settled = nouns_for(kinds, settles=settles)
-    return tuple(noun for noun in NOUNS if kinds & noun.kinds and noun not in settled and settling(noun))
+def ambiguous_nouns_for(kinds: frozenset[str], *, disambiguates: bool) -> tuple[Noun, ...]:
+    """The nouns that suit a slot but need an adjective to disambiguate them."""
+    unambiguous = nouns_for(kinds, disambiguates=disambiguates)
+    return tuple(
+        noun for noun in NOUNS if kinds & noun.kinds and noun not in unambiguous and disambiguating_adjectives(noun)
+    )
 
 
 @cache
-def settling(noun: Noun) -> tuple[Adjective, ...]:
-    """The adjectives that leave an ambiguous noun one reading. Opinions, sizes, ages and colours suit anything."""
-    return tuple(word for word in adjectives_for(noun) if word.rank == QUALITY and _one_reading(word.kinds, noun))
+def disambiguating_adjectives(noun: Noun) -> tuple[Adjective, ...]:
+    """The adjectives that leave an ambiguous noun one sense. Opinions, sizes, ages and colours suit anything."""
+    return tuple(word for word in adjectives_for(noun) if word.rank == QUALITY and _one_sense(word.kinds, noun))
 
 
 @cache
@@ -136,12 +135,12 @@ def adjectives_for(noun: Noun) -> tuple[Adjective, ...]:
 
 
 @cache
-def verbs_by(noun: Noun) -> tuple[Verb, ...]:
-    """What can be told of the noun's doings while it goes on: not that it died."""
+def verbs_with_subject(noun: Noun) -> tuple[Verb, ...]:
+    """The verbs that the noun can be the subject of, except "die": the sentence may go on about it."""
     return tuple(verb for verb in VERBS if verb.subjects & noun.kinds and verb.key != "die")
 
 
 @cache
-def verbs_to(noun: Noun) -> tuple[Verb, ...]:
-    """What can be done to the noun."""
+def verbs_with_object(noun: Noun) -> tuple[Verb, ...]:
+    """The verbs that the noun can be the object of."""
     return tuple(verb for verb in VERBS if verb.objects & noun.kinds and not verb.receives)

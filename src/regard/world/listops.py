@@ -1,6 +1,6 @@
-"""A seed and a length in; endless expressions of exactly so many words out, each with the digit that it comes to.
+"""ListOps: nested list operations of exactly so many words, each with the digit it evaluates to.
 
-    [MAX 4 [MIN 2 3 ] 1 [SUM 9 8 ] ]        comes to 7: MAX of 4, 2, 1 and 9 + 8 mod 10
+    [MAX 4 [MIN 2 3 ] 1 [SUM 9 8 ] ]        evaluates to 7: MAX of 4, 2, 1 and 9 + 8 mod 10
 
 After ListOps (Nangia and Bowman 2018), which the Long Range Arena made long (Tay et al. 2021). An operator and its
 bracket are one word. MED is the middle of the operands in order, of an even number the lower middle; SUM is modulo 10.
@@ -10,21 +10,21 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from regard.world.chance import Chance
 from regard.world.lexicon import SPLITS, Split
+from regard.world.splitmix import SplitMix64
 
 OPERATORS = ("MAX", "MIN", "MED", "SUM")
 DIGITS = tuple("0123456789")
 VOCABULARY = (*DIGITS, *(f"[{operator}" for operator in OPERATORS), "]")
 SHORTEST = 16
-MOST = 10  # operands of a list that holds other lists
-LEAST = 3  # the words of the shortest list: operator, operand, bracket
+MAX_OPERANDS = 10  # operands of a list that holds other lists
+MIN_LIST_WORDS = 3  # the words of the shortest list: operator, operand, bracket
 ATTEMPTS = 1000
 
 
 @dataclass(frozen=True)
 class Expression:
-    """The words and the digit they come to."""
+    """The words and the digit they evaluate to."""
 
     words: tuple[str, ...]
     answer: str
@@ -38,7 +38,7 @@ class Expression:
 class ListOps:
     """Expressions of exactly `words` words, with lists up to `depth` within each other; every answer equally often.
 
-    What a list shall come to is drawn before its operands are, from the outermost list inwards: otherwise the largest
+    The value of a list is drawn before its operands, from the outermost list inwards: otherwise the largest
     of a thousand digits would nearly always be 9. Each expression belongs to one split by its own words.
     """
 
@@ -64,72 +64,72 @@ class ListOps:
         if number < 0:
             raise ValueError(f"expressions are counted from 0, not from {number}")
         for attempt in range(ATTEMPTS):
-            chance = Chance(self.seed, SPLITS.index(split), number, attempt)
+            rng = SplitMix64(self.seed, SPLITS.index(split), number, attempt)
             words: list[str] = []
-            answer = chance.below(10)
-            self.write(words, chance, self.words, self.depth, answer)
-            if split_of(found := tuple(words)) == split:
-                return Expression(found, str(answer))
+            answer = rng.randbelow(10)
+            self.append_list(words, rng, self.words, self.depth, answer)
+            if expression_split(expression := tuple(words)) == split:
+                return Expression(expression, str(answer))
         raise AssertionError(f"none of {ATTEMPTS} expressions belongs to {split}")
 
-    def write(self, words: list[str], chance: Chance, size: int, depth: int, answer: int) -> None:
-        """Append a list of so many words that comes to the answer."""
-        operator = chance.pick(self.operators)
+    def append_list(self, words: list[str], rng: SplitMix64, size: int, depth: int, answer: int) -> None:
+        """Append a list of so many words that evaluates to the answer."""
+        operator = rng.choice(self.operators)
         words.append(f"[{operator}")
-        sizes = [1] * (size - 2) if depth == 1 else parts(chance, size - 2)
-        for part, value in zip(sizes, operands(chance, operator, len(sizes), answer), strict=True):
+        sizes = [1] * (size - 2) if depth == 1 else split_operands(rng, size - 2)
+        for part, value in zip(sizes, draw_operands(rng, operator, len(sizes), answer), strict=True):
             if part == 1:
                 words.append(DIGITS[value])
             else:
-                self.write(words, chance, part, depth - 1, value)
+                self.append_list(words, rng, part, depth - 1, value)
         words.append("]")
 
 
-def split_of(words: tuple[str, ...]) -> Split:
+def expression_split(words: tuple[str, ...]) -> Split:
     """Where an expression may occur, for every seed alike: one in ten for each of valid and test."""
     draw = zlib.crc32(" ".join(words).encode()) % 10  # fast, and the same everywhere
     return "test" if draw == 0 else "valid" if draw == 1 else "train"
 
 
-def parts(chance: Chance, size: int) -> list[int]:
+def split_operands(rng: SplitMix64, size: int) -> list[int]:
     """So many words shared out among operands: digits of one word, and lists of three or more."""
-    sizes = [1] * min(size, 2 + chance.below(MOST - 1))
-    lists = [n for n in range(len(sizes)) if chance.hits(60)] or [chance.below(len(sizes))]
+    sizes = [1] * min(size, 2 + rng.randbelow(MAX_OPERANDS - 1))
+    lists = [n for n in range(len(sizes)) if rng.bernoulli(60)] or [rng.randbelow(len(sizes))]
     left = size - len(sizes)
     for n, at in enumerate(lists[:-1]):
         # an equal share on average; a list costs two words beyond the digit that it replaces
-        share = chance.below(2 * left // (len(lists) - n) + 1)
-        if share >= LEAST - 1:
+        share = rng.randbelow(2 * left // (len(lists) - n) + 1)
+        if share >= MIN_LIST_WORDS - 1:
             sizes[at], left = 1 + share, left - share
-    if left < LEAST - 1:
+    if left < MIN_LIST_WORDS - 1:
         return [*sizes, *[1] * left]
     sizes[lists[-1]] += left
     return sizes
 
 
-def operands(chance: Chance, operator: str, count: int, answer: int) -> list[int]:
-    """Digits, in no order, of which the operator makes the answer."""
+def draw_operands(rng: SplitMix64, operator: str, count: int, answer: int) -> list[int]:
+    """Digits, in random order, that the operator reduces to the answer."""
     match operator:
         case "MAX":
-            values = [chance.below(answer + 1) for _ in range(count - 1)]
+            values = [rng.randbelow(answer + 1) for _ in range(count - 1)]
         case "MIN":
-            values = [answer + chance.below(10 - answer) for _ in range(count - 1)]
+            values = [answer + rng.randbelow(10 - answer) for _ in range(count - 1)]
         case "MED":
             below = (count - 1) // 2
-            values = [chance.below(answer + 1) for _ in range(below)]
-            values += [answer + chance.below(10 - answer) for _ in range(count - 1 - below)]
+            values = [rng.randbelow(answer + 1) for _ in range(below)]
+            values += [answer + rng.randbelow(10 - answer) for _ in range(count - 1 - below)]
         case _:
-            values = [chance.below(10) for _ in range(count - 1)]
+            values = [rng.randbelow(10) for _ in range(count - 1)]
             return [*values, (answer - sum(values)) % 10]
     values.append(answer)
     for last in range(count - 1, 0, -1):  # Fisher and Yates: every order equally likely
-        other = chance.below(last + 1)
+        other = rng.randbelow(last + 1)
         values[last], values[other] = values[other], values[last]
     return values
 
 
-def examples(world: ListOps, count: int, split: Split = "train", start: int = 0) -> Iterator[tuple[str, str]]:
+def listops_examples(world: ListOps, count: int, split: Split = "train", start: int = 0) -> Iterator[tuple[str, str]]:
     """Texts and answers: the expressions numbered from `start`."""
     for number in range(start, start + count):
-        found = world.expression(number, split)
-        yield found.text, found.answer
+        expression = world.expression(number, split)
+        yield expression.text, expression.answer

@@ -1,40 +1,40 @@
-"""A seed and a length in; endless texts of exactly so many words out, each with a question that one place answers.
+"""Retrieval: texts of exactly so many words with a question about one fact, and stories to extract sentences from.
 
     where does Anna live . the tree grew . Paul lives in Rome . two wet roofs were red . Anna lives in Oslo . ...
 
 The answer is Oslo. With two hops, Anna lives with Clara, and Clara lives in Oslo: the second sentence can only be
-looked for once the first was found. All other sentences are those of the miniature world, which names the same people.
+retrieved after the first. All other sentences are those of the miniature world, which names the same people.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Literal, TypeVar, get_args
 
-from regard.world.chance import Chance
 from regard.world.lexicon import SPLITS, Split
-from regard.world.small import NAMES
+from regard.world.splitmix import SplitMix64
+from regard.world.word_tables import NAMES
 from regard.world.world import World
 
 T = TypeVar("T")
-Asked = Literal["first", "last"]
+ChainEnd = Literal["first", "last"]
 PEOPLE = tuple(name.en[0] for name in NAMES)
 TOWNS = ("Athens", "Berlin", "Lisbon", "London", "Madrid", "Oslo", "Paris", "Prague", "Rome", "Vienna")
 STOP = "."
 QUESTION = 5  # where does Anna live .
 FACT = 5  # Anna lives in Oslo .
-SHORTEST, LONGEST = 3, 12  # words of a sentence that tells nothing to the purpose
-POOL = 199  # such sentences of each length
+MIN_FILLER, MAX_FILLER = 3, 12  # words of a sentence that is not a fact
+FILLER_POOL = 199  # such sentences of each length
 
 
 @dataclass(frozen=True)
-class Question:
-    """The whole text, the town that is right, and where the sentences that lead to it begin, in the order of hops."""
+class RetrievalQuestion:
+    """The whole text, the town that is right, and the starts of the sentences that lead to it, in the order of hops."""
 
     words: tuple[str, ...]
     answer: str
-    matters: tuple[int, ...]
+    evidence: tuple[int, ...]
 
     @property
     def text(self) -> str:
@@ -43,13 +43,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Texts of exactly `words` words in which `chains` people are said to live somewhere; one is asked about.
+    """Texts of exactly `words` words with `chains` facts of who lives where; the question is about one of them.
 
     Args:
-        hops: sentences from the person asked about to a town; each chain has as many, about people of its own.
-        asked: does the question stand first or last?
+        hops: sentences from the person in question to a town; each chain has as many, about people of its own.
+        asked: whether the question stands first or last.
 
-    The answer and the places of the facts are drawn evenly. All other sentences are of the world's own split, so that
+    The answer and the positions of the facts are uniform. All other sentences are of the world's own split, so that
     no text of valid or test occurs in training.
     """
 
@@ -57,7 +57,7 @@ class Retrieval:
     words: int = 256
     chains: int = 4
     hops: int = 1
-    asked: Asked = "first"
+    asked: ChainEnd = "first"
 
     def __post_init__(self):
         if self.chains < 1 or self.hops < 1:
@@ -67,80 +67,203 @@ class Retrieval:
                 f"{self.chains} chains of {self.hops} people need {self.chains * self.hops}, and the world knows "
                 f"{len(PEOPLE)}: not so many"
             )
-        least = QUESTION + FACT * self.chains * self.hops + SHORTEST + 1
+        least = QUESTION + FACT * self.chains * self.hops + MIN_FILLER + 1
         if self.words < least:
             raise ValueError(f"{self.chains} chains of {self.hops} hops take {least} words or more, not {self.words}")
-        if self.asked not in get_args(Asked):
+        if self.asked not in get_args(ChainEnd):
             raise ValueError(f"a question is asked first or last, not {self.asked!r}")
 
-    def question(self, number: int, split: Split = "train") -> Question:
+    def question(self, number: int, split: Split = "train") -> RetrievalQuestion:
         """The text with this number, at random access."""
         if split not in SPLITS:
             raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
         if number < 0:
             raise ValueError(f"texts are counted from 0, not from {number}")
-        chance = Chance(self.seed, SPLITS.index(split), number)
-        people = shuffled(chance, PEOPLE)
+        rng = SplitMix64(self.seed, SPLITS.index(split), number)
+        people = shuffle(rng, PEOPLE)
         chains = [people[n * self.hops : (n + 1) * self.hops] for n in range(self.chains)]
-        towns = [chance.pick(TOWNS) for _ in chains]
-        facts = [fact for chain, town in zip(chains, towns, strict=True) for fact in told(chain, town)]
-        asked = ("where", "does", chains[0][0], "live", STOP)
-        others = filler(chance, self.words - QUESTION - FACT * len(facts), split)
-        order = shuffled(chance, range(len(facts) + len(others)))
+        towns = [rng.choice(TOWNS) for _ in chains]
+        facts = [fact for chain, town in zip(chains, towns, strict=True) for fact in state_facts(chain, town)]
+        question = ("where", "does", chains[0][0], "live", STOP)
+        others = draw_filler(rng, self.words - QUESTION - FACT * len(facts), split)
+        order = shuffle(rng, range(len(facts) + len(others)))
         sentences = [(facts + others)[n] for n in order]
         before = QUESTION if self.asked == "first" else 0
-        starts = {n: before + at for n, at in zip(order, beginnings(sentences), strict=True)}
+        starts = {n: before + at for n, at in zip(order, sentence_starts(sentences), strict=True)}
         words = tuple(word for sentence in sentences for word in sentence)
-        return Question(
-            asked + words if self.asked == "first" else words + asked,
+        return RetrievalQuestion(
+            question + words if self.asked == "first" else words + question,
             towns[0],
             tuple(starts[n] for n in range(self.hops)),
         )
 
 
-def told(chain: tuple[str, ...], town: str) -> list[tuple[str, ...]]:
+def state_facts(chain: tuple[str, ...], town: str) -> list[tuple[str, ...]]:
     """Anna lives with Clara . Clara lives in Oslo ."""
     links = [(one, "lives", "with", other, STOP) for one, other in pairwise(chain)]
     return [*links, (chain[-1], "lives", "in", town, STOP)]
 
 
-def filler(chance: Chance, size: int, split: Split) -> list[tuple[str, ...]]:
+def draw_filler(rng: SplitMix64, size: int, split: Split) -> list[tuple[str, ...]]:
     """Sentences of the world, so many words in all, each with its stop."""
-    found = []
+    sentences = []
     while size:
-        longest = min(size, LONGEST + 1)
-        fitting = [n for n in range(SHORTEST + 1, longest + 1) if size == n or size - n > SHORTEST]
-        sentence = chance.pick(sentences_of(chance.pick(fitting) - 1, split))
-        found.append(sentence)
+        longest = min(size, MAX_FILLER + 1)
+        fitting = [n for n in range(MIN_FILLER + 1, longest + 1) if size == n or size - n > MIN_FILLER]
+        sentence = rng.choice(filler_sentences(rng.choice(fitting) - 1, split))
+        sentences.append(sentence)
         size -= len(sentence)
-    return found
+    return sentences
 
 
 @cache
-def sentences_of(size: int, split: Split) -> tuple[tuple[str, ...], ...]:
-    """The world's first sentences of so many words; to draw them anew for every text would take most of the time."""
+def filler_sentences(size: int, split: Split) -> tuple[tuple[str, ...], ...]:
+    """The world's first sentences of so many words; cached, since sampling takes most of the time."""
     world = World(shortest=size, longest=size)
-    return tuple((*world.sentence(number, split).words, STOP) for number in range(POOL))
+    return tuple((*world.sentence(number, split).words, STOP) for number in range(FILLER_POOL))
 
 
-def beginnings(sentences: list[tuple[str, ...]]) -> Iterator[int]:
+def sentence_starts(sentences: list[tuple[str, ...]]) -> Iterator[int]:
     at = 0
     for sentence in sentences:
         yield at
         at += len(sentence)
 
 
-def shuffled(chance: Chance, things: Iterable[T]) -> tuple[T, ...]:
+def shuffle(rng: SplitMix64, items: Iterable[T]) -> tuple[T, ...]:
     """Every order equally likely (Fisher and Yates)."""
-    order = list(things)
+    order = list(items)
     for last in range(len(order) - 1, 0, -1):
-        other = chance.below(last + 1)
+        other = rng.randbelow(last + 1)
         order[last], order[other] = order[other], order[last]
     return tuple(order)
 
 
-def examples(world: Retrieval, count: int, split: Split = "train", start: int = 0) -> Iterator[tuple[str, str]]:
+def retrieval_examples(
+    world: Retrieval, count: int, split: Split = "train", start: int = 0
+) -> Iterator[tuple[str, str]]:
     """Texts and answers: the questions numbered from `start`."""
     for number in range(start, start + count):
-        found = world.question(number, split)
-        yield found.text, found.answer
+        question = world.question(number, split)
+        yield question.text, question.answer
+
+
+# --- stories ---
+
+
+COLON = ":"
+STORY_POOL = 1000  # sentences of the world in a pool
+SHARED = 128  # consecutive stories that share a pool
+# Sentences of 3 to 6 words, each with its stop, add up to any length.
+MIN_STORY_SENTENCE, SHORT_STORY_SENTENCE = 3, 6
+SentenceWords = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Story:
+    """The person in question, the sentences in order, and which of them name that person."""
+
+    person: str
+    sentences: tuple[SentenceWords, ...]
+    evidence: tuple[int, ...]
+
+    @property
+    def source(self) -> str:
+        return " ".join((self.person, COLON, join_sentences(self.sentences)))
+
+    @property
+    def target(self) -> str:
+        return join_sentences(self.sentences[n] for n in self.evidence)
+
+
+@dataclass(frozen=True)
+class Stories:
+    """Stories of exactly `words` words, of which `relevant` sentences name the person: those to extract.
+
+    Args:
+        longest: words of a sentence, without its stop.
+
+    Sentences are those of the world's own split: each of valid and test holds a composition that training never shows.
+    """
+
+    seed: int = 0
+    words: int = 256
+    relevant: int = 2
+    longest: int = 6
+
+    def __post_init__(self):
+        if self.relevant < 1:
+            raise ValueError(f"an extract has 1 sentence or more, not {self.relevant}")
+        if self.longest < SHORT_STORY_SENTENCE:
+            raise ValueError(f"sentences have up to {SHORT_STORY_SENTENCE} words or more, not up to {self.longest}")
+        if self.words < self.min_words:
+            raise ValueError(
+                f"{self.relevant + 1} sentences of up to {self.longest} words take {self.min_words} words, "
+                f"not {self.words}"
+            )
+
+    @property
+    def min_words(self) -> int:
+        """The least words of a story."""
+        return 2 + (self.relevant + 1) * (self.longest + 1)
+
+    def story(self, number: int, split: Split = "train") -> Story:
+        """The story with this number, at random access."""
+        if split not in SPLITS:
+            raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
+        if number < 0:
+            raise ValueError(f"stories are counted from 0, not from {number}")
+        rng = SplitMix64(self.seed, SPLITS.index(split), number)
+        person = rng.choice(PEOPLE)
+        of_person, others = split_by_person(person, self.longest, split, number // SHARED)
+        chosen = [rng.choice(of_person) for _ in range(self.relevant)]
+        left = self.words - 2 - sum(map(len, chosen))
+        while left:
+            sentence = rng.choice(others)
+            if len(sentence) == left or left - len(sentence) > MIN_STORY_SENTENCE:
+                chosen.append(sentence)
+                left -= len(sentence)
+        order = shuffle(rng, range(len(chosen)))
+        evidence = tuple(index for index, n in enumerate(order) if n < self.relevant)
+        return Story(person, tuple(chosen[n] for n in order), evidence)
+
+
+@lru_cache(maxsize=256)
+def split_by_person(
+    person: str, longest: int, split: Split, pool: int
+) -> tuple[tuple[SentenceWords, ...], tuple[SentenceWords, ...]]:
+    """The sentences of a pool that name the person, and those that do not."""
+    sentences = story_sentences(longest, split, pool)
+    return tuple(s for s in sentences if person in s), tuple(s for s in sentences if person not in s)
+
+
+@lru_cache(maxsize=16)
+def story_sentences(longest: int, split: Split, pool: int) -> tuple[SentenceWords, ...]:
+    """A pool of sentences, cached: to sample thousands for every story would take too long."""
+    world = World(longest=longest)
+    return tuple((*world.sentence(pool * STORY_POOL + number, split).words, STOP) for number in range(STORY_POOL))
+
+
+def join_sentences(sentences: Iterable[SentenceWords]) -> str:
+    return " ".join(word for sentence in sentences for word in sentence)
+
+
+def story_pairs(stories: Stories, count: int, split: Split = "train", start: int = 0) -> Iterator[tuple[str, str]]:
+    """Stories and extracts as pairs of source and target: those numbered from `start`."""
+    for number in range(start, start + count):
+        story = stories.story(number, split)
+        yield story.source, story.target
+
+
+def graded_story_pairs(stories: Stories, count: int, split: Split = "train") -> Iterator[tuple[str, str]]:
+    """A curriculum: every other story as short as possible, every fourth twice as long, and so on up to all words.
+
+    From long stories alone a model learns the task late or not at all.
+    """
+    sizes = [stories.words]
+    while sizes[0] // 2 >= stories.min_words:
+        sizes.insert(0, sizes[0] // 2)
+    for number in range(count):
+        grade = min(((number + 1) & -(number + 1)).bit_length(), len(sizes)) - 1
+        story = replace(stories, words=sizes[grade]).story(number, split)
+        yield story.source, story.target

@@ -1,48 +1,60 @@
-"""Ways to run a recipe, best first. Each says why it cannot or should not; the reference objects to nothing."""
+"""Backends: implementations of a recipe, best first; each says why it cannot or should not run it."""
 
 from typing import Protocol
 
 from torch import Tensor
 
-from regard.attention.backends import block, flex, fused, linear, reference, sdpa
-from regard.attention.kernels import additive_tiled, hard_tiled, rectified_tiled, relative_tiled
-from regard.attention.places import Places
+from regard.attention.backends import (
+    additive,
+    block_sparse,
+    elementwise,
+    flex,
+    gather,
+    hard,
+    linear,
+    packed,
+    reference,
+    relative,
+    sdpa,
+)
+from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 
 
 class Backend(Protocol):
     """A module with three functions."""
 
-    def objections(self, recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    def objections(self, recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
         """Why it cannot run the recipe; empty if it can."""
         ...
 
-    def doubts(self, recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+    def discouraged(self, recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
         """Why it had better not, though it could (too small, too dense, too large a mask)."""
         ...
 
-    def attend(self, recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor: ...
+    def attend(self, recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor: ...
 
 
 BACKENDS: dict[str, Backend] = {
     "linear": linear,
-    "additive": additive_tiled,
-    "relative": relative_tiled,
-    "hard": hard_tiled,
-    "rectified": rectified_tiled,
-    "fused": fused,
+    "additive": additive,
+    "relative": relative,
+    "hard": hard,
+    "elementwise": elementwise,
+    "packed": packed,
+    "block_sparse": block_sparse,
     "flex": flex,
-    "block": block,
+    "gather": gather,
     "sdpa": sdpa,
     "reference": reference,
 }
 
 
-def choose(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> tuple[str, dict[str, list[str]]]:
-    """The first backend with neither objection nor doubt, and what those before it said."""
+def choose(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> tuple[str, dict[str, list[str]]]:
+    """The first backend that neither objects nor is discouraged, and the reasons of those before it."""
     said: dict[str, list[str]] = {}
     for name, backend in BACKENDS.items():
-        said[name] = backend.objections(recipe, q, k, places) or backend.doubts(recipe, q, k, places)
+        said[name] = backend.objections(recipe, q, k, positions) or backend.discouraged(recipe, q, k, positions)
         if not said[name]:
             return name, {other: why for other, why in said.items() if why}
     raise AssertionError("the reference objects to nothing")

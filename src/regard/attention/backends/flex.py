@@ -1,4 +1,4 @@
-"""torch's FlexAttention: patterns and biases are handed over as they are, with our block map instead of its builder."""
+"""FlexAttention backend: patterns and biases are passed to torch as they are, with our block map, not its builder."""
 
 from functools import lru_cache
 
@@ -6,54 +6,61 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from regard.attention.backends.sdpa import maskless
-from regard.attention.blocks import FULL, MIXED, remembering, why_no_plan
-from regard.attention.given import Edges
+from regard.attention.backends.reference import fold_query
+from regard.attention.backends.sdpa import needs_no_mask
+from regard.attention.batch_patterns import Edges
+from regard.attention.block_map import FULL, MIXED, cached_for, planning_objections
+from regard.attention.learned_parts import tensors
 from regard.attention.normaliser import Softmax
-from regard.attention.notation import leaves
-from regard.attention.parts import tensors
 from regard.attention.pattern import Pattern
-from regard.attention.places import Places
 from regard.attention.position import Bias
+from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
-from regard.attention.relative import RelativeBias
+from regard.attention.relative_position import RelativeBias
 from regard.attention.score import InnerProduct
+from regard.attention.serialize import leaves
 
 Columns = tuple[Tensor, Tensor, Tensor, Tensor]  # how many blocks of each row are mixed, which, how many full, which
 SIZE = 128
+NARROWEST = 16  # numbers in a head, for the compiled kernel
 SHORTEST = 1024  # below this torch's dense kernels with a mask do as well, and nothing has to be compiled
 
 
-def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    return why_no_plan() or [
+def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
+    return planning_objections() or [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
-        *(f"{scheme} adds to the values too" for scheme in recipe.on_score if not isinstance(scheme, Bias)),
+        *(f"{scheme} adds to the values too" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
         *(
-            f"{scheme} learns, and its gradient can be compiled only for numbers looked up by an index (RelativeBias)"
-            for scheme in (*recipe.on_score, recipe.pattern)
+            f"{scheme} learns, and its gradient can be compiled only for numbers read by an index (RelativeBias)"
+            for scheme in (*recipe.score_positions, recipe.pattern)
             if torch.is_grad_enabled()
             and type(scheme) is not RelativeBias
             and any(x.requires_grad for x in tensors(scheme))
         ),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
-        *([] if places.start is not None else ["its block map needs consecutive positions"]),
+        *([] if positions.start is not None else ["its block map needs consecutive positions"]),
         *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),
-        *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.asks_head else []),
+        *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.depends_on_head else []),
+        *([f"on a GPU it compiles heads of width {NARROWEST} and more"] if q.is_cuda and narrow(recipe, q) else []),
         *(["it has no backward pass on the CPU"] if q.device.type == "cpu" and torch.is_grad_enabled() else []),
     ]
 
 
-def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+def narrow(recipe: Recipe, q: Tensor) -> bool:
+    return min(q.shape[-1], fold_query(recipe, q[:0]).shape[-1]) < NARROWEST
+
+
+def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     if q.device.type == "cpu":
         return ["on the CPU it runs uncompiled and forms every score"]
     if min(q.shape[2], k.shape[2]) < SHORTEST:
         return [f"{q.shape[2]} queries and {k.shape[2]} keys are too few to compile for"]
-    return ["without a mask or bias, torch's dense kernels are faster"] if maskless(recipe, places) else []
+    return ["without a mask or bias, torch's dense kernels are faster"] if needs_no_mask(recipe, positions) else []
 
 
-def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
     assert isinstance(recipe.score, InnerProduct)  # or it objected
-    start = places.start or 0
+    start = positions.start or 0
     if not torch.is_grad_enabled():  # on the CPU it refuses whatever could have a gradient, even if none is wanted
         q, k, v = q.detach(), k.detach(), v.detach()
 
@@ -61,7 +68,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
         return recipe.pattern.sees(b, h, i + start, j)
 
     def score_mod(score, b, h, i, j):
-        for scheme in recipe.on_score:
+        for scheme in recipe.score_positions:
             assert isinstance(scheme, Bias)  # or it objected
             score = score + scheme.bias(b, h, i + start, j).to(score.dtype)
         return score
@@ -72,7 +79,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
         recipe.score.fold_q(q),
         recipe.score.fold_k(k),
         v,
-        score_mod=score_mod if recipe.on_score else None,
+        score_mod=score_mod if recipe.score_positions else None,
         block_mask=block_mask(recipe, q, k, start, mask_mod),
         scale=1.0,
         enable_gqa=q.shape[1] != k.shape[1],
@@ -83,9 +90,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> T
 
 def block_mask(recipe: Recipe, q: Tensor, k: Tensor, start: int, mask_mod) -> BlockMask:
     """Our block map in FlexAttention's words: for each row, which columns are mixed and which are full."""
-    made: Columns = remembering(recipe.pattern, visible_columns)(
-        recipe.pattern, q.shape[2], k.shape[2], start, q.device
-    )
+    made: Columns = cached_for(recipe.pattern, visible_columns)(recipe.pattern, q.shape[2], k.shape[2], start, q.device)
     return BlockMask.from_kv_blocks(*made, SIZE, mask_mod, seq_lengths=(q.shape[2], k.shape[2]))
 
 
@@ -93,10 +98,10 @@ def block_mask(recipe: Recipe, q: Tensor, k: Tensor, start: int, mask_mod) -> Bl
 def visible_columns(pattern: Pattern, n_q: int, n_k: int, start: int, device: torch.device) -> Columns:
     with torch.inference_mode(mode=False):  # or what was made while predicting could not be used for training
         states = pattern.blocks(n_q, n_k, SIZE, start=start).dense().to(device)
-        return *columns(states == MIXED), *columns(states == FULL)
+        return *sorted_columns(states == MIXED), *sorted_columns(states == FULL)
 
 
-def columns(chosen: Tensor) -> tuple[Tensor, Tensor]:
+def sorted_columns(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """How many blocks of each row are chosen, and their columns first in line."""
     order = chosen.to(torch.int8).sort(dim=1, descending=True, stable=True).indices
     return chosen.sum(1).to(torch.int32)[None, None], order.to(torch.int32)[None, None].contiguous()

@@ -1,7 +1,7 @@
-"""Linear time and memory: when the weights are φ(q)·φ(k) / Σ, reorder (QKᵀ)V into Q(KᵀV).
+"""Linear attention: when the weights are φ(q)·φ(k) / Σ, reorder (QKᵀ)V into Q(KᵀV); linear time and memory.
 
 Three forms of one sum (Katharopoulos et al. 2020): everybody sees everybody (one sum for all), causal in chunks (the
-sum of the chunks before, plus the chunk itself in the open), and one token at a time with a state of fixed size.
+sum of the chunks before, plus the chunk itself materialised), and one token at a time with a state of fixed size.
 """
 
 from collections.abc import Sequence
@@ -13,159 +13,159 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.attention.given import Padding
+from regard.attention.batch_patterns import Padding
 from regard.attention.normaliser import Proportional
 from regard.attention.pattern import And, Causal, Full, Pattern
-from regard.attention.places import Places
+from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 
 PIECE = 8192
-CHUNK = 128  # as many states are kept as there are chunks; within a chunk the scores are in the open
+CHUNK = 128  # as many states are kept as there are chunks; within a chunk the scores are materialised
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class LinearState:
     """All that causal linear attention remembers of the past: Σ φ(k) vᵀ and Σ φ(k)."""
 
     kv: Float[Tensor, "b h d e"]
     k: Float[Tensor, "b h d"]
 
 
-def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
-    causal = apart(recipe.pattern)[0] == Causal()
+def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
+    causal = split_padding(recipe.pattern)[0] == Causal()
     return [
-        *why_no_sum(recipe),
+        *running_sum_objections(recipe),
         *(
             ["a running sum needs queries at the end of consecutive keys"]
-            if causal and (places.start is None or places.start + q.shape[2] != k.shape[2])
+            if causal and (positions.start is None or positions.start + q.shape[2] != k.shape[2])
             else []
         ),
     ]
 
 
-def why_no_sum(recipe: Recipe) -> list[str]:
-    """Why a state of fixed size cannot stand for the keys, wherever they are; empty if it can."""
-    order, _ = apart(recipe.pattern)
+def running_sum_objections(recipe: Recipe) -> list[str]:
+    """Why a state of fixed size cannot represent the keys, at whatever positions; empty if it can."""
+    order, _ = split_padding(recipe.pattern)
     return [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
-        *(f"{scheme} touches single scores, which never exist here" for scheme in recipe.on_score),
+        *(f"{scheme} adds to single scores, which never exist here" for scheme in recipe.score_positions),
         *([] if recipe.normaliser == Proportional() else [f"{recipe.normaliser} is not proportional"]),
         *([] if order in (Causal(), Full()) else [f"{recipe.pattern} has no running sum"]),
     ]
 
 
-def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return []
 
 
-def apart(pattern: Pattern) -> tuple[Pattern, tuple[Padding, ...]]:
-    """Who sees whom whatever the sentence, and the ends of the sentences, which only leave keys out of every sum."""
+def split_padding(pattern: Pattern) -> tuple[Pattern, tuple[Padding, ...]]:
+    """The pattern without its padding, and the padding, which only leaves keys out of every sum."""
     match pattern:
         case Padding():
             return Full(), (pattern,)
         case And(left, right):
-            (one, ends), (other, more) = apart(left), apart(right)
+            (one, ends), (other, more) = split_padding(left), split_padding(right)
             return other if one == Full() else one if other == Full() else And(one, other), ends + more
     return pattern, ()
 
 
-def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
-    k, v = repeated(q, k, v)
-    order, ends = apart(recipe.pattern)
-    hidden = [beyond(end, places.k) for end in ends]
+def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
+    k, v = repeat_heads(q, k, v)
+    order, ends = split_padding(recipe.pattern)
+    hidden = [is_padding(end, positions.k) for end in ends]
     if order == Full():
-        state = summed(recipe, k, v, hidden)
-        return torch.cat([read(folded(recipe, part), state) for part in q.split(PIECE, 2)], 2).to(q.dtype)
+        state = sum_state(recipe, k, v, hidden)
+        return torch.cat([read_state(map_queries(recipe, part), state) for part in q.split(PIECE, 2)], 2).to(q.dtype)
     old = k.shape[2] - q.shape[2]
-    past = summed(recipe, k[:, :, :old], v[:, :, :old], [mask[:, :, :old] for mask in hidden])
+    past = sum_state(recipe, k[:, :, :old], v[:, :, :old], [mask[:, :, :old] for mask in hidden])
     return causal(recipe, q, k[:, :, old:], v[:, :, old:], past, [mask[:, :, old:] for mask in hidden])[0]
 
 
-def beyond(end: Padding, at: Tensor) -> Bool[Tensor, "#b 1 j 1"]:
-    """Which of the keys that stand at these places, (j) or (b, j), are padding."""
-    return rearrange(at >= end.lengths.to(at.device)[:, None], "b j -> b 1 j 1")
+def is_padding(end: Padding, positions: Tensor) -> Bool[Tensor, "#b 1 j 1"]:
+    """Which of the keys at these positions, (j) or (b, j), are padding."""
+    return rearrange(positions >= end.lengths.to(positions.device)[:, None], "b j -> b 1 j 1")
 
 
 def step(
-    recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, state: State | None, *, at: Tensor | None = None
-) -> tuple[Tensor, State]:
+    recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, *, positions: Tensor | None = None
+) -> tuple[Tensor, LinearState]:
     """New tokens, and all that went before as a state: the same answer as reading everything again.
 
-    `at` is where the new keys stand; only the ends of sentences (Padding) ask for it.
+    `positions` are those of the new keys; only Padding asks for them.
     """
-    order, ends = apart(recipe.pattern)
+    order, ends = split_padding(recipe.pattern)
     if order != Causal():
-        raise ValueError(f"{recipe.pattern} looks ahead, so one token after another is not the same; use attend")
-    if ends and at is None:
-        raise ValueError(
-            f"{recipe.pattern} hides what lies beyond a sentence's end; say where these keys stand: at=..."
-        )
-    k, v = repeated(q, k, v)
-    past = summed(recipe, k[:, :, :0], v[:, :, :0]) if state is None else state
-    return causal(recipe, q, k, v, past, [] if at is None else [beyond(end, at) for end in ends])
+        raise ValueError(f"{recipe.pattern} is not causal, so one token after another is not the same; use attend")
+    if ends and positions is None:
+        raise ValueError(f"{recipe.pattern} hides padding; say at which positions these keys are: positions=...")
+    k, v = repeat_heads(q, k, v)
+    past = sum_state(recipe, k[:, :, :0], v[:, :, :0]) if state is None else state
+    return causal(recipe, q, k, v, past, [] if positions is None else [is_padding(end, positions) for end in ends])
 
 
-def repeated(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """A key and value head for every query head."""
     k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
     return k, v
 
 
-def wide(x: Tensor) -> Tensor:
+def to_accumulation(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))  # a sum over thousands of keys overflows half precision
 
 
-def folded(recipe: Recipe, q: Tensor) -> Tensor:
+def map_queries(recipe: Recipe, q: Tensor) -> Tensor:
     assert isinstance(recipe.score, InnerProduct)  # or it objected
-    return wide(recipe.score.fold_q(q))
+    return to_accumulation(recipe.score.fold_q(q))
 
 
-def mapped(recipe: Recipe, k: Tensor, hidden: Sequence[Tensor] = ()) -> Tensor:
+def map_keys(recipe: Recipe, k: Tensor, hidden: Sequence[Tensor] = ()) -> Tensor:
     """φ(k), and 0 for keys that nobody sees."""
     assert isinstance(recipe.score, InnerProduct)  # or it objected
-    keys = wide(recipe.score.fold_k(k))
+    keys = to_accumulation(recipe.score.fold_k(k))
     for mask in hidden:
         keys = keys.masked_fill(mask, 0.0)
     return keys
 
 
-def summed(recipe: Recipe, k: Tensor, v: Tensor, hidden: Sequence[Tensor] = ()) -> State:
+def sum_state(recipe: Recipe, k: Tensor, v: Tensor, hidden: Sequence[Tensor] = ()) -> LinearState:
     """The state after these keys and values, a piece at a time."""
     pieces = zip(*(x.split(PIECE, 2) for x in (k, v, *hidden)), strict=True)
-    states = [remember(mapped(recipe, part, masks), wide(values)) for part, values, *masks in pieces]
-    return State(sum(state.kv for state in states), sum(state.k for state in states))  # type: ignore[arg-type]
+    states = [
+        key_value_state(map_keys(recipe, part, masks), to_accumulation(values)) for part, values, *masks in pieces
+    ]
+    return LinearState(sum(state.kv for state in states), sum(state.k for state in states))  # type: ignore[arg-type]
 
 
-def remember(k: Float[Tensor, "b h j d"], v: Float[Tensor, "b h j e"]) -> State:
-    return State(einsum(k, v, "b h j d, b h j e -> b h d e"), k.sum(2))
+def key_value_state(k: Float[Tensor, "b h j d"], v: Float[Tensor, "b h j e"]) -> LinearState:
+    return LinearState(einsum(k, v, "b h j d, b h j e -> b h d e"), k.sum(2))
 
 
-def read(q: Float[Tensor, "b h i d"], state: State) -> Float[Tensor, "b h i e"]:
+def read_state(q: Float[Tensor, "b h i d"], state: LinearState) -> Float[Tensor, "b h i e"]:
     return divide(einsum(q, state.kv, "b h i d, b h d e -> b h i e"), einsum(q, state.k, "b h i d, b h d -> b h i"))
 
 
 def causal(
-    recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, past: State, hidden: Sequence[Tensor] = ()
-) -> tuple[Tensor, State]:
-    """A long text in pieces that fit the caches, each starting from the state the one before left."""
+    recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, past: LinearState, hidden: Sequence[Tensor] = ()
+) -> tuple[Tensor, LinearState]:
+    """A long sequence in pieces that fit the caches, each starting from the state the one before left."""
     parts = []
     for part, keys, values, *masks in zip(*(x.split(PIECE, 2) for x in (q, k, v, *hidden)), strict=True):
-        out, past = chunked(folded(recipe, part), mapped(recipe, keys, masks), wide(values), past)
+        out, past = chunked(map_queries(recipe, part), map_keys(recipe, keys, masks), to_accumulation(values), past)
         parts.append(out.to(q.dtype))
     return torch.cat(parts, 2), past
 
 
 def chunked(
-    q: Float[Tensor, "b h t d"], k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"], past: State
-) -> tuple[Float[Tensor, "b h t e"], State]:
+    q: Float[Tensor, "b h t d"], k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"], past: LinearState
+) -> tuple[Float[Tensor, "b h t e"], LinearState]:
     tokens = q.shape[2]
     size = min(CHUNK, max(tokens, 1))
     q, k, v = (rearrange(pad(x, (0, 0, 0, -tokens % size)), "b h (n s) d -> b h n s d", s=size) for x in (q, k, v))
     # the state before each chunk: everything older, summed
-    kv = running(einsum(k, v, "b h n s d, b h n s e -> b h n d e"), past.kv)
-    keys = running(k.sum(3), past.k)
-    after = State(kv[:, :, -1], keys[:, :, -1])
+    kv = running_sum(einsum(k, v, "b h n s d, b h n s e -> b h n d e"), past.kv)
+    keys = running_sum(k.sum(3), past.k)
+    after = LinearState(kv[:, :, -1], keys[:, :, -1])
     kv, keys = kv[:, :, :-1], keys[:, :, :-1]
     scores = einsum(q, k, "b h n i d, b h n j d -> b h n i j").tril()
     above = einsum(q, kv, "b h n i d, b h n d e -> b h n i e") + scores @ v
@@ -173,7 +173,7 @@ def chunked(
     return rearrange(divide(above, below), "b h n s e -> b h (n s) e")[:, :, :tokens], after
 
 
-def running(parts: Tensor, past: Tensor) -> Tensor:
+def running_sum(parts: Tensor, past: Tensor) -> Tensor:
     """The sum before each part, and after the last."""
     return torch.cat((past[:, :, None], parts), 2).cumsum(2)
 

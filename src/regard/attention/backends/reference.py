@@ -1,4 +1,4 @@
-"""The definition: every matrix in the open. Slow, exact, and what all pictures are drawn from."""
+"""Reference backend: the definition of attention, every matrix materialised. Slow and exact; what all plots show."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from einops import einsum, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.attention.places import Cells, Places
+from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 
@@ -23,16 +23,16 @@ class Steps:
     log_probability: Float[Tensor, "b h i"] | None = None  # of the keys drawn by sampled hard attention
 
 
-def objections(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return []
 
 
-def doubts(recipe: Recipe, q: Tensor, k: Tensor, places: Places) -> list[str]:
+def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return []
 
 
-def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
-    return steps(recipe, q, k, v, places.cells(*q.shape[:2])).output
+def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
+    return steps(recipe, q, k, v, positions.grid(*q.shape[:2])).output
 
 
 def steps(
@@ -40,19 +40,19 @@ def steps(
     q: Float[Tensor, "b h i d"],
     k: Float[Tensor, "b g j c"],
     v: Float[Tensor, "b g j e"],
-    cells: Cells,
+    grid: IndexGrid,
     visible: Bool[Tensor, "#b #h i j"] | None = None,
 ) -> Steps:
-    """Every step over given cells; `visible`, if given, is used instead of asking the pattern."""
+    """Every step over an index grid; `visible`, if passed, is used instead of the pattern."""
     k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
     scores = adjusted = recipe.score.compare(q, k)
-    for scheme in recipe.on_score:
-        adjusted = adjusted + scheme.on_score(folded(recipe, q), *cells.all())
-    visible = (cells.visible(recipe.pattern) if visible is None else visible).expand_as(scores)
+    for scheme in recipe.score_positions:
+        adjusted = adjusted + scheme.score_term(fold_query(recipe, q), *grid.all())
+    visible = (grid.visible(recipe.pattern) if visible is None else visible).expand_as(scores)
     weights = recipe.normaliser.weigh(adjusted, visible)
     output = einsum(weights, v, "b h i j, b h j e -> b h i e")
-    for scheme in recipe.on_score:
-        if (more := scheme.on_value(weights, *cells.all())) is not None:
+    for scheme in recipe.score_positions:
+        if (more := scheme.value_term(weights, *grid.all())) is not None:
             if more.shape[-1] != output.shape[-1]:
                 raise ValueError(f"{scheme} adds to values of width {more.shape[-1]}, not {output.shape[-1]}")
             output = output + more
@@ -60,6 +60,6 @@ def steps(
     return Steps(scores, adjusted, visible, weights, output, drawn)
 
 
-def folded(recipe: Recipe, q: Tensor) -> Tensor:
+def fold_query(recipe: Recipe, q: Tensor) -> Tensor:
     """The query as the score folds it; a score that folds nothing takes it as it is."""
     return recipe.score.fold_q(q) if isinstance(recipe.score, InnerProduct) else q

@@ -1,4 +1,4 @@
-"""Operations that no library has: each tiled in plain torch, and as Triton kernels beside it. Import the file you need.
+"""Triton kernels, a folder per backend; nothing here is imported on loading regard but stats/plan.
 
-Nothing here is imported on loading regard, so Triton need not be installed.
+So Triton need not be installed.
 """

@@ -1,4 +1,4 @@
-// A question to the server in; its answer out, or a Problem with one sentence. One function per endpoint.
+// HTTP client: one function per endpoint; errors become a Problem with one sentence.
 
 const BASE = new URL("../../api/", import.meta.url); // relative, so that the page also works under a proxy's prefix
 const MOST = 32 * 2 ** 20; // bytes of answers kept

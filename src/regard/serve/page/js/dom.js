@@ -1,4 +1,4 @@
-// A tag, its attributes and its children in; a node out. Text is always text: nothing here reads markup.
+// DOM helpers: builds nodes from a tag, attributes and children. Text is never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 

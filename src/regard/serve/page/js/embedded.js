@@ -1,8 +1,8 @@
-// One scene's data in the page itself in; answers to all that the page asks out. It takes the server's place in a file.
+// Stand-in for the server in an exported page: answers requests from the trace's inlined data.
 
 (() => {
   const held = JSON.parse(document.getElementById("regard-data").textContent);
-  const ONE = "This page is a copy of one scene; to ask for more, run `regard look` where the model is.";
+  const ONE = "This page is an export of one trace; for more, run `regard look` on the model.";
   const MOST = 65536;
 
   class Sentence extends Error {
@@ -34,15 +34,15 @@
     const card = held.heads[`${site}/${number}`];
     if (card) return card;
     const known = held.scene.sites.find((one) => one.name === site);
-    if (!known) throw new Sentence(`There is no site “${site}” in this scene.`, 404);
+    if (!known) throw new Sentence(`There is no layer “${site}” in this trace.`, 404);
     if (!(Number(number) < known.heads)) throw new Sentence(`${site} has no head ${number}; they are counted from 0 to ${known.heads - 1}.`, 404);
-    throw new Sentence("This copy was too small to hold every head; choose another, or run `regard look`.");
+    throw new Sentence("This export does not hold every head; choose another, or run `regard look`.");
   }
 
   function matrix(site, number, stage) {
     const card = head(site, number);
     if (!((stage === "masked" ? "visible" : stage) in card)) {
-      throw new Sentence("This copy holds only the weights of this head; run `regard look` for its scores.");
+      throw new Sentence("This export holds only this head's weights; run `regard look` for its scores.");
     }
     return { values: array(card, stage), shape: card.shape };
   }
@@ -104,7 +104,7 @@
 
   function pair(site, number, query) {
     const card = head(site, number);
-    if (!card.q) throw new Sentence(card.note || "This copy holds only the weights of this head; run `regard look` for its vectors.");
+    if (!card.q) throw new Sentence(card.note || "This export holds only this head's weights; run `regard look` for q, k and v.");
     const [i, j] = [Number(query.get("query")), Number(query.get("key"))];
     const [rows, columns] = card.shape;
     const about = held.sites[site];
@@ -125,9 +125,9 @@
   }
 
   function next(step, rest) {
-    if (!held.tokens[step]) throw new Sentence("This copy does not hold that step; run `regard look`.", 404);
+    if (!held.tokens[step]) throw new Sentence("This export does not hold that step; run `regard look`.", 404);
     if (rest === "tokens") return json(held.tokens[step]);
-    if (!held.next) throw new Sentence("This copy holds only the most probable tokens; run `regard look` for all.");
+    if (!held.next) throw new Sentence("This export holds only the top tokens; run `regard look` for all.");
     const all = floats(held.next);
     const size = all.length / held.scene.steps;
     return binary(all.slice(step * size, (step + 1) * size), [size]);

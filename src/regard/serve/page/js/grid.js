@@ -1,4 +1,4 @@
-// A window of a matrix with its labels in; where each cell stands, and its picture on a canvas, out.
+// Heat map grid: positions of the cells of a matrix window, its labels, and its drawing on a canvas.
 
 import { digits, shortened } from "./dom.js";
 import { hatch, readable } from "./paint.js";

@@ -1,4 +1,4 @@
-// A key pressed anywhere in; what it does to the page out. The dialog that lists all keys stands in index.html.
+// Keyboard shortcuts. The dialog that lists them is in index.html.
 
 import { h, replace } from "./dom.js";
 import { VIEWS } from "./views/index.js";

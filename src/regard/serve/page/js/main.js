@@ -1,4 +1,4 @@
-// The shell: the state in, the page out. It owns the header, the tabs, the side panel, the status line and errors.
+// Application shell: header, tabs, side panel, status line and errors.
 
 import * as api from "./api.js";
 import { element, figure, h, replace, say, shortened, speakThrough, token } from "./dom.js";
@@ -92,9 +92,9 @@ function said() {
     h.span({ class: "muted small" }, "output"),
     token(scene.said ?? "", { class: "token what" }),
     others,
-    scene.before ? h.span({ class: "changed small" }, "a branch: ", branchText(scene)) : null,
+    scene.before ? h.span({ class: "changed small" }, "branch: ", branchText(scene)) : null,
     edits.length ? h.span({ class: "changed small" }, "edited: ", [...edits.slice(0, 3), ...more].join("; ")) : null,
-    unknown.length ? h.span({ class: "changed small" }, "unknown to the model:", unknown, "; the output is a guess") : null,
+    unknown.length ? h.span({ class: "changed small" }, "out of vocabulary:", unknown, "; mapped to <unk>") : null,
   );
 }
 
@@ -207,7 +207,7 @@ function header() {
   at("question").value = state.question;
   at("question-field").hidden = !model?.question;
   at("picture-field").hidden = !model?.picture;
-  replace(at("text-label"), model?.picture ? "Picture" : "Text");
+  replace(at("text-label"), model?.picture ? "Image" : "Text");
   const root = document.documentElement;
   if (state.theme) root.dataset.theme = state.theme;
   else delete root.dataset.theme;

@@ -1,4 +1,4 @@
-// Bytes or floats of a matrix in; crisp pixels on a canvas out. Colours are the house's, for light and for dark.
+// Canvas painting: matrices of bytes or floats as pixels, with colour scales for light and dark.
 
 import { digits, h } from "./dom.js";
 
@@ -171,6 +171,6 @@ export function legend(palette, range = null, pooled = false) {
     scale.append(h.span({ style: at }, digits(value, palette === "weights" ? 2 : 3)));
   }
   const strip = h.span({ class: "legend" }, bar, scale);
-  const note = `each pixel is the largest ${palette === "weights" ? "weight" : "score"} in it`;
+  const note = `each pixel is the maximum ${palette === "weights" ? "weight" : "score"} (max-pooled)`;
   return pooled ? h.span({ class: "keys" }, strip, h.span({ class: "muted small pooled" }, note)) : strip;
 }

@@ -1,4 +1,4 @@
-// A scene and the state in; the side panel out: which site, which head, its recipe, the edits, what can be saved.
+// Side panel: layer, head, recipe, interventions and export.
 
 import * as api from "./api.js";
 import { button, h, renew, replace, say, shortened, terms } from "./dom.js";
@@ -32,7 +32,7 @@ class Side extends View {
     if (this.fresh("recipe", scene.id, state.site)) this.recipe(site);
     if (this.fresh("edits", scene.id, state.site, state.head, state.edits)) this.edits(site, state);
     if (this.fresh("save", scene.id, state.site, state.head)) this.save(scene, site, state);
-    replace(this.#summary, site ? `${site.name}, head ${state.head}` : "No attention to choose");
+    replace(this.#summary, site ? `${site.name}, head ${state.head}` : "No attention layer to show");
   }
 
   sites(scene, site) {
@@ -43,7 +43,7 @@ class Side extends View {
         pick: () => store.go({ site: one.name }),
       }),
     );
-    renew(this.#sites, ":checked", h.legend("Site"), h.div({ class: "sites" }, list));
+    renew(this.#sites, ":checked", h.legend("Layer"), h.div({ class: "sites" }, list));
   }
 
   heads(site, state) {
@@ -72,12 +72,12 @@ class Side extends View {
         "aria-pressed": String(off >= 0),
         on: { click: () => store.go({ edits: toggled(state.edits, site.name, state.head, off) }) },
       },
-      "Switch this head off",
+      "Ablate this head",
     );
     if (!site?.heads && !list.length) return replace(this.#edits);
     return replace(
       this.#edits,
-      h.h2("What if"),
+      h.h2("Interventions"),
       list.length ? h.ul({ class: "edits" }, list) : null,
       site?.heads ? h.div({ class: "row" }, toggle) : null,
     );
@@ -86,7 +86,7 @@ class Side extends View {
   save(scene, site, state) {
     const copy = async () => {
       await navigator.clipboard.writeText(scene.python);
-      say("The lines that make this scene are on the clipboard.");
+      say("The Python code of this trace is on the clipboard.");
     };
     const picture = async (format) => {
       const [view] = document.getElementById("panel").children;
@@ -95,7 +95,7 @@ class Side extends View {
       const name = ["regard", view.localName.slice(7), site?.name, site && state.head].filter((part) => part !== undefined);
       return save(view, [...where, shortened(scene.text, 80)].join(" · "), format, name.join("-"));
     };
-    const pictures = PICTURES.map((format) => button(format.toUpperCase(), () => picture(format), { class: "small", title: "What is in sight" }));
+    const pictures = PICTURES.map((format) => button(format.toUpperCase(), () => picture(format), { class: "small", title: "Current view" }));
     const links = FORMATS.map((format) => {
       const href = api.exportUrl(scene.id, { site: site?.name, head: state.head, format });
       return h.a({ href, download: "", class: "small" }, format.toUpperCase());
@@ -150,12 +150,12 @@ function toggled(edits, site, head, at) {
 function inWords(kind, { site, head, query, key, value, word, to }) {
   const where = site === "*" ? "everywhere" : site;
   return {
-    off: () => `${where}: head ${head} is off`,
-    weights: () => `${where}: in head ${head}, ${query} → ${key} weighs ${value}`,
-    masks: () => `${where}: in head ${head}, ${query} may not see ${key}`,
-    swaps: () => `word ${word} becomes “${shortened(String(to))}”`,
+    off: () => `${where}: head ${head} is ablated`,
+    weights: () => `${where}: in head ${head}, weight ${query} → ${key} = ${value}`,
+    masks: () => `${where}: in head ${head}, ${query} → ${key} masked`,
+    swaps: () => `word ${word} → “${shortened(String(to))}”`,
     temperatures: () => `${where}: temperature ${value}`,
-    shut: () => `${where}: the gate is shut`,
+    shut: () => `${where}: gate set to 0`,
   }[kind]();
 }
 

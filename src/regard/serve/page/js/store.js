@@ -1,4 +1,4 @@
-// What the page shows, in and out of the URL hash: one plain object, and an event when it changes.
+// State of the page, kept in the URL hash: one plain object, and an event when it changes.
 
 const EMPTY = {
   model: "",

@@ -1,4 +1,4 @@
-// What every view has: `show(scene, state)`, a way to know that nothing changed, and a way to ask the server.
+// Base class of the views: `show(scene, state)`, change detection and requests.
 
 import { Problem } from "./api.js";
 import { shortened } from "./dom.js";

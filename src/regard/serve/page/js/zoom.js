@@ -1,4 +1,4 @@
-// Wheel, drag, pinch and keys in; another window of a matrix out.
+// Zoom and pan: wheel, drag, pinch and keys change the window of a matrix.
 
 import { pointer } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// One head in; a matrix of words out: pieces added over keys, averaged over queries; gold links marked, AER if known.
+// Alignment view: word-level weights of a head, summed over key subwords, averaged over query subwords; gold links and AER.
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, shortened, table, token } from "../dom.js";
@@ -119,14 +119,14 @@ class Alignment extends View {
 
   pieces(row, column) {
     const [down, across] = [this.down[row].places.length, this.across[column].places.length];
-    if (down === 1 && across === 1) return "One piece looks at one piece: the weight itself.";
-    return `Added over ${across} ${across === 1 ? "piece" : "pieces"} of the key, averaged over ${down} of the query.`;
+    if (down === 1 && across === 1) return "One subword to one subword: the weight itself.";
+    return `Summed over ${across} ${across === 1 ? "subword" : "subwords"} of the key, averaged over ${down} of the query.`;
   }
 
   sentence(row, column) {
     const value = this.values[row * this.across.length + column];
     const gold = this.linked(row, column) ? ", a gold link" : "";
-    return `“${shortened(this.names.down[row], 40)}” looks at “${shortened(this.names.across[column], 40)}”: ${digits(value)}${gold}`;
+    return `“${shortened(this.names.down[row], 40)}” attends to “${shortened(this.names.across[column], 40)}”: ${digits(value)}${gold}`;
   }
 
   pick([row, column]) {

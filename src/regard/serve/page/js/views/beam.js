@@ -1,4 +1,4 @@
-// A search in; its tree out: every hypothesis that was kept, step by step, from left to right.
+// Beam view: the tree of hypotheses of a beam search, step by step.
 
 import * as api from "../api.js";
 import { digits, drawing, element, figure, replace, say, shortened, token } from "../dom.js";
@@ -32,15 +32,15 @@ class Beam extends View {
   show(scene, state) {
     put(this.#field, state.beam ?? "");
     this.scene = scene;
-    this.writes = scene.task === "write";
+    this.writes = scene.task === "language_modeling";
     this.greedy = this.writes && !state.beam; // then the tree is of what a beam would have kept
     if (this.fresh("key", this.writes, this.greedy))
       replace(
         this.#key,
-        element("span", { class: "key-chosen" }, `the way to ${this.greedy ? "the best of these" : "what was said"}`),
-        this.writes ? null : element("span", { class: "key-ended" }, "ended here"),
+        element("span", { class: "key-chosen" }, `path to ${this.greedy ? "the best hypothesis" : "the output"}`),
+        this.writes ? null : element("span", { class: "key-ended" }, "finished (</s>)"),
         "numbers are log-probabilities",
-        this.greedy ? "The text was written greedily; a beam of four would have kept these." : null,
+        this.greedy ? "Decoded greedily; beam search with width 4 would keep these hypotheses." : null,
       );
     if (this.fresh("scene", scene.id)) this.load(scene);
   }
@@ -52,7 +52,7 @@ class Beam extends View {
     if (!answer || scene !== this.scene) return undefined;
     if (!answer.steps.length) {
       this.dataset.painted = scene.id;
-      const words = "Nothing was written behind this text, so no beams were kept; ask for some tokens under Generation.";
+      const words = "No tokens were generated, so there is no beam; generate some under Generation.";
       return replace(this.#tree, element("p", { class: "empty" }, words));
     }
     this.#steps = answer.steps;
@@ -137,7 +137,7 @@ class Beam extends View {
       );
     const tokens = way.map(([n, place]) => this.#steps[n][place].token);
     const { log_probability: sure, score, finished, chosen } = this.node;
-    const way_to = this.greedy ? "on the way to the best" : "on the way to what was said";
+    const way_to = this.greedy ? "on the path to the best hypothesis" : "on the path to the output";
     const state = [finished ? "ended" : "open", chosen ? way_to : ""].filter(Boolean).join(", ");
     const where = `Step ${at[0] + 1} of ${this.#steps.length}, ${at[1] + 1} of ${this.#steps[at[0]].length}`;
     replace(
@@ -153,7 +153,7 @@ class Beam extends View {
         element("span", { class: "muted" }, where),
         "log-probability",
         figure(sure),
-        finished ? ["ranked by", figure(score), element("span", { class: "muted" }, "(by its length)")] : null,
+        finished ? ["ranked by", figure(score), element("span", { class: "muted" }, "(length-normalised score)")] : null,
         element("span", { class: "muted" }, state),
       ),
     );

@@ -1,4 +1,4 @@
-// A cell with its exact row, or a token with its weights, in; a card of numbers beside the picture out.
+// Card of a cell or a token: its exact weights beside the plot.
 
 import { button, digits, figure, h, replace, table, terms, token } from "../dom.js";
 import { store } from "../store.js";
@@ -15,7 +15,7 @@ export function cellCard(card, { row, column, numbers, stage, names, check, off 
     h.section(terms(lines, { class: "stages" })),
     h.section(
       h.h3("Strongest keys of this row"),
-      best.length ? weighing(best.map((n) => [n, numbers.weights[n]]), names.across, ["key", "token", "weight"]) : h.p({ class: "muted" }, off ? "This head is switched off: all its weights are 0." : "This query sees nothing."),
+      best.length ? weighing(best.map((n) => [n, numbers.weights[n]]), names.across, ["key", "token", "weight"]) : h.p({ class: "muted" }, off ? "This head is ablated: all its weights are 0." : "Every key is masked for this query."),
     ),
     off ? null : h.section(checked(check)),
     h.section(button("q, k, v", () => store.go({ query: row, key: column, view: "pair" }))),
@@ -23,7 +23,7 @@ export function cellCard(card, { row, column, numbers, stage, names, check, off 
 }
 
 export function looks(query, key) {
-  return h.h3({ class: "headline" }, token(query), h.span({ class: "muted" }, " looks at "), token(key));
+  return h.h3({ class: "headline" }, token(query), h.span({ class: "muted" }, " attends to "), token(key));
 }
 
 // [place, weight] of some tokens
@@ -38,12 +38,12 @@ export function tokenCard(card, name, what, found, others) {
   replace(card, h.section(title), h.section(weighing(found, others)));
 }
 
-// the weights are worked out again from q and k: do they give what the layer gave?
+// weights recomputed from q and k, against the layer's own output
 function checked(check) {
   if (!check) return h.p({ class: "muted small" }, "|A·V − output| is being checked…");
   const verdict = check.difference <= check.tolerance ? " ✓ below " : " ✗ above ";
   return h.p(
-    { class: "small", title: "The weights, worked out again from q and k, times v, against what the layer itself gave" },
+    { class: "small", title: "Weights recomputed from q and k, times v, against the layer's own output" },
     h.span({ class: "muted" }, "|A·V − output| "),
     h.span({ class: "number" }, digits(check.difference, 2)),
     h.span({ class: "muted" }, verdict, digits(check.tolerance, 2)),

@@ -1,4 +1,4 @@
-// What two scenes say, as the server compared them, in; before | after | Δ out.
+// Output diff: tokens and probabilities of two traces, before | after | Δ.
 
 import { figure, h, table, token } from "../dom.js";
 
@@ -13,7 +13,7 @@ export function changes({ said, tokens, distribution, row, note }, names = ["bef
       }),
       tokens.length ? null : token(said[which === "before" ? 0 : 1] ?? ""),
     );
-  const sum = other ? `${other} of ${tokens.length} differ` : "nothing is said otherwise";
+  const sum = other ? `${other} of ${tokens.length} differ` : "outputs are equal";
   const parts = [
     h.div({ class: "halves" }, h.section(h.h3(names[0]), side("before")), h.section(h.h3(names[1]), side("after"))),
     h.p({ class: "muted small" }, sum, note ? `; ${note}` : ""),
@@ -37,7 +37,7 @@ function moved(distribution, where, names) {
   const about =
     where === null || where === undefined
       ? "Largest changes"
-      : ["Largest changes where ", token(String(where)), " stood"];
+      : ["Largest probability changes at ", token(String(where))];
   return h.section(
     h.h3(about),
     h.div(

@@ -1,4 +1,4 @@
-// Two heads in, of one model or of two; both out side by side, and what the second does otherwise.
+// Comparison view: two heads of one or two models, and their difference.
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, say, shortened, token } from "../dom.js";
@@ -58,7 +58,7 @@ class Comparison extends View {
       sites.find((one) => one.name === other.site) ?? sites.find((one) => one.name === site.name) ?? sites[0];
     if (!spot) {
       this.fields(second, other, [], { name: "", heads: 0 }, 0);
-      const none = "The other model attends to nothing that could be shown; choose another.";
+      const none = "The other model has no attention layer to show; choose another.";
       return replace(this.#here, h.p({ class: "muted" }, none));
     }
     const same = second.id === scene.id && spot.name === site.name;
@@ -80,7 +80,7 @@ class Comparison extends View {
     if (second.id !== scene.id) {
       const found = await this.ask(api.compare(scene.id, second.id));
       if (found && this.now.scene === scene)
-        replace(this.#said, h.h2("What they say"), changes(found, [scene.model, second.model]));
+        replace(this.#said, h.h2("Outputs"), changes(found, [scene.model, second.model]));
     }
     this.dataset.painted = names.join(" | ");
     return undefined;
@@ -117,7 +117,7 @@ class Comparison extends View {
         (model) => this.set({ model, site: undefined, head: undefined }),
       ),
       listField(
-        "Site",
+        "Layer",
         sites.map((one) => [one.name, one.name]),
         spot.name,
         (site) => this.set({ site }),
@@ -173,13 +173,13 @@ class Comparison extends View {
     const change = numbers[1] - numbers[0];
     replace(
       this.#here,
-      part(token(a.names.down[i]), "looks"),
+      part(token(a.names.down[i]), "attends"),
       part(token(a.names.across[j]), "at"),
       part(figure(numbers[0]), "first"),
       part(figure(numbers[1]), "second"),
       alike ? part(figure(change), "Δ", "part end") : null,
     );
-    const text = `${shortened(a.names.down[i])} looks at ${shortened(a.names.across[j])}: ${digits(numbers[0])} and ${digits(numbers[1])}${alike ? `, difference ${digits(change)}` : ""}`;
+    const text = `${shortened(a.names.down[i])} attends to ${shortened(a.names.across[j])}: ${digits(numbers[0])} and ${digits(numbers[1])}${alike ? `, difference ${digits(change)}` : ""}`;
     for (const heat of this.#heats) heat.tell(text);
     if (back && this.contains(document.activeElement)) say(text);
   }

@@ -1,4 +1,4 @@
-// A scene with gates in; what each lets through out: a bar for every channel or word, or a glow over the picture.
+// Gates view: the weights of a gate as bars per channel or word, or as a map over the image.
 
 import * as api from "../api.js";
 import { button, clamp, digits, drawing, figure, h, replace, say, shortened, table, terms } from "../dom.js";
@@ -26,7 +26,7 @@ class Gates extends View {
   #note = h.p({ class: "muted small" });
   #card = h.div({ class: "card" });
   #one = button("", () => this.toggle("off", { site: this.site.name, head: this.at }));
-  #all = button("Shut the gate", () => this.toggle("shut", { site: this.site.name }));
+  #all = button("Set the gate to 0", () => this.toggle("shut", { site: this.site.name }));
   #out = h.div();
   #load = latest();
   #order = "order";
@@ -77,7 +77,7 @@ class Gates extends View {
       if (!image) return;
       this.picture = { url: scene.picture.url, image, grey: faded(image) };
     }
-    this.names = { channels: "channel", places: "place" }[site.keys] ?? "word";
+    this.names = { channels: "channel", places: "position" }[site.keys] ?? "word";
     this.words = this.names === "word" ? labels(scene, site.keys, now.data.length) : null;
     this.order = Array.from(now.data, (_, n) => n);
     if (this.#order === "size") this.order.sort((a, b) => before.data[b] - before.data[a] || a - b);
@@ -167,15 +167,15 @@ class Gates extends View {
     const called = (n) => (this.map ? `row ${Math.floor(n / this.map[1])}, column ${n % this.map[1]}` : this.words?.[n] ?? `channel ${n}`);
     const off = this.has("off", { site: this.site.name, head: this.at });
     const shut = this.has("shut", { site: this.site.name });
-    replace(this.#one, off ? `Switch this ${this.names} on again` : `Switch this ${this.names} off`);
+    replace(this.#one, off ? `Restore this ${this.names}` : `Ablate this ${this.names}`);
     this.#one.setAttribute("aria-pressed", String(off));
     this.#one.disabled = shut;
     this.#all.setAttribute("aria-pressed", String(shut));
-    replace(this.#all, shut ? "Open the gate again" : "Shut the gate");
+    replace(this.#all, shut ? "Restore the gate" : "Set the gate to 0");
     const { picture } = this.scene;
     replace(
       this.#card,
-      picture && !this.map ? h.img({ src: picture.url, alt: "The picture", class: "gate-picture" }) : null,
+      picture && !this.map ? h.img({ src: picture.url, alt: "Image", class: "gate-picture" }) : null,
       terms(
         [
           [this.names, this.name],

@@ -1,4 +1,4 @@
-// A scene of a text that was written in; out, step by step, what else could have been written, and branches of it.
+// Generation view: generated tokens step by step, next-token probabilities and branches.
 
 import * as api from "../api.js";
 import { digits, figure, h, renew, replace, say, shortened, terms, token } from "../dom.js";
@@ -17,11 +17,11 @@ class Generation extends View {
     class: "tokens",
     role: "listbox",
     tabindex: "0",
-    "aria-label": "What was written, step by step",
+    "aria-label": "Generated tokens, step by step",
   });
   #why = h.p({ class: "row small" });
-  #watch = button("Watch it written", () => (this.#live ? this.stop() : this.watch()));
-  #more = numberField("More tokens", [0, 256], (more) => store.go({ more }));
+  #watch = button("Generate live", () => (this.#live ? this.stop() : this.watch()));
+  #more = numberField("New tokens", [0, 256], (more) => store.go({ more }));
   #title = h.h2();
   #options = h.ol({ class: "options", "aria-label": "Next tokens" });
   #whole = h.div();
@@ -33,7 +33,7 @@ class Generation extends View {
     const step = (by) => () => this.go(this.step + by);
     const tools = h.div(
       { class: "row" },
-      button("Before", step(-1)),
+      button("Previous", step(-1)),
       this.#play.node,
       button("Next", step(1)),
       this.#watch,
@@ -65,7 +65,7 @@ class Generation extends View {
       this.stop();
       this.#play.stop();
     }
-    this.#more.hidden = scene.task !== "write";
+    this.#more.hidden = scene.task !== "language_modeling";
     put(this.#more, state.more ?? 12);
     this.scene = scene;
     if (this.#live) return;
@@ -113,7 +113,7 @@ class Generation extends View {
     const where = site && weights ? weighed(labels(scene, site.keys, site.n_k), weights.data) : null;
     replace(
       this.#look,
-      where ? [h.h3("Where it looked"), h.p({ class: "muted small" }, `${site.name}, head ${head}`), where] : [],
+      where ? [h.h3("Attention weights"), h.p({ class: "muted small" }, `${site.name}, head ${head}`), where] : [],
     );
     const first = best.tokens[0];
     say(
@@ -124,7 +124,7 @@ class Generation extends View {
   }
 
   options({ tokens, chosen }) {
-    const [is, was] = this.given ? ["given", "what was given"] : ["chosen", "what was written"];
+    const [is, was] = this.given ? ["prompt", "prompt token"] : ["chosen", "generated token"];
     const line = (one) => {
       const mine = one.id === chosen;
       const inside = [
@@ -169,7 +169,7 @@ class Generation extends View {
     const label = `All ${values.length} tokens by rank: entropy ${digits(entropy)} bits`;
     const rows = [
       ["entropy", [figure(entropy), " bits"]],
-      ["as if from", [figure(2 ** entropy), " equal tokens"]],
+      ["perplexity", [figure(2 ** entropy), " (effective number of tokens)"]],
     ];
     if (rank) rows.push([`rank of the ${this.given ? "given" : "chosen"}`, [figure(rank), ` of ${values.length}`]]);
     replace(
@@ -195,7 +195,7 @@ class Generation extends View {
     const left = (store.state.branches ?? []).slice(0, -1);
     const live = id === this.#watched;
     const back = button("Back", () => store.go(before ? { branches: left.length ? left : undefined } : { beam: undefined }));
-    const why = before ? branchText(this.scene) : "written live, the most probable token each time";
+    const why = before ? branchText(this.scene) : "greedy decoding, live";
     replace(this.#why, before || live ? [back, h.span(why), token(said, { class: "token said-now" })] : []);
   }
 
@@ -210,18 +210,18 @@ class Generation extends View {
       names.push(one.token);
       row(this.#text, names, names.length - 1, () => {});
       replace(this.#title, `Step ${names.length}: `, figure(one.probability));
-      if (one.row) replace(this.#look, h.h3("Where it looks"), weighed(keys, floats(one.row)));
+      if (one.row) replace(this.#look, h.h3("Attention weights"), weighed(keys, floats(one.row)));
     };
     const over = () => {
       this.#live = null;
-      replace(this.#watch, "Watch it written");
+      replace(this.#watch, "Generate live");
     };
     const done = (scene) => {
       over();
       this.stale("step");
       this.#watched = scene.id === this.scene.id ? null : scene.id;
       // every view shows what was written, so the address asks for it
-      const beam = scene.task === "write" ? undefined : 1;
+      const beam = scene.task === "language_modeling" ? undefined : 1;
       store.set({ step: scene.steps - 1, ...(this.#watched && { beam, target: undefined, branches: undefined }) });
       this.show(this.scene, store.state);
     };

@@ -1,9 +1,9 @@
-// A picture and a weight for each of its patches in; the weights laid over it on a canvas out.
+// Attention overlay: weights of patches drawn over an image.
 
 import { Problem } from "../api.js";
 import { fit } from "../paint.js";
 
-// nothing to vermilion, over a picture in grey: what weighs nothing is not covered (as in see/style.py)
+// nothing to vermilion, over a picture in grey: what weighs nothing is not covered (as in see/plots/style.py)
 const GLOW = [
   [245, 158, 26, 0],
   [242, 120, 5, 0.62],
@@ -21,7 +21,7 @@ export function loaded(url) {
   return new Promise((resolve, reject) => {
     const image = new Image();
     image.addEventListener("load", () => resolve(image));
-    image.addEventListener("error", () => reject(new Problem("The picture of this scene is gone; ask again.", 404)));
+    image.addEventListener("error", () => reject(new Problem("The image of this trace was evicted; ask again.", 404)));
     image.src = url;
   });
 }

@@ -1,4 +1,4 @@
-// One head of a scene in; what is needed to paint it out, from exact numbers where they are few enough.
+// Loads the weights of a head for drawing, exact where the matrix is small.
 
 import * as api from "../api.js";
 import { coded, sheet } from "../paint.js";

@@ -1,4 +1,4 @@
-// A matrix in; its picture out, with a cursor that the pointer and the arrow keys move. Several can share one cursor.
+// Heat map with a cursor that follows pointer and arrow keys; several can share one cursor.
 
 import { h, pointer, say } from "../dom.js";
 import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawSheet, frameOf, layout, thinned } from "../grid.js";

@@ -1,10 +1,10 @@
-// Every view by name: its tab, its key, which scenes it fits, and where it is loaded from when first opened.
+// Registry of the views: tab, shortcut, which traces it fits, and its module, loaded on demand.
 
 const seen = (scene) => scene !== null && scene.sites.some((site) => site.shown);
 const gated = (scene) => scene !== null && scene.sites.some((site) => site.kind === "gate");
 const always = () => true;
-const NOTHING = "This model attends to nothing that could be shown; choose another model.";
-const WRITES = "This model writes nothing step by step; choose one that translates or writes.";
+const NOTHING = "This model has no attention layer to show; choose another model.";
+const WRITES = "This model generates no tokens; choose a translation or language model.";
 
 export const VIEWS = [
   { name: "overview", label: "Overview", key: "1", load: () => import("./overview.js"), fits: seen, needs: NOTHING },
@@ -12,7 +12,7 @@ export const VIEWS = [
   { name: "lines", label: "Lines", key: "3", load: () => import("./lines.js"), fits: seen, needs: NOTHING },
   {
     name: "alignment",
-    label: "Words",
+    label: "Alignment",
     key: "4",
     load: () => import("./alignment.js"),
     fits: (scene) => seen(scene) && Object.values(scene.words ?? {}).some((words) => words.length > 0),
@@ -37,11 +37,11 @@ export const VIEWS = [
   },
   {
     name: "overlay",
-    label: "Picture",
+    label: "Image",
     key: "p",
     load: () => import("./overlay.js"),
     fits: (scene) => scene !== null && Boolean(scene.picture) && (scene.picture.rows > 0 || !gated(scene)),
-    needs: "This model looks at no parts of a picture; choose one that does.",
+    needs: "This model has no attention over image patches; choose one that does.",
   },
   {
     name: "gates",
@@ -49,9 +49,9 @@ export const VIEWS = [
     key: "g",
     load: () => import("./gates.js"),
     fits: (scene) => gated(scene),
-    needs: "This model has no gates: no channels, places or words that it weighs without being asked.",
+    needs: "This model has no gates (channel, spatial or word attention).",
   },
-  { name: "whatif", label: "What if", key: "w", load: () => import("./whatif.js"), fits: seen, needs: NOTHING },
+  { name: "whatif", label: "Interventions", key: "w", load: () => import("./whatif.js"), fits: seen, needs: NOTHING },
   { name: "comparison", label: "Compare", key: "c", load: () => import("./comparison.js"), fits: seen, needs: NOTHING },
   {
     name: "training",
@@ -59,7 +59,7 @@ export const VIEWS = [
     key: "t",
     load: () => import("./training.js"),
     fits: (scene, model) => scene !== null && (model?.checkpoints ?? []).length > 1,
-    needs: "This model kept no earlier checkpoints; train one with more than one kept.",
+    needs: "This run has no earlier checkpoints; train with train.keep above 1.",
   },
   { name: "positions", label: "Positions", key: "8", load: () => import("./positions.js"), fits: always, alone: true },
   { name: "masks", label: "Masks", key: "9", load: () => import("./masks.js"), fits: always, alone: true },

@@ -1,4 +1,4 @@
-// The lectures' worked example, or one query of the loaded model, chapter by chapter and cell by cell, as a view.
+// Lecture view: the worked example, or one query of the loaded model, chapter by chapter and cell by cell.
 
 import { lecture, Problem } from "../api.js";
 import { h, replace } from "../dom.js";

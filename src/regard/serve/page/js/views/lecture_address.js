@@ -1,4 +1,4 @@
-// The page's state in; where in the lecture we are and with which numbers out, and back. Others may have written it.
+// State of the lecture in the URL hash, validated.
 
 export function placeIn({ lecture, numbers }, site) {
   const [, chapter = "1", step = "0", on = ""] = /^(\d+)\.(\d+)(m?)$/.exec(lecture ?? "") ?? [];

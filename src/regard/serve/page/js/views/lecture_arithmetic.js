@@ -1,4 +1,4 @@
-// The numbers that make a cell in; its arithmetic as a line of text and the cells it is made of out.
+// Arithmetic of a cell as text, with the cells it uses.
 
 import { digits } from "../dom.js";
 
@@ -19,24 +19,24 @@ export const divided = (score, root, result, uses) => line(`${n(score)} / ${n(ro
 
 export function hidden(score, visible, result, uses) {
   return visible
-    ? line(`may look: ${n(score)} stays`, result, uses)
-    : line(`hidden: ${n(score)} gives way to`, result, uses);
+    ? line(`visible: ${n(score)} stays`, result, uses)
+    : line(`masked: ${n(score)} →`, result, uses);
 }
 
 export function added(score, bias, visible, result, uses) {
-  if (!visible) return line(`hidden: ${n(score)} gives way to`, result, uses);
+  if (!visible) return line(`masked: ${n(score)} →`, result, uses);
   return bias
-    ? line(`${n(score)} + ${within(bias)} for the position`, result, uses)
+    ? line(`${n(score)} + ${within(bias)} position bias`, result, uses)
     : hidden(score, true, result, uses);
 }
 
 export function exponential(score, peak, result, uses) {
-  if (peak === null) return line("nothing in this row may be looked at", result, uses);
+  if (peak === null) return line("every key is masked", result, uses);
   return line(score === null ? "hidden: exp(−∞)" : `exp(${n(score)} − ${within(peak)})`, result, uses);
 }
 
 export function share(exponentials, sum, j, result, uses, more = 0) {
-  if (!sum) return line("nothing in this row may be looked at, so it weighs", result, uses);
+  if (!sum) return line("every key is masked, so the weight is", result, uses);
   const all = exponentials.map(n).join(" + ") + (more > 0 ? ` + … ${more} more` : "");
   return line(`${n(exponentials[j])} / (${all}) = ${n(exponentials[j])} / ${n(sum)}`, result, uses);
 }

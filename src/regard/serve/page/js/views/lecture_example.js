@@ -1,4 +1,4 @@
-// The server's arrays of the worked example in; for each chapter its tables, how they stand, and what each cell says out.
+// Chapters of the worked example: tables, layout and the arithmetic of each cell.
 
 import * as say from "./lecture_arithmetic.js";
 import { others } from "./lecture_others.js";

@@ -1,4 +1,4 @@
-// What stays while chapters change: the frame of the lecture, made once, and the parts of it that are filled later.
+// Frame of the lecture view: elements that stay while chapters change.
 
 import { button, h, replace } from "../dom.js";
 import { store } from "../store.js";
@@ -17,7 +17,7 @@ export function frame(does) {
     model: button("Loaded model", () => does.mode("model")),
     projector: button("Projector", () => does.projector(), pressable("Large type (p)")),
     veil: button("Reveal", () => does.veil(), pressable("Cells appear only as you step (h)")),
-    reset: button("The lectures' numbers again", () => does.reset(), { hidden: true }),
+    reset: button("Reset", () => does.reset(), { hidden: true }),
     number: h.span({ class: "lecture-number", "aria-hidden": "true" }),
     title: h.h2({ tabindex: "-1" }),
     formula: h.p({ class: "lecture-formula" }),
@@ -99,7 +99,7 @@ export function controls(names, given, change) {
       h.div(
         { class: "row", role: "group", "aria-label": "Scale" },
         button("divide by √d", () => change({ scaled: true }), pressed(given.scaled)),
-        button("do not divide, as the second lecture", () => change({ scaled: false }), pressed(!given.scaled)),
+        button("no scaling (second lecture)", () => change({ scaled: false }), pressed(!given.scaled)),
       ),
     mask: () =>
       h.div(

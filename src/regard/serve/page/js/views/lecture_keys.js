@@ -1,4 +1,4 @@
-// A key in; a step, a chapter or another size out.
+// Keyboard shortcuts of the lecture view.
 
 import { singleKeys } from "../keys.js";
 

@@ -1,4 +1,4 @@
-// The walk of one query of the loaded model in; the same chapters' tables, with its real numbers, out.
+// Chapters of the lecture view for one query of the loaded model.
 
 import * as say from "./lecture_arithmetic.js";
 
@@ -19,10 +19,10 @@ export function modelStages(data) {
       blocks: compared,
       formula: data.inner.additive && "v_a · tanh(W_a q + U_a k)",
       walk: [all.dots ? "dots" : "scores"],
-      note: data.inner.root ? "" : `${about.score} compares them; q and k are shown as it multiplies or adds them.`,
+      note: data.inner.root ? "" : `Score function: ${about.score}; q and k are shown as it transforms them.`,
     },
-    { blocks: [scaled], walk: ["scores"], note: data.inner.root ? "" : `${about.score} divides by nothing.` },
-    { blocks: [stack(all.scores, "→", all.masked)], walk: ["masked"], note: `Who may look at whom: ${about.pattern}.` },
+    { blocks: [scaled], walk: ["scores"], note: data.inner.root ? "" : `${about.score} has no scale.` },
+    { blocks: [stack(all.scores, "→", all.masked)], walk: ["masked"], note: `Pattern: ${about.pattern}.` },
     {
       blocks: [
         edited ? stack(all.masked, "→", all.weights) : stack(all.masked, "→", all.exponentials, "→", all.weights),
@@ -47,7 +47,7 @@ export function modelStages(data) {
 }
 
 function unprojected(all) {
-  const note = "This layer's q, k and v are not made of x by matrices of its own that could be shown.";
+  const note = "This layer has no q, k, v projections that could be shown.";
   return [
     { blocks: [line(all.tokens)], walk: [], note },
     { blocks: [line(all.q, all.k, all.v)], walk: [] },
@@ -75,14 +75,14 @@ function projected({ about, made }) {
   const pair = (part, id, rows, size) => [w(part), result(part, id, rows, size)];
   const [asking, asked] = made.model;
   return [
-    { blocks: [line(query, keys)], walk: [], note: `What the layer was given: ${asking} numbers a token.` },
+    { blocks: [line(query, keys)], walk: [], note: `Layer input: ${asking} numbers per token.` },
     {
       blocks: [
         { kind: "cross", left: query, pairs: [pair("q", "x-query", asks, asking)] },
         { kind: "cross", left: keys, pairs: ["k", "v"].map((part) => pair(part, "x-keys", about.keys, asked)) },
       ],
       walk: ["xq", "xk", "xv"],
-      note: made.turned ? "Before their places turn q and k: from the next chapter on they are shown turned." : "",
+      note: made.turned ? "Before the rotation (RoPE); from the next chapter on q and k are rotated." : "",
     },
   ];
 }

@@ -1,4 +1,4 @@
-// What was typed or switched in; the inputs of the example that are not the lectures' own out.
+// Edited inputs of the worked example: those that differ from the lectures' own.
 
 // edits: null (all as the lectures have it), {patch}, or one cell {name, i, j, value(old)}
 export function edited(numbers, given, edits) {

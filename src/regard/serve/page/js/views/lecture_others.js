@@ -1,4 +1,4 @@
-// The server's arrays of Bahdanau's and Luong's scores in; the last chapter's tables, four side by side, out.
+// Last chapter of the lecture view: Bahdanau's and Luong's scores.
 
 import * as say from "./lecture_arithmetic.js";
 

@@ -1,4 +1,4 @@
-// The lecture in; over the whole window, in the largest type in which its matrices still fit, out.
+// Projector mode: full window, in the largest type that fits.
 
 const [SMALLEST, ENOUGH, LARGEST] = [15, 17, 44]; // pixels; below ENOUGH only the width is worth a smaller type
 

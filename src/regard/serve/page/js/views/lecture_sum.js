@@ -1,4 +1,4 @@
-// A cell in; its arithmetic written under the matrices, the cells it is made of marked, and a sentence to be read out.
+// Arithmetic line under the matrices: marks the cells it uses, and announces it.
 
 import { h, replace } from "../dom.js";
 import { spoken } from "./lecture_arithmetic.js";

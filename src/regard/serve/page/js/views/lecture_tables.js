@@ -1,4 +1,4 @@
-// A matrix with its names in; a real table out, whose cells can be read, focused, typed into or switched.
+// Matrices as HTML tables whose cells can be focused, edited or toggled.
 
 import { digits, element, h, replace, shown } from "../dom.js";
 
@@ -71,7 +71,7 @@ function fillCell(td, spec, value) {
     td.dataset.value = value;
   } else if (spec.kind === "mask") {
     inside.setAttribute("aria-pressed", String(Boolean(value)));
-    inside.setAttribute("aria-label", `${inside.dataset.name}: ${value ? "may look" : "hidden"}`);
+    inside.setAttribute("aria-label", `${inside.dataset.name}: ${value ? "visible" : "masked"}`);
     inside.textContent = value ? "■" : "·";
     td.dataset.value = value;
   } else if (typeof value === "string") {

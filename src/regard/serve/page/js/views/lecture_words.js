@@ -1,4 +1,4 @@
-// What each chapter of the walk says and asks: text, so it stands in lecture.json; the numbers are in lecture_example.js.
+// Loads the prose of the chapters from lecture.json.
 
 const found = await fetch(new URL("../../lecture.json", import.meta.url));
 

@@ -1,4 +1,4 @@
-// One head in; two columns of tokens out, with a line for every weight worth one. Pointing at a token isolates it.
+// Lines view (bipartite): two columns of tokens, with a line for every larger weight. Pointing at a token isolates it.
 
 import * as api from "../api.js";
 import { digits, h, pointer, replace, say, shortened } from "../dom.js";
@@ -57,9 +57,9 @@ class Lines extends View {
     this.fits = Math.max(4, Math.floor(room / this.line)); // tokens in sight
     this.tall = this.line * Math.min(this.fits, most) + 28;
     const scrolls = site.n_q > this.fits || site.n_k > this.fits;
-    const text = "More than fits: the strongest lines of what is in sight. Arrows or the wheel move each column.";
+    const text = "More tokens than fit: the strongest visible links are drawn. Arrows or the wheel scroll each column.";
     replace(this.#note, scrolls ? text : "");
-    this.name(`${site.n_q} tokens look at ${site.n_k}`);
+    this.name(`${site.n_q} queries × ${site.n_k} keys`);
   }
 
   // the chosen query comes into sight
@@ -222,7 +222,7 @@ class Lines extends View {
     const { side, at } = this.live;
     const found = this.isolated().map(([row, key, weight]) => [side === "down" ? key : row, weight]);
     const others = this.names[side === "down" ? "across" : "down"];
-    tokenCard(this.#card, this.names[side][at], side === "down" ? " looks at" : " is looked at by", found.slice(0, 12), others);
+    tokenCard(this.#card, this.names[side][at], side === "down" ? " attends to" : " attended by", found.slice(0, 12), others);
   }
 
   // --- pointing ---
@@ -276,7 +276,7 @@ class Lines extends View {
     await this.load();
     const best = this.isolated().slice(0, 3);
     const words = best.map(([, key, weight]) => `“${shortened(this.names.across[key])}” ${digits(weight, 3)}`);
-    const text = `${query} “${shortened(this.names.down[query])}” looks at ${words.join(", ")}`;
+    const text = `${query} “${shortened(this.names.down[query])}” attends to ${words.join(", ")}`;
     this.name(text);
     say(text);
   }

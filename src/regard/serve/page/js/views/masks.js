@@ -1,4 +1,4 @@
-// A pattern as text and a length in; who sees whom out: the mask, what it costs, and which blocks are never computed.
+// Masks view: the attention mask of a pattern, its cost, and its empty blocks.
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, say } from "../dom.js";
@@ -76,7 +76,7 @@ class Masks extends View {
     const examples = EXAMPLES.map(([pattern, name]) =>
       button(name, () => use(pattern), { title: pattern, class: "quiet" }),
     );
-    const field = h.label({ class: "field pattern" }, h.span("Pattern: who may look at whom"), this.#text);
+    const field = h.label({ class: "field pattern" }, h.span("Pattern (attention mask)"), this.#text);
     this.append(
       h.h2({ class: "hidden-text" }, "Masks"),
       h.div({ class: "pickers" }, field, this.#length, this.#size),
@@ -151,10 +151,10 @@ class Masks extends View {
     const lines = [
       ["cells", [about, count(cells), " of ", count(length * length)]],
       ["share of all", [about, figure(100 * share), " %"]],
-      ["against full attention", cells ? [about, figure(1 / share), " times fewer"] : ["nothing is computed"]],
+      ["versus full attention", cells ? [about, figure(1 / share), " times fewer"] : ["nothing is computed"]],
       ["blocks computed", [count(mixed + full), " of ", count(empty + mixed + full), `: ${full} full, ${mixed} mixed`]],
     ];
-    if (none) lines.push(["queries that see nothing", [count(none)]]);
+    if (none) lines.push(["fully masked queries", [count(none)]]);
     replace(
       this.#cost,
       lines.map(([name, what]) => h.div(h.dt(name), h.dd(what))),
@@ -182,7 +182,7 @@ class Masks extends View {
         sheet: sheet(bytes, side, side, "signed"),
       });
       this.point([0, 1].map((n) => Math.min(this.cell[n], length - 1)));
-    } else replace(this.#here, "More than 4,096 tokens are counted, not drawn; the blocks are all that is needed.");
+    } else replace(this.#here, "Masks of more than 4,096 tokens are counted in blocks, not drawn.");
     const bytes = Uint8Array.from(blocks.flat(), (state) => SHADES[state]);
     const size = { rows: blocks.length, columns: blocks[0].length };
     this.#blocks.draw({
@@ -232,7 +232,7 @@ class Masks extends View {
     if (!this.bits) return;
     if (back) this.cell = cell;
     this.#mask.point(cell);
-    const text = `Query ${cell[0]} ${this.sees(...cell) ? "may look at" : "may not look at"} key ${cell[1]}`;
+    const text = `Query ${cell[0]} ${this.sees(...cell) ? "may attend to" : "may not attend to"} key ${cell[1]}`;
     replace(this.#here, text);
     this.#mask.tell(text);
   }

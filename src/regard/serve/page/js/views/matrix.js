@@ -1,4 +1,4 @@
-// One head in; its matrix out, as products, scores, masked or weights, at any zoom, with the exact numbers of a cell.
+// Matrix view: one head as products, scores, masked scores or weights, at any zoom, with exact numbers.
 
 import * as api from "../api.js";
 import { digits, h, replace, say, shortened } from "../dom.js";
@@ -33,9 +33,9 @@ class Matrix extends View {
     const button = (label, text, f) =>
       h.button({ type: "button", "aria-label": label, title: label, on: { click: f } }, text);
     const zoom = h.div({ class: "row" },
-      button("Further", "−", () => this.zoom(1 / 1.5)),
-      button("Closer", "+", () => this.zoom(1.5)),
-      button("All of it", "All", () => store.set({ window: null })),
+      button("Zoom out", "−", () => this.zoom(1 / 1.5)),
+      button("Zoom in", "+", () => this.zoom(1.5)),
+      button("All of the matrix", "All", () => store.set({ window: null })),
     );
     const head = h.div({ class: "view-head" }, this.#stages, zoom);
     const main = h.div(this.#plot, this.#note, this.#legend);
@@ -217,7 +217,7 @@ class Matrix extends View {
     const value = this.#rows.get(row)?.[this.now.stage][column];
     const [query, key] = [shortened(this.names.down[row], 40), shortened(this.names.across[column], 40)];
     const what = value === undefined ? "" : `: ${this.now.stage} ${digits(value)}`;
-    const text = `${row} “${query}” looks at ${column} “${key}”${what}`;
+    const text = `${row} “${query}” attends to ${column} “${key}”${what}`;
     this.#over.setAttribute("aria-label", `${this.now.site.name}, head ${this.now.head}. ${text}`);
     say(text, this);
   }

@@ -1,15 +1,15 @@
-// A pattern as somebody types it in; out, where it cannot be read and why, or null. The server reads it for good.
+// Pattern parser for the input field: the first syntax error, or null. The server parses it again.
 
 export const PARTS = {
-  "Full()": "everybody",
-  "Causal()": "itself and what came before",
-  "Before()": "only what came before",
-  "Window(8)": "fewer than 8 places away",
-  "Strided(8)": "every 8th place",
+  "Full()": "every key",
+  "Causal()": "keys up to and including the query",
+  "StrictCausal()": "keys before the query",
+  "Window(8)": "keys fewer than 8 positions away",
+  "Strided(8)": "every 8th position",
   "Block(16)": "its own block of 16",
   "Prefix(8)": "the first 8",
-  "Global(1)": "the first sees and is seen by all",
-  "Random(2, seed=0)": "2 places drawn by lot",
+  "Global(1)": "the first token attends to all and is attended by all",
+  "Random(2, seed=0)": "2 random positions",
 };
 const NAMES = Object.keys(PARTS).map((part) => part.split("(")[0]);
 
@@ -19,7 +19,7 @@ export function mistake(text) {
   for (const found of text.matchAll(pattern)) {
     const [word] = found;
     if (!/^\s/.test(word)) words.push({ word, at: found.index });
-    if (!/^[\s\w&|~(),=-]/.test(word)) return { at: found.index, why: `“${word}” means nothing here` };
+    if (!/^[\s\w&|~(),=-]/.test(word)) return { at: found.index, why: `unknown symbol “${word}”` };
   }
   let n = 0;
   const here = () => words[n]?.word;

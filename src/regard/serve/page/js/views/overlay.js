@@ -1,4 +1,4 @@
-// A scene with a picture in; where each word, patch or pool looked out, laid over the picture, for a head or all.
+// Image view: the attention of a word, patch or pooled query over the image, of one head or all.
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, say, shortened, table, terms, token } from "../dom.js";
@@ -11,7 +11,7 @@ import { clamp, field, row, walk } from "./parts.js";
 
 class Overlay extends View {
   #canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "picture" });
-  #words = h.div({ id: "asks", class: "tokens", role: "listbox", tabindex: "0", "aria-label": "Who looks" });
+  #words = h.div({ id: "asks", class: "tokens", role: "listbox", tabindex: "0", "aria-label": "Queries" });
   #which = h.fieldset({ class: "steps" });
   #strength = h.input({ type: "range", min: 0, max: 100, value: 90, on: { input: () => this.draw() } });
   #lines = h.input({ type: "checkbox", checked: true, on: { change: () => this.draw() } });
@@ -95,7 +95,7 @@ class Overlay extends View {
     const title = (text) => replace(this.#note, text);
     if (!site) {
       this.laid = null;
-      title("This model sees the picture without attending to its parts: there is nothing to lay over it.");
+      title("This model has no attention over patches: there is no overlay.");
       return this.draw();
     }
     const heads = which === "mean" ? Array.from({ length: site.heads }, (_, n) => n) : [which];
@@ -107,7 +107,7 @@ class Overlay extends View {
       this.ask_for(n === first.length - 1 && self ? this.asking : n),
     );
     const who = which === "mean" ? `mean of ${site.heads} heads` : `head ${which}`;
-    title(`${site.name}, ${who}.${self ? " Press Enter on a patch to see where it looks itself." : ""}`);
+    title(`${site.name}, ${who}.${self ? " Press Enter on a patch for its own attention." : ""}`);
     this.dataset.painted = [scene.id, site.name, which, this.asking].join(" ");
     this.draw();
     return this.film(site.queries === "text" ? this.asks : []);
@@ -181,14 +181,14 @@ class Overlay extends View {
     const inside = weights.reduce((sum, one) => sum + one, 0);
     const place = (n) => `row ${Math.floor(n / columns)}, column ${n % columns}`;
     const lines = [
-      ["looks", token(this.asks[this.asking].label)],
+      ["query", token(this.asks[this.asking].label)],
       ["at", place(at)],
       ["weight", figure(weights[at]), { class: "now" }],
       ["all patches", figure(inside)],
     ];
     const best = strongest(weights, 6, 1e-9).map((n) => [place(n), figure(weights[n])]);
     replace(this.#card, terms(lines, { class: "stages" }), h.section(h.h3("Strongest"), table([], best)));
-    const text = `“${shortened(this.asks[this.asking].label)}” looks at ${place(at)}: ${digits(weights[at])}`;
+    const text = `“${shortened(this.asks[this.asking].label)}” attends to ${place(at)}: ${digits(weights[at])}`;
     this.#canvas.setAttribute("aria-label", text);
     if (document.activeElement === this.#canvas) say(text);
   }

@@ -1,4 +1,4 @@
-// All heads of all sites in; a small picture of each out, in order or sorted by what they do. Enter opens one.
+// Overview: thumbnails of all heads of all layers, in order or sorted by a statistic. Enter opens one.
 
 import * as api from "../api.js";
 import { digits, h, pointer, replace, say } from "../dom.js";
@@ -8,10 +8,10 @@ import { store } from "../store.js";
 import { View } from "../view.js";
 
 const ORDERS = [
-  ["place", "place", "as the model runs"],
+  ["place", "layer", "in layer order"],
   ["entropy", "entropy", "nats of entropy, the most focused first"],
   ["distance", "distance", "tokens between query and key on average, the nearest first"],
-  ["sink", "sink", "share that goes to the first key, the most first"],
+  ["sink", "sink", "weight on the first key (attention sink), largest first"],
   ["aer", "alignment", "alignment error rate against the gold links, the best first"],
 ];
 const PICTURE = 48; // pixels of a thumbnail as the server pools it
@@ -19,7 +19,7 @@ const GAP = 14;
 const EDGE = 4; // room for the mark around a picture
 
 class Overview extends View {
-  #canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "pictures of heads" });
+  #canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "heat maps of heads" });
   #orders = h.fieldset({ class: "steps" });
   #legend = h.div();
   #note = h.p({ class: "muted small" });

@@ -1,4 +1,4 @@
-// One query and one key in; the real arithmetic between them out: q·k product by product, scale, bias, weight, weight·v.
+// Pair view: the arithmetic of one query and key: q·k term by term, scale, bias, weight, weight·v.
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, say, table, token } from "../dom.js";
@@ -88,7 +88,7 @@ class Pair extends View {
       h.span({ class: `part ${end}`, data: { part: name } }, figure(value), h.span(name));
     const op = (text) => h.span({ class: "op" }, text);
     const { scene, site, head } = this.now;
-    const how = isOff(scene, site, head) ? "the head is off" : visible ? plain(site.normaliser) : "hidden by the pattern";
+    const how = isOff(scene, site, head) ? "the head is ablated" : visible ? plain(site.normaliser) : "masked by the pattern";
     const seen = [op(`→ ${how} →`), part(weight, "weight", "end")];
     const middle = scale === null ? [] : [op("×"), part(scale, "scale")];
     const warm = temperature === 1 ? [] : [op("÷"), part(temperature, "temperature")];
@@ -106,9 +106,9 @@ class Pair extends View {
     const charts = [
       ["q", "q, the query", q],
       ["k", "k, the key", k],
-      ["products", note ? "terms of the score" : "their products, dimension by dimension", products],
+      ["products", note ? "terms of the score" : "q · k per dimension", products],
       ["v", "v, the value", v],
-      ["added", "weight · v, what is added to the output", added, v], // on the axis of v: a small weight leaves little of it
+      ["added", "weight · v, contribution to the output", added, v], // on the axis of v: a small weight leaves little of it
     ];
     replace(this.#charts, charts.filter(([, , values]) => values?.length).map((one) => this.chart(...one)));
     if (had) this.#charts.querySelector(`[data-chart=${had}]`)?.focus();

@@ -1,4 +1,4 @@
-// Small things that several views are made of: fields, a text with weights behind its words, curves, a player.
+// Shared widgets: fields, weighted text, curves, a player.
 
 import { button, clamp, digits, drawing, figure, h, shortened, shown, token } from "../dom.js";
 import { colour, readable } from "../paint.js";

@@ -1,4 +1,4 @@
-// A view as it stands on the page in; the same as an SVG or PNG file out: its colours, its theme, what is in sight.
+// Image export: the current view as SVG or PNG.
 
 import { drawing } from "../dom.js";
 import { inks } from "../paint.js";

@@ -1,4 +1,4 @@
-// A kind of position, a length and a width in; its table out as a picture, and one dimension of it as a curve.
+// Positions view: the table of a position encoding as a heat map, and one dimension as a curve.
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, terms } from "../dom.js";
@@ -10,11 +10,11 @@ import { Heat } from "./heat.js";
 import { clamp, numberField, put, trail } from "./parts.js";
 
 const KINDS = {
-  sinusoidal: "Added to the token: sine and cosine of its place, from fast waves to slow ones.",
-  rotary: "Each pair of a query and key is turned by its place: what the pair (1, 0) becomes, cosine beside sine.",
-  alibi: "Added to the score: the further a key is away, the less; every head with another slope.",
-  t5: "Added to the score: one learned number for each bucket of distances, fine near by and coarse far away.",
-  learned: "Added to the token: one learned vector for each place (here fresh, untrained numbers).",
+  sinusoidal: "Added to the embedding: sine and cosine of the position at increasing wavelengths.",
+  rotary: "Each pair of q and k is rotated by its position: what (1, 0) becomes, cosine beside sine.",
+  alibi: "Added to the score: a penalty linear in the distance, one slope per head.",
+  t5: "Added to the score: a learned bias per logarithmic distance bucket (T5).",
+  learned: "Added to the embedding: one learned vector per position (untrained here).",
 };
 const USUAL = { kind: "sinusoidal", length: 64, width: 64, heads: 8, head: 0 };
 
@@ -98,7 +98,7 @@ class Positions extends View {
     if (back) this.cell = cell;
     const [i, j] = [Math.min(cell[0], rows - 1), Math.min(cell[1], columns - 1)];
     const value = values[i * columns + j];
-    const names = pairs ? ["query", "key"] : ["place", "dimension"];
+    const names = pairs ? ["query", "key"] : ["position", "dimension"];
     const line = Array.from({ length: pairs ? columns : rows }, (_, n) => [
       n,
       pairs ? values[i * columns + n] : values[n * columns + j],

@@ -1,4 +1,4 @@
-// A model with checkpoints in; the same text through each of them out: what it said, and one head, as they came about.
+// Training view: the same text at every checkpoint: output and one head.
 
 import * as api from "../api.js";
 import { digits, figure, h, renew, replace, say, shortened, table, terms, token } from "../dom.js";
@@ -18,7 +18,7 @@ class Training extends View {
   });
   #play = player((first) => this.play(first), 900);
   #fixed = h.input({ type: "checkbox", on: { change: () => this.hold() } });
-  #hold = h.label({ class: "row small" }, this.#fixed, "hold what is written");
+  #hold = h.label({ class: "row small" }, this.#fixed, "force this output (teacher forcing)");
   #title = h.h2();
   #heat = new Heat({ move: ([query, key]) => store.set({ query, key }), hover: (cell) => this.point(cell ?? this.cell) });
   #legend = h.div();
@@ -33,7 +33,7 @@ class Training extends View {
     if (this.firstChild) return;
     const tools = h.div(
       { class: "row" },
-      button("Before", () => this.go(this.at - 1)),
+      button("Previous", () => this.go(this.at - 1)),
       this.#play.node,
       button("Next", () => this.go(this.at + 1)),
       this.#hold,
@@ -72,7 +72,7 @@ class Training extends View {
     this.at = this.steps.includes(state.checkpoint) ? this.steps.indexOf(state.checkpoint) : this.steps.length - 1;
     this.#range.value = String(this.stepOf(this.at));
     this.#range.setAttribute("aria-valuetext", this.nameOf(this.steps[this.at]));
-    this.#hold.hidden = !["translate", "rebuild"].includes(scene.task);
+    this.#hold.hidden = !["translation", "autoencoding"].includes(scene.task);
     this.#fixed.checked = Boolean(state.target);
     const site = siteOf(scene, state);
     this.key = JSON.stringify([
@@ -213,7 +213,7 @@ class Training extends View {
       loss.length > 1 ? h.section(h.h3("Held-out loss by step"), trail(loss, near, "Held-out loss by step")) : null,
     );
     this.#heat.tell(
-      `${this.nameOf(now)}: ${shortened(names.down[i])} looks at ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,
+      `${this.nameOf(now)}: ${shortened(names.down[i])} attends to ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,
     );
   }
 }

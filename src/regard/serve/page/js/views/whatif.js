@@ -1,4 +1,4 @@
-// A scene and edits in; what the model says before and after them out, and the same in Python.
+// Interventions view: edits, the output before and after them, and the same in Python.
 
 import * as api from "../api.js";
 import { h, replace, say, shortened } from "../dom.js";
@@ -10,10 +10,10 @@ import { again } from "./head.js";
 import { button, clamp, field, listField, numberField, places } from "./parts.js";
 
 const KINDS = {
-  off: "Switch a head off",
+  off: "Ablate a head",
   weights: "Set a weight",
-  masks: "Hide cells",
-  swaps: "Swap a word",
+  masks: "Mask cells",
+  swaps: "Replace a word",
   temperatures: "Temperature",
 };
 const MOST = 512; // cells hidden at once
@@ -32,7 +32,7 @@ class WhatIf extends View {
 
   connectedCallback() {
     if (this.firstChild) return;
-    const legend = h.legend({ class: "hidden-text" }, "Kind of edit");
+    const legend = h.legend({ class: "hidden-text" }, "Intervention");
     choices(this.#kinds, legend, "edit", this.#kind, Object.entries(KINDS), (kind) => this.kind(kind));
     const copy = button("Copy as Python", () => this.copy());
     const tools = h.div({ class: "row" }, this.#undo, this.#clear);
@@ -71,7 +71,7 @@ class WhatIf extends View {
       Array.from({ length: site.heads }, (_, n) => [n, String(n)]),
       state.head,
     );
-    const where = pick("Site", sites, site.name, (name) => store.set({ site: name }));
+    const where = pick("Layer", sites, site.name, (name) => store.set({ site: name }));
     const number = (name, low, high, value, step) => {
       const node = numberField(name, [low, high], () => {}, step);
       node.lastChild.value = String(value);
@@ -105,7 +105,7 @@ class WhatIf extends View {
         ["Becomes", field("Becomes", h.input({ type: "text", required: true, dir: "auto" }))],
       ],
       temperatures: () => [
-        pick("Site", [["*", "everywhere"], ...sites], "*"),
+        pick("Layer", [["*", "everywhere"], ...sites], "*"),
         number("Temperature", 0.01, 100, 0.5, "any"),
       ],
     }[kind]();
@@ -132,12 +132,12 @@ class WhatIf extends View {
       weights: () => [{ ...place, query: number("Query"), key: number("Key"), value: number("Weight") }],
       masks: () => cells(place, value("Query"), [number("From key"), number("To key")], site.n_q),
       swaps: () => [{ word: number("Word"), to: value("Becomes").trim() }],
-      temperatures: () => [{ site: value("Site"), value: number("Temperature") }],
+      temperatures: () => [{ site: value("Layer"), value: number("Temperature") }],
     }[this.#kind]();
     if (!made.length || made.length > MOST)
       return void say(`${made.length} cells are too many for one edit; hide fewer`);
     if (this.#kind === "weights" && isOff(state, site, place.head)) {
-      const why = `Head ${place.head} of ${site.name} is off: all its weights are 0. Switch it on to set one.`;
+      const why = `Head ${place.head} of ${site.name} is ablated: all its weights are 0. Restore it to set one.`;
       return void this.ask(Promise.reject(new api.Problem(why)));
     }
     const before = state.edits[this.#kind] ?? [];
@@ -162,7 +162,7 @@ class WhatIf extends View {
   made(edits) {
     const had = this.#made.contains(document.activeElement);
     const all = editLines(edits, "Remove", (left) => this.change(left));
-    const none = "No edits yet: what you add is listed here, and compared with the model as it is.";
+    const none = "No interventions yet: what you add is listed here and compared with the unmodified model.";
     replace(this.#made, all.length ? all : h.li({ class: "muted" }, none));
     this.#undo.disabled = !this.#past.length;
     this.#clear.disabled = !all.length;
@@ -183,8 +183,8 @@ class WhatIf extends View {
     const other = found.tokens.filter((one) => !one.same).length;
     say(
       other
-        ? `After the edits the model says: ${shortened(found.said[1], 160)}`
-        : "After the edits the model says the same.",
+        ? `Output after the edits: ${shortened(found.said[1], 160)}`
+        : "The output is unchanged.",
       this,
     );
     this.dataset.painted = scene.id;
@@ -194,10 +194,10 @@ class WhatIf extends View {
   async copy() {
     try {
       await navigator.clipboard.writeText(this.#python.textContent);
-      say("The lines are on the clipboard.");
+      say("The code is on the clipboard.");
     } catch {
       getSelection().selectAllChildren(this.#python); // no permission: at least it is marked
-      say("The lines are marked; copy them with Ctrl+C.");
+      say("The code is selected; copy it with Ctrl+C.");
     }
   }
 }

@@ -1,0 +1,201 @@
+"""Batch patterns: patterns that hold data of one batch (padding, documents, edges), and packed sequences."""
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from regard.attention.block_map import Span, exact_bounds, scatter
+from regard.attention.pattern import Pattern
+
+
+class BatchPattern(Pattern):
+    """Abstract: compares and hashes by the data it holds."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return tuple(value for value in values if isinstance(value, Tensor))
+
+    @property
+    def depends_on_head(self):
+        return False
+
+    def __repr__(self) -> str:
+        """By shape: to print the data would make a GPU wait whenever a message names the pattern."""
+        return f"{type(self).__name__}({', '.join('×'.join(map(str, x.shape)) for x in self.tensors())})"
+
+    def to(self, device):
+        moved = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in moved.items()}
+        return replace(self, **moved)  # type: ignore[type-var]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BatchPattern) or type(self) is not type(other):
+            return NotImplemented
+        return len(self.tensors()) == len(other.tensors()) and all(map(same_tensor, self.tensors(), other.tensors()))
+
+    def __hash__(self) -> int:
+        return hash((type(self), tuple(tuple(x.shape) for x in self.tensors())))
+
+
+def batch_row(b: Tensor, data: Tensor) -> Tensor:
+    """Which row of the data belongs to batch element b: its own, or the only one there is."""
+    return b if len(data) > 1 else b * 0
+
+
+def same_tensor(x: Tensor, y: Tensor) -> bool:
+    return x is y or (x.device == y.device and torch.equal(x, y))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Padding(BatchPattern):
+    """Batch element b has lengths[b] keys; what follows them is padding, which nobody sees."""
+
+    lengths: Tensor
+
+    def __post_init__(self):
+        if self.lengths.dim() != 1 or self.lengths.is_floating_point():
+            raise ValueError(f"Padding wants one whole number per sentence, not {describe_tensor(self.lengths)}")
+
+    def sees(self, b, h, i, j):
+        return (j < self.lengths[batch_row(b, self.lengths)]) & (i == i)
+
+    def count(self, rows, cols):
+        if not len(self.lengths):  # nobody is there to see anything
+            return exact_bounds(torch.zeros_like(rows.sizes[:, None] * cols.sizes))
+        low, high = (cols.below(int(bound)) for bound in (self.lengths.min(), self.lengths.max()))
+        return rows.sizes[:, None] * low, rows.sizes[:, None] * high
+
+    @property
+    def batches(self):
+        return len(self.lengths)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Documents(BatchPattern):
+    """Several documents in one row: segment_ids[b, t] is the document of token t; only tokens of one see each other.
+
+    For cross-attention pass the segment ids of the keys as well.
+    """
+
+    segment_ids: Tensor
+    key_segment_ids: Tensor | None = None
+
+    def __post_init__(self):
+        for ids in self.tensors():
+            if ids.dim() != 2 or ids.is_floating_point():
+                raise ValueError(f"Documents wants whole numbers shaped (batch, tokens), not {describe_tensor(ids)}")
+
+    @staticmethod
+    def from_lengths(lengths: list[int]) -> "Documents":
+        """One row that holds documents of these lengths, one after the other."""
+        return Documents(torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
+
+    def shape_error(self, n_q, n_k):
+        known = (
+            self.segment_ids.shape[1],
+            (self.segment_ids if self.key_segment_ids is None else self.key_segment_ids).shape[1],
+        )
+        if n_q <= known[0] and n_k <= known[1]:
+            return None
+        return f"{self} names {known[0]} queries and {known[1]} keys, not {n_q} and {n_k}"
+
+    def sees(self, b, h, i, j):
+        keys = self.segment_ids if self.key_segment_ids is None else self.key_segment_ids
+        return self.segment_ids[batch_row(b, self.segment_ids), i] == keys[batch_row(b, keys), j]
+
+    def count(self, rows, cols):
+        (low_i, high_i), (low_j, high_j) = (
+            block_min_max(ids, span)
+            for ids, span in (
+                (self.segment_ids, rows),
+                (self.segment_ids if self.key_segment_ids is None else self.key_segment_ids, cols),
+            )
+        )
+        apart = (high_i[:, :, None] < low_j[:, None]) | (high_j[:, None] < low_i[:, :, None])
+        one = (low_i == high_i)[:, :, None] & (low_j == high_j)[:, None] & ~apart
+        area = rows.sizes[:, None] * cols.sizes
+        return torch.where(one.all(0), area, 0), torch.where(apart.all(0), 0, area)
+
+    @property
+    def batches(self):
+        return max(len(ids) for ids in self.tensors())  # queries may share one row of ids while every element has keys
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges(BatchPattern):
+    """Attention over a graph: query i sees key j if (i, j) is an edge. Edges are the columns of a 2 x e matrix."""
+
+    edge_index: Tensor
+
+    def __post_init__(self):
+        if self.edge_index.dim() != 2 or len(self.edge_index) != 2 or self.edge_index.is_floating_point():
+            raise ValueError(f"Edges wants whole numbers shaped (2, edges), not {describe_tensor(self.edge_index)}")
+        if self.edge_index.numel() and self.edge_index.min() < 0:
+            raise ValueError(f"Edges: node {int(self.edge_index.min())} is negative; nodes are numbered from 0")
+
+    def codes(self) -> Tensor:
+        """Each edge as one number, sorted, so that membership is a binary search and no n x n table exists."""
+        return (self.edge_index[0].long() * 2**31 + self.edge_index[1].long()).unique()
+
+    def sees(self, b, h, i, j):
+        codes, wanted = self.codes(), i * 2**31 + j
+        if not len(codes):
+            return wanted < 0
+        return codes[torch.searchsorted(codes, wanted).clamp(max=len(codes) - 1)] == wanted
+
+    def count(self, rows, cols):
+        codes = self.codes()
+        total = torch.zeros(len(rows), len(cols), dtype=torch.int64)
+        scatter(total, codes // 2**31, codes % 2**31, rows, cols)
+        return exact_bounds(total)
+
+
+def block_min_max(ids: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+    """The smallest and largest id in each block of the span."""
+    here = ids[:, span.start : span.stop]
+    filled = torch.cat((here, here[:, -1:].expand(-1, len(span) * span.size - here.shape[1])), 1)
+    return filled.view(len(ids), len(span), span.size).aminmax(dim=2)
+
+
+def describe_tensor(x: Tensor) -> str:
+    return f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+
+
+# --- packed sequences ---
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSequences:
+    """Several sequences end to end: x is (1, tokens, model)."""
+
+    x: Tensor
+    lengths: tuple[int, ...]
+
+    @staticmethod
+    def of(sequences: list[Tensor]) -> "PackedSequences":
+        if not sequences or any(x.dim() != 2 or x.shape[1] != sequences[0].shape[1] for x in sequences):
+            raise ValueError(f"packing wants sequences (tokens, model), not {[tuple(x.shape) for x in sequences]}")
+        return PackedSequences(torch.cat(sequences)[None], tuple(map(len, sequences)))
+
+    @property
+    def pattern(self) -> Documents:
+        """Each sequence sees itself alone. Combine it: packed.pattern & Causal()."""
+        return Documents(Documents.from_lengths(list(self.lengths)).segment_ids.to(self.x.device))
+
+    def cross_pattern(self, sources: "PackedSequences") -> Documents:
+        """For cross-attention: sequence n of these queries sees sequence n of those keys alone."""
+        if len(self.lengths) != len(sources.lengths):
+            raise ValueError(
+                f"{len(self.lengths)} sequences cannot attend to {len(sources.lengths)}: each needs its own"
+            )
+        return Documents(self.pattern.segment_ids, sources.pattern.segment_ids)
+
+    @property
+    def positions(self) -> Tensor:
+        """The position of every token in its own sequence, for embeddings that count from 0."""
+        return torch.cat([torch.arange(length, device=self.x.device) for length in self.lengths])
+
+    def split(self, y: Tensor) -> list[Tensor]:
+        """What a layer made of x, sequence by sequence."""
+        return list(y[0].split(self.lengths))

@@ -1,0 +1,1 @@
+"""Additive attention on a GPU: the kernels and their launcher."""

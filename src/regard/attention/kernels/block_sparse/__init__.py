@@ -1,0 +1,1 @@
+"""Block-sparse attention on a GPU: the kernels and their launcher."""

@@ -1,0 +1,418 @@
+"""Block-sparse softmax attention as Triton kernels: the tiles a program goes over, forward and backward pass.
+
+With s = scale · q kᵀ and P = softmax(s) over the visible keys, o = P v. In the forward pass a program holds one tile of
+queries and goes over the tiles of keys it sees, with a running maximum and sum (Milakov & Gimelshein 2018). Kept are o
+and L = log₂ Σ 2^s (scores are taken in base 2: scale holds log₂ e). In the backward pass (Dao 2023, alg. 2), with
+D_i = ō_i·o_i,
+
+    P = 2^(s − L),   dv = Pᵀ ō,   dP = ō vᵀ,   dS = P ∘ (dP − D),   dq = scale dS k,   dk = scale dSᵀ q
+
+by two kernels, one per tile of queries (dq, which also computes D) and one per tile of keys (dk, dv): 7 products of
+tiles instead of 5, but no two programs write to one address, so gradients are the same every time.
+
+Dropout multiplies P by m, which is 0 or 1/(1 − rate) by a hash of a weight's index (`ops/dropout_triton.py`):
+o = (P ∘ m) v, dv = (P ∘ m)ᵀ ō, dP = ō vᵀ ∘ m, and the rest as it stands, D included, since ō·o = Σ_j P_ij dP_ij all
+the same.
+
+An unmasked tile is seen whole; only at the edge of a band, of a padded sequence or of a document is a mask made, in
+registers, from i − j, lengths and segment ids, or looked up among the listed ones. A row that sees nothing has L = +∞,
+so its P is 0 in both passes; so have rows past the last query. Rows past an end repeat the last row there is (or are 0,
+by the bulk copy engine), which needs no mask to load; they are hidden wherever it matters.
+
+For packed documents two more kernels compute, from segment ids, which tokens of the other side each tile can attend
+to, by the equations of `segment_reach` in `backends/block_sparse.py`. Two launches, and nobody waits: cheap enough to
+do in every call, so that nothing that follows from a batch's data is ever kept.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.ops.dropout_triton import first_counters, weight_keep_mask
+
+
+@triton.jit
+def program_tile(n, OWN: tl.constexpr, LISTED: tl.constexpr, BACKWARDS: tl.constexpr):
+    """Which tile of which head a program has. What takes longest should begin first.
+
+    In a band that is causal the last queries see most, and the first keys are seen by most; in lists the first tokens
+    may be global, so they come before any others, of all heads.
+    """
+    tiles, number = tl.cdiv(n, OWN), tl.program_id(0)
+    if LISTED:
+        heads = tl.num_programs(0) // tiles
+        later, others = tl.maximum(number - heads, 0), tl.maximum(tiles - 1, 1)
+        tile = tl.where(number < heads, 0, 1 + later % others)
+        at = tl.where(number < heads, number, later // others)
+    else:
+        tile, at = number % tiles, number // tiles
+        if BACKWARDS:
+            tile = tiles - 1 - tile
+    return tile, at
+
+
+@triton.jit
+def load_rows(
+    x, b, h, x_b, x_h, x_t, first, end,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, WHOLE: tl.constexpr, BULK: tl.constexpr,
+):  # fmt: skip
+    """A tile of x from row `first` on; a tile that is whole needs no care, nor does what the copy engine brings."""
+    if BULK:
+        tile = tl.reshape(x.load([tl.cast(b, tl.int32), tl.cast(h, tl.int32), first, 0]), [ROWS, PADDED])
+    else:
+        r, c = tl.arange(0, ROWS), tl.arange(0, PADDED)
+        if not WHOLE:
+            r = tl.minimum(r, end - 1 - first)
+        spots = x + b * x_b + h * x_h + tl.cast(first, tl.int64) * x_t + r[:, None] * x_t + c[None, :]
+        tile = tl.load(spots) if WIDTH == PADDED else tl.load(spots, mask=(c < WIDTH)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def store_rows(x, first, stride, end, tile, ROWS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    r, c = tl.arange(0, ROWS), tl.arange(0, PADDED)
+    spots = x + tl.cast(first, tl.int64) * stride + r[:, None] * stride + c[None, :]
+    tl.store(spots, tile.to(x.dtype.element_ty), mask=(first + r < end)[:, None] & (c < WIDTH)[None, :])
+
+
+@triton.jit
+def key_count(lengths, element, stride, n_k):
+    """How many keys the batch element has."""
+    end = n_k
+    if lengths is not None:
+        end = tl.minimum(end, tl.load(lengths + element * stride).to(tl.int32))
+    return end
+
+
+@triton.jit
+def in_range(distance, count):
+    """0 ≤ distance < count in one comparison: below 0 an unsigned number is larger than any count."""
+    return tl.cast(distance, tl.uint32, bitcast=True) < tl.cast(count, tl.uint32, bitcast=True)
+
+
+@triton.jit
+def visible(seen, i, j, n_q, n_k, q_names, k_names, masks, kind, SIZE: tl.constexpr):
+    """Who sees whom in one tile, of those that the band shows; i and j broadcast, either way round."""
+    if masks is not None:
+        spots = masks + tl.cast(tl.maximum(kind, 0), tl.int64) * (SIZE * SIZE) + (i % SIZE) * SIZE + j % SIZE
+        seen = seen & ((tl.load(spots) != 0) | (kind < 0))
+    if q_names is not None:
+        seen = seen & (tl.load(q_names + tl.minimum(i, n_q - 1)) == tl.load(k_names + tl.minimum(j, n_k - 1)))
+    return seen
+
+
+@triton.jit
+def tile_run(low, high, sure_low, sure_high, n, reach, TILE: tl.constexpr):
+    """Tokens from low to high may be met, from sure_low to sure_high by all: as tiles, cut to n and to `reach`."""
+    low, high, sure_low, sure_high = (
+        tl.maximum(low, 0),
+        tl.minimum(high, n),
+        tl.maximum(sure_low, 0),
+        tl.minimum(sure_high, n),
+    )
+    if reach is not None:
+        low, high = tl.maximum(low, tl.load(reach)), tl.minimum(high, tl.load(reach + 1))
+        sure_low, sure_high = tl.maximum(sure_low, tl.load(reach + 2)), tl.minimum(sure_high, tl.load(reach + 3))
+    first = low // TILE
+    stop = tl.where(high > low, (high + TILE - 1) // TILE, first)
+    sure = tl.minimum(tl.maximum((sure_low + TILE - 1) // TILE, first), stop)
+    unsure = tl.maximum(tl.minimum(tl.maximum(sure_high, 0) // TILE, stop), sure)
+    return first, stop, sure, unsure
+
+
+@triton.jit
+def listed_run(firsts, tile, OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr):
+    row = firsts + tile // (SIZE // OWN)
+    first, stop = tl.load(row) * (SIZE // TILE), tl.load(row + 1) * (SIZE // TILE)
+    return first, stop, first, first
+
+
+@triton.jit
+def tile_entry(e, columns, kinds, sure, unsure, end, NAMED: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr):
+    """Where the e-th tile of a run begins, the number of its mask, and whether it needs any."""
+    if columns is None:
+        first = e * TILE
+        kind = -1
+        masked = (e < sure) | (e >= unsure)
+    else:
+        first = tl.load(columns + e // (SIZE // TILE)) * SIZE + (e % (SIZE // TILE)) * TILE
+        kind = tl.load(kinds + e // (SIZE // TILE))
+        masked = (kind >= 0) | (first + TILE > end) | NAMED
+    return first, kind, masked
+
+
+@triton.jit
+def run_part(part: tl.constexpr, PARTS: tl.constexpr, first, stop, sure, unsure):
+    """A run at once, or in three: masked, whole, masked."""
+    low, high = first, stop
+    if PARTS == 3:
+        if part == 0:
+            high = sure
+        elif part == 1:
+            low, high = sure, unsure
+        else:
+            low = unsure
+    return low, high
+
+
+# --- forward and backward pass ---
+
+
+# no kernel is compiled anew for another length
+UNSPECIALIZED = ["n_q", "n_k", "start", "least", "most", "heads", "length_b", "q_name_b", "k_name_b", "reach_b"]
+LEVELS = tl.constexpr(2**24)  # of a dropout rate
+FILL = tl.constexpr(128)  # numbers per query are kept in whole tiles, so that they load without care
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def forward_kernel(
+    q, k, v, out, lse,
+    q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, o_b, o_h, o_i,
+    firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
+    heads, share, n_q, n_k, start, least, most, scale, seed,
+    D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
+    OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr,
+):  # fmt: skip
+    tile, at = program_tile(n_q, OWN, columns is not None, 1)  # type: ignore[misc]
+    b, h = (at // heads).to(tl.int64), (at % heads).to(tl.int64)
+    g = h // share
+    i0 = tile * OWN
+    i = i0 + tl.arange(0, OWN)
+    end = key_count(lengths, b, length_b, n_k)
+    if q_names is not None:
+        q_names += b * q_name_b
+        k_names += b * k_name_b
+        reach += b * reach_b + tile * 4
+    if columns is None:
+        i1 = tl.minimum(i0 + OWN, n_q) - 1 + start
+        here = i0 + start
+        first, stop, sure, unsure = tile_run(here - most, i1 - least + 1, i1 - most, here - least + 1, end, reach, TILE)
+        last = tl.minimum(i + start - least, end - 1)
+        count = tl.maximum(last - (i + start - most) + 1, 0)
+    else:
+        first, stop, sure, unsure = listed_run(firsts, tile, OWN, TILE, SIZE)
+        last = tl.zeros_like(i) + end - 1
+        count = tl.zeros_like(i) + end
+    q_tile = load_rows(q, b, h, q_b, q_h, q_i, i0, n_q, OWN, D, DD, 0, 0)
+    if CUT > 0:
+        counters = first_counters(seed, at * n_q + i)[:, None]
+    top = tl.full([OWN], -float("inf"), WIDE)
+    total = tl.zeros([OWN], WIDE)
+    acc = tl.zeros([OWN, EE], WIDE)
+    for part in tl.static_range(PARTS):
+        low, high = run_part(part, PARTS, first, stop, sure, unsure)  # type: ignore[misc]
+        for e in tl.range(low, high):
+            j0, kind, masked = tile_entry(e, columns, kinds, sure, unsure, end, q_names is not None, TILE, SIZE)
+            k_tile = load_rows(k, b, g, k_b, k_g, k_j, j0, n_k, TILE, D, DD, PARTS == 3 and part == 1, BULK)
+            v_tile = load_rows(v, b, g, v_b, v_g, v_j, j0, n_k, TILE, E, EE, PARTS == 3 and part == 1, BULK)
+            s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=WIDE)
+            if masked if PARTS == 1 else part != 1:
+                j = j0 + tl.arange(0, TILE)
+                seen = in_range(last[:, None] - j[None, :], count[:, None])
+                seen = visible(seen, i[:, None], j[None, :], n_q, n_k, q_names, k_names, masks, kind, SIZE)
+                s = tl.where(seen, s, -float("inf"))
+            new = tl.maximum(top, tl.max(s, 1) * scale)
+            finite = tl.where(new == -float("inf"), 0.0, new)
+            p = tl.exp2(s * scale - finite[:, None])
+            shrink = tl.exp2(top - finite)
+            total = total * shrink + tl.sum(p, 1)
+            if CUT > 0:
+                p = tl.where(weight_keep_mask(seed, counters, (j0 + tl.arange(0, TILE))[None, :], CUT), p, 0.0)
+            acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PRECISION, out_dtype=WIDE)
+            top = new
+    blind = total == 0.0
+    total = tl.where(blind, 1.0, total)
+    if CUT > 0:
+        acc *= LEVELS / (LEVELS - CUT)
+    store_rows(out + b * o_b + h * o_h, i0, o_i, n_q, acc / total[:, None], OWN, E, EE)
+    sums = tl.where(blind, float("inf"), top + tl.log2(total))
+    tl.store(lse + tl.cast(at, tl.int64) * (tl.cdiv(n_q, FILL) * FILL) + i, sums, mask=i < n_q)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def dq_kernel(
+    q, k, v, out, upstream, lse, delta, dq,
+    q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, o_b, o_h, o_i, u_b, u_h, u_i, dq_b, dq_h, dq_i,
+    firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
+    heads, share, n_q, n_k, start, least, most, scale, slope, seed,
+    D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
+    OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr,
+):  # fmt: skip
+    tile, at = program_tile(n_q, OWN, columns is not None, 1)  # type: ignore[misc]
+    b, h = (at // heads).to(tl.int64), (at % heads).to(tl.int64)
+    g = h // share
+    i0 = tile * OWN
+    i = i0 + tl.arange(0, OWN)
+    end = key_count(lengths, b, length_b, n_k)
+    if q_names is not None:
+        q_names += b * q_name_b
+        k_names += b * k_name_b
+        reach += b * reach_b + tile * 4
+    if columns is None:
+        i1 = tl.minimum(i0 + OWN, n_q) - 1 + start
+        here = i0 + start
+        first, stop, sure, unsure = tile_run(here - most, i1 - least + 1, i1 - most, here - least + 1, end, reach, TILE)
+        last = tl.minimum(i + start - least, end - 1)
+        count = tl.maximum(last - (i + start - most) + 1, 0)
+    else:
+        first, stop, sure, unsure = listed_run(firsts, tile, OWN, TILE, SIZE)
+        last = tl.zeros_like(i) + end - 1
+        count = tl.zeros_like(i) + end
+    q_tile = load_rows(q, b, h, q_b, q_h, q_i, i0, n_q, OWN, D, DD, 0, 0)
+    o_tile = load_rows(out, b, h, o_b, o_h, o_i, i0, n_q, OWN, E, EE, 0, 0)
+    u_tile = load_rows(upstream, b, h, u_b, u_h, u_i, i0, n_q, OWN, E, EE, 0, 0)
+    mine = tl.sum(o_tile.to(WIDE) * u_tile.to(WIDE), 1)
+    spots = tl.cast(at, tl.int64) * (tl.cdiv(n_q, FILL) * FILL) + i
+    tl.store(delta + spots, mine, mask=i < n_q)
+    sums = tl.load(lse + spots, mask=i < n_q, other=float("inf"))
+    if CUT > 0:
+        counters = first_counters(seed, at * n_q + i)[:, None]
+    acc = tl.zeros([OWN, DD], WIDE)
+    for part in tl.static_range(PARTS):
+        low, high = run_part(part, PARTS, first, stop, sure, unsure)  # type: ignore[misc]
+        for e in tl.range(low, high):
+            j0, kind, masked = tile_entry(e, columns, kinds, sure, unsure, end, q_names is not None, TILE, SIZE)
+            k_tile = load_rows(k, b, g, k_b, k_g, k_j, j0, n_k, TILE, D, DD, PARTS == 3 and part == 1, BULK)
+            v_tile = load_rows(v, b, g, v_b, v_g, v_j, j0, n_k, TILE, E, EE, PARTS == 3 and part == 1, BULK)
+            s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=WIDE)
+            if masked if PARTS == 1 else part != 1:
+                j = j0 + tl.arange(0, TILE)
+                seen = in_range(last[:, None] - j[None, :], count[:, None])
+                seen = visible(seen, i[:, None], j[None, :], n_q, n_k, q_names, k_names, masks, kind, SIZE)
+                s = tl.where(seen, s, -float("inf"))
+            p = tl.exp2(s * scale - sums[:, None])
+            dp = tl.dot(u_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=WIDE)
+            if CUT > 0:
+                kept = weight_keep_mask(seed, counters, (j0 + tl.arange(0, TILE))[None, :], CUT)
+                dp = tl.where(kept, dp * (LEVELS / (LEVELS - CUT)), 0.0)
+            ds = (p * (dp - mine[:, None])).to(k_tile.dtype)
+            acc = tl.dot(ds, k_tile, acc, input_precision=PRECISION, out_dtype=WIDE)
+    store_rows(dq + b * dq_b + h * dq_h, i0, dq_i, n_q, acc * slope, OWN, D, DD)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def dkv_kernel(
+    q, k, v, upstream, lse, delta, dk, dv,
+    q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, u_b, u_h, u_i, dk_b, dk_g, dk_j, dv_b, dv_g, dv_j,
+    firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
+    heads, share, n_q, n_k, start, least, most, scale, slope, seed,
+    D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
+    OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr,
+):  # fmt: skip
+    groups = heads // share
+    tile, at = program_tile(n_k, OWN, columns is not None, 0)  # type: ignore[misc]
+    b, g = (at // groups).to(tl.int64), (at % groups).to(tl.int64)
+    j0 = tile * OWN
+    j = j0 + tl.arange(0, OWN)
+    end = key_count(lengths, b, length_b, n_k)
+    if q_names is not None:
+        q_names += b * q_name_b
+        k_names += b * k_name_b
+        reach += b * reach_b + tile * 4
+    if columns is None:
+        # seen by all of a tile that ends before the padding: j0 + most ≥ i and j1 + least ≤ i
+        j1 = tl.minimum(j0 + OWN, end) - 1
+        some, all_from = tl.where(j1 >= j0, n_q, 0), tl.where(j0 + OWN <= end, j1 + least - start, n_q)
+        low, high = j0 + least - start, tl.minimum(j1 + most - start + 1, some)
+        first, stop, sure, unsure = tile_run(low, high, all_from, j0 + most - start + 1, n_q, reach, TILE)
+        start_of, count = j + least - start, tl.where(j < end, tl.maximum(most - least + 1, 0), 0)
+    else:
+        first, stop, sure, unsure = listed_run(firsts, tile, OWN, TILE, SIZE)
+        start_of, count = tl.zeros_like(j), tl.where(j < end, n_q, 0)
+    k_tile = load_rows(k, b, g, k_b, k_g, k_j, j0, n_k, OWN, D, DD, 0, 0)
+    v_tile = load_rows(v, b, g, v_b, v_g, v_j, j0, n_k, OWN, E, EE, 0, 0)
+    k_acc = tl.zeros([OWN, DD], WIDE)
+    v_acc = tl.zeros([OWN, EE], WIDE)
+    for other in range(share):
+        h = g * share + other
+        sums_head = (b * heads + h) * (tl.cdiv(n_q, FILL) * FILL)
+        for part in tl.static_range(PARTS):
+            low, high = run_part(part, PARTS, first, stop, sure, unsure)  # type: ignore[misc]
+            for e in tl.range(low, high):
+                i0, kind, masked = tile_entry(e, columns, kinds, sure, unsure, n_q, q_names is not None, TILE, SIZE)
+                i = i0 + tl.arange(0, TILE)
+                spots = sums_head + i
+                q_tile = load_rows(q, b, h, q_b, q_h, q_i, i0, n_q, TILE, D, DD, PARTS == 3 and part == 1, BULK)
+                u_tile = load_rows(upstream, b, h, u_b, u_h, u_i, i0, n_q, TILE, E, EE, PARTS == 3 and part == 1, BULK)
+                s = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=WIDE)
+                if (masked | (j0 + OWN > end)) if PARTS == 1 else part != 1:
+                    seen = in_range(i[None, :] - start_of[:, None], count[:, None])
+                    seen = visible(seen, i[None, :], j[:, None], n_q, n_k, q_names, k_names, masks, kind, SIZE)
+                    s = tl.where(seen, s, -float("inf"))
+                p = tl.exp2(s * scale - tl.load(lse + spots)[None, :])
+                weights = p
+                if CUT > 0:
+                    kept = weight_keep_mask(
+                        seed, first_counters(seed, (b * heads + h) * n_q + i)[None, :], j[:, None], CUT
+                    )
+                    weights = tl.where(kept, p, 0.0)
+                v_acc = tl.dot(weights.to(u_tile.dtype), u_tile, v_acc, input_precision=PRECISION, out_dtype=WIDE)
+                dp = tl.dot(v_tile, tl.trans(u_tile), input_precision=PRECISION, out_dtype=WIDE)
+                if CUT > 0:
+                    dp = tl.where(kept, dp * (LEVELS / (LEVELS - CUT)), 0.0)
+                ds = (p * (dp - tl.load(delta + spots)[None, :])).to(q_tile.dtype)
+                k_acc = tl.dot(ds, q_tile, k_acc, input_precision=PRECISION, out_dtype=WIDE)
+    if CUT > 0:
+        v_acc *= LEVELS / (LEVELS - CUT)
+    store_rows(dk + b * dk_b + g * dk_g, j0, dk_j, n_k, k_acc * slope, OWN, D, DD)
+    store_rows(dv + b * dv_b + g * dv_g, j0, dv_j, n_k, v_acc, OWN, E, EE)
+
+
+# --- packed documents ---
+
+
+SEGMENT_UNSPECIALIZED = ["n", "runs", "step", "own_b", "other_b"]
+CHUNK = 256  # runs compared at once
+
+
+@triton.jit(do_not_specialize=SEGMENT_UNSPECIALIZED)
+def run_min_max(names, least, most, n, runs, own_b, SIZE: tl.constexpr):
+    """The smallest and the largest name of each run of SIZE tokens."""
+    run, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    name = tl.load(names + b * own_b + tl.minimum(run * SIZE + tl.arange(0, SIZE), n - 1)).to(tl.int64)
+    tl.store(least + b * runs + run, tl.min(name, 0))
+    tl.store(most + b * runs + run, tl.max(name, 0))
+
+
+@triton.jit(do_not_specialize=SEGMENT_UNSPECIALIZED)
+def tile_segment_reach(
+    names, least, most, found, n, runs, step, own_b, other_b, SIZE: tl.constexpr, CHUNK: tl.constexpr
+):
+    tile, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    name = tl.load(names + b * own_b + tl.minimum(tile * SIZE + tl.arange(0, SIZE), n - 1)).to(tl.int64)
+    low, high = tl.min(name, 0), tl.max(name, 0)
+    first, stop, sure, unsure = runs, 0, 0, runs
+    for start in range(0, runs, CHUNK):
+        at = start + tl.arange(0, CHUNK)
+        inside = at < runs
+        lowest = tl.load(least + b * other_b + at, mask=inside, other=0)
+        highest = tl.load(most + b * other_b + at, mask=inside, other=0)
+        first = tl.minimum(first, tl.min(tl.where(inside & (highest >= low), at, runs), 0))
+        stop = tl.maximum(stop, tl.max(tl.where(inside & (lowest <= high), at + 1, 0), 0))
+        sure = tl.maximum(sure, tl.max(tl.where(inside & (lowest < low), at + 1, 0), 0))
+        unsure = tl.minimum(unsure, tl.min(tl.where(inside & (highest > low), at, runs), 0))
+    into = found + (b * tl.num_programs(0) + tile) * 4
+    tl.store(into, first * step)
+    tl.store(into + 1, stop * step)
+    tl.store(into + 2, tl.where(low == high, sure * step, 0))
+    tl.store(into + 3, tl.where(low == high, unsure * step, 0))
+
+
+def segment_reach_kernel(own: Tensor, other: Tensor, size: int, step: int) -> Tensor:
+    """As `sparse_tiles.segment_reach`; sizes and steps are powers of two."""
+    (rows, n), (other_rows, m), batch = own.shape, other.shape, max(len(own), len(other))
+    tiles, runs = -(-n // size), -(-m // step)
+    of_runs: dict[str, Any] = {"SIZE": step}
+    least, most = torch.empty(2, other_rows, runs, dtype=torch.int64, device=own.device)
+    run_min_max[runs, other_rows](other, least, most, m, runs, m, **of_runs)
+    found = torch.empty(batch, tiles, 4, dtype=torch.int32, device=own.device)
+    strides = n if rows > 1 else 0, runs if other_rows > 1 else 0
+    sizes: dict[str, Any] = {"SIZE": size, "CHUNK": CHUNK}
+    tile_segment_reach[tiles, batch](own, least, most, found, n, runs, step, *strides, **sizes)
+    return found

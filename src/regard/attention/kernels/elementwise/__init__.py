@@ -1,0 +1,1 @@
+"""Elementwise attention on a GPU: the kernels and their launcher."""

@@ -1,0 +1,1 @@
+"""Hard attention on a GPU: the kernels and their launcher."""

@@ -1,0 +1,1 @@
+"""Relative-position attention on a GPU: the kernels and their launcher."""

@@ -1,0 +1,82 @@
+"""Learned parts: the weights that a recipe's parts hold, however deep, by name; and parts with weights of their own.
+
+A part is a frozen dataclass or an `nn.Module`, and either may hold the other: TopK(3, then=Temperature()). What a part
+holds are its fields or attributes, and the members of a collection among them.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.attention.block_map import attributes_of
+from regard.attention.serialize import Part
+
+
+def children(value: Any) -> dict[str, Any]:
+    """What a value holds, by name. Of a module, what it has not registered by itself."""
+    match value:
+        case Tensor() | type():
+            return {}
+        case nn.Module():
+            return {name: x for name, x in vars(value).items() if not name.startswith("_")}
+        case dict():
+            return {str(name): x for name, x in value.items()}
+        case tuple() | list():
+            return {str(n): x for n, x in enumerate(value)}
+    return attributes_of(value) if is_dataclass(value) or isinstance(value, Part) else {}
+
+
+def learned_modules(part: Any, name: str) -> dict[str, nn.Module]:
+    """The modules that hold a part's weights, each under the part's name and the way to it."""
+    own = {field: x for field, x in children(part).items() if isinstance(x, nn.Parameter)}
+    found = {name: part} if isinstance(part, nn.Module) else {name: as_module(own)} if own else {}
+    for field, x in children(part).items():
+        found |= learned_modules(x, f"{name}_{field}")
+    return found
+
+
+def as_module(weights: dict[str, nn.Parameter]) -> nn.Module:
+    """The weights of a part that is no module, as a module."""
+    module = nn.Module()
+    for name, weight in weights.items():
+        module.register_parameter(name, weight)
+    return module
+
+
+def tensors(part: Any) -> Iterator[Tensor]:
+    """Every tensor that a part holds, those of its modules included; one held twice comes twice."""
+    if isinstance(part, Tensor):
+        yield part
+    if isinstance(part, nn.Module):
+        yield from (*part.parameters(), *part.buffers())
+    for x in children(part).values():
+        yield from tensors(x)
+
+
+def fresh(part: Any) -> Any:
+    """The same part with weights of its own; what holds none stays, and what was shared within it is shared again."""
+    made: dict[int, Any] = {}
+    mark_shared(part, made)
+    return deepcopy(part, made)
+
+
+def mark_shared(part: Any, made: dict[int, Any]) -> None:
+    """Note for `deepcopy` what need not be copied. A module that is a dataclass of mere settings is made anew."""
+    if id(part) in made or isinstance(part, nn.Parameter):
+        return
+    within = [learned_modules(x, "") or isinstance(x, nn.Parameter) for x in field_values(part)]
+    if not learned_modules(part, ""):
+        made[id(part)] = part
+    elif isinstance(part, nn.Module) and is_dataclass(part) and not any(within):
+        made[id(part)] = replace(part)
+    else:
+        for x in children(part).values():
+            mark_shared(x, made)
+
+
+def field_values(part: Any) -> list[Any]:
+    """What a dataclass is made from."""
+    return [getattr(part, field.name) for field in fields(part)] if is_dataclass(part) else []

@@ -1,0 +1,342 @@
+"""Multi-head attention: projections around `attend`. Grouping (MHA, GQA, MQA) is a number; crossing is an argument."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from regard.attention.backends import BACKENDS, linear
+from regard.attention.backends.reference import Steps
+from regard.attention.batch_patterns import Padding
+from regard.attention.causality import is_causal
+from regard.attention.dependency_tree import DependencyTree
+from regard.attention.functional import attend, prepare, steps
+from regard.attention.hard_normaliser import Hard
+from regard.attention.linformer import Linformer
+from regard.attention.normaliser import AttentionDropout
+from regard.attention.pattern import Full, Pattern
+from regard.attention.recipe import Recipe
+from regard.attention.text_positions import Segments
+from regard.ops.fused_qkv_linear import project_all
+
+
+@dataclass(frozen=True, eq=False)
+class KVCache:
+    """The keys and values of the tokens so far, or the state of fixed size of linear attention."""
+
+    past: tuple[Tensor, Tensor] | linear.LinearState | None = None
+    length: int = 0
+
+
+def no_projection(width_in: int, width_out: int) -> nn.Module:
+    """No projection at all: the weight-free attention of the fifth lecture."""
+    if width_in != width_out:
+        raise ValueError(f"without projections the widths must agree, not {width_in} and {width_out}")
+    return nn.Identity()
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What varies between the uses of one layer: which keys may be attended to, and where the tokens stand.
+
+    Args:
+        pattern: met besides the recipe's own: padding, a mask.
+        positions: the place of each token in its text, (b, t), where that is not its index.
+        tree: the dependency trees of the batch.
+        segments: of rows of packed texts.
+    """
+
+    pattern: Pattern | None = None
+    positions: Tensor | None = None
+    tree: DependencyTree | None = None
+    segments: Segments | None = None
+
+    @property
+    def token_positions(self) -> dict[str, Tensor | None]:
+        if self.segments is not None:
+            return {"q_positions": self.segments.positions, "k_positions": self.segments.of_keys}
+        return {"q_positions": self.positions, "k_positions": self.positions}
+
+
+@dataclass
+class CacheCell:
+    """Where a layer reads its KV cache, and leaves the longer one. A cell is made for one call."""
+
+    cache: KVCache
+
+
+def concatenate_heads(heads: Tensor) -> Tensor:
+    return rearrange(heads, "b h t d -> b t (h d)")
+
+
+class AttentionCore(nn.Module):
+    """Every attention of every model passes here. It has no weights and keeps nothing, so that a forward hook can see
+    it, or replace what it returns, whatever the model around it is."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        recipe: Recipe,
+        *,
+        q_at: int = 0,
+        k_at: int = 0,
+        q_positions: Tensor | None = None,
+        k_positions: Tensor | None = None,
+        backend: str | None = None,
+    ) -> Tensor:
+        return attend(
+            q, k, v, recipe, q_at=q_at, k_at=k_at, q_positions=q_positions, k_positions=k_positions, backend=backend
+        )
+
+
+class MultiHeadAttention(nn.Module):
+    """concat(head_1, ..., head_h) Wᴼ,  head_n = attend(x Wᴷ_n, memory Wᵏ_n, memory Wᵛ_n).
+
+    Args:
+        model: the width of the tokens.
+        heads: how many query heads; `groups` key and value heads serve them (default: one each).
+        head: the width of a head (default: model / heads).
+        recipe: what attention is. Build several layers from `recipe.fresh()`, unless they are to share weights.
+        dropout: on the weights, while training.
+        memory: the width of what is attended to, if it is not `model`.
+        projection: makes each of the four projections; `no_projection` makes none.
+        compress: mixes keys and values before they are attended to.
+        backend: which backend runs it, by name, whatever the input. Default: the best for each input; see `explain`.
+    """
+
+    def __init__(
+        self,
+        model: int,
+        *,
+        heads: int,
+        groups: int | None = None,
+        head: int | None = None,
+        recipe: Recipe = Recipe(),
+        dropout: float = 0.0,
+        memory: int | None = None,
+        projection: Callable[[int, int], nn.Module] = nn.Linear,
+        compress: Linformer | None = None,
+        backend: str | None = None,
+    ):
+        super().__init__()
+        groups = heads if groups is None else groups
+        if heads < 1 or groups < 1 or heads % groups:
+            raise ValueError(f"{heads} heads cannot share {groups} groups: not a multiple")
+        if head is None and model % heads:
+            raise ValueError(f"{heads} heads do not divide a model of width {model}; say how wide a head is: head=...")
+        if compress is not None and recipe.pattern != Full():
+            raise ValueError(f"{compress} mixes all keys, so {recipe.pattern} cannot be applied any more; use Full()")
+        if compress is not None and (recipe.query_key_positions or recipe.score_positions):
+            raise ValueError(
+                f"{compress} mixes all keys, so they have no position any more; {recipe.position} cannot be used"
+            )
+        if dropout and isinstance(recipe.normaliser, Hard):
+            raise ValueError(f"dropout would drop the one key that {recipe.normaliser} chooses; use dropout=0")
+        if backend is not None and backend not in BACKENDS:
+            raise ValueError(f"no backend is called {backend!r}; there are {', '.join(BACKENDS)}")
+        head = model // heads if head is None else head
+        self.backend = backend
+        self.heads, self.groups, self.recipe, self.learned = heads, groups, recipe, recipe.learned()
+        self.dropout = AttentionDropout(dropout).rate
+        self.query = projection(model, heads * head)
+        self.key, self.value = (projection(memory or model, groups * head) for _ in range(2))
+        self.output = projection(heads * head, model)
+        self.compress, self.core = compress, AttentionCore()
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        pattern: Pattern | None = None,
+        tree: DependencyTree | None = None,
+        positions: Tensor | None = None,
+        cache: CacheCell | None = None,
+    ) -> Tensor:
+        """x is (b, t, model) and attends to itself, or to `memory`, (b, s, width); `pattern` applies as well.
+
+        `positions`, (b, t), are the places of the tokens in their texts, if these are not their indices. With a cache,
+        x stands after the tokens of the cache, and attends to them too.
+        """
+        return self.output(self.compute_heads(x, memory, Context(pattern, positions, tree), cache))
+
+    def compute_heads(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        context: Context = Context(),
+        cache: CacheCell | None = None,
+    ) -> Tensor:
+        """concat(head_1, ..., head_h): what the output projection reads."""
+        q, k, v = self.project(x, memory, context.pattern)
+        recipe = self.effective_recipe(context.pattern, context.tree, context.segments)
+        if cache is not None:
+            return concatenate_heads(self.attend_cached(q, k, v, recipe, cache))
+        return concatenate_heads(self.core(q, k, v, recipe, **context.token_positions, backend=self.backend))
+
+    def cross_heads(self, x: Tensor, keys_values: tuple[Tensor, Tensor], context: Context, first: int = 0) -> Tensor:
+        """The same for keys and values that are known already; the queries' indices begin at the first."""
+        q = rearrange(self.query(x), "b t (h d) -> b h t d", h=self.heads)
+        recipe = self.effective_recipe(context.pattern, None, context.segments)
+        positions = {} if context.segments is None else context.token_positions
+        return concatenate_heads(self.core(q, *keys_values, recipe, q_at=first, **positions, backend=self.backend))
+
+    def look(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        pattern: Pattern | None = None,
+        tree: DependencyTree | None = None,
+    ) -> tuple[Tensor, Steps]:
+        """The output, and every step on the way to it."""
+        q, k, v = self.project(x, memory, pattern)
+        seen = steps(q, k, v, self.effective_recipe(pattern, tree))
+        return self.merge_heads(seen.output), seen
+
+    def extend(
+        self, x: Tensor, cache: KVCache | None = None, *, pattern: Pattern | None = None
+    ) -> tuple[Tensor, KVCache]:
+        """Attention of new tokens after those in the cache. The cache is a value; the old one stays as it was."""
+        cell = CacheCell(KVCache() if cache is None else cache)
+        return self(x, pattern=pattern, cache=cell), cell.cache
+
+    def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, cell: "CacheCell") -> Tensor:
+        """Attention of new tokens to those of the cache and to themselves."""
+        cache = cell.cache
+        if self.compress is not None:
+            raise ValueError(
+                f"{self.compress} mixes the whole sequence at once and cannot use a KV cache; call the layer instead"
+            )
+        seen = cache.length + q.shape[2]
+        if not is_causal(recipe.pattern, seen):
+            raise ValueError(
+                f"{recipe.pattern} is not causal, or not provably so: a KV cache would change earlier outputs; "
+                "call the layer, or add & Causal()"
+            )
+        if not recipe.normaliser.row_wise:
+            raise ValueError(
+                f"{recipe.normaliser} may mix queries, so a KV cache would change earlier outputs; "
+                "call the layer, or derive it from RowWise if each row is weighed by itself"
+            )
+        no_sum = linear.running_sum_objections(recipe)
+        if no_sum and isinstance(cache.past, linear.LinearState):
+            raise ValueError(f"the cache holds the sums of linear attention, and {'; '.join(no_sum)}; read anew")
+        if self.backend in (None, "linear") and not no_sum and not isinstance(cache.past, tuple):
+            q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
+            out, state = linear.step(recipe, q, k, v, cache.past, positions=positions.k)
+            cell.cache = KVCache(state, seen)
+            return out
+        if isinstance(cache.past, tuple):
+            k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))
+        cell.cache = KVCache((k, v), seen)
+        # a cache may have dropped its oldest keys, where no query attends so far back
+        return self.core(q, k, v, recipe, q_at=cache.length, k_at=seen - k.shape[2], backend=self.backend)
+
+    def project(self, x: Tensor, memory: Tensor | None, pattern: Pattern | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Heads of queries, keys and values."""
+        for name, tensor in (("x", x), ("memory", memory)):
+            if tensor is not None and tensor.dim() != 3:
+                raise ValueError(f"{name} must be (batch, tokens, width), not {tuple(tensor.shape)}")
+        if memory is None:
+            q, k, v = project_all(x, (self.query, self.key, self.value))
+        else:
+            q, (k, v) = self.query(x), project_all(memory, (self.key, self.value))
+        q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)
+        k, v = (rearrange(part, "b s (g d) -> b g s d", g=self.groups) for part in (k, v))
+        if self.compress is None:
+            return q, k, v
+        if isinstance(pattern, Padding):
+            kept = torch.arange(k.shape[2], device=k.device) < pattern.lengths[:, None]
+            k, v = (y.masked_fill(~kept[:, None, :, None], 0.0) for y in (k, v))
+        elif pattern is not None:
+            raise ValueError(f"{self.compress} mixes all keys; of patterns it understands Padding alone, not {pattern}")
+        return q, *self.compress(k, v)
+
+    def effective_recipe(
+        self, pattern: Pattern | None, tree: DependencyTree | None, segments: Segments | None = None
+    ) -> Recipe:
+        """The layer's recipe, met by this call's pattern, trees and segments, in its training form while training."""
+        recipe = self.recipe if tree is None else self.recipe.with_tree(tree=tree)
+        if segments is not None:
+            if self.compress is not None:
+                raise ValueError(f"{self.compress} mixes all keys of a row, and so those of several texts; do not pack")
+            recipe = replace(recipe, pattern=segments.within(recipe.pattern))
+        if pattern is not None and self.compress is None:
+            recipe = replace(recipe, pattern=pattern if recipe.pattern == Full() else recipe.pattern & pattern)
+        if not self.training:
+            return recipe
+        recipe = recipe.for_training()
+        return replace(recipe, normaliser=AttentionDropout(self.dropout, recipe.normaliser)) if self.dropout else recipe
+
+    def merge_heads(self, heads: Tensor) -> Tensor:
+        return self.output(concatenate_heads(heads))
+
+    @staticmethod
+    def from_torch(layer: nn.MultiheadAttention) -> "MultiHeadAttention":
+        """The same layer with the same weights; tokens come batch first."""
+        if layer.bias_k is not None or layer.add_zero_attn:
+            raise ValueError("extra keys (add_bias_kv, add_zero_attn) have no counterpart here")
+        if layer.kdim != layer.vdim:
+            raise ValueError(f"keys and values come from one memory here, not of widths {layer.kdim} and {layer.vdim}")
+        biased = layer.in_proj_bias is not None
+        ours = MultiHeadAttention(
+            layer.embed_dim,
+            heads=layer.num_heads,
+            dropout=layer.dropout,
+            memory=layer.kdim,
+            projection=lambda i, o: nn.Linear(i, o, bias=biased),
+        ).to(layer.out_proj.weight)
+        joint = layer.in_proj_weight if layer._qkv_same_embed_dim else None
+        parts = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if joint is None else joint.chunk(3)
+        biases = layer.in_proj_bias.chunk(3) if biased else (None, None, None)
+        ours.load_state_dict(
+            {
+                f"{name}.{kind}": value.detach().clone()
+                for name, weight, bias in zip(
+                    ("query", "key", "value", "output"),
+                    (*parts, layer.out_proj.weight),
+                    (*biases, layer.out_proj.bias if biased else None),
+                    strict=True,
+                )
+                for kind, value in (("weight", weight), ("bias", bias))
+                if value is not None
+            }
+        )
+        return ours.train(layer.training)
+
+    def to_torch(self) -> nn.MultiheadAttention:
+        """Back again: only a layer that torch's own can express."""
+        if self.recipe != Recipe() or self.compress is not None or self.groups != self.heads:
+            raise ValueError(f"torch's layer knows plain scaled dot-product attention alone, not {self.recipe}")
+        parts = [part for part in (self.query, self.key, self.value, self.output) if isinstance(part, nn.Linear)]
+        if len(parts) < 4:
+            raise ValueError("torch's layer always projects, and linearly")
+        query, key, value, output = parts
+        if query.out_features != output.out_features:
+            raise ValueError(f"torch's heads divide the model: {query.out_features} for {output.out_features}")
+        theirs = nn.MultiheadAttention(
+            output.out_features,
+            self.heads,
+            self.dropout,
+            bias=query.bias is not None,
+            kdim=key.in_features,
+            vdim=key.in_features,
+            batch_first=True,
+        ).to(output.weight)
+        with torch.no_grad():
+            if theirs._qkv_same_embed_dim:
+                theirs.in_proj_weight.copy_(torch.cat([query.weight, key.weight, value.weight]))
+            else:
+                theirs.q_proj_weight.copy_(query.weight)
+                theirs.k_proj_weight.copy_(key.weight)
+                theirs.v_proj_weight.copy_(value.weight)
+            theirs.out_proj.weight.copy_(output.weight)
+            if query.bias is not None:
+                theirs.in_proj_bias.copy_(torch.cat([query.bias, key.bias, value.bias]))
+                theirs.out_proj.bias.copy_(output.bias)
+        return theirs.train(self.training)

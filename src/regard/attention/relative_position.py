@@ -1,0 +1,251 @@
+"""Relative positions: ALiBi, T5's bias, Shaw's relative keys and values, and positions in a dependency tree.
+
+A relation (distance, logarithmic bucket, path through a tree) says which learned numbers a pair of positions reads. In
+a dependency tree (Wang et al. 2019) the absolute position is the depth below the root, the relative one the path
+through the tree. Such a scheme is written once and gets the trees of each batch:
+`recipe.with_tree(tree=DependencyTree.from_governors(governors))`.
+"""
+
+from abc import ABC, abstractmethod
+from copy import copy
+from dataclasses import dataclass, field
+from math import log
+
+import torch
+from einops import einsum
+from torch import Tensor, nn
+
+from regard.attention.dependency_tree import DependencyTree
+from regard.attention.position import Bias, EmbeddingPosition, ScorePosition, Sinusoidal
+
+# --- a fixed bias ---
+
+
+@dataclass(frozen=True)
+class Alibi(Bias):
+    """-m |i - j|: far keys are dimmed, each head by a slope m of its own (Press et al. 2022)."""
+
+    heads: int
+
+    def __post_init__(self):
+        if not isinstance(self.heads, int) or self.heads < 1:
+            raise ValueError(f"{self}: heads must be a whole number, 1 or more")
+
+    def shape_error(self, heads, head, length):
+        return None if heads == self.heads else f"{self} has slopes for {self.heads} heads, not {heads}"
+
+    def slope(self, h: Tensor) -> Tensor:
+        # the paper's rule: for a power of two a geometric series; otherwise the rest comes from every other term of
+        # the series for the next power
+        power = 2 ** (self.heads.bit_length() - 1)
+        h = h.double()
+        return torch.exp2(-torch.where(h < power, h + 1, h - power + 0.5) * 8 / power)
+
+    def slopes(self) -> Tensor:
+        return self.slope(torch.arange(self.heads))
+
+    def bias(self, b, h, i, j):
+        return -self.slope(h) * (i - j).abs()
+
+
+# --- relations: which bucket a pair of positions falls into ---
+
+
+class Relation(ABC):
+    """Abstract: the bucket of two positions, a number below `num_buckets`."""
+
+    @property
+    @abstractmethod
+    def num_buckets(self) -> int: ...
+
+    @abstractmethod
+    def bucket(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor: ...
+
+    def shape_error(self, length: int) -> str | None:
+        """Why it does not cover so many positions; None if it does."""
+        return None
+
+    @property
+    def batches(self) -> int:
+        """For how many batch elements it holds data; 1 when it is the same for all."""
+        return 1
+
+    def with_tree(self, tree: DependencyTree) -> "Relation":
+        return self
+
+
+@dataclass(frozen=True)
+class Clipped(Relation):
+    """The distance j - i, no further than `max_distance` to either side (Shaw et al. 2018)."""
+
+    max_distance: int
+
+    @property
+    def num_buckets(self):
+        return 2 * self.max_distance + 1
+
+    def bucket(self, b, i, j):
+        return (j - i).clamp(-self.max_distance, self.max_distance) + self.max_distance
+
+
+@dataclass(frozen=True)
+class LogBuckets(Relation):
+    """T5's buckets: small distances each their own, larger ones shared, logarithmically up to `max_distance`."""
+
+    buckets: int = 32
+    max_distance: int = 128
+    bidirectional: bool = True
+
+    @property
+    def num_buckets(self):
+        return self.buckets
+
+    def bucket(self, b, i, j):
+        ahead = j - i
+        buckets = self.buckets // 2 if self.bidirectional else self.buckets
+        first = (ahead > 0) * buckets if self.bidirectional else ahead * 0
+        distance = ahead.abs() if self.bidirectional else (-ahead).clamp(min=0)
+        exact = buckets // 2
+        # T5 computes this in float32; a larger type would move the bucket borders
+        ratio = torch.log(distance.clamp(min=1).float() / exact) / log(self.max_distance / exact)
+        far = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+
+# --- learned by bucket ---
+
+
+@dataclass(eq=False)
+class RelativeBias(nn.Module, Bias):
+    """One learned number per head and relation: with LogBuckets, T5 (Raffel et al. 2020)."""
+
+    relation: Relation
+    heads: int
+
+    def __post_init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(self.heads, self.relation.num_buckets) * 0.1)
+
+    def shape_error(self, heads, head, length):
+        wrong = f"{self} has numbers for {self.heads} heads, not {heads}"
+        return wrong if heads != self.heads else self.relation.shape_error(length)
+
+    @property
+    def batches(self):
+        return self.relation.batches
+
+    def bias(self, b, h, i, j):
+        return self.weight[h, self.relation.bucket(b, i, j)]
+
+    def with_tree(self, tree):
+        return with_relation(self, self.relation.with_tree(tree))
+
+
+@dataclass(eq=False)
+class RelativeVectors(nn.Module, ScorePosition):
+    """One learned key and value per relation: with Clipped, Shaw et al. 2018.
+
+    e_ij = q_i · (k_j + a^K_ij)  (eq. 4)   and   z_i = Σ_j α_ij (v_j + a^V_ij)  (eq. 3), the query scaled as the
+    score scales it. Both sums run over the few relations instead of over pairs. All heads share the vectors.
+    """
+
+    relation: Relation
+    head: int
+
+    def __post_init__(self):
+        super().__init__()
+        self.keys, self.values = (
+            nn.Parameter(torch.randn(self.relation.num_buckets, self.head) * self.head**-0.5) for _ in range(2)
+        )
+
+    def shape_error(self, heads, head, length):
+        wrong = f"{self} adds to heads of width {self.head}, not {head}"
+        return wrong if head != self.head else self.relation.shape_error(length)
+
+    @property
+    def batches(self):
+        return self.relation.batches
+
+    def score_term(self, q, b, h, i, j):
+        per_relation = einsum(q, self.keys, "b h i d, r d -> b h i r")
+        relation = self.relation.bucket(b, i, j)
+        return per_relation.gather(-1, relation.expand(*q.shape[:3], relation.shape[-1]))
+
+    def value_term(self, weights, b, h, i, j):
+        relation = self.relation.bucket(b, i, j).expand_as(weights)
+        by_relation = weights.new_zeros(*weights.shape[:3], self.relation.num_buckets).scatter_add(
+            -1, relation, weights
+        )
+        return einsum(by_relation, self.values, "b h i r, r e -> b h i e")
+
+    def with_tree(self, tree):
+        return with_relation(self, self.relation.with_tree(tree))
+
+
+def with_relation(scheme: RelativeBias | RelativeVectors, relation: Relation) -> RelativeBias | RelativeVectors:
+    """The same learned numbers read through another relation: a shallow copy, so the parameters are shared."""
+    other = copy(scheme)
+    other.relation = relation
+    return other
+
+
+# --- dependency trees ---
+
+
+TREE_MISSING = "needs the sentences' trees: use recipe.with_tree(tree=DependencyTree.from_governors(governors))"
+
+
+@dataclass(frozen=True)
+class TreePath(Relation):
+    """The path through the tree, no longer than `max_distance`; for RelativeVectors and RelativeBias."""
+
+    max_distance: int
+    paths: Tensor | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def num_buckets(self):
+        return 2 * self.max_distance + 1
+
+    def shape_error(self, length):
+        if self.paths is None or length <= self.paths.shape[1]:
+            return None
+        return (
+            f"{self} holds trees of {self.paths.shape[1]} tokens, but there are {length}; pass the trees of this batch"
+        )
+
+    @property
+    def batches(self):
+        return 1 if self.paths is None else len(self.paths)
+
+    def with_tree(self, tree: DependencyTree) -> "TreePath":
+        return TreePath(self.max_distance, tree.path())
+
+    def bucket(self, b, i, j):
+        if self.paths is None:
+            raise ValueError(f"{self} {TREE_MISSING}")
+        return self.paths[b % len(self.paths), i, j].clamp(-self.max_distance, self.max_distance) + self.max_distance
+
+
+@dataclass(frozen=True)
+class TreeDepth(EmbeddingPosition):
+    """The depth in the tree, encoded by the same waves as a position in the sequence. Add it to Sinusoidal()."""
+
+    theta: float = 10_000.0
+    depths: Tensor | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def batches(self):
+        return 1 if self.depths is None else len(self.depths)
+
+    def with_tree(self, tree: DependencyTree) -> "TreeDepth":
+        return TreeDepth(self.theta, tree.depth())
+
+    def table(self, positions, model):
+        if self.depths is None:
+            raise ValueError(f"{self} {TREE_MISSING}")
+        depths = (
+            self.depths[:, positions]
+            if positions.dim() == 1
+            else self.depths.expand(len(positions), -1).gather(1, positions)
+        )
+        return Sinusoidal(self.theta).table(depths, model)

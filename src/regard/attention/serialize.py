@@ -1,0 +1,124 @@
+"""Recipe text: parts as `Causal() & Window(size=512)` and back. The text is parsed, never executed."""
+
+import ast
+import operator
+import tomllib
+from typing import Any
+
+from regard.attention import hard_normaliser, normaliser, pattern, position, relative_position, score, sparse_patterns
+from regard.attention.batch_patterns import BatchPattern
+from regard.attention.normaliser import Normaliser
+from regard.attention.pattern import And, Not, Or, Pattern
+from regard.attention.position import Position
+from regard.attention.relative_position import Relation
+from regard.attention.score import Score
+from regard.attention.sparse_patterns import Block
+
+Part = Score | Position | Relation | Pattern | Normaliser
+
+PARTS: dict[str, type] = {
+    part.__name__: part
+    for part in (
+        *(score.Dot, score.ScaledDot, score.Cosine, score.Feature, score.Bilinear, score.Additive),
+        *(position.NoPosition, position.Sinusoidal, position.Learned, position.Rotary),
+        *(relative_position.Alibi, relative_position.RelativeBias, relative_position.RelativeVectors),
+        *(relative_position.Clipped, relative_position.LogBuckets),
+        *(relative_position.TreePath, relative_position.TreeDepth),
+        *(pattern.Full, pattern.Causal, pattern.StrictCausal, pattern.Window, pattern.Strided),
+        *(sparse_patterns.Prefix, sparse_patterns.Global, sparse_patterns.Random, sparse_patterns.Block),
+        *(normaliser.Softmax, normaliser.ReLU, normaliser.Sigmoid, normaliser.Proportional, normaliser.Sparsemax),
+        *(normaliser.TopK, normaliser.AttentionDropout),
+        *(hard_normaliser.Sampled, hard_normaliser.StraightThrough, hard_normaliser.Hard),
+    )
+}
+# Old names in the recipes of older runs: of parts, and of a part's arguments.
+RENAMED_PARTS = {"Before": "StrictCausal", "Dropped": "AttentionDropout"}
+RENAMED_ARGUMENTS = {
+    ("Learned", "longest"): "max_length",
+    ("Clipped", "reach"): "max_distance",
+    ("TreePath", "reach"): "max_distance",
+    ("LogBuckets", "furthest"): "max_distance",
+    ("LogBuckets", "both_ways"): "bidirectional",
+    ("Block", "among"): "pattern",
+}
+MAX_TEXT = 10_000  # letters
+MAX_QUOTED = 200  # letters of a text that an error repeats
+MAX_DEPTH = 100  # parts inside of parts: whoever walks through them does so by recursion
+OPERATORS = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Add: operator.add}
+
+
+def format_part(part: Part) -> str:
+    """A part as the text that `parse_part` reads."""
+    if held := next((p for p in leaves(part) if isinstance(p, BatchPattern)), None):
+        raise ValueError(f"{type(held).__name__} holds the data of one batch; a recipe file describes them all")
+    return repr(part)
+
+
+def leaves(part: Part) -> tuple[Part, ...]:
+    if isinstance(part, And | Or):
+        return *leaves(part.left), *leaves(part.right)
+    if isinstance(part, Not):
+        return leaves(part.inner)
+    return leaves(part.pattern) if isinstance(part, Block) else (part,)
+
+
+def parse_part(text: str) -> Any:
+    """The part that a text describes, e.g. "Window(256) | Global(1)"."""
+    if not isinstance(text, str):
+        raise ValueError(f"a part is described by text such as 'Window(256)', not by {text!r}")
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"cannot read {quote(text)}: {len(text):,} letters, more than {MAX_TEXT:,}; write fewer")
+    try:
+        found = build_part(ast.parse(text.strip(), mode="eval").body, text)
+    except SyntaxError as error:
+        raise ValueError(f"cannot read {quote(text)}: {error.msg}") from None
+    except TypeError as error:  # wrong arguments for a part that exists
+        raise ValueError(f"cannot read {quote(text)}: {error}") from None
+    except (RecursionError, MemoryError):  # by which the parser itself says that it is too deep
+        raise ValueError(depth_error(text)) from None
+    if not isinstance(found, Part):
+        raise ValueError(f"cannot read {quote(text)}: it is {found!r}, and no part; write one such as 'Window(256)'")
+    return found
+
+
+def quote(text: str) -> str:
+    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
+
+
+def depth_error(text: str) -> str:
+    return f"cannot read {quote(text)}: more than {MAX_DEPTH} parts inside of each other; write fewer"
+
+
+def build_part(node: ast.expr, text: str, depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:
+        raise ValueError(depth_error(text))
+    deeper = depth + 1
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
+            return -value
+        case ast.UnaryOp(ast.Invert(), inner):
+            return ~build_part(inner, text, deeper)
+        case ast.BinOp(left, sign, right) if type(sign) in OPERATORS:
+            return OPERATORS[type(sign)](build_part(left, text, deeper), build_part(right, text, deeper))
+        case ast.Call(ast.Name(written), arguments, keywords) if RENAMED_PARTS.get(written, written) in PARTS:
+            name = RENAMED_PARTS.get(written, written)
+            if any(keyword.arg is None for keyword in keywords):
+                raise ValueError(
+                    f"cannot read {quote(text)}: ** names nothing; write each argument of {name} by its name"
+                )
+            names = [RENAMED_ARGUMENTS.get((name, keyword.arg or ""), keyword.arg or "") for keyword in keywords]
+            if twice := [one for one in names if names.count(one) > 1]:
+                raise ValueError(f"cannot read {quote(text)}: {name} is given {twice[0]} twice; leave one out")
+            named = {one: build_part(keyword.value, text, deeper) for one, keyword in zip(names, keywords, strict=True)}
+            return PARTS[name](*(build_part(argument, text, deeper) for argument in arguments), **named)
+    raise ValueError(f"cannot read {quote(ast.unparse(node))} in {quote(text)}; known parts: {', '.join(PARTS)}")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a text; its parser takes lists in lists, so that a hostile one may go deeper than Python does."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("lists in lists in lists without end; write plain values") from None

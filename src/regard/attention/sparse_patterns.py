@@ -1,0 +1,135 @@
+"""Sparse patterns that are not the same along every diagonal: prefix, global, random, and blocks of tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention.block_map import Span, exact_bounds, move_to_device, scatter
+from regard.attention.pattern import Pattern, Window, require_int
+
+
+@dataclass(frozen=True)
+class Prefix(Pattern):
+    """The first `length` keys are seen by all; `Causal() | Prefix(n)` is the prefix language model."""
+
+    length: int
+
+    def __post_init__(self):
+        require_int(self, self.length, 0, "length")
+
+    def sees(self, b, h, i, j):
+        return (j < self.length) & (i == i)
+
+    def count(self, rows, cols):
+        return exact_bounds(rows.sizes[:, None] * cols.below(self.length))
+
+
+@dataclass(frozen=True)
+class Global(Pattern):
+    """The first `tokens` tokens see all and are seen by all."""
+
+    tokens: int
+
+    def __post_init__(self):
+        require_int(self, self.tokens, 0, "tokens")
+
+    def sees(self, b, h, i, j):
+        return (i < self.tokens) | (j < self.tokens)
+
+    def count(self, rows, cols):
+        others = (rows.sizes - rows.below(self.tokens))[:, None] * (cols.sizes - cols.below(self.tokens))
+        return exact_bounds(rows.sizes[:, None] * cols.sizes - others)
+
+
+@dataclass(frozen=True)
+class Random(Pattern):
+    """Every token picks `picks` tokens before it, and the two see each other. Seeded, whatever the length.
+
+    The past is cut into `picks` equal strata and one token is drawn from each, so no token is picked twice and a
+    longer sequence does not change the picks of a shorter one.
+    """
+
+    picks: int
+    seed: int = 0
+
+    def __post_init__(self):
+        require_int(self, self.picks, 1, "picks")
+        require_int(self, self.seed, 0, "seed")
+
+    def sees(self, b, h, i, j):
+        later, earlier = torch.maximum(i, j), torch.minimum(i, j)
+        seen = later < 0
+        for stratum in range(self.picks):
+            picked, exists = self.pick(later, stratum)
+            seen = seen | (exists & (picked == earlier))
+        return seen
+
+    def pick(self, token: Tensor, stratum: int) -> tuple[Tensor, Tensor]:
+        """The earlier token picked in this stratum, and whether the stratum holds any."""
+        token = token.long()  # a compiled kernel may count in 32 bits, where the noise would overflow
+        start, stop = token * stratum // self.picks, token * (stratum + 1) // self.picks
+        noise = token * 0x9E3779B + stratum * 0x85EBCA7 + self.seed * 0xC2B2AE3
+        for _ in range(3):  # multiply and fold, within 31 bits so that int64 never overflows
+            noise = ((noise & 0x7FFFFFFF) ^ ((noise & 0x7FFFFFFF) >> 15)) * 0x45D9F3B
+        return start + ((noise & 0x7FFFFFFF) * (stop - start) >> 31), stop > start
+
+    def count(self, rows, cols):
+        tokens = torch.arange(max(rows.stop, cols.stop))
+        total = torch.zeros(len(rows), len(cols), dtype=torch.int64)
+        for stratum in range(self.picks):
+            picked, exists = self.pick(tokens, stratum)
+            later, earlier = tokens[exists], picked[exists]
+            scatter(total, later, earlier, rows, cols)
+            scatter(total, earlier, later, rows, cols)
+        return total, total
+
+
+@dataclass(frozen=True)
+class Block(Pattern):
+    """Another pattern, seen from further away: it speaks of blocks of `size` tokens instead of tokens."""
+
+    size: int
+    pattern: Pattern = Window(1)
+
+    def __post_init__(self):
+        require_int(self, self.size, 1, "size")
+        if not isinstance(self.pattern, Pattern):
+            raise ValueError(f"Block({self.size}, {self.pattern!r}): `among` must be a pattern, e.g. Window(2)")
+
+    def sees(self, b, h, i, j):
+        return self.pattern.sees(b, h, i // self.size, j // self.size)
+
+    def count(self, rows, cols):
+        area = rows.sizes[:, None] * cols.sizes
+        (far_rows, row), (far_cols, col) = self.coarse_span(rows), self.coarse_span(cols)
+        if far_rows is None or far_cols is None:
+            return torch.zeros_like(area), area
+        low, high = (bound[row[:, None], col] for bound in self.pattern.count(far_rows, far_cols))
+        # each of my blocks holds `unit` cells of theirs, fewer where the sequence ends within it
+        unit = min(self.size, rows.size) * min(self.size, cols.size)
+        missing = (far_rows.sizes[:, None] * far_cols.sizes)[row[:, None], col] * unit - area
+        return (low * unit - missing).clamp(min=0), (high * unit).minimum(area)
+
+    def coarse_span(self, span: Span) -> tuple[Span | None, Tensor]:
+        """The span counted in my blocks, and which of them each block of the span lies in; None if they cross."""
+        far = self.size * max(1, span.size // self.size)
+        if far % span.size or far % self.size or span.start % min(span.size, self.size):
+            return None, span.firsts
+        first = span.start // self.size
+        row = (span.firsts - first * self.size) // far
+        return Span(first, -(-span.stop // self.size), far // self.size), row
+
+    @property
+    def batches(self):
+        return self.pattern.batches
+
+    def shape_error(self, n_q, n_k):
+        return self.pattern.shape_error(-(-n_q // self.size), -(-n_k // self.size))
+
+    @property
+    def depends_on_head(self):
+        return self.pattern.depends_on_head
+
+    def to(self, device):
+        return Block(self.size, move_to_device(self.pattern, device))

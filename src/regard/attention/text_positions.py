@@ -1,0 +1,157 @@
+"""Text positions: the place of each token in its text, where that is not its index in the row or in the cache.
+
+Patterns are asked about indices: the order of tokens in a row of packed texts, or in a KV cache. Position schemes are
+asked about positions: the place in the text. Where the two differ, these parts translate one into the other.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.attention.batch_patterns import BatchPattern, Documents, batch_row, describe_tensor
+from regard.attention.pattern import Full, Pattern
+from regard.attention.position import Bias, PositionSum, ScorePosition
+from regard.attention.positions import Indices
+from regard.attention.recipe import Recipe
+
+
+@dataclass(frozen=True, eq=False)
+class TokenPositions:
+    """The positions of queries, (b, i), and of keys, (b, j), by their indices, which begin at the first ones."""
+
+    q: Tensor
+    k: Tensor
+    first_q: int = 0
+    first_k: int = 0
+
+    def at(self, b: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q[batch_row(b, self.q), i - self.first_q], self.k[batch_row(b, self.k), j - self.first_k]
+
+    @property
+    def batches(self) -> int:
+        return max(len(self.q), len(self.k))
+
+
+def token_positions_of(
+    q: Tensor,
+    k: Tensor,
+    q_at: Indices,
+    k_at: Indices,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+) -> TokenPositions | None:
+    """The positions that were given apart from the indices, if any were."""
+    if q_positions is None and k_positions is None:
+        return None
+    if isinstance(q_at, Tensor) or isinstance(k_at, Tensor):
+        raise ValueError("positions are given by consecutive indices; give q_at and k_at as numbers, or leave them out")
+    first_q, first_k, sides = q_at or 0, k_at or 0, []
+    for name, positions, x, first in (("q", q_positions, q, first_q), ("k", k_positions, k, first_k)):
+        shape = (x.shape[0], x.shape[2])
+        here = torch.arange(first, first + shape[1], device=x.device)[None] if positions is None else positions
+        if here.is_floating_point() or tuple(here.shape) not in ((1, shape[1]), shape):
+            raise ValueError(f"{name}_positions must hold whole numbers shaped {shape}, not {describe_tensor(here)}")
+        sides.append(here)
+    return TokenPositions(sides[0], sides[1], first_q, first_k)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreAtPositions(ScorePosition):
+    """A scheme that adds to scores, and perhaps to values, asked about positions."""
+
+    scheme: ScorePosition
+    positions: TokenPositions
+
+    def score_term(self, q, b, h, i, j):
+        return self.scheme.score_term(q, b, h, *self.positions.at(b, i, j))
+
+    def value_term(self, weights, b, h, i, j):
+        return self.scheme.value_term(weights, b, h, *self.positions.at(b, i, j))
+
+    def shape_error(self, heads, head, length):
+        return self.scheme.shape_error(heads, head, 0)
+
+    @property
+    def batches(self):
+        return max(self.positions.batches, self.scheme.batches)
+
+
+@dataclass(frozen=True, eq=False)
+class BiasAtPositions(Bias):
+    """A bias asked about positions."""
+
+    scheme: Bias
+    positions: TokenPositions
+
+    def bias(self, b, h, i, j):
+        return self.scheme.bias(b, h, *self.positions.at(b, i, j))
+
+    def shape_error(self, heads, head, length):
+        return self.scheme.shape_error(heads, head, 0)
+
+    @property
+    def batches(self):
+        return max(self.positions.batches, self.scheme.batches)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PatternAtPositions(BatchPattern):
+    """A pattern asked about positions: the first three tokens of each text, not of the row."""
+
+    pattern: Pattern
+    q_positions: Tensor
+    k_positions: Tensor
+
+    def sees(self, b, h, i, j):
+        q = self.q_positions[batch_row(b, self.q_positions), i]
+        return self.pattern.sees(b, h, q, self.k_positions[batch_row(b, self.k_positions), j])
+
+    @property
+    def depends_on_head(self) -> bool:  # type: ignore[override]
+        return self.pattern.depends_on_head
+
+    @property
+    def batches(self):
+        return max(len(self.q_positions), len(self.k_positions), self.pattern.batches)
+
+
+def at_positions(recipe: Recipe, positions: TokenPositions) -> Recipe:
+    """The recipe, its schemes on the score asked about these positions instead of indices."""
+    if not recipe.score_positions:
+        return recipe
+    parts = [
+        part
+        if not isinstance(part, ScorePosition)
+        else BiasAtPositions(part, positions)
+        if isinstance(part, Bias)
+        else ScoreAtPositions(part, positions)
+        for part in recipe.position.parts()
+    ]
+    return replace(recipe, position=PositionSum(tuple(parts)))
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Rows of packed texts: the segment of each token, (b, t), and its position there; those of other keys too.
+
+    Only tokens of one segment attend to each other.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    key_ids: Tensor | None = None
+    key_positions: Tensor | None = None
+
+    def within(self, pattern: Pattern) -> Pattern:
+        """What a pattern of one text means in rows of several: within each of them, as if it stood alone."""
+        documents = Documents(self.ids, self.key_ids)
+        if pattern == Full():
+            return documents
+        if self.key_ids is None and pattern.is_toeplitz:  # asks about distances alone, which are the same in the row
+            return pattern & documents
+        return PatternAtPositions(pattern, self.positions, self.of_keys) & documents
+
+    @property
+    def of_keys(self) -> Tensor:
+        return self.positions if self.key_positions is None else self.key_positions

@@ -1,1 +1,0 @@
-"""Benches: the same work done by us and by others, side by side; see `work` for what a work is."""

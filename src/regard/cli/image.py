@@ -1,0 +1,96 @@
+"""`regard image`: classifies images of files, folders and archives."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import (
+    CheckpointOption,
+    DeviceOption,
+    ModelArgument,
+    read_input,
+    resolve_device,
+    with_progress,
+    writable_file,
+)
+from regard.cli.translate import write_lines
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.tasks.image_classification.task import ImageClassifier
+
+
+def image(
+    model: ModelArgument,
+    files: Annotated[
+        list[str],
+        typer.Argument(help="PNG and JPEG files, folders and archives of them, idx files; - reads names from stdin."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Write here instead of stdout.")] = None,
+    best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k classes per image.")] = 1,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse images of another size.")] = False,  # noqa: FBT002
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Classify images: file name, class and probability, tab-separated.
+
+    An image of another size is resized to the model's, and converted to greyscale for a greyscale model.
+
+    Example: `regard image run cat.png dog.jpg`
+
+    Example: `regard image run photos --top-k 3 --out classes.tsv`
+
+    Example: `find photos -name "*.png" | regard image run -`
+    """
+    from regard.tasks.image_classification.task import ImageClassifier
+
+    out = out and writable_file(out)
+    classifier = ImageClassifier.load(model, resolve_device(device), checkpoint)
+    names = [name for file in files for name in (read_input(None).texts if file == "-" else [file]) if name.strip()]
+    images = [one for name in with_progress(names, "reading", len(names)) for one in images_in(name, classifier)]
+    if not images:
+        raise ValueError("no image given; name a file or a folder, or pass file names on stdin")
+    if other := [name for name, pixels in images if not classifier.sight.accepts(pixels)]:
+        _, rows, columns = classifier.sight.shape
+        if strict:
+            raise ValueError(f"{other[0]}: not {rows} x {columns} pixels; resize it, or leave out --strict")
+        typer.echo(f"resized: {len(other):,} of {len(images):,} images, to {rows} x {columns} pixels", err=True)
+    write_lines(prediction_lines(classifier, images, min(best, len(classifier.labels))), out, "classified")
+
+
+def images_in(name: str, classifier: "ImageClassifier") -> "Sequence[tuple[str, Tensor]]":
+    """The images of a file, a folder, an archive or an idx file, with their names."""
+    from regard.data.archives import ARCHIVES, iter_files
+    from regard.data.images.labelled_images import IMAGE_SUFFIXES, decode_image, image_to_tensor, read_idx, read_image
+    from regard.tasks.image_classification.data import is_idx
+
+    mode = "RGB" if classifier.sight.channels == 3 else "L"
+    if is_idx(name):
+        array = read_idx(name)
+        if array.dim() != 3:
+            raise ValueError(f"{name}: holds an array of {array.dim()} axes, not images (idx3)")
+        return [(f"{name}:{n}", pixels[None]) for n, pixels in enumerate(array)]
+    if Path(name).is_dir() or name.endswith(ARCHIVES):
+        found = [
+            (one.where, image_to_tensor(decode_image(one.bytes, one.where, mode=mode)))
+            for one in iter_files(name, endings=IMAGE_SUFFIXES)
+        ]
+        if not found:
+            raise ValueError(f"{name}: no images; they end in {', '.join(IMAGE_SUFFIXES)}")
+        return found
+    return [(name, read_image(name, mode=mode))]
+
+
+def prediction_lines(classifier: "ImageClassifier", images: "Sequence[tuple[str, Tensor]]", best: int) -> Iterator[str]:
+    from regard.tasks.image_classification.task import AT_ONCE
+
+    names = iter(name for name, _ in images)
+    batches = classifier.iterate_probabilities([pixels for _, pixels in images])
+    for batch in with_progress(batches, "classifying", -(-len(images) // AT_ONCE)):
+        most = batch.topk(best)
+        for found, chances in zip(most.indices.tolist(), most.values.tolist(), strict=True):
+            cells = (f"{classifier.labels.name(n)}\t{chance:.4f}" for n, chance in zip(found, chances, strict=True))
+            yield "\t".join((next(names), *cells))

@@ -1,0 +1,95 @@
+"""The typer application: commands whose errors are one line on stderr."""
+
+import logging
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any, NoReturn, cast
+
+import typer
+from typer.core import TyperGroup
+
+# what typer raises for a wrong command line: the base of its BadParameter, whether click is inside it or beside it
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+MAX_MESSAGE_LETTERS = 1000  # letters of an error message
+# what takes less memory, by the option that sets it
+LESS_MEMORY = {
+    "--tokens": "fewer tokens (--tokens)",
+    "--max-length": "shorter texts (--max-length)",
+    "--device": "another --device",
+}
+
+
+class OneLineErrorGroup(TyperGroup):
+    """A command group that prints an error as one line on stderr, with the remedy, and exits with 2."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        open_streams()
+        notices = StderrLogHandler(logging.WARNING)
+        logging.getLogger("regard").addHandler(notices)
+        try:
+            code = super().main(*args, **(extra | {"standalone_mode": False}))
+        except typer.Abort:
+            sys.exit(130)
+        except UsageError as mistake:
+            command = mistake.ctx.command_path if mistake.ctx else "regard"
+            fail(f"{mistake.format_message().rstrip('.')}; see {command} --help")
+        except ValueError as mistake:
+            fail(str(mistake))
+        except OSError as mistake:
+            where, why = mistake.filename or "output", mistake.strerror or mistake
+            fail(f"{where}: {why}; free disk space, or choose another path")
+        else:
+            sys.exit(code if isinstance(code, int) else 0)
+        finally:
+            logging.getLogger("regard").removeHandler(notices)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (MemoryError, RuntimeError) as trouble:
+            if not any(sign in f"{trouble!r}" for sign in ("MemoryError", "out of memory", "allocate memory")):
+                raise
+            command = self.commands[ctx.invoked_subcommand or ""]
+            flags = {flag for option in command.params for flag in option.opts}
+            remedies = [remedy for flag, remedy in LESS_MEMORY.items() if flag in flags]
+            fail(f"there is not enough memory; use {', '.join(remedies)}{' or ' * bool(remedies)}a smaller model")
+
+
+class StderrLogHandler(logging.Handler):
+    """Log records of the library as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(record.getMessage(), err=True)
+
+
+def open_streams() -> None:
+    """Replaces standard streams that the caller has closed: Python then has none."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def fail(why: str) -> NoReturn:
+    line = " ".join(why.split())
+    if len(line) > MAX_MESSAGE_LETTERS:  # it quotes a file; the cause stands before the quotation, the remedy after it
+        line = f"{line[: MAX_MESSAGE_LETTERS // 2]} … {line[-MAX_MESSAGE_LETTERS // 2 :]}"
+    typer.echo(f"regard: {line}", err=True)
+    sys.exit(2)
+
+
+app = typer.Typer(
+    cls=OneLineErrorGroup, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
+)
+
+
+@app.callback(invoke_without_command=True)
+def regard(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002
+) -> None:
+    """Attention models you can build, train, run, trust and see."""
+    if show_version:
+        typer.echo(version("regard"))
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())

@@ -1,0 +1,244 @@
+"""`regard look`, `serve`, `draw`, `explain`, `gallery`: attention in the terminal, in files and in the microscope."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import (
+    BeamSize,
+    CheckpointOption,
+    DeviceOption,
+    MaxLength,
+    ModelArgument,
+    resolve_device,
+    writable_file,
+)
+from regard.tasks.registry import ViewRequest, task_of_run
+
+if TYPE_CHECKING:
+    from regard.serve.trace_cache import CachedTrace
+    from regard.tasks.protocol import TaskModel
+
+
+def draw(
+    what: Annotated[str, typer.Argument(help='A part such as "Causal() & Window(4)", or a name such as bigbird.')],
+    tokens: Annotated[int, typer.Option(min=1, help="Number of tokens.")] = 32,
+    save: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg or .pdf) instead.")] = None,
+) -> None:
+    """Draw a pattern, a position or a recipe: in the terminal, or into a file.
+
+    Example: `regard draw "Causal() & Window(4)"`
+
+    Example: `regard draw rotary --tokens 64 --save rotary.svg`
+    """
+    from regard import see
+    from regard.attention import RecipeSizes
+    from regard.see.parse import parse_thing
+
+    thing = parse_thing(what, RecipeSizes(heads=4, head=8, tokens=tokens, window=8, block=4))
+    if save is None:
+        typer.echo(see.ascii(thing, tokens=tokens))
+    else:
+        typer.echo(f"drawn: {see.save(see.draw(thing, tokens=tokens), save)}")
+
+
+def explain(
+    what: Annotated[str, typer.Argument(help="A name such as bigbird, a recipe's TOML file, or a part.")],
+    tokens: Annotated[int, typer.Option(min=1, max=2**20, help="Number of tokens.")] = 4096,
+    heads: Annotated[int, typer.Option(min=1, help="Number of heads.")] = 8,
+    width: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
+    grad: Annotated[bool, typer.Option("--grad/--no-grad", help="With gradients or without.")] = True,  # noqa: FBT002
+) -> None:
+    """Explain which backend runs a recipe, and why the others object.
+
+    Example: `regard explain bigbird --tokens 65536 --no-grad`
+
+    Example: `regard explain "Causal() & Window(512)"`
+    """
+    import torch
+
+    from regard.attention import RecipeSizes
+    from regard.attention import explain as explained
+    from regard.see.parse import as_recipe, parse_thing
+    from regard.see.plots.recipe_views import one_line_repr
+
+    recipe = as_recipe(parse_thing(what, RecipeSizes(heads=heads, head=width, tokens=tokens)))
+    for part in ("score", "position", "pattern", "normaliser"):
+        typer.echo(f"{part:<11} {one_line_repr(getattr(recipe, part))}")
+    typer.echo(f"{'on':<11} {tokens:,} tokens, {heads} heads of width {width}, {'with' if grad else 'no'} gradients\n")
+    with torch.set_grad_enabled(grad):
+        typer.echo(str(explained(recipe, torch.zeros(1, heads, tokens, width))))
+
+
+def gallery(folder: Annotated[Path, typer.Argument(help="The folder of gallery.md and its plots.")]) -> None:
+    """Draw every named recipe and position, and the page that shows them.
+
+    Example: `regard gallery docs`
+    """
+    from regard import see
+
+    typer.echo(f"drawn: {see.write_gallery(folder)}")
+
+
+# --- look ---
+
+EXPORT_SUFFIXES = (".html", ".npz", ".csv")  # exports of a trace; other files are plots
+
+
+def look(
+    model: ModelArgument,
+    text: Annotated[str | None, typer.Argument(help="A sentence, an image file, or a node's name.")] = None,
+    question: Annotated[str | None, typer.Argument(help="About the image.")] = None,
+    target: Annotated[str | None, typer.Option(help="The target; default: the model's own output.")] = None,
+    head: Annotated[str | None, typer.Option(help="LAYER:HEAD; default: the best alignment heads.")] = None,
+    all_heads: Annotated[bool, typer.Option("--all-heads", "--every", help="All layers and heads.")] = False,  # noqa: FBT002
+    word: Annotated[str | None, typer.Option(help="Attribute this word's output to the input words.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write a plot (.png, .svg, .pdf), a page (.html) or numbers (.npz, .csv).")
+    ] = None,
+    others: Annotated[
+        list[Path] | None, typer.Option("--compare", "--with", help="Another model, to compare in the microscope.")
+    ] = None,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="In a terminal, open the microscope as well.")] = True,  # noqa: FBT002
+    beam: BeamSize = 5,
+    max_length: MaxLength = 1000,
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Show a model's output for an input and its attention weights: in the terminal and in the microscope.
+
+    Example: `regard look run`
+
+    Example: `regard look run "the black cat ate the mouse"`
+
+    Example: `regard look run "the black cat ate the mouse" --all-heads --save heads.png`
+
+    Example: `regard look run "the black cat ate the mouse" --save look.html`
+
+    Example: `regard look run "the man carries the light box" --word light --no-page`
+
+    Example: `regard look transformer "the black cat ate the mouse" --compare bahdanau`
+
+    Example: `regard look shapes image.png --save overlay.png`
+
+    Example: `regard look answers image.png "what colour is the circle"`
+    """
+    from regard import see
+
+    save, opens = save and writable_file(save), page and sys.stdout.isatty() and save is None
+    if all_heads and (head or word):
+        raise ValueError("--all-heads shows all heads and words; leave it out, or --head and --word")
+    if text is None and not opens:
+        description = task_of_run(model).input_description
+        raise ValueError(f"no input; give {description}, or start the page: regard serve {model}")
+    if text is not None and not text.strip():
+        raise ValueError("the sentence is empty; give at least one word")
+    task = task_of_run(model)
+    learner = task.load(model, resolve_device(device), checkpoint)
+    if question is not None and learner.settings.task != "vqa":
+        raise ValueError(f"{model} is for the task {learner.settings.task!r}, and answers no questions; give one text")
+    if text is not None:
+        output, view = task.view(
+            learner, model, text, ViewRequest(head, all_heads, word, target, beam, max_length, question)
+        )
+        typer.echo(f"{output}\n\n{see.ascii(view)}")
+        if save and save.suffix.lower() in EXPORT_SUFFIXES:
+            cached = cached_trace(learner, model, text, question, target, beam)
+            typer.echo(f"\nwritten: {write_export(cached, head, save)}")
+        elif save:
+            typer.echo(f"\ndrawn: {see.save(see.draw(view), save)}")
+    if opens:
+        open_microscope(model, others or [], text, question, resolve_device(device), checkpoint)
+
+
+# --- exports: a page, or numbers, in a file ---
+
+
+def cached_trace(
+    learner: "TaskModel", model: Path, text: str, question: str | None, target: str | None, beam: int
+) -> "CachedTrace":
+    from regard.see import trace_model
+    from regard.serve.trace_cache import CachedTrace
+    from regard.tasks.pretrained import PretrainedModel
+
+    assert isinstance(learner, PretrainedModel)
+    beam_size = beam if learner.settings.task in ("translation", "autoencoding") else None
+    trace = trace_model(learner, text, question=question, target=target, beam=beam_size)
+    return CachedTrace("copy", model.resolve().name, trace, Path(text).name if trace.image is not None else text, model)
+
+
+def write_export(cached: "CachedTrace", head: str | None, save: Path) -> Path:
+    from regard.data.files import open_atomic
+    from regard.serve.exports import export_bytes
+
+    site, _, number = head.rpartition(":") if head else ("", "", "")
+    body = export_bytes(cached, save.suffix[1:].lower(), site or None, int(number) if number.isdecimal() else None)
+    with open_atomic(save) as file:
+        file.write(body)
+    return save
+
+
+# --- the microscope in a browser ---
+
+
+def open_microscope(
+    model: Path, others: list[Path], text: str | None, question: str | None, device: str, checkpoint: str | None
+) -> None:
+    from base64 import b64encode
+
+    from regard.serve import server
+    from regard.serve.model_store import ImageStore, ModelStore
+
+    try:
+        server.require_serve_extra()
+    except ValueError as missing:
+        if text is None:
+            raise
+        typer.echo(f"\n{missing}", err=True)
+        return
+    models, images = ModelStore.from_folders([model, *others], device, checkpoint), ImageStore()
+    first = next(iter(models.entries))
+    if text is not None and models.model(first).settings.task in ("image_classification", "vqa"):
+        text = images.put(b64encode(Path(text).read_bytes()).decode())
+    with server.open_socket(0) as here:
+        token = server.new_token()
+        where = server.page_url(here, token, {"model": first, "text": text or "", "question": question or ""})
+        typer.echo(f"\n{where}\nCtrl-C stops it.")
+        server.open_page(where)
+        server.serve(models, here, token, images)
+
+
+# --- serve ---
+
+
+PORT = 8642
+
+
+def serve(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of their checkpoints.", metavar="RUN...")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 picks any free port.")] = PORT,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,  # noqa: FBT002
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Serve the microscope: attention of every layer, head and step, interventions, masks, lectures. Ctrl-C stops it.
+
+    Only this machine can reach it, the printed URL holds the access token, and it makes no outgoing requests.
+
+    Example: `regard serve run --open`
+
+    Example: `regard serve transformer bahdanau --port 8000`
+    """
+    from regard.serve import server
+    from regard.serve.model_store import ModelStore
+
+    server.require_serve_extra()
+    with server.open_socket(port) as here:
+        models, token = ModelStore.from_folders(runs, resolve_device(device), checkpoint), server.new_token()
+        where = server.page_url(here, token)
+        typer.echo(f"{where}\nCtrl-C stops it.")
+        if open_:
+            server.open_page(where)
+        server.serve(models, here, token)

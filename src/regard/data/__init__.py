@@ -1,0 +1,102 @@
+"""Data: corpora, tokenizers and batches; names are imported on first use, so that only batches wait for torch."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.data.batching import (
+        Batch,
+        BatchSource,
+        Example,
+        InMemoryBatches,
+        LongPolicy,
+        TokenBatchSampler,
+        collate,
+        pad_rows,
+        pair_lengths,
+    )
+    from regard.data.corpora.catalogue import CORPORA
+    from regard.data.corpora.download import corpus_path, read_corpus_pairs
+    from regard.data.files import iter_lines, read_lines
+    from regard.data.labelled import LabelledText, Labels, read_labelled
+    from regard.data.lm_blocks import (
+        BlockOrder,
+        LMBlock,
+        LMBlocks,
+        bits_per_byte,
+        encode_lines,
+        perplexity_per_word,
+        read_text,
+        sliding_windows,
+    )
+    from regard.data.parallel import (
+        CorpusSize,
+        SentencePair,
+        count_pairs,
+        iter_sides,
+        raise_on_empty,
+        read_pairs,
+        write_pairs,
+    )
+    from regard.data.streaming import ShuffleBuffer, StreamCount, StreamingBatches
+    from regard.data.tagged import TaggedSentence, read_columns, read_conllu, read_tagged, write_columns, write_conllu
+    from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer
+    from regard.data.tokenizers.normalization import TextNormalizer
+    from regard.data.tokenizers.subwords import SubwordTokenizer
+    from regard.data.tokenizers.tokenizer_io import load_tokenizer
+    from regard.data.tokenizers.word_pieces import WordPieces, encode_words
+
+NAMES = {
+    "batching": (
+        "Batch",
+        "BatchSource",
+        "Example",
+        "InMemoryBatches",
+        "LongPolicy",
+        "TokenBatchSampler",
+        "collate",
+        "pad_rows",
+        "pair_lengths",
+    ),
+    "corpora.catalogue": ("CORPORA",),
+    "corpora.download": ("corpus_path", "read_corpus_pairs"),
+    "files": ("iter_lines", "read_lines"),
+    "labelled": ("LabelledText", "Labels", "read_labelled"),
+    "lm_blocks": (
+        "BlockOrder",
+        "LMBlock",
+        "LMBlocks",
+        "bits_per_byte",
+        "encode_lines",
+        "perplexity_per_word",
+        "read_text",
+        "sliding_windows",
+    ),
+    "parallel": (
+        "CorpusSize",
+        "SentencePair",
+        "count_pairs",
+        "iter_sides",
+        "raise_on_empty",
+        "read_pairs",
+        "write_pairs",
+    ),
+    "streaming": ("ShuffleBuffer", "StreamCount", "StreamingBatches"),
+    "tagged": ("TaggedSentence", "read_columns", "read_conllu", "read_tagged", "write_columns", "write_conllu"),
+    "tokenizers.base": ("BOS", "EOS", "PAD", "UNK", "ByteTokenizer", "CharTokenizer", "Tokenizer", "WordTokenizer"),
+    "tokenizers.normalization": ("TextNormalizer",),
+    "tokenizers.subwords": ("SubwordTokenizer",),
+    "tokenizers.tokenizer_io": ("load_tokenizer",),
+    "tokenizers.word_pieces": ("WordPieces", "encode_words"),
+}
+HOMES = {name: module for module, names in NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'regard.data' has no attribute {name!r}; it has {', '.join(sorted(HOMES))}")
+    return getattr(import_module(f"regard.data.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

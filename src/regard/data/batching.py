@@ -1,0 +1,240 @@
+"""Batching: batches of sentence pairs by a token budget, shuffled deterministically by (seed, epoch).
+
+    batches = TokenBatchSampler(lengths, tokens=4096, seed=0)
+    batches.epoch(3)           the rows of each batch of epoch 3, a function of (seed, epoch) and nothing else
+    collate(examples)          the tensors of one batch
+
+A sentence pair is two lists of ids without BOS and EOS. `collate` adds them, and the counts of a batch include them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.data.shuffle import combine_seeds, random_keys
+from regard.data.tokenizers.base import BOS, EOS, PAD
+
+Ids = Sequence[int]
+Example = tuple[Ids, Ids]
+LENGTH_SKEW_BIN = 4  # pairs that differ by less in how much longer one side is than the other may share a batch
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Padded ids. The decoder reads target[:, :-1] and predicts target[:, 1:]."""
+
+    source: Int[Tensor, "b s"]
+    source_lengths: Int[Tensor, " b"]
+    target: Int[Tensor, "b t"]
+    target_lengths: Int[Tensor, " b"]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        parts = (self.source, self.source_lengths, self.target, self.target_lengths)
+        return Batch(*(part.to(device, non_blocking=True) for part in parts))
+
+    @property
+    def tokens(self) -> int:
+        """How many target tokens there are to predict. Read it before `to`: on a GPU it would synchronise."""
+        return int((self.target_lengths - 1).sum())
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of both tensors, padding included: what the batch costs."""
+        return self.source.numel() + self.target.numel()
+
+    def split_rows(self, parts: int) -> "list[Batch]":
+        """At most `parts` batches: number n has the rows n, n + parts, n + 2 parts and so on. None is empty."""
+        sides = (self.source, self.source_lengths, self.target, self.target_lengths)
+        return [Batch(*(side[first::parts] for side in sides)) for first in range(min(parts, len(self)))]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+def pad_rows(rows: Sequence[Ids]) -> tuple[Int[Tensor, "b t"], Int[Tensor, " b"]]:
+    """Rows of ids as one padded tensor, and their lengths."""
+    if not rows:
+        raise ValueError("a batch needs at least one sentence")
+    lengths = [len(row) for row in rows]
+    table = np.full((len(rows), max(lengths)), PAD, dtype=np.int64)
+    for line, row in zip(table, rows, strict=True):
+        line[: len(row)] = row
+    if np.count_nonzero(table) != sum(lengths):
+        raise ValueError(f"id {PAD} is padding and cannot occur inside a sentence")
+    return torch.from_numpy(table), torch.tensor(lengths)
+
+
+def collate(examples: Sequence[Example]) -> Batch:
+    """Source ids, EOS; BOS, target ids, EOS; then padding."""
+    source, source_lengths = pad_rows([[*ids, EOS] for ids, _ in examples])
+    target, target_lengths = pad_rows([[BOS, *ids, EOS] for _, ids in examples])
+    return Batch(source, source_lengths, target, target_lengths)
+
+
+class LongPolicy(StrEnum):
+    """What happens to a pair with a side longer than the limit or the token budget."""
+
+    REFUSE = "refuse"  # a ValueError
+    DROP = "drop"  # left out and counted
+    ALONE = "alone"  # a batch of its own, over the budget if need be
+
+
+def exceeds_limit(source: Any, target: Any, tokens: int, limit: int | None) -> Any:
+    """Whether a side exceeds the limit or the budget; lengths are integers or arrays, without BOS and EOS."""
+    over = (source + 1 > tokens) | (target + 2 > tokens)
+    return over if limit is None else over | (source > limit) | (target > limit)
+
+
+def describe_excess(source: int, target: int, tokens: int, limit: int | None) -> str:
+    limited = limit is not None and max(source, target) > limit
+    allowed = f"the limit is {limit}" if limited else f"a batch has {tokens} with BOS and EOS"
+    return f"{source} and {target} ids, and {allowed}"
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatchSampler:
+    """Every pair once in an epoch; neither tensor of a batch holds more than `tokens` ids, padding included.
+
+    Pairs of about the same lengths share a batch. Which of them, and in which order the batches come, is shuffled by
+    (seed, epoch) through shuffle.py. Every epoch has as many batches, and about as much padding.
+    """
+
+    lengths: Sequence[tuple[int, int]] = field(repr=False)
+    """For each pair, how many ids its source and its target have, without BOS and EOS."""
+    _: KW_ONLY
+    tokens: int = 4096
+    sentences: int | None = None
+    """At most so many pairs in a batch."""
+    limit: int | None = None
+    """At most so many ids on a side, without BOS and EOS."""
+    long: LongPolicy = LongPolicy.REFUSE
+    seed: int = 0
+
+    def __post_init__(self):
+        for name, number in (("tokens", self.tokens), ("sentences", self.sentences), ("limit", self.limit)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name}={number} must be at least 1")
+        if self.long not in list(LongPolicy):
+            raise ValueError(f"long={self.long!r} is no policy for long sentences; choose from {', '.join(LongPolicy)}")
+        if len(self.lengths) == 0:
+            raise ValueError("no sentence pairs to make batches of: the corpus is empty")
+        if self.long == LongPolicy.REFUSE and len(self._long):
+            row = int(self._long[0])
+            why = describe_excess(*self.lengths[row], self.tokens, self.limit)
+            raise ValueError(f"pair {row} is too long: {why}; {len(self._long)} in all; raise the limit, or drop them")
+
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+        return len(self._cuts) + len(self._alone)
+
+    def epoch(self, epoch: int) -> list[list[int]]:
+        """The rows of every batch, in their order."""
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch}: epochs count from 0")
+        keys = random_keys(combine_seeds(self.seed, epoch, 0), len(self._fitting))
+        rows = self._fitting[np.lexsort((keys, self._skew[self._fitting], self._width[self._fitting]))]
+        batches = [rows[start:stop].tolist() for start, stop in self._cuts] + [[row] for row in self._alone]
+        order = np.argsort(random_keys(combine_seeds(self.seed, epoch, 1), len(batches)), kind="stable")
+        return [batches[n] for n in order]
+
+    def batch_rows(self, epoch: int, index: int) -> list[int]:
+        """The rows of one batch. For many, call `epoch` once."""
+        if not 0 <= index < len(self):
+            raise ValueError(f"index={index}: an epoch has {len(self)} batches, counted from 0")
+        return self.epoch(epoch)[index]
+
+    @property
+    def dropped(self) -> list[int]:
+        """The rows left out because they are too long."""
+        return self._long.tolist() if self.long == LongPolicy.DROP else []
+
+    @property
+    def padding_fraction(self) -> float:
+        """The fraction of padding in the tensors of the first epoch."""
+        positions = sum(len(rows) * int(self._ids[rows].max(axis=0).sum()) for rows in self.epoch(0))
+        rows = np.concatenate([self._fitting, np.array(self._alone, dtype=np.int64)])
+        return 1 - int(self._ids[rows].sum()) / positions
+
+    # Computed once, since it depends on the lengths alone.
+
+    @cached_property
+    def _sides(self) -> NDArray[np.int64]:
+        return np.asarray(self.lengths, dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
+    def _ids(self) -> NDArray[np.int64]:
+        """With BOS and EOS."""
+        return self._sides + np.array([1, 2])
+
+    @cached_property
+    def _width(self) -> NDArray[np.int64]:
+        return self._ids.max(axis=1)
+
+    @cached_property
+    def _skew(self) -> NDArray[np.int64]:
+        return (self._sides[:, 0] - self._sides[:, 1]) // LENGTH_SKEW_BIN
+
+    @cached_property
+    def _too_long(self) -> NDArray[np.bool_]:
+        return exceeds_limit(self._sides[:, 0], self._sides[:, 1], self.tokens, self.limit)
+
+    @property
+    def _long(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self._too_long)
+
+    @cached_property
+    def _fitting(self) -> NDArray[np.int64]:
+        return np.flatnonzero(~self._too_long)
+
+    @property
+    def _alone(self) -> list[int]:
+        return self._long.tolist() if self.long == LongPolicy.ALONE else []
+
+    @cached_property
+    def _cuts(self) -> list[tuple[int, int]]:
+        """Where, among the pairs from short to long, each batch starts and stops."""
+        cuts, start, widths = [], 0, np.sort(self._width[self._fitting]).tolist()
+        most = len(widths) if self.sentences is None else self.sentences
+        for stop, width in enumerate(widths):
+            if width * (stop + 1 - start) > self.tokens or stop - start == most:
+                cuts.append((start, stop))
+                start = stop
+        return [*cuts, (start, len(widths))] if widths else []
+
+
+class BatchSource(ABC):
+    """Abstract: a source of batches for training."""
+
+    @abstractmethod
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on: the same whether or not those before were read."""
+
+
+@dataclass(frozen=True, eq=False)
+class InMemoryBatches(BatchSource):
+    """Examples that fit into memory."""
+
+    examples: Sequence[Example] = field(repr=False)
+    batches: TokenBatchSampler
+
+    def __post_init__(self):
+        if len(self.examples) != len(self.batches.lengths):
+            raise ValueError(f"{len(self.examples)} examples, but batches for {len(self.batches.lengths)}")
+        if len(self.batches) == 0:
+            raise ValueError(f"all {len(self.examples)} pairs are too long; raise the limit or the budget")
+
+    def epoch(self, epoch, start=0):
+        return (collate([self.examples[row] for row in rows]) for rows in self.batches.epoch(epoch)[start:])
+
+
+def pair_lengths(examples: Sequence[Example]) -> list[tuple[int, int]]:
+    return [(len(source), len(target)) for source, target in examples]

@@ -1,0 +1,1 @@
+"""Public corpora: the catalogue of their files and checksums, and the download."""

@@ -1,0 +1,1 @@
+"""Graphs: nodes, edges and splits, and node features."""

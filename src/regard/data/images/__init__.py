@@ -1,0 +1,1 @@
+"""Images: labelled image sets, preprocessing and augmentation, and questions about images."""

@@ -1,0 +1,265 @@
+"""Language-model blocks: the training blocks of a token stream, and sliding windows for evaluation.
+
+    ids = encode_text(tokenizer, read_text("input.txt.xz"))
+    LMBlocks(ids, length=256, rows=64, seed=0).at(epoch, index)   the micro-batches of a training step
+    for block in sliding_windows(ids, length=256, stride=128): ...   every token scored once
+
+The stream of n tokens begins with BOS, so that the first token is predicted as well: n targets.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from regard.data.files import decode_lines, open_decompressed, require_file
+from regard.data.shuffle import combine_seeds, random_key, random_keys
+from regard.data.tokenizers.base import BOS, EOS, PAD, Tokenizer, WordTokenizer
+
+
+def read_text(path: str | Path) -> str:
+    """The whole file, plain, .gz or .xz, unchanged except that \\r\\n becomes \\n and a byte-order mark is dropped."""
+    path, last = require_file(path), b""
+
+    def track_last(lines: Iterable[bytes]) -> Iterator[bytes]:
+        nonlocal last
+        for line in lines:
+            last = line
+            yield line
+
+    try:
+        with open_decompressed(path) as file:
+            text = "\n".join(decode_lines(track_last(file), str(path)))  # a text may be one line
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be opened ({error.strerror}); check its permissions") from None
+    return text + "\n" if last.endswith(b"\n") else text
+
+
+def encode_text(tokenizer: Tokenizer, text: str) -> Int[Tensor, " n"]:
+    """One text as a stream of ids, with line ends; `WordTokenizer` loses those: see `encode_lines`."""
+    return torch.tensor(tokenizer.encode(text), dtype=torch.long)
+
+
+def encode_lines(tokenizer: Tokenizer, lines: Iterable[str]) -> Int[Tensor, " n"]:
+    """Lines as a stream of ids with EOS after each, as word-level corpora (WikiText) are counted: see `count_words`."""
+    return torch.tensor([one for ids in tokenizer.encode_batch(lines) for one in (*ids, EOS)], dtype=torch.long)
+
+
+def encode_stream(tokenizer: Tokenizer, lines: Sequence[str]) -> Int[Tensor, " n"]:
+    """Lines with their ends: line by line for `WordTokenizer`, as one text for the others."""
+    return (
+        encode_lines(tokenizer, lines)
+        if isinstance(tokenizer, WordTokenizer)
+        else encode_text(tokenizer, "".join(lines))
+    )
+
+
+# --- blocks ---
+
+
+@dataclass(frozen=True, eq=False)
+class LMBlock:
+    """Rows of the stream. A model reads `inputs` and predicts `targets`, of which `loss_mask` counts.
+
+    In a row, inputs[t + 1] is targets[t]. A short row is filled with PAD on its right, where the loss mask is False.
+    """
+
+    inputs: Int[Tensor, "b t"]
+    targets: Int[Tensor, "b t"]
+    loss_mask: Bool[Tensor, "b t"]
+
+    def to(self, device: torch.device | str) -> "LMBlock":
+        return LMBlock(*(part.to(device, non_blocking=True) for part in (self.inputs, self.targets, self.loss_mask)))
+
+    @property
+    def tokens(self) -> int:
+        """How many targets count. Read it before `to`: on a GPU it would synchronise."""
+        return int(self.loss_mask.sum())
+
+    @property
+    def context_length(self) -> int:
+        """How many columns stand before the first target that counts. Read it before `to`, likewise."""
+        return int(self.loss_mask.any(0).int().argmax())
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+# The targets of a row: from `start` to `stop`, of which those from `fresh` on count.
+Span = tuple[int, int, int]
+
+
+def cut_rows(stream: Int[Tensor, " n"], spans: Sequence[Span], length: int) -> LMBlock:
+    """The rows of a stream that begins with BOS, each padded to `length`."""
+    start, fresh, stop = rearrange(torch.tensor(spans), "b edge -> edge b 1")
+    at = start + torch.arange(length)
+    inside = at < stop
+    at = at.clamp(max=len(stream) - 2)
+    inputs, targets = torch.where(inside, stream[at], PAD), torch.where(inside, stream[at + 1], PAD)
+    return LMBlock(inputs, targets, inside & (at >= fresh))
+
+
+class BlockOrder(StrEnum):
+    """In which order training reads the blocks."""
+
+    SHUFFLED = "shuffled"  # cut at a random offset and shuffled in every epoch
+    SEQUENTIAL = "onward"  # the rows of a step continue those of the step before
+
+
+@dataclass(frozen=True, eq=False)
+class LMBlocks:
+    """Training blocks of a language model: every target once in an epoch, whatever the length and the offset.
+
+    A step is a function of (seed, epoch, index) and nothing else, so that training can resume at any.
+    """
+
+    ids: Int[Tensor, " n"] = field(repr=False)
+    length: int
+    _: KW_ONLY
+    rows: int = 32
+    """So many blocks make a step."""
+    micro_batch_rows: int | None = None
+    """At most so many in a micro-batch; the gradients of a step's micro-batches are added up."""
+    order: BlockOrder = BlockOrder.SHUFFLED
+    seed: int = 0
+    context_length: int = 0
+    """So many tokens before each block are read as well, as context only: they do not count."""
+
+    def __post_init__(self):
+        for name, number in (("length", self.length), ("rows", self.rows), ("micro_batch_rows", self.micro_batch_rows)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name}={number} must be at least 1")
+        if self.context_length < 0:
+            raise ValueError(f"context_length={self.context_length} must be at least 0")
+        if self.order not in list(BlockOrder):
+            raise ValueError(f"order={self.order!r} is no order of blocks; choose from {', '.join(BlockOrder)}")
+        assert (
+            len(self._stream) > 1
+        )  # computed now, so that an invalid stream is an error here and not at the first step
+        if self.order == BlockOrder.SEQUENTIAL and len(self.ids) < self.rows:
+            raise ValueError(f"{len(self.ids)} tokens cannot fill {self.rows} rows side by side; take fewer rows")
+
+    def steps(self, epoch: int) -> int:
+        """How many steps the epoch has: one more or less, since the offset changes."""
+        if self.order == BlockOrder.SEQUENTIAL:
+            return math.ceil(math.ceil(len(self.ids) / self.rows) / self.length)
+        return math.ceil(self._count(epoch) / self.rows)
+
+    def at(self, epoch: int, index: int) -> list[LMBlock]:
+        """The micro-batches of a step."""
+        if epoch < 0 or not 0 <= index < self.steps(epoch):
+            raise ValueError(f"epoch={epoch} and index={index} count from 0, and an index is below `steps(epoch)`")
+        spans = self._sequential_spans(index) if self.order == BlockOrder.SEQUENTIAL else self._shuffled(epoch, index)
+        with_context = [(max(start - self.context_length, 0), fresh, stop) for start, fresh, stop in spans]
+        return [
+            cut_rows(self._stream, part, self.context_length + self.length)
+            for part in split_spans(with_context, self.micro_batch_rows or len(with_context))
+        ]
+
+    @cached_property
+    def _stream(self) -> Int[Tensor, " n"]:
+        return prepend_bos(self.ids)
+
+    def _first(self, epoch: int) -> int:
+        """How long the first block of an epoch is: the random offset of those after it."""
+        return 1 + random_key(combine_seeds(self.seed, epoch, 0), 0) % self.length
+
+    def _count(self, epoch: int) -> int:
+        return 1 + math.ceil(max(len(self.ids) - self._first(epoch), 0) / self.length)
+
+    def _shuffled(self, epoch: int, index: int) -> list[Span]:
+        indices = permutation(combine_seeds(self.seed, epoch, 1), self._count(epoch))[
+            index * self.rows : (index + 1) * self.rows
+        ]
+        first = self._first(epoch)
+        stops = [first + index * self.length for index in indices]
+        starts = [max(stop - self.length, 0) for stop in stops]
+        return [(start, start, min(stop, len(self.ids))) for start, stop in zip(starts, stops, strict=True)]
+
+    def _sequential_spans(self, index: int) -> list[Span]:
+        edges = pairwise(row * len(self.ids) // self.rows for row in range(self.rows + 1))
+        rest = [(start + index * self.length, stop) for start, stop in edges]
+        return [(start, start, min(start + self.length, stop)) for start, stop in rest]
+
+
+def split_spans(spans: Sequence[Span], most: int) -> list[Sequence[Span]]:
+    return [spans[start : start + most] for start in range(0, len(spans), most)]
+
+
+@lru_cache(maxsize=2)  # every step of an epoch asks for the same
+def permutation(seed: int, count: int) -> tuple[int, ...]:
+    """The numbers below `count`, shuffled."""
+    return tuple(np.argsort(random_keys(seed, count), kind="stable").tolist())
+
+
+# --- evaluation ---
+
+
+def sliding_windows(ids: Int[Tensor, " n"], length: int, stride: int, *, rows: int = 1) -> Iterator[LMBlock]:
+    """Blocks in which every target is scored exactly once, `rows` windows in each.
+
+    A window reads at most `length` tokens and begins `stride` after the one before. It scores what that one did not
+    reach: its last `stride` targets, or all of them if it is the first. Their context: `describe_context`.
+    """
+    if not 1 <= stride <= length or rows < 1:
+        raise ValueError(f"stride={stride} lies in 1 to length={length}, and rows={rows} is at least 1")
+    stream, total = prepend_bos(ids), len(ids)
+    starts = range(0, max(total - length, 0) + stride, stride)
+    spans = [(start, start if start == 0 else start - stride + length, min(start + length, total)) for start in starts]
+    return (cut_rows(stream, part, min(length, total)) for part in split_spans(spans, rows))
+
+
+def describe_context(length: int, stride: int) -> str:
+    """The context from which `sliding_windows` predicts each token, in words."""
+    least = length - stride + 1
+    context = f"{length}" if least == length else f"{least} to {length}"
+    return f"every token once, from the {context} before it (from all, where fewer stand before it)"
+
+
+def prepend_bos(ids: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+    """The stream with BOS before it, if it can be one."""
+    if ids.dim() != 1 or ids.is_floating_point() or not len(ids):
+        raise ValueError(f"a stream is a row of whole numbers, at least one, not {tuple(ids.shape)} of {ids.dtype}")
+    if (ids == PAD).any():
+        raise ValueError(f"id {PAD} is padding and cannot occur inside a text")
+    return torch.cat((ids.new_tensor([BOS]), ids)).long()
+
+
+def count_words(lines: Iterable[str]) -> int:
+    """Words between spaces, and one for every line end, as WikiText's perplexities count them."""
+    return sum(len(line.split()) + 1 for line in lines)
+
+
+def bits_per_byte(nats: float, bytes: int) -> float:
+    """From the summed loss of a whole text and its size in UTF-8, whatever the tokenizer.
+
+    A model that gives every byte the same probability needs ln 256 nats for each, and these are 8 bits.
+    """
+    return nats / require_positive(bytes, "bytes") / math.log(2)
+
+
+def perplexity_per_word(nats: float, words: int) -> float:
+    """From the summed loss of a whole text and its number of words, whatever the tokenizer.
+
+    A model that gives every word the probability 1/100 has the perplexity 100. A tokenizer that writes UNK for words it
+    does not know makes the text easier, so there must be none.
+    """
+    try:
+        return math.exp(nats / require_positive(words, "words"))
+    except OverflowError:
+        return math.inf
+
+
+def require_positive(number: int, what: str) -> int:
+    if number < 1:
+        raise ValueError(f"{number} {what}: there is no text to share the loss among")
+    return number

@@ -1,0 +1,1 @@
+"""Tokenizers: normalization, words, characters, bytes and subwords, and their files."""

@@ -1,0 +1,286 @@
+"""Tokenizers: the abstract class, and the word, character and byte tokenizers.
+
+The special ids are the same everywhere and stand for no text: "<s>" in a sentence is encoded as ordinary tokens.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from regard.data.files import write_text_atomic
+from regard.data.tokenizers.normalization import TextNormalizer
+
+PAD, BOS, EOS, UNK = range(4)
+NUM_SPECIAL_TOKENS = 4
+FORMAT = "regard tokeniser 1"
+VISIBLE_BLANKS = str.maketrans({" ": "␣", "\t": "⇥", "\n": "↵"})
+
+
+class Tokenizer(ABC):
+    """Abstract. `decode(encode(text))` is `normalizer.apply(text)`, except for tokenizers with unknown words."""
+
+    kind: str
+    normalizer: TextNormalizer
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many ids there are, with the special ones."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of the text, without BOS and EOS."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; special ids are skipped."""
+
+    @abstractmethod
+    def tokens(self, text: str) -> list[str]:
+        """The tokens in readable form, one for each id."""
+
+    @abstractmethod
+    def word_ids(self, text: str) -> list[int]:
+        """For each id, which word of `normalizer.apply(text).split()` it belongs to.
+
+        A space belongs to the word after it, at the end to the last; a text of spaces alone counts as one word.
+        """
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """What `save` writes besides the kind and the normalizer."""
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def save(self, path: str | Path) -> None:
+        """A JSON file; `load_tokenizer` reads it."""
+        saved = {"format": FORMAT, "kind": self.kind, "normal": asdict(self.normalizer), **self.to_dict()}
+        write_text_atomic(path, json.dumps(saved, ensure_ascii=False, indent=1) + "\n")
+
+    def validate_ids(self, ids: Iterable[int]) -> list[int]:
+        """The ids as integers; an id outside the vocabulary is an error."""
+        ids = [int(one) for one in ids]
+        if unknown := [one for one in ids if not 0 <= one < self.size]:
+            raise ValueError(
+                f"id {unknown[0]} is not in this vocabulary of {self.size}; was it encoded by another tokenizer?"
+            )
+        return ids
+
+
+@dataclass(frozen=True)
+class WordTokenizer(Tokenizer):
+    """Tokens are the words between spaces. Words outside the vocabulary become <unk>.
+
+    `decode` joins the words by single spaces.
+    """
+
+    vocabulary: tuple[str, ...] = field(repr=False)
+    normalizer: TextNormalizer = TextNormalizer()
+    kind = "words"
+
+    def __post_init__(self):
+        require_distinct(self.vocabulary, "word")
+        if broken := [word for word in self.vocabulary if word.split() != [word]]:
+            raise ValueError(f"{broken[0]!r} cannot be a word: a word is not empty and has no spaces inside")
+
+    @staticmethod
+    def train(
+        texts: Iterable[str],
+        *,
+        size: int | None = None,
+        min_count: int = 1,
+        normalizer: TextNormalizer = TextNormalizer(),
+    ) -> "WordTokenizer":
+        """The most frequent words, at most `size` ids with the special ones; ties in code-point order."""
+        counts = Counter(word for text in require_texts(texts) for word in normalizer.apply(text).split())
+        return WordTokenizer(
+            most_frequent(counts, None if size is None else size - NUM_SPECIAL_TOKENS, min_count), normalizer
+        )
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: at for at, word in enumerate(self.vocabulary, NUM_SPECIAL_TOKENS)}
+
+    @property
+    def size(self):
+        return NUM_SPECIAL_TOKENS + len(self.vocabulary)
+
+    def encode(self, text):
+        return [self._ids.get(word, UNK) for word in self.normalizer.apply(text).split()]
+
+    def decode(self, ids):
+        shown = [one for one in self.validate_ids(ids) if one >= UNK]
+        return " ".join("<unk>" if one == UNK else self.vocabulary[one - NUM_SPECIAL_TOKENS] for one in shown)
+
+    def tokens(self, text):
+        return [word if word in self._ids else f"<unk:{word}>" for word in self.normalizer.apply(text).split()]
+
+    def word_ids(self, text):
+        return list(range(len(self.normalizer.apply(text).split())))
+
+    def to_dict(self):
+        return {"vocabulary": list(self.vocabulary)}
+
+
+class LosslessTokenizer(Tokenizer):
+    """Abstract: every token stands for some bytes, so any text can be encoded without loss or unknown tokens."""
+
+    prefix = ""
+    """Put before every text by `encode`, removed by `decode`."""
+
+    @property
+    @abstractmethod
+    def pieces(self) -> tuple[bytes, ...]:
+        """The bytes of the ids after the special ones."""
+
+    @property
+    def size(self):
+        return NUM_SPECIAL_TOKENS + len(self.pieces)
+
+    def ids_to_bytes(self, ids: Iterable[int]) -> list[bytes]:
+        return [self.pieces[one - NUM_SPECIAL_TOKENS] for one in self.validate_ids(ids) if one >= NUM_SPECIAL_TOKENS]
+
+    def decode(self, ids):
+        # A model may generate part of a character; its output must still be shown.
+        return b"".join(self.ids_to_bytes(ids)).decode("utf-8", errors="replace").removeprefix(self.prefix)
+
+    def word_ids(self, text):
+        pieces, text = self.ids_to_bytes(self.encode(text)), self.prefix + self.normalizer.apply(text)
+        owners = [
+            word for character, word in zip(text, word_index_per_char(text), strict=True) for _ in character.encode()
+        ]
+        return [owners[start] for start in start_offsets(pieces)]
+
+
+@dataclass(frozen=True)
+class CharTokenizer(LosslessTokenizer):
+    """Tokens are characters. Characters outside the vocabulary are encoded as UTF-8 bytes, so nothing is lost."""
+
+    vocabulary: str = field(repr=False)
+    normalizer: TextNormalizer = TextNormalizer()
+    kind = "characters"
+
+    def __post_init__(self):
+        require_distinct(self.vocabulary, "character")
+
+    @staticmethod
+    def train(
+        texts: Iterable[str],
+        *,
+        size: int | None = None,
+        min_count: int = 1,
+        normalizer: TextNormalizer = TextNormalizer(),
+    ) -> "CharTokenizer":
+        """The most frequent characters, besides the 256 bytes; at most `size` ids in all."""
+        counts = Counter(character for text in require_texts(texts) for character in normalizer.apply(text))
+        return CharTokenizer(
+            "".join(most_frequent(counts, None if size is None else size - NUM_SPECIAL_TOKENS - 256, min_count)),
+            normalizer,
+        )
+
+    @cached_property
+    def pieces(self):  # type: ignore[override]
+        return (*(bytes([one]) for one in range(256)), *(character.encode() for character in self.vocabulary))
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {character: at for at, character in enumerate(self.vocabulary, NUM_SPECIAL_TOKENS + 256)}
+
+    def encode(self, text):
+        return [one for character in self.normalizer.apply(text) for one in self._char_ids(character)]
+
+    def _char_ids(self, character: str) -> list[int]:
+        one = self._ids.get(character)
+        return [NUM_SPECIAL_TOKENS + byte for byte in character.encode()] if one is None else [one]
+
+    def tokens(self, text):
+        return [format_piece(piece) for piece in self.ids_to_bytes(self.encode(text))]
+
+    def to_dict(self):
+        return {"vocabulary": self.vocabulary}
+
+
+@dataclass(frozen=True)
+class ByteTokenizer(LosslessTokenizer):
+    """Tokens are the bytes of UTF-8: 256 after the special ids."""
+
+    normalizer: TextNormalizer = TextNormalizer()
+    kind = "bytes"
+
+    @cached_property
+    def pieces(self):  # type: ignore[override]
+        return tuple(bytes([one]) for one in range(256))
+
+    def encode(self, text):
+        return self.encode_bytes(self.normalizer.apply(text).encode())
+
+    def encode_bytes(self, raw: bytes) -> list[int]:
+        """The ids of bytes that need not be text; they are not normalized."""
+        return [NUM_SPECIAL_TOKENS + byte for byte in raw]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The exact bytes, where `decode` replaces what is not UTF-8."""
+        return b"".join(self.ids_to_bytes(ids))
+
+    def tokens(self, text):
+        return [format_piece(piece) for piece in self.ids_to_bytes(self.encode(text))]
+
+    def to_dict(self):
+        return {}
+
+
+# --- helpers ---
+
+
+def require_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The texts; at least one is required."""
+    if isinstance(texts, str):
+        raise ValueError(f"a vocabulary is trained on many texts, not on the one string {texts[:20]!r}; pass a list")
+    empty = True
+    for text in texts:
+        empty = False
+        yield text
+    if empty:
+        raise ValueError("no text to train a vocabulary on: the corpus is empty")
+
+
+def most_frequent(counts: Counter[str], size: int | None, min_count: int) -> tuple[str, ...]:
+    if (size is not None and size < 0) or min_count < 1:
+        raise ValueError(f"min_count={min_count} and the size must be positive and leave room for the special ids")
+    ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
+    return tuple(piece for piece in ranked if counts[piece] >= min_count)[:size]
+
+
+def require_distinct(pieces: Iterable[str], what: str) -> None:
+    if twice := [piece for piece, times in Counter(pieces).items() if times > 1]:
+        raise ValueError(f"the {what} {twice[0]!r} occurs twice in the vocabulary")
+
+
+def start_offsets(pieces: list[bytes]) -> list[int]:
+    """The byte offset of each token."""
+    return list(accumulate(map(len, pieces), initial=0))[:-1]
+
+
+def word_index_per_char(text: str) -> list[int]:
+    """For each character, which word it belongs to; see `Tokenizer.word_ids`."""
+    begins = [not character.isspace() and (at == 0 or text[at - 1].isspace()) for at, character in enumerate(text)]
+    started, last = list(accumulate(begins, initial=0))[1:], max(sum(begins) - 1, 0)
+    return [
+        min(so_far, last) if character.isspace() else so_far - 1
+        for character, so_far in zip(text, started, strict=True)
+    ]
+
+
+def format_piece(piece: bytes) -> str:
+    """A token in readable form: spaces as visible characters, an incomplete character byte by byte."""
+    try:
+        return piece.decode("utf-8").translate(VISIBLE_BLANKS)
+    except UnicodeDecodeError:
+        return "".join(f"<0x{byte:02X}>" for byte in piece)

@@ -1,0 +1,190 @@
+"""Subword tokenizers: byte-level BPE and unigram models of the `tokenizers` library.
+
+The library's ids are shifted by four, and it knows no special tokens, so no sentence can contain one. A space before
+the text encodes its first word as any other; `decode` removes it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+from regard.data.tokenizers.base import (
+    NUM_SPECIAL_TOKENS,
+    LosslessTokenizer,
+    format_piece,
+    require_texts,
+    start_offsets,
+)
+from regard.data.tokenizers.normalization import TextNormalizer
+
+# Pre-tokens, which no piece spans: letters with their accents, digits, and signs, each with the one space before it.
+PRETOKENIZE_PATTERN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def unicode_to_byte() -> dict[str, int]:
+    """The byte-level alphabet of GPT-2: a printable character for each byte."""
+    printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+UNICODE_TO_BYTE = unicode_to_byte()
+
+
+@dataclass(frozen=True)
+class SubwordTokenizer(LosslessTokenizer):
+    """Trained by `SubwordTokenizer.bpe` or `.unigram`. For a joint vocabulary, train on both sides."""
+
+    model: str = field(repr=False)
+    """The JSON of the `tokenizers` library."""
+    normalizer: TextNormalizer = TextNormalizer()
+    kind = "subwords"
+    prefix = " "
+
+    def __post_init__(self):
+        assert self.pieces  # computed now, so that a damaged model is an error here
+
+    @staticmethod
+    def bpe(
+        texts: Iterable[str], *, size: int = 10_000, min_count: int = 2, normalizer: TextNormalizer = TextNormalizer()
+    ) -> "SubwordTokenizer":
+        """Byte-pair encoding: the most frequent pair becomes one piece, until there are `size` ids in all."""
+        trainer = trainers.BpeTrainer(
+            vocab_size=piece_budget(size),
+            min_frequency=min_count,
+            initial_alphabet=list(UNICODE_TO_BYTE),
+            show_progress=False,
+        )
+        engine = build_engine(models.BPE())
+        engine.train_from_iterator(_normalized_texts(texts, normalizer), trainer)
+        return SubwordTokenizer(canonical_json(engine.to_str()), normalizer)
+
+    @staticmethod
+    def unigram(
+        texts: Iterable[str], *, size: int = 10_000, normalizer: TextNormalizer = TextNormalizer()
+    ) -> "SubwordTokenizer":
+        """Unigram language model: the pieces that make the texts most probable; `size` ids in all."""
+        trainer = trainers.UnigramTrainer(
+            vocab_size=piece_budget(size), initial_alphabet=list(UNICODE_TO_BYTE), show_progress=False
+        )
+        engine = build_engine(models.Unigram())
+        engine.train_from_iterator(_normalized_texts(texts, normalizer), trainer)
+        pruned = models.Unigram(prune_pieces(json.loads(engine.to_str())["model"]["vocab"], piece_budget(size)))
+        return SubwordTokenizer(canonical_json(build_engine(pruned).to_str()), normalizer)
+
+    def with_normalizer(self, normalizer: TextNormalizer) -> "SubwordTokenizer":
+        """The same pieces with another normalizer: the other language of a joint vocabulary."""
+        return replace(self, normalizer=normalizer)
+
+    @cached_property
+    def _engine(self) -> Tokenizer:
+        # Before the library reads it: some settings would make it panic.
+        settings = model_settings(self.model)
+        references = [model_settings(build_engine(model).to_str()) for model in reference_models()]
+        if settings not in references:
+            strange = [name for name, value in settings.items() if all(one.get(name) != value for one in references)]
+            raise ValueError(f"the subword model is damaged or foreign: {', '.join(strange) or 'a part is missing'}")
+        try:
+            return Tokenizer.from_str(self.model)
+        except Exception as error:  # the library raises no narrower kind
+            raise ValueError(f"the subword model is damaged: {error}") from None
+
+    @cached_property
+    def pieces(self):  # type: ignore[override]
+        vocabulary = self._engine.get_vocab()
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            raise ValueError("the subword model is damaged: its ids have gaps")
+        if missing := [byte for sign, byte in UNICODE_TO_BYTE.items() if sign not in vocabulary]:
+            raise ValueError(f"the subword model is damaged: it has no piece for the byte 0x{missing[0]:02X}")
+        if foreign := [piece for piece in vocabulary if not piece or not UNICODE_TO_BYTE.keys() >= set(piece)]:
+            raise ValueError(f"the subword model is foreign: {foreign[0]!r} is not made of bytes")
+        return tuple(
+            bytes(UNICODE_TO_BYTE[sign] for sign in piece)
+            for piece in sorted(vocabulary, key=lambda piece: vocabulary[piece])
+        )
+
+    def encode(self, text):
+        text = self.normalizer.apply(text)
+        return [NUM_SPECIAL_TOKENS + one for one in self._engine.encode(self.prefix + text).ids] if text else []
+
+    def encode_batch(self, texts):
+        normalized = [self.normalizer.apply(text) for text in texts]
+        encodings = self._engine.encode_batch_fast([self.prefix + text for text in normalized])
+        return [
+            [NUM_SPECIAL_TOKENS + one for one in encoding.ids] if text else []
+            for text, encoding in zip(normalized, encodings, strict=True)
+        ]
+
+    def tokens(self, text):
+        """A piece that continues a word begins with a middle dot: "light", "·ness"."""
+        pieces, text = self.ids_to_bytes(self.encode(text)), self.prefix + self.normalizer.apply(text)
+        inside = [not character.isspace() for character in text for _ in character.encode()]
+        continues = [start > 0 and inside[start] and inside[start - 1] for start in start_offsets(pieces)]
+        shown = [format_piece(piece.removeprefix(b" ") or piece) for piece in pieces]
+        return [f"·{piece}" if more else piece for piece, more in zip(shown, continues, strict=True)]
+
+    def to_dict(self):
+        return {"model": json.loads(self.model)}
+
+
+# --- models of the library ---
+
+
+def build_engine(model: models.Model) -> Tokenizer:
+    engine = Tokenizer(model)
+    cuts = pre_tokenizers.Split(Regex(PRETOKENIZE_PATTERN), "isolated")
+    into_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.pre_tokenizer = pre_tokenizers.Sequence([cuts, into_bytes])
+    return engine
+
+
+def reference_models() -> list[models.Model]:
+    """One of each kind that Regard trains."""
+    return [models.BPE(), models.Unigram([("a", 0.0)])]
+
+
+def model_settings(model: str) -> dict[str, Any]:
+    """All of a model but what it learnt. Other settings would lose text or make the encoding random."""
+    saved = json.loads(model)
+    if not isinstance(saved, dict) or not isinstance(saved.get("model"), dict):
+        raise ValueError("the subword model is damaged: it is not an object with a model inside")
+    inner = {name: value for name, value in saved["model"].items() if name not in ("vocab", "merges")}
+    return {**saved, "model": None, **inner}
+
+
+def canonical_json(model: str) -> str:
+    """The same text for the same model, whether just trained or read from a file."""
+    return json.dumps(json.loads(model), ensure_ascii=False, separators=(",", ":"))
+
+
+def piece_budget(size: int) -> int:
+    """The number of pieces for `size` ids; every byte must have one."""
+    if size < NUM_SPECIAL_TOKENS + len(UNICODE_TO_BYTE):
+        raise ValueError(
+            f"size={size} is too small: {NUM_SPECIAL_TOKENS} special ids and {len(UNICODE_TO_BYTE)} bytes are always "
+            "in it"
+        )
+    return size - NUM_SPECIAL_TOKENS
+
+
+def prune_pieces(scored: list[tuple[str, float]], most: int) -> list[tuple[str, float]]:
+    """At most so many pieces in a reproducible order, with reproducible scores.
+
+    The library sums in an order that changes from run to run, which shows in the last digits, and gives rare bytes the
+    lowest scores in a random order, in steps of 0.0001. So scores are rounded, and rare bytes all get the lowest.
+    """
+    lowest = min(score for _, score in scored)
+    rare = lowest + 0.0001 * len(UNICODE_TO_BYTE)
+    level = [
+        (piece, round(lowest if piece in UNICODE_TO_BYTE and score <= rare else score, 4)) for piece, score in scored
+    ]
+    ranked = sorted(level, key=lambda one: (one[0] not in UNICODE_TO_BYTE, -one[1], one[0]))[:most]
+    return sorted(ranked, key=lambda one: (-one[1], one[0]))
+
+
+def _normalized_texts(texts: Iterable[str], normalizer: TextNormalizer) -> Iterator[str]:
+    return (SubwordTokenizer.prefix + normalizer.apply(text) for text in require_texts(texts))

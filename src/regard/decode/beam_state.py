@@ -1,0 +1,276 @@
+"""Batched beam state: the beams of all sentences as tensors, one step of all of them, and backtracking.
+
+The algorithm of beam.py for all sentences at once and without leaving the device: the same candidates in the same
+order, the same sums in float64, the same stopping rule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from regard.data.tokenizers.base import BOS, EOS, PAD
+from regard.decode.constraints import Constraints, token_index
+from regard.decode.hypothesis import DecodingRequest, Hypothesis
+from regard.decode.quantized_linear import Linear
+from regard.decode.search import length_penalty
+from regard.decode.topk_logprobs import (
+    MIN_ROWS,
+    ChunkedVocabLinear,
+    ban_early_end,
+    chunked_vocab_topk,
+    topk_logprobs_cpu,
+    topk_logprobs_gpu,
+)
+
+if TYPE_CHECKING:
+    from regard.decode.beam import Beam
+
+CANDIDATES = 4096  # at most so many of a sentence for the Triton kernel, which holds them in registers
+
+
+@dataclass(frozen=True, eq=False)
+class Backpointers:
+    """For every step and sentence the selected candidates, best first; token -1 is none."""
+
+    tokens: Int[Tensor, "t b k"]
+    parents: Int[Tensor, "t b k"]
+    log_probabilities: Float[Tensor, "t b k"]
+    totals: Float[Tensor, "t b k"]
+
+
+@dataclass(frozen=True, eq=False)
+class BeamState:
+    """The beams of a batch, updated in place. A beam whose total is -∞ is empty.
+
+    Args:
+        tokens, parents, totals: the last token of each beam, its parent beam, its log-probability.
+        best_finished: the n best finished scores.
+        finished_step: the step at which a sentence was done, -1 if it is not.
+        max_lengths, max_length_penalty: the length limit, and the length penalty of that length.
+        forced: the forced tokens, one row per step, -1 where none is; no rows if there are none at all.
+        nonfinite: whether the model ever gave NaN or infinite scores.
+    """
+
+    tokens: Int[Tensor, "b k"]
+    parents: Int[Tensor, "b k"]
+    totals: Float[Tensor, "b k"]
+    best_finished: Float[Tensor, "b n"]
+    finished_step: Int[Tensor, " b"]
+    max_lengths: Int[Tensor, " b"]
+    max_length_penalty: Float[Tensor, " b"]
+    forced: Int[Tensor, "t b"]
+    nonfinite: Bool[Tensor, ""]
+    backpointers: Backpointers
+
+    def select(self, rows: Int[Tensor, " n"]) -> "BeamState":
+        """These sentences alone."""
+        by_sentence = (
+            "tokens",
+            "parents",
+            "totals",
+            "best_finished",
+            "finished_step",
+            "max_lengths",
+            "max_length_penalty",
+        )
+        selected = {name: getattr(self, name)[rows] for name in by_sentence}
+        backpointers = Backpointers(*(part[:, rows] for part in field_values(self.backpointers)))
+        return replace(self, **selected, forced=self.forced[:, rows], backpointers=backpointers)
+
+
+def field_values(value: Any) -> list[Any]:
+    return [getattr(value, field.name) for field in fields(value)]
+
+
+@dataclass(frozen=True, eq=False)
+class SearchRules:
+    """What all sentences share: length penalties by length, banned tokens, the minimum length and the beam size."""
+
+    penalties: Float[Tensor, " t"]
+    banned: UInt8[Tensor, " v"]
+    min_length: int
+    beam_size: int
+
+    @staticmethod
+    def of(alpha: float, constraints: Constraints, size: int, steps: int, bias: Float[Tensor, " v"]) -> "SearchRules":
+        penalties = [length_penalty(length, alpha) for length in range(1, steps + 1)]
+        banned = torch.zeros(len(bias), dtype=torch.uint8, device=bias.device)
+        banned[token_index({PAD, BOS, *constraints.banned}, bias[None])] = 1
+        return SearchRules(
+            torch.tensor(penalties, dtype=torch.double, device=bias.device), banned, constraints.min_length, size
+        )
+
+
+def initial_beam_state(
+    requests: Sequence[DecodingRequest], limits: Sequence[int], rules: SearchRules, best: int, alpha: float, steps: int
+) -> BeamState:
+    device, b, k = rules.penalties.device, len(requests), rules.beam_size
+    totals = torch.full((b, k), -torch.inf, dtype=torch.double, device=device)
+    totals[:, 0] = 0.0  # a sentence starts with one beam
+    longest = max((len(request.prefix) for request in requests), default=0)
+    padded = [[*request.prefix, *[-1] * (steps - len(request.prefix))] if longest else [] for request in requests]
+    if strange := [token for row in padded for token in row if token >= len(rules.banned)]:
+        raise ValueError(f"token {strange[0]} is not in the vocabulary of {len(rules.banned)}")
+    none = torch.full((steps, b, k), -1, device=device)
+    nothing = torch.zeros((steps, b, k), dtype=torch.double, device=device)
+    return BeamState(
+        torch.full((b, k), BOS, device=device),
+        torch.zeros((b, k), dtype=torch.long, device=device),
+        totals,
+        torch.full((b, best), -torch.inf, dtype=torch.double, device=device),
+        torch.full((b,), -1, device=device),
+        torch.tensor(limits, device=device),
+        torch.tensor([length_penalty(limit, alpha) for limit in limits], dtype=torch.double, device=device),
+        rearrange(torch.tensor(padded, dtype=torch.long, device=device), "b t -> t b"),
+        torch.zeros((), dtype=torch.bool, device=device),
+        Backpointers(none, none.clone(), nothing, nothing.clone()),
+    )
+
+
+def advance_beams(
+    beams: BeamState,
+    rules: SearchRules,
+    states: Float[Tensor, "n model"],
+    output_linear: Linear,
+    bias: Tensor,
+    step: Int[Tensor, " 1"],
+    *,
+    forcing: bool,
+    live: Int[Tensor, " n"] | None = None,
+) -> None:
+    """All beams extended by one token.
+
+    Args:
+        output_linear: from states to logits; on a GPU without their bias.
+        step: how many tokens the beams have.
+        forcing: whether some token may be forced at this step.
+        live: the flat indices of the beams that the states belong to; None for all beams.
+    """
+    b, k = beams.tokens.shape
+    must = repeat(beams.forced.index_select(0, step), "1 b -> (b k) 1", k=k) if forcing else None
+    must = must if must is None or live is None else must[live]
+    banned = ban_early_end(rules.banned, step, rules.min_length)
+    if isinstance(output_linear, ChunkedVocabLinear) and len(states) >= MIN_ROWS:
+        candidates = chunked_vocab_topk(output_linear, states, banned, k, must)
+    elif states.is_cuda:
+        candidates = topk_logprobs_gpu(output_linear(states), bias, banned, k, must)
+    else:
+        candidates = topk_logprobs_cpu(output_linear(states), banned, k, must)
+    beams.nonfinite.logical_or_(~candidates.finite)
+    values, tokens = candidates.values, candidates.tokens
+    if live is not None:
+        values = values.new_full((b * k, values.shape[1]), -torch.inf).index_copy_(0, live, values)
+        tokens = tokens.new_zeros(b * k, tokens.shape[1]).index_copy_(0, live, tokens)
+    values, tokens = (rearrange(part, "(b k) c -> b k c", b=b) for part in (values, tokens))
+    if values.is_cuda and values[0].numel() <= CANDIDATES:
+        from regard.decode.beam_state_kernel import select_candidates_triton
+
+        select_candidates_triton(beams, rules, values, tokens, step)
+    else:
+        select_candidates(beams, rules, values, tokens, step)
+
+
+def select_candidates(
+    beams: BeamState,
+    rules: SearchRules,
+    values: Float[Tensor, "b k c"],
+    tokens: Int[Tensor, "b k c"],
+    step: Int[Tensor, " 1"],
+) -> None:
+    """The best `beam_size` of all beams' candidates; those that end are recorded as finished, the others go on. Ties:
+    lower token first, then lower beam."""
+    _, k, c = values.shape
+    totals = rearrange(rearrange(beams.totals, "b k -> b k 1") + values, "b k c -> b (k c)")
+    by_token = rearrange(tokens, "b k c -> b (k c)").sort(dim=-1, stable=True).indices
+    totals, order = totals.gather(1, by_token).sort(dim=-1, descending=True, stable=True)
+    picked, totals = by_token.gather(1, order)[:, :k], totals[:, :k]
+    there = totals > -torch.inf
+    token = rearrange(tokens, "b k c -> b (k c)").gather(1, picked).where(there, -1)
+    value = rearrange(values, "b k c -> b (k c)").gather(1, picked)
+    parent = picked // c
+    for part, now in zip(field_values(beams.backpointers), (token, parent, value, totals), strict=True):
+        part.index_copy_(0, step, now.to(part.dtype)[None])
+
+    ends = token == EOS
+    scores = (totals / rules.penalties.index_select(0, step)).masked_fill(~ends, -torch.inf)
+    beams.best_finished.copy_(torch.cat((beams.best_finished, scores), 1).topk(beams.best_finished.shape[1], -1).values)
+    least = beams.best_finished[:, -1:]
+    # a tie that is found later ranks lower, so equality is enough. A beam whose upper bound is too low is dropped: what
+    # takes its slot has a lower total, and is dropped as well
+    overtaken = (least >= totals / rearrange(beams.max_length_penalty, "b -> b 1")) & (least > -torch.inf)
+    goes = there & ~ends & ~overtaken
+    front = (~goes).byte().sort(dim=-1, stable=True).indices
+    goes = goes.gather(1, front)
+    beams.totals.copy_(totals.gather(1, front).masked_fill(~goes, -torch.inf))
+    beams.tokens.copy_(token.gather(1, front).masked_fill(~goes, PAD))
+    beams.parents.copy_(parent.gather(1, front).masked_fill(~goes, 0))
+    over = (beams.totals[:, 0] == -torch.inf) | (step + 1 == beams.max_lengths)
+    beams.finished_step.copy_(torch.where(over & (beams.finished_step < 0), step, beams.finished_step))
+
+
+# --- backtracking ---
+
+
+def backtrack(
+    beams: BeamState, requests: Sequence[DecodingRequest], rows: Sequence[int], beam: "Beam", steps: int
+) -> dict[int, list[Hypothesis]]:
+    """The hypotheses of finished sentences, by following the backpointers."""
+    picked = torch.tensor(rows, dtype=torch.long, device=beams.finished_step.device)
+    tokens, parents, values, totals = (part[:steps, picked].cpu().numpy() for part in field_values(beams.backpointers))
+    ended = beams.finished_step[picked].cpu().numpy()
+    goes = (tokens >= 0) & (tokens != EOS)
+    front = np.argsort(~goes, axis=-1, kind="stable")  # beam j holds candidate front[j]
+    penalty = np.array([length_penalty(length, beam.length_penalty) for length in range(1, steps + 1)])
+    scores = totals / penalty[:, None, None]
+
+    # every EOS up to the last step counts; where no token was allowed, the prefixes before it are truncated
+    ends = (tokens == EOS) & (np.arange(steps)[:, None, None] <= ended[:, None])
+    stuck = ~(tokens[ended, np.arange(len(ended))] >= 0).any(-1)
+    last = ended - stuck
+    cuts = goes & (np.arange(steps)[:, None, None] == last[:, None])
+    wanted = rank_finished(ends, cuts, scores, beam.n_best)
+    read = follow_backpointers(tokens, values, parents, front, wanted)
+    found: dict[int, list[Hypothesis]] = {request.index: [] for request in requests}
+    for (step, n, rank), said, each in zip(wanted, *read, strict=True):
+        finished = bool(ends[step, n, rank])
+        said, each = tuple(said[: step + 1 - finished]), tuple(each[: step + 1])
+        found[requests[n].index].append(Hypothesis(said, each, finished=finished, score=float(scores[step, n, rank])))
+    for n in np.flatnonzero(last < 0).tolist():
+        found[requests[n].index] = [Hypothesis((), (), finished=False, score=0.0)]
+    return found
+
+
+def rank_finished(ends: np.ndarray, cuts: np.ndarray, scores: np.ndarray, count: int) -> list[tuple[int, int, int]]:
+    """Of every sentence the best candidates (step, sentence, rank): finished before truncated ones, of
+    ties the one that was found first.
+
+    Vectorised over all sentences, as the device waits meanwhile.
+    """
+    step, n, rank = (ends | cuts).nonzero()
+    order = np.lexsort((-scores[step, n, rank], cuts[step, n, rank], n))  # stable, its last key first
+    place = n[order]
+    among = np.arange(len(place)) - np.searchsorted(place, place)
+    order = order[among < count]
+    return list(zip(step[order].tolist(), n[order].tolist(), rank[order].tolist(), strict=True))
+
+
+def follow_backpointers(
+    tokens: np.ndarray, values: np.ndarray, parents: np.ndarray, front: np.ndarray, wanted: list[tuple[int, int, int]]
+) -> tuple[list[list[int]], list[list[float]]]:
+    """The tokens on the path to each of these candidates (step, sentence, rank), and their log-probabilities."""
+    if not wanted:
+        return [], []
+    step, n, rank = np.array(wanted).T
+    said, each = (np.zeros((len(step), int(step.max()) + 1), part.dtype) for part in (tokens, values))
+    for at in range(int(step.max()), -1, -1):
+        here = step >= at
+        said[here, at], each[here, at] = tokens[at, n[here], rank[here]], values[at, n[here], rank[here]]
+        if at:
+            rank = np.where(here, front[at - 1, n, parents[at, n, rank]], rank)
+    return said.tolist(), each.tolist()

@@ -1,0 +1,182 @@
+"""Stepwise search: greedy search and sampling, which fix each token before the next is computed."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.data.tokenizers.base import BOS, EOS
+from regard.decode.beam import Beam
+from regard.decode.constraints import Constraints, mask_disallowed
+from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit, PartialHypothesis
+from regard.decode.model import DecodableModel, Reorderable, device_of, encode_sources, log_probabilities
+from regard.decode.ready import PreparedModel
+from regard.decode.search import Search, stable_topk
+
+
+class StepwiseSearch(Search):
+    """Abstract: a search without backtracking; it fixes each token before the next is computed."""
+
+    max_length: LengthLimit
+
+    @abstractmethod
+    def choose(self, scores: Float[Tensor, "n v"], rows: Sequence[PartialHypothesis]) -> Int[Tensor, " n"]:
+        """The next token of every row; disallowed tokens have -∞."""
+
+    def run(
+        self, model: DecodableModel, requests: Sequence[DecodingRequest], constraints: Constraints
+    ) -> list[list[Hypothesis]]:
+        state = start_stepwise(model, requests, self.width)
+        while state.rows:
+            state = advance_stepwise(model, state, self, constraints)
+        return [[state.finished[request.index, sample] for sample in range(self.width)] for request in requests]
+
+
+@dataclass(frozen=True, eq=False)
+class StepwiseState:
+    """Unfinished rows, the model's state for each, and the finished hypotheses, by sentence and sample."""
+
+    rows: tuple[PartialHypothesis, ...]
+    state: Reorderable
+    memory: Reorderable
+    finished: dict[tuple[int, int], Hypothesis]
+
+
+def start_stepwise(model: DecodableModel, requests: Sequence[DecodingRequest], samples: int = 1) -> StepwiseState:
+    memory, lengths = encode_sources(model, [request.source for request in requests])
+    if samples > 1:
+        memory = memory.pick(torch.arange(len(requests), device=lengths.device).repeat_interleave(samples))
+    rows = tuple(PartialHypothesis(request, sample) for request in requests for sample in range(samples))
+    return StepwiseState(rows, model.start(memory), memory, {})
+
+
+def advance_stepwise(
+    model: DecodableModel, before: StepwiseState, search: StepwiseSearch, constraints: Constraints
+) -> StepwiseState:
+    """Every row extended by one token. Finished rows leave the batch, so that nothing more is computed for them."""
+    last = torch.tensor([row.tokens[-1] if row.tokens else BOS for row in before.rows], device=device_of(model))
+    logits, state = model.step(rearrange(last, "n -> n 1"), before.state, before.memory)
+    scores = mask_disallowed(log_probabilities(logits[:, -1]), before.rows, constraints)
+    chosen = search.choose(scores, before.rows)
+    values = scores.gather(-1, rearrange(chosen, "n -> n 1"))[:, 0]
+
+    rows, unfinished, finished = [], [], dict(before.finished)
+    for n, (row, token, value) in enumerate(zip(before.rows, chosen.tolist(), values.tolist(), strict=True)):
+        key = row.request.index, row.sample_index
+        if value == -torch.inf:  # no token is allowed
+            finished[key] = row.truncate(row.total)
+        elif token == EOS:
+            finished[key] = row.finish(value, row.total + value)
+        elif len(row.tokens) + 1 == row.request.max_length(search.max_length):
+            row = row.extend(token, value)
+            finished[key] = row.truncate(row.total)
+        else:
+            rows.append(row.extend(token, value))
+            unfinished.append(n)
+    memory = before.memory
+    if rows and len(rows) < len(before.rows):
+        index = torch.tensor(unfinished, device=last.device)
+        state, memory = state.pick(index), memory.pick(index)
+    return StepwiseState(tuple(rows), state, memory, finished)
+
+
+# --- greedy search ---
+
+
+@dataclass(frozen=True)
+class Greedy(StepwiseSearch):
+    """Greedy search: the most probable token each time; of ties the one with the lower id."""
+
+    max_length: LengthLimit = LengthLimit()
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    def run(self, model, requests, constraints):
+        # beam search of size 1 is greedy search, and runs batched
+        if isinstance(model, PreparedModel):
+            return Beam(1, max_length=self.max_length).run(model, requests, constraints)
+        return super().run(model, requests, constraints)
+
+    def choose(self, scores, rows):
+        return scores.argmax(-1)
+
+
+# --- sampling ---
+
+
+@dataclass(frozen=True)
+class Sampling(StepwiseSearch):
+    """Sampling with temperature, top-k and nucleus (top-p) truncation.
+
+    Args:
+        temperature: below 1 sharpens the distribution, above 1 flattens it.
+        top_k: only this many of the most probable tokens are kept.
+        top_p: of those, the fewest that together reach this probability (Holtzman et al. 2020).
+        seed: the same seed gives the same samples for a sentence, whatever it is batched with.
+        samples: how many translations of every sentence.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    seed: int = 0
+    samples: int = 1
+    max_length: LengthLimit = LengthLimit()
+
+    def __post_init__(self):
+        if not self.temperature >= 1e-6:
+            raise ValueError(f"a temperature is positive, not {self.temperature}; for the best token alone use Greedy")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k={self.top_k} keeps no token: at least 1, or None for all of them")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} is no probability above 0 and up to 1; 1 keeps every token")
+        if self.seed < 0 or self.samples < 1:
+            raise ValueError(f"seed {self.seed} must not be negative, and samples {self.samples} at least 1")
+
+    @property
+    def width(self) -> int:
+        return self.samples
+
+    def choose(self, scores: Float[Tensor, "n v"], rows: Sequence[PartialHypothesis]) -> Int[Tensor, " n"]:
+        probabilities, tokens = self.truncate_distribution(scores)
+        index = draw_indices(probabilities, [self.uniform_draw(row) for row in rows])
+        return tokens.gather(-1, rearrange(index, "n -> n 1"))[:, 0]
+
+    def truncate_distribution(self, scores: Float[Tensor, "n v"]) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
+        """The probabilities to sample from and their tokens; truncated ones are 0. They need not sum to 1."""
+        if (
+            self.top_k is None and self.top_p == 1
+        ):  # nothing is truncated, so nothing need be sorted, which is expensive
+            tokens = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
+            return self.apply_temperature(scores), tokens
+        values, tokens = stable_topk(scores, scores.shape[-1] if self.top_k is None else self.top_k)
+        probabilities = self.apply_temperature(values)
+        if self.top_p == 1:  # rounding may carry the sum to 1 before the last token
+            return probabilities, tokens
+        before = probabilities.cumsum(-1) - probabilities  # the token that crosses p has less than p before it
+        return torch.where(before < self.top_p, probabilities, 0.0), tokens
+
+    def apply_temperature(self, scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """softmax(scores / temperature); all 0 where no token is allowed."""
+        return torch.where(scores > -torch.inf, (scores / self.temperature).softmax(-1), 0.0)
+
+    def uniform_draw(self, row: PartialHypothesis) -> float:
+        """A number in [0, 1) that depends on the seed, the sentence, the sample and the position alone."""
+        return float(np.random.default_rng([self.seed, row.request.index, row.sample_index, len(row.tokens)]).random())
+
+
+def draw_indices(probabilities: Float[Tensor, "n k"], uniform: Sequence[float]) -> Int[Tensor, " n"]:
+    """Inverse transform sampling: where the cumulative sum passes the uniform number times the total."""
+    reached = probabilities.cumsum(-1)
+    total = reached[:, -1]
+    number = torch.tensor(uniform, dtype=reached.dtype, device=reached.device) * total
+    # rounding may carry the number up to the total itself, which nothing passes
+    number = number.minimum(total.nextafter(torch.zeros_like(total)))
+    return (reached <= rearrange(number, "n -> n 1")).sum(-1).clamp_max(probabilities.shape[-1] - 1)

@@ -1,0 +1,91 @@
+"""Residual connections with layer norm, before or after the sub-layer."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.ops.dropout import Dropout
+from regard.ops.dropout_add_layernorm import norm_input, project_dropout_add_norm
+
+X = Float[Tensor, "b t model"]
+Stream = tuple[X, X]  # what a sub-layer reads, and what goes around it: the same numbers
+
+
+class Residual(nn.Module, ABC):
+    """Abstract: the path around a sub-layer W f(x), of which W is the last projection.
+
+    What flows from sub-layer to sub-layer is a pair of the same numbers, (x, residual): what the next one reads, and
+    what goes around it. So a fused backward pass gets two gradients, and adds them as it reads them.
+    """
+
+    def __init__(self, model: int, *, dropout: float = 0.0):
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(model), Dropout(dropout)
+
+    @abstractmethod
+    def forward(self, x: Stream, f: Callable[[Tensor], Tensor], project: nn.Module) -> Stream: ...
+
+    @abstractmethod
+    def sublayer_input(self, x: X) -> X:
+        """What f reads."""
+
+    @abstractmethod
+    def add_residual(self, x: X, y: X) -> X:
+        """What leaves the sub-layer, y being W f(x)."""
+
+    @staticmethod
+    @abstractmethod
+    def final_norm(model: int) -> nn.Module:
+        """What follows the last layer of a stack."""
+
+    @staticmethod
+    @abstractmethod
+    def init_gain(branches: int) -> float:
+        """How large a branch may start, if so many are added one after the other."""
+
+
+class PostNorm(Residual):
+    """norm(x + W f(x)): as published (Vaswani et al. 2017). Wants a warm-up."""
+
+    def forward(self, x, f, project):
+        return project_dropout_add_norm(x[1], f(x[0]), project, self.dropout, self.norm)
+
+    def sublayer_input(self, x):
+        return x
+
+    def add_residual(self, x, y):
+        return self.norm(x + self.dropout(y))
+
+    @staticmethod
+    def final_norm(model):
+        return nn.Identity()
+
+    @staticmethod
+    def init_gain(branches):
+        return 1.0  # the norm sets every sum straight
+
+
+class PreNorm(Residual):
+    """x + W f(norm(x)): the residual path is free from top to bottom (Xiong et al. 2020)."""
+
+    def forward(self, x, f, project):
+        return project_dropout_add_norm(x[1], f(norm_input(x[0], self.norm)), project, self.dropout, None)
+
+    def sublayer_input(self, x):
+        return self.norm(x)
+
+    def add_residual(self, x, y):
+        return x + self.dropout(y)
+
+    @staticmethod
+    def final_norm(model):
+        return nn.LayerNorm(model)  # nothing else ever norms the sum
+
+    @staticmethod
+    def init_gain(branches):
+        return branches**-0.5  # so that the sum of all starts as large as one (Radford et al. 2019)
+
+
+NORM_ORDERS: dict[str, type[Residual]] = {"pre": PreNorm, "post": PostNorm}

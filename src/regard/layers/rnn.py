@@ -1,0 +1,200 @@
+"""Recurrent layers: Elman, GRU or LSTM over a text, fused by torch or unrolled token by token."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import Function
+from torch.nn.functional import dropout, linear
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from regard.layers.rnn_cells import Cell, HiddenState
+
+Text = Float[Tensor, "b t width"]
+Lengths = Int[Tensor, " b"]
+
+# the functions behind torch's layers, which take the weights as arguments
+TORCH_FUNCTIONS: dict[type[nn.Module], Callable[..., tuple[Tensor, ...]]] = {
+    nn.RNN: torch.rnn_tanh,
+    nn.GRU: torch.gru,
+    nn.LSTM: torch.lstm,
+}
+
+
+class RNNLayers(nn.Module):
+    """Layers of one cell. A state holds tensors of shape (b, layers × directions, hidden). Padding changes no state.
+
+    Args:
+        width: of the tokens.
+        hidden: of the states.
+        cell: the equations; the weights are torch's, so that its fused kernels can use them.
+        layers: each reads the states of the one below.
+        directions: 1 reads forwards; 2 also backwards, and the two states are concatenated.
+        dropout: between the layers, while training.
+    """
+
+    def __init__(
+        self, width: int, hidden: int, *, cell: Cell, layers: int = 1, directions: int = 1, dropout: float = 0.0
+    ):
+        super().__init__()
+        if directions not in (1, 2):
+            raise ValueError(f"a text has 1 or 2 directions, not {directions}")
+        self.cell, self.layers, self.directions, self.hidden = cell, layers, directions, hidden
+        self.dropout = dropout if layers > 1 else 0.0  # one layer has nothing between its layers
+        self.may_sync = True  # may the host wait for the lengths? see `disable_host_sync`
+        self.fused = cell.torch_module(
+            width, hidden, layers, batch_first=True, dropout=self.dropout, bidirectional=directions == 2
+        )
+
+    def zeros(self, x: Text) -> HiddenState:
+        """The state before the first token."""
+        return (x.new_zeros(len(x), self.layers * self.directions, self.hidden),) * self.cell.state_size
+
+    def forward(
+        self, x: Text, state: HiddenState | None = None, lengths: Lengths | None = None
+    ) -> tuple[Tensor, HiddenState]:
+        """The states after each token, 0 on padding, and the last state of each sentence."""
+        given = tuple(rearrange(part, "b n h -> n b h").contiguous() for part in state or self.zeros(x))
+        text = x if lengths is None else pack(x, lengths)
+        out, last = self.fused(text, given if self.cell.state_size > 1 else given[0])
+        if isinstance(out, PackedSequence):
+            out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
+        last = last if self.cell.state_size > 1 else (last,)
+        return out, tuple(rearrange(part, "n b h -> b n h") for part in last)
+
+    def states(self, x: Text, lengths: Lengths) -> Tensor:
+        """The states after each token, as `forward` returns them."""
+        return self(x, lengths=lengths)[0] if self.may_sync else self.forward_padded(x, lengths)
+
+    def forward_padded(self, x: Text, lengths: Lengths) -> Tensor:
+        """The states after each token, in shapes that do not depend on the lengths: padding is read too, after a text.
+
+        So that it comes after it backwards as well, each text is reversed within its own length, and back again.
+        """
+        b, t = x.shape[:2]
+        at = torch.arange(t, device=x.device)
+        here = at < lengths[:, None]
+        turned = torch.where(here, lengths[:, None] - 1 - at, at) + torch.arange(b, device=x.device)[:, None] * t
+        for layer in range(self.layers):
+            x, ways = dropout(x, self.dropout, self.training and layer > 0), []
+            for direction in range(self.directions):
+                out = self.run_direction(ReverseSequence.apply(x, turned) if direction else x, layer, direction)
+                ways.append(ReverseSequence.apply(out, turned) if direction else out)
+            x = torch.cat(ways, -1)
+        return x.masked_fill(~here[..., None], 0.0)
+
+    def run_direction(self, x: Text, layer: int, direction: int) -> Tensor:
+        zero = x.new_zeros(1, len(x), self.hidden)
+        with warnings.catch_warnings():
+            # the weights of both directions are contiguous in memory, those of one direction are not
+            warnings.filterwarnings("ignore", "RNN module weights are not part")
+            out, *_ = TORCH_FUNCTIONS[self.cell.torch_module](
+                x,
+                (zero,) * self.cell.state_size if self.cell.state_size > 1 else zero,
+                list(self.weights(layer, direction)),
+                has_biases=True,
+                num_layers=1,
+                dropout=0.0,
+                train=self.training,
+                bidirectional=False,
+                batch_first=True,
+            )
+        return out
+
+    def forward_weight_dropped(self, x: Text, state: HiddenState, rate: float) -> tuple[Tensor, HiddenState]:
+        """As `forward`, with dropout on the weights W between states, one mask for all tokens (Merity et al. 2018)."""
+        flat = [each for U, W, b, c in self.fused.all_weights for each in (U, dropout(W, rate), b, c)]
+        given = tuple(rearrange(part, "b n h -> n b h").contiguous() for part in state)
+        given = given if self.cell.state_size > 1 else given[0]
+        out, *last = TORCH_FUNCTIONS[self.cell.torch_module](
+            x,
+            given,
+            flat,
+            has_biases=True,
+            num_layers=self.layers,
+            dropout=self.dropout,
+            train=True,
+            bidirectional=self.directions == 2,
+            batch_first=True,
+        )
+        return out, tuple(rearrange(part, "n b h -> b n h") for part in last)
+
+    def forward_unrolled(
+        self, x: Text, state: HiddenState | None = None, lengths: Lengths | None = None
+    ) -> tuple[Tensor, HiddenState]:
+        """The same by the cell's own equations, token by token."""
+        state, lasts = state or self.zeros(x), []
+        for layer in range(self.layers):
+            x = dropout(x, self.dropout, self.training and layer > 0)
+            ways = []
+            for direction in range(self.directions):
+                out, last = self.unroll_direction(x, state, lengths, layer, direction)
+                ways.append(out)
+                lasts.append(last)
+            x = torch.cat(ways, -1)
+        return x, stack_states(lasts)
+
+    def unroll_direction(
+        self, x: Text, state: HiddenState, lengths: Lengths | None, layer: int, direction: int
+    ) -> tuple[Tensor, HiddenState]:
+        """One layer in one direction. On padding the state stays as it is."""
+        U, W, b, c = self.weights(layer, direction)
+        now = tuple(part[:, layer * self.directions + direction] for part in state)
+        Ux, outs = linear(x, U, b), {}
+        for at in range(x.shape[1]) if direction == 0 else reversed(range(x.shape[1])):
+            then = self.cell.step(Ux[:, at], linear(now[0], W, c), now)
+            real = torch.ones_like(now[0][:, :1]).bool() if lengths is None else (at < lengths)[:, None]
+            now = tuple(torch.where(real, new, old) for new, old in zip(then, now, strict=True))
+            outs[at] = torch.where(real, now[0], 0.0)
+        return torch.stack([outs[at] for at in range(x.shape[1])], 1), now
+
+    def step(self, Ux: Float[Tensor, "b gates"], state: HiddenState) -> tuple[Tensor, HiddenState]:
+        """One token through all layers, forwards; Ux is its input to the gates of the first."""
+        lasts = []
+        for layer in range(self.layers):
+            U, W, b, c = self.weights(layer)
+            if layer > 0:
+                Ux = linear(dropout(lasts[-1][0], self.dropout, self.training), U, b)
+            here = tuple(part[:, layer] for part in state)
+            lasts.append(self.cell.step(Ux, linear(here[0], W, c), here))
+        return lasts[-1][0], stack_states(lasts)
+
+    def weights(self, layer: int = 0, direction: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """U, W, b and c of b + U x and c + W h."""
+        U, W, b, c = self.fused.all_weights[layer * self.directions + direction]
+        return U, W, b, c
+
+
+def disable_host_sync(model: nn.Module) -> None:
+    """From now on the host never waits for the device: a little more work, which a CUDA graph can capture."""
+    for part in model.modules():
+        if isinstance(part, RNNLayers):
+            part.may_sync = False
+
+
+class ReverseSequence(Function):
+    """Permutes the tokens of a batch by an order that is its own inverse, so its backward pass is its forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Text, order: Int[Tensor, "b t"]) -> Text:
+        ctx.save_for_backward(order)
+        return rearrange(rearrange(x, "b t m -> (b t) m")[order.flatten()], "(b t) m -> b t m", b=len(x))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ReverseSequence.apply(grad, *ctx.saved_tensors), None
+
+
+def stack_states(lasts: list[HiddenState]) -> HiddenState:
+    return tuple(torch.stack(same, 1) for same in zip(*lasts, strict=True))
+
+
+def pack(x: Text, lengths: Lengths) -> PackedSequence:
+    here = lengths.cpu()
+    if len(here) != len(x) or int(here.min()) < 1 or int(here.max()) > x.shape[1]:
+        raise ValueError(f"lengths must be {len(x)} integers from 1 to {x.shape[1]}, not {here.tolist()}")
+    return pack_padded_sequence(x, here, batch_first=True, enforce_sorted=False)

@@ -1,0 +1,23 @@
+"""FLOPs: the arithmetic of training a Transformer on sentence pairs of given lengths.
+
+Those of the model, not what an implementation does besides (Chowdhery et al. 2022, appendix B): each weight of a
+product is used once by each token forwards and twice backwards, two operations each time. Causal attention costs half.
+"""
+
+from collections.abc import Sequence
+
+from regard.models.transformer import EncoderLayer, Transformer
+
+
+def flops(model: Transformer, lengths: Sequence[tuple[int, int]]) -> float:
+    """Additions and multiplications, forwards and backwards; lengths in tokens, of source and target."""
+    first = model.encoder[0]
+    assert isinstance(first, EncoderLayer)
+    layers, width, hidden = len(model.decoder), model.embeddings.width, first.feed_forward.up.out_features
+    source, target = (sum(side) for side in zip(*lengths, strict=True))
+    square, feed_forward = width**2, 2 * width * hidden
+    # the source is also each decoder layer's keys and values
+    products = layers * (source * (4 * square + feed_forward + 2 * square) + target * (6 * square + feed_forward))
+    logits = target * width * len(model.embeddings.bias)
+    attention = layers * width * sum(2 * s * s + t * t + 2 * s * t for s, t in lengths)
+    return 6.0 * (products + logits + attention)

@@ -1,0 +1,205 @@
+"""Fused residual connection: norm(x + dropout(f + b)) of states x and a sub-layer's output f with its bias b.
+
+The result is returned twice, because two read it: the next sub-layer, and the residual path around that. So the
+backward pass gets two gradients, and adds them as it reads them. The sub-layer's last bias is added here, where its
+gradient costs nothing. On a GPU by the kernels of `dropout_add_layernorm_triton`, elsewhere by the same steps in plain
+torch, with the same dropout mask.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import Function
+from torch.nn.functional import linear
+
+from regard.ops import dispatch
+from regard.ops.dropout import Dropout, check_index_range, hashed_dropout
+from regard.ops.precision import accumulation_dtype, matmul_dtype, widen
+
+X = Float[Tensor, "*batch model"]
+
+
+@dataclass(frozen=True, eq=False)
+class DropoutNoise:
+    """Dropout: its probability, and the seed of its mask (see `hashed_dropout`)."""
+
+    p: float
+    seed: Int[Tensor, " 2"]
+
+
+def project_dropout_add_norm(
+    residual: X, y: X, project: nn.Module, dropout: Dropout, norm: nn.LayerNorm | None
+) -> tuple[X, X]:
+    """norm(residual + dropout(project(y))), twice; without a norm the sum itself: how every sub-layer ends."""
+    if dispatch.use_fused(residual) and type(project) is nn.Linear and project.bias is not None:
+        noise = DropoutNoise(dropout.p if dropout.training else 0.0, draw_seed(residual.device))
+        y = linear(y, project.weight)
+        if norm is None:
+            return dropout_add(residual, y, project.bias, noise)
+        return dropout_add_layernorm(residual, y, project.bias, norm, noise)
+    x = residual + dropout(project(y))
+    x = x if norm is None else norm(x)
+    return x, x
+
+
+def norm_input(x: X, norm: nn.LayerNorm) -> X:
+    """norm(x), for a sub-layer to read."""
+    return layernorm(x, norm) if dispatch.use_fused(x) else norm(x)
+
+
+def draw_seed(device: torch.device) -> Int[Tensor, " 2"]:
+    return torch.randint(2**31 - 1, (2,), dtype=torch.int32, device=device)
+
+
+def dropout_add_layernorm(
+    x: X, f: X, bias: Float[Tensor, " model"], norm: nn.LayerNorm, noise: DropoutNoise
+) -> tuple[X, X]:
+    """norm(x + dropout(f + bias)), twice."""
+    return DropoutAddLayerNormFunction.apply(x, f, bias, norm.weight, norm.bias, noise, norm.eps, x.dtype)
+
+
+def dropout_add(x: X, f: X, bias: Float[Tensor, " model"], noise: DropoutNoise) -> tuple[X, X]:
+    """x + dropout(f + bias), twice."""
+    return DropoutAddLayerNormFunction.apply(x, f, bias, None, None, noise, 0.0, x.dtype)
+
+
+def layernorm(x: X, norm: nn.LayerNorm) -> X:
+    """norm(x), in the dtype of matrix products, which alone read it."""
+    no_dropout, dtype = DropoutNoise(0.0, torch.empty(2, dtype=torch.int32, device=x.device)), matmul_dtype(x)
+    return DropoutAddLayerNormFunction.apply(x, None, None, norm.weight, norm.bias, no_dropout, norm.eps, dtype)[0]
+
+
+class DropoutAddLayerNormFunction(Function):
+    """In terms of two custom ops, which compilers and CUDA graphs take as they are."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        f: Tensor | None,
+        bias: Tensor | None,
+        weight: Tensor | None,
+        shift: Tensor | None,
+        noise: DropoutNoise,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        if noise.p:
+            check_index_range(x)
+        x, f = x.contiguous(), None if f is None else f.contiguous()
+        out, stats = dropout_add_layernorm_op(x, f, bias, weight, shift, noise.seed, noise.p, eps, dtype)
+        ctx.save_for_backward(x, f, bias, weight, noise.seed, stats)
+        ctx.p = noise.p
+        ctx.set_materialize_grads(False)
+        return out, out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, more: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, f, bias, weight, seed, stats = ctx.saved_tensors
+        grads = [each.contiguous() for each in (grad, more) if each is not None]
+        if not grads:
+            return (None,) * 8
+        dx, df, sums = dropout_add_layernorm_backward(
+            grads[0], grads[1] if len(grads) > 1 else None, x, f, bias, weight, seed, stats, ctx.p
+        )
+        dweight, dshift, dbias = sums.unbind()
+        branch = (None, None) if f is None or bias is None else (df, dbias.to(bias.dtype))
+        norm = (None, None) if weight is None else (dweight, dshift)
+        return dx, *branch, *norm, None, None, None
+
+
+@torch.library.custom_op("regard::dropout_add_layernorm", mutates_args=())
+def dropout_add_layernorm_op(
+    x: Tensor,
+    f: Tensor | None,
+    bias: Tensor | None,
+    weight: Tensor | None,
+    shift: Tensor | None,
+    seed: Tensor,
+    p: float,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """norm(x + dropout(f + bias)), and each row's mean and 1 / √(variance + ε). Without f nothing is added; without a
+    weight there is no norm."""
+    out, stats = empty_forward(x, weight, dtype)
+    if x.is_cuda:
+        from regard.ops.dropout_add_layernorm_triton import ResidualInputs, launch_forward
+
+        launch_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
+        return out, stats
+    s = residual_sum(x, f, bias, seed, p)
+    if weight is None or shift is None:
+        return out.copy_(s), stats
+    mean, centred = s.mean(-1), s - s.mean(-1, keepdim=True)
+    scale = (centred.square().mean(-1) + eps).rsqrt()
+    stats[0], stats[1] = mean.flatten(), scale.flatten()
+    return out.copy_(centred * rearrange(scale, "... -> ... 1") * weight + shift), stats
+
+
+@torch.library.custom_op("regard::dropout_add_layernorm_backward", mutates_args=())
+def dropout_add_layernorm_backward(
+    grad: Tensor,
+    more: Tensor | None,
+    x: Tensor,
+    f: Tensor | None,
+    bias: Tensor | None,
+    weight: Tensor | None,
+    seed: Tensor,
+    stats: Tensor,
+    p: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x and f, and, stacked, those of weight, shift and bias."""
+    dx, df, sums = empty_backward(x, f, bias, weight)
+    if x.is_cuda:
+        from regard.ops.dropout_add_layernorm_triton import ResidualInputs, launch_backward
+
+        inputs = ResidualInputs(x, f, bias, weight, seed, p)
+        return dx, df, launch_backward(inputs, grad, more, stats, (dx, None if f is None else df))
+    g = widen(grad) if more is None else widen(grad) + widen(more)
+    sums.zero_()
+    if weight is not None:
+        mean, scale = (part.view(*x.shape[:-1], 1) for part in stats)
+        normed = (residual_sum(x, f, bias, seed, p) - mean) * scale
+        sums[0], sums[1] = sum_rows(g * normed), sum_rows(g)
+        g = g * weight
+        g = (g - g.mean(-1, keepdim=True) - normed * (g * normed).mean(-1, keepdim=True)) * scale
+    dx.copy_(g)
+    if f is not None:
+        g = hashed_dropout(g, p, seed)
+        df.copy_(g)
+        sums[2] = sum_rows(g)
+    return dx, df, sums
+
+
+def empty_forward(x: Tensor, weight: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    rows = 0 if weight is None else x.numel() // x.shape[-1]
+    return torch.empty_like(x, dtype=dtype), torch.empty((2, rows), dtype=accumulation_dtype(x), device=x.device)
+
+
+def empty_backward(
+    x: Tensor, f: Tensor | None, bias: Tensor | None, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    df = x.new_empty(0) if f is None else torch.empty_like(f)
+    like = next(part for part in (weight, bias, x) if part is not None)
+    return torch.empty_like(x), df, torch.empty((3, x.shape[-1]), dtype=like.dtype, device=x.device)
+
+
+dropout_add_layernorm_op.register_fake(
+    lambda x, f, bias, weight, shift, seed, p, eps, dtype: empty_forward(x, weight, dtype)
+)
+dropout_add_layernorm_backward.register_fake(
+    lambda grad, more, x, f, bias, weight, seed, stats, p: empty_backward(x, f, bias, weight)
+)
+
+
+def residual_sum(x: Tensor, f: Tensor | None, bias: Tensor | None, seed: Tensor, p: float) -> Tensor:
+    return widen(x) if f is None or bias is None else widen(x) + hashed_dropout(widen(f) + widen(bias), p, seed)
+
+
+def sum_rows(x: Tensor) -> Tensor:
+    return rearrange(x, "... model -> (...) model").sum(0)

@@ -1,0 +1,208 @@
+"""Charts: scores by sentence length, nearest neighbours, and latents on principal components.
+
+Figure 2 of Bahdanau, Cho & Bengio (2015): without attention, translations of long sentences fall apart.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.see.plots.attention_maps import to_cpu_double
+from regard.see.plots.labels import truncate_label, visible_text
+from regard.see.plots.panels import BarList, Curves, PanelRow, ScatterPlot, Series, View
+
+MAX_MODEL_NAME_CELLS = 32  # terminal cells of a model's name
+MAX_SCORE = 100.0
+
+Point = tuple[float, float, int]  # length in words, score, how many sentences
+
+
+@dataclass(frozen=True)
+class LengthCurves:
+    """For each model (name, points); a point is (length in words, score from 0 to 100, how many sentences)."""
+
+    curves: tuple[tuple[str, tuple[Point, ...]], ...]
+    score: str = "BLEU"
+
+    def __post_init__(self):
+        if isinstance(self.curves, dict):
+            raise ValueError("curves must be a tuple of (name, points), not a dict; use tuple(curves.items())")
+        if not self.curves:
+            raise ValueError("there are no curves to draw; give at least one (name, points)")
+        names = [name for name, _ in self.curves]
+        if len(set(names)) < len(names):
+            raise ValueError(f"every curve needs a name of its own, not {', '.join(names)}")
+        for name, points in self.curves:
+            check_curve(name, points)
+
+
+def check_curve(name: str, points: tuple[Point, ...]) -> None:
+    if not points:
+        raise ValueError(f"the curve {name!r} has no points; leave it out, or give (length, score, count) for each")
+    for length, score, count in points:
+        if not (isfinite(score) and 0 <= score <= MAX_SCORE):
+            raise ValueError(
+                f"{name!r} scores {score:g} at length {length:g}; a score lies between 0 and {MAX_SCORE:g}"
+            )
+        if count < 1:
+            raise ValueError(f"{name!r} has {count} sentences of length {length:g}; leave a length without any out")
+    lengths = [length for length, _, _ in points]
+    if any(after <= before for before, after in pairwise(lengths)):
+        raise ValueError(f"the lengths of {name!r} must rise, not {', '.join(f'{length:g}' for length in lengths)}")
+
+
+def lengths_view(lengths: LengthCurves, *, title: str = "") -> View:
+    """One line per model, and below each length how many sentences there are."""
+    series = tuple(
+        Series(truncate_label(visible_text(name), MAX_MODEL_NAME_CELLS), *map(tuple, zip(*points, strict=True)))
+        for name, points in lengths.curves
+    )
+    curves = Curves(series, "sentence length in words", lengths.score, MAX_SCORE, "sentences")
+    return View((PanelRow((curves,), heading=title),))
+
+
+# --- nearest neighbours ---
+
+
+MAX_NEIGHBOUR_CELLS = 20  # terminal cells of a neighbour
+MAX_TITLE_CELLS = 44  # and of the sentence it was found in
+
+Near = Sequence[tuple[str, float]]  # words and their likeness, the nearest first
+
+
+def nearest_neighbours_view(
+    static: Sequence[tuple[str, Near]], contextual: Sequence[tuple[str, Near]] = (), *, title: str = ""
+) -> View:
+    """Lists side by side, each under its title: a word before context, the sentences it stands in after.
+
+    neighbours([("light", vectors.neighbours("light"))], [("turn off the light", [...]), ("the light box", [...])])
+    """
+    if not static:
+        raise ValueError("there are no neighbours to show; give at least one (title, [(word, likeness), ...])")
+    heading = ": ".join(part for part in (title, "before context" if contextual else "") if part)
+    rows = [PanelRow(tuple(map(neighbour_list, static)), heading=heading)]
+    if contextual:
+        rows.append(PanelRow(tuple(map(neighbour_list, contextual)), heading="in context"))
+    return View(tuple(rows))
+
+
+def neighbour_list(column: tuple[str, Near]) -> BarList:
+    title, near = column
+    if not near:
+        raise ValueError(f"{title!r} has no neighbours; leave it out, or give (word, likeness) for each")
+    for word, likeness in near:
+        if not -1.001 <= likeness <= 1.001:
+            raise ValueError(f"{word!r} is like {title!r} by {likeness:g}; a cosine lies between -1 and 1")
+    names = tuple(truncate_label(visible_text(word), MAX_NEIGHBOUR_CELLS) for word, _ in near)
+    return BarList(
+        truncate_label(visible_text(title), MAX_TITLE_CELLS), names, tuple(float(likeness) for _, likeness in near)
+    )
+
+
+def senses_view(vectors: Float[Tensor, "n width"], meanings: Sequence[str], *, title: str = "") -> View:
+    """The vectors of a word's occurrences on the two axes along which they differ most, coloured by what was meant."""
+    if isinstance(meanings, str) or len(meanings) != len(vectors):
+        raise ValueError(f"{len(vectors)} occurrences need a meaning each, not {len(meanings)}")
+    at, shares = principal_components(vectors)
+    names = list(dict.fromkeys(meanings))
+    across, up = (f"component {n + 1}: {100 * share:.0f} % of the variance" for n, share in enumerate(shares))
+    labels = tuple(
+        f"{truncate_label(visible_text(name), MAX_NEIGHBOUR_CELLS)} ({list(meanings).count(name)})" for name in names
+    )
+    return View(
+        (
+            PanelRow(
+                (ScatterPlot("", at, tuple(names.index(meaning) for meaning in meanings), labels, across, up),), title
+            ),
+        )
+    )
+
+
+def principal_components(vectors: Float[Tensor, "n width"]) -> tuple[Float[Tensor, "n 2"], tuple[float, float]]:
+    """Places on the first two principal components, and the share of the variance along each.
+
+    An axis may point either way; its largest entry is made positive, so that a picture is always the same.
+    """
+    if vectors.dim() != 2 or min(vectors.shape) < 2:
+        raise ValueError(f"a plane needs 2 vectors of width 2 or more, shape (n, width), not {tuple(vectors.shape)}")
+    if not torch.isfinite(vectors).all():
+        raise ValueError("vectors must be finite; nan or inf is among them")
+    centred = to_cpu_double(vectors) - to_cpu_double(vectors).mean(0)
+    _, spread, axes = torch.linalg.svd(centred, full_matrices=False)
+    axes = axes[:2] * axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()
+    variance = spread.square() / (float(spread.square().sum()) or 1.0)
+    return centred @ axes.T, (float(variance[0]), float(variance[1]))
+
+
+# --- latents ---
+
+
+MAX_SENTENCE_CELLS = 44  # terminal cells of a sentence, and of a group's name
+MAX_GROUPS = 7  # that a colour-blind reader can tell apart
+LATENT_PLOT_SIDE = 3.4  # inches
+
+
+def latents_view(
+    vectors: Float[Tensor, "n ..."],
+    labels: Sequence[str],
+    texts: Sequence[str] = (),
+    *,
+    annotate: int = 8,
+    title: str = "",
+) -> View:
+    """One point for each sentence, where its latent lies on the two axes along which they differ most.
+
+    latents_view(encode_latents(model, sources), ["past", "present", ...], sentences)
+
+    Args:
+        vectors: a latent of any shape to a row.
+        labels: by which points are coloured.
+        texts: the sentences; so many of them as `annotate`, which lie far from each other, stand beside their points.
+    """
+    return plane_view(*principal_components(vectors.detach().flatten(1)), labels, texts, annotate=annotate, title=title)
+
+
+def plane_view(
+    points: Float[Tensor, "n 2"],
+    shares: tuple[float, float],
+    labels: Sequence[str],
+    texts: Sequence[str] = (),
+    *,
+    annotate: int = 8,
+    title: str = "",
+) -> View:
+    """As `latents_view`, from points that `principal_components` found, and the variance along each axis as a share."""
+    for name, given in (("labels", labels), ("texts", texts)):
+        missing = name == "texts" and not given
+        if isinstance(given, str) or (len(given) != len(points) and not missing):
+            raise ValueError(f"{len(points)} latents need as many {name}, a list of them, not {len(given)}")
+    names = sorted(set(labels))
+    if len(names) > MAX_GROUPS:
+        raise ValueError(
+            f"{len(names)} labels cannot be told apart by colour; put them into {MAX_GROUPS} groups or fewer"
+        )
+    shown = tuple(truncate_label(visible_text(name), MAX_SENTENCE_CELLS) for name in names)
+    beside = tuple(
+        (n, truncate_label(visible_text(texts[n]), MAX_SENTENCE_CELLS))
+        for n in farthest_points(points, annotate if texts else 0)
+    )
+    across, up = (f"component {n + 1}: {100 * share:.0f} % of the variance" for n, share in enumerate(shares))
+    groups = tuple(names.index(label) for label in labels)
+    return View(
+        (PanelRow((ScatterPlot("", points, groups, shown, across, up, beside),), heading=title),), side=LATENT_PLOT_SIDE
+    )
+
+
+def farthest_points(points: Float[Tensor, "n 2"], count: int) -> list[int]:
+    """So many points that lie far from each other: first the one farthest out, then always the farthest from all."""
+    away, found = (points - points.mean(0)).norm(dim=1), []
+    for _ in range(min(count, len(points))):
+        found.append(int(away.argmax()))
+        near = (points - points[found[-1]]).norm(dim=1)
+        away = near if len(found) == 1 else torch.minimum(away, near)
+    return found

@@ -1,0 +1,72 @@
+"""draw and ascii: anything that has a view, as a matplotlib figure or as text."""
+
+from functools import singledispatch
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from regard.attention.backends.reference import Steps
+from regard.attention.pattern import Pattern
+from regard.attention.position import Position
+from regard.attention.recipe import Recipe
+from regard.see.plots.attention_maps import Alignment, alignment_view
+from regard.see.plots.charts import LengthCurves, lengths_view
+from regard.see.plots.mpl_figure import draw_view
+from regard.see.plots.neighbour_plot import Neighbourhood, neighbourhood_view
+from regard.see.plots.panels import View
+from regard.see.plots.recipe_views import pattern_view, position_view, recipe_view, steps_view, weights_view
+from regard.see.plots.terminal import render_view
+
+
+@singledispatch
+def build_view(thing: object, **how: Any) -> View:
+    """The panels that show a thing."""
+    raise ValueError(
+        f"cannot draw a {type(thing).__name__}; a pattern, position, recipe, steps or a tensor of weights can be, "
+        "and an Alignment, Lengths, a Neighbourhood or a View"
+    )
+
+
+build_view.register(Pattern, pattern_view)
+build_view.register(Position, position_view)
+build_view.register(Recipe, recipe_view)
+build_view.register(Steps, steps_view)
+build_view.register(Tensor, weights_view)
+build_view.register(Alignment, alignment_view)
+build_view.register(LengthCurves, lengths_view)
+build_view.register(Neighbourhood, neighbourhood_view)
+
+
+@build_view.register
+def view_unchanged(view: View) -> View:
+    return view
+
+
+Drawable = Pattern | Position | Recipe | Steps | Tensor | Alignment | LengthCurves | Neighbourhood | View
+
+
+def draw(thing: Drawable, **how: Any) -> Figure:
+    """A thing as a figure; give it to `save`, or show it in a notebook.
+
+    draw(Causal() & Window(8), tokens=32, block=4)     tokens: how many, or which; block: its block map too
+    draw(Rotary(), tokens=64, width=64)                width: of the model or head, where the scheme leaves it open
+    draw(weights, tokens=[...], queries=[...])         (i, j), (h, i, j) or (1, h, i, j); visible=... marks the hidden
+    draw(steps(q, k, v, recipe), tokens=[...])         scores → adjusted → visible → weights
+    draw(recipe, tokens=48)                            its mask, its weights on an example, its four parts
+    draw(Alignment(source, target, weights, gold))     who was translated by whom; title=... stands above
+    draw(Lengths(curves))                              scores by sentence length; title=... stands above
+    draw(Neighbourhood.of(graph, looked, "Anna-3", "layers.0"))     a node of a graph among its neighbours
+    draw(stack(strip(words, weights), strip(...)))     sentences, each word on its shade
+    draw(overlay(pixels, [(name, weights), ...]))      any other view: of pictures, tags, texts, neighbours, growth
+    """
+    return draw_view(build_view(thing, **how))
+
+
+def ascii(thing: Drawable, *, numbers: bool = False, colour: bool = False, **how: Any) -> str:
+    """The same as text for a terminal; takes what `draw` takes.
+
+    numbers     print each weight beside its shade
+    colour      pictures and words in the 24-bit colours of a terminal that has them, instead of shades
+    """
+    return render_view(build_view(thing, **how), numbers=numbers, colour=colour)

@@ -1,0 +1,1 @@
+"""Traces: what one model made of one input, with every attention as it ran, and edits to it."""

@@ -1,0 +1,85 @@
+"""Comparison of two traces: which outputs changed, and by how much the probabilities did."""
+
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import takewhile
+
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.see.trace.trace import Predictions, Trace
+
+
+@dataclass(frozen=True)
+class OutputChange:
+    """Tokens, tags or labels that were replaced, with the position of the first; one side may be empty."""
+
+    position: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Before, after, and the difference of the rows that can be compared.
+
+    Of a generated text, those are the tokens up to and including the first that differs: later ones have another
+    prefix. To compare all, trace both with one `target`.
+    """
+
+    before: Trace
+    after: Trace
+    changes: tuple[OutputChange, ...]
+    rows: tuple[str, ...]
+    logits: Float[Tensor, "rows options"]  # after - before
+    probabilities: Float[Tensor, "rows options"]  # after - before
+
+    @property
+    def largest_change(self) -> float:
+        """The largest difference of a probability."""
+        return float(self.probabilities.abs().max()) if self.probabilities.numel() else 0.0
+
+    def most_changed(self, row: int, count: int = 5) -> list[tuple[str, float, float]]:
+        """The options of a row whose probability changed most: name, before, after."""
+        if not 0 <= row < len(self.rows):
+            raise ValueError(f"there is no row {row} to compare; they are counted from 0 to {len(self.rows) - 1}")
+        top = self.probabilities[row].abs().topk(min(count, self.probabilities.shape[1])).indices.tolist()
+        before, after = (trace.predictions.probabilities(row) for trace in (self.before, self.after))
+        return [(self.before.predictions.option_name(n), float(before[n]), float(after[n])) for n in top]
+
+    def __str__(self) -> str:
+        lines = [f"before  {self.before.output_text}", f"after   {self.after.output_text}"]
+        for change in self.changes:
+            lines.append(f"at {change.position}: {' '.join(change.before) or '∅'} → {' '.join(change.after) or '∅'}")
+        return "\n".join([*lines, f"the largest change of a probability is {self.largest_change:.4f}"])
+
+
+def compare(before: Trace, after: Trace) -> Comparison:
+    """The predictions of two traces of one model."""
+    one, other = before.predictions, after.predictions
+    if one.logits.shape[1] != other.logits.shape[1] or before.task != after.task:
+        raise ValueError(
+            f"{before.task} with {one.logits.shape[1]} options cannot be compared with {after.task} with "
+            f"{other.logits.shape[1]}; compare traces of one model"
+        )
+    old, new = output_items(before), output_items(after)
+    count = min(len(one.rows), len(other.rows))
+    if before.output_ids is not None and after.output_ids is not None:
+        pairs = zip(before.output_ids, after.output_ids, strict=False)
+        count = min(count, 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    matched = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    changes = tuple(OutputChange(a, old[a:b], new[c:d]) for kind, a, b, c, d in matched if kind != "equal")
+    logits = other.logits[:count] - one.logits[:count].to(other.logits.device)
+    probabilities = probabilities_of(other, count) - probabilities_of(one, count).to(other.logits.device)
+    return Comparison(before, after, changes, one.rows[:count], logits, probabilities)
+
+
+def output_items(trace: Trace) -> tuple[str, ...]:
+    """The output, item by item: the generated tokens, or the best option of every row."""
+    if trace.output_ids is not None:
+        return trace.predictions.rows
+    return tuple(trace.predictions.option_name(n) for n in trace.predictions.logits.argmax(-1).tolist())
+
+
+def probabilities_of(predictions: Predictions, count: int) -> Tensor:
+    return predictions.logits[:count].double().softmax(-1).float()

@@ -1,0 +1,375 @@
+"""Attention sites: one attention as it ran, with weights, statistics and thumbnails of each head on demand."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from regard.attention import Hard, Recipe, ScaledDot
+from regard.attention.backends import linear, reference
+from regard.attention.position import PositionSum
+from regard.attention.positions import IndexGrid, Positions
+from regard.attention.stats import StatsCall, entropy, key_runs
+from regard.see.trace.edits import SiteEdits, refuse_index
+from regard.see.trace.projections import Projections
+
+WeightBand = tuple[Tensor, Tensor, Tensor]  # some queries, the keys they may see, both ascending, and those weights
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStatistics:
+    """Of every head, means over the queries that see anything."""
+
+    entropy: Float[Tensor, " h"]  # in nats; 0 where one key has all
+    distance: Float[Tensor, " h"]  # between the position of a query and those of its keys
+    sink: Float[Tensor, " h"]  # what the first key gets
+    confidence: Float[Tensor, " h"]  # the largest weight of a query
+    largest: Float[Tensor, " h"]  # of all weights
+
+
+def summarise_heads(
+    bands: Iterable[tuple[slice, WeightBand]],
+    heads: int,
+    query_offset: int,
+    thumbnails: Float[Tensor, "h rows columns"] | None = None,
+    shape: tuple[int, int] = (0, 0),
+) -> HeadStatistics:
+    """Statistics of all heads, and thumbnails if given, in one pass; queries begin at `query_offset`, keys at 0."""
+    sums, largest = torch.zeros(heads, 5, dtype=torch.float64), torch.zeros(heads)
+    for some, (queries, keys, weights) in bands:
+        if thumbnails is not None:
+            max_pool_band(thumbnails[some], (queries, keys, weights), range(shape[0]), range(shape[1]))
+        total, most = weights.sum(-1), weights.amax(-1)
+        whole = total.masked_fill(total == 0, 1.0)  # a query that sees nothing adds nothing
+        far = (queries.float()[:, None] + query_offset - keys.float()).abs_()
+        first = weights[..., 0] if int(keys[0]) == 0 else torch.zeros_like(total)
+        found = (torch.linalg.vecdot(weights, far) / whole, first / whole, most / whole)
+        sums[some] += torch.stack([entropy(weights), *found, (total != 0).float()], -1).sum(-2).double().cpu()
+        largest[some] = largest[some].maximum(most.amax(-1).cpu())
+    means = sums[:, :4] / sums[:, 4:].clamp(min=1)
+    return HeadStatistics(*torch.cat([means.float(), largest[:, None]], 1).T)
+
+
+def empty_thumbnail(
+    rows: int, columns: int, queries: range, keys: range, like: Tensor
+) -> Float[Tensor, "rows columns"]:
+    """An empty thumbnail of so many rows and columns, but never of more than there are queries and keys."""
+    if rows < 1 or columns < 1:
+        raise ValueError(f"a picture has at least one row and one column, not {rows} and {columns}")
+    return like.new_zeros(min(rows, len(queries)), min(columns, len(keys)), dtype=torch.float32)
+
+
+def max_pool_band(picture: Tensor, band: WeightBand, queries: range, keys: range) -> None:
+    """Query i and key j fall into a cell by their shares of the way; a cell holds the largest weight in it."""
+    (here, there, weights), (rows, columns) = band, picture.shape[-2:]
+    if len(there) and (int(there[0]) < keys.start or int(there[-1]) >= keys.stop):
+        shown = (there >= keys.start) & (there < keys.stop)
+        there, weights = there[shown], weights[..., shown]
+    across = ((there - keys.start) * columns // len(keys)).expand(*weights.shape[:-2], -1)
+    marks, counts = ((here - queries.start) * rows // len(queries)).unique_consecutive(return_counts=True)
+    for row, some in zip(marks.tolist(), weights.split(counts.tolist(), -2), strict=True):
+        picture[..., row, :].scatter_reduce_(-1, across, some.amax(-2), "amax")
+
+
+# --- sites ---
+
+
+CELLS_AT_ONCE = 2**22  # weights that are formed at once
+MAX_FULL_MATRIX = 2**26  # weights of the largest matrix that is ever formed: 8,192 tokens by as many
+
+
+@dataclass(frozen=True)
+class SiteName:
+    """Which attention: its name in the model, and the names of the axes of its queries and keys."""
+
+    name: str
+    queries: str
+    keys: str
+
+
+@dataclass(frozen=True, eq=False)
+class HeadSteps:
+    """One head, step by step."""
+
+    products: Float[Tensor, "i j"] | None  # q · k before it is divided by √d; None for other scores
+    scores: Float[Tensor, "i j"]  # as the recipe compares
+    adjusted: Float[Tensor, "i j"]  # with what positions add
+    visible: Bool[Tensor, "i j"]  # as the pattern says; a mask among the edits hides more
+    weights: Float[Tensor, "i j"]  # edits included
+    output: Float[Tensor, "i e"]
+
+
+@dataclass(frozen=True)
+class RecomputationCheck:
+    """How far the recomputed output is from the layer's own at most, and how far it may be."""
+
+    error: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        return f"|A·V - layer output| ≤ {self.error:.1e} ({'within' if self.holds else 'beyond'} {self.tolerance:.0e})"
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSite:
+    """One attention as it ran. q and k are rotated already; b sentences, of which the first is meant unless another is
+    named."""
+
+    site_name: SiteName
+    q: Float[Tensor, "b h i d"]
+    k: Float[Tensor, "b g j c"]
+    v: Float[Tensor, "b g j e"]
+    recipe: Recipe  # all of it, as the layer was built
+    output: Float[Tensor, "b h i e"]  # what the layer's own kernel gave for these heads
+    query_offset: int = 0  # the position of the first query; keys count from 0
+    edits: SiteEdits = SiteEdits("")
+    mixture: Float[Tensor, "g j t"] | None = None  # of which tokens each value is made, if it is mixed (Linformer's F)
+    projections: Projections | None = None  # what q, k and v were made from, where that is known
+
+    @property
+    def name(self) -> str:
+        return self.site_name.name
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and keys."""
+        return self.q.shape[2], self.k.shape[2]
+
+    @property
+    def note(self) -> str:
+        """What a reader must know of these weights; mostly nothing."""
+        if self.mixture is not None:
+            mixed, tokens = self.mixture.shape[1:]
+            return (
+                f"the {mixed} keys are mixtures of {tokens} tokens (Linformer); `token_weights` has the weight of each"
+            )
+        if isinstance(self.recipe.normaliser, Hard):
+            return "hard attention: each query takes its best key alone, so every weight is 0 or 1"
+        positions = Positions.of(self.q, self.k, self.query_offset, None)
+        if not linear.objections(self.recipe_after_rotation(), self.q, self.k, positions):
+            return "linear attention: the layer keeps sums and never forms these weights, but they give its output"
+        return ""
+
+    # --- one head ---
+
+    def head(self, head: int, *, sentence: int = 0, dtype: torch.dtype = torch.float32) -> HeadSteps:
+        """Every step of one head; no other is computed."""
+        if self.shape[0] * self.shape[1] > MAX_FULL_MATRIX:
+            raise ValueError(f"{self.name}: {self.shape} weights are too many to hold; use row(...) and max_pool(...)")
+        found = self.steps(head, range(self.shape[0]), slice(sentence, sentence + 1), dtype)
+        products = None
+        if isinstance(self.recipe.score, ScaledDot):
+            q, k, _ = (x[sentence, 0].to(dtype) for x in self.head_qkv(head))
+            products = einsum(q, k, "i d, j d -> i j")
+        parts = (found.scores, found.adjusted, found.visible, found.weights, found.output)
+        return HeadSteps(products, *(part[0, 0] for part in parts))
+
+    def row(
+        self, head: int, query: int, *, sentence: int = 0, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, " j"]:
+        """The weights of one query."""
+        refuse_index("query", query, self.shape[0], self.name)
+        return self.steps(head, (query,), slice(sentence, sentence + 1), dtype).weights[0, 0, 0]
+
+    @torch.no_grad()
+    def token_weights(self, head: int, *, sentence: int = 0) -> Float[Tensor, "i t"]:
+        """What each token weighs in the output: the weights themselves, or through the mixtures (may be negative)."""
+        weights = self.head(head, sentence=sentence).weights
+        return weights if self.mixture is None else weights @ self.mixture[self.group(head)].to(weights)
+
+    def check(self, head: int) -> RecomputationCheck:
+        """|A·V - what the layer gave|, for all sentences."""
+        error, (n_q, n_k), values = 0.0, self.shape, self.head_qkv(head)[2]
+        for rows in torch.arange(n_q).split(max(1, CELLS_AT_ONCE // max(1, n_k * len(self.q)))):
+            again = self.steps(head, rows.tolist(), slice(None), torch.float32).output[:, 0]
+            given = self.output[:, head].index_select(1, rows.to(self.q.device)).float()
+            error = max(error, float((again - given).abs().max())) if again.numel() else error
+        # half precision rounds each weight and each output once; in single precision sums differ by their order
+        size = max(1.0, float(values.abs().max())) if values.numel() else 1.0
+        return RecomputationCheck(error, max(1e-5, 4 * torch.finfo(self.output.dtype).eps) * size)
+
+    # --- all heads ---
+
+    def statistics(self, *, sentence: int = 0) -> HeadStatistics:
+        """Of every head, in memory that grows with the tokens."""
+        return summarise_heads(self.all_head_bands(sentence), self.heads, self.query_offset)
+
+    def overview(
+        self, rows: int, columns: int, *, sentence: int = 0
+    ) -> tuple[HeadStatistics, Float[Tensor, "h rows columns"]]:
+        """The same, and a thumbnail of every head, as `max_pool` makes it; -∞ where nothing may be seen."""
+        one = empty_thumbnail(rows, columns, range(self.shape[0]), range(self.shape[1]), self.q)
+        pictures = one.expand(self.heads, -1, -1).clone()
+        found = summarise_heads(self.all_head_bands(sentence), self.heads, self.query_offset, pictures, self.shape)
+        return found, pictures.masked_fill_(~self.max_pool_visible(one, sentence), -torch.inf)
+
+    @torch.no_grad()
+    def max_pool_visible(
+        self, picture: Float[Tensor, "rows columns"], sentence: int
+    ) -> Bool[Tensor, "#h rows columns"]:
+        """Of every cell of such a thumbnail whether a query may see a key in it; all, where the matrix is too large."""
+        (n_q, n_k), each = self.shape, slice(sentence, sentence + 1)
+        if n_q * n_k > MAX_FULL_MATRIX:
+            return torch.ones_like(picture, dtype=torch.bool)[None]
+        everyone = torch.arange(n_q, device=self.q.device)
+        heads = range(self.heads if self.recipe.pattern.depends_on_head else 1)
+        seen = picture.new_zeros(len(heads), *picture.shape)
+        for head in heads:
+            for rows in everyone.split(max(1, CELLS_AT_ONCE // max(1, n_k))):
+                visible = self.index_grid(head, rows, each).visible(self.recipe.pattern).expand(1, 1, len(rows), n_k)
+                band = rows, torch.arange(n_k, device=rows.device), visible[0, 0].float()
+                max_pool_band(seen[head], band, range(n_q), range(n_k))
+        return seen > 0
+
+    def max_pool(
+        self,
+        head: int,
+        rows: int,
+        columns: int,
+        *,
+        queries: range | None = None,
+        keys: range | None = None,
+        sentence: int = 0,
+    ) -> Float[Tensor, "rows columns"]:
+        """A thumbnail of one head, or of some of its queries and keys: each cell the largest weight that falls into it.
+
+        Never larger than what it shows.
+        """
+        (n_q, n_k), whole = self.shape, queries is None
+        queries, keys = range(n_q) if queries is None else queries, range(n_k) if keys is None else keys
+        for name, some, count in (("query", queries, n_q), ("key", keys, n_k)):
+            if some.step != 1 or not len(some):
+                raise ValueError(f"{some}: a picture shows {name} after {name}, at least one")
+            refuse_index(name, some.start, count, self.name)
+            refuse_index(name, some.stop - 1, count, self.name)
+        picture = empty_thumbnail(rows, columns, queries, keys, self.q)
+        for band in self.weight_bands(head, sentence, None if whole else queries):
+            max_pool_band(picture, band, queries, keys)
+        return picture
+
+    @torch.no_grad()
+    def weight_bands(self, head: int, sentence: int = 0, queries: range | None = None) -> Iterator[WeightBand]:
+        """Some queries at a time, the keys they may see, and those weights; what no block shows is left out."""
+        refuse_index("head", head, self.heads, self.name)
+        device, (n_q, n_k) = self.q.device, self.shape
+        chosen = range(n_q) if queries is None else queries
+        if head in self.edits.cell_edited_heads:
+            keys = torch.arange(n_k, device=device)
+            for rows in torch.tensor(chosen).split(max(1, CELLS_AT_ONCE // max(1, n_k))):
+                found = self.steps(head, rows.tolist(), slice(sentence, sentence + 1), torch.float32)
+                yield rows.to(device), keys, found.weights[0, 0]
+            return
+        call = self.stats_call(range(head, head + 1), sentence)
+        where = key_runs(self.recipe.pattern, n_q, n_k, self.query_offset)
+        if queries is not None:
+            where = key_runs(self.recipe.pattern, len(chosen), n_k, self.query_offset + chosen.start)
+            call = call.select_queries(tuple(chosen))
+        for band in call.bands(where):
+            rows = torch.arange(band.queries.start, band.queries.stop, device=device) + chosen.start
+            yield rows, band.keys, band.weights[0, 0]
+
+    @torch.no_grad()
+    def all_head_bands(self, sentence: int = 0) -> Iterator[tuple[slice, WeightBand]]:
+        """The same for all heads, many at once: one product for a dozen heads costs little more than for one."""
+        if self.edits.cell_edited_heads:
+            for head in range(self.heads):
+                for queries, keys, weights in self.weight_bands(head, sentence):
+                    yield slice(head, head + 1), (queries, keys, weights[None])
+            return
+        call = self.stats_call(range(self.heads), sentence)
+        for band in call.bands(key_runs(self.recipe.pattern, *self.shape, self.query_offset)):
+            rows = torch.arange(band.queries.start, band.queries.stop, device=self.q.device)
+            yield band.heads, (rows, band.keys, band.weights[0])
+
+    # --- computation ---
+
+    def stats_call(self, heads: range, sentence: int) -> StatsCall:
+        """The call of `attention_stats` for some heads, by their own numbers, which biases and patterns depend on."""
+        groups = slice(self.group(heads.start), self.group(heads.stop - 1) + 1)
+        parts = self.q[:, heads.start : heads.stop], self.k[:, groups]
+        q, k = (x[sentence : sentence + 1].float() for x in parts)
+        recipe = self.recipe_after_rotation(torch.float32)
+        recipe = replace(
+            recipe, normaliser=self.edits.temperature_only().wrap_normaliser(recipe.normaliser, heads.start, ())
+        )
+        call = StatsCall.of(recipe, q, k, Positions.of(q, k, self.query_offset, None))
+        b, h = (torch.tensor(numbers, device=q.device) for numbers in ([sentence], list(heads)))
+        return replace(call, cells=replace(call.cells, b=b.view(1, 1, 1, 1), h=h.view(1, -1, 1, 1)))
+
+    @torch.no_grad()
+    def steps(self, head: int, queries: Sequence[int] | range, sentences: slice, dtype: torch.dtype) -> reference.Steps:
+        """By the reference: one head, these queries, all keys."""
+        rows = torch.tensor(list(queries), dtype=torch.long, device=self.q.device)
+        q, k, v = (x[sentences].to(dtype) for x in self.head_qkv(head))
+        cells = self.index_grid(head, rows, sentences)
+        recipe = self.recipe_after_rotation(dtype)
+        queries = (rows + self.query_offset).tolist()
+        recipe = replace(recipe, normaliser=self.edits.wrap_normaliser(recipe.normaliser, head, queries))
+        return reference.steps(recipe, q.index_select(2, rows), k, v, cells)
+
+    def index_grid(self, head: int, rows: Tensor, sentences: slice) -> IndexGrid:
+        """One head, these queries, all keys."""
+        q, k, _ = (x[sentences] for x in self.head_qkv(head))
+        b = torch.arange(len(self.q), device=q.device)[sentences].view(-1, 1, 1, 1)
+        cells = Positions.of(q, k, self.query_offset, None).grid(len(q), 1)
+        number = torch.full((1, 1, 1, 1), head, device=q.device)
+        return replace(cells, b=b, h=number, i=cells.i.index_select(2, rows))
+
+    def visible(self, head: int, queries: Sequence[int] | range, *, sentence: int = 0) -> Bool[Tensor, "i j"]:
+        """Which keys these queries may see; no score is computed."""
+        rows = torch.tensor(list(queries), dtype=torch.long, device=self.q.device)
+        found = self.index_grid(head, rows, slice(sentence, sentence + 1)).visible(self.recipe.pattern)
+        return found.expand(1, 1, len(rows), self.shape[1])[0, 0]
+
+    def recipe_after_rotation(self, dtype: torch.dtype | None = None) -> Recipe:
+        """The recipe for q and k that are rotated already."""
+        recipe = replace(self.recipe, position=PositionSum(self.recipe.score_positions))
+        return recipe if dtype is None else cast_parameters(recipe, dtype)
+
+    def head_qkv(self, head: int) -> tuple[Tensor, Tensor, Tensor]:
+        refuse_index("head", head, self.heads, self.name)
+        group = self.group(head)
+        return self.q[:, head : head + 1], self.k[:, group : group + 1], self.v[:, group : group + 1]
+
+    def group(self, head: int) -> int:
+        return head // (self.heads // self.k.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class GateSite:
+    """Weights without queries: of channels or positions (a CNN's gates), or of words (static poolings)."""
+
+    site_name: SiteName
+    weights: Float[Tensor, "b ..."]
+    note: str
+
+    @property
+    def name(self) -> str:
+        return self.site_name.name
+
+
+def cast_parameters(part: Any, dtype: torch.dtype) -> Any:
+    """The same part, its learned numbers in another precision; the original stays as it is."""
+    if isinstance(part, nn.Module):
+        return part if all(one.dtype == dtype for one in part.parameters()) else deepcopy(part).to(dtype)
+    if isinstance(part, tuple):
+        made = tuple(cast_parameters(one, dtype) for one in part)
+        return part if all(one is other for one, other in zip(made, part, strict=True)) else made
+    if is_dataclass(part) and not isinstance(part, type):
+        given = {field.name: getattr(part, field.name) for field in fields(part)}
+        made = {name: cast_parameters(one, dtype) for name, one in given.items()}
+        return part if all(made[name] is given[name] for name in given) else replace(part, **made)
+    return part

@@ -1,0 +1,152 @@
+"""The stages of one head (products, scores, adjusted, masked, weights) and one query-key pair.
+
+The stages are named as in Python (`Head.products`, `.scores`, `.adjusted`, `.visible`, `.weights`); masked is the input
+of the normaliser: adjusted, divided by the temperature, and -∞ where masked.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from regard.attention.score import Additive, Bilinear, Cosine, Dot, InnerProduct, ScaledDot, Score
+from regard.models.rnn_decoders import PrecomputedAdditive
+from regard.see.plots.recipe_views import one_line_repr
+from regard.see.trace.edits import refuse_index
+from regard.see.trace.sites import AttentionSite
+from regard.serve.encoding import Floats, RequestError
+
+STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")
+CHUNK_CELLS = 2**22  # cells computed together
+
+
+def parse_stage(name: str) -> str:
+    if name not in STAGES:
+        raise RequestError(f"there is no stage {name!r:.40}; there are {', '.join(STAGES)}")
+    return name
+
+
+@torch.no_grad()
+def stage_rows(site: AttentionSite, head: int, stage: str, queries: range) -> Floats:
+    """The rows of these queries, all keys."""
+    parts = [part for _, part in stage_row_chunks(site, head, stage, queries)]
+    return np.concatenate(parts) if parts else np.zeros((0, site.shape[1]), np.float32)
+
+
+def stage_row_chunks(site: AttentionSite, head: int, stage: str, queries: range) -> Iterator[tuple[range, Floats]]:
+    """The same in chunks of queries."""
+    size = max(1, CHUNK_CELLS // max(1, site.shape[1]))
+    for start in range(queries.start, queries.stop, size):
+        some = range(start, min(start + size, queries.stop))
+        yield some, compute_stage(site, head, stage, some).cpu().numpy()
+
+
+@torch.no_grad()
+def compute_stage(site: AttentionSite, head: int, stage: str, queries: range) -> Tensor:
+    if stage == "visible":
+        return visible_after_edits(site, head, queries, site.visible(head, queries)).float()
+    if stage == "products" and isinstance(site.recipe.score, ScaledDot):
+        q, k, _ = (x[0, 0].float() for x in site.head_qkv(head))
+        return einsum(q[queries.start : queries.stop], k, "i d, j d -> i j")
+    found = site.steps(head, queries, slice(0, 1), torch.float32)
+    if stage == "weights":
+        return found.weights[0, 0]
+    if stage in ("products", "scores"):
+        return found.scores[0, 0]
+    if stage == "adjusted":
+        return found.adjusted[0, 0]
+    logits = found.adjusted[0, 0] / site.edits.temperature
+    return logits.masked_fill(~visible_after_edits(site, head, queries, found.visible[0, 0]), -torch.inf)
+
+
+def visible_after_edits(site: AttentionSite, head: int, queries: Sequence[int] | range, visible: Tensor) -> Tensor:
+    """Visible by the pattern and not masked by an edit."""
+    visible = visible.clone()
+    for one in site.edits.masks:
+        if one.head == head and one.query - site.query_offset in queries:
+            visible[list(queries).index(one.query - site.query_offset), one.key] = False
+    return visible
+
+
+# --- one pair ---
+
+
+@torch.no_grad()
+def explain_pair(site: AttentionSite, head: int, query: int, key: int) -> dict[str, Any]:
+    """The products of a query and a key, their sum through every stage, and the contribution weight · v."""
+    refuse_index("query", query, site.shape[0], site.name)
+    refuse_index("key", key, site.shape[1], site.name)
+    found = site.steps(head, (query,), slice(0, 1), torch.float32)
+    q, k, v = (x[0, 0].float() for x in site.head_qkv(head))
+    both = product_terms(site.recipe_after_rotation(torch.float32).score, q, k)
+    products = both.products(query, key)
+    weight = found.weights[0, 0, 0, key]
+    bias = float(found.adjusted[0, 0, 0, key] - found.scores[0, 0, 0, key])
+    return {
+        "q": both.q[query].tolist(),
+        "k": both.k[key].tolist(),
+        "products": products.tolist(),
+        "dot": float(products.double().sum()),
+        "scale": both.scale,
+        "bias": bias,
+        "temperature": site.edits.temperature,
+        "adjusted": float(found.adjusted[0, 0, 0, key]),
+        "visible": bool(visible_after_edits(site, head, (query,), found.visible[0, 0])[0, key]),
+        "weight": float(weight),
+        "v": v[key].tolist(),
+        "added": (weight * v[key]).tolist(),
+        "score": score_text(site.recipe.score),
+        "note": both.note,
+    }
+
+
+def score_text(score: Score) -> str:
+    """The score as in the recipe."""
+    return one_line_repr(score.score if isinstance(score, PrecomputedAdditive) else score)
+
+
+@dataclass(frozen=True)
+class ProductTerms:
+    """The terms of a score: q·k, or v·tanh(q + k) if there is a `v`; their sum is multiplied by `scale`."""
+
+    q: Tensor
+    k: Tensor
+    scale: float = 1.0
+    v: Tensor | None = None
+    note: str = ""
+
+    def products(self, query: int, key: int) -> Tensor:
+        q, k = self.q[query], self.k[key]
+        return q * k if self.v is None else self.v * torch.tanh(q + k)
+
+
+TANH = "q is Wq, k is Uk; a product is v·tanh(Wq + Uk)"
+
+
+def product_terms(score: Score, q: Float[Tensor, "i d"], k: Float[Tensor, "j c"]) -> ProductTerms:
+    """The queries and keys of a head as its score transforms them."""
+    match score:
+        case ScaledDot():
+            return ProductTerms(q, k, q.shape[-1] ** -0.5)
+        case Dot():
+            return ProductTerms(q, k)
+        case Cosine():
+            note = "q and k are shown normalised to length 1"
+            return ProductTerms(normalize(q, dim=-1), normalize(k, dim=-1), score.temperature, note=note)
+        case Additive():
+            return ProductTerms(score.W(q), score.U(k), v=score.v, note=TANH)
+        case PrecomputedAdditive():
+            return ProductTerms(score.score.W(q), k, v=score.score.v, note=TANH)
+        case InnerProduct():
+            folded = score.fold_q(q[None, None])[0, 0], score.fold_k(k[None, None])[0, 0]
+            note = (
+                "q is qW" if isinstance(score, Bilinear) else f"q and k are shown as {one_line_repr(score)} maps them"
+            )
+            return ProductTerms(*folded, note=note)
+    raise RequestError(f"{one_line_repr(score)} has no elementwise products to show")

@@ -1,0 +1,315 @@
+"""Loaded models by name, reloaded when their files change, with example inputs and uploaded images."""
+
+import base64
+import binascii
+import hashlib
+import json
+import tempfile
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from io import BytesIO
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from PIL import Image
+
+from regard.data.images.labelled_images import decode_image
+from regard.data.tokenizers.base import BOS, EOS, PAD, UNK
+from regard.models.safetensors_io import load_weights
+from regard.see.trace.trace import TASK_MODELS, load_pretrained
+from regard.serve.encoding import RequestError
+from regard.tasks.config import read_task_name
+from regard.tasks.pretrained import PretrainedModel, settings_path
+from regard.tasks.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints
+from regard.world import LECTURE_SENTENCES, find_lecture_sentence
+from regard.world.shapes import ShapeWorld, draw_question
+
+FIRST_WORD_ID = max(PAD, BOS, EOS, UNK) + 1
+EXAMPLE_SENTENCE = "the black cat ate the mouse"
+EXAMPLE_IMAGES = tuple(f"example {number}" for number in range(1, 7))
+FREQUENT_IDS = 1000  # ids from which the words of an example are taken: vocabularies are sorted by frequency
+MAX_UPLOADS = 64  # uploaded images kept
+MAX_PIXELS = 2**24  # of an image: decoding and encoding it takes about 300 MB
+
+
+def example_input(learner: PretrainedModel) -> str:
+    match learner.settings.task:
+        case "image_classification" | "vqa":
+            return EXAMPLE_IMAGES[0]
+        case "node_classification":
+            from regard.tasks.node_classification.data import training_graph
+
+            return training_graph(learner.settings.data).nodes[0].name
+        case "translation" if learner.settings.data.corpus == "world" and learner.settings.data.source != "en":
+            sentence = find_lecture_sentence(EXAMPLE_SENTENCE) or LECTURE_SENTENCES[0]
+            return " ".join(sentence.words_for(learner.settings.data.source))
+    if learner.settings.data.corpus == "world":
+        return EXAMPLE_SENTENCE
+    return frequent_words(learner.parts["source" if learner.settings.task == "translation" else "words"])
+
+
+def frequent_words(tokenizer: Any, count: int = 6) -> str:
+    """Some of the most frequent words of the vocabulary: the training data may not be available."""
+    words = (tokenizer.decode([id]).strip() for id in range(FIRST_WORD_ID, min(tokenizer.size, FREQUENT_IDS)))
+    known = dict.fromkeys(word for word in words if word.isalpha())
+    longer = [word for word in known if len(word) > 1] or list(known)  # a character vocabulary has letters only
+    return " ".join(longer[:count]) or EXAMPLE_SENTENCE
+
+
+def example_question(learner: PretrainedModel) -> str:
+    return draw_question(shape_world(), 0, "test").question.text if learner.settings.task == "vqa" else ""
+
+
+def shape_world() -> ShapeWorld:
+    return ShapeWorld(fewest=1, most=1)
+
+
+class ImageStore:
+    """Images by name, as files: examples and uploads. A name is never a path."""
+
+    def __init__(self):
+        self.folder_handle: tempfile.TemporaryDirectory[str] | None = None
+        self.uploads: OrderedDict[str, Path] = OrderedDict()
+        self.lock = Lock()
+
+    @property
+    def folder(self) -> Path:
+        """Created for the first image."""
+        self.folder_handle = self.folder_handle or tempfile.TemporaryDirectory(prefix="regard-")
+        return Path(self.folder_handle.name)
+
+    def close(self) -> None:
+        with self.lock:
+            if self.folder_handle is not None:
+                self.folder_handle.cleanup()
+            self.folder_handle = None
+            self.uploads.clear()
+
+    def path(self, name: str) -> Path:
+        with self.lock:
+            if name in self.uploads:
+                self.uploads.move_to_end(name)
+                return self.uploads[name]
+            if name in EXAMPLE_IMAGES:
+                path = self.folder / f"{name}.png"
+                if not path.exists():
+                    Image.fromarray(shape_world().scene(EXAMPLE_IMAGES.index(name), "test").pixels()).save(path)
+                return path
+        raise RequestError(
+            f"there is no image {name!r:.80}; upload a file, or name {EXAMPLE_IMAGES[0]} to {EXAMPLE_IMAGES[-1]}"
+        )
+
+    def put(self, encoded: str) -> str:
+        """Stores an image in base64; returns its name."""
+        try:
+            held = base64.b64decode(
+                encoded.partition(",")[2] if encoded.startswith("data:") else encoded, validate=True
+            )
+        except (binascii.Error, ValueError):
+            raise RequestError("the image is not base64; send a PNG or JPEG file") from None
+        name = f"image {hashlib.sha256(held).hexdigest()[:12]}"
+        with self.lock:  # one at a time: a decoded image is large
+            pixels = decode_image(held, "the image", most_pixels=MAX_PIXELS)  # refuses what is not an image
+            path = self.folder / f"{name}.png"
+            written = BytesIO()
+            Image.fromarray(pixels).save(written, "PNG")
+            path.write_bytes(written.getvalue())
+            self.uploads[name] = path
+            while len(self.uploads) > MAX_UPLOADS:
+                self.uploads.popitem(last=False)[1].unlink(missing_ok=True)
+        return name
+
+
+# --- models ---
+
+
+Fingerprint = tuple[tuple[str, int, int], ...]
+MAX_CHECKPOINTS = 4  # of all models together, in memory
+
+
+class ModelEntry:
+    """One model: its folder, and what was loaded from it."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path | None,
+        learner: PretrainedModel | None,
+        device: str,
+        checkpoint: str | None = None,
+    ):
+        self.name, self.folder, self.device, self.checkpoint = name, folder, device, checkpoint
+        self.lock, self.model, self.version = Lock(), learner, 0
+        self.fingerprint: Fingerprint = ()
+
+    def current_model(self) -> PretrainedModel:
+        """The model as its files are now."""
+        with self.lock:
+            if self.folder is None:
+                assert self.model is not None
+                return self.model
+            if self.model is None or fingerprint_folder(self.folder) != self.fingerprint:
+                self.load(self.folder)
+            assert self.model is not None
+            return self.model
+
+    def load(self, folder: Path) -> None:
+        """Loads; tries twice if the files change meanwhile."""
+        again = self.model is not None
+        for last in (False, True):
+            before = fingerprint_folder(folder)
+            try:
+                learner = load_pretrained(folder, self.device, self.checkpoint)
+            except (ValueError, OSError) as error:
+                if not again:
+                    raise
+                if last:
+                    why = " ".join(str(error).split())
+                    raise RequestError(
+                        f"the files of {self.name} changed and cannot be read ({why}); restore them, then ask again",
+                        409,
+                    ) from None
+                continue
+            if fingerprint_folder(folder) == before or last:
+                self.model, self.fingerprint, self.version = learner, before, self.version + 1
+                return
+
+
+class ModelStore:
+    """Models by name."""
+
+    def __init__(self, entries: Iterable[ModelEntry]):
+        self.entries = {entry.name: entry for entry in entries}
+        self.checkpoints: OrderedDict[tuple[str, int, int], PretrainedModel] = OrderedDict()
+        self.lock = Lock()
+        if not self.entries:
+            raise ValueError("no model given; name a run folder")
+
+    @staticmethod
+    def from_folders(folders: Iterable[Path], device: str = "cpu", checkpoint: str | None = None) -> "ModelStore":
+        """Loads every model at once, so that errors show at the start."""
+        entries: dict[str, ModelEntry] = {}
+        for folder in folders:
+            entries |= {
+                (name := unique_name(folder.resolve().name, entries)): ModelEntry(
+                    name, folder, None, device, checkpoint
+                )
+            }
+        store = ModelStore(entries.values())
+        for entry in store.entries.values():
+            entry.current_model()
+        return store
+
+    @staticmethod
+    def from_models(learners: Mapping[str, PretrainedModel]) -> "ModelStore":
+        """Models in memory."""
+        return ModelStore(ModelEntry(name, None, learner, "cpu") for name, learner in learners.items())
+
+    def entry(self, name: str | None) -> ModelEntry:
+        if name is None and len(self.entries) == 1:
+            return next(iter(self.entries.values()))
+        if name not in self.entries:
+            raise RequestError(f"there is no model {name!r:.80}; there are {', '.join(self.entries)}", 404)
+        return self.entries[name]
+
+    def model(self, name: str | None, step: int | None = None) -> PretrainedModel:
+        """The trained model, or as it was at an earlier step."""
+        entry = self.entry(name)
+        return entry.current_model() if step is None else self.load_checkpoint(entry, step)
+
+    def steps(self, name: str) -> list[int]:
+        """Of the checkpoints that are kept."""
+        folder = self.entry(name).folder
+        return [] if folder is None else [int(path.name) for path in checkpoints(folder / CHECKPOINTS)]
+
+    def training_history(self, name: str) -> dict[str, Any]:
+        """The checkpoints that are kept, the step whose weights became the model's, and the held-out loss by step."""
+        folder, steps = self.entry(name).folder, self.steps(name)
+        untold = {"checkpoints": steps}
+        if folder is None or not steps:
+            return untold
+        try:
+            state = (checkpoint_path(folder / "checkpoints", steps[-1]) / "state.json").read_text(encoding="utf-8")
+            progress = json.loads(state)["progress"]
+            history = [{"step": one["step"], "loss": one["loss"]} for one in progress["history"] if "loss" in one]
+            best = progress["best_step"] or steps[-1]
+        except (OSError, ValueError, KeyError, TypeError):  # damaged: the weights can be shown all the same
+            return untold
+        alone = self.model(name).settings.train.average <= 1
+        return {"checkpoints": steps, "final": best if alone else None, "history": history}
+
+    def load_checkpoint(self, entry: ModelEntry, step: int) -> PretrainedModel:
+        if step not in (there := self.steps(entry.name)):
+            steps = f"there are {', '.join(map(str, there))}" if there else "none are kept"
+            raise RequestError(f"{entry.name} has no checkpoint of step {step}; {steps}", 404)
+        assert entry.folder is not None
+        path = checkpoint_path(entry.folder / CHECKPOINTS, step) / WEIGHTS
+        key = (entry.name, step, modified_time(path))
+        with self.lock:
+            if key not in self.checkpoints:
+                learner = TASK_MODELS[read_task_name(settings_path(entry.folder))].from_description(entry.folder)
+                load_weights(learner.model, path)
+                learner.model.to(entry.device).eval()
+                self.checkpoints[key] = learner
+                while len(self.checkpoints) > MAX_CHECKPOINTS:
+                    self.checkpoints.popitem(last=False)
+            self.checkpoints.move_to_end(key)
+            return self.checkpoints[key]
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        return [self.describe(name) for name in self.entries]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        learner = self.model(name)
+        task = learner.settings.task
+        return {
+            "name": name,
+            "task": task,
+            "what": describe_model(learner),
+            "example": example_input(learner),
+            "question": example_question(learner) or False,
+            "picture": task in ("image_classification", "vqa"),
+            "checkpoints": self.steps(name),
+        }
+
+
+def describe_model(learner: PretrainedModel) -> str:
+    """One line: the task, the kind of model and its size."""
+    settings, data = learner.settings, learner.settings.data
+    model = settings.model
+    count = sum(x.numel() for x in learner.model.parameters())
+    size = f"{count / 1e6:.1f} million" if count >= 1e6 else f"{count:,}"
+    between = f" {data.source} → {data.target}" if settings.task == "translation" else ""
+    kind = vars(model).get("kind", type(learner.model).__name__.lower())
+    return f"{settings.task}{between} · {kind} · {size} parameters"
+
+
+def fingerprint_folder(folder: Path) -> Fingerprint:
+    """Names, times and sizes of a model's files, to detect changes."""
+    found = []
+    try:
+        for path in sorted((*folder.glob("*.json"), *folder.glob("*.toml"), *folder.glob("*.safetensors"))):
+            known = path.stat()
+            found.append((path.name, known.st_mtime_ns, known.st_size))
+    except OSError:  # a file was removed meanwhile: equal to no other fingerprint
+        return (("", -1, -1),)
+    return tuple(found)
+
+
+def modified_time(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError as error:
+        raise RequestError(
+            f"{path.parent.name} cannot be read ({error.strerror}); choose another checkpoint", 409
+        ) from None
+
+
+def unique_name(name: str, taken: Iterable[str]) -> str:
+    """The name, or the name and a number."""
+    names, number = set(taken), 2
+    found = name or "model"
+    while found in names:
+        found, number = f"{name}-{number}", number + 1
+    return found

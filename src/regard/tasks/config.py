@@ -1,0 +1,392 @@
+"""Run settings: the tables of a settings.toml as checked dataclasses, and what all tasks share of them."""
+
+import json
+import os
+import re
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from regard.attention import serialize
+from regard.data.files import read_lines, require_small_file
+from regard.models.config import WordEmbeddingConfig
+from regard.models.config_base import DEPTHS, ConfigBase
+
+MAX_SHOWN = 200  # letters of a value that are said again
+DEFAULT_TASK = "translation"  # the task of a file that names none
+TASK_ALIASES = {  # former names of tasks, which older settings and recipes hold
+    "translate": "translation",
+    "tag": "tagging",
+    "classify": "sequence_classification",
+    "write": "language_modeling",
+    "picture": "image_classification",
+    "answer": "vqa",
+    "rebuild": "autoencoding",
+    "graph": "node_classification",
+}
+RENAMED_KEYS = {  # former keys of tables, which older settings and recipes hold
+    "train.consistency": "rdrop",
+    "train.exact": "deterministic",
+    "model.picture_layers": "image_layers",
+}
+RENAMED_VALUES = {  # and former values
+    "train.precision": {"narrow": "bf16-pure"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Abstract: the table [data]. Where examples come from: the miniature world, files, or a known corpus."""
+
+    corpus: str = "world"  # world, files, or the name of a corpus that `regard data` knows
+    train: tuple[str, ...] = ()  # for files
+    valid: tuple[str, ...] = ()  # left out: every hundredth training example is held out
+    test: tuple[str, ...] = ()
+    skip_empty: bool = False  # leave out empty examples instead of refusing them
+
+    def with_absolute_paths(self, folder: Path) -> Self:
+        train, valid, test = (
+            tuple(os.path.abspath(folder / path) for path in paths) for paths in (self.train, self.valid, self.test)
+        )
+        return replace(self, train=train, valid=valid, test=test)
+
+
+class RunSettings(ABC):
+    """Abstract: the settings of one run, a frozen dataclass whose fields are the tables of a file.
+
+    A table is a dataclass of plain values, or a `ConfigBase`. The line `task` stands before them.
+    """
+
+    task: ClassVar[str]
+    data: Any  # DataSettings
+    model: Any  # ConfigBase
+    train: Any  # TrainSettings
+
+    @classmethod
+    @abstractmethod
+    def of_world(cls) -> Self:
+        """What `regard train` does when it is told nothing but the task: something of the miniature world, soon."""
+
+    def with_absolute_paths(self, folder: Path) -> Self:
+        """Absolute paths, since a run may go on from another folder."""
+        tables = {name: getattr(self, name) for name in self.table_names()}
+        named = {
+            name: one.resolve(folder) if isinstance(one, WordEmbeddingConfig) else one.with_absolute_paths(folder)
+            for name, one in tables.items()
+            if isinstance(one, DataSettings | WordEmbeddingConfig)
+        }
+        return replace(self, **named)  # type: ignore[type-var]
+
+    def to_toml(self) -> str:
+        tables = {name: table_to_dict(getattr(self, name)) for name in self.table_names()}
+        return f"task = {json.dumps(self.task)}\n\n{format_toml(tables)}"
+
+    @classmethod
+    def table_names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """A file; mistakes in it are named with it."""
+        text = "\n".join(read_lines(require_small_file(path)))
+        try:
+            return cls.from_toml(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        return cls.from_tables(parse_toml(text))
+
+    @classmethod
+    def from_tables(cls, given: Mapping[str, Any]) -> Self:
+        """What a file holds; the values may be anything."""
+        tables = dict(given)
+        if resolve_task_name(task := tables.pop("task", DEFAULT_TASK)) != cls.task:
+            raise ValueError(f"the task is {task!r}, not {cls.task!r}; each has its own settings")
+        if unknown := [name for name in tables if name not in cls.table_names()]:
+            known = ", ".join(f"[{name}]" for name in cls.table_names())
+            raise ValueError(f"settings have no table [{unknown[0]}]; they have {known}")
+        if loose := [name for name, table in tables.items() if not isinstance(table, dict)]:
+            raise ValueError(f"{loose[0]} stands outside of a table; write it under one, such as [train]")
+        usual = cls()
+        return cls(**{name: read_table(getattr(usual, name), name, table) for name, table in tables.items()})
+
+    def with_changes(self, changes: Mapping[str, object]) -> Self:
+        """Some lines replaced, as `--set train.steps=100` asks for; text is read as TOML where it can be.
+
+        Another kind or size of model starts from the fields of its own.
+        """
+        tables = {name: dict(table_to_dict(getattr(self, name))) for name in self.table_names()}
+        values = {name: parse_value(value) if isinstance(value, str) else value for name, value in changes.items()}
+        for name in self.table_names():
+            if (
+                isinstance(table := getattr(self, name), ConfigBase)
+                and {f"{name}.kind", f"{name}.size"} & values.keys()
+            ):
+                tables[name] = {"kind": table.kind} | ({"size": table.default_size} if table.default_size else {})
+        replaced: dict[str, dict[str, Any]] = {name: {} for name in tables}
+        for name, value in values.items():
+            table, _, key = name.partition(".")
+            if table not in tables or not key:
+                raise ValueError(f"--set {name}={value}: write table.key=value, e.g. train.steps=1000")
+            replaced[table][key] = value
+        for name, lines in replaced.items():
+            tables[name] |= resolve_renamed(type(getattr(self, name)), name, lines)
+        return self.from_tables({"task": self.task, **tables})
+
+
+def resolve_task_name(task: Any) -> Any:
+    """The name of a task today; a name that no task ever had, or no text at all, comes back as it is."""
+    return TASK_ALIASES.get(task, task) if isinstance(task, str) else task
+
+
+def resolve_renamed(kind: type, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The lines of a table by the keys and values of today."""
+    known = {field.name for field in fields(kind)}
+    lines: dict[str, Any] = {}
+    for former, value in given.items():
+        line = f"{name}.{former}"
+        key = new if (new := RENAMED_KEYS.get(line, former)) in known else former
+        if key != former and key in given:
+            raise ValueError(
+                f"{line} = {shorten_value(value)} and {name}.{key} = {shorten_value(given[key])} are the same setting, "
+                f"renamed; leave out {former}"
+            )
+        values = RENAMED_VALUES.get(line, {})
+        lines[key] = values.get(value, value) if isinstance(value, str) else value
+    return lines
+
+
+def read_task_name(path: Path) -> str:
+    """Which task a file of settings is for."""
+    task = read_tables(path).get("task", DEFAULT_TASK)
+    if not isinstance(task, str):
+        raise ValueError(f"{path}: task = {task!r} should be text")
+    return resolve_task_name(task)
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """What a file of settings holds, before anything of it is checked."""
+    text = "\n".join(read_lines(require_small_file(path)))
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read_depths(path: Path) -> dict[str, int]:
+    """How many layers or blocks the model of a file of settings has, by the lines that say so."""
+    model = read_tables(path).get("model")
+    lines = model.items() if isinstance(model, dict) else ()
+    return {name: value for name, value in lines if name.endswith(DEPTHS) and isinstance(value, int)}
+
+
+# --- tables and lines ---
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    try:
+        return serialize.parse_toml(text)
+    except ValueError as error:  # a TOMLDecodeError is one, too
+        raise ValueError(f"the settings are no TOML: {error}") from None
+
+
+def table_to_dict(table: Any) -> dict[str, Any]:
+    return table.to_dict() if isinstance(table, ConfigBase) else asdict(table)
+
+
+def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables of plain values; what JSON writes for them, TOML reads, but for numbers that are none."""
+
+    def line(value: Any) -> str:
+        strange = isinstance(value, float) and not isfinite(value)
+        return str(value) if strange else json.dumps(value, ensure_ascii=False)
+
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {line(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+    )
+
+
+def read_table(usual: Any, name: str, given: Mapping[str, Any]) -> Any:
+    """A dataclass like the usual one from a table, its types checked."""
+    kind = type(usual)
+    known = {field.name: field.type for field in fields(kind)}
+    given = resolve_renamed(kind, name, given)
+
+    def built(lines: Mapping[str, Any]) -> Any:
+        if isinstance(usual, ConfigBase):
+            return usual.from_dict({"kind": usual.kind, **lines})
+        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in lines.items()})
+
+    for key, value in given.items() if not isinstance(usual, ConfigBase) else ():  # which looks at its lines itself
+        if key not in known:
+            raise ValueError(f"[{name}] has no {key!r}; it has {', '.join(known)}")
+        if not has_type(value, known[key]):
+            raise ValueError(f"{name}.{key} = {shorten_value(value)} should be {TYPE_NAMES[known[key]]}")
+    try:
+        table = built(given)
+    except ValueError as error:
+        raise ValueError(locate_error(str(error), name, given, built)) from None
+    for key, value in given.items():  # behind the table's own checks, which know more
+        if known.get(key) is int and not 0 <= value < 2**63:
+            raise ValueError(f"{name}.{key} = {shorten_value(value)} should be at least 0 and below 2^63")
+    return table
+
+
+def locate_error(message: str, name: str, given: Mapping[str, Any], built: Callable[[Mapping[str, Any]], Any]) -> str:
+    """What Python says about its arguments, said about the lines of a table: heads = 3 becomes model.heads = 3.
+
+    Where none is named, it is the line without which the table can be built.
+    """
+    if f"{name}." in message:
+        return message
+    named, count = re.subn(rf"(?<![\w.'\"])({'|'.join(given)})(?= = )", rf"{name}.\1", message)
+    if count:
+        return named
+    for key, value in given.items():
+        with suppress(ValueError):
+            built({other: line for other, line in given.items() if other != key})
+            return f"{name}.{key} = {shorten_value(value)}: {message}"
+    return f"[{name}] {message}"
+
+
+TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    tuple[str, ...]: "a list of texts",
+}
+
+
+def shorten_value(value: Any) -> str:
+    """As much of a value as belongs in a line."""
+    return said if len(said := repr(value)) <= MAX_SHOWN else f"{said[:MAX_SHOWN]}…"
+
+
+def has_type(value: Any, wanted: Any) -> bool:
+    """Values from a file may be anything; a whole number will do for a fraction."""
+    if wanted == tuple[str, ...]:
+        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    kinds = (int, float) if wanted is float else wanted
+    return isinstance(value, kinds) and (wanted is bool or not isinstance(value, bool))
+
+
+def parse_value(value: str) -> Any:
+    """A value as TOML reads it; what is no TOML is text."""
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return value
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(known)}")
+
+
+# --- tables of several tasks ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTokenizerSettings:
+    """How text becomes ids."""
+
+    kind: str = "bpe"  # bpe, unigram, words or characters
+    size: int = 8000
+    joint: bool = True  # one vocabulary for both sides
+    lower: bool = False
+    source_language: str = ""  # en, de or fr: punctuation becomes words of its own; "" leaves text as it is
+    target_language: str = ""
+
+    def __post_init__(self):
+        check_choice("text.kind", self.kind, ("bpe", "unigram", "words", "characters"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings:
+    """How text of one language becomes ids."""
+
+    kind: str = "bpe"  # bpe, unigram, words, characters or bytes
+    size: int = 8000
+    lower: bool = False
+    language: str = ""  # en, de or fr: punctuation becomes words of its own; "" leaves text as it is
+
+    def __post_init__(self):
+        check_choice("text.kind", self.kind, ("bpe", "unigram", "words", "characters", "bytes"))
+
+
+# what each number of [train] may be: at least, and below
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("steps", "tokens", "longest", "accumulate", "average", "keep"), (1, inf)),
+    **dict.fromkeys(("validate_every", "checkpoint_every"), (1, inf)),
+    **dict.fromkeys(("warmup", "patience", "seed", "clip", "decay", "rdrop"), (0, inf)),
+    "smoothing": (0, 1),
+    "rate": (1e-12, inf),
+}
+
+
+DERIVED_FROM_STEPS = cast(int, None)  # until the settings are made
+
+
+def warmup_for(steps: int) -> int:
+    """A tenth of the run, and 500 steps at most: a run that is all warm-up never learns at its own rate."""
+    return min(500, max(1, steps // 10))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How a model is trained."""
+
+    steps: int = 10_000
+    tokens: int = 4096  # in a batch, padding included; of pictures, how many
+    accumulate: int = 1  # batches whose gradients are added up in a step
+    schedule: str = "cosine"  # noam, cosine or constant
+    rate: float = 1e-3  # the peak; for noam the factor
+    warmup: int = DERIVED_FROM_STEPS  # steps up to the peak; left out, it follows from `steps`
+    smoothing: float = 0.1
+    rdrop: float = 0.0  # how much two passes under different dropout must agree (R-Drop)
+    clip: float = 1.0
+    decay: float = 0.0
+    seed: int = 0
+    precision: str = "float32"  # bfloat16, float16; bf16-pure: bfloat16 from beginning to end, for what is packed
+    longest: int = 256  # ids on a side; longer examples are left out of training
+    validate_every: int = 500
+    checkpoint_every: int = 500
+    best: str = "loss"  # the best checkpoint is kept: the one with the least loss, or the most accuracy
+    patience: int = 0
+    deterministic: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
+    average: int = 1  # checkpoints whose weights are averaged in the end
+    keep: int = 2  # the newest checkpoints that stay, besides the best: more, to look at training afterwards
+    packed: bool = False  # no padding: sentences one behind the other, in any order; for a Transformer that translates
+    capture: bool = False  # CUDA graph: a batch's work (packed, the whole step) is captured once and replayed
+    compile: bool = False  # kernels made for a packed model's layers; after an interruption last bits may differ
+
+    def __post_init__(self):
+        if self.warmup is DERIVED_FROM_STEPS:
+            object.__setattr__(self, "warmup", warmup_for(self.steps))
+        check_choice("train.schedule", self.schedule, ("noam", "cosine", "constant"))
+        check_choice("train.best", self.best, ("loss", "accuracy"))
+        if self.precision == "bf16-pure" and not self.packed:
+            raise ValueError(
+                "train.precision = 'bf16-pure' is made for packed batches; say packed = true as well, or precision = "
+                "'bfloat16'"
+            )
+        if self.compile and not self.packed:
+            raise ValueError("train.compile = true wants batches of one shape; say packed = true as well")
+        if self.compile and self.deterministic:
+            raise ValueError(
+                "train.compile = true: kernels made anew after an interruption may differ in their last bits; "
+                "say deterministic = false as well"
+            )
+        for name, (least, most) in RANGES.items():
+            if not least <= getattr(self, name) < most:
+                below = "" if most == inf else f" and below {most}"
+                raise ValueError(f"train.{name} = {getattr(self, name)} should be at least {least}{below}")

@@ -1,0 +1,161 @@
+"""Image batches: shuffled indices, and augmented, normalised and mixed images on the device."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regard.data.images.image_preprocess import (
+    Augmentation,
+    Cutout,
+    ImagePreprocessor,
+    MixupCutmix,
+    RandomAffine,
+    RandomCrop,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    apply_augmentations,
+    random_draws,
+)
+from regard.data.shuffle import combine_seeds, random_keys
+from regard.tasks.config import TrainSettings
+from regard.tasks.corpus import to_device_async
+from regard.tasks.protocol import Loss
+
+Rows = NDArray[np.int64]
+ImageDraws = Int[Tensor, "b columns"]  # a picture's row, its draws, and those of the one it is mixed with
+PARTNER, KIND, PLACE = 100, 101, 102  # what mixing draws for; changes draw for 0, 1 and so on
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentSettings:
+    """The table [augment]: what is done to pictures while training."""
+
+    crop: int = 0  # moved by up to so many pixels each way; what comes in is black
+    flip: bool = False  # every other one is mirrored; not for digits and letters
+    turn: int = 0  # by up to so many degrees
+    stretch: int = 0  # by up to so many percent along each axis
+    grey: float = 0.0  # this share of pictures lose their colours
+    hide: int = 0  # a square of so many pixels a side is black
+    mixup: float = 0.0  # this share of pictures is laid over another, and so is what they are
+    cutmix: float = 0.0  # this share has a rectangle of another
+    both_ways: bool = False  # once trained: a picture's probabilities are the mean of its own and its mirror image's
+
+    def __post_init__(self):
+        # both refuse what cannot be
+        self.changes()
+        self.mix()
+
+    def changes(self) -> tuple[Augmentation, ...]:
+        pose = [RandomAffine(self.turn, self.stretch)] if self.turn or self.stretch else []
+        crop, hide = [RandomCrop(self.crop)] if self.crop else [], [Cutout(self.hide)] if self.hide else []
+        flip, grey = [RandomHorizontalFlip()] if self.flip else [], [RandomGrayscale(self.grey)] if self.grey else []
+        return (*pose, *crop, *flip, *grey, *hide)
+
+    def mix(self) -> MixupCutmix | None:
+        return MixupCutmix(self.mixup, self.cutmix) if self.mixup or self.cutmix else None
+
+
+def refuse_rdrop(train: TrainSettings) -> None:
+    if train.rdrop:
+        raise ValueError(f"train.rdrop = {train.rdrop} is for texts; pictures are changed by [augment]; leave it out")
+
+
+@dataclass(frozen=True, eq=False)
+class ShuffledIndices:
+    """Numbers from 0 to count - 1 in another order every epoch, cut into batches; what is left over comes next time."""
+
+    count: int
+    batch: int
+    accumulate: int
+    seed: int
+
+    @staticmethod
+    def of(count: int, train: TrainSettings) -> "ShuffledIndices":
+        return ShuffledIndices(count, min(count, train.tokens), train.accumulate, train.seed)
+
+    def steps(self, epoch: int) -> int:
+        return max(1, self.count // (self.batch * self.accumulate))
+
+    def at(self, epoch: int, index: int) -> Iterator[Rows]:
+        return self.slice_step(epoch_order(self.seed, epoch, self.count), index)
+
+    def slice_step(self, rows: Rows, index: int) -> Iterator[Rows]:
+        """Of rows in this order, the batches of step `index`."""
+        for n in range(index * self.accumulate, (index + 1) * self.accumulate):
+            if len(some := rows[n * self.batch : (n + 1) * self.batch]):
+                yield some
+
+
+@lru_cache(maxsize=2)
+def epoch_order(seed: int, epoch: int, count: int) -> Rows:
+    return np.argsort(random_keys(combine_seeds(seed, epoch), count), kind="stable")
+
+
+@dataclass(frozen=True, eq=False)
+class AugmentedImages:
+    """All training pictures, on the device, and what is done to them."""
+
+    pixels: UInt8[Tensor, "n c h w"] = field(repr=False)
+    sight: ImagePreprocessor
+    augment: AugmentSettings
+    seed: int
+
+    def draw_batch(self, rows: Rows, epoch: int) -> ImageDraws:
+        """The draws from which the device builds these images as they are in this epoch."""
+        draws = [self.draw_changes(rows, epoch)]
+        if self.augment.mix():
+            others = (random_draws(rows, self.seed, epoch, PARTNER)[:, 0] % len(self.pixels)).numpy()
+            draws += [
+                self.draw_changes(others, epoch),
+                *(random_draws(rows, self.seed, epoch, what) for what in (KIND, PLACE)),
+            ]
+        return to_device_async(torch.cat(draws, 1), self.pixels.device)
+
+    def draw_changes(self, rows: Rows, epoch: int) -> ImageDraws:
+        """The rows, and two draws for each change."""
+        changes = range(len(self.augment.changes()))
+        return torch.cat(
+            [torch.from_numpy(rows)[:, None], *(random_draws(rows, self.seed, epoch, place) for place in changes)], 1
+        )
+
+    def augment_pixels(self, told: ImageDraws) -> UInt8[Tensor, "b c h w"]:
+        draws, by = told[:, 1:], self.augment.changes()
+        return apply_augmentations(self.pixels[told[:, 0]], [draws[:, 2 * n : 2 * n + 2] for n in range(len(by))], by)
+
+    def normalized_pixels(self, told: ImageDraws) -> Float[Tensor, "b c h w"]:
+        """As a model reads them. There is no host synchronisation, so it may be captured."""
+        return self.sight.normalize(self.augment_pixels(told))
+
+    def mixed_pixels(self, told: ImageDraws) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"], Float[Tensor, " b"]]:
+        """Each mixed with another, any of them all; which one, and how much of the mixture is its own."""
+        own, mix = 1 + 2 * len(self.augment.changes()), self.augment.mix()
+        pixels = self.augment_pixels(told[:, :own])
+        if mix is None:
+            return self.sight.normalize(pixels), told[:, 0], torch.ones(len(told), device=told.device)
+        others, kinds, places = told.tensor_split((own, 2 * own, 2 * own + 2), 1)[1:]
+        pixels, share = mix.apply(pixels, self.augment_pixels(others), kinds, places)
+        return self.sight.normalize(pixels), others[:, 0], share
+
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, eq=False)
+class OnDeviceLoss(Generic[B]):
+    """A loss that builds its batch on the device from draws, so that this can be captured too."""
+
+    make: Callable[[B], Any]
+    loss: Loss
+
+    def __call__(self, model: nn.Module, batch: tuple[B, int]) -> tuple[Tensor, int]:
+        draws, count = batch
+        with torch.autocast(next(model.parameters()).device.type, enabled=False):  # pictures are no model's products
+            made = self.make(draws)
+        return self.loss(model, (made, count))

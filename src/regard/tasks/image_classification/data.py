@@ -1,0 +1,135 @@
+"""Image classification data: the settings of a run, and its labelled images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+from regard.data.archives import split_archive_path
+from regard.data.corpora.download import find_corpus, find_file
+from regard.data.images.labelled_images import (
+    IMAGE_MODES,
+    LabelledImage,
+    images_from_scenes,
+    iter_images,
+    read_idx_images,
+)
+from regard.models.vision import VisionConfig
+from regard.tasks.config import DataSettings, RunSettings, TrainSettings, check_choice
+from regard.tasks.image_batches import (
+    AugmentSettings,
+    refuse_rdrop,
+)
+from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, split_held_out
+from regard.world.shapes import ShapeWorld
+
+HELD_OUT = 12  # of a known corpus that has no pictures to validate on, every twelfth to train on
+CLOTHES = "T-shirt trouser pullover dress coat sandal shirt sneaker bag boot"
+IDX = {"mnist": tuple("0123456789"), "fashion_mnist": tuple(CLOTHES.split())}
+CORPORA = (*IDX, "cifar10")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClassificationData(DataSettings):
+    """Pictures: a folder or archive with one folder for each class, or two idx files, of pictures and of labels."""
+
+    pictures: int = 6000  # for the world: how many, each with one shape
+    mode: str = "RGB"  # of folders: RGB, or L for grey
+    rows: int = 0  # of folders: to resize to; 0 leaves pictures as they are
+    columns: int = 0
+
+    def __post_init__(self):
+        check_choice("data.mode", self.mode, IMAGE_MODES)
+        if self.pictures < 1 or min(self.rows, self.columns) < 0 or (self.rows > 0) != (self.columns > 0):
+            raise ValueError(
+                f"data.pictures = {self.pictures}, data.rows = {self.rows}, data.columns = {self.columns}: there is "
+                "at least one picture, and a size to resize to has both rows and columns"
+            )
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        return (self.rows, self.columns) if self.rows else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClassificationSettings(RunSettings):
+    """Of telling pictures apart."""
+
+    task: ClassVar[str] = "image_classification"
+
+    data: ImageClassificationData = field(default_factory=ImageClassificationData)
+    augment: AugmentSettings = field(default_factory=AugmentSettings)
+    model: VisionConfig = field(default_factory=lambda: VisionConfig.from_size("vit", "tiny"))
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(tokens=128))
+
+    def __post_init__(self):
+        refuse_rdrop(self.train)
+
+    @classmethod
+    def of_world(cls):
+        """Circles, squares and triangles, in colours that training never showed them in, in a minute."""
+        return cls(
+            data=ImageClassificationData(pictures=4000),
+            augment=AugmentSettings(flip=True, grey=0.5),
+            model=VisionConfig(kind="vit", patch=4, layers=3, model=48, heads=4, hidden=96),
+            train=TrainSettings(steps=600, tokens=48, rate=3e-3, warmup=100, smoothing=0.0, validate_every=150),
+        )
+
+
+def read_labelled_images(
+    settings: ImageClassificationSettings, split: Split, folder: Path | None = None
+) -> LoadedExamples[LabelledImage]:
+    """The pictures of a split."""
+    data = settings.data
+
+    def of_world(split: Split, count: int | None) -> list[LabelledImage]:
+        world = ShapeWorld(fewest=1, most=1)
+        return list(images_from_scenes([world.scene(number, split) for number in range(count or data.pictures)]))
+
+    def of_known(name: str, split: Split, folder: Path | None) -> list[LabelledImage]:
+        part = read_known_images(name, "test" if split == "test" else "train", folder)
+        return list(part) if split == "test" else split_held_out(part, split, HELD_OUT)
+
+    sources = ExampleReaders(
+        world=of_world,
+        files=lambda paths: LoadedExamples(read_image_files(paths, data)),
+        known=of_known,
+        examples="pictures",
+        files_hint=lambda split: (
+            f'{split} = ["photos/{split}"], a folder that holds one for each class, or two idx files; '
+            f"on the command line --{split} photos/{split}"
+        ),
+    )
+    return read_examples(sources, data, split, folder)
+
+
+def read_image_files(paths: Sequence[str], data: ImageClassificationData) -> list[LabelledImage]:
+    """Of idx files, two of them, or of folders and archives; "set.tar:train" is the folder train in an archive."""
+    if all(is_idx(path) for path in paths):
+        if len(paths) != 2:
+            raise ValueError(f"{paths[0]}: idx files come in twos: pictures (idx3) first, then labels (idx1)")
+        return list(read_idx_images(*paths))
+    found = []
+    for path in paths:
+        if is_idx(path):
+            raise ValueError(f"{path}: an idx file among folders; give two idx files, or folders and archives")
+        place, inside = split_archive_path(path)
+        found += iter_images(place, inside=inside, mode=data.mode, size=data.size)
+    return found
+
+
+def is_idx(path: str) -> bool:
+    return "-idx" in Path(path).name or Path(path).name.partition(".")[2].startswith("idx")
+
+
+@lru_cache(maxsize=1)  # of the same pictures some are to train on, some to validate on
+def read_known_images(name: str, part: str, folder: Path | None) -> tuple[LabelledImage, ...]:
+    """As published: to train on, or to test on."""
+    corpus = find_corpus(name)
+    if name not in CORPORA:
+        raise ValueError(f"{name} holds no pictures of classes; choose from {', '.join(CORPORA)}")
+    if name in IDX:
+        files = [find_file(corpus, [one], folder) for one in corpus.files if one.split == part]
+        return tuple(read_idx_images(*files, classes=IDX[name]))
+    return tuple(iter_images(find_file(corpus, corpus.files, folder), inside=part))

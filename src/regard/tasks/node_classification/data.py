@@ -1,0 +1,120 @@
+"""Node classification data: the settings of a run, and its labelled nodes of a graph."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+from regard.data.graphs.graph import Graph, GraphNode, assign_splits, graph_from_town, read_graph
+from regard.models.graph import GraphConfig
+from regard.tasks.config import DataSettings, RunSettings, TrainSettings
+from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples
+from regard.world.town import TownWorld
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClassificationData(DataSettings):
+    """A graph: two files, of nodes and of edges. Nodes to validate and to test on are in it, or in graphs of their own.
+
+    Where the nodes' file has no splits, nodes are divided by their names.
+    """
+
+    people: int = 2000  # for the world: of the town
+    town: int = 0  # another number, another town
+
+    def __post_init__(self):
+        TownWorld(seed=self.town, people=self.people)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClassificationSettings(RunSettings):
+    """Of labelling the nodes of a graph. Every step reads all of it, whatever train.tokens is."""
+
+    task: ClassVar[str] = "node_classification"
+
+    data: NodeClassificationData = field(default_factory=NodeClassificationData)
+    model: GraphConfig = field(default_factory=lambda: GraphConfig(kind="attention", dropout=0.3))
+    train: TrainSettings = field(
+        default_factory=lambda: TrainSettings(
+            steps=250, rate=3e-3, warmup=20, smoothing=0.0, decay=0.1, validate_every=20, checkpoint_every=100
+        )
+    )
+
+    def __post_init__(self):
+        if self.train.accumulate != 1:
+            raise ValueError(
+                f"train.accumulate = {self.train.accumulate} is for batches, and a graph is read whole; leave it out"
+            )
+
+    @classmethod
+    def of_world(cls):
+        """The trades of a town, in a minute."""
+        usual = cls()
+        return replace(usual, train=replace(usual.train, tokens=1))  # a town is too small to be worth two threads
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledNode:
+    """A node whose label is known, and the graph it is in."""
+
+    graph: Graph = field(repr=False)
+    number: int
+
+    @property
+    def node(self) -> GraphNode:
+        return self.graph.nodes[self.number]
+
+
+def read_labelled_nodes(
+    settings: NodeClassificationSettings, split: Split, folder: Path | None = None
+) -> LoadedExamples[LabelledNode]:
+    """The nodes of a split, all in one graph."""
+    data = settings.data
+    named = {"train": data.train, "valid": data.valid, "test": data.test}
+
+    def of_known(name: str, split: Split, folder: Path | None) -> list[LabelledNode]:
+        raise ValueError(f"data.corpus = {name!r} is no graph; give two files: --train nodes.tsv --train edges.tsv")
+
+    sources = ExampleReaders(
+        world=lambda split, count: labelled_nodes(world_graph(data), split, "the town"),
+        files=lambda paths: LoadedExamples(labelled_nodes(split_graph(paths, data, split), split, " and ".join(paths))),
+        known=of_known,
+        examples="nodes",
+        files_hint=lambda split: (
+            f'{split} = ["nodes.tsv", "edges.tsv"], or on the command line --{split} nodes.tsv --{split} edges.tsv'
+        ),
+    )
+    if data.corpus == "files" and (paths := named.get(split) or data.train):
+        return sources.files(paths)  # whichever split it is, the nodes of one graph stay together
+    return read_examples(sources, data, split, folder)
+
+
+def training_graph(data: NodeClassificationData) -> Graph:
+    """The graph whose nodes a run learns from."""
+    return world_graph(data) if data.corpus == "world" else read_graph_files(data.train)
+
+
+def world_graph(data: NodeClassificationData) -> Graph:
+    return graph_from_town(TownWorld(seed=data.town, people=data.people).town())
+
+
+def read_graph_files(paths: Sequence[str]) -> Graph:
+    if len(paths) != 2:
+        raise ValueError(f"{' and '.join(paths)}: a graph is two files: nodes first, then edges")
+    return read_graph(*paths)
+
+
+def split_graph(paths: Sequence[str], data: NodeClassificationData, split: Split) -> Graph:
+    """By the column of splits; without one, nodes to train on are divided, and a graph of its own is one split."""
+    graph = read_graph_files(paths)
+    if any(node.split for node in graph.nodes):
+        return graph
+    if tuple(paths) == data.train:
+        return assign_splits(graph, valid=0 if data.valid else 20, test=0 if data.test else 20)
+    return replace(graph, nodes=tuple(replace(n, split=None if n.label is None else split) for n in graph.nodes))
+
+
+def labelled_nodes(graph: Graph, split: Split, where: str) -> list[LabelledNode]:
+    if not (numbers := graph.nodes_in_split(split)):
+        raise ValueError(f"{where}: no node whose label is known is in {split}; write {split} in their column split")
+    return [LabelledNode(graph, number) for number in numbers]

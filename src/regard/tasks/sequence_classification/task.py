@@ -1,0 +1,204 @@
+"""Sequence classification: batches, the loss, the training job, and the TextClassifier."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from einops import repeat
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from regard.data.batching import pad_rows
+from regard.data.labelled import LabelledText, Labels
+from regard.data.tokenizers.base import UNK, Tokenizer
+from regard.data.tokenizers.ngrams import Ids, Ngrams
+from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.layers.rnn import disable_host_sync
+from regard.models.config import WordEmbeddingConfig
+from regard.models.encoder import SequenceClassifier, build_classifier, initialise
+from regard.models.tfidf import BagOfWordsClassifier
+from regard.tasks.corpus import Corpus, drop_long, iterate_batches, to_device_async
+from regard.tasks.losses import symmetric_kl, to_float32
+from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.protocol import TrainingJob
+from regard.tasks.sequence_classification.data import ClassificationSettings
+from regard.tasks.tokenizer_training import token_strings, train_tokenizer_with_vectors
+
+Example = tuple[Ids, int]  # the terms of a text, and its label
+UNLABELLED = -100  # as in torch: nothing is learnt of such a text
+
+
+@dataclass(frozen=True, eq=False)
+class TextBatch:
+    """Padded texts and their labels."""
+
+    terms: Int[Tensor, "b t"]
+    lengths: Int[Tensor, " b"]
+    labels: Int[Tensor, " b"]
+
+    def to(self, device: torch.device | str) -> "TextBatch":
+        return TextBatch(*(to_device_async(part, device) for part in (self.terms, self.lengths, self.labels)))
+
+    @property
+    def tokens(self) -> int:
+        return int((self.labels != UNLABELLED).sum())
+
+
+def collate(examples: Sequence[Example]) -> TextBatch:
+    return TextBatch(*pad_rows([terms for terms, _ in examples]), torch.tensor([label for _, label in examples]))  # type: ignore[arg-type]
+
+
+def filler(length: int) -> Example:
+    """A text that has no label."""
+    return np.full(length, UNK), UNLABELLED
+
+
+def lengths_of(examples: Sequence[Example]) -> list[tuple[int, int]]:
+    return [(len(terms), 0) for terms, _ in examples]
+
+
+@dataclass(frozen=True)
+class ClassificationLoss:
+    """Cross-entropy of labels, summed over texts, some words of which are left out (`dropout`).
+
+    With `rdrop`, two passes under different dropout must agree as well (R-Drop, Liang et al. 2021).
+    """
+
+    smoothing: float = 0.0
+    rdrop: float = 0.0
+    dropout: float = 0.0
+
+    def __call__(self, model: nn.Module, batch: tuple[TextBatch, int]) -> tuple[Tensor, int]:
+        given, texts = batch
+        passes = 2 if self.rdrop else 1
+        terms, lengths, labels = (
+            repeat(part, "b ... -> (passes b) ...", passes=passes)
+            for part in (given.terms, given.lengths, given.labels)
+        )
+        if self.dropout:
+            terms = terms.masked_fill(torch.rand(terms.shape, device=terms.device) < self.dropout, UNK)
+        logits = to_float32(model(terms, lengths))
+        summed = cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / passes
+        if self.rdrop:
+            apart = symmetric_kl(logits).where(given.labels != UNLABELLED, 0.0)
+            summed = summed + self.rdrop * apart.sum() / 2
+        return summed, texts
+
+
+@dataclass(frozen=True)
+class Classification:
+    """A text's label, and how probable each label is, in the order of their names."""
+
+    label: str
+    probabilities: tuple[float, ...]
+
+    @property
+    def probability(self) -> float:
+        return max(self.probabilities)
+
+
+@dataclass(frozen=True, eq=False)
+class TextClassifier(PretrainedModel):
+    """A model with the vocabulary it reads and the labels it knows."""
+
+    model: SequenceClassifier | BagOfWordsClassifier
+    tokenizer: Tokenizer
+    labels: Labels
+    settings: ClassificationSettings
+
+    @staticmethod
+    def from_examples(texts: Sequence[LabelledText], settings: ClassificationSettings) -> "TextClassifier":
+        """A vocabulary and labels from the texts, and a model with new weights."""
+        words = train_tokenizer_with_vectors((one.text for one in texts), settings.text, settings.words)
+        return TextClassifier.of(words, Labels.of(one.label for one in texts), settings)
+
+    @staticmethod
+    def of(words: Tokenizer, labels: Labels, settings: ClassificationSettings) -> "TextClassifier":
+        torch.manual_seed(settings.train.seed)
+        size = build_ngrams(words, settings.words).size
+        model = build_classifier(settings.words, settings.model, settings.pooling, size=size, labels=len(labels))
+        return TextClassifier(model, words, labels, settings)
+
+    def ids(self, text: str) -> list[int]:
+        """Those of the text that are read; of a text without any, an unknown one."""
+        ids = self.tokenizer.encode(text) or [UNK]
+        return [ids[place] for place in self.kept_indices(len(ids))]
+
+    def kept_indices(self, count: int) -> list[int]:
+        """Which of so many ids are read."""
+        most = self.settings.data.most
+        return [*range(most // 4), *range(count + most // 4 - most, count)] if 0 < most < count else [*range(count)]
+
+    def terms(self, text: str) -> Ids:
+        return build_ngrams(self.tokenizer, self.settings.words).terms(self.ids(text))
+
+    def examples(self, texts: Iterable[LabelledText]) -> list[Example]:
+        """A label that the model does not know is refused."""
+        return [
+            (self.terms(one.text), self.labels.index(one.label, f"text {number}"))
+            for number, one in enumerate(texts, 1)
+        ]
+
+    def job(
+        self, texts: Sequence[LabelledText], held_out: Sequence[LabelledText], device: str = "cpu", /
+    ) -> TrainingJob:
+        train, examples = self.settings.train, self.examples(texts)
+        corpus = Corpus.of(examples, lengths_of, collate, train, device, filler=filler)
+        held, one_hot = (
+            drop_long(self.examples(held_out), lengths_of, train),
+            isinstance(self.model, BagOfWordsClassifier),
+        )
+        # every time anew: a run that was killed before its first checkpoint has nothing else to start from
+        terms, labels = zip(*examples, strict=True)
+        initialise(
+            self.model, self.settings.words, terms, labels, vocabulary=token_strings(self.tokenizer), seed=train.seed
+        )
+        if corpus.filler:
+            disable_host_sync(self.model)
+        return TrainingJob(
+            self.model.to(device),
+            corpus,
+            ClassificationLoss(train.smoothing, train.rdrop, self.settings.words.dropout),
+            lambda model: validation(model, held, device),
+            train,
+            self.settings.model.model,
+            self.describe,
+            len(corpus.batches.dropped) + len(held_out) - len(held),
+            capture_objection="words.kind = 'one-hot' launches but a few kernels" if one_hot else "",
+        )
+
+    def predict(self, texts: Sequence[str], device: str = "cpu") -> list[Classification]:
+        """What each text is, and how surely."""
+        examples, found = [(self.terms(text), 0) for text in texts], list[Classification | None]([None]) * len(texts)
+        if not texts:
+            return []
+        with torch.inference_mode():
+            for rows, batch, _ in iterate_batches(examples, lengths_of, collate, device=device):
+                for row, sure in zip(rows, self.model(batch.terms, batch.lengths).softmax(-1).tolist(), strict=True):
+                    found[row] = Classification(self.labels.name(sure.index(max(sure))), tuple(sure))
+        return [one for one in found if one is not None]
+
+    @property
+    def parts(self) -> dict[str, Tokenizer | Labels]:
+        return {"words": self.tokenizer, "labels": self.labels}
+
+    @classmethod
+    def from_description(cls, folder):
+        settings = load_settings(folder, ClassificationSettings)
+        return TextClassifier.of(load_tokenizer(folder / "words.json"), Labels.load(folder / "labels.json"), settings)
+
+
+def build_ngrams(words: Tokenizer, config: WordEmbeddingConfig) -> Ngrams:
+    return Ngrams(words.size, config.ngrams, config.buckets)
+
+
+def validation(model: nn.Module, examples: Sequence[Example], device: str = "cpu") -> dict[str, float]:
+    """The mean negative log-probability of a held-out label, and the share of texts whose label is found."""
+    total, right = 0.0, 0
+    for _, batch, _ in iterate_batches(examples, lengths_of, collate, device=device):
+        logits = model(batch.terms, batch.lengths).float()
+        total += cross_entropy(logits, batch.labels, reduction="sum").item()
+        right += int((logits.argmax(-1) == batch.labels).sum())
+    return {"loss": total / len(examples), "accuracy": right / len(examples)}

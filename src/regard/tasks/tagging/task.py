@@ -1,0 +1,275 @@
+"""Tagging (token classification): batches, the loss, the training job, and the Tagger."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from regard.data.batching import pad_rows
+from regard.data.labelled import Labels
+from regard.data.tagged import NO_VALUE, TaggedSentence
+from regard.data.tokenizers.base import UNK, CharTokenizer, Tokenizer
+from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.data.tokenizers.word_pieces import WordPieces, encode_words
+from regard.layers.rnn import disable_host_sync
+from regard.models.char_encoder import CharEncoder
+from regard.models.encoder import Encoder, initialise_embedding
+from regard.models.encoder import TokenClassifier as TaggingModel
+from regard.models.seq2seq import map_tensors
+from regard.tasks.corpus import Corpus, drop_long, iterate_batches, to_device_async
+from regard.tasks.losses import to_float32
+from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.protocol import TrainingJob
+from regard.tasks.tagging.data import TaggingSettings
+from regard.tasks.tokenizer_training import token_strings, train_tokenizer_with_vectors
+
+UNTAGGED = -100  # stands for a word that has no tag, and for no word at all
+MAX_CHARACTERS = 256  # of a word that are read: a table has room for the longest word's in every word
+CHARACTER_MULTIPLE = 8  # a table of letters has room for a multiple of so many in each word
+
+
+@dataclass(frozen=True)
+class TaggingExample:
+    """A sentence as numbers: its pieces, the words' labels, the heads and letters of the pieces if the model asks."""
+
+    pieces: WordPieces
+    labels: Sequence[int]
+    governors: Sequence[int] | None = None
+    characters: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TaggingBatch:
+    """Padded sentences: what the model reads, and what each word is."""
+
+    pieces: Int[Tensor, "b t"]
+    lengths: Int[Tensor, " b"]
+    first_pieces: Int[Tensor, "b w"]
+    labels: Int[Tensor, "b w"]
+    governors: Int[Tensor, "b t"] | None
+    characters: Int[Tensor, "b t c"] | None
+
+    @property
+    def model_inputs(self) -> tuple[Tensor | None, ...]:
+        return self.pieces, self.lengths, self.first_pieces, self.governors, self.characters
+
+    def to(self, device: torch.device | str) -> "TaggingBatch":
+        return map_tensors(lambda part: to_device_async(part, device), self)
+
+    @property
+    def tokens(self) -> int:
+        return int((self.labels != UNTAGGED).sum())
+
+
+def collate(examples: Sequence[TaggingExample]) -> TaggingBatch:
+    pieces, lengths = pad_rows([example.pieces.ids for example in examples])
+    first = pad_with([example.pieces.first_indices for example in examples], 0)
+    labels = pad_with([example.labels for example in examples], UNTAGGED)
+    heads = [example.governors for example in examples if example.governors is not None]
+    letters = [example.characters for example in examples if example.characters is not None]
+    return TaggingBatch(
+        pieces,
+        lengths,
+        first,
+        labels,
+        pad_with(heads, 0) if heads else None,
+        pad_characters(letters) if letters else None,
+    )
+
+
+def pad_with(rows: Sequence[Sequence[int]], filler: int) -> Int[Tensor, "b w"]:
+    table = np.full((len(rows), max(map(len, rows))), filler)
+    for line, row in zip(table, rows, strict=True):
+        line[: len(row)] = row
+    return torch.from_numpy(table)
+
+
+def pad_characters(sentences: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, "b t c"]:
+    """Room for letters comes in steps, so that few shapes do."""
+    sizes = np.zeros((len(sentences), max(map(len, sentences))), dtype=np.int64)
+    for row, sentence in zip(sizes, sentences, strict=True):
+        row[: len(sentence)] = [len(word) for word in sentence]
+    room = max(1, -(-int(sizes.max()) // CHARACTER_MULTIPLE)) * CHARACTER_MULTIPLE
+    table = np.zeros((*sizes.shape, room), dtype=np.int64)
+    table[np.arange(room) < sizes[..., None]] = [letter for some in sentences for word in some for letter in word]
+    return torch.from_numpy(table)
+
+
+def filler(length: int, *, heads: bool, letters: bool) -> TaggingExample:
+    """A sentence of words without tags."""
+    pieces = WordPieces([UNK] * length, list(range(length)))
+    return TaggingExample(
+        pieces, [UNTAGGED] * length, [0] * length if heads else None, [[UNK]] * length if letters else None
+    )
+
+
+def lengths_of(examples: Sequence[TaggingExample]) -> list[tuple[int, int]]:
+    return [(len(example.pieces.ids), 0) for example in examples]
+
+
+@dataclass(frozen=True)
+class TaggingLoss:
+    """Cross-entropy summed over the words that have a tag; a share of the pieces is hidden (`hide`)."""
+
+    smoothing: float = 0.0
+    word_dropout: float = 0.0
+
+    def __call__(self, model: nn.Module, batch: tuple[TaggingBatch, int]) -> tuple[Tensor, int]:
+        given, tagged = batch
+        if self.word_dropout:
+            hidden = torch.rand(given.pieces.shape, device=given.pieces.device) < self.word_dropout
+            given = replace(given, pieces=given.pieces.masked_fill(hidden, UNK))
+        wanted = given.labels.flatten()
+        summed = cross_entropy(
+            to_float32(model(*given.model_inputs)).flatten(0, 1),
+            wanted,
+            ignore_index=UNTAGGED,
+            reduction="sum",
+            label_smoothing=self.smoothing,
+        )
+        return summed, tagged
+
+
+@dataclass(frozen=True, eq=False)
+class Tagger(PretrainedModel):
+    """A model with the vocabulary it reads and the tags it knows."""
+
+    model: TaggingModel
+    tokenizer: Tokenizer
+    labels: Labels
+    characters: Tokenizer
+    settings: TaggingSettings
+
+    @staticmethod
+    def from_examples(sentences: Sequence[TaggedSentence], settings: TaggingSettings) -> "Tagger":
+        """A vocabulary, letters and tags from the sentences, and a model with new weights."""
+        texts = [" ".join(sentence.words) for sentence in sentences]
+        labels = Labels.of(tag for sentence in sentences for tag in sentence.tags if tag != NO_VALUE)
+        return Tagger.of(
+            train_tokenizer_with_vectors(texts, settings.text, settings.words),
+            labels,
+            CharTokenizer.train(texts),
+            settings,
+        )
+
+    @staticmethod
+    def of(words: Tokenizer, labels: Labels, letters: Tokenizer, settings: TaggingSettings) -> "Tagger":
+        torch.manual_seed(settings.train.seed)
+        spelling = CharEncoder(letters.size, settings.model.model) if settings.spelling.read else None
+        model = TaggingModel(Encoder(settings.model, words.size), labels=len(labels), char_encoder=spelling)
+        model.encoder.embedding.weight.requires_grad_(not settings.words.is_frozen)
+        return Tagger(model, words, labels, letters, settings)
+
+    def examples(self, sentences: Iterable[TaggedSentence]) -> list[TaggingExample]:
+        return [self.example(sentence, f"sentence {number}") for number, sentence in enumerate(sentences, 1)]
+
+    def example(self, sentence: TaggedSentence, where: str = "the sentence") -> TaggingExample:
+        """Trees are for models whose places are in them; a tag the model does not know is refused."""
+        pieces, heads = encode_words(self.tokenizer, sentence.words), None
+        if self.model.encoder.needs_governors:
+            if sentence.governors is None:
+                raise ValueError(
+                    f"{where} has no dependency heads, and the model's places are in trees; "
+                    "give a .conllu with heads, or train with a place in the row"
+                )
+            heads = pieces.governors(sentence.governors)
+        labels = [UNTAGGED if tag == NO_VALUE else self.labels.index(tag, where) for tag in sentence.tags]
+        letters = (
+            self.characters.encode_batch(word[:MAX_CHARACTERS] for word in sentence.words)
+            if self.settings.spelling.read
+            else None
+        )
+        return TaggingExample(pieces, labels, heads, letters)
+
+    def job(
+        self, sentences: Sequence[TaggedSentence], held_out: Sequence[TaggedSentence], device: str = "cpu", /
+    ) -> TrainingJob:
+        train, examples = self.settings.train, self.examples(sentences)
+        heads = self.model.encoder.needs_governors
+        fill = partial(filler, heads=heads, letters=self.settings.spelling.read)
+        corpus = Corpus.of(examples, lengths_of, collate, train, device, filler=fill)
+        held = drop_long(self.examples(held_out), lengths_of, train)
+        # every time anew: a run that was killed before its first checkpoint has nothing else to start from
+        read, names = (example.pieces.ids for example in examples), token_strings(self.tokenizer)
+        initialise_embedding(self.model.encoder.embedding, self.settings.words, read, vocabulary=names, seed=train.seed)
+        if corpus.filler:
+            disable_host_sync(self.model)
+        return TrainingJob(
+            self.model.to(device),
+            corpus,
+            TaggingLoss(train.smoothing, self.settings.spelling.hide),
+            lambda model: validation(model, held, device),
+            train,
+            self.settings.model.model,
+            self.describe,
+            len(corpus.batches.dropped) + len(held_out) - len(held),
+            capture_objection="the model's places are in trees, which only a CPU can follow" if heads else "",
+        )
+
+    def predict(self, sentences: Sequence[TaggedSentence]) -> list[list[str]]:
+        """The tags of the words; those the sentences have already play no part."""
+        examples, found = self.examples(map(without_tags, sentences)), [list[str]()] * len(sentences)
+        device = str(next(self.model.parameters()).device)
+        with torch.inference_mode():
+            for rows, batch, _ in iterate_batches(examples, lengths_of, collate, device=device):
+                for row, tags in zip(rows, self.model(*batch.model_inputs).argmax(-1).tolist(), strict=True):
+                    found[row] = [self.labels.name(tag) for tag in tags[: len(sentences[row].words)]]
+        return found
+
+    def predict_with_attention(self, sentence: TaggedSentence) -> "TaggingPrediction":
+        """The tags of one sentence, how sure the model is of each, and where every layer looked, by piece."""
+        example = self.example(without_tags(sentence))
+        batch = collate([example]).to(next(self.model.parameters()).device)
+        with torch.inference_mode():
+            logits, looked = self.model.look(*batch.model_inputs)  # type: ignore[arg-type]
+        sure, tags = logits[0].float().softmax(-1).max(-1)
+        names = [self.labels.name(tag) for tag in tags.tolist()]
+        return TaggingPrediction(
+            example.pieces, names, sure.cpu(), {name: one[0].cpu() for name, one in looked.weights.items()}
+        )
+
+    @property
+    def parts(self) -> dict[str, Tokenizer | Labels]:
+        return {"words": self.tokenizer, "labels": self.labels, "letters": self.characters}
+
+    @classmethod
+    def from_description(cls, folder):
+        settings = load_settings(folder, TaggingSettings)
+        words, letters = (load_tokenizer(folder / f"{name}.json") for name in ("words", "letters"))
+        return Tagger.of(words, Labels.load(folder / "labels.json"), letters, settings)
+
+
+def validation(model: nn.Module, examples: Sequence[TaggingExample], device: str = "cpu") -> dict[str, float]:
+    """The mean negative log-probability of a held-out tag, and the share of tags that are right."""
+    total, right, count = 0.0, 0, 0
+    for _, batch, tagged in iterate_batches(examples, lengths_of, collate, device=device):
+        logits = to_float32(model(*batch.model_inputs))
+        total += cross_entropy(
+            logits.flatten(0, 1), batch.labels.flatten(), ignore_index=UNTAGGED, reduction="sum"
+        ).item()
+        right, count = right + int((logits.argmax(-1) == batch.labels).sum()), count + tagged
+    return {"loss": total / count, "accuracy": right / count}
+
+
+@dataclass(frozen=True, eq=False)
+class TaggingPrediction:
+    """What a tagger made of a sentence, and its weights by layer, between pieces."""
+
+    pieces: WordPieces
+    tags: list[str]
+    confidence: Float[Tensor, " w"]
+    weights: dict[str, Float[Tensor, "h t t"]]
+
+    def word_weights(self, weights: Float[Tensor, "t t"]) -> Float[Tensor, "w w"]:
+        """How much each word looked at each: from its first piece, whose vector is tagged, at all pieces of a word."""
+        rows = weights[self.pieces.first_indices]
+        return torch.stack([rows[:, start:stop].sum(1) for start, stop in self.pieces.spans], 1)
+
+
+def without_tags(sentence: TaggedSentence) -> TaggedSentence:
+    return sentence.with_tags([NO_VALUE] * len(sentence.words))

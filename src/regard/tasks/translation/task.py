@@ -1,0 +1,203 @@
+"""Translation: label-smoothed and R-Drop losses, the training job of a seq2seq model, and the Translator."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.attention import MultiHeadAttention
+from regard.data.batching import Batch, Example, collate, pair_lengths
+from regard.data.parallel import SentencePair
+from regard.data.tokenizers.base import PAD, Tokenizer
+from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.models.config import build_model
+from regard.models.flops import flops
+from regard.models.seq2seq import Seq2Seq
+from regard.models.transformer import Transformer
+from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
+from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.protocol import VARIABLE_SHAPES, TrainingJob
+from regard.tasks.tokenizer_training import train_tokenizer
+from regard.tasks.translation.data import TranslationSettings
+
+
+@dataclass(frozen=True)
+class LabelSmoothingLoss:
+    """Cross-entropy summed over the target tokens, a share `smoothing` of it against the uniform distribution."""
+
+    smoothing: float = 0.0
+
+    def __call__(self, model: nn.Module, batch: tuple[Batch | PackedPairs, int]) -> tuple[Tensor, int]:
+        given, tokens = batch
+        assert isinstance(model, Seq2Seq)
+        x, wanted = decoder_states(model, given)
+        return model.loss(x, wanted, smoothing=self.smoothing, ignore_index=PAD), tokens
+
+
+@dataclass(frozen=True)
+class RDropLoss:
+    """The loss of two passes under different dropout, and how far they disagree (R-Drop, Liang et al. 2021).
+
+    Per token: the mean of both cross-entropies + weight · ½ (KL(p ‖ q) + KL(q ‖ p)). Small corpora gain most.
+    """
+
+    smoothing: float
+    weight: float
+
+    def __call__(self, model: nn.Module, batch: tuple[Batch | PackedPairs, int]) -> tuple[Tensor, int]:
+        given, tokens = batch
+        assert isinstance(model, Seq2Seq)
+        x, wanted = decoder_states(model, repeat_batch(given))
+        return model.loss(x, wanted, smoothing=self.smoothing, ignore_index=PAD, rdrop=self.weight), tokens
+
+
+def decoder_states(model: Seq2Seq, given: Batch | PackedPairs) -> tuple[Float[Tensor, "b t model"], Int[Tensor, "b t"]]:
+    """The decoder's hidden states, and the labels."""
+    if isinstance(given, Batch):
+        return model.hidden_states(given.source, given.source_lengths, given.target[:, :-1]), given.target[:, 1:]
+    assert isinstance(model, Transformer)  # or it objected
+    return model.packed_hidden_states(given.source, given.target), given.labels
+
+
+def repeat_batch(given: Batch | PackedPairs) -> Batch | PackedPairs:
+    """Every sentence two times, first all of them, then all again."""
+    if isinstance(given, PackedPairs):
+        return given.repeated()
+    parts = (given.source, given.source_lengths, given.target, given.target_lengths)
+    return Batch(*(repeat(part, "b ... -> (two b) ...", two=2) for part in parts))
+
+
+def build_loss(settings: TrainSettings) -> LabelSmoothingLoss | RDropLoss:
+    if settings.rdrop:
+        return RDropLoss(settings.smoothing, settings.rdrop)
+    return LabelSmoothingLoss(settings.smoothing)
+
+
+def packing_objections(model: nn.Module) -> list[str]:
+    """Why a model cannot be trained on packed texts; empty if it can."""
+    if not isinstance(model, Transformer):
+        return [f"{type(model).__name__} reads token after token, not all texts at once"]
+    compressed = {part.compress for part in model.modules() if isinstance(part, MultiHeadAttention)} - {None}
+    return [f"{compress} mixes all keys of a row, and so those of several texts" for compress in compressed]
+
+
+def validation(
+    model: nn.Module, examples: Sequence[Example], *, tokens: int = 8192, device: str = "cpu"
+) -> dict[str, float]:
+    """The mean negative log-probability of a held-out target token."""
+    total, count = 0.0, 0
+    for _, batch, predictions in iterate_batches(examples, pair_lengths, collate, tokens=tokens, device=device):
+        summed, _ = LabelSmoothingLoss()(model, (batch, predictions))
+        total, count = total + summed.item(), count + predictions
+    return {"loss": total / count}
+
+
+def seq2seq_job(
+    learner: PretrainedModel, examples: Sequence[Example], held_out: Sequence[Example], device: str
+) -> TrainingJob:
+    """The training of whatever writes a target for a source."""
+    train = learner.settings.train
+    if train.packed and (why := packing_objections(learner.model)):
+        raise ValueError(f"train.packed = true cannot be had: {'; '.join(why)}; leave it out")
+    corpus = (
+        PackedCorpus.of(examples, train, device)
+        if train.packed
+        else Corpus.of(examples, pair_lengths, collate, train, device)
+    )
+    held = drop_long(held_out, pair_lengths, train)
+    if train.compile and isinstance(learner.model, Transformer):
+        for layer in (*learner.model.encoder, *learner.model.decoder):
+            layer.compile(dynamic=False)  # one graph for all layers of a stack
+    return TrainingJob(
+        learner.model.to(device),
+        corpus,
+        build_loss(train),
+        lambda model: validation(model, held, device=device),
+        train,
+        learner.settings.model.model,
+        learner.describe,
+        corpus.left_out + len(held_out) - len(held),
+        flops_per_token(learner.model, examples, train),
+        capture_objection="" if train.packed else VARIABLE_SHAPES,
+    )
+
+
+def flops_per_token(model: nn.Module, examples: Sequence[Example], train: TrainSettings) -> float | None:
+    """FLOPs for each target token; R-Drop passes twice."""
+    if not isinstance(model, Transformer):
+        return None
+    lengths = [(len(source) + 1, len(target) + 1) for source, target in examples]
+    return flops(model, lengths) / sum(target for _, target in lengths) * (2 if train.rdrop else 1)
+
+
+def train_tokenizers(pairs: Sequence[SentencePair], settings: PairTokenizerSettings) -> tuple[Tokenizer, Tokenizer]:
+    """One for each side; joint ones share their vocabulary."""
+    normals = [
+        TextNormalizer(lower=settings.lower, language=language or None)
+        for language in (settings.source_language, settings.target_language)
+    ]
+    if settings.joint:
+        texts = [
+            normal.apply(text)
+            for pair in pairs
+            for normal, text in zip(normals, (pair.source, pair.target), strict=True)
+        ]
+        shared = train_tokenizer(texts, settings, TextNormalizer())
+        source, target = (with_normalization(shared, normal) for normal in normals)
+        return source, target
+    source, target = (
+        train_tokenizer([getattr(pair, side) for pair in pairs], settings, normal)
+        for side, normal in zip(("source", "target"), normals, strict=True)
+    )
+    return source, target
+
+
+def with_normalization(tokenizer: Tokenizer, normal: TextNormalizer) -> Tokenizer:
+    """The same vocabulary, reading through another normal form."""
+    return replace(tokenizer, normalizer=normal)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, eq=False)
+class Translator(PretrainedModel):
+    """A model with what it needs to read and write text."""
+
+    model: Seq2Seq
+    source: Tokenizer
+    target: Tokenizer
+    settings: TranslationSettings
+
+    @staticmethod
+    def from_examples(pairs: Sequence[SentencePair], settings: TranslationSettings) -> "Translator":
+        """Vocabularies learnt from the pairs, and a model with new weights."""
+        source, target = train_tokenizers(pairs, settings.text)
+        torch.manual_seed(settings.train.seed)
+        return Translator(build_model(settings.model, source.size, target.size), source, target, settings)
+
+    def examples(self, pairs: Sequence[SentencePair]) -> list[Example]:
+        sources = self.source.encode_batch([pair.source for pair in pairs])
+        targets = self.target.encode_batch([pair.target for pair in pairs])
+        return list(zip(sources, targets, strict=True))
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """What the model wrote, as people write it."""
+        return self.target.normalizer.detokenize(self.target.decode(ids))
+
+    def job(self, pairs: Sequence[SentencePair], held_out: Sequence[SentencePair], device: str = "cpu") -> TrainingJob:
+        """The training of this translator on these pairs."""
+        return seq2seq_job(self, self.examples(pairs), self.examples(held_out), device)
+
+    @property
+    def parts(self) -> dict[str, Tokenizer]:
+        return {"source": self.source, "target": self.target}
+
+    @classmethod
+    def from_description(cls, folder):
+        settings = load_settings(folder, TranslationSettings)
+        source, target = (load_tokenizer(folder / f"{side}.json") for side in ("source", "target"))
+        torch.manual_seed(settings.train.seed)
+        return Translator(build_model(settings.model, source.size, target.size), source, target, settings)

@@ -1,0 +1,208 @@
+"""Visual question answering: batches on the device, the loss, the training job, and the QuestionAnswerer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from regard.data.batching import pad_rows
+from regard.data.images.image_preprocess import ImagePreprocessor
+from regard.data.images.labelled_images import stack_images
+from regard.data.labelled import Labels
+from regard.data.tokenizers.base import Tokenizer
+from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.models.vqa import VQAModel
+from regard.tasks.corpus import to_device_async
+from regard.tasks.image_batches import (
+    AugmentedImages,
+    ImageDraws,
+    OnDeviceLoss,
+    Rows,
+    ShuffledIndices,
+    epoch_order,
+)
+from regard.tasks.image_classification.task import AT_ONCE
+from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.protocol import TrainingJob
+from regard.tasks.tokenizer_training import train_text_tokenizer
+from regard.tasks.vqa.data import ImageQuestion, VQASettings
+
+IMAGE_MULTIPLE = 8  # on a GPU: batches whose pictures are as many, in steps of so many, share a recording
+
+
+# --- training ---
+
+
+@dataclass(frozen=True, eq=False)
+class VQABatch:
+    """Pictures as the model reads them, the questions, padded, which picture each is about, and the answers."""
+
+    pixels: Float[Tensor, "p c h w"]
+    tokens: Int[Tensor, "b t"]
+    lengths: Int[Tensor, " b"]
+    image_index: Int[Tensor, " b"]
+    answers: Int[Tensor, " b"]
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionDraws:
+    """What the device is told of a batch: its pictures, and each question's row and picture."""
+
+    pictures: ImageDraws
+    questions: Int[Tensor, "b 2"]
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionBatches:
+    """The batches of every step. All questions are padded to the longest, for a batch is made on the device.
+
+    Those about one picture come one after the other, so that it is read once for all of them.
+    """
+
+    images: AugmentedImages
+    pictures: Rows  # of each question
+    tokens: Int[Tensor, "n t"]
+    lengths: Int[Tensor, " n"]
+    answers: Int[Tensor, " n"]
+    rows: ShuffledIndices
+
+    def steps(self, epoch: int) -> int:
+        return self.rows.steps(epoch)
+
+    def at(self, epoch: int, index: int) -> list[tuple[QuestionDraws, int]]:
+        fill = IMAGE_MULTIPLE if self.tokens.is_cuda else 1
+        return [
+            (self.draw_batch(rows, epoch, fill), len(rows))
+            for rows in self.rows.slice_step(order_by_image(self, epoch), index)
+        ]
+
+    def draw_batch(self, rows: Rows, epoch: int, fill: int = 1) -> QuestionDraws:
+        """Some pictures come again, and are asked nothing, so that their number is a multiple of `fill`."""
+        pictures, about = np.unique(self.pictures[rows], return_inverse=True)
+        filled = np.resize(pictures, -(-len(pictures) // fill) * fill)
+        table = torch.from_numpy(np.stack((rows, about), 1))
+        return QuestionDraws(self.images.draw_batch(filled, epoch), to_device_async(table, self.tokens.device))
+
+    def materialize(self, asked: QuestionDraws) -> VQABatch:
+        at, about = asked.questions.unbind(1)
+        return VQABatch(
+            self.images.normalized_pixels(asked.pictures), self.tokens[at], self.lengths[at], about, self.answers[at]
+        )
+
+
+@lru_cache(maxsize=2)
+def order_by_image(asked: QuestionBatches, epoch: int) -> Rows:
+    """All questions, by picture, the pictures in another order every epoch."""
+    places = np.argsort(epoch_order(asked.rows.seed, epoch, len(asked.images.pixels)))
+    return np.argsort(places[asked.pictures], kind="stable")
+
+
+def vqa_loss(smoothing: float):
+    """Cross-entropy summed over the questions."""
+
+    def loss(model: nn.Module, batch: tuple[VQABatch, int]) -> tuple[Tensor, int]:
+        given, count = batch
+        logits = model(given.pixels, given.tokens, given.lengths, given.image_index).float()
+        return cross_entropy(logits, given.answers, reduction="sum", label_smoothing=smoothing), count
+
+    return loss
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionAnswerer(PretrainedModel):
+    """A model with how it sees, the vocabulary it reads and the answers it knows."""
+
+    model: VQAModel
+    sight: ImagePreprocessor
+    tokenizer: Tokenizer
+    labels: Labels
+    settings: VQASettings
+
+    @staticmethod
+    def from_examples(questions: Sequence[ImageQuestion], settings: VQASettings) -> "QuestionAnswerer":
+        """Size, scale, vocabulary and answers from the questions, and a model with new weights."""
+        labels = Labels.of(one.answer for one in questions)
+        words = train_text_tokenizer((one.text for one in questions), settings.text)
+        pictures = dict.fromkeys(one.picture for one in questions)
+        sight = ImagePreprocessor.of(stack_images((one.name, one.pixels) for one in pictures))
+        return QuestionAnswerer.of(sight, words, labels, settings)
+
+    @staticmethod
+    def of(sight: ImagePreprocessor, words: Tokenizer, labels: Labels, settings: VQASettings) -> "QuestionAnswerer":
+        torch.manual_seed(settings.train.seed)
+        model = VQAModel(settings.model, shape=sight.shape, vocabulary_size=words.size, answers=len(labels))
+        return QuestionAnswerer(model, sight, words, labels, settings)
+
+    def job(
+        self, questions: Sequence[ImageQuestion], held_out: Sequence[ImageQuestion], device: str = "cpu", /
+    ) -> TrainingJob:
+        train = self.settings.train
+        rows = {picture: row for row, picture in enumerate(dict.fromkeys(one.picture for one in questions))}
+        pictures = np.array([rows[one.picture] for one in questions])
+        shown = AugmentedImages(
+            self.sight.stack_exact(list(rows)).to(device), self.sight, self.settings.augment, train.seed
+        )
+        tokens, lengths = (part.to(device) for part in pad_rows([self.ids(one.text) for one in questions]))
+        answers = self.label_ids(questions).to(device)
+        data = QuestionBatches(shown, pictures, tokens, lengths, answers, ShuffledIndices.of(len(questions), train))
+        self.sight.stack_exact([one.picture for one in held_out])
+        return TrainingJob(
+            self.model.to(device),
+            data,
+            OnDeviceLoss(data.materialize, vqa_loss(train.smoothing)),
+            lambda model: self.validation(model, held_out),
+            train,
+            self.settings.model.model,
+            self.describe,
+            capture_objection="",
+        )
+
+    def ids(self, text: str) -> list[int]:
+        if not text.strip():
+            raise ValueError("the question is empty; give at least one word")
+        return self.tokenizer.encode(text)
+
+    def label_ids(self, questions: Sequence[ImageQuestion]) -> Int[Tensor, " n"]:
+        return torch.tensor([self.labels.index(one.answer, repr(one.text)) for one in questions])
+
+    def validation(self, model: nn.Module, questions: Sequence[ImageQuestion]) -> dict[str, float]:
+        """The mean negative log-probability of a held-out answer, and the share of answers that are right."""
+        logits = torch.cat([self.logits(model, some).float() for some in chunk_questions(questions)])
+        answers = self.label_ids(questions).to(logits.device)
+        right = (logits.argmax(-1) == answers).float().mean()
+        return {"loss": cross_entropy(logits, answers).item(), "accuracy": right.item()}
+
+    def logits(self, model: nn.Module, questions: Sequence[ImageQuestion]) -> Float[Tensor, "n answers"]:
+        """Of one batch; pictures of any size."""
+        device = next(model.parameters()).device
+        pixels = torch.stack([self.sight.fit(one.picture.pixels) for one in questions]).to(device)
+        tokens, lengths = pad_rows([self.ids(one.text) for one in questions])
+        return model(self.sight.normalize(pixels), tokens.to(device), lengths.to(device))
+
+    def probabilities(self, questions: Sequence[ImageQuestion]) -> Float[Tensor, "n answers"]:
+        """Of every answer."""
+        with torch.inference_mode():
+            found = [
+                self.logits(self.model, some).double().softmax(-1).float().cpu() for some in chunk_questions(questions)
+            ]
+        return torch.cat([*found, torch.zeros(0, len(self.labels))])
+
+    @property
+    def parts(self) -> dict[str, ImagePreprocessor | Tokenizer | Labels]:
+        return {"sight": self.sight, "words": self.tokenizer, "labels": self.labels}
+
+    @classmethod
+    def from_description(cls, folder):
+        settings = load_settings(folder, VQASettings)
+        sight, labels = ImagePreprocessor.load(folder / "sight.json"), Labels.load(folder / "labels.json")
+        return QuestionAnswerer.of(sight, load_tokenizer(folder / "words.json"), labels, settings)
+
+
+def chunk_questions(questions: Sequence[ImageQuestion]) -> Iterator[Sequence[ImageQuestion]]:
+    for first in range(0, len(questions), AT_ONCE):
+        yield questions[first : first + AT_ONCE]

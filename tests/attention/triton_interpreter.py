@@ -1,0 +1,72 @@
+"""Triton's interpreter: runs kernels in a process of their own, since the variable must be set before Triton loads."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def run_interpreted(module: str) -> dict[str, Any]:
+    """What `answer` printed when this module was run with Triton's interpreter."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    return run_module(module, TRITON_INTERPRET="1")
+
+
+def run_module(module: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    """What this module printed last when it was run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", module, *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def print_json(cases: Callable[[], dict[str, Any]]) -> None:
+    patch_interpreter_loops()
+    print(json.dumps(cases()))
+
+
+def patch_interpreter_loops() -> None:
+    """Triton 3.6 counts loops with int(array of one number), which numpy 2.4 no longer takes."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_mend(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_and_mend
+
+
+def compile_to_ptx(kernel: Any, given: dict[str, Any], kinds: dict[str, str] | None = None) -> str:
+    """The PTX of a kernel for a Hopper GPU; all but constants is bfloat16 or as `kinds` says."""
+    kinds = {"ends": "*i32", **dict.fromkeys(("heads", "n_q", "n_k", "start", "low", "high"), "i32"), **(kinds or {})}
+    kinds = {name: kinds.get(name, "*bf16") for name in kernel.arg_names}
+    return compile_for_hopper(kernel, given, kinds, num_warps=4, num_stages=2).asm["ptx"]
+
+
+def compile_for_hopper(
+    kernel: Any, given: dict[str, Any], kinds: dict[str, str], aligned: Iterable[str] = (), **options: int | None
+) -> Any:
+    """A kernel compiled for a Hopper GPU, which need not exist; what is neither given nor in `kinds` is an integer."""
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    indices = {name: (n,) for n, name in enumerate(kernel.arg_names)}
+    source = ASTSource(
+        kernel,
+        {name: "constexpr" if name in given else kinds.get(name, "i32") for name in indices},
+        {index: given[name] for name, index in indices.items() if name in given},
+        {indices[name]: [["tt.divisibility", 16]] for name in aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)

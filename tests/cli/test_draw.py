@@ -1,0 +1,133 @@
+"""regard draw, explain, gallery and lecture: pictures, who runs what, and mistakes in one line."""
+
+import pytest
+
+from regard.attention import Recipe, get_recipe
+from regard.see import lecture as walk
+
+from .commands import regard as run
+
+# --- draw ---
+
+
+def test_draw_prints_a_pattern():
+    assert run("draw", "Causal() & Window(2)", "--tokens", "3").output == "■ · ·\n■ ■ ·\n· ■ ■\n"
+
+
+def test_draw_knows_names():
+    assert run("draw", "sliding window", "--tokens", "3").output.startswith("mask\n■ · ·\n■ ■ ·\n■ ■ ■\n")
+    assert run("draw", "shaw", "--tokens", "2").output == "4 5\n3 4\n"
+
+
+@pytest.mark.parametrize("part", ["Cosine()", "Sparsemax()"])
+def test_draw_shows_a_score_or_normaliser_by_its_weights(part):
+    answer = run("draw", part, "--tokens", "5")
+    assert answer.exit_code == 0
+    assert part.removesuffix(")") in answer.output
+    assert "weights on an example" in answer.output
+
+
+def test_draw_writes_a_picture(tmp_path):
+    path = tmp_path / "new" / "a.svg"
+    answer = run("draw", "rotary", "--save", str(path))
+    assert answer.output == f"drawn: {path}\n"
+    assert "Rotary(theta=10000.0" in path.read_text()
+
+
+# --- explain ---
+
+
+def test_explain_says_who_runs_a_recipe_and_why():
+    answer = run("explain", "causal", "--tokens", "100", "--no-grad")
+    assert answer.exit_code == 0
+    assert "sdpa runs this recipe" in answer.output
+    assert "not linear: Softmax() is not proportional" in answer.output
+    assert "100 tokens, 8 heads of width 64, no gradients" in answer.output
+
+
+def test_explain_minds_gradients():
+    without, with_them = (run("explain", "causal", *words).output for words in (["--no-grad"], []))
+    assert "it has no backward pass on the CPU" not in without
+    assert "it has no backward pass on the CPU" in with_them
+
+
+def test_explain_reads_files_texts_and_parts(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(get_recipe("longformer").to_toml())
+    assert "Window(size=64) | Global(tokens=1)" in run("explain", str(path)).output
+    assert "linear runs this recipe" in run("explain", get_recipe("linear").to_toml()).output
+    assert "pattern     Window(size=7)" in run("explain", "Window(7)").output
+    assert "position    Alibi(heads=8)" in run("explain", "Alibi(8)").output
+    path.write_text("pattern = Causal")
+    assert run("explain", str(path)).stderr.startswith(f"regard: {path}: Invalid value")
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["fly"], "No such command 'fly'; see regard --help"),
+        (["draw"], "Missing argument 'what'; see regard draw --help"),
+        (["draw", "Causal()", "--tokens", "0"], "Invalid value for '--tokens'"),
+        (["draw", "Causal()", "--colour"], "No such option: --colour"),
+        (["draw", "bigbrd"], "nothing is called 'bigbrd'; did you mean 'bigbird'?"),
+        (["draw", "Causal"], "nothing is called 'Causal'; did you mean 'Causal()'?"),
+        (["draw", "qqq"], "nothing is called 'qqq'; names are dot, scaled dot,"),
+        (["draw", "Window(0)"], "Window(size=0): size must be a whole number, at least 1"),
+        (["draw", "Window(size=1"], "cannot read 'Window(size=1'"),
+        (["draw", "__import__('os')"], """cannot read "__import__('os')" in "__import__('os')"; known parts: Dot,"""),
+        (["draw", "Clipped(3)"], "'Clipped(3)' is no score, position, pattern or normaliser; try RelativeVectors("),
+        (["draw", "TreeDepth()"], "TreeDepth(theta=10000.0) needs the sentences' trees: use recipe.with_tree"),
+        (["draw", "Additive(3, hidden=-1)"], "'Additive(3, hidden=-1)' does not work"),
+        (["draw", "Causal()", "--save", "a.gif"], "cannot write 'a.gif': a picture ends in .png, .svg, .pdf"),
+        (["draw", "Causal()", "--save", "/dev/null/a.png"], "/dev/null/a.png: cannot be written"),
+        (["draw", "causal", "--tokens", "5000"], "the weights of 5000 tokens are too many for a picture"),
+        (["explain", "missing.toml"], "there is no file 'missing.toml'; a recipe file is what recipe.to_toml() writes"),
+        (["explain", "pattern = 'Causal()'\nmask = 'Causal()'"], "a recipe has no 'mask'; it has score, position"),
+        (["explain", "luong general", "--heads", "0"], "Invalid value for '--heads'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy(words, says):
+    answer = run(*words)
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert answer.stderr.startswith(f"regard: {says}")
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["Causal() & 3", "Sinusoidal() + 3", "Alibi('x')", "Rotary(pairs='x')", "pattern = 3"])
+def test_parts_that_do_not_go_together_are_one_line_too(text):
+    answer = run("draw", text)
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith("regard: ")
+    assert answer.stderr.count("\n") == 1
+
+
+# --- lecture ---
+
+
+def test_the_lecture_walks_through_the_lectures_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(walk, "write_gallery", lambda folder: folder / "gallery.md")
+    answer = run("lecture", "--folder", str(tmp_path))
+    assert answer.exit_code == 0, answer.output
+    assert "1.8639  6.3194  1.7042  ✓" in answer.output
+    assert "1.9366  6.6831  1.5951  ✓" in answer.output
+    assert "│    fine  ■        ■        ■        ■       │" in answer.output
+    assert "gather runs this recipe" in answer.output
+    assert "✗" not in answer.output
+    assert "overview.png" in answer.output.replace("\n", "")
+
+
+def test_the_lecture_would_notice_other_numbers():
+    case = walk.example("look-ahead mask")
+    output = walk.steps(*case.qkv(), Recipe()).output
+    assert walk.agreement_mark(case, output).startswith("✗")
+
+
+def test_the_gallery_command_draws_the_gallery(tmp_path, monkeypatch):
+    from regard import see
+
+    monkeypatch.setattr(see, "write_gallery", lambda folder: folder / "gallery.md")
+    assert run("gallery", str(tmp_path)).output == f"drawn: {tmp_path / 'gallery.md'}\n"

@@ -1,0 +1,304 @@
+"""A prepared model: by tensors alone beam search finds what the definition finds, in every precision it can say so."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from regard.decode import (
+    Beam,
+    Constraints,
+    Greedy,
+    LengthLimit,
+    PreparedModel,
+    Sampling,
+    batched_beam,
+    prepare,
+    stream,
+    translate,
+    translate_all,
+)
+from regard.decode import stages as staging
+from regard.decode.batched_beam import search_single_threaded
+from regard.decode.hypothesis import make_requests
+from regard.decode.model import inference_mode
+from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, MkldnnLinear, TorchLinear
+from regard.decode.search import stable_topk
+from regard.decode.topk_logprobs import chunked_topk
+from regard.models import ModelConfig, build_model
+
+from .test_models import SOURCES, model
+from .toy_models import same
+
+LIMIT = LengthLimit(1.0, 5)
+PREFIXES = [(4,), (), (3, 5, 6), (), (9,)]
+
+
+def decided(**changes):
+    """Like the ladder's models: weights large enough that some translations end."""
+    torch.manual_seed(17)
+    made = build_model(ModelConfig(kind="transformer", model=12, hidden=14, heads=6, layers=2, **changes), 11, 11)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.4)
+        made.get_parameter("embeddings.bias")[2] = 2.0
+    return made.double()
+
+
+def assert_same(one, other, within=1e-9):
+    for some, others in zip(one, other, strict=True):
+        assert all(same(*pair, within=within) for pair in zip(some, others, strict=True)), (some, others)
+
+
+@pytest.mark.parametrize(("size", "alpha", "best"), [(1, 0.0, 1), (2, 1.0, 2), (3, 0.0, 1), (5, 0.6, 5)])
+def test_it_finds_what_the_definition_finds(size, alpha, best):
+    made, beam = model("transformer").double(), Beam(size, alpha, n_best=best, max_length=LIMIT)
+    found = translate(prepare(made), SOURCES, beam)
+    assert_same(found, translate(made, SOURCES, beam))
+    assert any(h.finished for some in found for h in some)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm": "post", "tie": "all", "activation": "gelu"},
+        {"groups": 3, "tie": "target"},
+        {"groups": 2, "decoder": 'position = "Rotary()"', "encoder": 'position = "Rotary()"'},
+        {"decoder": 'position = "Learned(30, 12)"', "cross": 'score = "Cosine()"'},
+    ],
+    ids=["post norm", "grouped", "rotary", "learned and cosine"],
+)
+def test_whatever_the_transformer_is_made_of(changes):
+    made, beam = decided(**changes), Beam(3, 0.7, n_best=3, max_length=LIMIT)
+    ready = prepare(made)
+    assert isinstance(ready, PreparedModel)
+    assert_same(translate(ready, SOURCES, beam), translate(made, SOURCES, beam))
+
+
+@pytest.mark.parametrize(
+    "allowed", [Constraints(), Constraints(banned=frozenset({4, 10}), min_length=4)], ids=["all", "some"]
+)
+def test_forced_beginnings_and_closed_words(allowed):
+    made, beam = model("transformer").double(), Beam(3, 0.5, n_best=3, max_length=LIMIT)
+    one, other = (
+        translate(each, SOURCES, beam, prefixes=PREFIXES, constraints=allowed) for each in (prepare(made), made)
+    )
+    assert_same(one, other)
+    assert all(h.ids[: len(p)] == p for some, p in zip(one, PREFIXES, strict=True) for h in some)
+
+
+def test_where_nothing_may_follow_what_stands_is_cut():
+    made, everything = model("transformer").double(), Constraints(banned=frozenset(range(2, 11)))
+    for prefixes in (None, PREFIXES):
+        one, other = (
+            translate(each, SOURCES, Beam(3, n_best=2), prefixes=prefixes, constraints=everything)
+            for each in (prepare(made), made)
+        )
+        assert_same(one, other)
+        assert not any(h.finished for some in one for h in some)
+
+
+def test_greedy_search_runs_the_same_way():
+    made = model("transformer").double()
+    assert_same(translate(prepare(made), SOURCES, Greedy(LIMIT)), translate(made, SOURCES, Greedy(LIMIT)))
+
+
+def test_no_company_changes_a_translation():
+    ready, beam = prepare(model("transformer")), Beam(4, 0.6, n_best=4, max_length=LIMIT)
+    together = translate(ready, SOURCES, beam)
+    for n, source in enumerate(SOURCES):
+        assert_same(translate(ready, [source], beam), together[n : n + 1], within=1e-5)
+
+
+def test_company_changes_a_score_in_8_bits_within_its_bound():
+    """And in float32 in its last bits alone; where two are as close as that, another may come first."""
+    torch.manual_seed(3)
+    made = build_model(ModelConfig(kind="transformer", model=32, hidden=64, heads=4, layers=1), 107, 107)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.05)
+    chance = random.Random(0)
+    sources = [tuple(chance.randrange(4, 107) for _ in range(chance.randrange(2, 13))) for _ in range(17)]
+    for precision, bound, same_lists in (("float32", 1e-4, 17), ("int8", INT8_BATCH_TOLERANCE, 16)):
+        ready, beam = prepare(made, precision), Beam(3, 1.0, n_best=3, max_length=LIMIT)
+        together = translate(ready, sources, beam)
+        alone = [translate(ready, [source], beam)[0] for source in sources]
+        agree = [
+            [abs(h.log_probability - g.log_probability) for h, g in zip(one, other, strict=True)]
+            for one, other in zip(together, alone, strict=True)
+            if [h.ids for h in one] == [h.ids for h in other]
+        ]
+        assert len(agree) >= same_lists
+        assert max(max(differences) for differences in agree) <= bound
+        for one, other in zip(together, alone, strict=True):
+            assert one[0].score == pytest.approx(other[0].score, abs=bound)
+
+
+@pytest.mark.parametrize("prefixes", [None, PREFIXES], ids=["free", "forced"])
+def test_stages_of_other_shapes_take_over_from_each_other(monkeypatch, prefixes):
+    """The GPU's way, run on the CPU without its graphs: sentences leave by halves, slots are few and become more."""
+    monkeypatch.setattr(staging, "LEAST", 2)
+    monkeypatch.setattr(staging, "SLOTS", 16)
+    made, beam = model("transformer").double(), Beam(3, 1.0, n_best=3, max_length=LengthLimit(1.0, 9))
+    ready, allowed = prepare(made), Constraints(min_length=2)
+    assert isinstance(ready, PreparedModel)
+    with inference_mode(made):
+        found = staging.run(ready, beam, make_requests(SOURCES, prefixes), allowed)
+        again = staging.run(ready, beam, make_requests(SOURCES, prefixes), allowed)
+    assert_same(found, translate(made, SOURCES, beam, prefixes=prefixes, constraints=allowed))
+    assert_same(found, again, within=0.0)
+    assert len({shape.slots for shape in ready.stages}) > 1
+    assert len({shape.sentences for shape in ready.stages}) > 1
+
+
+@pytest.mark.parametrize("cores", [2, 3])
+def test_cores_that_search_apart_find_the_same_in_the_same_order(monkeypatch, cores):
+    made, beam, before = decided(), Beam(3, n_best=2, max_length=LIMIT), torch.get_num_threads()
+    asked, threads = make_requests([source for source in SOURCES for _ in range(3)], None), []
+    monkeypatch.setattr(
+        batched_beam,
+        "search_single_threaded",
+        lambda *given: threads.append(torch.get_num_threads()) or search_single_threaded(*given),
+    )
+    ready = prepare(made)
+    found = batched_beam.search_by_cores(ready, beam, asked, Constraints(), cores)
+    assert_same(found, search_single_threaded(ready, beam, asked, Constraints()), within=1e-12)
+    assert threads == [1] * cores
+    assert torch.get_num_threads() == before
+
+
+def test_what_goes_wrong_on_one_core_is_told():
+    made = decided()
+    made.get_parameter("embeddings.bias").data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="its weights hold NaN or infinity; load another checkpoint"):
+        batched_beam.search_by_cores(
+            prepare(made), Beam(2, max_length=LIMIT), make_requests(SOURCES, None), Constraints(), 2
+        )
+
+
+def test_a_model_that_cannot_be_prepared_says_why():
+    gru = model("gru")
+    assert prepare(gru) is gru
+    with pytest.raises(ValueError, match="is no Transformer; use precision float32"):
+        prepare(gru, "int8")
+    windowed = decided(decoder='pattern = "Window(3)"')
+    assert prepare(windowed) is windowed
+    with pytest.raises(ValueError, match="no precision is called 'int4'"):
+        prepare(gru, "int4")
+
+
+def test_a_search_that_needs_more_falls_back_on_the_model_or_refuses():
+    made = model("transformer").double()
+    ready, beam = prepare(made), Beam(3, 0.8, 0.2, max_length=LIMIT)
+    assert_same(translate(ready, SOURCES, beam), translate(made, SOURCES, beam))
+    rule = Constraints(allowed_next=lambda written: [4, 2] if len(written) < 2 else [2])
+    one, other = (translate(each, SOURCES, Beam(2, max_length=LIMIT), constraints=rule) for each in (ready, made))
+    assert_same(one, other)
+    assert tuple(stream(ready, SOURCES[0], Greedy(LIMIT))) == translate(ready, SOURCES[:1], Greedy(LIMIT))[0][0].ids
+    eight = prepare(model("transformer"), "int8")
+    with pytest.raises(
+        ValueError, match="cannot run in int8: a coverage penalty needs the attention weights; use precision float32"
+    ):
+        translate(eight, SOURCES, beam)
+    with pytest.raises(ValueError, match="cannot run in int8: it asks the model word by word"):
+        translate(eight, SOURCES, Sampling(max_length=LIMIT))
+
+
+def test_broken_weights_are_told():
+    made = model("transformer")
+    with torch.no_grad():
+        made.get_parameter("embeddings.bias")[5] = torch.nan
+    with pytest.raises(ValueError, match="the model's probabilities are not finite"):
+        translate(prepare(made), SOURCES, Beam(3))
+
+
+def test_many_batches_are_prepared_once_and_change_nothing():
+    made, beam = model("transformer").double(), Beam(3, 0.6, max_length=LIMIT)
+    assert_same(translate_all(made, SOURCES, beam, tokens=20), translate(made, SOURCES, beam))
+    assert made.training
+
+
+# --- multiplying ---
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_packed_weights_multiply_as_they_did(rows):
+    weight, bias, x = torch.randn(19, 13), torch.randn(19), torch.randn(rows, 13)
+    assert_close(MkldnnLinear.of(weight, bias)(x), TorchLinear(weight, bias)(x))
+
+
+def test_eight_bits_on_paper():
+    """Of a row whose largest is 1.27 a hundredth is one step; weights that are multiples of 1/127 are kept exactly."""
+    weight = torch.tensor([[1.0, -1.0, 0.0], [127.0, 0.0, -64.0]]) / 127
+    x = torch.tensor([[1.27, 0.50, -0.02], [-127.0, 0.4, 100.6]])
+    whole = torch.tensor([[1.27, 0.50, -0.02], [-127.0, 0.0, 101.0]])
+    assert_close(Int8Linear.of(weight, torch.tensor([3.0, 5.0]))(x), whole @ weight.T + torch.tensor([3.0, 5.0]))
+
+
+def test_eight_bits_are_near_and_nobody_s_neighbours_change_them():
+    weight, bias, x = torch.randn(31, 64), torch.randn(31), torch.randn(7, 64) * torch.rand(7, 1) * 9
+    x[3] = 0.0
+    eight = Int8Linear.of(weight, bias)
+    assert (eight(x) - x @ weight.T - bias).norm() / (x @ weight.T).norm() < 0.02
+    assert_close(eight(x)[3], bias)
+    alone = torch.cat([eight(x[n : n + 1]) for n in range(7)])
+    assert_close(alone, eight(x), rtol=0, atol=1e-5)
+
+
+def test_eight_bits_say_what_thirty_two_said_where_the_model_is_sure():
+    made, beam = model("transformer"), Beam(3, max_length=LIMIT)
+    exact, eight = translate(made, SOURCES, beam), translate(prepare(made, "int8"), SOURCES, beam)
+    assert sum(one[0].ids == other[0].ids for one, other in zip(exact, eight, strict=True)) >= 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 5), vocabulary=st.sampled_from([2560, 2699, 3001]))
+def test_the_few_best_of_many_words_equals_included(seed, count, vocabulary):
+    scores = torch.randint(-400, 5, (3, vocabulary), generator=torch.Generator().manual_seed(seed)).double()
+    scores[1] = 0.0
+    scores[2, 2] = -torch.inf
+    for ours, theirs in zip(chunked_topk(scores, count), stable_topk(scores, count), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+# --- the kernel ---
+
+INTERPRETED = """
+import torch
+from regard.decode.beam_state_kernel import segment_topk
+from regard.decode.topk_logprobs import topk_logprobs_cpu
+torch.manual_seed(0)
+for vocabulary, count, stretch in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
+    logits, bias = torch.randn(5, vocabulary) * 3, torch.randn(vocabulary)
+    logits[1] = 0.0
+    bias[7:11] = bias[7]
+    logits[2, 7:11] = 9.0
+    closed = torch.zeros(vocabulary, dtype=torch.uint8)
+    closed[[0, 1, 8]] = 1
+    values, words, whole = segment_topk(logits, bias, closed, count, stretch)
+    torch.testing.assert_close(whole, (logits + bias).logsumexp(-1, keepdim=True))
+    wanted = topk_logprobs_cpu(logits + bias, closed, count, None)
+    order = words.sort(dim=-1, stable=True).indices
+    top = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
+    torch.testing.assert_close(top.values[:, :count], wanted.values)
+    assert torch.equal(words.gather(1, order).gather(1, top.indices)[:, :count], wanted.tokens), vocabulary
+print("agreed")
+"""
+
+
+def test_the_gpu_s_kernel_offers_what_the_cpu_offers():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", INTERPRETED],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "agreed" in done.stdout, done.stderr

@@ -1,0 +1,127 @@
+"""Words scored slice by slice, beams that are dropped, and sentences that move: what is saved changes nothing."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.data.tokenizers.base import EOS
+from regard.decode import Beam, prepare, translate
+from regard.decode import batched_beam as quickly
+from regard.decode import beam_state as laning
+from regard.decode.beam_state import SearchRules, initial_beam_state, select_candidates
+from regard.decode.constraints import Constraints
+from regard.decode.hypothesis import DecodingRequest
+from regard.decode.quantized_linear import RowQuantizer
+from regard.decode.ready import PreparedModel
+from regard.decode.room import room_for
+from regard.decode.topk_logprobs import CHUNK, ChunkedVocabLinear, chunked_vocab_topk, topk_logprobs_cpu
+
+from .test_models import SOURCES, model
+from .toy_models import same
+
+
+def scored(vocabulary, rows):
+    torch.manual_seed(vocabulary)
+    weight, bias = torch.randn(vocabulary, 13), torch.randn(vocabulary)
+    bias[[3, 700]] = -1e4  # a sum of exponentials must not be taken from these
+    closed = torch.zeros(vocabulary, dtype=torch.uint8)
+    closed[[0, 1, 600, vocabulary - 1]] = 1
+    return ChunkedVocabLinear.of(weight, bias, rows), closed, torch.randn(7, 13)
+
+
+@pytest.mark.parametrize("vocabulary", [1024, 1999, 2690])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_slice_by_slice_as_all_at_once(vocabulary, count):
+    words, closed, x = scored(vocabulary, 5 * CHUNK)
+    wanted, found = topk_logprobs_cpu(words(x), closed, count, None), chunked_vocab_topk(words, x, closed, count, None)
+    assert torch.equal(found.tokens, wanted.tokens)
+    assert_close(found.values, wanted.values)
+    assert found.finite
+    assert len(words.parts) > 1
+
+
+def test_a_word_that_must_come_is_told_wherever_it_stands():
+    words, closed, x = scored(1999, 5 * CHUNK)
+    must = torch.tensor([[-1], [1998], [0], [639], [640], [-1], [1279]])
+    wanted, found = topk_logprobs_cpu(words(x), closed, 3, must), chunked_vocab_topk(words, x, closed, 3, must)
+    assert torch.equal(found.tokens, wanted.tokens)
+    assert_close(found.values, wanted.values)
+
+
+def test_scores_that_are_no_numbers_are_told():
+    words, closed, x = scored(1999, 5 * CHUNK)
+    x[2, 5] = torch.nan
+    assert not chunked_vocab_topk(words, x, closed, 3, None).finite
+
+
+def test_a_search_in_slices_finds_what_it_found(monkeypatch):
+    ready, beam = prepare(model("transformer"), "int8"), Beam(4, 0.6, n_best=4)
+    plain = translate(ready, SOURCES, beam)
+    monkeypatch.setattr(laning, "MIN_ROWS", 1)
+    sliced = translate(ready, SOURCES, beam)
+    for one, other in zip(plain, sliced, strict=True):
+        assert all(same(*pair, within=1e-5) for pair in zip(one, other, strict=True)), (one, other)
+
+
+def test_whole_numbers_on_paper():
+    """127 for the largest, a half to the even neighbour, 128 in the middle; a row of nothing is all middle."""
+    whole, size = RowQuantizer.create().quantize(
+        torch.tensor([[-2.0, 1.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0], [127.0, 1.5, -2.5, -1]])
+    )
+    assert whole.tolist() == [[1, 192, 128, 255], [128] * 4, [255, 130, 126, 127]]
+    assert_close(size[:, 0], torch.tensor([2.0, 0.0, 127.0]))
+
+
+# --- beams that cannot win ---
+
+
+def begun(alpha, limit):
+    rules = SearchRules.of(alpha, Constraints(), 3, 9, torch.zeros(11))
+    lanes = initial_beam_state([DecodingRequest((4, 5))], [limit], rules, 1, alpha, 9)
+    lanes.totals.copy_(torch.tensor([[-0.1, -0.2, -0.3]]))
+    return lanes, rules
+
+
+def test_a_beam_below_what_is_finished_is_dropped():
+    """An end at -1.1 is the best so far: of the two that go on, -0.7 may still beat it and -2.2 may not."""
+    lanes, rules = begun(0.0, 7)
+    values = torch.tensor([[[-1.0, -9.0], [-0.5, -9.0], [-1.9, -9.0]]], dtype=torch.double)
+    words = torch.tensor([[[EOS, 4], [5, 4], [6, 4]]])
+    select_candidates(lanes, rules, values, words, torch.tensor([1]))
+    assert_close(lanes.totals[0, :1], torch.tensor([-0.7], dtype=torch.double))
+    assert torch.isneginf(lanes.totals[0, 1:]).all()
+    assert lanes.tokens[0, 0] == 5
+    assert lanes.finished_step[0] == -1
+
+
+def test_a_beam_that_a_long_translation_would_reward_is_not_dropped():
+    """With α = 1 the end scores -1.1 / ((5 + 2) / 6); -1.2 may yet be divided by (5 + 7) / 6."""
+    lanes, rules = begun(1.0, 7)
+    values = torch.tensor([[[-1.0, -9.0], [-1.0, -9.0], [-1.9, -9.0]]], dtype=torch.double)
+    select_candidates(lanes, rules, values, torch.tensor([[[EOS, 4], [5, 4], [6, 4]]]), torch.tensor([1]))
+    assert_close(lanes.totals[0, :1], torch.tensor([-1.2], dtype=torch.double))
+    assert torch.isneginf(lanes.totals[0, 1:]).all()
+
+
+@pytest.mark.parametrize(("alpha", "best"), [(0.0, 1), (0.0, 2), (1.0, 3)])
+def test_beams_that_leave_are_not_asked_and_nothing_else_changes(monkeypatch, alpha, best):
+    monkeypatch.setattr(quickly, "FEW", 1)
+    monkeypatch.setattr(quickly, "LEAVING", 100)
+    made, beam = model("transformer").double(), Beam(3, alpha, n_best=best)
+    for one, other in zip(translate(prepare(made), SOURCES, beam), translate(made, SOURCES, beam), strict=True):
+        assert all(same(*pair, within=1e-9) for pair in zip(one, other, strict=True)), (one, other)
+
+
+def test_who_stays_keeps_his_keys():
+    ready = prepare(model("transformer"))
+    assert isinstance(ready, PreparedModel)
+    with torch.inference_mode():
+        room = room_for(ready, SOURCES, 3, 7)
+        for kv in room.past:
+            kv.normal_()
+        before = [kv.clone() for kv in (*room.sources, *room.past)]
+        rows = torch.tensor([0, 4, 2])
+        kept = room.keep(rows)
+    for now, then in zip((*kept.sources, *kept.past), before, strict=True):
+        assert torch.equal(now, then[:, rows])
+    assert torch.equal(kept.hidden, room.hidden[rows])

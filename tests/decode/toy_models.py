@@ -1,0 +1,188 @@
+"""Models small enough to know by heart, and searches too simple to be wrong: one sentence, from scratch, to the end."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import log
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.decode import Beam, Hypothesis
+from regard.decode.model import log_probabilities
+
+PAD, BOS, EOS, UNK = range(4)
+Ids = tuple[int, ...]
+Tell = Callable[[Ids, Ids], Sequence[float]]  # source and target so far -> logits
+Gaze = Callable[[Ids, Ids], Sequence[Sequence[float]]]  # source and target so far -> weights by head and source token
+
+
+@dataclass(frozen=True)
+class Sources:
+    ids: tuple[Ids, ...]
+    width: int
+
+    def pick(self, rows):
+        return Sources(tuple(self.ids[row] for row in rows.tolist()), self.width)
+
+
+@dataclass(frozen=True)
+class Read:
+    written: tuple[Ids, ...]
+
+    def pick(self, rows):
+        return Read(tuple(self.written[row] for row in rows.tolist()))
+
+
+@dataclass(frozen=True)
+class Looked:
+    weights: dict[str, Tensor]
+
+
+class Toy(nn.Module):
+    """Asks a function for every distribution, and notes how many rows each step had."""
+
+    def __init__(self, tell: Tell, gaze: Gaze | None = None):
+        super().__init__()
+        self.tell, self.gaze, self.rows = tell, gaze, []
+        self.anchor = nn.Parameter(torch.zeros((), dtype=torch.double))
+
+    def encode(self, source, lengths):
+        rows = zip(source.tolist(), lengths.tolist(), strict=True)
+        for row, length in zip(source.tolist(), lengths.tolist(), strict=True):
+            assert row[length - 1] == EOS
+            assert set(row[length:]) <= {PAD}
+        return Sources(tuple(tuple(row[: length - 1]) for row, length in rows), source.shape[1])
+
+    def start(self, memory):
+        return Read(tuple(() for _ in memory.ids))
+
+    def histories(self, tokens, state):
+        """What stands before every prediction, without the beginning."""
+        return [
+            [(*read, *row[: t + 1])[1:] for t in range(len(row))]
+            for read, row in zip(state.written, tokens.tolist(), strict=True)
+        ]
+
+    def step(self, tokens, state, memory):
+        assert len(tokens) == len(state.written) == len(memory.ids)
+        self.rows.append(len(tokens))
+        told = [
+            [list(self.tell(source, written)) for written in row]
+            for source, row in zip(memory.ids, self.histories(tokens, state), strict=True)
+        ]
+        read = tuple((*read, *row) for read, row in zip(state.written, tokens.tolist(), strict=True))
+        return torch.tensor(told, dtype=torch.double) + self.anchor, Read(read)
+
+    def look(self, tokens, state, memory):
+        logits, after = self.step(tokens, state, memory)
+        if self.gaze is None:
+            return logits, after, Looked({})
+        histories = self.histories(tokens, state)
+        heads = len(self.gaze(memory.ids[0], histories[0][0]))
+        weights = torch.zeros(len(tokens), heads, tokens.shape[1], memory.width, dtype=torch.double)
+        for b, (source, row) in enumerate(zip(memory.ids, histories, strict=True)):
+            for t, written in enumerate(row):
+                weights[b, :, t, : len(source) + 1] = torch.tensor(self.gaze(source, written), dtype=torch.double)
+        return logits, after, Looked({"layer 0": weights.flip(1), "layer 1": weights})
+
+
+def dice(seed: int, vocabulary: int = 7, spread: float = 1.0) -> Tell:
+    """A distribution of its own for every source and every beginning."""
+    return lambda source, written: np.random.default_rng([seed, *source, 0, *written]).normal(size=vocabulary) * spread
+
+
+def glance(seed: int, heads: int = 3) -> Gaze:
+    def gaze(source, written):
+        return np.random.default_rng([seed, *source, 1, *written]).dirichlet([0.3] * (len(source) + 1), heads)
+
+    return gaze
+
+
+def tree(probabilities: dict[Ids, dict[int, float]], vocabulary: int = 7) -> Tell:
+    """Written-out probabilities after each beginning, whatever the source; a beginning left out ends at once."""
+
+    def tell(source, written):
+        follows = probabilities.get(written, {EOS: 1.0})
+        return [log(follows[token]) if token in follows else -np.inf for token in range(vocabulary)]
+
+    return tell
+
+
+# --- searches to compare with ---
+
+
+def following(model, source: Ids, written: Ids) -> list[float]:
+    """Log-probabilities of the next token, computed alone and from the very beginning."""
+    memory = model.encode(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]))
+    with torch.no_grad():
+        logits, _ = model.step(torch.tensor([[BOS, *written]]), model.start(memory), memory)
+    return log_probabilities(logits)[0, -1].tolist()
+
+
+def coverage(model, source: Ids, written: Ids) -> list[float]:
+    """How much of the last layer's mean attention each source token got, the prediction of the next token included."""
+    memory = model.encode(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]))
+    with torch.no_grad():
+        looked = model.look(torch.tensor([[BOS, *written]]), model.start(memory), memory)[2]
+    return list(looked.weights.values())[-1][0].mean(0).sum(0).tolist()
+
+
+def penalised(model, source: Ids, written: Ids, total: float, beam: Beam) -> float:
+    """Wu et al. 2016, eq. 14, for a translation that ends after `written`."""
+    score = total / ((5 + len(written) + 1) / 6) ** beam.length_penalty
+    if beam.coverage_penalty:
+        score += beam.coverage_penalty * sum(log(min(c, 1.0)) for c in coverage(model, source, written))
+    return score
+
+
+def naive_greedy(model, source: Ids, limit: int) -> tuple[Ids, float, bool]:
+    written, total = (), 0.0
+    while len(written) < limit:
+        scores = following(model, source, written)
+        token = max(range(EOS, len(scores)), key=lambda token: (scores[token], -token))
+        total += scores[token]
+        if token == EOS:
+            return written, total, True
+        written = (*written, token)
+    return written, total, False
+
+
+def naive_beam(model, source: Ids, limit: int, beam: Beam) -> list[tuple[Ids, float, float, bool]]:
+    """The definition: no batch, no cache, no early stopping. (ids, log-probability, score, finished), best first."""
+    live, finished = [((), 0.0)], []
+    for _ in range(limit):
+        candidates = []
+        for n, (written, total) in enumerate(live):
+            for token, value in enumerate(following(model, source, written)):
+                if token not in (PAD, BOS) and value > -np.inf:
+                    candidates.append((-(total + value), token, n))
+        candidates = sorted(candidates)[: beam.size]
+        for cost, token, n in candidates:
+            if token == EOS:
+                written = live[n][0]
+                finished.append((written, -cost, penalised(model, source, written, -cost, beam), True))
+        live = [((*live[n][0], token), -cost) for cost, token, n in candidates if token != EOS]
+    cut = [(ids, total, total / ((5 + len(ids)) / 6) ** beam.length_penalty, False) for ids, total in live]
+    by_score = [*sorted(finished, key=lambda found: -found[2]), *sorted(cut, key=lambda found: -found[2])]
+    return by_score[: beam.n_best]
+
+
+def every_translation(model, source: Ids, limit: int, vocabulary: int = 7) -> dict[Ids, float]:
+    """All finished translations of at most `limit` tokens, the end included, with their log-probabilities."""
+    found = {}
+    for length in range(limit):
+        for ids in product(range(UNK, vocabulary), repeat=length):
+            tokens = [*ids, EOS]
+            scores = [following(model, source, ids[:at])[token] for at, token in enumerate(tokens)]
+            found[ids] = sum(scores)
+    return found
+
+
+def same(found: Hypothesis, expected: Hypothesis, within: float = 1e-9) -> bool:
+    """The same tokens, and the same scores to rounding."""
+    numbers = zip((found.score, *found.scores), (expected.score, *expected.scores), strict=True)
+    return (found.ids, found.finished) == (expected.ids, expected.finished) and all(
+        abs(one - other) <= within for one, other in numbers
+    )

@@ -1,0 +1,137 @@
+"""Small untrained models of all eight tasks, and an input for each: what the tests of traces share."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from regard.data.labelled import LabelledText
+from regard.data.parallel import SentencePair
+from regard.models import ModelConfig
+from regard.models.autoencoder import AutoencoderConfig
+from regard.models.config import EncoderConfig, LanguageModelConfig
+from regard.models.graph import GraphConfig
+from regard.models.vision import VisionConfig
+from regard.models.vqa import VQAConfig
+from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings, read_plain_sentences
+from regard.tasks.autoencoding.task import SentenceAutoencoder
+from regard.tasks.config import PairTokenizerSettings, TokenizerSettings
+from regard.tasks.image_classification.data import (
+    ImageClassificationData,
+    ImageClassificationSettings,
+    read_labelled_images,
+)
+from regard.tasks.image_classification.task import ImageClassifier
+from regard.tasks.language_modeling.data import LanguageModelingData, LanguageModelingSettings
+from regard.tasks.language_modeling.data import read_lines_of_split as running_texts
+from regard.tasks.language_modeling.task import TextGenerator
+from regard.tasks.node_classification.data import (
+    NodeClassificationData,
+    NodeClassificationSettings,
+    read_labelled_nodes,
+)
+from regard.tasks.node_classification.task import NodeClassifier
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
+from regard.tasks.sequence_classification.data import read_labelled_texts as labelled_texts
+from regard.tasks.sequence_classification.task import TextClassifier
+from regard.tasks.tagging.data import TaggingData, TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.task import Tagger
+from regard.tasks.translation.data import TranslationData, TranslationSettings
+from regard.tasks.translation.task import Translator
+from regard.tasks.vqa.data import VQAData, VQASettings, read_image_questions
+from regard.tasks.vqa.task import QuestionAnswerer
+from regard.world import World, translation_pairs
+
+CAT = "the black cat ate the mouse"
+WORDS = TokenizerSettings(kind="words")
+READER = EncoderConfig(kind="transformer", layers=1, model=12, heads=3, hidden=17, dropout=0.1)
+
+
+def translator(kind: str = "transformer", text: str = "words", **changes) -> Translator:
+    sizes = {"layers": 1, "model": 12, "hidden": 14} | ({"heads": 3} if kind == "transformer" else {})
+    settings = TranslationSettings(
+        data=TranslationData(corpus="world", sentences=97),
+        text=PairTokenizerSettings(kind=text, size=997),
+        model=ModelConfig(kind=kind, **sizes | changes),
+    )
+    some = [SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", 97, "train")]
+    return Translator.from_examples([*some, SentencePair(CAT, "le chat noir a mangé la souris")], settings)
+
+
+def tagger() -> Tagger:
+    settings = TaggingSettings(
+        data=TaggingData(sentences=97), text=TokenizerSettings(kind="bpe", size=301), model=READER
+    )
+    return Tagger.from_examples(read_tagged_sentences(settings, "train").examples, settings)
+
+
+def classifier() -> TextClassifier:
+    settings = ClassificationSettings(data=ClassificationData(sentences=97), text=WORDS, model=READER)
+    return TextClassifier.from_examples(
+        [*labelled_texts(settings, "train").examples, LabelledText(CAT, "neutral")], settings
+    )
+
+
+def author(text: str = "words", recipe: str = 'position = "Rotary()"') -> TextGenerator:
+    model = LanguageModelConfig(kind="transformer", layers=1, model=12, heads=3, hidden=17, recipe=recipe)
+    settings = LanguageModelingSettings(
+        data=LanguageModelingData(sentences=97), text=TokenizerSettings(kind=text), model=model
+    )
+    return TextGenerator.from_examples([*running_texts(settings.data, "train", None).examples, f"{CAT}\n"], settings)
+
+
+def recogniser(kind: str = "vit", attention: str = "channel") -> ImageClassifier:
+    vit = VisionConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, pool="class")
+    model = vit if kind == "vit" else VisionConfig(kind="cnn", width=8, blocks=1, attention=attention)
+    settings = ImageClassificationSettings(data=ImageClassificationData(pictures=29), model=model)
+    return ImageClassifier.from_examples(read_labelled_images(settings, "train").examples, settings)
+
+
+def answerer() -> QuestionAnswerer:
+    model = VQAConfig(patch=8, image_layers=1, question_layers=1, layers=1, model=12, heads=3, hidden=17)
+    settings = VQASettings(data=VQAData(pictures=29, each=1), text=WORDS, model=model)
+    return QuestionAnswerer.from_examples(read_image_questions(settings.data, "train").examples, settings)
+
+
+def labeller() -> NodeClassifier:
+    settings = NodeClassificationSettings(
+        data=NodeClassificationData(people=97),
+        model=GraphConfig(kind="attention", layers=1, model=12, heads=2, hidden=14),
+    )
+    return NodeClassifier.from_examples(read_labelled_nodes(settings, "train").examples, settings)
+
+
+def rebuilder(kind: str = "transformer") -> SentenceAutoencoder:
+    settings = AutoencodingSettings(
+        data=AutoencodingData(sentences=97),
+        text=WORDS,
+        model=AutoencoderConfig(kind=kind, latents=3, latent=5, layers=1, model=12, hidden=14, heads=2),
+    )
+    return SentenceAutoencoder.from_examples([*read_plain_sentences(settings, "train").examples, CAT], settings)
+
+
+LEARNERS: dict[str, Callable[[], PretrainedModel]] = {
+    "translate": translator,
+    "tag": tagger,
+    "classify": classifier,
+    "write": author,
+    "picture": recogniser,
+    "answer": answerer,
+    "graph": labeller,
+    "rebuild": rebuilder,
+}
+
+
+def asked(task: str, learner: PretrainedModel, folder: Path) -> tuple[str, dict[str, str]]:
+    """What each is given to read."""
+    if task == "graph":
+        from regard.tasks.node_classification.data import training_graph
+
+        return training_graph(learner.settings.data).nodes[0].name, {}
+    if task in ("picture", "answer"):
+        path = folder / "picture.png"
+        Image.fromarray((np.arange(64 * 64 * 3) % 251).reshape(64, 64, 3).astype(np.uint8)).save(path)
+        return str(path), {"question": "what colour is the circle"} if task == "answer" else {}
+    return CAT, {}

@@ -1,0 +1,140 @@
+"""Texts of 16,384 tokens: looked at as a whole and cell by cell, without ever holding a number for each pair."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from regard.attention import Recipe, parse_part
+from regard.see import AttentionSite, Edits, HeadOff, trace_model
+from regard.see.trace import recorder as layer_runs
+from regard.see.trace.recorder import AttentionRecorder, run_attention
+from regard.see.trace.sites import SiteName
+from regard.serve.model_store import ModelStore
+from tests.see.untrained_models import author, classifier
+
+from .client import asked, assert_sentence, client_of, floats, octets, site_path
+
+TOKENS = 16_384
+WORDS = ("the black cat ate the mouse " * TOKENS).split()
+
+
+def text_of(count: int) -> str:
+    return " ".join(WORDS[:count])
+
+
+ASKED = """
+import sys
+sys.path[:0] = ["benchmarks", "."]
+from time import perf_counter
+import torch
+from machine import forget_peak, peak_mib
+from regard.serve.model_store import ModelStore
+from tests.serve.client import asked, client_of, floats, octets, site_path
+from tests.serve.test_long_inputs import TOKENS, text_of, windowed
+torch.set_num_threads(1)
+with client_of(ModelStore.from_models({"long": windowed()})) as client:
+    asked(client, {"model": "long", "text": text_of(500)})
+    forget_peak()
+    before, start = peak_mib(), perf_counter()
+    scene = asked(client, {"model": "long", "text": text_of(TOKENS), "more": 5})
+    path = site_path(scene, "blocks.0")
+    client.get(f"/api/scenes/{scene['id']}/statistics").raise_for_status()
+    octets(client, path + "/thumbnails")
+    octets(client, path + "/heads/1/map?rows=700&columns=700")
+    octets(client, path + "/heads/1/map?rows=700&columns=700&top=9000&bottom=12000&left=8000&right=12000")
+    floats(client, path + f"/heads/1/rows/{TOKENS}")
+    client.get(path + f"/heads/0/pair?query={TOKENS}&key={TOKENS - 3}").raise_for_status()
+    print(peak_mib() - before, perf_counter() - start)
+"""
+
+
+def windowed():
+    return author(recipe='position = "Rotary()"\npattern = "Causal() & Window(64)"')
+
+
+def test_sixteen_thousand_tokens_are_seen_in_seconds_and_little_memory():
+    """The weights of one head alone would be 1,024 MiB; the page asks for a scene, every thumbnail and two maps."""
+    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    memory, seconds = map(float, done.stdout.split())
+    print(f"{memory:.0f} MiB, {seconds:.1f} s")
+    assert memory < 256
+    assert seconds < 30  # about 3 on one quiet core
+
+
+def test_a_long_map_and_its_rows_are_the_references():
+    learner = windowed()
+    with client_of(ModelStore.from_models({"long": learner})) as client:
+        scene = asked(client, {"model": "long", "text": text_of(TOKENS), "more": 0})
+        assert len(scene["axes"]["text"]) == TOKENS + 1
+        path = site_path(scene, "blocks.0") + "/heads/2"
+        site = trace_model(learner, text_of(TOKENS)).site("blocks.0")
+        for query in (0, 63, TOKENS):
+            row = floats(client, f"{path}/rows/{query}")
+            assert np.abs(row - site.row(2, query).numpy()).max() < 1e-6
+            assert np.flatnonzero(row).tolist() == list(range(max(0, query - 63), query + 1))
+        window = "top=9000&bottom=9200&left=8900&right=9200"
+        cells = floats(client, f"{path}/cells?{window}")
+        assert np.abs(cells - torch.stack([site.row(2, n)[8900:9200] for n in range(9000, 9200)]).numpy()).max() < 1e-6
+        near = octets(client, f"{path}/map?{window}")
+        assert (near == np.rint(255 * np.sqrt(cells))).all()
+        whole = octets(client, f"{path}/map?rows=257&columns=257")
+        assert not np.triu(whole, 1).any()
+        assert whole.diagonal().min() > 0
+        check = client.get(f"{path}/check").json()
+        assert check["difference"] < check["tolerance"]
+
+
+@pytest.mark.parametrize("recipe", ["Causal() & Window(7)", "Window(5) | Global(2)", "Full()"])
+def test_part_of_a_map_is_that_part_of_the_whole(recipe, monkeypatch):
+    x = torch.randn(1, 2, 401, 8)
+    tracing = AttentionRecorder()
+    tracing.attend(SiteName("it", "text", "text"), x, x, x, Recipe(pattern=parse_part(recipe)))
+    site = tracing.sites()["it"]
+    assert isinstance(site, AttentionSite)
+    whole = site.head(1).weights
+    assert torch.equal(site.max_pool(1, 401, 401), site.max_pool(1, 999, 999, queries=range(401), keys=range(401)))
+    part = site.max_pool(1, 500, 500, queries=range(130, 331), keys=range(7, 390))
+    torch.testing.assert_close(part, whole[130:331, 7:390])
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(normaliser=parse_part("Sparsemax()"), pattern=parse_part("Causal()")),
+        Recipe(position=parse_part("Alibi(2)"), normaliser=parse_part("TopK(3)")),
+        Recipe(position=parse_part("Rotary()"), normaliser=parse_part("Sparsemax()")),
+    ],
+)
+def test_what_the_reference_alone_runs_is_run_some_queries_at_a_time(recipe, monkeypatch):
+    q, k, v = torch.randn(3, 1, 2, 97, 8)
+    at_once = run_attention(q[:, :, 11:], k, v, recipe, 11)
+    monkeypatch.setattr(layer_runs, "MAX_KERNEL_CELLS", 97)
+    monkeypatch.setattr(layer_runs, "CELLS_AT_ONCE", 2 * 97 * 5)
+    torch.testing.assert_close(run_attention(q[:, :, 11:], k, v, recipe, 11), at_once)
+
+
+def test_a_head_that_is_off_is_off_in_a_long_text_too(monkeypatch):
+    learner, edits = classifier(), Edits(off=(HeadOff("encoder.0", 1),))
+    before = trace_model(learner, text_of(211), edits=edits).predictions.logits
+    monkeypatch.setattr(layer_runs, "CELLS_AT_ONCE", 7 * 211)
+    torch.testing.assert_close(trace_model(learner, text_of(211), edits=edits).predictions.logits, before)
+
+
+def test_what_is_longer_still_is_told_the_limit_and_why(monkeypatch):
+    learners = {"long": windowed(), "read": classifier()}
+    with client_of(ModelStore.from_models(learners)) as client:
+        for name in learners:
+            answer = client.post("/api/scenes", json={"model": name, "text": text_of(TOKENS + 1)})
+            assert_sentence(
+                answer, 413, "the text has 16,385 tokens, and at most 16,384 are attended to; split the text"
+            )
+        monkeypatch.setattr("regard.see.trace.task_traces.MAX_LOGITS", 100 * learners["long"].tokenizer.size)
+        answer = client.post("/api/scenes", json={"model": "long", "text": text_of(100), "more": 1})
+        size = learners["long"].tokenizer.size
+        assert_sentence(
+            answer, 400, f"101 tokens with {size} logits each are too many to keep; shorten the text to 100"
+        )

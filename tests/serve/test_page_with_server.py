@@ -1,0 +1,177 @@
+"""The real server and its page in a real browser, and the page in a file: every view, exact numbers, nobody asked."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from regard.see import show, trace_model
+from regard.serve import server as serve_server
+from regard.serve.app import create_app
+from regard.serve.model_store import ModelStore
+from tests.see.untrained_models import CAT
+
+from .client import TOKEN
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+EVIL = "</script><script>window.evil=1</script> <img src=x onerror=window.evil=1> ‮שלום‬ 👩‍👧 e\u0301"
+SHOWN = {
+    "translate": [
+        *("overview", "matrix", "lines", "alignment", "pair", "generation", "beam", "whatif", "comparison"),
+        *("positions", "masks", "lecture"),
+    ],
+    "bahdanau": ["pair", "alignment"],
+    "classify": ["overview", "whatif"],
+    "write": ["generation", "lines"],
+    "picture": ["overlay"],
+    "answer": ["overlay", "matrix"],
+    "graph": ["matrix"],
+}
+CROSS = {"site": "decoder.0.cross", "head": "~1", "query": "~2", "key": "~3"}
+
+
+@pytest.fixture(scope="module")
+def address(models) -> Iterator[str]:
+    server = serve_server.create_server(create_app(ModelStore.from_models(models), token=TOKEN))
+    with serve_server.open_socket(0) as here:
+        thread = Thread(target=server.run, kwargs={"sockets": [here]})
+        thread.start()
+        yield serve_server.page_url(here, TOKEN)
+        server.should_exit = True
+        thread.join(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with playwright.sync_playwright() as engine:
+        try:
+            started = engine.chromium.launch(executable_path=found, args=FLAGS)
+        except playwright.Error as reason:
+            pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
+        yield started
+        started.close()
+
+
+class Open:
+    """A page, whom it asked, and what went wrong in it."""
+
+    def __init__(self, browser: Any):
+        self.page = browser.new_page(viewport={"width": 1280, "height": 800})
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda line: self.wrong.append(line.text) if line.type == "error" else None)
+
+    def painted(self, view: str, frame: Any = None) -> Any:
+        """The view, once it is there."""
+        found = (frame or self.page).locator(f"regard-{view}")
+        last = time.monotonic() + 20
+        while not (found.count() and found.get_attribute("data-painted")):
+            assert time.monotonic() < last, f"{view} was never painted: {self.wrong}"
+            time.sleep(0.02)
+        return found
+
+
+@pytest.fixture
+def open_page(browser) -> Iterator[Open]:
+    found = Open(browser)
+    yield found
+    found.page.close()
+    assert not found.wrong
+
+
+def state(**values: str) -> str:
+    return "#" + "&".join(f"{name}={quote(value)}" for name, value in values.items())
+
+
+def values(view: Any) -> list[float]:
+    return [float(one.get_attribute("value")) for one in view.locator("data").all()]
+
+
+def assert_holds(view: Any, number: float) -> None:
+    """Among the exact values that a view shows."""
+    assert min(abs(one - number) for one in values(view)) <= 1e-6
+
+
+@pytest.mark.parametrize("model", SHOWN)
+def test_every_view_shows_what_the_server_says(address, open_page, model):
+    text = {"graph": "Martin-0", "picture": "example 3", "answer": "example 3"}.get(model, CAT)
+    page, views = open_page.page, SHOWN[model]
+    page.goto(address + state(model=model, text=text, view=views[0]))
+    for view in views:
+        page.locator(f"#tab-{view}").click()
+        if view == "lecture":
+            page.locator("regard-lecture").wait_for()
+        else:
+            open_page.painted(view)
+        assert not page.locator("#problem").is_visible(), view
+    assert {urlsplit(url).hostname for url in open_page.asked} <= {"127.0.0.1", None}
+
+
+def test_a_number_on_the_page_is_the_reference_s(address, open_page, models):
+    open_page.page.goto(address + state(model="translate", text=CAT, view="matrix", **CROSS))
+    seen = trace_model(models["translate"], CAT).site("decoder.0.cross").head(1)
+    view = open_page.painted("matrix")
+    view.locator("data").first.wait_for()
+    time.sleep(0.3)
+    for matrix in (seen.products, seen.adjusted, seen.weights):
+        assert matrix is not None
+        assert_holds(view, float(matrix[2, 3]))
+
+
+def test_no_text_runs_as_a_script(address, open_page):
+    for view in ("matrix", "lines", "generation"):
+        open_page.page.goto("about:blank")
+        open_page.page.goto(address + state(model="translate", text=EVIL, view=view))
+        open_page.painted(view)
+        assert open_page.page.evaluate("window.evil") is None
+    assert open_page.page.locator("#text").input_value() == EVIL
+
+
+# --- without a server ---
+
+
+def test_a_page_in_a_file_asks_nobody(open_page, models, tmp_path):
+    scene = trace_model(models["translate"], CAT)
+    path = Path(tmp_path / "copy.html")
+    path.write_text(show(scene, site="decoder.0.cross", head=1).html, encoding="utf-8")
+    open_page.page.goto(path.as_uri())
+    view = open_page.painted("matrix")
+    weights = scene.site("decoder.0.cross").head(1).weights
+    view.locator("data").first.wait_for()
+    time.sleep(0.3)
+    assert_holds(view, float(weights[0, 0]))
+    for name in ("overview", "lines", "alignment", "pair", "generation", "beam"):
+        open_page.page.locator(f"#tab-{name}").click()
+        open_page.painted(name)
+        assert not open_page.page.locator("#problem").is_visible()
+    assert open_page.page.locator("#tab-lecture").count() == 0
+    open_page.page.locator("#text").fill("another text")
+    open_page.page.locator("#run").click()
+    open_page.page.locator("#problem").wait_for()
+    assert "export of one trace" in open_page.page.locator("#problem").inner_text()
+    assert [url for url in open_page.asked if not url.startswith("data:")] == [path.as_uri()]
+    open_page.wrong.clear()  # Chromium notes each refusal
+
+
+def test_a_notebook_s_frame_works_though_it_may_keep_nothing(open_page, models, tmp_path):
+    path = tmp_path / "notebook.html"
+    frame = show(models["translate"], EVIL, site="encoder.0", head=2)._repr_html_()
+    path.write_text(f"<!doctype html><meta charset=utf-8><body>{frame}", encoding="utf-8")
+    open_page.page.goto(path.as_uri())
+    inside = open_page.page.frame_locator("iframe")
+    open_page.painted("overview" if not inside.locator("regard-matrix").count() else "matrix", inside)
+    inside.locator("#tab-pair").click()
+    open_page.painted("pair", inside)
+    assert open_page.page.frames[1].evaluate("window.evil") is None
+    assert [url for url in open_page.asked if not url.startswith(("data:", "about:"))] == [path.as_uri()]

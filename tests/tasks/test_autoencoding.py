@@ -1,0 +1,115 @@
+"""Autoencoders as a task: a sentence through its latent, whatever else is in the batch; exact resume; refusals."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.data.batching import collate
+from regard.models.autoencoder import AutoencoderConfig
+from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings, read_plain_sentences
+from regard.tasks.autoencoding.latents import encode_latents, interpolate_sentences, reconstruct
+from regard.tasks.autoencoding.task import SentenceAutoencoder
+from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.splits import Split
+from regard.tasks.translation.task import build_loss
+from tests.tasks.resume_check import assert_resumes
+
+SIZES: dict[str, Any] = {"layers": 1, "model": 24, "hidden": 32, "latents": 3, "latent": 11, "heads": 2, "dropout": 0.0}
+MODELS = {
+    "transformer": AutoencoderConfig(kind="transformer", **SIZES),
+    "gru": AutoencoderConfig(kind="gru", **SIZES),
+    "mean": AutoencoderConfig(kind="transformer", bottleneck="mean", **SIZES),
+}
+SETTINGS = AutoencodingSettings(
+    data=AutoencodingData(sentences=13, longest=5),
+    text=TokenizerSettings(kind="words"),
+    model=MODELS["transformer"],
+    train=TrainSettings(steps=120, tokens=80, rate=1e-2, warmup=5, smoothing=0.0, validate_every=50),
+)
+
+
+def sentences(split: Split = "train", **changes) -> list[str]:
+    return read_plain_sentences(replace(SETTINGS, **changes), split).examples
+
+
+def rebuilder(kind: str = "transformer", **changes) -> SentenceAutoencoder:
+    return SentenceAutoencoder.from_examples(sentences(), replace(SETTINGS, model=MODELS[kind], **changes))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_sentence_does_not_depend_on_its_batch(kind):
+    one, given = rebuilder(kind), sentences()[:7]
+    one.model.double().eval()
+    sources = one.tokenizer.encode_batch(given)
+    together = encode_latents(one.model, sources)
+    for source, latent in zip(sources, together, strict=True):
+        assert_close(encode_latents(one.model, [source])[0], latent)
+    assert list(reconstruct(one, given)) == [next(reconstruct(one, [text])) for text in given]
+    assert list(reconstruct(one, given, tokens=9)) == list(reconstruct(one, given))
+
+
+def test_every_sentence_is_its_own_target():
+    one = rebuilder()
+    ((source, target),) = one.examples(["the cat"])
+    assert source == target == one.tokenizer.encode("the cat")
+
+
+def test_the_gradient_does_not_depend_on_the_split():
+    one, given = rebuilder("gru"), sentences()[:6]
+    one.model.double()
+
+    def gradient(parts: list[list[str]]) -> list[torch.Tensor]:
+        one.model.zero_grad()
+        for part in parts:
+            batch = collate(one.examples(part))
+            build_loss(SETTINGS.train)(one.model, (batch, batch.tokens))[0].backward()
+        return [weight.grad.clone() for weight in one.model.parameters() if weight.grad is not None]
+
+    for whole, split in zip(gradient([given]), gradient([given[:1], given[1:4], given[4:]]), strict=True):
+        assert_close(whole, split)
+
+
+def test_training_stops_goes_on_and_ends_with_the_same_bits(tmp_path):
+    given = sentences()
+    assert_resumes(rebuilder, given, given, tmp_path, cut=67)
+    loaded = SentenceAutoencoder.load(tmp_path / "a")
+    assert list(reconstruct(loaded, given)) == given
+    line = interpolate_sentences(loaded, given[0], given[1], 4)
+    assert len(line) == 4
+    assert (line[0], line[-1]) == (given[0], given[1])
+
+
+def test_empty_lines_stay_where_they_are():
+    assert [bool(line) for line in reconstruct(rebuilder(), ["", "the cat", ""])][::2] == [False, False]
+    with pytest.raises(ValueError, match="there is no way from or to an empty sentence; give two sentences"):
+        interpolate_sentences(rebuilder(), "", "the cat")
+
+
+def test_lines_of_files_are_sentences():
+    Path("a.txt").write_text("the cat ran\n\nthe dog ran\n")
+    Path("b.txt").write_text("we ran\n")
+    data = AutoencodingData(corpus="files", train=("a.txt", "b.txt"), valid=("b.txt",))
+    with pytest.raises(ValueError, match=r"a\.txt:2: an empty line; fill it in, remove it, or train with --set data"):
+        sentences(data=data)
+    found = read_plain_sentences(replace(SETTINGS, data=replace(data, skip_empty=True)), "train")
+    assert found.examples == ["the cat ran", "the dog ran", "we ran"]
+    assert found.skipped == ("a.txt:2: an empty line",)
+    with pytest.raises(ValueError, match=r"data\.corpus = 'imdb' is not for rebuilding; give files of text"):
+        sentences(data=AutoencodingData(corpus="imdb"))
+
+
+def test_words_of_another_run_are_not_taken_for_its_own(tmp_path):
+    rebuilder().save(tmp_path)
+    words = (tmp_path / "words.json").read_text(encoding="utf-8")
+    (tmp_path / "words.json").write_text(words.replace("the", "teh"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"words\.json is not what the weights were trained with; put it back"):
+        SentenceAutoencoder.load(tmp_path)

@@ -1,0 +1,202 @@
+"""The translation task: settings, vocabularies, loss, saving and loading, and that training translates."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.data import SentencePair, collate
+from regard.data.batching import pair_lengths
+from regard.decode import Greedy, translate_all
+from regard.models.config import ModelConfig
+from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.corpus import Corpus
+from regard.tasks.metrics import bleu, bleu_by_length, chrf, exact_match
+from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import LabelSmoothingLoss, RDropLoss, Translator, build_loss, validation
+from regard.train import ConstantSchedule, TrainConfig, train
+from regard.world import World, translation_pairs
+
+WORDS = PairTokenizerSettings(kind="words", joint=False)
+TINY = ModelConfig(kind="transformer", layers=1, model=32, heads=2, hidden=64, dropout=0.0)
+SETTINGS = TranslationSettings(text=WORDS, model=TINY, train=TrainSettings(tokens=256, steps=5, smoothing=0.1))
+
+
+def some(count: int, split: str = "train") -> list[SentencePair]:
+    return [SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", count, split)]  # type: ignore[arg-type]
+
+
+# --- settings ---
+
+
+def test_settings_survive_a_file():
+    assert TranslationSettings.from_toml(SETTINGS.to_toml()) == SETTINGS
+    assert TranslationSettings.from_toml("") == TranslationSettings()
+
+
+def test_a_file_names_a_size_and_changes_it():
+    settings = TranslationSettings.from_toml('[model]\nkind = "bahdanau"\nsize = "tiny"\ndropout = 0.25\n')
+    assert settings.model == replace(ModelConfig.from_size("bahdanau", "tiny"), dropout=0.25)
+
+
+def test_lines_can_be_replaced():
+    changed = SETTINGS.with_changes({"train.steps": "7", "text.kind": "bpe", "train.rate": "1e-4"})
+    assert (changed.train.steps, changed.text.kind, changed.train.rate) == (7, "bpe", 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[train]\nstep = 3", "has no 'step'; it has steps"),
+        ("[train]\nsteps = 'many'", "train.steps = 'many' should be a whole number"),
+        ("[training]\n", "no table"),
+        ("[text]\nkind = 'syllables'", "choose from bpe"),
+        ("[train]\nschedule = 'linear'", "choose from noam"),
+        ("steps = ", "no TOML"),
+    ],
+)
+def test_settings_that_make_no_sense(text, says):
+    with pytest.raises(ValueError, match=says):
+        TranslationSettings.from_toml(text)
+
+
+# --- loss ---
+
+
+def test_without_dropout_both_passes_agree():
+    translator = Translator.from_examples(some(20), SETTINGS)
+    batch = collate(translator.examples(some(7)))
+    one, other = (
+        loss(translator.model, (batch, batch.tokens)) for loss in (LabelSmoothingLoss(0.1), RDropLoss(0.1, 5.0))
+    )
+    assert_close(one[0], other[0])
+    assert one[1] == other[1] == batch.tokens
+
+
+def test_with_dropout_the_passes_differ():
+    model = replace(TINY, dropout=0.5)
+    translator = Translator.from_examples(some(20), replace(SETTINGS, model=model))
+    batch = collate(translator.examples(some(7)))
+    agree, differ = (RDropLoss(0.0, weight)(translator.model, (batch, 1))[0] for weight in (0.0, 5.0))
+    assert differ > agree
+
+
+def test_the_loss_is_chosen_by_the_settings():
+    assert build_loss(TrainSettings(smoothing=0.2)) == LabelSmoothingLoss(0.2)
+    assert build_loss(TrainSettings(smoothing=0.2, rdrop=5.0)) == RDropLoss(0.2, 5.0)
+
+
+def test_the_gradient_does_not_depend_on_how_sentences_are_batched():
+    translator = Translator.from_examples(some(40), SETTINGS)
+    model = translator.model.double()
+    examples = translator.examples(some(12))
+    grads = []
+    for parts in ([examples], [examples[:5], examples[5:]], [[example] for example in examples]):
+        model.zero_grad()
+        tokens = 0
+        for part in parts:
+            batch = collate(part)
+            summed, count = LabelSmoothingLoss(0.1)(model, (batch, batch.tokens))
+            summed.backward()
+            tokens += count
+        grads.append([part.grad.clone() / tokens for part in model.parameters() if part.grad is not None])
+    for other in grads[1:]:
+        assert_close(other, grads[0])
+
+
+# --- translators ---
+
+
+def test_a_translator_is_the_same_after_saving(tmp_path):
+    translator = Translator.from_examples(some(60), SETTINGS)
+    translator.save(tmp_path)
+    again = Translator.load(tmp_path)
+    assert again.settings == translator.settings
+    sources = [source for source, _ in translator.examples(some(5))]
+    assert sources == [source for source, _ in again.examples(some(5))]
+    translator.model.eval()
+    for one, other in zip(
+        translate_all(translator.model, sources, Greedy()), translate_all(again.model, sources, Greedy()), strict=True
+    ):
+        assert one == other
+
+
+def test_a_folder_without_a_translator_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"settings\.toml is missing; train one with"):
+        Translator.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "characters"])
+def test_a_joint_vocabulary_is_shared(kind):
+    settings = replace(
+        SETTINGS, text=PairTokenizerSettings(kind=kind, size=400, joint=True, lower=True, target_language="fr")
+    )
+    translator = Translator.from_examples(some(50), settings)
+    assert translator.source.size == translator.target.size
+    assert translator.target.normalizer.language == "fr"
+
+
+def test_training_translates_by_heart_and_resumes_to_the_bit(tmp_path):
+    known = some(12)
+    settings = replace(SETTINGS, train=TrainSettings(tokens=200, steps=150))
+
+    def run(folder: Path, cut: int | None = None) -> Translator:
+        translator = Translator.from_examples(known, settings)
+        corpus = Corpus.of(translator.examples(known), pair_lengths, collate, settings.train)
+        plan = TrainConfig(ConstantSchedule(3e-3, warmup=10), 150, checkpoint_every=40)
+        steps = train(translator.model, corpus, LabelSmoothingLoss(), plan, folder)
+        for report in steps:
+            if report.step == cut:
+                steps.close()
+                return run(folder)
+        return translator
+
+    straight, resumed = run(tmp_path / "a"), run(tmp_path / "b", cut=67)
+    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    straight.model.eval()
+    found = translate_all(straight.model, [source for source, _ in straight.examples(known)], Greedy())
+    texts = [straight.detokenize(best[0].ids) for best in found]
+    assert exact_match(texts, [pair.target for pair in known]).value == 100
+    assert validation(straight.model, straight.examples(known))["loss"] < 0.2
+
+
+def test_accumulation_leaves_no_sentence_out():
+    translator = Translator.from_examples(some(40), SETTINGS)
+    examples = translator.examples(some(40))
+    corpus = Corpus.of(examples, pair_lengths, collate, TrainSettings(tokens=64, accumulate=3))
+    seen = sum(len(batch) for step in range(corpus.steps(0)) for batch, _ in corpus.at(0, step))
+    assert seen == 40
+
+
+# --- metrics ---
+
+
+def test_metrics_carry_their_signatures():
+    same = ["the black cat ate the mouse", "a light box is here"]
+    assert_close(bleu(same, same).value, 100.0)
+    assert "tok:13a" in bleu(same, same).signature
+    assert "tok:none" in bleu(same, same, tokenised=True).signature
+    assert_close(chrf(same, same).value, 100.0)
+    assert exact_match(same, [same[0], "something else"]).value == 50.0
+
+
+def test_bleu_by_length_sorts_sentences_by_their_source():
+    found, wanted = ["a b c d e", "x x x x x", "a b c d e"], ["a b c d e"] * 3
+    short, long = bleu_by_length(found, wanted, [4, 12, 8], edges=[1, 10])
+    assert (short.first, short.last, short.sentences, short.length) == (1, 9, 2, 6.0)
+    assert (long.first, long.last, long.sentences, long.length) == (10, 12, 1, 12.0)
+    assert_close(short.bleu, 100.0)
+    assert long.bleu < 1
+    assert (str(short), str(long)) == ("1–9", "10–12")
+
+
+def test_a_length_that_no_sentence_has_is_no_bucket():
+    assert [bucket.first for bucket in bleu_by_length(["a"], ["a"], [7], edges=[1, 6, 11])] == [6]
+
+
+def test_metrics_want_one_reference_for_each():
+    with pytest.raises(ValueError, match="2 translations for 1 references"):
+        bleu(["a", "b"], ["a"])

@@ -1,0 +1,201 @@
+"""Training runs: the folder, the final weights, and settings that are refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from regard.data import SentencePair
+from regard.models.config import ModelConfig
+from regard.tasks.config import RANGES, PairTokenizerSettings, TrainSettings
+from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import Corpus, Translator
+from regard.train.run import TrainingRun, make_schedule, make_train_config
+from regard.train.schedule import ConstantSchedule, CosineSchedule, NoamSchedule
+from regard.world import World, translation_pairs
+
+TINY = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.1)
+KNOWN, HELD_OUT = (
+    [SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", 31, split)]  # type: ignore[arg-type]
+    for split in ("train", "valid")
+)
+
+
+def settings(**train) -> TranslationSettings:
+    few = {"tokens": 110, "steps": 7, "validate_every": 3, "checkpoint_every": 2, "rate": 1e-2, "warmup": 2}
+    return TranslationSettings(
+        text=PairTokenizerSettings(kind="words", joint=False), model=TINY, train=TrainSettings(**{**few, **train})
+    )
+
+
+def fit(
+    folder: Path, known: list[SentencePair] = KNOWN, held_out: list[SentencePair] = HELD_OUT, **train
+) -> TrainingRun:
+    return TrainingRun(Translator.from_examples(known, settings(**train)).job(known, held_out), folder)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+# --- the folder ---
+
+
+def test_a_finished_run_is_a_translator(tmp_path):
+    run = fit(tmp_path)
+    reports = list(run.steps())
+    assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6, 7]
+    assert [report.step for report in reports if report.validation] == [3, 6, 7]
+    assert run.last_step == 7
+    again = Translator.load(tmp_path)
+    assert again.settings == settings()
+    for one, other in zip(again.model.parameters(), run.job.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert not run.job.model.training
+
+
+def test_a_run_is_described_before_its_first_step(tmp_path):
+    steps = fit(tmp_path).steps()
+    next(steps)
+    steps.close()
+    assert Translator.from_description(tmp_path).settings == settings()
+
+
+def test_leaving_saves_and_going_on_ends_with_the_same_bits(tmp_path):
+    list(fit(tmp_path / "straight").steps())
+    for report in (steps := fit(tmp_path / "left").steps()):
+        if report.step == 5:
+            steps.close()
+    assert fit(tmp_path / "left").last_step == 5
+    assert [report.step for report in fit(tmp_path / "left").steps()] == [6, 7]
+    one, other = weights(tmp_path / "straight"), weights(tmp_path / "left")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_folder_has_one_run_at_a_time_from_its_description_on(tmp_path):
+    first = fit(tmp_path)
+    steps = first.steps()
+    next(steps)
+    other = fit(tmp_path, steps=11)
+    with pytest.raises(ValueError, match=f"this process itself is training in {tmp_path} already"):
+        next(other.steps())
+    assert Translator.from_description(tmp_path).settings == settings()
+    steps.close()
+    next(fit(tmp_path).steps())
+
+
+# --- the weights that are kept ---
+
+
+@pytest.mark.parametrize("keep", [2, 5])
+def test_the_mean_of_the_newest_checkpoints(tmp_path, keep):
+    list(fit(tmp_path, average=3, keep=keep).steps())
+    newest = [tmp_path / f"checkpoints/0000000{step}" for step in (4, 6, 7)]
+    for name, mean in weights(tmp_path).items():
+        assert_close(mean, torch.stack([weights(path)[name].double() for path in newest]).mean(0).float())
+
+
+def test_the_best_that_validation_found(tmp_path):
+    run = fit(tmp_path, rate=2.0, schedule="constant", steps=30, patience=3)
+    reports = [report for report in run.steps() if report.validation]
+    losses = {report.step: (report.validation or {})["loss"] for report in reports}
+    best = min(losses, key=lambda step: losses[step])
+    assert best < max(losses) < 30  # it got worse, and stopped early
+    for name, tensor in weights(tmp_path).items():
+        assert_close(tensor, weights(tmp_path / f"checkpoints/{best:08d}")[name], rtol=0, atol=0)
+    assert run.job.validate(Translator.load(tmp_path).model)["loss"] == pytest.approx(losses[best])
+
+
+# --- what is left out ---
+
+
+def test_pairs_that_are_too_long_are_left_out_and_counted_on_both_sides(tmp_path):
+    long = SentencePair("the cat " * 20, "le chat " * 20)
+    run = fit(tmp_path, [*KNOWN, long, long], [long, *HELD_OUT], longest=19)
+    assert run.job.left_out == 3
+    same = Translator.from_examples([*KNOWN, long, long], settings(longest=19)).job(KNOWN, HELD_OUT)
+    assert run.job.validate(run.job.model.eval()) == same.validate(run.job.model)
+    assert isinstance(run.job.data, Corpus)
+    rows = {row for batch in run.job.data.batches.epoch(0) for row in batch}
+    assert rows == set(range(len(KNOWN)))
+    assert fit(tmp_path).job.left_out == 0
+
+
+def test_a_pair_that_no_batch_can_hold_is_left_out_too(tmp_path):
+    assert fit(tmp_path, [*KNOWN, SentencePair("the cat " * 60, "le chat")]).job.left_out == 1
+
+
+def test_nothing_but_long_pairs_cannot_be_trained_on(tmp_path):
+    long = [SentencePair("the cat " * 20, "le chat " * 20)]
+    with pytest.raises(ValueError, match=r"all 1 examples are longer than train\.longest = 19; raise it"):
+        fit(tmp_path, long, longest=19)
+    with pytest.raises(ValueError, match=r"of 1 held-out examples none is within train\.longest = 19; raise it"):
+        fit(tmp_path, KNOWN, long, longest=19)
+
+
+# --- the plan ---
+
+
+def test_the_plan_is_what_the_settings_say():
+    asked = settings(clip=0.5, decay=0.1, precision="bfloat16", patience=4, average=6, seed=3)
+    plan = make_train_config(asked.train, asked.model.model)
+    assert (plan.clip, plan.weight_decay, plan.precision, plan.patience, plan.seed) == (0.5, 0.1, "bfloat16", 4, 3)
+    assert (plan.validate_every, plan.checkpoint_every, plan.steps) == (3, 2, 7)
+    assert plan.keep == 6
+    assert make_train_config(settings(average=1).train, 1).keep == 2
+
+
+def test_a_packed_step_of_one_batch_is_recorded_as_a_whole():
+    """Only there have all batches one shape; several a step are recorded one by one."""
+    fast = {"packed": True, "capture": True, "precision": "bf16-pure"}
+    plan = make_train_config(settings(**fast).train, 1)
+    assert (plan.capture_step, plan.cuda_graph, plan.precision) == (True, True, "bf16-pure")
+    assert not make_train_config(settings(**fast, accumulate=2).train, 1).capture_step
+    assert not make_train_config(settings(packed=True).train, 1).capture_step
+    assert not make_train_config(replace(settings(**fast).train, packed=False, precision="float32"), 1).capture_step
+    with pytest.raises(ValueError, match="'bf16-pure' is made for packed batches; say packed = true as well"):
+        settings(precision="bf16-pure")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("noam", NoamSchedule(12, 2, 0.01)),
+        ("cosine", CosineSchedule(0.01, 7, 2)),
+        ("constant", ConstantSchedule(0.01, 2)),
+    ],
+)
+def test_schedules_by_name(name, wanted):
+    assert make_schedule(settings(schedule=name).train, 12) == wanted
+
+
+def test_a_warm_up_longer_than_the_run_is_cut():
+    assert make_schedule(settings(warmup=100).train, 12) == CosineSchedule(0.01, 7, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("steps", 0, "train.steps = 0 should be at least 1"),
+        ("tokens", 0, "train.tokens = 0 should be at least 1"),
+        ("rate", 0.0, "train.rate = 0.0 should be at least 1e-12"),
+        ("rate", float("nan"), "train.rate = nan should be at least 1e-12"),
+        ("rate", float("inf"), "train.rate = inf should be at least 1e-12"),
+        ("smoothing", 1.0, "train.smoothing = 1.0 should be at least 0 and below 1"),
+        ("warmup", -1, "train.warmup = -1 should be at least 0"),
+        ("clip", -1.0, "train.clip = -1.0 should be at least 0"),
+        ("precision", "int8", "precision is float32, bfloat16 or float16, not 'int8'"),
+    ],
+)
+def test_numbers_that_make_no_plan(name, value, says):
+    asked = settings()
+    with pytest.raises(ValueError, match=says):
+        make_train_config(replace(asked.train, **{name: value}), 1)
+
+
+def test_every_number_of_the_settings_has_its_range():
+    numbers = {name for name, value in vars(TrainSettings()).items() if type(value) in (int, float)}
+    assert set(RANGES) == numbers

@@ -1,0 +1,57 @@
+"""Short ways to say a derivation, for the tests."""
+
+from regard.world.grammar import AdjectivePhrase, Clause, ClauseLink, Derivation, NounPhrase, PrepositionalPhrase
+from regard.world.sentence import Sentence, build_sentence
+from regard.world.word_tables import (
+    ADJECTIVES,
+    ADVERBS,
+    NAMES,
+    NOUNS,
+    PREPOSITIONS,
+    PRONOUNS,
+    THE,
+    TIMES,
+    VERBS,
+    Conjunction,
+    Determiner,
+)
+
+NOUN = {noun.key: noun for noun in (*NOUNS, *NAMES, *PRONOUNS)}
+VERB = {verb.key: verb for verb in VERBS}
+ADJECTIVE = {adjective.key: adjective for adjective in ADJECTIVES}
+ADVERB = {adverb.en: adverb for adverb in (*ADVERBS, *TIMES)}
+PREPOSITION = {preposition.en: preposition for preposition in PREPOSITIONS}
+
+
+def a(noun: str, *adjectives: str, by: Determiner | None = THE, plural: bool = False, **more) -> NounPhrase:
+    """A noun with determiner and adjectives; "very small" is one of them."""
+    qualities = [
+        AdjectivePhrase(ADJECTIVE[word.removeprefix("very ")], word.startswith("very ")) for word in adjectives
+    ]
+    entry = NOUN[noun]
+    determiner = by if entry.upos == "NOUN" else None
+    return NounPhrase(entry, determiner, plural or entry.plural_only, tuple(qualities), **more)
+
+
+def at(preposition: str, thing: NounPhrase) -> PrepositionalPhrase:
+    return PrepositionalPhrase(PREPOSITION[preposition], thing)
+
+
+def does(
+    subject: NounPhrase | None, verb: str, object=None, *, tense="past", adverb: str | None = None, **more
+) -> Clause:
+    said = ADVERB[adverb] if adverb else None
+    return Clause(VERB[verb], tense, subject=subject, object=object, adverb=said, **more)
+
+
+def is_(subject: NounPhrase | None, adjective: str, *, tense="present", **more) -> Clause:
+    quality = AdjectivePhrase(ADJECTIVE[adjective.removeprefix("very ")], adjective.startswith("very "))
+    return Clause(None, tense, subject=subject, quality=quality, **more)
+
+
+def say(*parts: Clause | Conjunction) -> Sentence:
+    """Clauses and the conjunctions between them."""
+    clauses = tuple(part for part in parts if isinstance(part, Clause))
+    return build_sentence(
+        Derivation(clauses, tuple(ClauseLink(part) for part in parts if isinstance(part, Conjunction)))
+    )
