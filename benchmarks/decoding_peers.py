@@ -37,12 +37,12 @@ def copier(*, words: int = WORDS, layers: int = LAYERS, strength: float = 2.0) -
             if name.endswith(("output.weight", "down.weight")):
                 weight.mul_(0.4)
                 weight[:PLACE] = 0.0
-            elif name.endswith("bias") and "norm" not in name and name != "words.bias":
+            elif name.endswith("bias") and "norm" not in name and name != "embeddings.bias":
                 weight.normal_(std=0.02)
                 if name.endswith(("output.bias", "down.bias")):
                     weight[:PLACE] = 0.0
-        model.get_parameter("words.tables.target.weight")[:, :PLACE] = 0.0
-        model.get_parameter("words.bias")[[PAD, BOS]] = -1e4  # never said, by anybody
+        model.get_parameter("embeddings.tables.target.weight")[:, :PLACE] = 0.0
+        model.get_parameter("embeddings.bias")[[PAD, BOS]] = -1e4  # never said, by anybody
         last, here, rest = f"decoder.{layers - 1}.cross", torch.arange(PLACE), torch.arange(MODEL - PLACE)
         for part in ("query", "key"):
             weight = model.get_parameter(f"{last}.{part}.weight").zero_()
@@ -67,7 +67,7 @@ def marian(model: Seq2Seq, device: str, dtype: torch.dtype) -> Any:
     from transformers import MarianConfig, MarianMTModel
 
     weights = {name: weight.detach().float().cpu() for name, weight in model.state_dict().items()}
-    words, layers = weights["words.bias"].shape[0], len(list(model.get_submodule("decoder").children()))
+    words, layers = weights["embeddings.bias"].shape[0], len(list(model.get_submodule("decoder").children()))
     turned = torch.cat((torch.arange(0, MODEL, 2), torch.arange(1, MODEL, 2)))
     config = MarianConfig(
         vocab_size=words,
@@ -91,9 +91,9 @@ def marian(model: Seq2Seq, device: str, dtype: torch.dtype) -> Any:
         forced_eos_token_id=None,
     )
     theirs = MarianMTModel(config)
-    table = weights["words.tables.target.weight"][:, turned]
+    table = weights["embeddings.tables.target.weight"][:, turned]
     named: dict[str, Tensor] = {
-        "final_logits_bias": weights["words.bias"][None],
+        "final_logits_bias": weights["embeddings.bias"][None],
         **dict.fromkeys(
             ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), table
         ),
@@ -111,8 +111,8 @@ def marian(model: Seq2Seq, device: str, dtype: torch.dtype) -> Any:
         if side not in ("encoder", "decoder"):
             continue
         layer, place, *inner = path
-        if place.startswith("around_"):
-            key = f"{around[place.removeprefix('around_')]}.{inner[-1]}"
+        if place.startswith("residual_"):
+            key = f"{around[place.removeprefix('residual_')]}.{inner[-1]}"
             value = weight[turned]
         else:
             key = ".".join(filter(None, (places[place], parts[inner[0]], inner[1])))
@@ -158,7 +158,7 @@ def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int, *, apar
     from ctranslate2.specs import common_spec, transformer_spec
 
     weights = {name: weight.detach().float().cpu().clone().numpy() for name, weight in model.state_dict().items()}
-    words, layers = weights["words.bias"].shape[0], len(list(model.get_submodule("decoder").children()))
+    words, layers = weights["embeddings.bias"].shape[0], len(list(model.get_submodule("decoder").children()))
     spec = transformer_spec.TransformerSpec.from_config(
         (layers, layers), HEADS, pre_norm=False, activation=common_spec.Activation.RELU
     )
@@ -166,8 +166,11 @@ def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int, *, apar
     for side in (spec.encoder, spec.decoder):
         side.scale_embeddings = MODEL**0.5
         side.position_encodings.encodings = places
-    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = weights["words.tables.target.weight"]
-    spec.decoder.projection.weight, spec.decoder.projection.bias = spec.decoder.embeddings.weight, weights["words.bias"]
+    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = weights["embeddings.tables.target.weight"]
+    spec.decoder.projection.weight, spec.decoder.projection.bias = (
+        spec.decoder.embeddings.weight,
+        weights["embeddings.bias"],
+    )
 
     def linear(there: Any, *here: str) -> None:
         import numpy
@@ -183,15 +186,15 @@ def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int, *, apar
             at = f"{name}.{n}"
             linear(layer.self_attention.linear[0], *(f"{at}.attention.{part}" for part in ("query", "key", "value")))
             linear(layer.self_attention.linear[1], f"{at}.attention.output")
-            norm(layer.self_attention.layer_norm, f"{at}.around_attention")
+            norm(layer.self_attention.layer_norm, f"{at}.residual_attention")
             if name == "decoder":
                 linear(layer.attention.linear[0], f"{at}.cross.query")
                 linear(layer.attention.linear[1], f"{at}.cross.key", f"{at}.cross.value")
                 linear(layer.attention.linear[2], f"{at}.cross.output")
-                norm(layer.attention.layer_norm, f"{at}.around_cross")
+                norm(layer.attention.layer_norm, f"{at}.residual_cross")
             linear(layer.ffn.linear_0, f"{at}.feed_forward.up")
             linear(layer.ffn.linear_1, f"{at}.feed_forward.down")
-            norm(layer.ffn.layer_norm, f"{at}.around_feed_forward")
+            norm(layer.ffn.layer_norm, f"{at}.residual_feed_forward")
     tokens = ["<pad>", "<s>", "</s>", "<unk>", *(str(word) for word in range(4, words))]
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)

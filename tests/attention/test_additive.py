@@ -472,7 +472,7 @@ def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, scale, pattern):
     exact = [x.detach().double().requires_grad_() for x in given]
     upstream = torch.randn(2, 3, 257, 67).to("cuda", dtype)
     chosen = Full() if pattern == "full" else (Causal() & Padding(torch.tensor([200, 331]))).to("cuda")
-    assert choose_engine(given[0]).__qualname__ == "Fused.of"
+    assert choose_engine(given[0]).__qualname__ == "TritonAdditive.of"
     truth, coarse = (both_ways(partial(plain, pattern=chosen), x, upstream) for x in (exact, given))
     ours, again = (
         both_ways(lambda *x: additive_attention(*x, QueryVisibility.of(chosen, x[0], x[1])), given, upstream)

@@ -447,7 +447,7 @@ def assert_agreement(
             continue
         got = attend(q, k, v, recipe, q_at=first, backend=name)
         assert_close(got, want, msg=lambda said, name=name: f"{name}: {recipe}: {said}", rtol=near, atol=near)
-        gotten = torch.autograd.grad(got, inputs, upstream, allow_unused=True, retain_graph=True)
+        gotten = torch.autograd.grad(got, inputs, upstream, allow_unused=True)
         for x, y in zip(wanted, gotten, strict=True):
             if x is not None and bool(x.any()):
                 assert y is not None, f"{name} gives no gradient: {recipe}"

@@ -402,13 +402,13 @@ def test_a_loss_that_asks_the_gpu_is_refused_in_a_sentence():
     code = """
 import torch
 from torch import nn
-from regard.train.cuda_graph import Captured
+from regard.train.cuda_graph import CapturedBackward
 model = nn.Linear(5, 3).cuda()
 def backward(batch, scale):
     summed = model(batch[0]).sum()
     (summed * summed.item()).backward()
     return summed.detach(), 7
-told, one = Captured(model, backward), torch.ones((), device="cuda")
+told, one = CapturedBackward(model, backward), torch.ones((), device="cuda")
 batch = (torch.randn(7, 5, device="cuda"), 7)
 told(batch, one)
 try:
@@ -417,5 +417,5 @@ except ValueError as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert "this model's work cannot be recorded" in said.stdout, said.stderr
+    assert "this model cannot be captured as a CUDA graph" in said.stdout, said.stderr
     assert "leave capture out" in said.stdout
