@@ -258,9 +258,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "attention/multihead.py": [
         ("MultiHeadAttention", "keys and values exchanged",
-         "project_all(x, (self.query, self.key, self.value))", "project_all(x, (self.query, self.value, self.key))"),
+         "project_all(x, (self.query, self.key, self.value), fused=fused)", "project_all(x, (self.query, self.value, self.key))"),
         ("MultiHeadAttention", "heads cut across",
-         'rearrange(q, "b t (h d) -> b h t d"', 'rearrange(q, "b t (d h) -> b h t d"'),
+         'q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)\n        k, v', 'q = rearrange(q, "b t (d h) -> b h t d", h=self.heads)\n        k, v'),
         ("MultiHeadAttention", "heads merged across", "b h t d -> b t (h d)", "b h t d -> b t (d h)"),
         ("MultiHeadAttention", "new queries are at the beginning", "q_at=cache.length", "q_at=0"),
         ("MultiHeadAttention", "a state's new tokens are rotated as the first",
@@ -366,7 +366,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("packed kernel", "keys of a group learn from its last head alone", "head = group * SHARE + n", "head = group * SHARE + SHARE - 1"),
     ],
     "layers/residual.py": [
-        ("PreNorm", "the residual is normed", "x[1], f(norm_input(x[0], self.norm))", "self.norm(x[1]), f(norm_input(x[0], self.norm))"),
+        ("PreNorm", "the residual is normed", "return project_dropout_add_norm(x[1], y,", "return project_dropout_add_norm(self.norm(x[1]), y,"),
         ("PreNorm", "branches start √n times too large", "branches**-0.5", "branches**0.5"),
     ],
     "layers/feed_forward.py": [
@@ -443,8 +443,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Transformer", "keys and values of the source exchanged",
          "for part in (cross.key, cross.value)",
          "for part in (cross.value, cross.key)"),
-        ("Transformer", "cross-attention not normed before", "self.residual_cross(x, attend_to_source, cross.output)", "self.residual_cross(x, lambda y: attend_to_source(x[0]), cross.output)"),
-        ("Transformer", "the residual around cross-attention dropped", "self.residual_cross(x, attend_to_source, cross.output)", "self.residual_cross((x[0], torch.zeros_like(x[1])), attend_to_source, cross.output)"),
+        ("Transformer", "cross-attention not normed before", "self.residual_cross(x, attend_to_source, cross.output, fused=fused)", "self.residual_cross(x, lambda y: attend_to_source(x[0]), cross.output, fused=fused)"),
+        ("Transformer", "the residual around cross-attention dropped", "self.residual_cross(x, attend_to_source, cross.output, fused=fused)", "self.residual_cross((x[0], torch.zeros_like(x[1])), attend_to_source, cross.output, fused=fused)"),
         ("Transformer", "a new word stands at the beginning", "self.embeddings.embed_target(tokens), state.layers[0].length)", "self.embeddings.embed_target(tokens), 0)"),
         ("Transformer", "the decoder sees the future where the recipe names a pattern", "else recipe.pattern & Causal())", "else recipe.pattern)"),
         ("Transformer", "encoder and decoder share learned positions", "PositionalEmbedding(encoder.fresh()),\n            PositionalEmbedding(decoder.fresh()),", "PositionalEmbedding(encoder),\n            PositionalEmbedding(decoder),"),

@@ -104,10 +104,10 @@ def test_gradients_that_lie_side_by_side_are_not_copied():
 def test_a_projection_that_is_not_linear_is_called_as_it_is(monkeypatch):
     monkeypatch.setattr(dispatch, "use_fused", lambda x: True)
     x, layer, other = torch.randn(2, 3, 5), torch.nn.Linear(5, 7), torch.nn.Identity()
-    found = project_all(x, [layer, other])
+    found = project_all(x, [layer, other], fused=True)
     assert_close(found[0], layer(x))
     assert found[1] is x
-    assert_close(project_all(x, [layer, layer])[1], layer(x))
+    assert_close(project_all(x, [layer, layer], fused=True)[1], layer(x))
 
 
 # --- the kernels ---

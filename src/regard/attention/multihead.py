@@ -54,6 +54,11 @@ class Context:
     segments: Segments | None = None
 
     @property
+    def fused(self) -> bool:
+        """Packed rows are many tokens in few shapes: worth the fused operations, which cost a CPU more to launch."""
+        return self.segments is not None
+
+    @property
     def token_positions(self) -> dict[str, Tensor | None]:
         if self.segments is not None:
             return {"q_positions": self.segments.positions, "k_positions": self.segments.of_keys}
@@ -172,7 +177,7 @@ class MultiHeadAttention(nn.Module):
         cache: CacheCell | None = None,
     ) -> Tensor:
         """concat(head_1, ..., head_h): what the output projection reads."""
-        q, k, v = self.project(x, memory, context.pattern)
+        q, k, v = self.project(x, memory, context.pattern, fused=context.fused)
         recipe = self.effective_recipe(context.pattern, context.tree, context.segments)
         if cache is not None:
             return concatenate_heads(self.attend_cached(q, k, v, recipe, cache))
@@ -180,7 +185,8 @@ class MultiHeadAttention(nn.Module):
 
     def cross_heads(self, x: Tensor, keys_values: tuple[Tensor, Tensor], context: Context, first: int = 0) -> Tensor:
         """The same for keys and values that are known already; the queries' indices begin at the first."""
-        q = rearrange(self.query(x), "b t (h d) -> b h t d", h=self.heads)
+        (q,) = project_all(x, (self.query,), fused=context.fused)
+        q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)
         recipe = self.effective_recipe(context.pattern, None, context.segments)
         positions = {} if context.segments is None else context.token_positions
         return concatenate_heads(self.core(q, *keys_values, recipe, q_at=first, **positions, backend=self.backend))
@@ -237,15 +243,17 @@ class MultiHeadAttention(nn.Module):
         # a cache may have dropped its oldest keys, where no query attends so far back
         return self.core(q, k, v, recipe, q_at=cache.length, k_at=seen - k.shape[2], backend=self.backend)
 
-    def project(self, x: Tensor, memory: Tensor | None, pattern: Pattern | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, x: Tensor, memory: Tensor | None, pattern: Pattern | None, *, fused: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of queries, keys and values."""
         for name, tensor in (("x", x), ("memory", memory)):
             if tensor is not None and tensor.dim() != 3:
                 raise ValueError(f"{name} must be (batch, tokens, width), not {tuple(tensor.shape)}")
         if memory is None:
-            q, k, v = project_all(x, (self.query, self.key, self.value))
+            q, k, v = project_all(x, (self.query, self.key, self.value), fused=fused)
         else:
-            q, (k, v) = self.query(x), project_all(memory, (self.key, self.value))
+            q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=fused)
         q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)
         k, v = (rearrange(part, "b s (g d) -> b g s d", g=self.groups) for part in (k, v))
         if self.compress is None:

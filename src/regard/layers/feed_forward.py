@@ -24,9 +24,9 @@ class FeedForward(nn.Module):
         self.up, self.down = nn.Linear(model, hidden), nn.Linear(hidden, model)
         self.activation = ACTIVATIONS[activation]
 
-    def hidden(self, x: X) -> Float[Tensor, "b t hidden"]:
+    def hidden(self, x: X, *, fused: bool = False) -> Float[Tensor, "b t hidden"]:
         """φ(W₁ x + b₁)."""
-        if self.activation is relu and type(self.up) is nn.Linear and dispatch.use_fused(x):
+        if fused and self.activation is relu and type(self.up) is nn.Linear and dispatch.use_fused(x):
             return linear_relu(x, self.up.weight, self.up.bias)
         return self.activation(self.up(x))
 

@@ -25,7 +25,8 @@ class Residual(nn.Module, ABC):
         self.norm, self.dropout = nn.LayerNorm(model), Dropout(dropout)
 
     @abstractmethod
-    def forward(self, x: Stream, f: Callable[[Tensor], Tensor], project: nn.Module) -> Stream: ...
+    def forward(self, x: Stream, f: Callable[[Tensor], Tensor], project: nn.Module, *, fused: bool = False) -> Stream:
+        """Fused, a GPU does all that follows the projection in one kernel."""
 
     @abstractmethod
     def sublayer_input(self, x: X) -> X:
@@ -49,8 +50,8 @@ class Residual(nn.Module, ABC):
 class PostNorm(Residual):
     """norm(x + W f(x)): as published (Vaswani et al. 2017). Wants a warm-up."""
 
-    def forward(self, x, f, project):
-        return project_dropout_add_norm(x[1], f(x[0]), project, self.dropout, self.norm)
+    def forward(self, x, f, project, *, fused=False):
+        return project_dropout_add_norm(x[1], f(x[0]), project, self.dropout, self.norm, fused=fused)
 
     def sublayer_input(self, x):
         return x
@@ -70,8 +71,9 @@ class PostNorm(Residual):
 class PreNorm(Residual):
     """x + W f(norm(x)): the residual path is free from top to bottom (Xiong et al. 2020)."""
 
-    def forward(self, x, f, project):
-        return project_dropout_add_norm(x[1], f(norm_input(x[0], self.norm)), project, self.dropout, None)
+    def forward(self, x, f, project, *, fused=False):
+        y = f(norm_input(x[0], self.norm, fused=fused))
+        return project_dropout_add_norm(x[1], y, project, self.dropout, None, fused=fused)
 
     def sublayer_input(self, x):
         return self.norm(x)

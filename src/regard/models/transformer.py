@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from einops import rearrange
@@ -103,11 +104,12 @@ class EncoderLayer(nn.Module):
         self.residual_attention, self.residual_feed_forward = stack.residual(), stack.residual()
 
     def forward(self, x: X, context: Context = Context(), cache: CacheCell | None = None) -> X:
-        attention, feed_forward = self.attention, self.feed_forward
+        attention, fused = self.attention, context.fused
         x = self.residual_attention(
-            (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output
+            (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output, fused=fused
         )
-        return self.residual_feed_forward(x, feed_forward.hidden, feed_forward.down)[0]
+        hidden = partial(self.feed_forward.hidden, fused=fused)
+        return self.residual_feed_forward(x, hidden, self.feed_forward.down, fused=fused)[0]
 
     def look(self, x: X, padding: Padding | None, tree: DependencyTree | None = None) -> tuple[X, Steps]:
         seen: list[Steps] = []
@@ -143,7 +145,7 @@ class DecoderLayer(nn.Module):
         attending: AttendFunction | None = None,
     ) -> tuple[X, Steps | None]:
         """`source` holds the keys and values of the source, `across` which of them each token may attend to."""
-        attention, cross, feed_forward, seen = self.attention, self.cross, self.feed_forward, list[Steps]()
+        attention, cross, fused, seen = self.attention, self.cross, context.fused, list[Steps]()
         first = 0 if cache is None else cache.cache.length
 
         def attend_to_source(y: X) -> X:
@@ -155,16 +157,20 @@ class DecoderLayer(nn.Module):
             return concatenate_heads(heads)
 
         x = self.residual_attention(
-            (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output
+            (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output, fused=fused
         )
-        x = self.residual_cross(x, attend_to_source, cross.output)
-        return self.residual_feed_forward(x, feed_forward.hidden, feed_forward.down)[0], next(iter(seen), None)
+        x = self.residual_cross(x, attend_to_source, cross.output, fused=fused)
+        hidden = partial(self.feed_forward.hidden, fused=fused)
+        x, _ = self.residual_feed_forward(x, hidden, self.feed_forward.down, fused=fused)
+        return x, next(iter(seen), None)
 
 
-def cross_keys_values(layers: Iterable[nn.Module], states: Float[Tensor, "b s model"]) -> tuple[KeysValues, ...]:
+def cross_keys_values(
+    layers: Iterable[nn.Module], states: Float[Tensor, "b s model"], *, fused: bool = False
+) -> tuple[KeysValues, ...]:
     """The source's keys and values for every decoder layer, which are the same for every target token."""
     crosses = [layer.cross for layer in layers if isinstance(layer, DecoderLayer)]
-    parts = project_all(states, [part for cross in crosses for part in (cross.key, cross.value)])
+    parts = project_all(states, [part for cross in crosses for part in (cross.key, cross.value)], fused=fused)
     heads = [
         rearrange(part, "b s (g d) -> b g s d", g=cross.groups)
         for cross, pair in zip(crosses, zip(parts[::2], parts[1::2], strict=True), strict=True)
@@ -231,7 +237,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
     def encode_embedded(self, x: X, context: Context) -> tuple[KeysValues, ...]:
         for layer in self.encoder:
             x = layer(x, context)
-        return cross_keys_values(self.decoder, self.encoder_norm(x))
+        return cross_keys_values(self.decoder, self.encoder_norm(x), fused=context.fused)
 
     def start(self, memory):
         return KVCaches((KVCache(),) * len(memory.layers))

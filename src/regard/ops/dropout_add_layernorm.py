@@ -32,10 +32,10 @@ class DropoutNoise:
 
 
 def project_dropout_add_norm(
-    residual: X, y: X, project: nn.Module, dropout: Dropout, norm: nn.LayerNorm | None
+    residual: X, y: X, project: nn.Module, dropout: Dropout, norm: nn.LayerNorm | None, *, fused: bool = False
 ) -> tuple[X, X]:
     """norm(residual + dropout(project(y))), twice; without a norm the sum itself: how every sub-layer ends."""
-    if dispatch.use_fused(residual) and type(project) is nn.Linear and project.bias is not None:
+    if fused and dispatch.use_fused(residual) and type(project) is nn.Linear and project.bias is not None:
         noise = DropoutNoise(dropout.p if dropout.training else 0.0, draw_seed(residual.device))
         y = linear(y, project.weight)
         if norm is None:
@@ -46,9 +46,9 @@ def project_dropout_add_norm(
     return x, x
 
 
-def norm_input(x: X, norm: nn.LayerNorm) -> X:
+def norm_input(x: X, norm: nn.LayerNorm, *, fused: bool = False) -> X:
     """norm(x), for a sub-layer to read."""
-    return layernorm(x, norm) if dispatch.use_fused(x) else norm(x)
+    return layernorm(x, norm) if fused and dispatch.use_fused(x) else norm(x)
 
 
 def draw_seed(device: torch.device) -> Int[Tensor, " 2"]:

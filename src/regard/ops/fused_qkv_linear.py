@@ -20,10 +20,12 @@ from regard.ops.column_sum import column_sum
 from regard.ops.precision import cast_for_matmul
 
 
-def project_all(x: Float[Tensor, "... i"], projections: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-    """Each projection of x; on a GPU by one product, of which all are views."""
+def project_all(
+    x: Float[Tensor, "... i"], projections: Sequence[nn.Module], *, fused: bool = False
+) -> tuple[Tensor, ...]:
+    """Each projection of x; fused, on a GPU, by one product, of which all are views."""
     linears = [part for part in projections if type(part) is nn.Linear and part.bias is not None]
-    if len(linears) < len(projections) or not dispatch.use_fused(x):
+    if len(linears) < len(projections) or not (fused and dispatch.use_fused(x)):
         return tuple(part(x) for part in projections)
     return fused_qkv_linear(x, [part.weight for part in linears], [part.bias for part in linears])
 
