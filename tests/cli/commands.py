@@ -53,6 +53,9 @@ FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(["pytest", "regard.cli", "regard.cli.input_checks", "regard.train.run", "regard.world"])
 
 
+PATIENCE = 300  # seconds
+
+
 @dataclass(frozen=True)
 class Started:
     process: BaseProcess
@@ -69,9 +72,11 @@ class Started:
         os.kill(self.process.pid, number)
 
     def until(self, happened: Callable[[], object]) -> None:
-        """Wait for something that happens before the end."""
+        """Wait for something that happens before the end, and within PATIENCE."""
+        began = time.monotonic()
         while not happened():
             assert self.process.is_alive(), self.err.read_text()
+            assert time.monotonic() - began < PATIENCE, f"it never came; said until now: {self.err.read_text()}"
             time.sleep(0.01)
 
 

@@ -19,7 +19,14 @@ from regard.models.config import (
 )
 from regard.models.encoder import build_classifier
 from regard.models.language_model import LanguageModel
-from regard.models.safetensors_io import check_compatible, load_weights, named_tensors, saveable_tensors, write_weights
+from regard.models.safetensors_io import (
+    check_compatible,
+    current_name,
+    load_weights,
+    named_tensors,
+    saveable_tensors,
+    write_weights,
+)
 from regard.train.checkpoint import average
 
 
@@ -146,3 +153,9 @@ def test_a_file_of_another_model_is_refused(tmp_path):
     write_weights(with_old_names(model_of("classifier"), "classifier"), path)
     with pytest.raises(ValueError, match="it belongs to another model"):
         load_weights(model_of("language model"), path)
+
+
+def test_a_users_own_field_keeps_its_name():
+    """`among` was the field of a pattern in blocks alone."""
+    assert current_name("attention.learned.pattern_left_among_0.w") == "attention.learned.pattern_left_pattern_0.w"
+    assert current_name("attention.learned.normaliser_among_0.w") == "attention.learned.normaliser_among_0.w"

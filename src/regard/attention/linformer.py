@@ -1,4 +1,4 @@
-"""Linformer: n keys and values in, `rank` mixed ones out, so that attention costs n × rank (Wang et al. 2020)."""
+"""Linformer: projects n keys and values to `rank` mixtures, so that attention costs n × rank (Wang et al. 2020)."""
 
 from dataclasses import dataclass
 

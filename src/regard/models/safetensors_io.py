@@ -23,7 +23,7 @@ RENAMED = [
         (r"\b(source|target)_places\.", r"\1_positions."),
         (r"\b(encoder|decoder|question|picture|past)\.(places|placed)\.", r"\1.positions."),
         (r"\b(encoder|picture)\.patches\.halve\.", r"\1.patches.downsample."),
-        (r"(?<=_)among(?=[_.])", "pattern"),  # a learned pattern within blocks
+        (r"\b(learned\.pattern\w*?)_among(?=[_.])", r"\1_pattern"),  # a learned pattern within blocks
         (r"^(stages\.\d+-\d+)\.around\.", r"\1.shortcut."),
         # embeddings
         (r"^words\.(tables\.|bias$)", r"embeddings.\1"),
