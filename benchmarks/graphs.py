@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from machine import alone, forget_peak, peak_mib, write
-from regard.attention import Additive, Recipe, ScaledDot, attend
+from regard.attention import Additive, Recipe, ScaledDot, attend, record_attention
 from regard.data.graphs.graph import Graph, graph_from_town
 from regard.data.graphs.node_features import fit_featurizer
 from regard.layers.graph_attention import Neighbours, undirected_edges
-from regard.models.graph import GraphConfig, GraphNetwork
+from regard.models.graph import GraphConfig, GraphNetwork, edge_weights
 from regard.models.seq2seq import count_parameters
 from regard.see import Neighbourhood, draw, save
 from regard.world.town import TOOLS, TownWorld
@@ -95,13 +95,14 @@ def fitted(kind: str, seed: int) -> tuple[Fitted, dict[str, Any]]:
 
 def drawn(one: Fitted) -> None:
     """Someone held out whose own tools say nothing of the trade, and whom the model tells right."""
-    with torch.no_grad():
-        logits, looked = one.model.look(one.features, one.neighbours)
+    with torch.no_grad(), record_attention(one.model) as record:
+        logits = one.model(one.features, one.neighbours)
+        looked = edge_weights(record, one.neighbours)
     for number in one.graph.nodes_in_split("test"):
         node = one.graph.nodes[number]
         silent = not set(TOOLS[node.label or ""]) & set(map(str, node.content))
         if silent and logits[number].argmax() == one.gold[number]:
-            hood = Neighbourhood.of(one.graph, looked, node.name, "layers.0")
+            hood = Neighbourhood.of(one.graph, looked, node.name, "blocks.0")
             heard = f"{node.name}, of whom one hears: {', '.join(map(str, node.content))}"
             PICTURE.parent.mkdir(exist_ok=True)
             save(draw(hood, title=heard), PICTURE)

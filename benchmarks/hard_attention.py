@@ -40,7 +40,7 @@ from hard_attention_tasks import (
     vocabulary,
 )
 from machine import RESULTS, write
-from regard.attention import Additive, Hard, Recipe
+from regard.attention import Additive, Hard, Recipe, record_attention
 from regard.layers.pooling import AttentionPooling
 from regard.models.encoder import Encoder, SequenceClassifier
 from regard.tasks.corpus import iterate_batches
@@ -101,8 +101,9 @@ def measured(model: HardAttentionClassifier, held_out: Sentences) -> dict[str, f
     model.eval()
     right, found = 0, []
     for rows, texts, _ in iterate_batches(held_out.examples, lengths_of, collate):
-        logits, seen = model.look(texts.pieces, texts.lengths)
-        most = seen.weights["pooling"][:, 0, 0].argmax(-1).tolist()
+        with record_attention(model.classifier) as record:
+            logits = model(texts.pieces, texts.lengths)
+        most = record.weights("pooling")[:, 0, 0].argmax(-1).tolist()
         right += int((logits.argmax(-1) == texts.labels).sum())
         deciding = [held_out.deciding[row] for row in rows]
         found += [at == decides for at, decides in zip(most, deciding, strict=True) if decides is not None]
@@ -130,11 +131,12 @@ def learning(name: str, way_name: str, seed: int) -> dict[str, Any]:
 def looked(model: HardAttentionClassifier, task: Task, sentence: Sentence) -> dict[str, Any]:
     model.eval()
     texts = collate([(vocabulary().encode(" ".join(sentence.words)), 0)])
-    logits, seen = model.look(texts.pieces, texts.lengths)
+    with record_attention(model.classifier) as record:
+        logits = model(texts.pieces, texts.lengths)
     chance, label = logits.softmax(-1)[0].max(-1)
     return {
         "words": sentence.words,
-        "weights": seen.weights["pooling"][0, 0, 0].tolist(),
+        "weights": record.weights("pooling")[0, 0, 0].tolist(),
         "said": task.names[int(label)],
         "chance": chance.item(),
         "right": FEELING[sentence.sentiment],

@@ -137,9 +137,6 @@ class Unpadded(ContextLayers):
             x = layer(x, Context(tree=tree))
         return self.inner.norm(x)
 
-    def look(self, x, lengths, tree):
-        return self.inner.look(x, lengths, tree)
-
 
 def recipe(mechanism: str, words: int) -> str:
     reach, block = min(256, words // 4), min(64, words // 16)

@@ -45,7 +45,7 @@ PARITY = files("attention", "peers_torch", "laws", "parity")
 # The cheap ones first: most errors never reach the second stage, and FlexAttention traces every call anew.
 SUITES: dict[str, Stages] = {
     "attention/": (
-        files("attention", "examples", "definitions", "recipe", "bad_input", "block_map", "multihead"),
+        files("attention", "examples", "definitions", "recipe", "bad_input", "block_map", "multihead", "hooks"),
         files("attention", "kv_cache", "numerics"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
@@ -107,6 +107,7 @@ SUITES: dict[str, Stages] = {
 }
 # Where the tests of a file have another name than the file.
 NAMED = {
+    "attention/core": "hooks",
     "data/shuffle": "batching",
     "data/streaming": "batching",
     "decode/aer": "alignment",

@@ -36,6 +36,8 @@ ATTENTION = [
     "functional",
     "stats",
     "linformer",
+    "core",
+    "hooks",
     "multihead",
     "catalogue",
     "examples",

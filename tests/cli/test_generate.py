@@ -137,22 +137,22 @@ def test_what_surprised_it_and_where_it_looked(author, tmp_path):
     shown = assert_done(answer)
     assert_plain(shown)
     assert "surprise, in bits" in shown
-    assert "backbone.layers.0.attention:" in shown
+    assert "blocks.0:" in shown
     assert "bits a token on average" in shown
     assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_heads_and_words_by_their_names(author):
     assert_done(regard("look", author, "one two", "--every"))
-    one = assert_done(regard("look", author, "one two", "--head", "backbone.layers.0.attention:1"))
-    assert "backbone.layers.0.attention:1" in one
+    one = assert_done(regard("look", author, "one two", "--head", "blocks.0:1"))
+    assert "blocks.0:1" in one
     assert "looked to tell “three”" in assert_done(regard("look", author, "one two three", "--word", "three"))
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--head", "7:1"], "--head 7:1: write LAYER:HEAD, one of backbone.layers.0.attention:0"),
+        (["--head", "7:1"], "--head 7:1: write LAYER:HEAD, one of blocks.0:0"),
         (["--word", "six"], "--word six: no token of the text; they are one two"),
         (["--target", "un"], "--target un: is for translations"),
         (["--longest", 1], "the text has 2 tokens; shorten it, or allow it with --max-length 2"),

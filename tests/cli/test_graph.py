@@ -82,11 +82,11 @@ def test_looking_at_a_node(town):
     assert "head 1" in said
     assert " ".join(TOWN.people[38].traits) in said
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
-    one, other = (assert_done(regard("look", town, name, "--head", f"layers.0:{n}")) for n in (0, 1))
+    one, other = (assert_done(regard("look", town, name, "--head", f"blocks.0:{n}")) for n in (0, 1))
     assert one != other
     assert assert_done(regard("look", town, name, "--every")).count("head ") == 2
     assert_refused(regard("look", town, "Nobody"), "no node is called 'Nobody'; the first are ")
-    assert_refused(regard("look", town, name, "--head", "1"), "--head 1: write LAYER:HEAD, one of layers.0:0 to layers")
+    assert_refused(regard("look", town, name, "--head", "1"), "--head 1: write LAYER:HEAD, one of blocks.0:0 to blocks")
     assert_refused(regard("look", town, name, "--word", "cat"), "--word means nothing to a node; leave it out")
 
 

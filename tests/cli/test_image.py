@@ -107,7 +107,7 @@ def test_where_a_transformer_looked(vit, drawn):
     assert "last layer" in said
     assert "all layers" in said
     assert Path("look.png").read_bytes().startswith(b"\x89PNG")
-    assert "layer.1" in assert_done(regard("look", vit, picture, "--every"))
+    assert "blocks.1" in assert_done(regard("look", vit, picture, "--every"))
     assert "layer 1, head 0" in assert_done(regard("look", vit, picture, "--head", "1:0"))
     assert_refused(regard("look", vit, picture, "--head", "2:0"), "--head 2:0: write LAYER:HEAD, counted from 0")
     assert_refused(regard("look", vit, picture, "--word", "cat"), "--word means nothing to a picture")

@@ -75,10 +75,7 @@ def test_looking_at_words_and_heads(tagger):
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     assert assert_done(regard("look", tagger, sentence, "--every")).count("head ") >= 2
     one, other = (
-        assert_done(
-            regard("look", tagger, sentence, "--word", "cat", "--head", f"encoder.context.layers.0.attention:{n}")
-        )
-        for n in (0, 1)
+        assert_done(regard("look", tagger, sentence, "--word", "cat", "--head", f"encoder.0:{n}")) for n in (0, 1)
     )
     assert one != other
     assert_refused(regard("look", tagger, sentence, "--word", "dog"), "--word dog: not in the sentence; its words are")

@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from regard.attention import SiteName, record_attention
 from regard.decode import Beam, Constraints, Greedy, LengthLimit, translate
 from regard.decode.search import MAX_PENALTY, length_penalty, mean_cross_attention
-from regard.models.seq2seq import AttentionWeights
 
-from .toy_models import EOS, Toy, dice, every_translation, glance, naive_beam, naive_greedy, penalised, tree
+from .toy_models import EOS, Gazing, Toy, dice, every_translation, glance, naive_beam, naive_greedy, penalised, tree
 
 PENALTIES = [(0.0, 0.0), (0.6, 0.0), (1.0, 0.0), (2.5, 0.0), (0.0, 0.3), (0.8, 0.2)]
 
@@ -25,11 +26,17 @@ def test_wu_s_length_penalty_on_paper():
 
 
 def test_attention_is_that_of_the_last_word_in_the_last_layer_the_mean_of_its_heads():
-    first, last = torch.zeros(1, 2, 3, 2), torch.zeros(1, 2, 3, 2)
-    last[0, :, 2] = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
-    assert mean_cross_attention(AttentionWeights({"decoder.0.cross": first, "decoder.1.cross": last})).tolist() == [
-        [0.625, 0.375]
-    ]
+    """Of self-attention nobody asks: what counts is what the target's tokens saw of the source."""
+    last = torch.tensor([[[[0.5, 0.5], [0.5, 0.5], [0.25, 0.75]], [[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]]]])
+    sites = {"decoder.0.cross": last.flip(-1), "decoder.1.self": last.flip(-1), "decoder.1.cross": last}
+    model = nn.ModuleDict({name.replace(".", " "): Gazing() for name in sites})
+    model.attention_sites = {
+        name.replace(".", " "): SiteName(name, "read" if "self" in name else "written", "source") for name in sites
+    }
+    with record_attention(model) as record:
+        for name, weights in sites.items():
+            model[name.replace(".", " ")](weights)
+    assert mean_cross_attention(record).tolist() == [[0.625, 0.375]]
 
 
 def test_wu_s_coverage_penalty_on_paper():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from regard.attention import record_attention
 from regard.decode import (
     AnnotatedPair,
     Beam,
@@ -83,8 +84,9 @@ def test_forced_weights_are_those_of_reading_token_by_token(name):
     memory = made.encode(torch.tensor([[*source, 2]]), torch.tensor([4]))
     state, rows = made.start(memory), []
     for token in (1, *target):
-        _, state, seen = made.look(torch.tensor([[token]]), state, memory)
-        rows.append(seen.weights)
+        with record_attention(made) as record:
+            _, state = made.step(torch.tensor([[token]]), state, memory)
+        rows.append({layer: record.weights(layer) for layer in attention.layers})
     for layer, weights in attention.layers.items():
         assert_close(weights, torch.cat([row[layer][0] for row in rows], 1))
         assert_close(weights.sum(-1), torch.ones(weights.shape[:2], dtype=torch.double))

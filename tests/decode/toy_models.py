@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import log
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.attention import AttentionCore, AttentionSites, Dot, Proportional, Recipe, SiteName, record_attention
 from regard.decode import Beam, Hypothesis
 from regard.decode.model import log_probabilities
 
@@ -35,18 +37,28 @@ class Read:
         return Read(tuple(self.written[row] for row in rows.tolist()))
 
 
-@dataclass(frozen=True)
-class Looked:
-    weights: dict[str, Tensor]
+class Gazing(nn.Module):
+    """Attention whose weights are known beforehand: each is the share of a score in its row."""
+
+    def __init__(self):
+        super().__init__()
+        self.core = AttentionCore()
+
+    def forward(self, weights: Tensor) -> Tensor:
+        keys = torch.eye(weights.shape[-1], dtype=weights.dtype).expand(*weights.shape[:2], -1, -1)
+        return self.core(weights, keys, keys, Recipe(score=Dot(), normaliser=Proportional()))
 
 
 class Toy(nn.Module):
     """Asks a function for every distribution, and notes how many rows each step had."""
 
+    attention_sites: ClassVar[AttentionSites] = {"layers.*": SiteName("layer *", "written", "source")}
+
     def __init__(self, tell: Tell, gaze: Gaze | None = None):
         super().__init__()
         self.tell, self.gaze, self.rows = tell, gaze, []
         self.anchor = nn.Parameter(torch.zeros((), dtype=torch.double))
+        self.layers = nn.ModuleList(Gazing() for _ in range(0 if gaze is None else 2))
 
     def encode(self, source, lengths):
         rows = zip(source.tolist(), lengths.tolist(), strict=True)
@@ -73,19 +85,20 @@ class Toy(nn.Module):
             for source, row in zip(memory.ids, self.histories(tokens, state), strict=True)
         ]
         read = tuple((*read, *row) for read, row in zip(state.written, tokens.tolist(), strict=True))
+        self.look(tokens, state, memory)
         return torch.tensor(told, dtype=torch.double) + self.anchor, Read(read)
 
     def look(self, tokens, state, memory):
-        logits, after = self.step(tokens, state, memory)
         if self.gaze is None:
-            return logits, after, Looked({})
+            return
         histories = self.histories(tokens, state)
         heads = len(self.gaze(memory.ids[0], histories[0][0]))
         weights = torch.zeros(len(tokens), heads, tokens.shape[1], memory.width, dtype=torch.double)
         for b, (source, row) in enumerate(zip(memory.ids, histories, strict=True)):
             for t, written in enumerate(row):
                 weights[b, :, t, : len(source) + 1] = torch.tensor(self.gaze(source, written), dtype=torch.double)
-        return logits, after, Looked({"layer 0": weights.flip(1), "layer 1": weights})
+        for layer, seen in zip(self.layers, (weights.flip(1), weights), strict=True):
+            layer(seen)
 
 
 def dice(seed: int, vocabulary: int = 7, spread: float = 1.0) -> Tell:
@@ -124,9 +137,10 @@ def following(model, source: Ids, written: Ids) -> list[float]:
 def coverage(model, source: Ids, written: Ids) -> list[float]:
     """How much of the last layer's mean attention each source token got, the prediction of the next token included."""
     memory = model.encode(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]))
-    with torch.no_grad():
-        looked = model.look(torch.tensor([[BOS, *written]]), model.start(memory), memory)[2]
-    return list(looked.weights.values())[-1][0].mean(0).sum(0).tolist()
+    with torch.no_grad(), record_attention(model) as record:
+        model.step(torch.tensor([[BOS, *written]]), model.start(memory), memory)
+    last = [site.name for site in record.sites if site.queries == "written"][-1]
+    return record.weights(last)[0].mean(0).sum(0).tolist()
 
 
 def penalised(model, source: Ids, written: Ids, total: float, beam: Beam) -> float:

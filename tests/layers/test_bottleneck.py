@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from regard.layers.bottleneck import AttentionBottleneck, PooledBottleneck
 from regard.layers.pooling import LastPooling, MeanPooling
+from tests.recorded import call_recorded
 
 WIDTH, LATENTS, LATENT, LENGTHS = 6, 3, 5, (7, 2, 5)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -34,9 +35,9 @@ def test_without_attention_one_vector_is_cut():
         made.squeeze.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]]))
         made.squeeze.bias.zero_()
     x = torch.tensor([[[1.0, 5.0], [3.0, 7.0], [99.0, 99.0]]])
-    latent, entered = made.look(x, torch.tensor([[4, 4, 0]]), torch.tensor([2]))
+    latent, record = call_recorded(made, x, torch.tensor([[4, 4, 0]]), torch.tensor([2]))
     assert_close(latent, torch.tensor([[[2.0, 6.0], [8.0, -4.0]]]))
-    assert_close(entered, torch.tensor([[[[0.5, 0.5, 0.0]] * 2]]))
+    assert_close(record.weights("attention"), torch.tensor([[[[0.5, 0.5, 0.0]]]]))
 
 
 def test_with_attention_each_query_asks_for_itself():
@@ -52,8 +53,8 @@ def test_with_attention_each_query_asks_for_itself():
         made.attention.value.weight.copy_(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
         made.attention.output.weight.copy_(torch.tensor([[1.0, 0.0]]))
     x = torch.tensor([[[0.0, 4.0], [1.0, 8.0], [9.0, 9.0]]])
-    latent, entered = made.look(x, torch.tensor([[4, 4, 0]]), torch.tensor([2]))
-    assert_close(entered, torch.tensor([[[[0.25, 0.75, 0.0], [0.5, 0.5, 0.0]]]]))
+    latent, record = call_recorded(made, x, torch.tensor([[4, 4, 0]]), torch.tensor([2]))
+    assert_close(record.weights("attention"), torch.tensor([[[[0.25, 0.75, 0.0], [0.5, 0.5, 0.0]]]]))
     assert_close(latent, torch.tensor([[[7.0], [6.0]]]))
 
 
@@ -73,9 +74,10 @@ def test_company_and_padding_change_nothing(name):
 @pytest.mark.parametrize("name", BOTTLENECKS)
 def test_looking_shows_what_entered_and_changes_nothing(name):
     made, (x, tokens, lengths) = BOTTLENECKS[name]().double(), texts()
-    latent, entered = made.look(x, tokens, lengths)
-    assert_close(latent, made(x, tokens, lengths), **EXACT)
-    assert entered.shape == (3, 2 if name == "attention" else 1, LATENTS, 7)
+    latent, record = call_recorded(made, x, tokens, lengths)
+    assert_close(latent, made(x, tokens, lengths), rtol=0, atol=0)
+    entered = record.weights("attention")
+    assert entered.shape == ((3, 2, LATENTS, 7) if name == "attention" else (3, 1, 1, 7))
     assert_close(entered.sum(-1), torch.ones(entered.shape[:-1], dtype=torch.double))
     assert (entered.masked_select((torch.arange(7) >= lengths[:, None])[:, None, None]) == 0).all()
 

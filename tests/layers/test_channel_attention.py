@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.layers.channel_attention import SpatialAttention, SqueezeExcite
+from tests.recorded import call_recorded
 
 GATES = {"channel": SqueezeExcite(7, reduction=3), "spatial": SpatialAttention(kernel=3)}
 
@@ -26,7 +27,8 @@ def test_squeeze_and_excitation_of_two_channels():
         }
     )
     x = torch.tensor([[[[1.0, 3.0]], [[2.0, 10.0]]]], dtype=torch.double)
-    out, weights = layer.look(x)
+    out, record = call_recorded(layer, x)
+    weights = record.weights("attention")
     assert_close(weights.flatten().tolist(), [3 / 4, 1 / 4])
     assert_close(out.flatten().tolist(), [3 / 4, 9 / 4, 1 / 2, 5 / 2])
     torch.nn.init.constant_(layer.squeeze.bias, 1.0)
@@ -46,7 +48,8 @@ def test_a_spatial_gate_of_two_places():
     layer.load_state_dict(
         {"convolve.weight": torch.tensor([log(3) / 2, 0.0]).view(1, 2, 1, 1), "convolve.bias": torch.zeros(1)}
     )
-    out, weights = layer.look(x)
+    out, record = call_recorded(layer, x)
+    weights = record.weights("attention")
     assert weights.shape == (1, 1, 1, 2)
     assert_close(weights.flatten().tolist(), [3 / 4, 1 / 2], rtol=0, atol=1e-6)
     assert_close(out.flatten().tolist(), [3 / 4, -1 / 2, 9 / 4, 1 / 2], rtol=0, atol=1e-6)
@@ -56,7 +59,8 @@ def test_a_spatial_gate_of_two_places():
 def test_looking_changes_nothing_and_leaves_nothing_behind(name):
     gate, x = GATES[name], torch.randn(2, 7, 5, 11)
     before = set(vars(gate))
-    out, weights = gate.look(x)
+    out, record = call_recorded(gate, x)
+    weights = record.weights("attention")
     assert torch.equal(out, gate(x))
     assert torch.equal(out, x * weights)
     assert weights.min() > 0

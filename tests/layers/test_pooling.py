@@ -1,11 +1,14 @@
 """Pooling: the weight of each token, and none for padding."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from regard.attention import Additive, Causal, Dot, Hard, Recipe, Sampled, Sparsemax, StraightThrough, reinforce
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, TokenWeightPooling
+from tests.recorded import call_with_steps
 
 SIZE, WIDTH, LENGTHS = 13, 5, (7, 2, 3)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -28,6 +31,20 @@ def pooling_of(name):
     return pooling
 
 
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    vector: torch.Tensor
+    weights: torch.Tensor
+    log_probability: torch.Tensor | None
+
+
+def pooled_by(pooling, *text) -> Pooled:
+    """The vector, the weight of each token, and log p of the token that was drawn."""
+    vector, record = call_with_steps(pooling, *text)
+    drawn = record.log_probability("attention")
+    return Pooled(vector, record.weights("attention")[:, 0, 0], None if drawn is None else drawn[:, 0, 0])
+
+
 def texts():
     tokens, lengths = torch.randint(0, SIZE, (3, 7)), torch.tensor(LENGTHS)
     return torch.randn(3, 7, WIDTH, dtype=torch.double), tokens, lengths
@@ -41,7 +58,7 @@ TWO = torch.tensor([[4, 6, 4]]), torch.tensor([2])
 def test_mean_last_and_max_on_paper():
     assert MeanPooling()(X, *TWO).tolist() == [[3.0, 2.0]]
     assert LastPooling()(X, *TWO).tolist() == [[5.0, 1.0]]
-    pooled = MaxPooling().look(X, *TWO)
+    pooled = pooled_by(MaxPooling(), X, *TWO)
     assert pooled.vector.tolist() == [[5.0, 3.0]]
     assert pooled.weights.tolist() == [[0.5, 0.5, 0.0]]  # each word gave one of the two features
 
@@ -52,7 +69,7 @@ def test_learned_token_weights_on_paper():
     assert_close(pooling(X, *TWO), MeanPooling()(X, *TWO))  # before anything is learnt
     with torch.no_grad():
         pooling.importance[6] = torch.tensor(3.0).log()
-    pooled = pooling.look(X, *TWO)
+    pooled = pooled_by(pooling, X, *TWO)
     assert_close(pooled.weights, torch.tensor([[0.25, 0.75, 0.0]]))
     assert_close(pooled.vector, torch.tensor([[4.0, 1.5]]))
 
@@ -63,7 +80,7 @@ def test_attention_pooling_on_paper():
     with torch.no_grad():
         pooling.query.copy_(torch.tensor([3.0, 1.0]).log())
     x = torch.tensor([[[1.0, 4.0], [2.0, 8.0], [9.0, 9.0]]])
-    pooled = pooling.look(x, *TWO)
+    pooled = pooled_by(pooling, x, *TWO)
     assert_close(pooled.weights, torch.tensor([[0.25, 0.75, 0.0]]))
     assert_close(pooled.vector, torch.tensor([[1.75, 7.0]]))
     assert_close(pooling(x, *TWO), pooled.vector)
@@ -72,10 +89,10 @@ def test_attention_pooling_on_paper():
 @pytest.mark.parametrize("name", POOLINGS)
 def test_company_and_padding_change_nothing(name):
     pooling, (x, tokens, lengths) = pooling_of(name), texts()
-    together = pooling.look(x, tokens, lengths)
+    together = pooled_by(pooling, x, tokens, lengths)
     assert_close(pooling(x, tokens, lengths), together.vector, **EXACT)
     for n, length in enumerate(LENGTHS):
-        alone = pooling.look(x[n : n + 1, :length], tokens[n : n + 1, :length], lengths[n : n + 1])
+        alone = pooled_by(pooling, x[n : n + 1, :length], tokens[n : n + 1, :length], lengths[n : n + 1])
         assert_close(alone.vector[0], together.vector[n], **EXACT)
         assert_close(alone.weights[0], together.weights[n, :length], **EXACT)
         assert (together.weights[n, length:] == 0).all()
@@ -89,14 +106,14 @@ def test_company_and_padding_change_nothing(name):
 @pytest.mark.parametrize("name", [name for name in POOLINGS if name != "max"])
 def test_the_vector_is_the_weighted_sum_that_is_shown(name):
     x, tokens, lengths = texts()
-    pooled = pooling_of(name).look(x, tokens, lengths)
+    pooled = pooled_by(pooling_of(name), x, tokens, lengths)
     assert_close((pooled.weights[..., None] * x).sum(1), pooled.vector, **EXACT)
 
 
 @pytest.mark.parametrize("name", POOLINGS)
 def test_a_text_without_words_gives_nothing(name):
     x, tokens, _ = texts()
-    pooled = pooling_of(name).look(x, tokens, torch.tensor([0, 1, 7]))
+    pooled = pooled_by(pooling_of(name), x, tokens, torch.tensor([0, 1, 7]))
     assert (pooled.vector[0] == 0).all()
     assert (pooled.weights[0] == 0).all()
     assert pooled.vector[1:].abs().sum() > 0
@@ -110,8 +127,8 @@ def test_hard_attention_takes_the_word_that_soft_attention_weighs_most():
     soft, (x, tokens, lengths) = hard(Sampled()).eval(), texts()
     most = AttentionPooling(WIDTH, recipe=Recipe(score=soft.recipe.score)).double()
     most.load_state_dict(soft.state_dict())
-    best = most.look(x, tokens, lengths).weights.argmax(-1)
-    chosen = soft.look(x, tokens, lengths)
+    best = pooled_by(most, x, tokens, lengths).weights.argmax(-1)
+    chosen = pooled_by(soft, x, tokens, lengths)
     assert_close(chosen.vector, x[torch.arange(3), best])
     assert chosen.log_probability is None  # nothing is drawn outside training
 
@@ -123,8 +140,8 @@ def test_while_training_a_word_is_drawn_with_its_soft_probability():
     lengths = torch.full((4001,), 2)
     soft = AttentionPooling(WIDTH, recipe=Recipe(score=pooling.recipe.score)).double()
     soft.load_state_dict(pooling.state_dict())
-    expected = soft.look(x[:1], tokens[:1], lengths[:1]).weights[0]
-    drawn = pooling.look(x, tokens, lengths)
+    expected = pooled_by(soft, x[:1], tokens[:1], lengths[:1]).weights[0]
+    drawn = pooled_by(pooling, x, tokens, lengths)
     assert drawn.log_probability is not None
     assert_close(drawn.weights.mean(0), expected, rtol=0, atol=0.04)
     assert_close(drawn.log_probability, (drawn.weights * expected.clamp(min=1e-9).log()).sum(-1))
@@ -134,12 +151,12 @@ def test_while_training_a_word_is_drawn_with_its_soft_probability():
     with torch.no_grad():
         pooling.query -= 0.5 * pooling.query.grad
         soft.load_state_dict(pooling.state_dict())
-    assert soft.look(x[:1], tokens[:1], lengths[:1]).weights[0, 1] > expected[1]
+    assert pooled_by(soft, x[:1], tokens[:1], lengths[:1]).weights[0, 1] > expected[1]
 
 
 def test_straight_through_chooses_one_word_and_still_has_a_gradient():
     pooling, (x, tokens, lengths) = hard(StraightThrough()).train(), texts()
-    pooled = pooling.look(x, tokens, lengths)
+    pooled = pooled_by(pooling, x, tokens, lengths)
     assert_close(pooled.weights.sort(-1).values, torch.eye(7, dtype=torch.double)[[6, 6, 6]])
     pooled.vector.square().sum().backward()
     assert pooling.query.grad is not None

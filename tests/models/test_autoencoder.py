@@ -11,6 +11,7 @@ from regard.data.batching import collate
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
 from regard.models.seq2seq import count_parameters
 from regard.tasks.translation.task import LabelSmoothingLoss
+from tests.recorded import call_recorded
 
 SIZE, LENGTHS = 17, (7, 2, 5)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -131,18 +132,21 @@ def test_nobody_sees_the_future(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_looking_shows_both_ways_and_changes_nothing(name):
     model, (source, lengths, target) = model_of(name), sentences()
-    latent, entered = model.look_in(source, lengths)
-    assert_close(latent, model.encode_latent(source, lengths), **EXACT)
-    k, heads = MODELS[name].latents, MODELS[name].heads if name in ASKING else 1
-    assert entered.weights["bottleneck"].shape == (3, heads, k, 7)
-    assert_close(entered.weights["bottleneck"].sum(-1), torch.ones(3, heads, k, dtype=torch.double))
-    memory = model.memory_from_latent(latent)
-    logits, _, looked = model.look(target, model.start(memory), memory)
-    assert_close(logits, model(source, lengths, target), **EXACT)
-    assert len(looked.weights) == (MODELS[name].layers if name.startswith("transformer") else 1)
-    for layer, weights in {**entered.weights, **looked.weights}.items():
-        model.get_submodule(layer)  # the name is the layer's own
-        assert layer.startswith(("encoder", "bottleneck")) or weights.shape[2:] == (5, k)
+    logits, record = call_recorded(model, source, lengths, target)
+    assert_close(logits, model(source, lengths, target), rtol=0, atol=0)
+    k = MODELS[name].latents
+    heads, queries = (MODELS[name].heads, k) if name in ASKING else (1, 1)
+    entered = record.weights("bottleneck")
+    assert entered.shape == (3, heads, queries, 7)
+    assert_close(entered.sum(-1), torch.ones(3, heads, queries, dtype=torch.double))
+    layers, deep = range(MODELS[name].layers), name.startswith("transformer")
+    across = [f"decoder.{n}.cross" for n in layers] if deep else ["decoder.attention"]
+    assert [site.name for site in record.sites if site.queries == "written"] == across
+    assert [site.name for site in record.sites if site.keys == "source"] == [
+        *(f"encoder.{n}" for n in layers if deep),
+        "bottleneck",
+    ]
+    assert all(record.weights(layer).shape[2:] == (5, k) for layer in across)
 
 
 @pytest.mark.parametrize("name", MODELS)

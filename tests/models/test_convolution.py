@@ -8,6 +8,7 @@ from torch.testing import assert_close
 from regard.models import count_parameters
 from regard.models.convolution import GATES, ChannelCNN
 from tests.models.overfitting import assert_learns_shapes
+from tests.recorded import call_recorded
 
 
 def model(attention: str = "channel", **sizes) -> ChannelCNN:
@@ -54,10 +55,10 @@ def test_the_size_for_cifar():
 )
 def test_looking_gives_the_same_scores_and_the_weights_of_every_gate(attention, shapes):
     made, x = model(attention), torch.randn(2, 3, 12, 20, dtype=torch.double)
-    logits, seen = made.look(x)
+    logits, record = call_recorded(made, x)
     assert_close(logits, made(x), rtol=0, atol=0)
-    assert [weights.shape for weights in seen.values()] == [(2, *shape) for shape in shapes]
-    assert list(seen) == ["stage.0.0", "stage.1.0", "stage.2.0"][: len(shapes)]
+    assert [record.weights(name).shape for name in record.calls] == [(2, *shape) for shape in shapes]
+    assert list(record.calls) == ["stage.0.0", "stage.1.0", "stage.2.0"][: len(shapes)]
 
 
 @pytest.mark.parametrize("attention", GATES)

@@ -13,6 +13,7 @@ from regard.layers.pooling import AttentionPooling, MeanPooling, TokenWeightPool
 from regard.models.config import EncoderConfig, PoolingConfig, build_pooling
 from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
 from regard.models.tfidf import TfIdfPooling
+from tests.recorded import call_recorded, call_with_steps
 
 SIZE, LABELS, LENGTHS = 13, 3, (7, 2, 5)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -114,12 +115,10 @@ def test_a_transformers_dropouts_are_where_they_were_asked_for():
 @pytest.mark.parametrize("name", ENCODERS)
 def test_looking_shows_weights_and_changes_nothing(name):
     encoder, (tokens, lengths, heads) = encoder_of(name), texts()
-    states, looked = encoder.look(tokens, lengths, heads)
-    assert_close(states, encoder(tokens, lengths, heads), **EXACT)
-    layers = ["context.layers.0.attention", "context.layers.1.attention"]
-    assert list(looked.weights) == (layers if name.startswith("transformer") else [])
-    for layer, weights in looked.weights.items():
-        encoder.get_submodule(layer)  # the name is the layer's own
+    states, record = call_recorded(encoder, tokens, lengths, heads)
+    assert_close(states, encoder(tokens, lengths, heads), rtol=0, atol=0)
+    assert list(record.calls) == (["layers.0", "layers.1"] if name.startswith("transformer") else [])
+    for weights in map(record.weights, record.calls):
         assert weights.shape == (3, 2, 7, 7)
         assert_close(weights.sum(-1)[:, :, :2], torch.ones(3, 2, 2, dtype=torch.double))
         assert (weights[1, :, :, 2:] == 0).all()
@@ -173,13 +172,11 @@ def test_one_label_for_a_text(pooling):
     encoder = encoder_of("transformer")
     model = SequenceClassifier(encoder, build_pooling(PoolingConfig(kind=pooling), encoder.width, SIZE), labels=LABELS)
     model = model.double().eval()
-    together, looked = model.look(tokens, lengths)
-    assert_close(model(tokens, lengths), together, **EXACT)
+    together, record = call_recorded(model, tokens, lengths)
+    assert_close(model(tokens, lengths), together, rtol=0, atol=0)
     assert together.shape == (3, LABELS)
-    assert looked.weights["pooling"].shape == (3, 1, 1, 7)
-    assert "encoder.context.layers.0.attention" in looked.weights
-    for name in looked.weights:
-        model.get_submodule(name)
+    assert record.weights("pooling").shape == (3, 1, 1, 7)
+    assert list(record.calls) == ["encoder.0", "encoder.1", "pooling"]
     for n, length in enumerate(LENGTHS):
         assert_close(model(tokens[n : n + 1, :length], lengths[n : n + 1])[0], together[n], **EXACT)
 
@@ -188,12 +185,13 @@ def test_hard_attention_is_a_line_of_the_description():
     config = PoolingConfig(recipe='normaliser = "Hard(training=Sampled())"\nscore = "Additive(6, 3)"')
     tokens, lengths, _ = texts()
     model = SequenceClassifier(encoder_of("embed"), build_pooling(config, 6, SIZE), labels=2).double()
-    _, looked = model.train().look(tokens, lengths)
-    assert looked.log_probability["pooling"].shape == (3, 1, 1)
-    assert looked.log_probability["pooling"].requires_grad
-    _, looked = model.eval().look(tokens, lengths)
-    assert looked.log_probability == {}
-    assert looked.weights["pooling"].sum(-1).tolist() == [[[1.0]]] * 3
+    drawn = call_with_steps(model.train(), tokens, lengths)[1].log_probability("pooling")
+    assert drawn is not None
+    assert drawn.shape == (3, 1, 1)
+    assert drawn.requires_grad
+    _, record = call_with_steps(model.eval(), tokens, lengths)
+    assert record.log_probability("pooling") is None
+    assert record.weights("pooling").sum(-1).tolist() == [[[1.0]]] * 3
 
 
 def test_static_weights_serve_learned_embeddings_as_well():
@@ -236,9 +234,9 @@ def test_one_label_for_every_word(name):
     assert_close(together[0, 3], model.output(states[0, 6]), **EXACT)
     alone = model(tokens[2:, :5], lengths[2:], first[2:, :2], heads[2:, :5])
     assert_close(alone[0], together[2, :2], **EXACT)
-    logits, looked = model.look(tokens, lengths, first, heads)
-    assert_close(logits, together, **EXACT)
-    assert all(layer.startswith("encoder.context.layers.") for layer in looked.weights)
+    logits, record = call_recorded(model, tokens, lengths, first, heads)
+    assert_close(logits, together, rtol=0, atol=0)
+    assert all(layer.startswith("encoder.") for layer in record.calls)
 
 
 def test_mistakes_are_named():

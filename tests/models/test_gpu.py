@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.models.small_models import LADDER, model_of, sentences
+from tests.recorded import call_recorded
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,8 +19,8 @@ def test_scores_weights_and_gradients_agree_with_the_cpu(name):
     model, (source, lengths, target) = model_of(name), sentences()
     wanted = model(source, lengths, target)
     gradients = torch.autograd.grad(wanted.square().sum(), list(model.parameters()), materialize_grads=True)
-    memory = model.encode(source, lengths)
-    looked = model.look(target, model.start(memory), memory)[2]
+    _, record = call_recorded(model, source, lengths, target)
+    looked = {layer: record.weights(layer) for layer in record.calls}
 
     model.cuda()
     source, lengths, target = source.cuda(), lengths.cuda(), target.cuda()
@@ -28,9 +29,8 @@ def test_scores_weights_and_gradients_agree_with_the_cpu(name):
     assert_close(got.cpu(), wanted, rtol=0, atol=1e-10)
     there = torch.autograd.grad(got.square().sum(), list(model.parameters()), materialize_grads=True)
     assert_close([x.cpu() for x in there], list(gradients), rtol=0, atol=1e-8)
-    memory = model.encode(source, lengths)
-    weights = model.look(target, model.start(memory), memory)[2].weights
-    assert_close({layer: x.cpu() for layer, x in weights.items()}, looked.weights, rtol=0, atol=1e-10)
+    _, record = call_recorded(model, source, lengths, target)
+    assert_close({layer: record.weights(layer).cpu() for layer in record.calls}, looked, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", LADDER)

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from regard.attention import Causal, Global, Window
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel, LockedDropout, max_lookback
+from tests.recorded import call_recorded
 
 SIZE = 17
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -128,12 +129,10 @@ def test_half_precision_is_near(name):
 @pytest.mark.parametrize("name", WRITERS)
 def test_looking_shows_weights_and_changes_nothing(name):
     model, tokens = writer_of(name), texts()
-    logits, looked = model.look(tokens)
+    logits, record = call_recorded(model, tokens)
     assert_close(logits, model(tokens), **EXACT)
-    layers = ["backbone.layers.0.attention", "backbone.layers.1.attention"]
-    assert list(looked.weights) == (layers if name.startswith("transformer") else [])
-    for layer, weights in looked.weights.items():
-        model.get_submodule(layer)  # the name is the layer's own
+    assert list(record.calls) == (["blocks.0", "blocks.1"] if name.startswith("transformer") else [])
+    for weights in map(record.weights, record.calls):
         assert weights.shape == (3, 2, 11, 11)
         assert (weights.triu(1) == 0).all()
         assert_close(weights.sum(-1), torch.ones(3, 2, 11, dtype=torch.double))

@@ -8,6 +8,7 @@ from regard.attention import Recipe, Sinusoidal, reinforce
 from regard.models import build_model
 from regard.models.rnn_decoders import RNNAttention
 from tests.models.small_models import LENGTHS, SOURCE, TARGET, model_of, recurrent, sentences
+from tests.recorded import call_with_steps
 
 
 def annotations(model, source):
@@ -84,10 +85,10 @@ def test_hard_attention_can_be_trained_by_reinforce():
     """Drawn weights let no gradient through; the log-probabilities of the draws do."""
     config = recurrent("bahdanau", cross='normaliser = "Hard()"')
     model, (source, lengths, target) = build_model(config, SOURCE, TARGET).double(), sentences()
-    memory = model.encode(source, lengths)
-    logits, _, looked = model.look(target, model.start(memory), memory)
-    assert looked.weights["attention"].unique().tolist() == [0.0, 1.0]
-    drawn = looked.log_probability["attention"]
+    logits, record = call_with_steps(model, source, lengths, target)
+    assert record.weights("attention").unique().tolist() == [0.0, 1.0]
+    drawn = record.log_probability("attention")
+    assert drawn is not None
     assert drawn.shape == (3, 1, 5)
     reward = logits.log_softmax(-1)[..., 2][:, None]
     v = model.attention.recipe.score.v

@@ -10,6 +10,7 @@ from regard.layers.patches import LearnedGridPosition, Patches, patch, unpatch
 from regard.models import StackConfig, count_parameters
 from regard.models.vision import POOLS, PatchEncoder, VisionTransformer
 from tests.models.overfitting import assert_learns_shapes
+from tests.recorded import call_recorded
 
 STACK = StackConfig(layers=2, model=12, heads=3, hidden=17, activation="gelu")
 RECIPES = {
@@ -48,11 +49,11 @@ def test_parameters_are_counted_on_paper(pool):
 @pytest.mark.parametrize("name", RECIPES)
 def test_looking_gives_the_same_scores_and_the_weights_of_every_layer(name, pool):
     made, x = model(RECIPES[name], pool), pictures()
-    logits, looked = made.look(x)
+    logits, record = call_recorded(made, x)
     tokens = 10 + made.encoder.pool.extra
-    assert_close(logits, made(x))
-    assert list(looked.weights) == ["layer.0", "layer.1"]
-    for weights in looked.weights.values():
+    assert_close(logits, made(x), rtol=0, atol=0)
+    assert list(record.calls) == ["blocks.0", "blocks.1"]
+    for weights in map(record.weights, record.calls):
         assert weights.shape == (2, 3, tokens, tokens)
         assert_close(weights.sum(-1), torch.ones(2, 3, tokens, dtype=torch.double))
 
@@ -96,20 +97,20 @@ def test_what_a_pattern_hides_cannot_be_felt():
 
 def test_the_grid_shows_what_the_class_token_sees():
     made, x = model(), pictures()
-    weights = made.look(x)[1].weights["layer.1"]
+    weights = call_recorded(made, x)[1].weights("blocks.1")
     seen = made.encoder.to_grid(weights)
     assert seen.shape == (2, 3, 2, 5)
     assert torch.equal(seen[1, 2, 1, 3], weights[1, 2, 0, 1 + 5 + 3])
     averaged = model(pool="mean")
-    weights = averaged.look(x)[1].weights["layer.0"]
+    weights = call_recorded(averaged, x)[1].weights("blocks.0")
     assert_close(averaged.encoder.to_grid(weights)[0, 1, 0, 4], weights[0, 1, :, 4].mean())
 
 
 def test_the_encoder_can_be_attended_to_without_classes():
     encoder = PatchEncoder(Patches(3, 12), STACK, image_size=(6, 15)).double().eval()
-    states, looked = encoder.look(pictures())
+    states, record = call_recorded(encoder, pictures())
     assert states.shape == (2, 10, 12)
-    assert looked.weights["layer.1"].shape == (2, 3, 10, 10)
+    assert record.weights("blocks.1").shape == (2, 3, 10, 10)
 
 
 def test_layers_do_not_share_weights():

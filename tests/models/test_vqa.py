@@ -9,6 +9,7 @@ from regard.layers.patches import ConvolutionalPatches
 from regard.models import count_parameters
 from regard.models.vision import rollout
 from regard.models.vqa import CrossAttentionLayer, VQAConfig, VQAModel
+from tests.recorded import call_recorded
 
 CONFIG = VQAConfig(patch=3, image_layers=1, question_layers=1, layers=2, model=12, heads=3, hidden=17)
 
@@ -31,17 +32,21 @@ def test_parameters_are_counted_on_paper():
     assert count_parameters(model()) == picture + question + looking + 12 + 12 * 7 + 7
 
 
+ACROSS = ["look.0.cross", "look.1.cross"]
+
+
 def test_looking_gives_the_same_scores_and_each_words_weights_over_the_patches():
     made, (pixels, tokens, lengths) = model(), given()
-    logits, looked = made.look(pixels, tokens, lengths)
-    assert_close(logits, made(pixels, tokens, lengths))
-    assert list(looked.weights) == ["look.0", "look.1", "pooling"]
-    for name in ("look.0", "look.1"):
-        assert looked.weights[name].shape == (2, 3, 5, 10)
-        assert_close(looked.weights[name].sum(-1), torch.ones(2, 3, 5, dtype=torch.double))
-    assert made.to_grid(looked.weights["look.1"]).shape == (2, 3, 5, 2, 5)
-    assert torch.equal(made.to_grid(looked.weights["look.1"])[1, 2, 3, 1, 4], looked.weights["look.1"][1, 2, 3, 9])
-    assert_close(looked.weights["pooling"].sum(-1), torch.ones(2, 1, 1, dtype=torch.double))
+    logits, record = call_recorded(made, pixels, tokens, lengths)
+    assert_close(logits, made(pixels, tokens, lengths), rtol=0, atol=0)
+    assert [site.name for site in record.sites if site.keys == "patches"] == ["picture.0", *ACROSS]
+    for name in ACROSS:
+        assert record.weights(name).shape == (2, 3, 5, 10)
+        assert_close(record.weights(name).sum(-1), torch.ones(2, 3, 5, dtype=torch.double))
+    weights = record.weights(ACROSS[1])
+    assert made.to_grid(weights).shape == (2, 3, 5, 2, 5)
+    assert torch.equal(made.to_grid(weights)[1, 2, 3, 1, 4], weights[1, 2, 3, 9])
+    assert_close(record.weights("pooling").sum(-1), torch.ones(2, 1, 1, dtype=torch.double))
 
 
 def test_padding_and_company_cannot_be_felt():
@@ -58,8 +63,8 @@ def test_a_picture_is_read_once_for_all_its_questions():
     made, (pixels, tokens, lengths) = model(), given(3)
     about = torch.tensor([1, 0, 1])
     assert_close(made(pixels[:2], tokens, lengths, about), made(pixels[about], tokens, lengths))
-    logits, _ = made.look(pixels[:2], tokens, lengths, about)
-    assert_close(logits, made(pixels[:2], tokens, lengths, about))
+    logits, _ = call_recorded(made, pixels[:2], tokens, lengths, about)
+    assert_close(logits, made(pixels[:2], tokens, lengths, about), rtol=0, atol=0)
 
 
 def test_words_look_at_the_patch_that_answers_them():

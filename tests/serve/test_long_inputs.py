@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention import Recipe, parse_part
+from regard.attention import AttentionCore, Recipe, attend, core, parse_part
 from regard.see import AttentionSite, Edits, HeadOff, trace_model
 from regard.see.trace import recorder as layer_runs
-from regard.see.trace.recorder import AttentionRecorder, run_attention
-from regard.see.trace.sites import SiteName
+from regard.see.trace.recorder import AttentionRecorder
 from regard.serve.model_store import ModelStore
 from tests.see.untrained_models import author, classifier
 
@@ -91,8 +90,9 @@ def test_a_long_map_and_its_rows_are_the_references():
 @pytest.mark.parametrize("recipe", ["Causal() & Window(7)", "Window(5) | Global(2)", "Full()"])
 def test_part_of_a_map_is_that_part_of_the_whole(recipe, monkeypatch):
     x = torch.randn(1, 2, 401, 8)
-    tracing = AttentionRecorder()
-    tracing.attend(SiteName("it", "text", "text"), x, x, x, Recipe(pattern=parse_part(recipe)))
+    tracing, attention = AttentionRecorder(), AttentionCore()
+    with tracing.record(attention, "it"):
+        attention(x, x, x, Recipe(pattern=parse_part(recipe)))
     site = tracing.sites()["it"]
     assert isinstance(site, AttentionSite)
     whole = site.head(1).weights
@@ -111,10 +111,16 @@ def test_part_of_a_map_is_that_part_of_the_whole(recipe, monkeypatch):
 )
 def test_what_the_reference_alone_runs_is_run_some_queries_at_a_time(recipe, monkeypatch):
     q, k, v = torch.randn(3, 1, 2, 97, 8)
-    at_once = run_attention(q[:, :, 11:], k, v, recipe, 11)
-    monkeypatch.setattr(layer_runs, "MAX_KERNEL_CELLS", 97)
-    monkeypatch.setattr(layer_runs, "CELLS_AT_ONCE", 2 * 97 * 5)
-    torch.testing.assert_close(run_attention(q[:, :, 11:], k, v, recipe, 11), at_once)
+    at_once = AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11)
+    formed = []
+    monkeypatch.setattr(core, "MAX_CELLS", 97)
+    monkeypatch.setattr(core, "CELLS_AT_ONCE", 2 * 97 * 5)
+    monkeypatch.setattr(core, "attend", lambda q, *given, **where: formed.append(q) or attend(q, *given, **where))
+    with torch.no_grad():
+        torch.testing.assert_close(AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11), at_once)
+    assert [part.shape[2] for part in formed] == [5] * 17 + [1]
+    AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11)  # whoever asks for gradients needs all weights anyway
+    assert formed[-1].shape[2] == 86
 
 
 def test_a_head_that_is_off_is_off_in_a_long_text_too(monkeypatch):

@@ -30,6 +30,7 @@ from regard.tasks.sequence_classification.hard_attention_loss import (
 )
 from regard.train import ConstantSchedule, TrainConfig, train
 from regard.train.gradient_noise import compute_gradient
+from tests.recorded import call_recorded
 
 SIZE, WIDTH, LABELS = 13, 6, 3
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -282,8 +283,8 @@ def test_evaluation_draws_nothing():
     answers = [model(texts.pieces, texts.lengths) for _ in range(5)]
     for answer in answers[1:]:
         assert torch.equal(answer, answers[0])
-    _, seen = model.look(texts.pieces, texts.lengths)
-    weights = seen.weights["pooling"][:, 0, 0]
+    _, record = call_recorded(model, texts.pieces, texts.lengths)
+    weights = record.weights("classifier.pooling")[:, 0, 0]
     assert_close(weights.sort(-1).values, torch.eye(5, dtype=torch.double)[[4, 4]])
     x = model.classifier.encoder(texts.pieces, texts.lengths)
     assert weights.argmax(-1).tolist() == word_probabilities(model.classifier, x, texts.lengths).argmax(-1).tolist()

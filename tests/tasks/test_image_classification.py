@@ -37,6 +37,7 @@ from regard.tasks.image_classification.data import (
 from regard.tasks.image_classification.task import ImageBatch, ImageClassifier, mixup_loss, validation
 from regard.train.run import TrainingRun
 from regard.world.shapes import ShapeWorld
+from tests.recorded import call_recorded
 
 TRAIN = TrainSettings(tokens=7, steps=6, warmup=2, rate=1e-3, validate_every=2, checkpoint_every=2)
 VIT = VisionConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, dropout=0.1)
@@ -327,8 +328,8 @@ def test_a_recipe_may_say_who_looks_at_whom():
     near = 'pattern = "Window(2)"'
     model = build_vision_model(replace(VIT, recipe=near), (3, 16, 16), 5)
     assert isinstance(model, VisionTransformer)
-    _, looked = model.eval().look(torch.zeros(1, 3, 16, 16))
-    assert looked.weights["layer.0"][0, 0].nonzero().tolist() == [
+    _, record = call_recorded(model.eval(), torch.zeros(1, 3, 16, 16))
+    assert record.weights("blocks.0")[0, 0].nonzero().tolist() == [
         [i, j] for i in range(4) for j in range(4) if abs(i - j) < 2
     ]
     with pytest.raises(ValueError, match="patches of 8 x 8 pixels do not tile an image of 28 x 28"):

@@ -118,7 +118,7 @@ def test_looking_gives_the_same_labels_and_every_edge():
     one.model.eval()
     chances, looked = one.probabilities_with_attention(graph_of(given))
     assert_close(chances, one.probabilities(graph_of(given)))
-    assert looked.weights["layers.0"].shape == (2, 2 * len(graph_of(given).edges) + 97)
+    assert looked.weights["blocks.0"].shape == (2, 2 * len(graph_of(given).edges) + 97)
 
 
 def test_readers_come_back_from_their_files(tmp_path):

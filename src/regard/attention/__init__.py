@@ -5,13 +5,22 @@ from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
 from regard.attention.block_map import EMPTY, FULL, MIXED, BlockMap
 from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.core import AttentionCore, GateCore
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.examples import EXAMPLES, WorkedExample
 from regard.attention.functional import Explanation, attend, explain, steps
 from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
+from regard.attention.hooks import (
+    AttentionCall,
+    AttentionRecord,
+    AttentionSites,
+    GateCall,
+    SiteName,
+    record_attention,
+    record_steps,
+)
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import (
-    AttentionCore,
     CacheCell,
     Context,
     KVCache,

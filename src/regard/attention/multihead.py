@@ -11,9 +11,11 @@ from regard.attention.backends import BACKENDS, linear
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Padding
 from regard.attention.causality import is_causal
+from regard.attention.core import AttentionCore, is_hooked
 from regard.attention.dependency_tree import DependencyTree
-from regard.attention.functional import attend, prepare, steps
+from regard.attention.functional import prepare
 from regard.attention.hard_normaliser import Hard
+from regard.attention.hooks import record_steps
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern
@@ -74,28 +76,6 @@ class CacheCell:
 
 def concatenate_heads(heads: Tensor) -> Tensor:
     return rearrange(heads, "b h t d -> b t (h d)")
-
-
-class AttentionCore(nn.Module):
-    """Every attention of every model passes here. It has no weights and keeps nothing, so that a forward hook can see
-    it, or replace what it returns, whatever the model around it is."""
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        recipe: Recipe,
-        *,
-        q_at: int = 0,
-        k_at: int = 0,
-        q_positions: Tensor | None = None,
-        k_positions: Tensor | None = None,
-        backend: str | None = None,
-    ) -> Tensor:
-        return attend(
-            q, k, v, recipe, q_at=q_at, k_at=k_at, q_positions=q_positions, k_positions=k_positions, backend=backend
-        )
 
 
 class MultiHeadAttention(nn.Module):
@@ -200,9 +180,10 @@ class MultiHeadAttention(nn.Module):
         tree: DependencyTree | None = None,
     ) -> tuple[Tensor, Steps]:
         """The output, and every step on the way to it."""
-        q, k, v = self.project(x, memory, pattern)
-        seen = steps(q, k, v, self.effective_recipe(pattern, tree))
-        return self.merge_heads(seen.output), seen
+        with record_steps(self) as record:
+            output = self(x, memory, pattern=pattern, tree=tree)
+        (seen,) = next(record.steps(site.name) for site in record.sites)
+        return output, seen
 
     def extend(
         self, x: Tensor, cache: KVCache | None = None, *, pattern: Pattern | None = None
@@ -232,7 +213,14 @@ class MultiHeadAttention(nn.Module):
         no_sum = linear.running_sum_objections(recipe)
         if no_sum and isinstance(cache.past, linear.LinearState):
             raise ValueError(f"the cache holds the sums of linear attention, and {'; '.join(no_sum)}; read anew")
-        if self.backend in (None, "linear") and not no_sum and not isinstance(cache.past, tuple):
+        if isinstance(cache.past, linear.LinearState) and is_hooked(self.core):
+            raise ValueError(
+                "the cache holds the sums of linear attention, of which no weight can be told; record from the first "
+                "token on"
+            )
+        # while somebody records or edits the weights, the keys are kept, which the sums are made of
+        sums = self.backend in (None, "linear") and not no_sum and not is_hooked(self.core)
+        if sums and not isinstance(cache.past, tuple):
             q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
             out, state = linear.step(recipe, q, k, v, cache.past, positions=positions.k)
             cell.cache = KVCache(state, seen)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.attention import Learned
+from regard.attention.hooks import is_recorded
 from regard.decode import stages
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
 from regard.decode.constraints import Constraints
@@ -36,6 +37,7 @@ def objections(
     learned = [part for part in ready.model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
     return [
         *(["a coverage penalty needs the attention weights"] if beam.coverage_penalty else []),
+        *(["its attention is recorded or edited"] if is_recorded(ready) else []),
         *(["allowed_next is a function of every prefix"] if constraints.allowed_next is not None else []),
         *(f"{part} ends before the limit of {longest}" for part in learned if part.max_length < longest),
         *(["the beam is wider than the vocabulary"] if beam.size > len(ready.model.embeddings.bias) else []),

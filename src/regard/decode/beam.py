@@ -8,6 +8,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.attention import record_attention
+from regard.attention.hooks import is_recorded
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode import batched_beam
 from regard.decode.constraints import Constraints, mask_disallowed
@@ -199,6 +201,9 @@ def step_beams(model: DecodableModel, rows: BeamRows, beam: Beam) -> tuple[BeamR
     if not beam.coverage_penalty:
         logits, state = model.step(tokens, rows.state, rows.memory)
         return replace(rows, state=state), log_probabilities(logits[:, -1])
-    logits, state, attention = model.look(tokens, rows.state, rows.memory)
-    coverage = rows.coverage + mean_cross_attention(attention)
+    if is_recorded(model):
+        raise ValueError("a search with a coverage penalty looks at the model as it is; use none with edits")
+    with record_attention(model) as record:
+        logits, state = model.step(tokens, rows.state, rows.memory)
+    coverage = rows.coverage + mean_cross_attention(record)
     return replace(rows, state=state, coverage=coverage), log_probabilities(logits[:, -1])

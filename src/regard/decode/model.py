@@ -1,6 +1,6 @@
 """Decodable models: the protocol that a search decodes with, inference mode, and batches by token budget."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -44,23 +44,15 @@ class Reorderable(Protocol):
 
 
 @runtime_checkable
-class HasAttentionWeights(Protocol):
-    """The attention weights of each layer."""
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]: ...
-
-
-@runtime_checkable
 class DecodableModel(Protocol):
     """`encode` the sources once, `start` a state, and `step` it over target tokens, one or many at a time."""
 
     def encode(self, source: Tensor, lengths: Tensor) -> Reorderable: ...
     def start(self, memory: Any) -> Reorderable: ...
     def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Reorderable]: ...
-    def look(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Reorderable, HasAttentionWeights]: ...
     def eval(self) -> Any: ...
     def modules(self) -> Iterator[nn.Module]: ...
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...  # noqa: FBT001, FBT002  (torch's own)
 
 

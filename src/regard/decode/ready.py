@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from regard.attention import Causal, Dot, Full, MultiHeadAttention, Recipe, ScaledDot, Softmax
+from regard.attention.hooks import is_recorded
 from regard.attention.score import InnerProduct
 from regard.decode.model import DecodableModel, inference_mode
 from regard.decode.quantized_linear import PRECISIONS, Linear, LinearNoBias, LinearReLU, TorchLinear, build_linear
@@ -143,8 +144,8 @@ class PreparedModel:
     def step(self, tokens: Tensor, state: Any, memory: Any) -> Any:
         return self.model.step(tokens, state, memory)
 
-    def look(self, tokens: Tensor, state: Any, memory: Any) -> Any:
-        return self.model.look(tokens, state, memory)
+    def named_modules(self) -> Any:
+        return self.model.named_modules()
 
     def eval(self) -> "PreparedModel":
         self.model.eval()
@@ -181,6 +182,8 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
     """Why a model cannot be prepared."""
     if not isinstance(model, Transformer):
         return [f"a {type(model).__name__} is no Transformer"]
+    if is_recorded(model):
+        return ["its attention is recorded or edited, which needs the model's own layers"]
     bias = model.embeddings.bias
     found = ["double precision is for a CPU"] if bias.is_cuda and bias.dtype == torch.double else []
     for place, layer in (("encoder", model.encoder[0]), ("decoder", model.decoder[0])):

@@ -9,6 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.attention import record_attention
 from regard.data.tokenizers.base import EOS
 from regard.decode.hypothesis import Hypothesis, check_plain_ids
 from regard.decode.model import (
@@ -20,6 +21,7 @@ from regard.decode.model import (
     inference_mode,
     log_probabilities,
 )
+from regard.decode.search import cross_attention_sites
 
 Ids = Sequence[int]
 
@@ -70,7 +72,10 @@ def cross_attention_maps(
     found: dict[int, CrossAttentionMaps] = {}
     for batch in batch_pairs(sources, targets, tokens):
         with inference_mode(model):
-            layers = model.look(*decoder_start(model, sources, targets, batch))[2].weights
+            start = decoder_start(model, sources, targets, batch)
+            with record_attention(model) as record:
+                model.step(*start)
+            layers = {name: record.weights(name) for name in cross_attention_sites(record)}
         if not layers:
             raise ValueError("the model has no cross-attention; use a model with attention")
         for n, index in enumerate(batch):

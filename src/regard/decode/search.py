@@ -8,9 +8,10 @@ from einops import rearrange, reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.attention import AttentionRecord
 from regard.decode.constraints import Constraints
 from regard.decode.hypothesis import DecodingRequest, Hypothesis
-from regard.decode.model import DecodableModel, HasAttentionWeights
+from regard.decode.model import DecodableModel
 
 
 class Search(ABC):
@@ -68,12 +69,16 @@ def score_upper_bound(log_probability: float, limit: int, alpha: float) -> float
     return log_probability / length_penalty(limit, alpha)
 
 
-def mean_cross_attention(attention: HasAttentionWeights) -> Float[Tensor, "n s"]:
+def cross_attention_sites(record: AttentionRecord) -> list[str]:
+    """The attentions from target tokens to the source (or a latent) among those that were recorded."""
+    return [site.name for site in record.sites if site.queries == "written"]
+
+
+def mean_cross_attention(record: AttentionRecord) -> Float[Tensor, "n s"]:
     """The cross-attention of the token just predicted: the mean over the heads of the last layer."""
-    if not attention.weights:
+    if not (sites := cross_attention_sites(record)):
         raise ValueError("the model has no cross-attention to compute coverage from; use coverage_penalty=0")
-    *_, last = attention.weights.values()
-    return reduce(last[:, :, -1], "n h s -> n s", "mean")
+    return reduce(record.weights(sites[-1])[:, :, -1], "n h s -> n s", "mean")
 
 
 def coverage_penalty(coverage: Float[Tensor, "n s"], lengths: Int[Tensor, " n"], beta: float) -> Float[Tensor, " n"]:

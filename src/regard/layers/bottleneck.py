@@ -1,20 +1,20 @@
 """Bottlenecks: the vectors of a text's tokens to a latent of fixed size, k vectors of width m."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.attention import MultiHeadAttention, Padding
+from regard.attention import AttentionSites, MultiHeadAttention, Padding, SiteName
 from regard.layers.pooling import Pooling
 
 X = Float[Tensor, "b t width"]
 Tokens = Int[Tensor, "b t"]
 Lengths = Int[Tensor, " b"]
 Latent = Float[Tensor, "b k m"]
-EntryWeights = Float[Tensor, "b h k t"]  # the weight of each token in each latent vector
 
 
 class Bottleneck(nn.Module, ABC):
@@ -22,10 +22,6 @@ class Bottleneck(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: X, tokens: Tokens, lengths: Lengths) -> Latent: ...
-
-    @abstractmethod
-    def look(self, x: X, tokens: Tokens, lengths: Lengths) -> tuple[Latent, EntryWeights]:
-        """As `forward`, and the weight of each token in each vector."""
 
 
 class PooledBottleneck(Bottleneck):
@@ -37,17 +33,14 @@ class PooledBottleneck(Bottleneck):
         latents, latent: k and m.
     """
 
+    attention_sites: ClassVar[AttentionSites] = {"pooling": SiteName("", "pooled", "source")}
+
     def __init__(self, pooling: Pooling, width: int, *, latents: int, latent: int):
         super().__init__()
         self.pooling, self.latents, self.squeeze = pooling, latents, nn.Linear(width, latents * latent)
 
     def forward(self, x, tokens, lengths):
-        return self.look(x, tokens, lengths)[0]
-
-    def look(self, x, tokens, lengths):
-        pooled = self.pooling.look(x, tokens, lengths)
-        latent = rearrange(self.squeeze(pooled.vector), "b (k m) -> b k m", k=self.latents)
-        return latent, repeat(pooled.weights, "b t -> b 1 k t", k=self.latents)
+        return rearrange(self.squeeze(self.pooling(x, tokens, lengths)), "b (k m) -> b k m", k=self.latents)
 
 
 class AttentionBottleneck(Bottleneck):
@@ -61,6 +54,8 @@ class AttentionBottleneck(Bottleneck):
         heads: of each query; they share the width of the tokens' vectors.
     """
 
+    attention_sites: ClassVar[AttentionSites] = {"attention": SiteName("", "latents", "source")}
+
     def __init__(self, width: int, *, latents: int, latent: int, heads: int = 1):
         super().__init__()
         if width % heads:
@@ -69,11 +64,4 @@ class AttentionBottleneck(Bottleneck):
         self.attention = MultiHeadAttention(latent, heads=heads, head=width // heads, memory=width)
 
     def forward(self, x, tokens, lengths):
-        return self.attention(self.expand_queries(x), x, pattern=Padding(lengths))
-
-    def look(self, x, tokens, lengths):
-        latent, steps = self.attention.look(self.expand_queries(x), x, pattern=Padding(lengths))
-        return latent, steps.weights
-
-    def expand_queries(self, x: X) -> Latent:
-        return repeat(self.queries, "k m -> b k m", b=len(x))
+        return self.attention(repeat(self.queries, "k m -> b k m", b=len(x)), x, pattern=Padding(lengths))

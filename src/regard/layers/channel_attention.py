@@ -4,11 +4,14 @@ These gates are attention without queries: every channel or position has a weigh
 """
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from regard.attention import AttentionSites, GateCore, SiteName
 
 Maps = Float[Tensor, "b c h w"]
 
@@ -16,17 +19,16 @@ Maps = Float[Tensor, "b c h w"]
 class FeatureGate(nn.Module, ABC):
     """Abstract: a gate multiplies feature maps by weights between 0 and 1."""
 
+    def __init__(self):
+        super().__init__()
+        self.core = GateCore("a gate: each weight by itself, between 0 and 1")
+
     @abstractmethod
     def weights(self, x: Maps) -> Float[Tensor, "b gc gh gw"]:
         """The weights; an axis of size 1 broadcasts."""
 
     def forward(self, x: Maps) -> Maps:
-        return x * self.weights(x)
-
-    def look(self, x: Maps) -> tuple[Maps, Float[Tensor, "b gc gh gw"]]:
-        """The output and the weights."""
-        weights = self.weights(x)
-        return x * weights, weights
+        return x * self.core(self.weights(x))
 
 
 class SqueezeExcite(FeatureGate):
@@ -34,6 +36,8 @@ class SqueezeExcite(FeatureGate):
 
     The mean is taken over the whole map, so an image with a black border has other weights than the image alone.
     """
+
+    attention_sites: ClassVar[AttentionSites] = {"": SiteName("", "pooled", "channels")}
 
     def __init__(self, channels: int, *, reduction: int = 16):
         super().__init__()
@@ -56,6 +60,8 @@ class SpatialAttention(FeatureGate):
 
     The spatial gate of CBAM (Woo et al. 2018, eq. 3).
     """
+
+    attention_sites: ClassVar[AttentionSites] = {"": SiteName("", "pooled", "places")}
 
     def __init__(self, *, kernel: int = 7):
         super().__init__()

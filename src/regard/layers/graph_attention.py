@@ -48,9 +48,14 @@ class Neighbours:
     A row is padded to the next power of 2, so at most half of what is gathered is padding, whatever the hubs.
     """
 
-    pairs: Int[Tensor, "2 e"]  # query node, key node
+    edges: Edges
     nodes: int
     groups: tuple[NeighbourGroup, ...]
+
+    @property
+    def pairs(self) -> Int[Tensor, "2 e"]:
+        """Query node, key node."""
+        return self.edges.edge_index
 
     @staticmethod
     def of(edges: Edges, nodes: int) -> "Neighbours":
@@ -68,10 +73,10 @@ class Neighbours:
             place = torch.arange(size, device=codes.device).minimum(counts[mine, None] - 1)
             numbers = first[mine, None] + place
             groups.append(NeighbourGroup(mine, at[numbers], numbers, counts[mine]))
-        return Neighbours(torch.stack((queries, at)), nodes, tuple(groups))
+        return Neighbours(Edges(torch.stack((queries, at))), nodes, tuple(groups))
 
     def attend(self, q: Heads, k: Heads, v: Heads, recipe: Recipe) -> Heads:
-        """As `regard.attention.attend` with the pattern `Edges`. A node that sees nobody gets 0."""
+        """As `regard.attention.attend` with the pattern `Edges`, group by group. A node that sees nobody gets 0."""
         parts = [
             attend(
                 group.gather_nodes(q),
@@ -83,9 +88,9 @@ class Neighbours:
         ]
         return self.scatter(parts, q, v)
 
-    def look(self, q: Heads, k: Heads, v: Heads, recipe: Recipe) -> tuple[Heads, Float[Tensor, "h e"]]:
-        """The output, and the weight of every edge in every head."""
-        parts, weights = [], v.new_zeros(q.shape[1], self.pairs.shape[1])
+    def edge_weights(self, q: Heads, k: Heads, v: Heads, recipe: Recipe) -> Float[Tensor, "h e"]:
+        """The weight of every edge in every head."""
+        weights = v.new_zeros(q.shape[1], self.pairs.shape[1])
         for group in self.groups:
             computed = steps(
                 group.gather_nodes(q),
@@ -93,10 +98,9 @@ class Neighbours:
                 group.gather_neighbours(v),
                 group_recipe(recipe, group),
             )
-            parts.append(computed.output)
             by_edge = rearrange(computed.weights, "r h 1 c -> h r c")[:, group.mask]
             weights = weights.index_copy(1, group.edges[group.mask], by_edge)
-        return self.scatter(parts, q, v), weights
+        return weights
 
     def scatter(self, parts: list[Float[Tensor, "r h 1 d"]], q: Heads, v: Heads) -> Heads:
         """The outputs of the groups, each at its node."""
@@ -108,7 +112,7 @@ class Neighbours:
 
     def to(self, device: torch.device | str) -> "Neighbours":
         groups = (NeighbourGroup(*(part.to(device) for part in vars(group).values())) for group in self.groups)
-        return Neighbours(self.pairs.to(device), self.nodes, tuple(groups))
+        return Neighbours(Edges(self.pairs.to(device)), self.nodes, tuple(groups))
 
 
 def group_recipe(recipe: Recipe, group: NeighbourGroup) -> Recipe:

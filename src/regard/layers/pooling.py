@@ -5,7 +5,8 @@ context. An empty text gives 0.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from einops import einsum, rearrange, repeat
@@ -13,7 +14,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding, one_hot
 
-from regard.attention import Additive, AttentionCore, Full, NoPosition, Padding, Recipe, Softmax, steps
+from regard.attention import (
+    Additive,
+    AttentionCore,
+    AttentionSites,
+    Full,
+    GateCore,
+    NoPosition,
+    Padding,
+    Recipe,
+    SiteName,
+    Softmax,
+)
+from regard.attention.core import is_hooked
 
 X = Float[Tensor, "b t m"]
 Tokens = Int[Tensor, "b t"]
@@ -22,41 +35,37 @@ Weights = Float[Tensor, "b t"]
 Vector = Float[Tensor, "b m"]
 
 
-@dataclass(frozen=True, eq=False)
-class Pooled:
-    """The text's vector, the weight of each token, and log p of the token that hard attention sampled, if it did."""
-
-    vector: Vector
-    weights: Weights
-    log_probability: Float[Tensor, " b"] | None = None
-
-
 def token_mask(tokens: Tokens, lengths: Lengths) -> Bool[Tensor, "b t"]:
     """Which positions hold a token; the rest is padding."""
     return torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
 
 
 class Pooling(nn.Module, ABC):
-    """Abstract: `look` is the definition. Padding changes nothing, whatever it holds."""
+    """Abstract: the one vector of a text. Padding changes nothing, whatever it holds.
+
+    The weight of each token passes a core, where it can be recorded: see `regard.attention.record_attention`.
+    """
+
+    attention_sites: ClassVar[AttentionSites] = {"": SiteName("", "pooled", "text")}
 
     @abstractmethod
-    def look(self, x: X, tokens: Tokens, lengths: Lengths) -> Pooled:
-        """The vector and the weights; text b ends after lengths[b] tokens."""
-
     def forward(self, x: X, tokens: Tokens, lengths: Lengths) -> Vector:
-        return self.look(x, tokens, lengths).vector
+        """Text b ends after lengths[b] tokens."""
 
 
 class StaticPooling(Pooling):
     """Abstract: Σ_t w_t x_t, with weights that do not depend on the vectors: "static attention" (fourth lecture)."""
 
+    def __init__(self):
+        super().__init__()
+        self.core = GateCore("known before any vector is")
+
     @abstractmethod
     def weights(self, tokens: Tokens, lengths: Lengths) -> Weights:
         """One for each token, 0 on padding."""
 
-    def look(self, x, tokens, lengths):
-        weights = self.weights(tokens, lengths).to(x.dtype)
-        return Pooled(einsum(weights, x, "b t, b t m -> b m"), weights)
+    def forward(self, x, tokens, lengths):
+        return einsum(self.core(self.weights(tokens, lengths).to(x.dtype)), x, "b t, b t m -> b m")
 
 
 class MeanPooling(StaticPooling):
@@ -93,19 +102,27 @@ class TokenWeightPooling(StaticPooling):
 class MaxPooling(Pooling):
     """The largest value of each feature. A token's weight is the share of the features that are its own."""
 
-    def look(self, x, tokens, lengths):
+    def __init__(self):
+        super().__init__()
+        self.core = GateCore("the share of the features that each word gave")
+
+    def forward(self, x, tokens, lengths):
         visible = token_mask(tokens, lengths)[..., None]
         best, by = x.masked_fill(~visible, -torch.inf).max(1)
         some = lengths[:, None] > 0
-        chosen = (one_hot(by, x.shape[1]) * some[..., None]).to(x.dtype)
-        return Pooled(torch.where(some, best, 0.0), chosen.mean(1))
+        if is_hooked(self.core):
+            share = (one_hot(by, x.shape[1]) * some[..., None]).to(x.dtype).mean(1)
+            if self.core(share) is not share:
+                raise ValueError("pooling takes the largest of each feature, and no weight of it can be switched off")
+        return torch.where(some, best, 0.0)
 
 
 class AttentionPooling(Pooling):
     """One learned query attends to all tokens (Yang et al. 2016); the recipe says how scores become weights.
 
     Soft or hard is a value: Recipe(normaliser=Hard(Sampled())) takes the best token, and samples one while training;
-    the log-probability that `look` then returns is what `reinforce` needs. Hard(StraightThrough()) needs no REINFORCE.
+    its log-probability, which `record_steps` keeps, is what `reinforce` needs. Hard(StraightThrough()) needs no
+    REINFORCE.
 
     Args:
         width: of the vectors.
@@ -130,15 +147,6 @@ class AttentionPooling(Pooling):
 
     def forward(self, x, tokens, lengths):
         return rearrange(self.core(*self.query_keys_values(x), self.effective_recipe(lengths)), "b 1 1 m -> b m")
-
-    def look(self, x, tokens, lengths):
-        computed = steps(*self.query_keys_values(x), self.effective_recipe(lengths))
-        drawn = computed.log_probability
-        return Pooled(
-            rearrange(computed.output, "b 1 1 m -> b m"),
-            rearrange(computed.weights, "b 1 1 t -> b t"),
-            None if drawn is None else rearrange(drawn, "b 1 1 -> b"),
-        )
 
     def query_keys_values(self, x: X) -> tuple[Tensor, Tensor, Tensor]:
         q = repeat(self.query.to(x.dtype), "m -> b 1 1 m", b=len(x))

@@ -11,5 +11,5 @@ from regard.models.rnn_decoders import (
     TanhReadout,
 )
 from regard.models.rnn_seq2seq import BackwardStateBridge, Bridge, CopyBridge, RNNEncoder, RNNSeq2Seq
-from regard.models.seq2seq import AttentionWeights, DecoderState, Memory, Seq2Seq, count_parameters
+from regard.models.seq2seq import DecoderState, Memory, Seq2Seq, count_parameters
 from regard.models.transformer import StackConfig, Transformer

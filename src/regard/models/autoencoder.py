@@ -16,7 +16,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.attention import CacheCell, Context, KVCache, Padding, Recipe, Steps
+from regard.attention import AttentionSites, CacheCell, Context, KVCache, Padding, Recipe, SiteName
 from regard.layers.bottleneck import AttentionBottleneck, Bottleneck, Latent, Lengths, PooledBottleneck, Tokens
 from regard.layers.pooling import LastPooling, MeanPooling, Pooling
 from regard.layers.rnn import RNNLayers
@@ -34,7 +34,7 @@ from regard.models.config import (
 from regard.models.config_base import Choices, ConfigBase
 from regard.models.encoder import Encoder
 from regard.models.rnn_decoders import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
-from regard.models.seq2seq import AttendFunction, AttentionWeights, DecoderState, M, Memory, S, Seq2Seq
+from regard.models.seq2seq import DecoderState, M, Memory, S, Seq2Seq
 from regard.models.transformer import (
     DecoderLayer,
     EncodedSource,
@@ -61,9 +61,8 @@ class LatentDecoder(nn.Module, ABC, Generic[M, S]):
     def start(self, memory: M) -> S: ...
 
     @abstractmethod
-    def read(
-        self, x: X, state: S, memory: M, attending: AttendFunction | None
-    ) -> tuple[X, S, dict[str, list[Steps]]]: ...
+    def decode(self, x: X, state: S, memory: M) -> tuple[X, S]:
+        """Embeddings to the states that predict what follows each, and the state after them."""
 
 
 class LatentProjection(nn.Module):
@@ -110,10 +109,8 @@ class RNNLatentDecoder(LatentDecoder[Annotations, AttentionRNNState]):
     def start(self, memory):
         return self.decoder.initial_state(memory.initial_state)
 
-    def read(self, x, state, memory, attending):
-        ask = partial(self.attention, memory=memory, attending=attending)
-        concluded, after, seen = self.decoder(x, state, ask)
-        return concluded, after, {"attention": seen} if seen else {}
+    def decode(self, x, state, memory):
+        return self.decoder(x, state, partial(self.attention, memory=memory))
 
 
 class TransformerLatentDecoder(LatentDecoder[EncodedSource, KVCaches]):
@@ -145,13 +142,12 @@ class TransformerLatentDecoder(LatentDecoder[EncodedSource, KVCaches]):
     def start(self, memory):
         return KVCaches((KVCache(),) * len(self.layers))
 
-    def read(self, x, state, memory, attending):
-        x, seen, cells = self.dropout(self.positions(x, state.layers[0].length)), {}, [*map(CacheCell, state.layers)]
+    def decode(self, x, state, memory):
+        x, cells = self.dropout(self.positions(x, state.layers[0].length)), [*map(CacheCell, state.layers)]
         across = Context(Padding(memory.lengths))
-        for n, (layer, cell) in enumerate(zip(self.layers, cells, strict=True)):
-            x, steps = layer(x, memory.layers[n], Context(), across, cache=cell, attending=attending)
-            seen |= {f"layers.{n}.cross": [steps]} if steps else {}
-        return self.norm(x), KVCaches(tuple(cell.cache for cell in cells)), seen
+        for layer, keys_values, cell in zip(self.layers, memory.layers, cells, strict=True):
+            x = layer(x, keys_values, Context(), across, cell)
+        return self.norm(x), KVCaches(tuple(cell.cache for cell in cells))
 
 
 # --- the autoencoder ---
@@ -254,6 +250,13 @@ class Autoencoder(Seq2Seq[Memory, DecoderState]):
         decoder: the latent, and the tokens so far, to the state that predicts the next.
     """
 
+    attention_sites: ClassVar[AttentionSites] = {
+        "encoder.context.layers.*.attention": SiteName("encoder.*", "source", "source"),
+        "decoder.layers.*.attention": SiteName("decoder.*.self", "read", "read"),
+        "decoder.layers.*.cross": SiteName("decoder.*.cross", "written", "latents"),
+        "decoder.attention": SiteName("decoder.attention", "written", "latents"),
+    }
+
     def __init__(
         self, encoder: Encoder, bottleneck: Bottleneck, decoder: LatentDecoder[Any, Any], *, dropout: float = 0.0
     ):
@@ -265,14 +268,6 @@ class Autoencoder(Seq2Seq[Memory, DecoderState]):
     def encode_latent(self, tokens: Tokens, lengths: Lengths) -> Latent:
         """The latent of each sentence, which ends after lengths[b] tokens."""
         return self.bottleneck(self.encoder(tokens, lengths), tokens, lengths)
-
-    def look_in(self, tokens: Tokens, lengths: Lengths) -> tuple[Latent, AttentionWeights]:
-        """As `encode_latent`, and the weights of the encoder's layers and of each token in each latent vector."""
-        x, seen = self.encoder.look(tokens, lengths)
-        latent, entered = self.bottleneck.look(x, tokens, lengths)
-        return latent, AttentionWeights(
-            {f"encoder.{name}": some for name, some in seen.weights.items()} | {"bottleneck": entered}
-        )
 
     def memory_from_latent(self, latent: Latent) -> Memory:
         """The decoder's memory, from a latent of any origin: a sentence's, or a point between two."""
@@ -289,9 +284,9 @@ class Autoencoder(Seq2Seq[Memory, DecoderState]):
     def start(self, memory):
         return self.decoder.start(memory)
 
-    def decode_hidden(self, tokens, state, memory, attending):
-        x, after, seen = self.decoder.read(self.dropout(self.encoder.embedding.embed(tokens)), state, memory, attending)
-        return self.dropout(x), after, {f"decoder.{name}": steps for name, steps in seen.items()}
+    def decode_hidden(self, tokens, state, memory):
+        x, after = self.decoder.decode(self.dropout(self.encoder.embedding.embed(tokens)), state, memory)
+        return self.dropout(x), after
 
     def output(self):
         return self.encoder.embedding, self.bias

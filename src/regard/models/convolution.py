@@ -1,7 +1,9 @@
 """Convolutional network: a residual CNN for images, with channel or spatial attention.
 
 model = ChannelCNN(3, classes=10, attention="channel")
-logits, weights = model.look(images)               weights["stage.2.1"]: b c 1 1, one for each channel
+with record_attention(model) as record:
+    logits = model(images)
+record.weights("stage.2.1")                        b c 1 1, one for each channel
 """
 
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.attention import AttentionSites, SiteName
 from regard.layers.channel_attention import FeatureGate, SpatialAttention, SqueezeExcite
 
 Maps = Float[Tensor, "b c h w"]
@@ -55,19 +58,10 @@ class ConvolutionBlock(nn.Module):
         self.gate = gate
 
     def forward(self, x: Maps) -> Maps:
-        shortcut, y = self.branch(x)
-        return shortcut + (y if self.gate is None else self.gate(y))
-
-    def look(self, x: Maps) -> tuple[Maps, Tensor | None]:
-        shortcut, y = self.branch(x)
-        y, weights = (y, None) if self.gate is None else self.gate.look(y)
-        return shortcut + y, weights
-
-    def branch(self, x: Maps) -> tuple[Maps, Maps]:
-        """The shortcut, and what is to be gated and added."""
         activated = torch.relu(self.norm_in(x))
         y = self.second(torch.relu(self.norm_between(self.first(activated))))
-        return (x if self.shortcut is None else self.shortcut(activated)), y
+        shortcut = x if self.shortcut is None else self.shortcut(activated)
+        return shortcut + (y if self.gate is None else self.gate(y))
 
 
 class ChannelCNN(nn.Module):
@@ -105,6 +99,8 @@ class ChannelCNN(nn.Module):
             )
         if width > GROUP and width % GROUP:
             raise ValueError(f"width = {width} cannot be cut into groups of {GROUP} channels; choose a multiple")
+        axis = "places" if attention == "spatial" else "channels"
+        self.attention_sites: AttentionSites = {"stages.*-*.gate": SiteName("stage.*.*", "pooled", axis)}
         make_gate, widths = GATES[attention], [width, *(width * 2**stage for stage in range(STAGES))]
         self.channels, self.first = channels, convolution(channels, width)
         self.stages = nn.ModuleDict()
@@ -122,25 +118,10 @@ class ChannelCNN(nn.Module):
         self.output = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Pixels) -> Logits:
-        x = self.embed(x)
+        # fast convolutions need channels last in memory, and the layers keep them so
+        x = self.first(self.check_shape(x)).contiguous(memory_format=torch.channels_last)
         for block in self.stages.values():
             x = block(x)
-        return self.classify(x)
-
-    def look(self, x: Pixels) -> tuple[Logits, dict[str, Float[Tensor, "b gc gh gw"]]]:
-        """As `forward`, and the weights of each block's gate by its name: stage.0.0 and so on; none without gates."""
-        x, seen = self.embed(x), {}
-        for name, block in self.stages.items():
-            assert isinstance(block, ConvolutionBlock)
-            x, weights = block.look(x)
-            seen |= {} if weights is None else {f"stage.{name.replace('-', '.')}": weights}
-        return self.classify(x), seen
-
-    def embed(self, x: Pixels) -> Maps:
-        # fast convolutions need channels last in memory, and the layers keep them so
-        return self.first(self.check_shape(x)).contiguous(memory_format=torch.channels_last)
-
-    def classify(self, x: Maps) -> Logits:
         return self.output(self.vector_norm(reduce(torch.relu(self.norm(x)), "b c h w -> b c", "mean")))
 
     def check_shape(self, x: Pixels) -> Pixels:

@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.attention import Context, DependencyTree, Padding, Recipe, Steps
+from regard.attention import AttentionSites, Context, DependencyTree, Padding, Recipe, SiteName
 from regard.layers.embedding import Embedding
 from regard.layers.pooling import Pooling, StaticPooling, token_mask
 from regard.layers.rnn import RNNLayers
@@ -26,7 +27,6 @@ from regard.models.config import (
     needs_tree,
     text_recipe,
 )
-from regard.models.seq2seq import AttentionWeights
 from regard.models.tfidf import BagOfWordsClassifier, CorpusWeights
 from regard.models.transformer import EncoderLayer, PositionalEmbedding, StackConfig
 from regard.models.word_vectors import SkipGram, WordVectors, train_vectors
@@ -40,13 +40,10 @@ X = Float[Tensor, "b t m"]
 
 
 class ContextLayers(nn.Module, ABC):
-    """Abstract: embeddings to vectors in context; `look` also returns the attention steps, by layer."""
+    """Abstract: embeddings to vectors in context."""
 
     @abstractmethod
     def forward(self, x: X, lengths: Lengths, tree: DependencyTree | None) -> X: ...
-
-    @abstractmethod
-    def look(self, x: X, lengths: Lengths, tree: DependencyTree | None) -> tuple[X, dict[str, list[Steps]]]: ...
 
 
 class NoContext(ContextLayers):
@@ -54,9 +51,6 @@ class NoContext(ContextLayers):
 
     def forward(self, x, lengths, tree):
         return x
-
-    def look(self, x, lengths, tree):
-        return x, {}
 
 
 class RNNContext(ContextLayers):
@@ -68,9 +62,6 @@ class RNNContext(ContextLayers):
 
     def forward(self, x, lengths, tree):
         return self.dropout(self.rnn.states(x, lengths))
-
-    def look(self, x, lengths, tree):
-        return self(x, lengths, tree), {}
 
 
 class TransformerContext(ContextLayers):
@@ -86,14 +77,6 @@ class TransformerContext(ContextLayers):
             x = layer(x, Context(Padding(lengths), tree=tree))
         return self.norm(x)
 
-    def look(self, x, lengths, tree):
-        seen = {}
-        for n, layer in enumerate(self.layers):
-            assert isinstance(layer, EncoderLayer)
-            x, steps = layer.look(x, Padding(lengths), tree)
-            seen[f"context.layers.{n}.attention"] = [steps]
-        return self.norm(x), seen
-
 
 class Encoder(nn.Module):
     """Tokens to vectors in context, 0 on padding. Padding changes nothing, whatever it holds.
@@ -102,6 +85,8 @@ class Encoder(nn.Module):
         config: the kind and its sizes.
         size: of the vocabulary.
     """
+
+    attention_sites: ClassVar[AttentionSites] = {"context.layers.*.attention": SiteName("layers.*", "text", "text")}
 
     def __init__(self, config: EncoderConfig, size: int):
         super().__init__()
@@ -119,15 +104,6 @@ class Encoder(nn.Module):
         mask, tree = token_mask(tokens, lengths), self.build_tree(tokens, lengths, governors)
         x = self.embed(tokens, lengths, tree, extra)
         return self.context(x, lengths, tree).masked_fill(~mask[..., None], 0.0)
-
-    def look(
-        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: X | None = None
-    ) -> tuple[X, AttentionWeights]:
-        """As `forward`, and every layer's weights."""
-        mask, tree = token_mask(tokens, lengths), self.build_tree(tokens, lengths, governors)
-        assert isinstance(self.context, ContextLayers)
-        x, seen = self.context.look(self.embed(tokens, lengths, tree, extra), lengths, tree)
-        return x.masked_fill(~mask[..., None], 0.0), AttentionWeights.of(seen)
 
     def embed(self, tokens: Tokens, lengths: Lengths, tree: DependencyTree | None, extra: X | None = None) -> X:
         x = self.embedding.embed(tokens.where(token_mask(tokens, lengths), 0))
@@ -161,6 +137,10 @@ def build_context(config: EncoderConfig, recipe: Recipe) -> ContextLayers:
 class SequenceClassifier(nn.Module):
     """One label for a text: softmax(c + V pool(vectors)) of the labels."""
 
+    attention_sites: ClassVar[AttentionSites] = {
+        "encoder.context.layers.*.attention": SiteName("encoder.*", "text", "text")
+    }
+
     def __init__(self, encoder: Encoder, pooling: Pooling, *, labels: int):
         super().__init__()
         self.encoder, self.pooling, self.output = encoder, pooling, make_classifier_head(encoder.width, labels)
@@ -169,19 +149,6 @@ class SequenceClassifier(nn.Module):
         self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None
     ) -> Float[Tensor, "b labels"]:
         return self.output(self.pooling(self.encoder(tokens, lengths, governors), tokens, lengths))
-
-    def look(
-        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None
-    ) -> tuple[Float[Tensor, "b labels"], AttentionWeights]:
-        """As `forward`, and the weights of the encoder's layers and of the pooling; log p of a sampled token."""
-        x, seen = self.encoder.look(tokens, lengths, governors)
-        pooled = self.pooling.look(x, tokens, lengths)
-        drawn = {} if pooled.log_probability is None else {"pooling": pooled.log_probability[:, None, None]}
-        return self.output(pooled.vector), AttentionWeights(
-            {f"encoder.{name}": weights for name, weights in seen.weights.items()}
-            | {"pooling": pooled.weights[:, None, None]},
-            {f"encoder.{name}": some for name, some in seen.log_probability.items()} | drawn,
-        )
 
 
 class TokenClassifier(nn.Module):
@@ -192,6 +159,8 @@ class TokenClassifier(nn.Module):
         labels: how many there are to choose from.
         char_encoder: of the characters of each piece, if they are read as well.
     """
+
+    attention_sites: ClassVar[AttentionSites] = SequenceClassifier.attention_sites
 
     def __init__(self, encoder: Encoder, *, labels: int, char_encoder: CharEncoder | None = None):
         super().__init__()
@@ -220,20 +189,6 @@ class TokenClassifier(nn.Module):
         if characters is None:
             raise ValueError("this model reads the characters of words as well; give characters=...")
         return self.char_encoder(characters)
-
-    def look(
-        self,
-        tokens: Tokens,
-        lengths: Lengths,
-        first_pieces: Int[Tensor, "b w"],
-        governors: Governors | None = None,
-        characters: Characters | None = None,
-    ) -> tuple[Float[Tensor, "b w labels"], AttentionWeights]:
-        x, seen = self.encoder.look(tokens, lengths, governors, self.encode_characters(characters))
-        named = (
-            {f"encoder.{name}": some for name, some in kind.items()} for kind in (seen.weights, seen.log_probability)
-        )
-        return self.classify_tokens(x, first_pieces), AttentionWeights(*named)
 
     def classify_tokens(self, x: X, first_pieces: Int[Tensor, "b w"]) -> Float[Tensor, "b w labels"]:
         if first_pieces.device.type == "cpu":  # on a GPU this would synchronise, and torch raises its own error

@@ -3,8 +3,9 @@
 config = GraphConfig(kind="attention", layers=2, model=64, heads=4)
 model = GraphNetwork(config, features=25, labels=5)
 neighbours = Neighbours.of(undirected_edges(graph.edges, len(graph)), len(graph))
-logits, attention = model.look(features, neighbours)
-attention.weights_of_node(17)["layers.0"]     the neighbours of node 17, and their weights, by head
+with record_attention(model) as record:
+    logits = model(features, neighbours)
+edge_weights(record, neighbours).weights_of_node(17)["blocks.0"]     node 17's neighbours and their weights, by head
 
 An attention layer costs time and memory for every edge, not for every pair of nodes: each edge gets a copy of a key
 and a value, up to twice as many with padding. Several graphs at once are one graph that is not connected.
@@ -19,7 +20,17 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.attention import Full, InnerProduct, MultiHeadAttention, NoPosition, Recipe
+from regard.attention import (
+    AttentionCall,
+    AttentionRecord,
+    AttentionSites,
+    Full,
+    InnerProduct,
+    MultiHeadAttention,
+    NoPosition,
+    Recipe,
+    SiteName,
+)
 from regard.layers.feed_forward import FeedForward
 from regard.layers.graph_attention import Neighbours
 from regard.models.config import NORM_AND_ACTIVATION, Choices, ConfigBase, check_recipe_shapes
@@ -115,6 +126,13 @@ class EdgeWeights:
         }
 
 
+def edge_weights(record: AttentionRecord, neighbours: Neighbours) -> EdgeWeights:
+    """The weights of the edges in every layer that was recorded, at the cost of the edges."""
+    calls = {name: call for name, (call, *_) in record.calls.items() if isinstance(call, AttentionCall)}
+    weights = {name: neighbours.edge_weights(one.q, one.k, one.v, one.recipe) for name, one in calls.items()}
+    return EdgeWeights(neighbours.pairs, weights)
+
+
 class GraphLayer(nn.Module, ABC):
     """Abstract: aggregation over neighbours, and feed-forward."""
 
@@ -124,16 +142,10 @@ class GraphLayer(nn.Module, ABC):
         self.residual_feed_forward = stack.residual()
 
     @abstractmethod
-    def look(self, x: X, neighbours: Neighbours) -> tuple[X, Float[Tensor, "h e"] | None]:
-        """As `forward`, and the weight of every edge, if there is any."""
-
-    @abstractmethod
     def aggregate(self, x: X, neighbours: Neighbours) -> X: ...
 
     def forward(self, x: X, neighbours: Neighbours) -> X:
-        return self.feed(self.aggregate(x, neighbours))
-
-    def feed(self, x: X) -> X:
+        x = self.aggregate(x, neighbours)
         return self.residual_feed_forward((x, x), self.feed_forward.hidden, self.feed_forward.down)[0]
 
 
@@ -142,9 +154,6 @@ class FeedForwardLayer(GraphLayer):
 
     def aggregate(self, x, neighbours):
         return x
-
-    def look(self, x, neighbours):
-        return self(x, neighbours), None
 
 
 class GraphAttentionLayer(GraphLayer):
@@ -158,18 +167,11 @@ class GraphAttentionLayer(GraphLayer):
             self.attention.query, self.attention.key = nn.Identity(), nn.Identity()
 
     def aggregate(self, x, neighbours):
-        q, k, v = self.project_heads(x)
-        y = neighbours.attend(q, k, v, self.attention.effective_recipe(None, None))
-        return self.residual_attention.add_residual(x, self.attention.merge_heads(y)[0])
-
-    def look(self, x, neighbours):
-        q, k, v = self.project_heads(x)
-        y, weights = neighbours.look(q, k, v, self.attention.effective_recipe(None, None))
-        x = self.residual_attention.add_residual(x, self.attention.merge_heads(y)[0])
-        return self.feed(x), weights
-
-    def project_heads(self, x: X) -> tuple[Tensor, Tensor, Tensor]:
-        return self.attention.project(rearrange(self.residual_attention.sublayer_input(x), "n m -> 1 n m"), None, None)
+        attention, y = self.attention, rearrange(self.residual_attention.sublayer_input(x), "n m -> 1 n m")
+        # as one attention over all nodes, which the neighbours compute group by group
+        recipe = attention.effective_recipe(neighbours.edges, None)
+        heads = attention.core(*attention.project(y, None, None), recipe, kernel=neighbours.attend)
+        return self.residual_attention.add_residual(x, attention.merge_heads(heads)[0])
 
 
 class GraphNetwork(nn.Module):
@@ -180,6 +182,8 @@ class GraphNetwork(nn.Module):
         features: how many numbers describe a node.
         labels: how many there are to choose from.
     """
+
+    attention_sites: ClassVar[AttentionSites] = {"layers.*.attention": SiteName("blocks.*", "nodes", "nodes")}
 
     def __init__(self, config: GraphConfig, *, features: int, labels: int):
         super().__init__()
@@ -202,26 +206,12 @@ class GraphNetwork(nn.Module):
         self.norm, self.output = stack.final_norm(), make_classifier_head(config.model, labels)
 
     def forward(self, features: Float[Tensor, "n f"], neighbours: Neighbours) -> Float[Tensor, "n labels"]:
-        x = self.embed(features, neighbours)
-        for layer in self.layers:
-            x = layer(x, neighbours)
-        return self.output(self.norm(x))
-
-    def look(
-        self, features: Float[Tensor, "n f"], neighbours: Neighbours
-    ) -> tuple[Float[Tensor, "n labels"], EdgeWeights]:
-        """As `forward`, and the weights of every layer."""
-        x, seen = self.embed(features, neighbours), {}
-        for n, layer in enumerate(self.layers):
-            assert isinstance(layer, GraphLayer)
-            x, weights = layer.look(x, neighbours)
-            seen |= {} if weights is None else {f"layers.{n}": weights}
-        return self.output(self.norm(x)), EdgeWeights(neighbours.pairs, seen)
-
-    def embed(self, features: Float[Tensor, "n f"], neighbours: Neighbours) -> X:
         expected = neighbours.nodes, self.input.in_features
         if tuple(features.shape) != expected:
             raise ValueError(
                 f"{expected[0]} nodes of {expected[1]} features each are expected, not {tuple(features.shape)}"
             )
-        return self.dropout(self.input(features))
+        x = self.dropout(self.input(features))
+        for layer in self.layers:
+            x = layer(x, neighbours)
+        return self.output(self.norm(x))

@@ -2,21 +2,22 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from regard.attention import CacheCell, KVCache, Pattern, Recipe, Steps, Window
+from regard.attention import AttentionSites, CacheCell, KVCache, Pattern, Recipe, SiteName, Window
+from regard.attention.core import is_hooked
 from regard.attention.pattern import And, Or
 from regard.layers.embedding import Embedding
 from regard.layers.rnn import RNNLayers
 from regard.layers.rnn_cells import CELLS
 from regard.models.config import RNN_KINDS, LanguageModelConfig, make_stack_config, text_recipe
 from regard.models.rnn_seq2seq import RNNState
-from regard.models.seq2seq import AttentionWeights, DecoderState, Logits, S, Tokens
+from regard.models.seq2seq import DecoderState, Logits, S, Tokens
 from regard.models.transformer import EncoderLayer, KVCaches, PositionalEmbedding, StackConfig, make_causal
 from regard.ops.dropout import Dropout
 
@@ -34,10 +35,6 @@ class LMBackbone(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def read(self, x: X, state: S) -> tuple[X, S]: ...
-
-    @abstractmethod
-    def look(self, x: X) -> tuple[X, dict[str, list[Steps]]]:
-        """A whole text from its beginning, with every layer's attention steps."""
 
     @abstractmethod
     def memory_grows(self, state: S) -> bool:
@@ -82,9 +79,6 @@ class RNNLM(LMBackbone[RNNState]):
             lasts.append(last)
         return self.dropout(x), RNNState(tuple(torch.cat(same, 1) for same in zip(*lasts, strict=True)))
 
-    def look(self, x):
-        return self.read(x, self.start(x))[0], {}
-
     def memory_grows(self, state):
         return False
 
@@ -111,15 +105,11 @@ class TransformerLM(LMBackbone[KVCaches]):
         x, cells = self.dropout(self.positions(x, state.layers[0].length)), [CacheCell(cache) for cache in state.layers]
         for layer, cell in zip(self.layers, cells, strict=True):
             x = layer(x, cache=cell)
-        return self.norm(x), KVCaches(tuple(trim_cache(cell.cache, self.lookback) for cell in cells))
-
-    def look(self, x):
-        x, seen = self.dropout(self.positions(x, 0)), {}
-        for n, layer in enumerate(self.layers):
-            assert isinstance(layer, EncoderLayer)
-            x, steps = layer.look(x, None)
-            seen[f"backbone.layers.{n}.attention"] = [steps]
-        return self.norm(x), seen
+        first = self.layers[0]
+        assert isinstance(first, EncoderLayer)
+        # whoever records or edits the weights counts keys from the first
+        back = None if is_hooked(first.attention.core) else self.lookback
+        return self.norm(x), KVCaches(tuple(trim_cache(cell.cache, back) for cell in cells))
 
     def memory_grows(self, state):
         return self.lookback is None and any(isinstance(layer.past, tuple) for layer in state.layers)
@@ -156,6 +146,8 @@ class LanguageModel(nn.Module):
         config: the kind and its sizes.
         size: of the vocabulary.
     """
+
+    attention_sites: ClassVar[AttentionSites] = {"backbone.layers.*.attention": SiteName("blocks.*", "text", "text")}
 
     def __init__(self, config: LanguageModelConfig, size: int):
         super().__init__()
@@ -200,11 +192,6 @@ class LanguageModel(nn.Module):
 
     def forward(self, tokens: Tokens) -> Logits:
         return self.step(tokens, self.start(len(tokens)))[0]
-
-    def look(self, tokens: Tokens) -> tuple[Logits, AttentionWeights]:
-        """As `forward`, and every layer's attention weights."""
-        x, seen = self.backbone.look(self.embed(tokens))
-        return self.logits(self.output_projection(self.output_dropout(x))), AttentionWeights.of(seen)
 
     def embed(self, tokens: Tokens) -> X:
         x = self.input_dropout(self.embedding.embed(tokens))

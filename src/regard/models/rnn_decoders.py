@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 from einops import einsum, rearrange
@@ -11,12 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from regard.attention import Additive, AttentionCore, Full, Padding, Recipe, Score, Steps
+from regard.attention import Additive, AttentionCore, AttentionSites, Full, Padding, Recipe, Score, SiteName
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.rnn import RNNLayers
 from regard.layers.rnn_cells import HiddenState
 from regard.models.rnn_seq2seq import RNNEncoder
-from regard.models.seq2seq import AttendFunction, DecoderState, Memory, Seq2Seq
+from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.ops.dropout import Dropout
 
 
@@ -72,25 +73,22 @@ class RNNAttention(nn.Module):
         keys = additive.U(values).to(values.dtype) if (additive := self.precomputable_score) else values
         return Annotations(keys, values, lengths, first)
 
-    def forward(
-        self, q: Float[Tensor, "b t hidden"], at: int, memory: Annotations, attending: AttendFunction | None
-    ) -> tuple[Float[Tensor, "b t states"], Steps | None]:
+    def forward(self, q: Float[Tensor, "b t hidden"], at: int, memory: Annotations) -> Float[Tensor, "b t states"]:
         recipe = self.recipe.for_training() if self.training else self.recipe
         padding = Padding(memory.lengths)
         recipe = replace(recipe, pattern=padding if recipe.pattern == Full() else recipe.pattern & padding)
         if additive := self.precomputable_score:
             recipe = replace(recipe, score=PrecomputedAdditive(additive))
         query = rearrange(q, "b t hidden -> b 1 t hidden").to(memory.values.dtype)
-        given = query, memory.keys, memory.values, recipe
-        context, seen = (self.core(*given, q_at=at), None) if attending is None else attending(*given, at)
-        return rearrange(context, "b 1 t states -> b t states"), seen
+        context = self.core(query, memory.keys, memory.values, recipe, q_at=at)
+        return rearrange(context, "b 1 t states -> b t states")
 
 
 # --- state and readout ---
 
 
 Text = Float[Tensor, "b t width"]
-AskFunction = Callable[[Text, int], tuple[Text, Steps | None]]  # queries and the position of the first to contexts
+AttendFunction = Callable[[Text, int], Text]  # queries and the index of the first, to contexts
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +135,7 @@ class AttentionRNNDecoder(nn.Module, ABC):
         return AttentionRNNState(parts)
 
     @abstractmethod
-    def forward(
-        self, x: Text, state: AttentionRNNState, ask: AskFunction
-    ) -> tuple[Text, AttentionRNNState, list[Steps]]: ...
+    def forward(self, x: Text, state: AttentionRNNState, attend: AttendFunction) -> tuple[Text, AttentionRNNState]: ...
 
 
 class BahdanauDecoder(AttentionRNNDecoder):
@@ -156,17 +152,16 @@ class BahdanauDecoder(AttentionRNNDecoder):
         super().__init__()
         self.rnn, self.readout = rnn, readout
 
-    def forward(self, x, state, ask):
+    def forward(self, x, state, attend):
         Ux, U_context = split_input_weights(self.rnn, x)
-        states, contexts, seen, parts = [], [], [], state.hidden
+        states, contexts, parts = [], [], state.hidden
         for t in range(x.shape[1]):
-            context, steps = ask(parts[0][:, -1:], state.position + t)
+            context = attend(parts[0][:, -1:], state.position + t)
             top, parts = self.rnn.step(Ux[:, t] + linear(context[:, 0], U_context), parts)
             states.append(top)
             contexts.append(context)
-            seen += [steps] if steps else []
         concluded = self.readout(torch.cat((torch.stack(states, 1), torch.cat(contexts, 1), x), -1))
-        return concluded, AttentionRNNState(parts, position=state.position + x.shape[1]), seen
+        return concluded, AttentionRNNState(parts, position=state.position + x.shape[1])
 
 
 class LuongDecoder(AttentionRNNDecoder):
@@ -183,11 +178,10 @@ class LuongDecoder(AttentionRNNDecoder):
         super().__init__()
         self.rnn, self.readout = rnn, TanhReadout(context + rnn.hidden, concluded)
 
-    def forward(self, x, state, ask):
+    def forward(self, x, state, attend):
         states, parts = self.rnn(x, state.hidden)
-        context, steps = ask(states, state.position)
-        concluded = self.readout(torch.cat((context, states), -1))
-        return concluded, AttentionRNNState(parts, position=state.position + x.shape[1]), [steps] if steps else []
+        concluded = self.readout(torch.cat((attend(states, state.position), states), -1))
+        return concluded, AttentionRNNState(parts, position=state.position + x.shape[1])
 
 
 class InputFeedingDecoder(AttentionRNNDecoder):
@@ -205,17 +199,16 @@ class InputFeedingDecoder(AttentionRNNDecoder):
     def initial_state(self, parts):
         return AttentionRNNState(parts, parts[0].new_zeros(len(parts[0]), self.concluded))
 
-    def forward(self, x, state, ask):
+    def forward(self, x, state, attend):
         Ux, U_fed = split_input_weights(self.rnn, x)
-        outs, seen, parts, fed = [], [], state.hidden, state.input_feed
+        outs, parts, fed = [], state.hidden, state.input_feed
         assert fed is not None  # as in `initial_state`
         for t in range(x.shape[1]):
             top, parts = self.rnn.step(Ux[:, t] + linear(fed, U_fed), parts)
-            context, steps = ask(top[:, None], state.position + t)
+            context = attend(top[:, None], state.position + t)
             outs.append(self.readout(torch.cat((context, top[:, None]), -1)))
             fed = outs[-1][:, 0]
-            seen += [steps] if steps else []
-        return torch.cat(outs, 1), AttentionRNNState(parts, fed, state.position + x.shape[1]), seen
+        return torch.cat(outs, 1), AttentionRNNState(parts, fed, state.position + x.shape[1])
 
 
 def split_input_weights(rnn: RNNLayers, x: Text) -> tuple[Tensor, Tensor]:
@@ -226,6 +219,8 @@ def split_input_weights(rnn: RNNLayers, x: Text) -> tuple[Tensor, Tensor]:
 
 class RNNAttentionSeq2Seq(Seq2Seq[Annotations, AttentionRNNState]):
     """The decoder attends to all states of the encoder, by the recipe."""
+
+    attention_sites: ClassVar[AttentionSites] = {"attention": SiteName("attention", "written", "source")}
 
     def __init__(
         self,
@@ -247,10 +242,10 @@ class RNNAttentionSeq2Seq(Seq2Seq[Annotations, AttentionRNNState]):
     def start(self, memory):
         return self.decoder.initial_state(memory.initial_state)
 
-    def decode_hidden(self, tokens, state, memory, attending):
-        ask = partial(self.attention, memory=memory, attending=attending)
-        concluded, after, seen = self.decoder(self.dropout(self.embeddings.embed_target(tokens)), state, ask)
-        return self.dropout(concluded), after, {"attention": seen} if seen else {}
+    def decode_hidden(self, tokens, state, memory):
+        attend = partial(self.attention, memory=memory)
+        concluded, after = self.decoder(self.dropout(self.embeddings.embed_target(tokens)), state, attend)
+        return self.dropout(concluded), after
 
     def output(self):
         return self.embeddings.table("output"), self.embeddings.bias

@@ -90,9 +90,9 @@ class RNNSeq2Seq(Seq2Seq[FinalState, RNNState]):
     def start(self, memory):
         return RNNState(memory.initial_state)
 
-    def decode_hidden(self, tokens, state, memory, attending):
+    def decode_hidden(self, tokens, state, memory):
         states, parts = self.decoder(self.dropout(self.embeddings.embed_target(tokens)), state.hidden)
-        return self.dropout(states), RNNState(parts), {}
+        return self.dropout(states), RNNState(parts)
 
     def output(self):
         return self.embeddings.table("output"), self.embeddings.bias

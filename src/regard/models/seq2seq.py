@@ -2,14 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.attention import Recipe, Steps, steps
 from regard.layers.embedding import Embedding
 
 Tokens = Int[Tensor, "b t"]
@@ -54,35 +52,6 @@ class DecoderState:
         return map_tensors(Tensor.detach, self)
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionWeights:
-    """The weights of each attention, by the layer's name; empty for models without attention."""
-
-    weights: dict[str, Float[Tensor, "b h t s"]] = field(default_factory=dict)
-    # of the source tokens sampled, where hard attention samples; for `reinforce`
-    log_probability: dict[str, Float[Tensor, "b h t"]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(seen: dict[str, list[Steps]]) -> "AttentionWeights":
-        """From the steps of each layer, one after the other in time."""
-        weights = {name: [each.weights for each in some] for name, some in seen.items()}
-        drawn = {name: [p for each in some if (p := each.log_probability) is not None] for name, some in seen.items()}
-        return AttentionWeights(
-            {name: torch.cat(some, 2) for name, some in weights.items()},
-            {name: torch.cat(some, 2) for name, some in drawn.items() if some},
-        )
-
-
-# Attention to the memory: q, k, v, the recipe and the position of the first query to the output, and the intermediate
-# steps if they are recorded.
-AttendFunction = Callable[[Tensor, Tensor, Tensor, Recipe, int], tuple[Tensor, Steps | None]]
-
-
-def attend_with_steps(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, at: int) -> tuple[Tensor, Steps | None]:
-    seen = steps(q, k, v, recipe, q_at=at)
-    return seen.output, seen
-
-
 M = TypeVar("M", bound=Memory)
 S = TypeVar("S", bound=DecoderState)
 
@@ -102,10 +71,8 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """The decoder's state before the first token."""
 
     @abstractmethod
-    def decode_hidden(
-        self, tokens: Tokens, state: S, memory: M, attending: AttendFunction | None
-    ) -> tuple[X, S, dict[str, list[Steps]]]:
-        """The hidden states that predict what follows each token, the new state, and the steps of `attending`."""
+    def decode_hidden(self, tokens: Tokens, state: S, memory: M) -> tuple[X, S]:
+        """The hidden states that predict what follows each token, and the state after them."""
 
     @abstractmethod
     def output(self) -> tuple[Embedding, Tensor]:
@@ -125,24 +92,13 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     def hidden_states(self, source: Int[Tensor, "b s"], source_lengths: Int[Tensor, " b"], target_in: Tokens) -> X:
         """As `forward`, before the logits."""
         memory = self.encode(source, source_lengths)
-        return self.decode_hidden(target_in, self.start(memory), memory, None)[0]
-
-    def read(
-        self, tokens: Tokens, state: S, memory: M, attending: AttendFunction | None
-    ) -> tuple[Logits, S, dict[str, list[Steps]]]:
-        """Logits for what follows each token, the state after them, and the steps of `attending`."""
-        x, state, seen = self.decode_hidden(tokens, state, memory, attending)
-        return self.logits(x), state, seen
+        return self.decode_hidden(target_in, self.start(memory), memory)[0]
 
     def step(self, tokens: Tokens, state: S, memory: M) -> tuple[Logits, S]:
-        """Read on: one word or a whole text. The old state stays as it was."""
-        logits, state, _ = self.read(tokens, state, memory, None)
-        return logits, state
-
-    def look(self, tokens: Tokens, state: S, memory: M) -> tuple[Logits, S, AttentionWeights]:
-        """As `step`, and the attention weights."""
-        logits, state, seen = self.read(tokens, state, memory, attend_with_steps)
-        return logits, state, AttentionWeights.of(seen)
+        """Logits for what follows each token, one or a whole text, and the state after them; the old one stays as it
+        was."""
+        x, state = self.decode_hidden(tokens, state, memory)
+        return self.logits(x), state
 
     def forward(self, source: Int[Tensor, "b s"], source_lengths: Int[Tensor, " b"], target_in: Tokens) -> Logits:
         return self.logits(self.hidden_states(source, source_lengths, target_in))

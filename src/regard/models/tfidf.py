@@ -14,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding, embedding_bag
 
-from regard.layers.pooling import Lengths, StaticPooling, Tokens, Weights, token_mask
-from regard.models.seq2seq import AttentionWeights
+from regard.layers.pooling import Lengths, StaticPooling, Tokens, token_mask
 
 SCALES = {
     "count": "TF is how often the term occurs",
@@ -162,16 +161,8 @@ class BagOfWordsClassifier(nn.Module):
         self.V, self.c = nn.Parameter(torch.zeros(size, labels)), nn.Parameter(torch.zeros(labels))
 
     def forward(self, tokens: Tokens, lengths: Lengths) -> Float[Tensor, "b labels"]:
-        return self.score(tokens, lengths, self.weigh.weights(tokens, lengths))
-
-    def look(self, tokens: Tokens, lengths: Lengths) -> tuple[Float[Tensor, "b labels"], AttentionWeights]:
-        """The scores, and the weight of each token."""
-        weights = self.weigh.weights(tokens, lengths)
-        return self.score(tokens, lengths, weights), AttentionWeights({"weigh": weights[:, None, None]})
-
-    def score(self, tokens: Tokens, lengths: Lengths, weights: Weights) -> Float[Tensor, "b labels"]:
         words = tokens.where(token_mask(tokens, lengths), 0)  # padding has weight 0, and must be a valid id
-        weights = weights.to(self.V.dtype)
+        weights = self.weigh.core(self.weigh.weights(tokens, lengths)).to(self.V.dtype)
         return self.c + embedding_bag(words, self.V, mode="sum", per_sample_weights=weights)
 
     def token_contributions(self, tokens: Tokens, lengths: Lengths) -> Float[Tensor, "b t labels"]:

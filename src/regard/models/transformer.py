@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -12,6 +13,7 @@ from torch.nn.functional import embedding
 from torch.nn.init import xavier_uniform_, zeros_
 
 from regard.attention import (
+    AttentionSites,
     CacheCell,
     Causal,
     Context,
@@ -23,16 +25,14 @@ from regard.attention import (
     Recipe,
     Segments,
     Sinusoidal,
-    Steps,
-    steps,
+    SiteName,
 )
 from regard.attention.learned_parts import learned_modules
-from regard.attention.multihead import concatenate_heads
 from regard.data.packed import PackedBatch
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.feed_forward import FeedForward
 from regard.layers.residual import NORM_ORDERS, Residual
-from regard.models.seq2seq import AttendFunction, DecoderState, Memory, Seq2Seq
+from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.dropout_add_layernorm import DropoutNoise, draw_seed
@@ -111,17 +111,6 @@ class EncoderLayer(nn.Module):
         hidden = partial(self.feed_forward.hidden, fused=fused)
         return self.residual_feed_forward(x, hidden, self.feed_forward.down, fused=fused)[0]
 
-    def look(self, x: X, padding: Padding | None, tree: DependencyTree | None = None) -> tuple[X, Steps]:
-        seen: list[Steps] = []
-
-        def attend_with_steps(y: X) -> X:
-            q, k, v = self.attention.project(y, None, padding)
-            seen.append(steps(q, k, v, self.attention.effective_recipe(padding, tree)))
-            return concatenate_heads(seen[0].output)
-
-        x = self.residual_attention((x, x), attend_with_steps, self.attention.output)
-        return self.residual_feed_forward(x, self.feed_forward.hidden, self.feed_forward.down)[0], seen[0]
-
 
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention to the source, then a feed-forward network."""
@@ -140,29 +129,17 @@ class DecoderLayer(nn.Module):
         source: KeysValues,
         context: Context,
         across: Context,
-        *,
         cache: CacheCell | None = None,
-        attending: AttendFunction | None = None,
-    ) -> tuple[X, Steps | None]:
+    ) -> X:
         """`source` holds the keys and values of the source, `across` which of them each token may attend to."""
-        attention, cross, fused, seen = self.attention, self.cross, context.fused, list[Steps]()
+        attention, cross, fused = self.attention, self.cross, context.fused
         first = 0 if cache is None else cache.cache.length
-
-        def attend_to_source(y: X) -> X:
-            if attending is None:
-                return cross.cross_heads(y, source, across, first)
-            q = rearrange(cross.query(y), "b t (h d) -> b h t d", h=cross.heads)
-            heads, steps = attending(q, *source, cross.effective_recipe(across.pattern, None), first)
-            seen.extend([steps] if steps else [])
-            return concatenate_heads(heads)
-
         x = self.residual_attention(
             (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output, fused=fused
         )
-        x = self.residual_cross(x, attend_to_source, cross.output, fused=fused)
+        x = self.residual_cross(x, lambda y: cross.cross_heads(y, source, across, first), cross.output, fused=fused)
         hidden = partial(self.feed_forward.hidden, fused=fused)
-        x, _ = self.residual_feed_forward(x, hidden, self.feed_forward.down, fused=fused)
-        return x, next(iter(seen), None)
+        return self.residual_feed_forward(x, hidden, self.feed_forward.down, fused=fused)[0]
 
 
 def cross_keys_values(
@@ -205,6 +182,12 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         cross: the recipe of the cross-attention to the source.
     """
 
+    attention_sites: ClassVar[AttentionSites] = {
+        "encoder.*.attention": SiteName("encoder.*", "source", "source"),
+        "decoder.*.attention": SiteName("decoder.*.self", "read", "read"),
+        "decoder.*.cross": SiteName("decoder.*.cross", "written", "source"),
+    }
+
     def __init__(
         self,
         embeddings: TiedEmbeddings,
@@ -242,12 +225,12 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
     def start(self, memory):
         return KVCaches((KVCache(),) * len(memory.layers))
 
-    def decode_hidden(self, tokens, state, memory, attending):
+    def decode_hidden(self, tokens, state, memory):
         cells = [CacheCell(cache) for cache in state.layers]
         x = self.dropout(self.target_positions(self.embeddings.embed_target(tokens), state.layers[0].length))
         across = Context(Padding(memory.lengths))
-        x, seen = self.decode_embedded(x, memory.layers, Context(), across, cells, attending)
-        return x, KVCaches(tuple(cell.cache for cell in cells)), seen
+        x = self.decode_embedded(x, memory.layers, Context(), across, cells)
+        return x, KVCaches(tuple(cell.cache for cell in cells))
 
     def decode_embedded(
         self,
@@ -256,13 +239,10 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         context: Context,
         across: Context,
         cells: Sequence[CacheCell | None],
-        attending: AttendFunction | None = None,
-    ) -> tuple[X, dict[str, list[Steps]]]:
-        found: dict[str, list[Steps]] = {}
-        for n, (layer, keys_values, cell) in enumerate(zip(self.decoder, source, cells, strict=True)):
-            x, seen = layer(x, keys_values, context, across, cache=cell, attending=attending)
-            found |= {f"decoder.{n}.cross": [seen]} if seen else {}
-        return self.decoder_norm(x), found
+    ) -> X:
+        for layer, keys_values, cell in zip(self.decoder, source, cells, strict=True):
+            x = layer(x, keys_values, context, across, cell)
+        return self.decoder_norm(x)
 
     def packed_hidden_states(self, source: PackedBatch, target: PackedBatch) -> X:
         """As `hidden_states`, of every token of every target text of packed rows: the same layers, whose context says
@@ -272,7 +252,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         across = replace(own, key_ids=source.segment_ids, key_positions=source.position_ids)
         memory = self.encode_embedded(x, Context(segments=Segments(source.segment_ids, source.position_ids)))
         none = [None] * len(self.decoder)
-        return self.decode_embedded(y, memory, Context(segments=own), Context(segments=across), none)[0]
+        return self.decode_embedded(y, memory, Context(segments=own), Context(segments=across), none)
 
     def embed_packed(self, source: PackedBatch, target: PackedBatch) -> tuple[X, X]:
         """Both sides' embeddings; of one table by one op, for its gradient is as large as the table, be the tokens few

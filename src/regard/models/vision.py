@@ -2,8 +2,9 @@
 
 stack = StackConfig(layers=6, model=128, heads=4, hidden=512)
 model = VisionTransformer(Patches(4, 128), stack, image_size=(32, 32), classes=10)
-logits, attention = model.look(images)
-model.encoder.to_grid(attention.weights["layer.5"])   b h y x: the weight of each patch in each head
+with record_attention(model) as record:
+    logits = model(images)
+model.encoder.to_grid(record.weights("blocks.5"))   b h y x: the weight of each patch in each head
 """
 
 import tomllib
@@ -17,12 +18,11 @@ from einops import rearrange, reduce, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.attention import Recipe
+from regard.attention import AttentionSites, Recipe, SiteName
 from regard.layers.patches import PATCHES, ConvolutionalPatches, Grid, LearnedGridPosition, Patches, grid_of
 from regard.models.config import check_recipe_shapes
 from regard.models.config_base import Choices, ConfigBase
 from regard.models.convolution import GATES, GROUP, NORMS, ChannelCNN
-from regard.models.seq2seq import AttentionWeights
 from regard.models.transformer import EncoderLayer, PositionalEmbedding, StackConfig
 from regard.ops.dropout import Dropout
 
@@ -103,6 +103,8 @@ class PatchEncoder(nn.Module):
         pool: to one vector: class or mean.
     """
 
+    attention_sites: ClassVar[AttentionSites] = {"layers.*.attention": SiteName("blocks.*", "patches", "patches")}
+
     def __init__(
         self,
         patches: Patches | ConvolutionalPatches,
@@ -126,30 +128,17 @@ class PatchEncoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(stack, recipe) for _ in range(stack.layers))
         self.norm = stack.final_norm()
 
-    def embed(self, x: Pixels) -> X:
-        """The input of the first layer."""
+    def forward(self, x: Pixels) -> X:
+        """The class token first, if there is one, then the patches row by row."""
         if tuple(x.shape[-2:]) != tuple(self.image_size):
             raise ValueError(
                 f"this model reads images of {self.image_size[0]} x {self.image_size[1]} pixels, "
                 f"not {' x '.join(map(str, x.shape[-2:]))}; resize them"
             )
-        return self.dropout(self.pool.add_tokens(self.positions(self.patches(x), 0)))
-
-    def forward(self, x: Pixels) -> X:
-        """The class token first, if there is one, then the patches row by row."""
-        x = self.embed(x)
+        x = self.dropout(self.pool.add_tokens(self.positions(self.patches(x), 0)))
         for layer in self.layers:
             x = layer(x)
         return self.norm(x)
-
-    def look(self, x: Pixels) -> tuple[X, AttentionWeights]:
-        """As `forward`, and the weights of every layer by its name, layer.0 and so on."""
-        x, seen = self.embed(x), {}
-        for n, layer in enumerate(self.layers):
-            assert isinstance(layer, EncoderLayer)
-            x, steps = layer.look(x, None)
-            seen[f"layer.{n}"] = [steps]
-        return self.norm(x), AttentionWeights.of(seen)
 
     def to_grid(self, weights: Float[Tensor, "b h t t"]) -> Float[Tensor, "b h y x"]:
         """Of one layer's weights, that of each patch in the pooled vector; the class token is left out."""
@@ -176,6 +165,10 @@ class VisionTransformer(nn.Module):
     `classes` is how many there are; the other arguments are those of PatchEncoder.
     """
 
+    attention_sites: ClassVar[AttentionSites] = {
+        "encoder.layers.*.attention": SiteName("blocks.*", "patches", "patches")
+    }
+
     def __init__(
         self,
         patches: Patches | ConvolutionalPatches,
@@ -194,11 +187,6 @@ class VisionTransformer(nn.Module):
 
     def forward(self, x: Pixels) -> Logits:
         return self.output(self.encoder.pool.pool(self.encoder(x)))
-
-    def look(self, x: Pixels) -> tuple[Logits, AttentionWeights]:
-        """As `forward`, and the weights of every layer by its name, layer.0 and so on."""
-        states, attention = self.encoder.look(x)
-        return self.output(self.encoder.pool.pool(states)), attention
 
 
 # --- configuration ---

@@ -1,8 +1,9 @@
 """Visual question answering: a question's tokens attend to an image's patches by cross-attention.
 
 model = VQAModel(config, shape=(3, 32, 32), vocabulary_size=60, answers=22)
-logits, attention = model.look(pixels, tokens, lengths)
-model.to_grid(attention.weights["look.0"])            b h t y x: where each token of the question attended
+with record_attention(model) as record:
+    logits = model(pixels, tokens, lengths)
+model.to_grid(record.weights("look.0.cross"))         b h t y x: where each token of the question attended
 """
 
 from dataclasses import dataclass
@@ -12,13 +13,12 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.attention import Context, Padding, Recipe, Steps, steps
+from regard.attention import AttentionSites, Context, Padding, Recipe, SiteName
 from regard.layers.patches import PATCHES
 from regard.layers.pooling import AttentionPooling
 from regard.models.config import EncoderConfig
 from regard.models.config_base import Choices, ConfigBase
 from regard.models.encoder import Encoder, make_classifier_head
-from regard.models.seq2seq import AttentionWeights
 from regard.models.transformer import EncoderLayer, KeysValues, StackConfig
 from regard.models.vision import PatchEncoder, check_vision_sizes
 
@@ -94,16 +94,6 @@ class CrossAttentionLayer(nn.Module):
         x, _ = self.residual_cross((x, x), lambda y: cross.cross_heads(y, picture, Context()), cross.output)
         return self.encoder_layer(x, Context(padding))
 
-    def look(self, x: X, image: KeysValues, padding: Padding) -> tuple[X, Steps]:
-        seen = steps(
-            self.cross_queries(self.residual_cross.sublayer_input(x)), *image, self.cross.effective_recipe(None, None)
-        )
-        x = self.residual_cross.add_residual(x, self.cross.merge_heads(seen.output))
-        return self.encoder_layer(x, Context(padding)), seen
-
-    def cross_queries(self, x: X) -> Float[Tensor, "b h t d"]:
-        return rearrange(self.cross.query(x), "b t (h d) -> b h t d", h=self.cross.heads)
-
 
 class VQAModel(nn.Module):
     """Encoders of question and image, layers of cross-attention, pooling, and logits of the answers.
@@ -116,6 +106,13 @@ class VQAModel(nn.Module):
         vocabulary_size: of the questions.
         answers: how many there are to choose from.
     """
+
+    attention_sites: ClassVar[AttentionSites] = {
+        "question_encoder.context.layers.*.attention": SiteName("question.*", "text", "text"),
+        "image_encoder.layers.*.attention": SiteName("picture.*", "patches", "patches"),
+        "layers.*.cross": SiteName("look.*.cross", "text", "patches"),
+        "layers.*.encoder_layer.attention": SiteName("look.*.self", "text", "text"),
+    }
 
     def __init__(self, config: VQAConfig, *, shape: tuple[int, int, int], vocabulary_size: int, answers: int):
         super().__init__()
@@ -151,19 +148,6 @@ class VQAModel(nn.Module):
             assert isinstance(layer, CrossAttentionLayer)
             x = layer(x, layer.cross_keys_values(patches, image_index), Padding(lengths))
         return self.output(self.pooling(self.norm(x), tokens, lengths))
-
-    def look(
-        self, pixels: Pixels, tokens: Tokens, lengths: Lengths, image_index: ImageIndex | None = None
-    ) -> tuple[Logits, AttentionWeights]:
-        """As `forward`, and the weights of every layer over the patches, look.0 and so on, and of the pooling."""
-        x, patches, seen = self.question_encoder(tokens, lengths), self.image_encoder(pixels), {}
-        for n, layer in enumerate(self.layers):
-            assert isinstance(layer, CrossAttentionLayer)
-            x, layer_steps = layer.look(x, layer.cross_keys_values(patches, image_index), Padding(lengths))
-            seen[f"look.{n}"] = [layer_steps]
-        pooled = self.pooling.look(self.norm(x), tokens, lengths)
-        weights = AttentionWeights.of(seen).weights | {"pooling": rearrange(pooled.weights, "b t -> b 1 1 t")}
-        return self.output(pooled.vector), AttentionWeights(weights)
 
     def to_grid(self, weights: Float[Tensor, "b h t patches"]) -> Float[Tensor, "b h t y x"]:
         """One layer's weights over the patches, laid out as the image is."""

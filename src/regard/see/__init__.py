@@ -18,7 +18,7 @@ from regard.see.plots.text_views import (
 from regard.see.trace.beam_tree import BeamTree
 from regard.see.trace.compare import Comparison, compare
 from regard.see.trace.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
-from regard.see.trace.recorder import trace_layer
+from regard.see.trace.recorder import trace_layer, trace_module
 from regard.see.trace.sites import AttentionSite, GateSite, HeadStatistics, HeadSteps, RecomputationCheck
 from regard.see.trace.trace import (
     Predictions,

@@ -23,7 +23,6 @@ from regard.see.trace.recorder import AttentionRecorder
 from regard.see.trace.sites import AttentionSite
 from regard.see.trace.task_traces import Seq2SeqPipeline, token_label
 from regard.see.trace.trace import Trace, TraceRequest
-from regard.see.walked import Walked, WalkedWriter
 from regard.serve.encoding import ApiResponse, RequestError, encode_json, float32_response, json_response
 from regard.serve.handlers import ApiRequest
 from regard.serve.requests import AppState, TraceQuery, int_field, text_field
@@ -220,15 +219,15 @@ def stream_tokens(state: AppState, query: TraceQuery) -> Iterator[dict[str, Any]
 def stream_translation(request: TraceRequest, pair: Seq2SeqPipeline) -> Iterator[dict[str, Any]]:
     """Greedy search step by step, with the attention recorded."""
     source, tracing = pair.reading(request), AttentionRecorder(without_word_swaps(request.edits))
-    walked, row = Walked(pair.model, tracing), PartialHypothesis(DecodingRequest(()))
-    with inference_mode(pair.model):
-        memory, lengths = encode_sources(walked, [source.ids])
-        state = walked.start(memory)
+    model, row = pair.model, PartialHypothesis(DecodingRequest(()))
+    with inference_mode(model), tracing.record(model):
+        memory, lengths = encode_sources(model, [source.ids])
+        state = model.start(memory)
     token = BOS
     for step in range(LengthLimit().of(len(source.ids))):
         tracing.calls.clear()
-        with inference_mode(pair.model):  # not around the yield, which may resume in another thread
-            logits, state = walked.step(torch.tensor([[token]], device=lengths.device), state, memory)
+        with inference_mode(model), tracing.record(model):  # not around the yield: another thread may resume it
+            logits, state = model.step(torch.tensor([[token]], device=lengths.device), state, memory)
             scores = mask_disallowed(log_probabilities(logits[:, -1]), [row], Constraints())
         token = int(scores[0].argmax())
         yield token_event(
@@ -245,16 +244,14 @@ def stream_translation(request: TraceRequest, pair: Seq2SeqPipeline) -> Iterator
 def stream_text(request: TraceRequest, generator: TextGenerator) -> Iterator[dict[str, Any]]:
     opening, ids = generator.encode_prompt(swap_words(request.text, request.edits))
     tracing, row = AttentionRecorder(without_word_swaps(request.edits)), PartialHypothesis(DecodingRequest(()))
-    walked, unread = WalkedWriter(generator.model, tracing), opening + ids
-    state = walked.start(1)
+    model, unread = generator.model, opening + ids
+    state = model.start(1)
     for step in range(len(ids), len(ids) + request.more):
         tracing.calls.clear()
-        with inference_mode(generator.model):
-            x, state = walked.decode_hidden(
-                torch.tensor([unread], device=generator.model.embedding.weight.device), state
-            )
+        with inference_mode(model), tracing.record(model):
+            x, state = model.decode_hidden(torch.tensor([unread], device=model.embedding.weight.device), state)
             scores = mask_disallowed(
-                log_probabilities(walked.logits(x[:, -1:])[:, 0]), [row], text_constraints(generator.tokenizer)
+                log_probabilities(model.logits(x[:, -1:])[:, 0]), [row], text_constraints(generator.tokenizer)
             )
         token = int(scores[0].argmax())
         yield token_event(

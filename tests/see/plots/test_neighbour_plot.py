@@ -126,22 +126,22 @@ def test_in_a_terminal_neighbours_are_bars():
 
 GRAPH = Graph((GraphNode("a", (), "x"), GraphNode("b", (), "y"), GraphNode("c", ())), ((0, 1), (1, 2)))
 PAIRS = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [0, 1, 0, 1, 2, 1, 2]])
-LOOKED = EdgeWeights(PAIRS, {"layers.0": torch.tensor([[0.4, 0.6, 0.2, 0.3, 0.5, 0.9, 0.1]])})
+LOOKED = EdgeWeights(PAIRS, {"blocks.0": torch.tensor([[0.4, 0.6, 0.2, 0.3, 0.5, 0.9, 0.1]])})
 
 
 def test_a_node_is_seen_as_the_model_looked():
-    found = Neighbourhood.of(GRAPH, LOOKED, "b", "layers.0")
+    found = Neighbourhood.of(GRAPH, LOOKED, "b", "blocks.0")
     assert (found.name, found.neighbours, found.labels) == ("b", ("a", "b", "c"), ("x", "y", None))
     assert found.weights.tolist() == [pytest.approx([0.2, 0.3, 0.5])]
 
 
 def test_what_is_not_there_is_told():
     with pytest.raises(ValueError, match=r"no layer is called 'layers\.1'; there are layers\.0"):
-        Neighbourhood.of(GRAPH, LOOKED, "b", "layers.1")
+        Neighbourhood.of(GRAPH, LOOKED, "b", "blocks.1")
     with pytest.raises(ValueError, match="there are none: the model has no graph attention"):
-        Neighbourhood.of(GRAPH, EdgeWeights(PAIRS, {}), "b", "layers.0")
+        Neighbourhood.of(GRAPH, EdgeWeights(PAIRS, {}), "b", "blocks.0")
     with pytest.raises(ValueError, match="no node is called 'd'"):
-        Neighbourhood.of(GRAPH, LOOKED, "d", "layers.0")
+        Neighbourhood.of(GRAPH, LOOKED, "d", "blocks.0")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from regard.attention import Causal, MultiHeadAttention, Recipe, Sigmoid, Sparsemax
 from regard.decode import Beam, translate
+from regard.decode.translate import translate_all
 from regard.models import build_model
 from regard.see import (
     AttentionSite,
@@ -26,8 +27,7 @@ from regard.see import (
     trace_with_edits,
 )
 from regard.see.trace.edits import KINDS
-from regard.see.trace.recorder import AttentionRecorder, EditingRunner
-from regard.see.walked import Walked
+from regard.see.trace.recorder import AttentionRecorder, apply_edits
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
 from tests.see.trace.test_sites import assert_exact, assert_untouched
 from tests.see.untrained_models import CAT, LEARNERS, asked, author, recogniser, tagger, translator
@@ -129,18 +129,18 @@ def test_every_site_of_the_ladder_can_be_edited(name):
     model, (source, lengths, target) = build_model(LADDER[name], SOURCE, TARGET).eval(), sentences()
     plain = AttentionRecorder()
 
-    def read(attending) -> torch.Tensor:
-        walked = Walked(model, attending)
-        with torch.no_grad():
-            memory = walked.encode(source, lengths)
-            return walked.step(target, walked.start(memory), memory)[0]
+    def read(within) -> torch.Tensor:
+        with torch.no_grad(), within:
+            return model(source, lengths, target)
 
-    before = read(plain)
-    assert torch.equal(read(EditingRunner(Edits())), before)
+    before = read(plain.record(model))
+    assert_close(read(apply_edits(model, Edits())), before, rtol=0, atol=1e-6 if "linear" in name else 0)
     for site in plain.sites():
-        tracing = AttentionRecorder(Edits(off=(HeadOff(site, 0),)))
+        edits = Edits(off=(HeadOff(site, 0),))
+        tracing = AttentionRecorder(edits)
         with assert_untouched(model):
-            after = read(tracing)
+            after = read(tracing.record(model))
+            assert torch.equal(after, read(apply_edits(model, edits)))
         assert not torch.equal(after, before)
         assert_exact(tracing)
 
@@ -168,8 +168,12 @@ def test_generation_with_edits_is_beam_consistent(kind):
         temperatures=(Temperature(name, 0.3),),
     )
     scene = trace_model(one, CAT, beam=3, edits=edits)
-    walked = Walked(one.model, EditingRunner(edits))
-    (found,) = translate(walked, [one.source.encode(CAT)], Beam(3, length_penalty=1.0))[0]
+    with apply_edits(one.model, edits):
+        (found,) = translate(one.model, [one.source.encode(CAT)], Beam(3, length_penalty=1.0))[0]
+        # whoever asks for a faster model gets the edited one all the same
+        assert translate_all(one.model, [one.source.encode(CAT)], Beam(3, length_penalty=1.0)) == [[found]]
+        with pytest.raises(ValueError, match="looks at the model as it is; use none with edits"):
+            translate(one.model, [one.source.encode(CAT)], Beam(3, coverage_penalty=0.5))
     assert scene.output_ids == found.ids
     told = [float(scene.next_token_probabilities(step)[token].log()) for step, token in enumerate(found.ids)]
     assert told == pytest.approx(found.scores[: len(told)], abs=1e-4)

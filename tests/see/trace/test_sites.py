@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from regard.attention import (
     Alibi,
+    AttentionCore,
     Causal,
     Cosine,
     Dot,
@@ -23,12 +24,14 @@ from regard.attention import (
     Recipe,
     RelativeBias,
     Rotary,
+    SiteName,
     Sparsemax,
     Strided,
     TopK,
     Window,
+    record_attention,
 )
-from regard.attention.functional import attend, steps
+from regard.attention.functional import steps
 from regard.attention.relative_position import Clipped, LogBuckets, RelativeVectors
 from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, TokenWeightPooling
@@ -37,17 +40,15 @@ from regard.models.autoencoder import AutoencoderConfig, build_autoencoder
 from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.convolution import ChannelCNN
 from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
-from regard.models.graph import GraphConfig, GraphNetwork
+from regard.models.graph import GraphConfig, GraphNetwork, edge_weights
 from regard.models.language_model import LanguageModel
 from regard.models.tfidf import BagOfWordsClassifier
 from regard.models.vision import VisionConfig, build_vision_model
 from regard.models.vqa import VQAConfig, VQAModel
-from regard.see import walks
 from regard.see.trace.edits import Edits, GateOff, Mask, Temperature
-from regard.see.trace.recorder import AttentionRecorder, trace_layer
-from regard.see.trace.sites import AttentionSite, GateSite, SiteName
-from regard.see.walked import Walked, WalkedWriter
-from tests.models.small_models import LADDER, SOURCE, TARGET, sentences
+from regard.see.trace.recorder import AttentionRecorder, apply_edits, trace_layer
+from regard.see.trace.sites import AttentionSite, GateSite
+from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
 
 READER = EncoderConfig(kind="transformer", layers=2, model=12, heads=3, hidden=17, dropout=0.1)
 
@@ -93,20 +94,23 @@ class assert_untouched:
 def test_the_ladder_is_seen_as_it_ran(name):
     model, (source, lengths, target) = build_model(LADDER[name], SOURCE, TARGET).eval(), sentences()
     tracing = AttentionRecorder()
-    walked = Walked(model, tracing)
     with torch.no_grad(), assert_untouched(model):
-        memory = walked.encode(source, lengths)
-        logits, _ = walked.step(target, walked.start(memory), memory)
+        with tracing.record(model):
+            logits = model(source, lengths, target)
         told = model(source, lengths, target)
-        looked = model.look(target, model.start(memory), memory)[2].weights
+        with record_attention(model) as record:
+            model(source, lengths, target)
     # linear attention reads on by its sums; all others go the very same way
     assert torch.equal(logits, told) or (name == "transformer, linear decoder" and torch.allclose(logits, told))
     assert_exact(tracing)
-    for site, weights in looked.items():  # the names by which heads are kept beside a model
-        found = tracing.sites()[site]
+    assert list(tracing.sites()) == list(record.calls)
+    for site, found in tracing.sites().items():
         assert isinstance(found, AttentionSite)
         again = torch.stack([found.head(head, sentence=1).weights for head in range(found.heads)])
-        assert_close(again, weights[1], atol=1e-6, rtol=0)
+        assert_close(again, record.weights(site)[1], atol=1e-6, rtol=0)
+    # the names by which heads are kept beside a model
+    named = {"decoder.0.cross", "attention"} & set(record.calls)
+    assert bool(named) == (name in WITH_ATTENTION)
 
 
 @pytest.mark.parametrize("name", ["transformer, rotary", "transformer, windows", "bahdanau", "luong general, fed"])
@@ -115,11 +119,11 @@ def test_word_by_word_is_the_same_as_at_once(name):
     one, all_ = AttentionRecorder(), AttentionRecorder()
     with torch.no_grad():
         for tracing, parts in ((one, target.split(1, 1)), (all_, [target])):
-            walked = Walked(model, tracing)
-            memory = walked.encode(source, lengths)
-            state = walked.start(memory)
-            for part in parts:
-                logits, state = walked.step(part, state, memory)
+            with tracing.record(model):
+                memory = model.encode(source, lengths)
+                state = model.start(memory)
+                for part in parts:
+                    logits, state = model.step(part, state, memory)
             tracing.calls["last"] = [GateSite(SiteName("last", "", ""), logits[:, -1], "")]
     for name, site in one.sites().items():
         other = all_.sites()[name]
@@ -144,9 +148,9 @@ def test_word_by_word_is_the_same_as_at_once(name):
 def test_a_language_model_is_seen_as_it_ran(recipe):
     config = LanguageModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=17, recipe=recipe)
     model, tracing, tokens = LanguageModel(config, 23).eval(), AttentionRecorder(), torch.randint(4, 23, (1, 19))
-    walked = WalkedWriter(model, tracing)
     with torch.no_grad(), assert_untouched(model):
-        logits = walked.logits(walked.decode_hidden(tokens, walked.start(1))[0])
+        with tracing.record(model):
+            logits = model(tokens)
         assert_close(logits, model(tokens), atol=0 if "Feature" not in recipe else 1e-5, rtol=0)
     assert list(tracing.sites()) == ["blocks.0", "blocks.1"]
     assert_exact(tracing)
@@ -166,8 +170,12 @@ def test_a_classifier_is_seen_as_it_ran(pooling):
     model, tracing = SequenceClassifier(Encoder(READER, 29), pooling, labels=5).eval(), AttentionRecorder()
     tokens, lengths = torch.randint(0, 29, (2, 7)), torch.tensor([7, 4])
     with torch.no_grad(), assert_untouched(model):
-        assert torch.equal(walks.classifier(model, tracing, tokens, lengths), model(tokens, lengths))
-        weights = model.pooling.look(model.encoder(tokens, lengths), tokens, lengths).weights
+        with tracing.record(model):
+            logits = model(tokens, lengths)
+        assert torch.equal(logits, model(tokens, lengths))
+        with record_attention(model) as record:
+            model(tokens, lengths)
+        weights = record.weights("pooling")[:, 0, 0]
     assert list(tracing.sites()) == ["encoder.0", "encoder.1", "pooling"]
     assert_exact(tracing)
     pooled = tracing.sites()["pooling"]
@@ -182,9 +190,11 @@ def test_counted_words_and_recurrent_readers_are_seen_too():
         Encoder(EncoderConfig(kind="gru", layers=1, model=6, hidden=8), 29), MeanPooling(), labels=3
     ).eval()
     with torch.no_grad():
-        assert torch.equal(walks.classifier(counted, tracing, tokens, lengths), counted(tokens, lengths))
-        assert torch.equal(walks.classifier(gru, AttentionRecorder(), tokens, lengths), gru(tokens, lengths))
-    assert list(tracing.sites()) == ["weigh"]
+        for model in (counted, gru):
+            with tracing.record(model):
+                logits = model(tokens, lengths)
+            assert torch.equal(logits, model(tokens, lengths))
+    assert list(tracing.sites()) == ["weigh", "pooling"]
 
 
 def test_a_tagger_over_trees_is_seen_as_it_ran():
@@ -192,7 +202,9 @@ def test_a_tagger_over_trees_is_seen_as_it_ran():
     model, tracing = TokenClassifier(Encoder(replace(READER, recipe=recipe), 29), labels=5).eval(), AttentionRecorder()
     given = torch.randint(4, 29, (1, 5)), torch.tensor([5]), torch.arange(5)[None], torch.tensor([[2, 0, 2, 5, 3]])
     with torch.no_grad():
-        assert torch.equal(walks.tagger(model, tracing, *given), model(*given))
+        with tracing.record(model):
+            logits = model(*given)
+        assert torch.equal(logits, model(*given))
     assert_exact(tracing)
 
 
@@ -205,7 +217,9 @@ def test_a_vision_transformer_is_seen_as_it_ran(pool):
         torch.randn(1, 3, 24, 16),
     )
     with torch.no_grad(), assert_untouched(model):
-        assert torch.equal(walks.picture(model, tracing, pixels), model(pixels))
+        with tracing.record(model):
+            logits = model(pixels)
+        assert torch.equal(logits, model(pixels))
     assert list(tracing.sites()) == ["blocks.0", "blocks.1"]
     assert_exact(tracing)
 
@@ -215,11 +229,17 @@ def test_the_gates_of_a_cnn_are_sites_without_queries(gate, shape):
     model = ChannelCNN(3, classes=5, width=8, blocks=1, attention=gate).eval()
     tracing, pixels = AttentionRecorder(), torch.randn(1, 3, 12, 12)
     with torch.no_grad(), assert_untouched(model):
-        assert torch.equal(walks.picture(model, tracing, pixels), model(pixels))
-        looked = model.look(pixels)[1]
+        with tracing.record(model):
+            logits = model(pixels)
+        assert torch.equal(logits, model(pixels))
+        with record_attention(model) as record:
+            model(pixels)
     sites = tracing.sites()
-    assert list(sites) == list(looked)
-    assert all(isinstance(site, GateSite) and torch.equal(site.weights, looked[name]) for name, site in sites.items())
+    assert list(sites) == list(record.calls) == ["stage.0.0", "stage.1.0", "stage.2.0"]
+    for name, site in sites.items():
+        assert isinstance(site, GateSite)
+        assert torch.equal(site.weights, record.weights(name))
+        assert site.site_name.keys == ("channels" if gate == "channel" else "places")
     assert tuple(sites["stage.1.0"].weights.shape) == shape  # type: ignore[union-attr]
 
 
@@ -229,7 +249,8 @@ def test_a_shut_gate_leaves_the_way_around_it(gate):
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)  # a fresh block adds nothing
     with torch.no_grad():
-        shut = walks.picture(model, AttentionRecorder(Edits(shut=(GateOff("stage.1.0"),))), pixels)
+        with apply_edits(model, Edits(shut=(GateOff("stage.1.0"),))):
+            shut = model(pixels)
         assert not torch.equal(shut, model(pixels))
         block = model.stages["1-0"]
         block.second.weight.zero_()  # what is gated is nothing now, which is the same
@@ -241,7 +262,9 @@ def test_a_model_that_answers_is_seen_as_it_ran():
     model, tracing = VQAModel(config, shape=(3, 16, 24), vocabulary_size=19, answers=7).eval(), AttentionRecorder()
     given = torch.randn(1, 3, 16, 24), torch.randint(4, 19, (1, 5)), torch.tensor([5])
     with torch.no_grad(), assert_untouched(model):
-        assert torch.equal(walks.answering(model, tracing, *given), model(*given))
+        with tracing.record(model):
+            logits = model(*given)
+        assert torch.equal(logits, model(*given))
     names = ["question.0", "picture.0", "look.0.cross", "look.0.self", "look.1.cross", "look.1.self", "pooling"]
     assert list(tracing.sites()) == names
     assert_exact(tracing)
@@ -256,11 +279,16 @@ def test_a_graph_is_seen_as_it_ran(kind):
     neighbours = Neighbours.of(undirected_edges([(0, 1), (1, 2), (2, 6), (3, 5), (0, 6)], 7), 7)
     features = torch.randn(7, 5)
     with torch.no_grad(), assert_untouched(model):
-        assert torch.equal(walks.graph(model, tracing, features, neighbours), model(features, neighbours))
-        looked = model.look(features, neighbours)[1]
+        with tracing.record(model):
+            logits = model(features, neighbours)
+        assert torch.equal(logits, model(features, neighbours))
+        with record_attention(model) as record:
+            model(features, neighbours)
+        looked = edge_weights(record, neighbours)
     assert_exact(tracing)
-    for n, weights in enumerate(looked.weights.values()):
-        site = tracing.sites()[f"blocks.{n}"]
+    assert list(looked.weights) == list(tracing.sites()) == (["blocks.0", "blocks.1"] if kind != "alone" else [])
+    for name, weights in looked.weights.items():
+        site = tracing.sites()[name]
         assert isinstance(site, AttentionSite)
         assert_close(site.head(0).weights[*looked.pairs], weights[0], atol=1e-6, rtol=0)
 
@@ -274,10 +302,10 @@ def test_an_autoencoder_is_seen_as_it_ran(kind, bottleneck):
     )
     model, tracing = build_autoencoder(config, 23).eval(), AttentionRecorder()
     source, lengths, target = torch.randint(4, 23, (2, 7)), torch.tensor([7, 3]), torch.randint(4, 23, (2, 5))
-    walked = Walked(model, tracing)
     with torch.no_grad(), assert_untouched(model):
-        memory = walked.encode(source, lengths)
-        assert torch.equal(walked.step(target, walked.start(memory), memory)[0], model(source, lengths, target))
+        with tracing.record(model):
+            logits = model(source, lengths, target)
+        assert torch.equal(logits, model(source, lengths, target))
     decoder = ["decoder.0.self", "decoder.0.cross"] if kind == "transformer" else ["decoder.attention"]
     assert list(tracing.sites()) == [*(["encoder.0"] if kind == "transformer" else []), "bottleneck", *decoder]
     assert_exact(tracing)
@@ -334,17 +362,10 @@ def test_any_recipe_is_seen_as_it_ran(name):
 )
 def test_fused_kernels_are_seen_through(backend, name):
     """The output is the fused kernel's, and the weights are the reference's; a mistake of either would show."""
-    recipe, tracing = RECIPES[name], AttentionRecorder()
+    recipe, tracing, core = RECIPES[name], AttentionRecorder(), AttentionCore()
     q, k, v = torch.randn(1, 6, 331, 8), torch.randn(1, 2, 331, 8), torch.randn(1, 2, 331, 8)
-    with torch.no_grad():
-        tracing.attend(
-            SiteName("s", "", ""),
-            q,
-            k,
-            v,
-            recipe,
-            run=lambda q, k, v, recipe, at: attend(q, k, v, recipe, backend=backend),
-        )
+    with torch.no_grad(), tracing.record(core, "s"):
+        core(q, k, v, recipe, backend=backend)
     site = tracing.sites()["s"]
     assert isinstance(site, AttentionSite)
     assert max(site.check(head).error for head in range(6)) < 1e-5
@@ -357,9 +378,8 @@ def test_a_sentence_is_seen_the_same_whatever_it_is_batched_with():
     together, alone = AttentionRecorder(), AttentionRecorder()
     with torch.no_grad():
         for tracing, rows in ((together, slice(None)), (alone, slice(1, 2))):
-            walked = Walked(model, tracing)
-            memory = walked.encode(source[rows, : max(lengths[rows])], lengths[rows])
-            walked.step(target[rows], walked.start(memory), memory)
+            with tracing.record(model):
+                model(source[rows, : max(lengths[rows])], lengths[rows], target[rows])
     for name, site in alone.sites().items():
         other = together.sites()[name]
         assert isinstance(site, AttentionSite)
@@ -386,8 +406,9 @@ def test_two_tokens_on_paper():
         (Edits(temperatures=(Temperature("*", 0.5),)), [0.1, 0.9], 7.6),
         (Edits(masks=(Mask("s", 0, 0, 1),)), [1.0, 0.0], 4.0),
     ):
-        tracing = AttentionRecorder(edits)
-        tracing.attend(SiteName("s", "", ""), q, k, v, recipe)
+        tracing, core = AttentionRecorder(edits), AttentionCore()
+        with tracing.record(core, "s"):
+            core(q, k, v, recipe)
         site = tracing.sites()["s"]
         assert isinstance(site, AttentionSite)
         assert_close(site.row(0, 0), torch.tensor(weights))

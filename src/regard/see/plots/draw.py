@@ -56,7 +56,7 @@ def draw(thing: Drawable, **how: Any) -> Figure:
     draw(recipe, tokens=48)                            its mask, its weights on an example, its four parts
     draw(Alignment(source, target, weights, gold))     who was translated by whom; title=... stands above
     draw(Lengths(curves))                              scores by sentence length; title=... stands above
-    draw(Neighbourhood.of(graph, looked, "Anna-3", "layers.0"))     a node of a graph among its neighbours
+    draw(Neighbourhood.of(graph, looked, "Anna-3", "blocks.0"))     a node of a graph among its neighbours
     draw(stack(strip(words, weights), strip(...)))     sentences, each word on its shade
     draw(overlay(pixels, [(name, weights), ...]))      any other view: of pictures, tags, texts, neighbours, growth
     """

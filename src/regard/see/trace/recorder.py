@@ -1,130 +1,134 @@
-"""Attention recorder: runs each attention of a model, applies edits, and keeps what ran.
+"""Trace recorder: keeps every attention of a model as it ran, and applies edits, by hooks on the model itself.
 
-A forward pass of walks.py hands every attention to one of these. Nothing is kept on the model: what is recorded lives
-as long as its recorder.
+    recorder = AttentionRecorder(edits)
+    with recorder.record(model):
+        logits = model(tokens)
+    recorder.sites()
+
+Nothing is kept on the model: what is recorded lives as long as its recorder.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.attention import MultiHeadAttention, Pattern, Recipe, attend
-from regard.attention.backends import choose
+from regard.attention import AttentionCall, GateCall, MultiHeadAttention, Pattern
 from regard.attention.functional import prepare
+from regard.attention.hooks import HasModules, RecordedCall, hook_attention, hook_modules
+from regard.attention.text_positions import at_positions, token_positions_of
 from regard.decode.model import inference_mode
-from regard.see.trace.edits import Edits, SiteExtent, refuse_index, refuse_unknown
+from regard.see.trace.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown
 from regard.see.trace.projections import Projections
-from regard.see.trace.sites import CELLS_AT_ONCE, AttentionSite, GateSite, SiteName
-
-MAX_KERNEL_CELLS = 2**26  # weights that a layer's own kernel may form at once
-
-# q, k, v, the recipe and the position of the first query
-RunAttention = Callable[[Tensor, Tensor, Tensor, Recipe, int], Tensor]
+from regard.see.trace.sites import CELLS_AT_ONCE, AttentionSite, GateSite
 
 
-def run_attention(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, at: int) -> Tensor:
-    """Attention as the layers compute it: by the fastest backend.
-
-    The reference forms every weight at once, so of a long text it gets some queries at a time.
-    """
-    if q.shape[1] * q.shape[2] * k.shape[2] <= MAX_KERNEL_CELLS:
-        return attend(q, k, v, recipe, q_at=at)
-    if choose(recipe, *prepare(q, k, v, recipe, at, None))[0] != "reference":
-        return attend(q, k, v, recipe, q_at=at)
-    parts = q.split(max(1, CELLS_AT_ONCE // (q.shape[1] * k.shape[2])), 2)
-    starts = accumulate((part.shape[2] for part in parts), initial=at)
-    return torch.cat([attend(part, k, v, recipe, q_at=start) for part, start in zip(parts, starts, strict=False)], 2)
+@contextmanager
+def apply_edits(model: HasModules, edits: Edits) -> Iterator[None]:
+    """The model with its edits while the block lasts, for any search; without edits it is left alone."""
+    if not edits:
+        yield
+        return
+    with hook_attention(model, lambda call: edit_call(call, edits.at_site(call.site.name))):
+        yield
 
 
-class AttentionRunner(ABC):
-    """Abstract: computes each attention of a forward pass."""
-
-    @abstractmethod
-    def attend(
-        self,
-        spot: SiteName,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        recipe: Recipe,
-        *,
-        at: int = 0,
-        run: RunAttention = run_attention,
-        mixture: Tensor | None = None,
-        origin: Projections | None = None,
-    ) -> Tensor:
-        """The output of every head, (b, h, i, e); `at` is the position of the first query; keys count from 0."""
-
-    @abstractmethod
-    def gate(self, spot: SiteName, weights: Tensor, note: str) -> Tensor:
-        """Weights without queries, as they are to be used."""
+def edit_call(call: RecordedCall, edits: SiteEdits) -> Tensor | None:
+    """What an attention or a gate gives with these edits; None if that is what it gave."""
+    if isinstance(call, GateCall):
+        return edit_gate(call, edits)
+    return edit_heads(build_site(call, edits)) if edits.edited_heads(call.q.shape[1]) else None
 
 
-@dataclass(frozen=True)
-class EditingRunner(AttentionRunner):
-    """Applies edits; heads that are not edited stay the same, bit for bit."""
+def edit_gate(call: GateCall, edits: SiteEdits) -> Tensor | None:
+    weights = call.weights
+    if edits.shut:
+        return torch.zeros_like(weights)
+    if not edits.off:
+        return None
+    refuse_index("weight", max(edits.off), weights[0].numel(), call.site.name)
+    off = torch.tensor(sorted(edits.off), device=weights.device)
+    return weights.flatten(1).index_fill(1, off, 0.0).view_as(weights)
 
-    edits: Edits = Edits()
 
-    def attend(self, spot, q, k, v, recipe, *, at=0, run=run_attention, mixture=None, origin=None):
-        if not self.edits.at_site(spot.name).edited_heads(q.shape[1]):
-            return run(q, k, v, recipe, at)
-        return self.site(spot, q, k, v, recipe, at, run, mixture).output
+def edit_heads(site: AttentionSite) -> Tensor:
+    """The output of a site with its edits; heads that are not edited stay the same, bit for bit."""
+    output, precise = site.output.clone(), torch.promote_types(site.q.dtype, torch.float32)
+    n_q, n_k = site.shape
+    for head in site.edits.edited_heads(site.heads):
+        for rows in torch.arange(n_q).split(max(1, CELLS_AT_ONCE // max(1, n_k))):
+            found = site.steps(head, rows.tolist(), slice(None), precise).output[:, 0]
+            output[:, head, rows[0] : rows[-1] + 1] = found.to(output.dtype)
+    return output
 
-    def site(
-        self,
-        spot: SiteName,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        recipe: Recipe,
-        at: int,
-        run: RunAttention,
-        mixture: Tensor | None,
-    ) -> AttentionSite:
-        output, here = run(q, k, v, recipe, at), self.edits.at_site(spot.name)
-        rotated_q, rotated_k, _ = prepare(q, k, v, recipe, at, None)
-        site = AttentionSite(spot, rotated_q, rotated_k, v, recipe, output, at, here, mixture)
-        if not (edited := here.edited_heads(site.heads)):
-            return site
-        output, precise = output.clone(), torch.promote_types(q.dtype, torch.float32)
-        for head in edited:
-            for rows in torch.arange(q.shape[2]).split(max(1, CELLS_AT_ONCE // max(1, k.shape[2]))):
-                found = site.steps(head, rows.tolist(), slice(None), precise).output[:, 0]
-                output[:, head, rows[0] : rows[-1] + 1] = found.to(output.dtype)
-        return replace(site, output=output)
 
-    def gate(self, spot, weights, note):
-        here = self.edits.at_site(spot.name)
-        if here.shut:
-            return torch.zeros_like(weights)
-        if not (off := here.off):
-            return weights
-        refuse_index("weight", max(off), weights[0].numel(), spot.name)
-        changed = weights.flatten(1).index_fill(1, torch.tensor(sorted(off), device=weights.device), 0.0)
-        return changed.view_as(weights)
+def build_site(call: AttentionCall, edits: SiteEdits) -> AttentionSite:
+    """An attention as it ran, before its edits."""
+    if call.k_at:
+        raise ValueError(
+            f"the cache of {call.site.name} has dropped its first {call.k_at} keys; record from the first token on"
+        )
+    given = token_positions_of(call.q, call.k, call.q_at, call.k_at, call.q_positions, call.k_positions)
+    q, k, _ = prepare(call.q, call.k, call.v, call.recipe, call.q_at, call.k_at, given)
+    recipe = call.recipe if given is None else at_positions(call.recipe, given)
+    return AttentionSite(call.site, q, k, call.v, recipe, call.output, call.q_at, edits)
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionRecorder(AttentionRunner):
+class AttentionRecorder:
     """Applies edits, and keeps every attention as it ran."""
 
     edits: Edits = Edits()
     calls: dict[str, list[AttentionSite | GateSite]] = field(default_factory=dict)
+    inputs: dict[nn.Module, Tensor] = field(default_factory=dict)  # of projections and mixtures, the last of each
 
-    def attend(self, spot, q, k, v, recipe, *, at=0, run=run_attention, mixture=None, origin=None):
-        site = replace(EditingRunner(self.edits).site(spot, q, k, v, recipe, at, run, mixture), projections=origin)
-        self.calls.setdefault(spot.name, []).append(site)
-        return site.output
+    @contextmanager
+    def record(self, model: HasModules, name: str | None = None) -> Iterator[None]:
+        """Whatever this thread runs of the model while the block lasts; of a single layer, under this name."""
+        layers = [layer for _, layer in model.named_modules() if isinstance(layer, MultiHeadAttention)]
+        parts = [part for layer in layers for part in (layer.query, layer.key, layer.compress) if part is not None]
 
-    def gate(self, spot, weights, note):
-        weights = EditingRunner(self.edits).gate(spot, weights, note)
-        self.calls.setdefault(spot.name, []).append(GateSite(spot, weights, note))
-        return weights
+        def see(call: RecordedCall) -> Tensor | None:
+            return self.keep(call if name is None else replace(call, site=replace(call.site, name=name)))
+
+        with hook_modules((part, self.keep_input) for part in parts), hook_attention(model, see):
+            yield
+
+    def keep_input(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        self.inputs[part] = args[0]
+
+    def keep(self, call: RecordedCall) -> Tensor | None:
+        edits = self.edits.at_site(call.site.name)
+        calls = self.calls.setdefault(call.site.name, [])
+        if isinstance(call, GateCall):
+            changed = edit_gate(call, edits)
+            calls.append(GateSite(call.site, call.weights if changed is None else changed, call.note))
+            return changed
+        site = build_site(call, edits)
+        changed = edit_heads(site) if edits.edited_heads(site.heads) else None
+        if isinstance(call.layer, MultiHeadAttention):
+            known = {"projections": self.projections(call.layer, site), "mixture": self.mixture(call.layer, site)}
+            site = replace(site, **known)
+        calls.append(site if changed is None else replace(site, output=changed))
+        return changed
+
+    def projections(self, layer: MultiHeadAttention, site: AttentionSite) -> Projections | None:
+        """None where the inputs do not make all of q and k: of cached tokens only k and v are known."""
+        x, memory = self.inputs.get(layer.query), self.inputs.get(layer.key)
+        if x is None or memory is None:
+            return None
+        (b, _, i, _), j = site.q.shape, site.k.shape[2]
+        complete = tuple(x.shape[:2]) == (b, i) and tuple(memory.shape[:2]) == (b, j)
+        return Projections.of(layer, x, memory) if complete else None
+
+    def mixture(self, layer: MultiHeadAttention, site: AttentionSite) -> Tensor | None:
+        if layer.compress is None:
+            return None
+        tokens = self.inputs[layer.compress].shape[2]
+        return layer.compress.F[:, :, :tokens].expand(site.k.shape[1], -1, -1).detach()
 
     def sites(self) -> dict[str, AttentionSite | GateSite]:
         """By name, in the order they ran; the steps of a recurrent decoder are one site."""
@@ -158,6 +162,21 @@ def gate_extent(weights: Tensor) -> SiteExtent:
     return SiteExtent(weights[0].numel(), 0, 0)
 
 
+def trace_module(
+    module: nn.Module, *inputs: Any, edits: Edits = Edits(), name: str | None = None, **named: Any
+) -> tuple[Any, dict[str, AttentionSite | GateSite]]:
+    """What any module makes of its inputs, and every attention on the way, by the names it declares or by its paths.
+
+    A single layer may be given a name.
+    """
+    recorder = AttentionRecorder(edits)
+    with inference_mode(module), recorder.record(module, name):
+        output = module(*inputs, **named)
+    sites = recorder.sites()
+    refuse_unknown(edits, site_extents(sites, {}))
+    return output, sites
+
+
 def trace_layer(
     layer: MultiHeadAttention,
     x: Tensor,
@@ -168,32 +187,7 @@ def trace_layer(
     name: str = "attention",
 ) -> AttentionSite:
     """The attention of one layer: x is (b, t, model), and attends to itself or to `memory`."""
-    recorder = AttentionRecorder(edits)
-    with inference_mode(layer):
-        run_heads(layer, x, SiteName(name, "queries", "keys"), recorder, memory=memory, pattern=pattern)
-    sites = recorder.sites()
-    refuse_unknown(edits, site_extents(sites, {}))
+    _, sites = trace_module(layer, x, memory, edits=edits, name=name, pattern=pattern)
     site = sites[name]
     assert isinstance(site, AttentionSite)
     return site
-
-
-def run_heads(
-    layer: MultiHeadAttention,
-    x: Tensor,
-    spot: SiteName,
-    attending: AttentionRunner,
-    *,
-    memory: Tensor | None = None,
-    pattern: Pattern | None = None,
-    recipe: Recipe | None = None,
-) -> Tensor:
-    """A layer's forward pass, its attention computed by `attending`."""
-    q, k, v = layer.project(x, memory, pattern)
-    mixture = None
-    if layer.compress is not None:
-        tokens = (x if memory is None else memory).shape[1]
-        mixture = layer.compress.F[:, :, :tokens].expand(k.shape[1], -1, -1).detach()
-    recipe = layer.effective_recipe(pattern, None) if recipe is None else recipe
-    origin = Projections.of(layer, x, memory)
-    return layer.merge_heads(attending.attend(spot, q, k, v, recipe, mixture=mixture, origin=origin))

@@ -10,7 +10,7 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention import Hard, Recipe, ScaledDot
+from regard.attention import Hard, Recipe, ScaledDot, SiteName
 from regard.attention.backends import linear, reference
 from regard.attention.position import PositionSum
 from regard.attention.positions import IndexGrid, Positions
@@ -81,15 +81,6 @@ def max_pool_band(picture: Tensor, band: WeightBand, queries: range, keys: range
 
 CELLS_AT_ONCE = 2**22  # weights that are formed at once
 MAX_FULL_MATRIX = 2**26  # weights of the largest matrix that is ever formed: 8,192 tokens by as many
-
-
-@dataclass(frozen=True)
-class SiteName:
-    """Which attention: its name in the model, and the names of the axes of its queries and keys."""
-
-    name: str
-    queries: str
-    keys: str
 
 
 @dataclass(frozen=True, eq=False)

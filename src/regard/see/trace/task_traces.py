@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from einops import rearrange
@@ -26,19 +25,17 @@ from regard.data.tokenizers.base import (
 from regard.decode.beam import Beam
 from regard.decode.generation import generate, stream_text, text_constraints
 from regard.decode.hypothesis import LengthLimit
-from regard.decode.model import DecodableModel, decoder_inputs, encode_sources, inference_mode
+from regard.decode.model import decoder_inputs, encode_sources, inference_mode
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import translate
 from regard.decode.word_alignment import TokenizedText, gold_links
 from regard.models.autoencoder import Autoencoder
 from regard.models.seq2seq import Seq2Seq
 from regard.models.vision import PatchEncoder, VisionTransformer
-from regard.see import walks
 from regard.see.trace.beam_tree import BeamTree, beam_tree, continuation_tree
-from regard.see.trace.edits import Edits, refuse_word_swaps, swap_words, without_word_swaps
-from regard.see.trace.recorder import AttentionRecorder, EditingRunner
+from regard.see.trace.edits import refuse_word_swaps, swap_words, without_word_swaps
+from regard.see.trace.recorder import AttentionRecorder, apply_edits
 from regard.see.trace.trace import Predictions, TokenAxis, Trace, TraceRequest, build_trace, collect_sites
-from regard.see.walked import Walked, WalkedWriter
 from regard.tasks.autoencoding.task import SentenceAutoencoder
 from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.task import TextGenerator
@@ -113,9 +110,9 @@ def trace_tagging(request: TraceRequest, tagger: Tagger) -> Trace:
         AttentionRecorder(request.edits),
     )
     request.refuse_long(len(example.pieces.ids))
-    with inference_mode(tagger.model):
+    with inference_mode(tagger.model), recorder.record(tagger.model):
         batch = collate([example]).to(next(tagger.model.parameters()).device)
-        logits = walks.tagger(tagger.model, recorder, *batch.model_inputs)[0].float()  # type: ignore[arg-type]
+        logits = tagger.model(*batch.model_inputs)[0].float()
     tags = [tagger.labels.name(n) for n in logits.argmax(-1).tolist()]
     labels = tuple(token_label(tagger.tokenizer, one) for one in example.pieces.ids)
     return Trace(
@@ -134,9 +131,9 @@ def trace_classification(request: TraceRequest, classifier: TextClassifier) -> T
         AttentionRecorder(request.edits),
     )
     request.refuse_long(len(terms := classifier.terms(text)))
-    with inference_mode(classifier.model):
+    with inference_mode(classifier.model), recorder.record(classifier.model):
         batch = texts_together([(terms, 0)]).to(next(classifier.model.parameters()).device)
-        logits = walks.classifier(classifier.model, recorder, batch.terms, batch.lengths).float()
+        logits = classifier.model(batch.terms, batch.lengths).float()
     output = classifier.labels.name(int(logits.argmax()))
     predictions = Predictions(("label",), logits, classifier.labels.name)
     return Trace(
@@ -165,10 +162,8 @@ def trace_node_classification(request: TraceRequest, classifier: NodeClassifier)
     refuse_word_swaps(request.edits, "a graph")
     graph, recorder = training_graph(classifier.settings.data), AttentionRecorder(request.edits)
     number = graph.index(request.text)
-    with inference_mode(classifier.model):
-        logits = walks.graph(classifier.model, recorder, *classifier.graph_input(graph).model_inputs)[
-            number, None
-        ].float()
+    with inference_mode(classifier.model), recorder.record(classifier.model):
+        logits = classifier.model(*classifier.graph_input(graph).model_inputs)[number, None].float()
     output = classifier.labels.name(int(logits.argmax()))
     axes = {"nodes": TokenAxis(tuple(node.name for node in graph.nodes))}
     return Trace(
@@ -192,9 +187,8 @@ def trace_image_classification(request: TraceRequest, classifier: ImageClassifie
         AttentionRecorder(request.edits),
         classifier.model,
     )
-    with inference_mode(model):
-        x = classifier.sight.normalize(pixels[None].to(next(model.parameters()).device))
-        logits = walks.picture(model, recorder, x).float()
+    with inference_mode(model), recorder.record(model):
+        logits = model(classifier.sight.normalize(pixels[None].to(next(model.parameters()).device))).float()
     axes = {"patches": patch_axis(model.encoder)} if isinstance(model, VisionTransformer) else {}
     predictions = Predictions(("class",), logits, classifier.labels.name)
     output = classifier.labels.name(int(logits.argmax()))
@@ -207,11 +201,10 @@ def trace_vqa(request: TraceRequest, answerer: QuestionAnswerer) -> Trace:
     question = swap_words(answerer.tokenizer.normalizer.apply(request.question), request.edits)
     request.refuse_long(len(ids := answerer.ids(question)))
     pixels, recorder, model = load_image(answerer.sight, request.text), AttentionRecorder(request.edits), answerer.model
-    with inference_mode(model):
+    with inference_mode(model), recorder.record(model):
         device = next(model.parameters()).device
         tokens, lengths = (part.to(device) for part in pad_rows([ids]))
-        x = answerer.sight.normalize(pixels[None].to(device))
-        logits = walks.answering(model, recorder, x, tokens, lengths).float()
+        logits = model(answerer.sight.normalize(pixels[None].to(device)), tokens, lengths).float()
     words = tuple(answerer.tokenizer.normalizer.apply(question).split())
     text = TokenAxis(tuple(answerer.tokenizer.tokens(question)), words, tuple(answerer.tokenizer.word_ids(question)))
     output, predictions = (
@@ -270,11 +263,6 @@ class Seq2SeqPipeline:
     def search(self, request: TraceRequest) -> Beam:
         return Beam(self.beam if request.beam is None else request.beam, length_penalty=1.0)
 
-    def edited_model(self, edits: Edits) -> DecodableModel:
-        """The model itself, or the model with its edits."""
-        edits = without_word_swaps(edits)
-        return Walked(self.model, EditingRunner(edits)) if edits else self.model
-
 
 def trace_translation(request: TraceRequest, translator: Translator) -> Trace:
     trace = trace_seq2seq(request, Seq2SeqPipeline.of(translator), "translation")
@@ -294,10 +282,9 @@ def trace_seq2seq(request: TraceRequest, pair: Seq2SeqPipeline, task: str) -> Tr
     source, target, recorder = pair.reading(request), pair.target, AttentionRecorder(without_word_swaps(request.edits))
     request.refuse_long(len(source.ids))
     text = choose_target(request, pair, source)
-    walked = Walked(pair.model, recorder)
-    with inference_mode(pair.model):
-        memory, lengths = encode_sources(walked, [source.ids])
-        logits, _ = walked.step(decoder_inputs([text.ids]).to(lengths.device), walked.start(memory), memory)
+    with inference_mode(pair.model), recorder.record(pair.model):
+        memory, lengths = encode_sources(pair.model, [source.ids])
+        logits, _ = pair.model.step(decoder_inputs([text.ids]).to(lengths.device), pair.model.start(memory), memory)
     axes = {
         "source": TokenAxis((*source_labels(pair.source, source), "</s>"), source.words, (*source.word_ids, None)),
         "read": TokenAxis(("<s>", *text.labels), text.words, (None, *text.word_ids)),
@@ -340,9 +327,8 @@ def choose_target(request: TraceRequest, pair: Seq2SeqPipeline, source: Tokenize
     if (ids := () if request.target is not None else request.ids) is not None:
         end, given = "</s>", True
     else:
-        found = translate(
-            pair.edited_model(request.edits), [source.ids], pair.search(request), prefixes=[request.prefix]
-        )[0][0]
+        with apply_edits(pair.model, without_word_swaps(request.edits)):
+            ((found, *_),) = translate(pair.model, [source.ids], pair.search(request), prefixes=[request.prefix])
         ids, end, given = found.ids, "</s>" if found.finished else "…", False
     return TargetText(ids, tuple(token_label(target, one) for one in ids), *group_into_words(target, ids), end, given)
 
@@ -363,22 +349,17 @@ def trace_generation(request: TraceRequest, generator: TextGenerator) -> Trace:
     refuse_too_many_logits(len(ids) + request.more, generator.tokenizer.size)
     more = list[int]()
     if request.more and (request.beam or 1) == 1:
-        generated = generate(
-            edited_language_model(request, generator),
-            opening + ids,
-            Greedy(),
-            tokens=request.more,
-            constraints=text_constraints(generator.tokenizer),
-        )
-        more = [one.id for one in generated]
+        allowed = text_constraints(generator.tokenizer)
+        with apply_edits(generator.model, edits):
+            generated = generate(generator.model, opening + ids, Greedy(), tokens=request.more, constraints=allowed)
+            more = [one.id for one in generated]
     elif request.more:
         more = list(continuation_beams(request, generator).hypotheses[0].ids)
     recorder, everything = AttentionRecorder(edits), opening + ids + more
-    walked = WalkedWriter(generator.model, recorder)
-    with inference_mode(generator.model):
-        read = torch.tensor([everything], device=generator.model.embedding.weight.device)
-        x, _ = walked.decode_hidden(read, walked.start(1))
-        logits = walked.logits(x[:, len(opening) - 1 :])[0].float()
+    model = generator.model
+    with inference_mode(model), recorder.record(model):
+        x, _ = model.decode_hidden(torch.tensor([everything], device=model.embedding.weight.device), model.start(1))
+        logits = model.logits(x[:, len(opening) - 1 :])[0].float()
     labels = [token_label(generator.tokenizer, one) for one in everything]
     words, word_ids = group_into_words(generator.tokenizer, ids + more)
     output = (
@@ -394,12 +375,6 @@ def trace_generation(request: TraceRequest, generator: TextGenerator) -> Trace:
         output_ids=tuple(ids + more),
         forced_steps=given,
     )
-
-
-def edited_language_model(request: TraceRequest, generator: TextGenerator) -> Any:
-    """The model itself, or the model with its edits."""
-    edits = without_word_swaps(request.edits)
-    return WalkedWriter(generator.model, EditingRunner(edits)) if edits else generator.model
 
 
 def refuse_too_many_logits(tokens: int, options: int) -> None:
@@ -438,7 +413,8 @@ def build_beam_tree(request: TraceRequest) -> BeamTree:
         return continuation_beams(request, task_model)
     assert isinstance(task_model, (Translator, SentenceAutoencoder))  # no other model generates
     pair = Seq2SeqPipeline.of(task_model)
-    return beam_tree(pair.edited_model(request.edits), pair.reading(request).ids, pair.search(request), request.prefix)
+    with apply_edits(pair.model, without_word_swaps(request.edits)):
+        return beam_tree(pair.model, pair.reading(request).ids, pair.search(request), request.prefix)
 
 
 def continuation_beams(request: TraceRequest, generator: TextGenerator) -> BeamTree:
@@ -449,6 +425,6 @@ def continuation_beams(request: TraceRequest, generator: TextGenerator) -> BeamT
         raise ValueError(f"a beam of size {size} keeps nothing; choose 1 or more")
     opening, ids = generator.encode_prompt(swap_words(request.text, request.edits))
     prompt = opening + (list(request.prefix) or ids)
-    return continuation_tree(
-        edited_language_model(request, generator), prompt, size, request.more, text_constraints(generator.tokenizer)
-    )
+    allowed = text_constraints(generator.tokenizer)
+    with apply_edits(generator.model, without_word_swaps(request.edits)):
+        return continuation_tree(generator.model, prompt, size, request.more, allowed)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.attention import record_attention
 from regard.cli.input_checks import refuse_long
 from regard.cli.options import with_progress
 from regard.data.tokenizers.base import EOS, UNK
@@ -106,9 +107,10 @@ def bottleneck_weights(
 ) -> tuple[TokenizedText, Float[Tensor, "h k words_and_end"]]:
     read, device = TokenizedText.of(rebuilder.tokenizer, text), next(rebuilder.model.parameters()).device
     ids = torch.tensor([[*read.ids, EOS]], device=device)
-    with torch.inference_mode():
-        _, looked = rebuilder.model.look_in(ids, torch.tensor([ids.shape[1]], device=device))
-    heads = looked.weights["bottleneck"][0].cpu()
+    with torch.inference_mode(), record_attention(rebuilder.model) as record:
+        latent = rebuilder.model.encode_latent(ids, torch.tensor([ids.shape[1]], device=device))
+        heads = record.weights("bottleneck")[0].cpu()
+    heads = heads.expand(-1, latent.shape[1], -1)  # one pooled vector is cut into the latents, which share its weights
     return read, torch.stack([merge_subwords(head, range(len(head)), read.word_ids) for head in heads])
 
 

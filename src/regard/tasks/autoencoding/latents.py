@@ -72,14 +72,14 @@ class FromLatents:
     def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Any]:
         return self.model.step(tokens, state, memory)
 
-    def look(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Any, Any]:
-        return self.model.look(tokens, state, memory)
-
     def eval(self) -> Any:
         return self.model.eval()
 
     def modules(self) -> Any:
         return self.model.modules()
+
+    def named_modules(self) -> Any:
+        return self.model.named_modules()
 
     def parameters(self, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  (torch's own)
         return self.model.parameters(recurse)

@@ -11,6 +11,7 @@ from einops import rearrange, reduce
 from torch import Tensor
 
 from regard import see
+from regard.attention import record_attention
 from regard.cli.options import with_progress
 from regard.data.images.labelled_images import LabelledImage, read_image
 from regard.models.convolution import ChannelCNN
@@ -103,14 +104,17 @@ def view_image(recogniser: ImageClassifier, folder: Path, text: str, asked: View
 
 def view_patches(model: VisionTransformer, x: Tensor, shown: Tensor, asked: ViewRequest) -> View:
     """By how much each patch enters the vector that is judged: in the last layer, and through all of them."""
-    encoder, (_, looked) = model.encoder, model.look(x)
-    layers = {name: encoder.to_grid(weights)[0].cpu() for name, weights in looked.weights.items()}
+    encoder = model.encoder
+    with record_attention(model) as record:
+        model(x)
+    weights = {site.name: record.weights(site.name) for site in record.sites}
+    layers = {name: encoder.to_grid(some)[0].cpu() for name, some in weights.items()}
     if asked.all_heads:
         return see.overlay_heads_view(shown, layers, title="how much each patch is looked at")
     if asked.head is not None:
         layer, head = parse_head(asked.head, [len(heads) for heads in layers.values()])
-        return see.overlay_view(shown, [(f"layer {layer}, head {head}", layers[f"layer.{layer}"][head])])
-    through = rearrange(rollout(list(looked.weights.values())), "b i j -> b 1 i j")
+        return see.overlay_view(shown, [(f"layer {layer}, head {head}", layers[f"blocks.{layer}"][head])])
+    through = rearrange(rollout(list(weights.values())), "b i j -> b 1 i j")
     last = list(layers.values())[-1]
     looks = [
         ("last layer", reduce(last, "h y x -> y x", "mean")),
@@ -125,11 +129,11 @@ def view_gates(model: ChannelCNN, x: Tensor, shown: Tensor, asked: ViewRequest) 
         raise ValueError(
             f"--head {asked.head}: a convolutional network has no heads; use --all-heads for all its blocks"
         )
-    _, weights = model.look(x)
-    if not weights:
+    with record_attention(model) as record:
+        model(x)
+    if not (gates := [site.name for site in record.sites]):
         raise ValueError("this network was trained with attention = 'none', so it weighs nothing; train another")
-    names = list(weights) if asked.all_heads else list(weights)[-1:]
-    blocks = {name: weights[name][0].cpu() for name in names}
+    blocks = {name: record.weights(name)[0].cpu() for name in (gates if asked.all_heads else gates[-1:])}
     places = [(name, gate[0]) for name, gate in blocks.items() if gate.shape[1:].numel() > 1]
     channels = [(name, gate[:, 0, 0]) for name, gate in blocks.items() if gate.shape[1:].numel() == 1]
     return see.gates_view(shown, spatial=places, channels=channels, title="how much is let through")

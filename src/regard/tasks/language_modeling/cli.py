@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard import see
+from regard.attention import record_attention
 from regard.cli.options import with_progress
 from regard.data.lm_blocks import bits_per_byte, count_words, perplexity_per_word
 from regard.data.tokenizers.base import (
@@ -194,10 +195,10 @@ def view_language_model(author: TextGenerator, folder: Path, text: str, asked: V
         raise ValueError(f"the text has {len(ids):,} tokens; shorten it, or allow it with --max-length {len(ids)}")
     names = [token_label(author.tokenizer, one) for one in (*opening, *ids)]
     read = torch.tensor([opening + ids], device=author.model.embedding.weight.device)
-    with torch.no_grad():
-        logits, looked = author.model.look(read)
+    with torch.no_grad(), record_attention(author.model) as record:
+        logits = author.model(read)
+        heads = {site.name: record.weights(site.name)[0] for site in record.sites}
     surprise = view_surprisal(author, ids, log_probabilities(logits[0, len(opening) - 1 : -1]))
-    heads = {name: weights[0] for name, weights in looked.weights.items()}
     if not heads:
         if asked.head or asked.all_heads or asked.word:
             raise ValueError(f"{folder} is a model without attention; it has no heads to show, only what surprised it")

@@ -8,11 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from regard.attention import record_attention
 from regard.data.graphs.graph import Graph
 from regard.data.graphs.node_features import NodeFeaturizer, fit_featurizer, load_featurizer
 from regard.data.labelled import Labels
 from regard.layers.graph_attention import Neighbours, undirected_edges
-from regard.models.graph import EdgeWeights, GraphNetwork
+from regard.models.graph import EdgeWeights, GraphNetwork, edge_weights
 from regard.tasks.node_classification.data import LabelledNode, NodeClassificationSettings
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import TrainingJob
@@ -133,10 +134,12 @@ class NodeClassifier(PretrainedModel):
 
     def probabilities_with_attention(self, graph: Graph) -> tuple[Float[Tensor, "n labels"], EdgeWeights]:
         """The same, and the weight of every edge."""
-        with torch.inference_mode():
-            logits, looked = self.model.look(*self.graph_input(graph).model_inputs)
-        weights = {name: one.cpu() for name, one in looked.weights.items()}
-        return logits.double().softmax(-1).float().cpu(), EdgeWeights(looked.pairs.cpu(), weights)
+        read = self.graph_input(graph)
+        with torch.inference_mode(), record_attention(self.model) as record:
+            logits = self.model(*read.model_inputs)
+            found = edge_weights(record, read.neighbours)
+        weights = {name: one.cpu() for name, one in found.weights.items()}
+        return logits.double().softmax(-1).float().cpu(), EdgeWeights(found.pairs.cpu(), weights)
 
     @property
     def parts(self) -> dict[str, NodeFeaturizer | Labels]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import see
+from regard.attention import record_attention
 from regard.cli.input_checks import refuse_long
 from regard.data.labelled import LabelledText
 from regard.data.tokenizers.base import UNK
@@ -117,8 +118,9 @@ def view_weights(classifier: TextClassifier, text: str, judged: Classification) 
     model = classifier.model
     with torch.inference_mode():
         if not isinstance(model, BagOfWordsClassifier):
-            (_, looked) = model.look(batch.terms, batch.lengths)
-            weights = sum_by_word(classifier, text, looked.weights["pooling"][0, 0, 0].cpu())
+            with record_attention(model) as record:
+                model(batch.terms, batch.lengths)
+            weights = sum_by_word(classifier, text, record.weights("pooling")[0, 0, 0].cpu())
             return see.word_weights_view(shown, weights, title, visible=known)
         parts = model.token_contributions(batch.terms, batch.lengths)[0].double().cpu()
         label = classifier.labels.index(judged.label)
@@ -130,9 +132,10 @@ def view_weights(classifier: TextClassifier, text: str, judged: Classification) 
 def view_every_head(classifier: TextClassifier, text: str) -> View:
     """Where each word looked, layer by layer."""
     model, batch = classifier.model, collate([(classifier.terms(text), 0)]).to(device_of(classifier))
-    with torch.inference_mode():
-        (_, looked) = model.look(batch.terms, batch.lengths)
-    layers = {name: list(weights[0].cpu()) for name, weights in looked.weights.items() if name.startswith("encoder")}
+    with torch.inference_mode(), record_attention(model) as record:
+        model(batch.terms, batch.lengths)
+        names = [site.name for site in record.sites if site.name.startswith("encoder")]
+        layers = {name: list(record.weights(name)[0].cpu()) for name in names}
     pieces = classifier.tokenizer.tokens(text)
     return see.self_attention_maps([pieces[place] for place in classifier.kept_indices(len(pieces))], layers)
 

@@ -18,11 +18,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from regard.attention import Softmax, reinforce, steps
+from regard.attention import Softmax, record_steps, reinforce, steps
 from regard.data.batching import Ids, pad_rows
 from regard.layers.pooling import AttentionPooling, MeanPooling, Weights
 from regard.models.encoder import Lengths, SequenceClassifier, Tokens, X
-from regard.models.seq2seq import AttentionWeights
 from regard.tasks.losses import to_float32
 
 Logits = Float[Tensor, "b labels"]
@@ -108,9 +107,6 @@ class HardAttentionClassifier(nn.Module):
     def forward(self, tokens: Tokens, lengths: Lengths) -> Logits:
         return self.classifier(tokens, lengths)
 
-    def look(self, tokens: Tokens, lengths: Lengths) -> tuple[Logits, AttentionWeights]:
-        return self.classifier.look(tokens, lengths)
-
 
 # --- the losses ---
 
@@ -151,15 +147,19 @@ class ReinforceLoss:
         texts, count = batch
         classifier, where = model.classifier, (texts.pieces, texts.lengths)
         x = classifier.encoder(*where)
-        pooled = classifier.pooling.look(x, *where)
-        if pooled.log_probability is None:
+        with record_steps(classifier) as record:
+            vector = classifier.pooling(x, *where)
+        drawn = record.log_probability("pooling") if isinstance(classifier.pooling, AttentionPooling) else None
+        if drawn is None:
             raise ValueError(
                 "no word was drawn: REINFORCE trains an AttentionPooling whose normaliser is Hard(Sampled()), after "
                 "model.train(); to measure a model, use CrossEntropyLoss()"
             )
-        cost = label_nll(classifier.output(pooled.vector), texts.labels)
+        cost = label_nll(classifier.output(vector), texts.labels)
         guess = model.baseline(x.detach(), *where).gather(1, texts.labels[:, None])[:, 0]
-        unseen = len(cost) * reinforce(pooled.log_probability, -cost, guess) + (guess + cost.detach()).square().sum()
+        unseen = (
+            len(cost) * reinforce(rearrange(drawn, "b 1 1 -> b"), -cost, guess) + (guess + cost.detach()).square().sum()
+        )
         if self.entropy:
             unseen = unseen - self.entropy * entropy(word_probabilities(classifier, x, texts.lengths)).sum()
         return cost.sum() + unseen - unseen.detach(), count

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from regard.attention import record_attention
 from regard.data.batching import pad_rows
 from regard.data.labelled import Labels
 from regard.data.tagged import NO_VALUE, TaggedSentence
@@ -225,13 +226,12 @@ class Tagger(PretrainedModel):
         """The tags of one sentence, how sure the model is of each, and where every layer looked, by piece."""
         example = self.example(without_tags(sentence))
         batch = collate([example]).to(next(self.model.parameters()).device)
-        with torch.inference_mode():
-            logits, looked = self.model.look(*batch.model_inputs)  # type: ignore[arg-type]
+        with torch.inference_mode(), record_attention(self.model) as record:
+            logits = self.model(*batch.model_inputs)
+            weights = {site.name: record.weights(site.name)[0].cpu() for site in record.sites}
         sure, tags = logits[0].float().softmax(-1).max(-1)
         names = [self.labels.name(tag) for tag in tags.tolist()]
-        return TaggingPrediction(
-            example.pieces, names, sure.cpu(), {name: one[0].cpu() for name, one in looked.weights.items()}
-        )
+        return TaggingPrediction(example.pieces, names, sure.cpu(), weights)
 
     @property
     def parts(self) -> dict[str, Tokenizer | Labels]:

@@ -10,6 +10,7 @@ import torch
 from einops import reduce
 
 from regard import see
+from regard.attention import record_attention
 from regard.cli.options import with_progress
 from regard.data.batching import pad_rows
 from regard.data.images.labelled_images import LabelledImage, read_image
@@ -77,9 +78,10 @@ def view_question(answerer: QuestionAnswerer, folder: Path, text: str, asked: Vi
     said = ", ".join(f"{answerer.labels.name(n)} {100 * p:.1f} %" for n, p in named)
     model, device = answerer.model, next(answerer.model.parameters()).device
     tokens, lengths = (part.to(device) for part in pad_rows([answerer.ids(question.text)]))
-    with torch.inference_mode():
-        _, looked = model.look(answerer.sight.normalize(pixels[None].to(device)), tokens, lengths)
-    layers = [model.to_grid(weights)[0].cpu() for name, weights in looked.weights.items() if name != "pooling"]
+    with torch.inference_mode(), record_attention(model) as record:
+        model(answerer.sight.normalize(pixels[None].to(device)), tokens, lengths)
+        names = [site.name for site in record.sites if (site.queries, site.keys) == ("text", "patches")]
+        layers = [model.to_grid(record.weights(name))[0].cpu() for name in names]
     words = answerer.tokenizer.tokens(question.text)
     if asked.all_heads:
         rows = {f"layer {n}: {word}": layer[:, t] for n, layer in enumerate(layers) for t, word in enumerate(words)}
