@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.data.packed import PackedBatch
 from regard.layers.embedding import Embedding
 
 Tokens = Int[Tensor, "b t"]
@@ -102,6 +103,15 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
 
     def forward(self, source: Int[Tensor, "b s"], source_lengths: Int[Tensor, " b"], target_in: Tokens) -> Logits:
         return self.logits(self.hidden_states(source, source_lengths, target_in))
+
+
+@runtime_checkable
+class PackableModel(Protocol):
+    """A model whose layers also take packed rows: a context says which tokens belong to one text."""
+
+    def packed_hidden_states(self, source: PackedBatch, target: PackedBatch) -> X:
+        """The hidden states that predict what follows each token of every target text."""
+        ...
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -16,7 +16,7 @@ from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.tokenizer_io import load_tokenizer
 from regard.models.config import build_model
 from regard.models.flops import flops
-from regard.models.seq2seq import Seq2Seq
+from regard.models.seq2seq import PackableModel, Seq2Seq
 from regard.models.transformer import Transformer
 from regard.tasks.config import PairTokenizerSettings, TrainSettings
 from regard.tasks.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
@@ -60,7 +60,7 @@ def decoder_states(model: Seq2Seq, given: Batch | PackedPairs) -> tuple[Float[Te
     """The decoder's hidden states, and the labels."""
     if isinstance(given, Batch):
         return model.hidden_states(given.source, given.source_lengths, given.target[:, :-1]), given.target[:, 1:]
-    assert isinstance(model, Transformer)  # or it objected
+    assert isinstance(model, PackableModel)  # or it objected
     return model.packed_hidden_states(given.source, given.target), given.labels
 
 
@@ -80,7 +80,7 @@ def build_loss(settings: TrainSettings) -> LabelSmoothingLoss | RDropLoss:
 
 def packing_objections(model: nn.Module) -> list[str]:
     """Why a model cannot be trained on packed texts; empty if it can."""
-    if not isinstance(model, Transformer):
+    if not isinstance(model, PackableModel):
         return [f"{type(model).__name__} reads token after token, not all texts at once"]
     compressed = {part.compress for part in model.modules() if isinstance(part, MultiHeadAttention)} - {None}
     return [f"{compress} mixes all keys of a row, and so those of several texts" for compress in compressed]
