@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from regard.attention import BACKENDS, attend
+from regard.attention import BACKENDS, attend, steps
 from regard.attention.backends import gather
 from tests.attention import naive
 from tests.attention.random_recipes import EVERY_PART_LEARNS, Case, random_case
@@ -60,8 +60,19 @@ def test_every_backend_computes_the_formula_or_objects(seed):
     for backend in ("reference", *FAST):
         if not not_yet(given, backend) and (out := run(given, backend)) is not None:
             assert_close(out, plain, msg=lambda why, name=backend: f"{name} {given.recipe}: {why}")
-            assert_close(gradients(given, out), grads, msg=lambda why, name=backend: f"{name} {given.recipe}: {why}")
+            if not near_a_bend(given):
+                assert_close(
+                    gradients(given, out), grads, msg=lambda why, name=backend: f"{name} {given.recipe}: {why}"
+                )
     return None
+
+
+def near_a_bend(given: Case) -> bool:
+    """Does a rotated query meet a key at 0, where rounding decides which slope a normaliser that bends there has?"""
+    if not given.bends or not given.recipe.query_key_positions:
+        return False
+    scores = steps(given.q, given.k, given.v, given.recipe, q_at=given.q_at, k_at=given.k_at).scores
+    return bool((scores.abs() < 1e-9).any())
 
 
 def linear_in_the_values(given: Case) -> None:
@@ -96,15 +107,15 @@ def test_where_there_is_nothing_nothing_comes_out(seed):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @seeds(few=range(100), many=range(100, 2000))
 def test_half_precision_is_as_good_as_the_plain_formula(seed, dtype):
-    """Error at most twice that of the formula in the same dtype, both against float64, and a rounding of the output."""
+    """Error at most twice that of the formula in the same dtype, both against float64, and a rounding of the output.
+    Where the formula itself loses its digits, as by a sum of weights near 0, nothing is asked."""
     given, exact = random_case(seed, dtype), random_case(seed, rounded=dtype)
     if given.draws or given.jumps:  # another key is another answer, not a rounding error
         return
     truth, plain = (together(x, naive.attention(x)) for x in (exact, given))
-    allowed = [
-        2 * (rough - right).norm() + torch.finfo(dtype).eps * right.norm()
-        for right, rough in zip(truth, plain, strict=True)
-    ]
+    errors = [((rough - right).norm(), right.norm()) for right, rough in zip(truth, plain, strict=True)]
+    eps = torch.finfo(dtype).eps
+    allowed = [2 * error + eps * size if error < 16 * eps * size else torch.inf for error, size in errors]
     for backend in ("reference", *FAST):
         if not not_yet(given, backend) and (out := run(given, backend)) is not None:
             both = list(zip(together(given, out), truth, allowed, strict=True))

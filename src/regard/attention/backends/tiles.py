@@ -117,7 +117,8 @@ class ScoreTiles:
 
     def states(self) -> list[list[int]]:
         n_q, n_k = self.cells.i.shape[2], self.cells.j.shape[3]
-        if n_q and n_k and self.start is not None and not self.pattern.depends_on_head:
+        some = n_q and n_k and self.cells.b.numel()
+        if some and self.start is not None and not self.pattern.depends_on_head:
             return self.pattern.blocks(n_q, n_k, self.size, start=self.start).dense().tolist()
         everywhere = FULL if self.pattern == Full() else MIXED
         return [[everywhere] * -(-n_k // self.size)] * -(-n_q // self.size)

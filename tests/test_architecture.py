@@ -1,0 +1,138 @@
+"""docs/architecture.md: its four walks name the files that really run, in the order in which they are entered."""
+
+import re
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from regard.attention import Causal, Recipe, Rotary, attend
+from regard.data.parallel import SentencePair
+from regard.decode import Beam, translate
+from regard.decode.ready import prepare
+from regard.models.config import ModelConfig
+from regard.see import trace_model
+from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.translation.data import TranslationData, TranslationSettings
+from regard.tasks.translation.task import Translator
+from regard.train.checkpoint import Progress
+from regard.train.loop import make_captured_step, make_optimiser, one_step
+from regard.train.run import make_train_config
+from regard.train.step import LossScaleState
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "regard"
+PAGE = ROOT / "docs" / "architecture.md"
+PAIRS = [SentencePair(*pair) for pair in (("the cat sleeps", "le chat dort"), ("a dog", "un chien"))] * 8
+# files and lines that a reader may have to open, at most; the attention of a longer walk is a walk of its own
+LIMITS = {"attend": (9, 1100), "training step": (28, 4500), "decoding": (12, 1600), "trace": (30, 6000)}
+
+
+def entered_files(run: Callable[[], Any]) -> list[str]:
+    """The files of the package whose functions are called, in order of their first call."""
+    found: dict[str, None] = {}
+
+    def enter(frame: FrameType, event: str, _: Any) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(str(SOURCE)):
+            found.setdefault(Path(path).relative_to(SOURCE).as_posix())
+
+    threading.setprofile(enter)
+    sys.setprofile(enter)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return list(found)
+
+
+def attention() -> None:
+    q, k, v = torch.randn(3, 1, 2, 5, 8).unbind()
+    attend(q, k, v, Recipe(position=Rotary(), pattern=Causal()), backend="reference")
+
+
+@cache
+def translator() -> Translator:
+    settings = TranslationSettings(
+        data=TranslationData(corpus="files", train=("pairs.tsv",)),
+        text=PairTokenizerSettings(kind="words"),
+        model=ModelConfig(kind="transformer", layers=2, model=16, heads=2, hidden=32),
+        train=TrainSettings(steps=3, tokens=64, packed=True, capture=True),
+    )
+    return Translator.from_examples(PAIRS, settings)
+
+
+def training_step() -> Callable[[], Any]:
+    """Packed rows, and the step captured as a whole: on a CPU the capture runs it."""
+    job = translator().job(PAIRS, PAIRS[:2])
+    config = make_train_config(job.train, job.width)
+    optimiser = make_optimiser(job.model, config, whole=False)
+
+    def capture(work: Callable[[], torch.Tensor], device: torch.device) -> tuple[Callable[[], object], torch.Tensor]:
+        return lambda: None, work()
+
+    step = make_captured_step(job.model, job.loss, config, optimiser, capture)
+    scale = LossScaleState.of(0, 1.0, torch.device("cpu"))
+    return lambda: one_step(job.model, optimiser, job.data, step, config, Progress(), scale)
+
+
+def decoding() -> Callable[[], Any]:
+    model, source = prepare(translator().model), translator().source.encode("the cat sleeps")
+    return lambda: translate(model, [source], Beam(4))
+
+
+def trace() -> Callable[[], Any]:
+    return lambda: trace_model(translator(), "the cat sleeps", target="le chat dort").sites["encoder.0"].check(0)
+
+
+WALKS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "attend": lambda: attention,
+    "training step": training_step,
+    "decoding": decoding,
+    "trace": trace,
+}
+
+
+def walked_files(name: str) -> list[str]:
+    """Longer walks leave out what happens inside `attend`, and the parts of a recipe."""
+    files = entered_files(WALKS[name]())
+    return (
+        files if name == "attend" else [file for file in files if not file.startswith("attention/") or multihead(file)]
+    )
+
+
+def multihead(file: str) -> bool:
+    return file == "attention/multihead.py"
+
+
+def listed_files(name: str) -> list[str]:
+    """What the page lists under the heading of a walk."""
+    _, _, section = PAGE.read_text().partition(f"\n## {name.capitalize()}\n")
+    return re.findall(r"^\d+\. `([\w/]+\.py)`", section.partition("\n## ")[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_walk_lists_the_files_that_run(name):
+    assert listed_files(name) == walked_files(name)
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_walk_is_short(name):
+    files, lines = LIMITS[name]
+    listed = listed_files(name)
+    assert len(listed) <= files
+    assert sum(len((SOURCE / file).read_text().splitlines()) for file in listed) <= lines
+
+
+if __name__ == "__main__":
+    for name in WALKS:
+        files = walked_files(name)
+        print(name, len(files), sum(len((SOURCE / file).read_text().splitlines()) for file in files))
+        print(*(f"  {file}" for file in files), sep="\n")
