@@ -23,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 from machine import RESULTS, write
+from regard.attention import record_attention
 from regard.data.batching import TokenBatchSampler, collate, pair_lengths
 from regard.data.tokenizers.base import EOS, WordTokenizer
 from regard.decode import Greedy
@@ -106,7 +107,8 @@ def shown(model: Autoencoder, data: Data) -> dict[str, Any]:
     tests, tokens = data.held_out(), data.words
     points, shares = principal_components(encode_latents(model, tests[:SHOWN]).flatten(1))
     cat = tokens.encode(ENDS[0][0])
-    _, looked = model.look_in(torch.tensor([[*cat, EOS]]), torch.tensor([len(cat) + 1]))
+    with record_attention(model) as record:
+        model.encode_latent(torch.tensor([[*cat, EOS]]), torch.tensor([len(cat) + 1]))
     lines = []
     for ends in ENDS:
         one, other = encode_latents(model, [tokens.encode(text) for text in ends])
@@ -119,7 +121,7 @@ def shown(model: Autoencoder, data: Data) -> dict[str, Any]:
         "texts": [" ".join(one.words) for one in data.tests[:SHOWN]],
         "begin": [BEGINNINGS.get(one.tags[0], "another word") for one in data.tests[:SHOWN]],
         "words": [*ENDS[0][0].split(), "(end)"],
-        "entered": [[round(x, 4) for x in row] for row in looked.weights["bottleneck"][0].mean(0).tolist()],
+        "entered": [[round(x, 4) for x in row] for row in record.weights("bottleneck")[0].mean(0).tolist()],
         "between": lines,
     }
 

@@ -28,14 +28,6 @@ class Residual(nn.Module, ABC):
     def forward(self, x: Stream, f: Callable[[Tensor], Tensor], project: nn.Module, *, fused: bool = False) -> Stream:
         """Fused, a GPU does all that follows the projection in one kernel."""
 
-    @abstractmethod
-    def sublayer_input(self, x: X) -> X:
-        """What f reads."""
-
-    @abstractmethod
-    def add_residual(self, x: X, y: X) -> X:
-        """What leaves the sub-layer, y being W f(x)."""
-
     @staticmethod
     @abstractmethod
     def final_norm(model: int) -> nn.Module:
@@ -53,12 +45,6 @@ class PostNorm(Residual):
     def forward(self, x, f, project, *, fused=False):
         return project_dropout_add_norm(x[1], f(x[0]), project, self.dropout, self.norm, fused=fused)
 
-    def sublayer_input(self, x):
-        return x
-
-    def add_residual(self, x, y):
-        return self.norm(x + self.dropout(y))
-
     @staticmethod
     def final_norm(model):
         return nn.Identity()
@@ -74,12 +60,6 @@ class PreNorm(Residual):
     def forward(self, x, f, project, *, fused=False):
         y = f(norm_input(x[0], self.norm, fused=fused))
         return project_dropout_add_norm(x[1], y, project, self.dropout, None, fused=fused)
-
-    def sublayer_input(self, x):
-        return self.norm(x)
-
-    def add_residual(self, x, y):
-        return x + self.dropout(y)
 
     @staticmethod
     def final_norm(model):

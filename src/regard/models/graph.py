@@ -31,6 +31,7 @@ from regard.attention import (
     Recipe,
     SiteName,
 )
+from regard.attention.multihead import concatenate_heads
 from regard.layers.feed_forward import FeedForward
 from regard.layers.graph_attention import Neighbours
 from regard.models.config import NORM_AND_ACTIVATION, Choices, ConfigBase, check_recipe_shapes
@@ -167,11 +168,15 @@ class GraphAttentionLayer(GraphLayer):
             self.attention.query, self.attention.key = nn.Identity(), nn.Identity()
 
     def aggregate(self, x, neighbours):
-        attention, y = self.attention, rearrange(self.residual_attention.sublayer_input(x), "n m -> 1 n m")
-        # as one attention over all nodes, which the neighbours compute group by group
-        recipe = attention.effective_recipe(neighbours.edges, None)
-        heads = attention.core(*attention.project(y, None, None), recipe, kernel=neighbours.attend)
-        return self.residual_attention.add_residual(x, attention.merge_heads(heads)[0])
+        attention = self.attention
+
+        def attend(y: X) -> X:
+            # one attention over all nodes, which the neighbours compute group by group
+            q, k, v = attention.project(rearrange(y, "n m -> 1 n m"), None, None)
+            recipe = attention.effective_recipe(neighbours.edges, None)
+            return concatenate_heads(attention.core(q, k, v, recipe, kernel=neighbours.attend))[0]
+
+        return self.residual_attention((x, x), attend, attention.output)[0]
 
 
 class GraphNetwork(nn.Module):
