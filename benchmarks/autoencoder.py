@@ -42,7 +42,7 @@ NAME, COMMAND = "autoencoder", "python benchmarks/autoencoder.py"
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES, LESSON = DOCS / "pictures", DOCS / "14-autoencoder.md"
 START, STOP = "<!-- {}: python benchmarks/autoencoder.py draw -->\n", "<!-- end of {} -->"
-WORLD = World(longest=8)
+WORLD = World(max_length=8)
 SENTENCES, TESTS, SHOWN, SEEDS = 20_000, 500, 120, 3
 STEPS, TOKENS, RATE = 2000, 512, 3e-3
 SIZES = {"layers": 1, "model": 64, "hidden": 128, "dropout": 0.0}

@@ -200,7 +200,9 @@ def rows_of(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     tried, device = TRIED[name], torch.device(asked.device)
     examples, found = tried.data(), {}
     for way in ("told", "recorded"):
-        settings = tried.settings.load(RECIPES / f"{name}.toml").changed({"train.capture": str(way != "told").lower()})
+        settings = tried.settings.load(RECIPES / f"{name}.toml").changed(
+            {"train.cuda_graph": str(way != "told").lower()}
+        )
         learner = tried.learner.fresh(examples, settings)
         job = learner.job(examples, examples[:64], asked.device)
         try:

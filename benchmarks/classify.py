@@ -50,26 +50,26 @@ RUNGS: dict[str, dict[str, object]] = {
 WIDE = {"embed": {"model.model": 64}, "gru": {"model.model": 64, "model.hidden": 64}}
 WIDE |= {"lstm": WIDE["gru"], "transformer": {"model.layers": 2, "model.model": 64, "model.hidden": 128}}
 CORPORA: dict[str, dict[str, object]] = {
-    "world": {"model.dropout": 0.0, "train.steps": 1000, "train.tokens": 512, "train.validate_every": 250},
+    "world": {"model.dropout": 0.0, "train.steps": 1000, "train.batch_size": 512, "train.validate_every": 250},
     "sst2": {
         "data.corpus": "sst2",
         "data.phrases": True,
-        "text.size": 20_000,
+        "text.vocab_size": 20_000,
         "model.dropout": 0.3,
         "words.dropout": 0.1,
         "train.steps": 2000,
-        "train.tokens": 2048,
+        "train.batch_size": 2048,
         "train.validate_every": 250,
     },
 }
-SHARED = {"text.kind": "words", "train.rate": 3e-3, "train.warmup": 100, "train.longest": 1000}
+SHARED = {"text.kind": "words", "train.learning_rate": 3e-3, "train.warmup_steps": 100, "train.max_length": 1000}
 RATE = {"one-hot": 3e-2}  # a sum of single numbers learns ten times as slowly as a product of vectors
 
 
 def settings_of(corpus: str, rung: str, seed: int) -> ClassificationSettings:
     chosen = RUNGS[rung]
     wide = WIDE[str(chosen["model.kind"])]
-    rate = {"train.rate": RATE[str(chosen["words.kind"])]} if chosen.get("words.kind") in RATE else {}
+    rate = {"train.learning_rate": RATE[str(chosen["words.kind"])]} if chosen.get("words.kind") in RATE else {}
     return ClassificationSettings().with_changes(
         {**SHARED, **CORPORA[corpus], **chosen, **wide, **rate, "train.seed": seed}
     )

@@ -104,7 +104,7 @@ def decider(sentence: Sentence) -> int | None:
 
 @cache
 def world(split: Split) -> list[Sentence]:
-    made = World(longest=LONGEST)
+    made = World(max_length=LONGEST)
     return [made.sentence(number, split) for number in range(SENTENCES[split])]
 
 

@@ -12,7 +12,7 @@ from regard.serve.model_store import ModelStore
 
 CAT, QUESTION = "the black cat ate the mouse", "what colour is the circle"
 TRAINED: dict[str, dict[str, Any]] = {
-    "transformer": {"train.keep": 99, "train.validate_every": 500},
+    "transformer": {"train.keep_checkpoints": 99, "train.validate_every": 500},
     "bahdanau": {"model.kind": "bahdanau", "model.layers": 1, "model.model": 128, "model.hidden": 128},
     "writer": {"task": "write"},
     "shapes": {"task": "picture"},

@@ -659,7 +659,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "train/run.py": [
         ("Fit", "averages the oldest checkpoints", "chosen = paths[-count:] if count > 1", "chosen = paths[:count] if count > 1"),
         ("Fit", "the last checkpoint for the best", "if int(path.name) == best] or paths[-1:]", "if int(path.name) == best and False] or paths[-1:]"),
-        ("Fit", "keeps fewer checkpoints than it averages", "keep=max(2, train.average, train.keep)", "keep=max(2, train.keep)"),
+        ("Fit", "keeps fewer checkpoints than it averages", "keep=max(2, train.average_checkpoints, train.keep_checkpoints)", "keep=max(2, train.keep_checkpoints)"),
     ],
     "train/cpu_parallel.py": [
         ("Apart", "parts are not scaled", "torch.autograd.grad(summed * scale, self.weights", "torch.autograd.grad(summed, self.weights"),

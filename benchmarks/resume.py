@@ -70,14 +70,14 @@ def fit_of(job: Job) -> TrainingRun:
     )
     how = TrainSettings(
         steps=job.steps,
-        tokens=(8192 if long else 2048) if gpu else 256,
-        accumulate=2,
-        warmup=10,
+        batch_size=(8192 if long else 2048) if gpu else 256,
+        gradient_accumulation=2,
+        warmup_steps=10,
         precision=job.precision,
-        longest=1000,
+        max_length=1000,
         validate_every=10,
         checkpoint_every=5,
-        average=3,
+        average_checkpoints=3,
     )
     settings = TranslationSettings(text=PairTokenizerSettings(kind="words", joint=False), model=model, train=how)
     known = texts(sentences=(40 if gpu else 3) if long else 1)
@@ -103,7 +103,7 @@ def life(job: Job, pipe: Connection) -> None:
     pipe.recv()
     for report in steps_of(fit, job):
         pipe.send(report.step)
-    write_final_weights(fit.job.model, fit.job.train.average, fit.folder)
+    write_final_weights(fit.job.model, fit.job.train.average_checkpoints, fit.folder)
 
 
 def cost(job: Job) -> dict[str, float]:

@@ -229,7 +229,7 @@ def main() -> None:
         for n in range(PROCESSES):
             command = [sys.executable, __file__, "--only", *asked.only, "--warm", str(n)]
             helpers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    settings = TrainSettings(tokens=round(SIDE * 1.04), longest=256, packed=True)
+    settings = TrainSettings(batch_size=round(SIDE * 1.04), max_length=256, packed=True)
     corpus = PackedCorpus.of(sentences(20_000, WORDS), settings, "cuda")
     rows = corpus.rows_per_batch * corpus.labels.shape[1]
     makers: dict[str, Callable[[], dict[str, Work]]] = {

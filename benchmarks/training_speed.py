@@ -119,7 +119,7 @@ def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: li
     torch.manual_seed(0)
     model = build_model(config, asked.words, asked.words).to(asked.device).eval()
     assert isinstance(model, Transformer)
-    corpus = PackedCorpus.of(examples, TrainSettings(tokens=round(asked.side * 1.04), packed=True), asked.device)
+    corpus = PackedCorpus.of(examples, TrainSettings(batch_size=round(asked.side * 1.04), packed=True), asked.device)
     pack, tokens = corpus.at(0, 0)[0]
     pairs = []
     for n in range(len(pack.labels)):

@@ -116,8 +116,8 @@ class Way:
 
 def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, Callable[[], Way]]:
     words, device = asked.words, asked.device
-    packed = TrainSettings(tokens=round(asked.side * 1.04), longest=256, packed=True)
-    padded = TrainSettings(tokens=round(asked.side * 1.06), longest=256)
+    packed = TrainSettings(batch_size=round(asked.side * 1.04), max_length=256, packed=True)
+    padded = TrainSettings(batch_size=round(asked.side * 1.06), max_length=256)
 
     def ours() -> Transformer:
         torch.manual_seed(0)

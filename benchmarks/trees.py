@@ -38,11 +38,17 @@ PLACES = {
 def main() -> None:
     asked = arguments()
     train = TrainSettings(
-        steps=asked.steps, tokens=2048, rate=2e-3, warmup=100, smoothing=0.1, decay=0.1, validate_every=asked.steps
+        steps=asked.steps,
+        batch_size=2048,
+        learning_rate=2e-3,
+        warmup_steps=100,
+        label_smoothing=0.1,
+        weight_decay=0.1,
+        validate_every=asked.steps,
     )
     settings = TaggingSettings(
         data=TaggingData(corpus=asked.corpus, sentences=asked.sentences),
-        text=TokenizerSettings(kind="words", size=12_000),
+        text=TokenizerSettings(kind="words", vocab_size=12_000),
         spelling=CharacterSettings(read=asked.corpus != "world", hide=0.1),
         train=train,
     )

@@ -33,15 +33,15 @@ from regard.world import Ambiguity, Sentence, World, find_lecture_sentence
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 SHARED = {
-    "data.longest": 30,
+    "data.max_length": 30,
     "data.sentences": 60_000,
     "train.steps": 2000,
-    "train.tokens": 8192,
-    "train.warmup": 300,
+    "train.batch_size": 8192,
+    "train.warmup_steps": 300,
     "train.validate_every": 500,
-    "train.smoothing": 0.0,
-    "train.rate": 2e-3,
-    "train.decay": 0.1,
+    "train.label_smoothing": 0.0,
+    "train.learning_rate": 2e-3,
+    "train.weight_decay": 0.1,
 }
 RECURRENT = {"model.size": "tiny", "model.hidden": 256, "model.dropout": 0.0}
 RUNGS: dict[str, dict[str, Any]] = {
@@ -69,7 +69,7 @@ def measure(kind: str) -> Path:
         if not train_with_progress(TrainingRun(translator.job(pairs, held_out, device), Path(folder)), console):
             raise SystemExit(f"{kind}: stopped before the end; nothing is measured")
     found = evaluate_translations(translator, tests, Greedy())
-    world = World(shortest=settings.data.shortest, longest=settings.data.longest)
+    world = World(min_length=settings.data.min_length, max_length=settings.data.max_length)
     sentences = [world.sentence(number, "test") for number in range(TESTS)]
     assert [" ".join(sentence.words) for sentence in sentences] == [pair.source for pair in tests]
     heads = choose_alignment_heads(translator, held_out)
@@ -139,7 +139,7 @@ def deciding() -> Path:
     with tempfile.TemporaryDirectory() as folder:
         train_with_progress(TrainingRun(translator.job(pairs, held_out), Path(folder)), Console(stderr=True))
     heads = choose_alignment_heads(translator, held_out)
-    world = World(shortest=settings.data.shortest, longest=settings.data.longest)
+    world = World(min_length=settings.data.min_length, max_length=settings.data.max_length)
     sentences = [world.sentence(number, "test") for number in range(TESTS)]
     some = named = 0
     for n, one in asked(sentences):

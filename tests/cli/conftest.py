@@ -15,7 +15,7 @@ from .commands import LITTLE, Started, assert_done, regard, started
 def trained(tmp_path_factory) -> Path:
     """The folder of a translator of short sentences, trained for a few seconds. To be read only."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    world = ["--set", "data.sentences=1500", "--set", "data.longest=6", "--rate", "0.01"]
+    world = ["--set", "data.sentences=1500", "--set", "data.max_length=6", "--rate", "0.01"]
     wider = ["--set", "model.model=32", "--set", "model.hidden=64"]
     assert_done(regard("train", *world, *LITTLE, *wider, "--tokens", 700, "--steps", 100, "--out", folder))
     return folder
@@ -32,7 +32,7 @@ def corpus(tmp_path) -> Callable[..., Path]:
     """Writes pairs of the world into a .tsv, some rows replaced by others, and says where."""
 
     def write(count: int = 41, *, name: str = "train.tsv", rows: dict[int, str] | None = None) -> Path:
-        lines = ["\t".join(pair) for pair in translation_pairs(World(longest=6), "fr", count, "train")]
+        lines = ["\t".join(pair) for pair in translation_pairs(World(max_length=6), "fr", count, "train")]
         for number, row in (rows or {}).items():
             lines[number - 1] = row
         path = tmp_path / name

@@ -9,7 +9,7 @@ from regard.world.shapes import ShapeWorld, draw_question
 
 from .commands import assert_done, assert_plain, assert_refused, regard
 
-LITTLE = ["--tokens", 16, "--set", "train.warmup=1", "--set", "data.pictures=200", "--set", "model.image_layers=1"]
+LITTLE = ["--tokens", 16, "--set", "train.warmup_steps=1", "--set", "data.images=200", "--set", "model.image_layers=1"]
 LITTLE += ["--set", "model.patch=8", "--set", "model.model=12", "--set", "model.heads=2", "--set", "model.hidden=16"]
 
 

@@ -13,7 +13,7 @@ from regard.tasks.autoencoding.task import SentenceAutoencoder
 from .commands import assert_done, assert_plain, assert_refused, regard
 
 LITTLE = ["--set", "model.model=24", "--set", "model.hidden=32", "--set", "model.latents=3", "--set", "model.latent=11"]
-WORLD = ["--set", "data.sentences=13", "--set", "data.longest=5", "--rate", "1e-2", "--tokens", 80, "--steps", 120]
+WORLD = ["--set", "data.sentences=13", "--set", "data.max_length=5", "--rate", "1e-2", "--tokens", 80, "--steps", 120]
 
 
 @pytest.fixture(scope="module")

@@ -223,7 +223,7 @@ def test_attention_is_right_and_so_are_the_others(work):
 def texts_of(tmp_path) -> tuple[dict, int]:
     """A little of the world, ready to train on, and how many subwords it has."""
     some = list(
-        {pair[0]: SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", 211, "train")}.values()
+        {pair[0]: SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 211, "train")}.values()
     )
     texts = write_texts(some, some[:23], tmp_path / "texts", subwords=401)
     lines = [line for side in ("source", "target") for line in (texts.folder / f"train.{side}").read_text().split()]

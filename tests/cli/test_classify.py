@@ -15,7 +15,7 @@ from tests.see.untrained_models import translator
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
 
 NAMES = ("negative", "neutral", "positive")
-WORLD = ["--set", "data.sentences=700", "--set", "data.longest=6", "--rate", "0.01", "--steps", "60"]
+WORLD = ["--set", "data.sentences=700", "--set", "data.max_length=6", "--rate", "0.01", "--steps", "60"]
 COUNTED = ["--model", "embed", "--set", "words.kind=one-hot", "--set", "pooling.kind=log-ratio"]
 
 
@@ -44,7 +44,7 @@ def counting(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    return [" ".join(World(longest=6).sentence(number).words) for number in range(30)]
+    return [" ".join(World(max_length=6).sentence(number).words) for number in range(30)]
 
 
 def lines(answer) -> list[str]:

@@ -178,8 +178,8 @@ def test_convert_leaves_out_empty_sides_only_when_asked():
         (["convert", "torn.tsv.xz", "b"], "torn.tsv.xz: cannot be read beyond line"),
         (["convert", "a.en", "a.en", "b", "--from", "x", "--to", "x"], "both sides are called 'x'; name the two"),
         (["world", "b", "--to", "nl"], "the world translates into fr and de, not into 'nl'"),
-        (["world", "b", "--longest", "2"], "shortest = 3 and longest = 2 cannot be"),
-        (["world", "b", "--longest", "1000000000000"], "shortest = 3 and longest = 1000000000000 cannot"),
+        (["world", "b", "--longest", "2"], "min_length = 3 and max_length = 2 cannot be"),
+        (["world", "b", "--longest", "1000000000000"], "min_length = 3 and max_length = 1000000000000 cannot"),
         (["world", "a.en/b"], "a.en/b.en: cannot be written"),
         (["--data", "x", "show", "multi30k"], "--data goes after the subcommand show; move it there"),
         (["fly"], "No such command 'fly'"),
@@ -199,7 +199,7 @@ def test_a_mistake_is_one_line_with_the_remedy(words, says):
 def test_the_world_can_be_written_down_and_is_the_same_every_time():
     words = ("--sentences", "7", "--to", "de", "--seed", "3", "--longest", "5", "--split", "valid")
     assert assert_prints("world", "w", *words) == "written: w.en and w.de, 7 pairs\n"
-    made = [SentencePair(*pair) for pair in translation_pairs(World(seed=3, longest=5), "de", 7, "valid")]
+    made = [SentencePair(*pair) for pair in translation_pairs(World(seed=3, max_length=5), "de", 7, "valid")]
     assert list(read_pairs(["w.en", "w.de"])) == made
     assert_prints("world", "w.jsonl", *words)
     assert list(read_pairs("w.jsonl", fields=("en", "de"))) == made

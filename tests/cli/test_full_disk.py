@@ -33,7 +33,7 @@ def disk(tmp_path) -> Iterator[tuple[Path, Callable[[str], None]]]:
 def test_training_ends_in_one_line_and_goes_on_when_there_is_room(disk, corpus, tmp_path):
     folder, resize = disk
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 12, "--set", "train.checkpoint_every=2"]
-    words += ["--set", "train.average=5"]
+    words += ["--set", "train.average_checkpoints=5"]
     assert_refused(regard(*words, "--out", folder / "run"), f"{folder}/run/")
     resize("700k")
     assert_refused(regard(*words, "--out", folder / "run"), "cannot write a checkpoint to ")

@@ -16,7 +16,7 @@ from regard.tasks.language_modeling.task import TextGenerator
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
 
 RHYME = "one two three four\n"
-TINY = [*LITTLE, "--set", "train.longest=7", "--tokens", 70, "--steps", 60, "--rate", "0.03"]
+TINY = [*LITTLE, "--set", "train.max_length=7", "--tokens", 70, "--steps", 60, "--rate", "0.03"]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def author(tmp_path_factory) -> Path:
     """A language model of four words, trained for a second. To be read only."""
     folder = tmp_path_factory.mktemp("author")
     (folder / "text.txt").write_text(RHYME * 40)
-    more = ["--set", "train.validate_every=60", "--set", "measure.cache=11", "--set", "train.warmup=5"]
+    more = ["--set", "train.validate_every=60", "--set", "measure.cache=11", "--set", "train.warmup_steps=5"]
     text = folder / "text.txt"
     answer = regard(
         "train", "--task", "language_modeling", "--train", text, "--valid", text, *TINY, *more, "--out", folder / "run"
@@ -172,7 +172,7 @@ def test_the_head_that_looks_at_other_words_is_chosen():
 def test_a_recurrent_model_is_surprised_as_well(tmp_path):
     (tmp_path / "text.txt").write_text(RHYME * 20)
     kind = ["--model", "gru", "--set", "model.layers=1", "--set", "model.model=8", "--set", "model.hidden=8"]
-    letters = ["--set", "text.kind=characters", "--set", "train.longest=7", "--set", "data.lead=3", "--steps", 2]
+    letters = ["--set", "text.kind=characters", "--set", "train.max_length=7", "--set", "data.lead=3", "--steps", 2]
     run = tmp_path / "run"
     assert_done(
         regard("train", "--task", "language_modeling", "--train", tmp_path / "text.txt", *kind, *letters, "--out", run)

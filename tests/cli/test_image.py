@@ -11,7 +11,7 @@ from regard.world.shapes import ShapeWorld
 
 from .commands import assert_done, assert_plain, assert_refused, regard
 
-SMALL = ["--tokens", 16, "--set", "data.pictures=60", "--set", "train.warmup=1"]
+SMALL = ["--tokens", 16, "--set", "data.images=60", "--set", "train.warmup_steps=1"]
 LITTLE_VIT = ["--set", "model.patch=8", "--set", "model.layers=2", "--set", "model.model=12", "--set", "model.heads=2"]
 
 

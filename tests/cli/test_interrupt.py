@@ -15,7 +15,7 @@ from regard.tasks.translation.task import Translator
 from .commands import LITTLE, assert_done, assert_refused, held, regard
 from .test_start_from_run import TASKS, VERBS
 
-SMALL = ["--set", "data.sentences=300", "--set", "data.longest=6", *LITTLE]
+SMALL = ["--set", "data.sentences=300", "--set", "data.max_length=6", *LITTLE]
 TYPED = {
     "translate": "the cat\n",
     "tag": "the cat\n",
@@ -135,7 +135,7 @@ def test_a_run_goes_on_for_as_many_steps_as_are_asked_for(steps, copy, tmp_path)
     assert changes == [(2, {"train.steps": [9, steps]})]
     straight = ["--steps", steps, "--set", "train.validate_every=2", "--set", "train.schedule=constant"]
     if steps > 2:  # a run of two steps would have a shorter warm-up
-        warmup = ["--set", f"train.warmup={TranslationSettings.load(copy / 'settings.toml').train.warmup}"]
+        warmup = ["--set", f"train.warmup_steps={TranslationSettings.load(copy / 'settings.toml').train.warmup_steps}"]
         assert_done(regard("train", *SMALL, *straight, *warmup, "--out", tmp_path / "straight"))
         assert held(copy) == held(tmp_path / "straight")
 
@@ -195,9 +195,9 @@ def test_defaults_follow_the_data_and_are_said(corpus, tmp_path, monkeypatch):
 def test_a_start_with_few_steps_leaves_its_warm_up(trained, corpus, tmp_path):
     given = ["train", "--start", trained, "--train", corpus(), "--steps", 30]
     assert_done(regard(*given, "--out", tmp_path / "mine"))
-    assert TranslationSettings.load(tmp_path / "mine/settings.toml").train.warmup == 3
-    assert_done(regard(*given, "--set", "train.warmup=20", "--out", tmp_path / "other"))
-    assert TranslationSettings.load(tmp_path / "other/settings.toml").train.warmup == 20
+    assert TranslationSettings.load(tmp_path / "mine/settings.toml").train.warmup_steps == 3
+    assert_done(regard(*given, "--set", "train.warmup_steps=20", "--out", tmp_path / "other"))
+    assert TranslationSettings.load(tmp_path / "other/settings.toml").train.warmup_steps == 20
 
 
 def test_the_time_left_is_said_once_to_a_terminal_and_again_to_a_pipe():

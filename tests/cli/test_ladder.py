@@ -11,7 +11,7 @@ from regard.train.checkpoint import checkpoints
 
 from .commands import assert_done, assert_plain, assert_refused, regard
 
-SMALL = ["--set", "data.sentences=300", "--set", "data.longest=7", "--set", "train.tokens=300"]
+SMALL = ["--set", "data.sentences=300", "--set", "data.max_length=7", "--set", "train.batch_size=300"]
 SMALL += ["--set", "model.model=16", "--set", "model.hidden=16", "--beam", "1", "--steps", "5"]
 
 
@@ -54,7 +54,7 @@ def test_a_mistake_in_the_last_rung_does_not_wait_for_the_first():
 
 
 def test_without_a_corpus_sentences_are_long():
-    assert LONG_SENTENCES["data.longest"] >= 20
+    assert LONG_SENTENCES["data.max_length"] >= 20
 
 
 def test_the_demo_trains_translates_looks_and_says_what_is_next():

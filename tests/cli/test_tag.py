@@ -24,7 +24,7 @@ CONLLU = """# sent_id = 1
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tagger") / "run"
-    world = ["--set", "data.sentences=300", "--set", "data.longest=6", "--steps", "60"]
+    world = ["--set", "data.sentences=300", "--set", "data.max_length=6", "--steps", "60"]
     assert_done(regard("train", "--task", "tagging", *LITTLE, *world, "--out", folder))
     return folder
 
@@ -57,7 +57,7 @@ def test_text_comes_back_as_words_with_tags(tagger):
 
 
 def test_accuracy_by_tag_and_its_file(tagger):
-    world = World(longest=6)
+    world = World(max_length=6)
     given = [world.sentence(number, "test") for number in range(5)]
     words = sum(len(sentence.words) for sentence in given)
     rows = ["\n".join(f"{w}\t{t}" for w, t in zip(one.words, one.tags, strict=True)) for one in given]
@@ -84,7 +84,7 @@ def test_looking_at_words_and_heads(tagger):
 
 
 def test_two_columns_and_trees_can_be_trained_on():
-    world = World(longest=6)
+    world = World(max_length=6)
     given = [world.sentence(number) for number in range(40)]
     rows = ["\n".join(f"{w}\t{t}" for w, t in zip(one.words, one.tags, strict=True)) for one in given]
     Path("a.tsv").write_text("\n\n".join(rows) + "\n")

@@ -39,7 +39,8 @@ def test_a_recipe_finds_its_files_from_where_it_lies_and_flags_change_it(corpus,
     corpus(name="pairs.tsv")
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        '[data]\ncorpus = "files"\ntrain = ["pairs.tsv"]\n[text]\nkind = "words"\n[train]\nsteps = 7\ntokens = 300\n'
+        '[data]\ncorpus = "files"\ntrain = ["pairs.tsv"]\n[text]\nkind = "words"\n[train]\n'
+        "steps = 7\nbatch_size = 300\n"
     )
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -88,7 +89,14 @@ def test_line_ends_of_another_system_and_a_missing_last_one_change_nothing(corpu
 
 def test_a_run_is_settled_by_its_settings(corpus, tmp_path):
     """Accumulation, precision and averaging can be set, and are kept beside the model."""
-    more = ["--set", "train.accumulate=2", "--set", "train.average=3", "--set", "train.checkpoint_every=1"]
+    more = [
+        "--set",
+        "train.gradient_accumulation=2",
+        "--set",
+        "train.average_checkpoints=3",
+        "--set",
+        "train.checkpoint_every=1",
+    ]
     assert_done(
         regard(
             "train",
@@ -105,14 +113,23 @@ def test_a_run_is_settled_by_its_settings(corpus, tmp_path):
         )
     )
     kept = settings(tmp_path / "run").train
-    assert (kept.accumulate, kept.average, kept.precision) == (2, 3, "bfloat16")
+    assert (kept.gradient_accumulation, kept.average_checkpoints, kept.precision) == (2, 3, "bfloat16")
     last = [load_file(tmp_path / f"run/checkpoints/0000000{step}/model.safetensors") for step in (2, 3, 4)]
     for name, mean in load_file(tmp_path / "run/model.safetensors").items():
         assert_close(mean, sum(one[name] for one in last) / 3)
 
 
 def test_early_stopping_keeps_the_best_and_says_so(corpus, tmp_path):
-    late = ["--rate", "3", "--set", "train.warmup=0", "--set", "train.validate_every=1", "--set", "train.patience=2"]
+    late = [
+        "--rate",
+        "3",
+        "--set",
+        "train.warmup_steps=0",
+        "--set",
+        "train.validate_every=1",
+        "--set",
+        "train.patience=2",
+    ]
     answer = regard("train", "--train", corpus(), *LITTLE, *late, "--steps", 50, "--out", tmp_path / "run")
     assert_done(answer)
     newest = max((tmp_path / "run/checkpoints").glob("0*"))
@@ -130,7 +147,7 @@ def test_early_stopping_keeps_the_best_and_says_so(corpus, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_saves_and_going_on_ends_with_the_same_bits(number, corpus, tmp_path, monkeypatch):
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 9, "--set", "train.validate_every=4"]
-    words += ["--set", "train.average=2", "--set", "train.checkpoint_every=3"]
+    words += ["--set", "train.average_checkpoints=2", "--set", "train.checkpoint_every=3"]
     straight, left = tmp_path / "straight", tmp_path / "left"
     assert_done(regard(*words, "--out", straight))
     said = training_progress.validation_line
@@ -215,13 +232,13 @@ def test_a_line_of_ten_thousand_tokens_is_left_out_and_said(corpus, tmp_path):
     answer = regard(
         "train", "--train", corpus(150, rows={7: long, 100: long}), *LITTLE, "--steps", 1, "--out", tmp_path / "run"
     )
-    assert_refused(answer, "of 1 held-out examples none is within train.longest = 256; raise it")
+    assert_refused(answer, "of 1 held-out examples none is within train.max_length = 256; raise it")
     answer = regard(
         "train", "--train", corpus(200, rows={7: long, 100: long}), *LITTLE, "--steps", 1, "--out", tmp_path / "run"
     )
     assert_done(answer)
     assert answer.stderr.startswith(
-        "skipped: 2 of 200 pairs, with more tokens on a side than train.longest = 256 or train.tokens = 300\n"
+        "skipped: 2 of 200 pairs, with more tokens on a side than train.max_length = 256 or train.batch_size = 300\n"
     )
 
 

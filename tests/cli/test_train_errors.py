@@ -64,7 +64,7 @@ def test_one_pair_is_too_few_to_hold_one_out(corpus, tmp_path):
 
 def test_lines_that_are_all_too_long():
     Path("long.tsv").write_text("".join(f"{'cat ' * 10_000}\t{'chat ' * 10_000}\n" for _ in range(3)))
-    assert_refused(trained_on("long.tsv"), "all 2 examples are longer than train.longest = 256; raise it")
+    assert_refused(trained_on("long.tsv"), "all 2 examples are longer than train.max_length = 256; raise it")
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
@@ -110,20 +110,20 @@ def test_files_that_would_not_be_read(corpus):
         (["--device", "cuda"], "--device cuda: "),
         (["--device", "abacus"], "--device abacus: Expected one of cpu, cuda,"),
         (["--device", "meta"], "--device meta: "),
-        (["--rate", "nan"], "train.rate = nan should be at least 1e-12"),
-        (["--set", "train.clip=inf"], "train.clip = inf should be at least 0"),
-        (["--rate", "-1"], "train.rate = -1.0 should be at least 1e-12"),
+        (["--rate", "nan"], "train.learning_rate = nan should be at least 1e-12"),
+        (["--set", "train.max_grad_norm=inf"], "train.max_grad_norm = inf should be at least 0"),
+        (["--rate", "-1"], "train.learning_rate = -1.0 should be at least 1e-12"),
         (["--precision", "int8"], "precision is float32, bfloat16 or float16, not 'int8'"),
-        (["--set", "train.smoothing=2"], "train.smoothing = 2 should be at least 0 and below 1"),
+        (["--set", "train.label_smoothing=2"], "train.label_smoothing = 2 should be at least 0 and below 1"),
         (["--set", "train.validate_every=0"], "train.validate_every = 0 should be at least 1"),
         (["--set", "train.steps=0"], "train.steps = 0 should be at least 1"),
-        (["--set", "train.warmup=-1"], "train.warmup = -1 should be at least 0"),
-        (["--set", "train.warmup=soon"], "train.warmup = 'soon' should be a whole number"),
-        (["--set", "train.pace=3"], "[train] has no 'pace'; it has steps, tokens,"),
+        (["--set", "train.warmup_steps=-1"], "train.warmup_steps = -1 should be at least 0"),
+        (["--set", "train.warmup_steps=soon"], "train.warmup_steps = 'soon' should be a whole number"),
+        (["--set", "train.pace=3"], "[train] has no 'pace'; it has steps, batch_size,"),
         (["--set", "train.steps={a=1}"], "train.steps = {'a': 1} should be a whole number"),
         (["--set", "train.steps=1979-05-27"], "train.steps = datetime.date(1979, 5, 27) should be a whole number"),
         (["--set", "steps=3"], "--set steps=3: write table.key=value, e.g. train.steps=1000"),
-        (["--set", "steps"], "--set steps: write table.key=value, such as train.warmup=100"),
+        (["--set", "steps"], "--set steps: write table.key=value, such as train.warmup_steps=100"),
         (["--model", "abacus"], "model.kind = 'abacus' is unknown; choose from elman, gru,"),
         (["--size", "vast"], "model.size = 'vast': no size is called 'vast'; there are tiny, small, base"),
         (["--steps", "0"], "Invalid value for '--steps'"),
@@ -206,7 +206,9 @@ def test_a_run_that_has_learnt_nothing_may_be_changed(corpus):
 
 
 def test_diverging_training(corpus):
-    answer = regard("train", "--train", corpus(), *LITTLE, "--steps", 50, "--rate", "1e6", "--set", "train.warmup=0")
+    answer = regard(
+        "train", "--train", corpus(), *LITTLE, "--steps", 50, "--rate", "1e6", "--set", "train.warmup_steps=0"
+    )
     assert answer.exit_code == 2
     assert "the loss or its gradient was not a number 10 times in a row; lower the learning rate" in answer.stderr
     assert "Traceback" not in answer.output
@@ -215,7 +217,9 @@ def test_diverging_training(corpus):
 def test_too_little_memory(corpus):
     with bounded(60, 2**29):
         answer = regard("train", "--train", corpus(), *LITTLE, "--set", "model.hidden=16777216")
-    assert_refused(answer, "there is not enough memory; use fewer tokens (--tokens), another --device or a smaller mod")
+    assert_refused(
+        answer, "there is not enough memory; use smaller batches (--batch-size), another --device or a smaller mod"
+    )
 
 
 # --- damaged and foreign checkpoints ---

@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    return [source for source, _ in translation_pairs(World(longest=6), "fr", 50, "train")]
+    return [source for source, _ in translation_pairs(World(max_length=6), "fr", 50, "train")]
 
 
 def lines(answer) -> list[str]:

@@ -21,7 +21,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def sentences() -> list[str]:
-    return [World(longest=6).sentence(number).text() for number in range(200)]
+    return [World(max_length=6).sentence(number).text() for number in range(200)]
 
 
 def learnt(sentences: list[str], *more: object) -> str:

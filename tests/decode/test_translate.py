@@ -16,7 +16,7 @@ from regard.tasks.translation.task import Translator
 from regard.world import World, translation_pairs
 
 TINY = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.0)
-KNOWN = [SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", 37, "train")]
+KNOWN = [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 37, "train")]
 LINES = ["the cat", "", *(pair.source for pair in KNOWN[:9]), "  ", "a dog", ""]
 
 

@@ -28,12 +28,12 @@ from regard.tasks.translation.task import Translator
 from regard.world import World, find_lecture_sentence, translation_pairs
 
 TINY = ModelConfig(kind="transformer", layers=2, model=12, heads=2, hidden=20, dropout=0.0)
-KNOWN = [SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", 61, "train")]
+KNOWN = [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 61, "train")]
 SOURCE, TARGET = "the black cat ate the mouse", "le chat noir a mangé la souris"
 
 
 def translator(kind: str = "bpe", model: ModelConfig = TINY, **data: str) -> Translator:
-    text = PairTokenizerSettings(kind=kind, size=300, joint=kind != "words")
+    text = PairTokenizerSettings(kind=kind, vocab_size=300, joint=kind != "words")
     made = Translator.from_examples(KNOWN, TranslationSettings(data=TranslationData(**data), text=text, model=model))
     made.model.eval()
     return made
@@ -98,7 +98,7 @@ def test_an_annotated_sentence_is_the_one_that_is_translated(languages):
 
 
 def test_heads_by_gold_are_heads_of_the_model():
-    world = World(longest=6)
+    world = World(max_length=6)
     heads = select_heads_by_gold(translator("words"), [world.sentence(number, "valid") for number in range(5)])
     assert heads
     assert {head.layer for head in heads} <= {"decoder.0.cross", "decoder.1.cross"}

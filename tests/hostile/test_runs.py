@@ -25,7 +25,7 @@ OFTEN = ["--steps", 5, "--set", "train.checkpoint_every=2", "--set", "train.vali
 def corpus(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "train.tsv"
     path.write_text(
-        "".join(f"{source}\t{target}\n" for source, target in translation_pairs(World(longest=6), "fr", 41, "train"))
+        "".join(f"{source}\t{target}\n" for source, target in translation_pairs(World(max_length=6), "fr", 41, "train"))
     )
     return path
 
@@ -40,7 +40,7 @@ def parent(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def words(corpus, parent) -> list[object]:
-    return ["train", "--start", parent, "--train", corpus, *OFTEN, "--seed", 5, "--set", "train.warmup=2"]
+    return ["train", "--start", parent, "--train", corpus, *OFTEN, "--seed", 5, "--set", "train.warmup_steps=2"]
 
 
 @pytest.fixture(scope="module")

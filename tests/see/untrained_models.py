@@ -53,16 +53,16 @@ def translator(kind: str = "transformer", text: str = "words", **changes) -> Tra
     sizes = {"layers": 1, "model": 12, "hidden": 14} | ({"heads": 3} if kind == "transformer" else {})
     settings = TranslationSettings(
         data=TranslationData(corpus="world", sentences=97),
-        text=PairTokenizerSettings(kind=text, size=997),
+        text=PairTokenizerSettings(kind=text, vocab_size=997),
         model=ModelConfig(kind=kind, **sizes | changes),
     )
-    some = [SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", 97, "train")]
+    some = [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 97, "train")]
     return Translator.from_examples([*some, SentencePair(CAT, "le chat noir a mangé la souris")], settings)
 
 
 def tagger() -> Tagger:
     settings = TaggingSettings(
-        data=TaggingData(sentences=97), text=TokenizerSettings(kind="bpe", size=301), model=READER
+        data=TaggingData(sentences=97), text=TokenizerSettings(kind="bpe", vocab_size=301), model=READER
     )
     return Tagger.from_examples(read_tagged_sentences(settings, "train").examples, settings)
 
@@ -85,13 +85,13 @@ def author(text: str = "words", recipe: str = 'position = "Rotary()"') -> TextGe
 def recogniser(kind: str = "vit", attention: str = "channel") -> ImageClassifier:
     vit = VisionConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, pool="class")
     model = vit if kind == "vit" else VisionConfig(kind="cnn", width=8, blocks=1, attention=attention)
-    settings = ImageClassificationSettings(data=ImageClassificationData(pictures=29), model=model)
+    settings = ImageClassificationSettings(data=ImageClassificationData(images=29), model=model)
     return ImageClassifier.from_examples(read_labelled_images(settings, "train").examples, settings)
 
 
 def answerer() -> QuestionAnswerer:
     model = VQAConfig(patch=8, image_layers=1, question_layers=1, layers=1, model=12, heads=3, hidden=17)
-    settings = VQASettings(data=VQAData(pictures=29, each=1), text=WORDS, model=model)
+    settings = VQASettings(data=VQAData(images=29, each=1), text=WORDS, model=model)
     return QuestionAnswerer.from_examples(read_image_questions(settings.data, "train").examples, settings)
 
 

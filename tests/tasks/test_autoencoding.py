@@ -25,10 +25,12 @@ MODELS = {
     "mean": AutoencoderConfig(kind="transformer", bottleneck="mean", **SIZES),
 }
 SETTINGS = AutoencodingSettings(
-    data=AutoencodingData(sentences=13, longest=5),
+    data=AutoencodingData(sentences=13, max_length=5),
     text=TokenizerSettings(kind="words"),
     model=MODELS["transformer"],
-    train=TrainSettings(steps=120, tokens=80, rate=1e-2, warmup=5, smoothing=0.0, validate_every=50),
+    train=TrainSettings(
+        steps=120, batch_size=80, learning_rate=1e-2, warmup_steps=5, label_smoothing=0.0, validate_every=50
+    ),
 )
 
 

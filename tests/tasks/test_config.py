@@ -1,12 +1,15 @@
 """Settings of earlier versions: former names of tasks, keys and values still load."""
 
 import re
+import tomllib
 
 import pytest
 
 from regard.cli.train import resolve_task
 from regard.tasks.config import RENAMED_KEYS, RENAMED_VALUES, TASK_ALIASES
+from regard.tasks.image_classification.data import ImageClassificationSettings
 from regard.tasks.registry import TASK_NAMES, get_task
+from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.tagging.data import TaggingSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.vqa.data import VQASettings
@@ -19,6 +22,59 @@ exact = false
 packed = true
 precision = "narrow"
 """
+
+
+# every key that was renamed in its table, as files of earlier versions have them
+FORMER_KEYS = {
+    TranslationSettings: """
+[data]
+shortest = 4
+longest = 9
+[text]
+size = 700
+lower = true
+[train]
+tokens = 512
+accumulate = 3
+rate = 0.002
+warmup = 17
+smoothing = 0.2
+consistency = 1.5
+clip = 0.5
+decay = 0.01
+longest = 99
+best = "accuracy"
+exact = false
+average = 4
+keep = 5
+packed = true
+capture = true
+""",
+    ClassificationSettings: """
+[data]
+columns = ["label", "text"]
+most = 61
+""",
+    ImageClassificationSettings: """
+[data]
+pictures = 31
+rows = 8
+columns = 9
+[augment]
+turn = 7
+stretch = 11
+grey = 0.25
+hide = 3
+both_ways = true
+""",
+    VQASettings: """
+[data]
+most = 2
+[model]
+picture_layers = 3
+""",
+}
+UNCHANGED = {"train.packed", "data.columns", "data.most"}  # the last two in one of their tables
 
 
 def former_toml(settings, task: str) -> str:
@@ -57,6 +113,36 @@ def test_former_keys_and_values_mean_what_they_meant():
     assert VQASettings.from_toml('task = "answer"\n[model]\npicture_layers = 3').model.image_layers == 3
 
 
+def test_every_former_key_is_read():
+    texts = {name: value for kind, text in FORMER_KEYS.items() for name, value in flat(tomllib.loads(text)).items()}
+    assert texts.keys() - UNCHANGED == RENAMED_KEYS.keys() - UNCHANGED
+    for kind, text in FORMER_KEYS.items():
+        settings, usual, written = kind.from_toml(f'task = "{kind.task}"' + text), kind(), flat(tomllib.loads(text))
+        found, before = flat(tomllib.loads(settings.to_toml())), flat(tomllib.loads(usual.to_toml()))
+        changed = {name: value for name, value in found.items() if value != before[name]}
+        assert sorted(map(repr, changed.values())) == sorted(map(repr, written.values()))  # all, and nothing else
+        for name, value in written.items():
+            table, key = name.split(".")
+            new = f"{table}.{RENAMED_KEYS.get(name, key)}"
+            assert found[new if new in found else name] == value
+
+
+def flat(tables):
+    return {f"{name}.{key}": value for name, table in tables.items() if name != "task" for key, value in table.items()}
+
+
+def test_changes_are_known_by_the_names_of_today():
+    assert TranslationSettings.current_names({"train.warmup": 3, "train.steps": 7, "odd.rate": 1, "text": 2}) == {
+        "train.warmup_steps": 3,
+        "train.steps": 7,
+        "odd.rate": 1,
+        "text": 2,
+    }
+    both = {"train.warmup": 3, "train.warmup_steps": 4}
+    assert TranslationSettings.current_names(both) == both
+    assert VQASettings.current_names({"data.most": 2, "data.rows": 8}) == {"data.most": 2, "data.height": 8}
+
+
 def test_former_keys_and_values_can_be_set():
     former = {"train.consistency": "2.5", "train.exact": "false", "train.precision": "narrow", "train.packed": "true"}
     new = {"train.rdrop": 2.5, "train.deterministic": False, "train.precision": "bf16-pure", "train.packed": True}
@@ -68,7 +154,9 @@ def test_former_keys_and_values_can_be_set():
 @pytest.mark.parametrize("name", RENAMED_KEYS)
 def test_a_former_key_beside_its_new_one_is_refused_in_one_line(name):
     table, former = name.split(".")
-    kind, key = VQASettings if table == "model" else TranslationSettings, RENAMED_KEYS[name]
+    key = RENAMED_KEYS[name]
+    kinds = (TranslationSettings, ImageClassificationSettings, ClassificationSettings, VQASettings)
+    kind = next(one for one in kinds if f"\n{key} = " in one.of_world().to_toml())
     says = re.escape(f"{table}.{former} = 1 and {table}.{key} = 2 are the same setting, renamed; leave out {former}")
     with pytest.raises(ValueError, match=f"^{says}$"):
         kind.from_toml(f'task = "{kind.task}"\n[{table}]\n{former} = 1\n{key} = 2')

@@ -52,35 +52,35 @@ def test_running_text_is_counted_by_its_length():
 
 def test_batches_and_pieces_fit_the_data_and_never_exceed_what_is_usual():
     small = fit_to_data(TranslationSettings(), 2_970, ())
-    assert (small.train.tokens, vars(small)["text"].size) == (2048, 2000)
+    assert (small.train.batch_size, vars(small)["text"].vocab_size) == (2048, 2000)
     assert fit_to_data(TranslationSettings(), 10**7, ()) == TranslationSettings()
     assert (
         fit_to_data(ImageClassificationSettings(), 10, ()) == ImageClassificationSettings()
     )  # batches of 128 pictures
     words = ClassificationSettings().with_changes({"text.kind": "words"})
-    assert vars(fit_to_data(words, 100, ()))["text"].size == 8000  # to leave words out would make them unknown
-    long = LanguageModelingSettings().with_changes({"train.longest": 700})
-    assert fit_to_data(long, 100, ()).train.tokens == 1400
+    assert vars(fit_to_data(words, 100, ()))["text"].vocab_size == 8000  # to leave words out would make them unknown
+    long = LanguageModelingSettings().with_changes({"train.max_length": 700})
+    assert fit_to_data(long, 100, ()).train.batch_size == 1400
 
 
 def test_what_was_given_stays():
-    given = TranslationSettings().with_changes({"train.tokens": 3000, "text.size": 7000})
-    assert fit_to_data(given, 10, {"train.tokens", "text.size"}) == given
-    train = TrainSettings(steps=70, warmup=3, validate_every=17, checkpoint_every=19)
-    every = {"train.steps", "train.warmup", "train.validate_every", "train.checkpoint_every"}
+    given = TranslationSettings().with_changes({"train.batch_size": 3000, "text.vocab_size": 7000})
+    assert fit_to_data(given, 10, {"train.batch_size", "text.vocab_size"}) == given
+    train = TrainSettings(steps=70, warmup_steps=3, validate_every=17, checkpoint_every=19)
+    every = {"train.steps", "train.warmup_steps", "train.validate_every", "train.checkpoint_every"}
     assert plan_steps(train, 10, 1, every) == train
 
 
 def test_what_follows_from_steps_follows_from_those_given():
     found = plan_steps(TrainSettings(steps=400), 10**6, 10**4, {"train.steps"})
-    assert (found.steps, found.warmup, found.validate_every, found.checkpoint_every) == (400, 40, 20, 20)
+    assert (found.steps, found.warmup_steps, found.validate_every, found.checkpoint_every) == (400, 40, 20, 20)
     found = plan_steps(TrainSettings(), 2_970, 20, ())
-    assert (found.steps, found.warmup, found.validate_every) == (1271, 127, 63)
+    assert (found.steps, found.warmup_steps, found.validate_every) == (1271, 127, 63)
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 1), (9, 1), (500, 50), (5_000, 500), (10_000, 500)])
 def test_a_warm_up_that_is_not_given_is_a_tenth_of_the_run(steps, warmup):
-    assert TrainSettings(steps=steps).warmup == warmup
-    assert TranslationSettings.from_toml(f"[train]\nsteps = {steps}").train.warmup == warmup
-    assert TrainSettings(steps=steps, warmup=7).warmup == 7
-    assert TrainSettings(steps=steps, warmup=0).warmup == 0
+    assert TrainSettings(steps=steps).warmup_steps == warmup
+    assert TranslationSettings.from_toml(f"[train]\nsteps = {steps}").train.warmup_steps == warmup
+    assert TrainSettings(steps=steps, warmup_steps=7).warmup_steps == 7
+    assert TrainSettings(steps=steps, warmup_steps=0).warmup_steps == 0

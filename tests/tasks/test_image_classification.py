@@ -39,15 +39,15 @@ from regard.train.run import TrainingRun
 from regard.world.shapes import ShapeWorld
 from tests.recorded import call_recorded
 
-TRAIN = TrainSettings(tokens=7, steps=6, warmup=2, rate=1e-3, validate_every=2, checkpoint_every=2)
+TRAIN = TrainSettings(batch_size=7, steps=6, warmup_steps=2, learning_rate=1e-3, validate_every=2, checkpoint_every=2)
 VIT = VisionConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, dropout=0.1)
 CNN = VisionConfig(kind="cnn", width=4, blocks=1)
-CHANGED = AugmentSettings(crop=2, flip=True, hide=5, cutmix=0.4, mixup=0.3)
+CHANGED = AugmentSettings(crop=2, flip=True, cutout=5, cutmix=0.4, mixup=0.3)
 
 
 def settings(model: VisionConfig = VIT, **more) -> ImageClassificationSettings:
     return ImageClassificationSettings(
-        data=ImageClassificationData(pictures=31), augment=CHANGED, model=model, train=replace(TRAIN, **more)
+        data=ImageClassificationData(images=31), augment=CHANGED, model=model, train=replace(TRAIN, **more)
     )
 
 
@@ -70,9 +70,9 @@ def photos(folder: Path, names: tuple[str, ...] = ("cat/a", "cat/b", "dog/a", "d
 def test_settings_survive_a_file():
     for one in (settings(), settings(CNN), ImageClassificationSettings.of_world()):
         assert ImageClassificationSettings.from_toml(one.to_toml()) == one
-    changed = settings().with_changes({"model.kind": "cnn", "augment.hide": "3"})
+    changed = settings().with_changes({"model.kind": "cnn", "augment.cutout": "3"})
     assert changed.model == VisionConfig.from_size("cnn", "tiny")
-    assert changed.augment.hide == 3
+    assert changed.augment.cutout == 3
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_settings_survive_a_file():
         ("[augment]\nturn = 200", "0 to 180 degrees"),
         ("[train]\nrdrop = 1.0", "train.rdrop = 1.0 is for texts"),
         ("[data]\nmode = 'CMYK'", "data.mode = 'CMYK' is unknown; choose from RGB, L"),
-        ("[data]\nrows = 8", "both rows and columns"),
+        ("[data]\nheight = 8", "both height and width"),
         ("[model]\nkind = 'cnn'\npatch = 8", "patch = 8 means nothing to the kind 'cnn'"),
         ("[model]\nkind = 'vit'\nattention = 'spatial'", "means nothing to the kind 'vit'"),
         ("[model]\nkind = 'vit'\nheads = 5", "heads = 5 does not divide model = 64"),
@@ -114,7 +114,7 @@ def test_folders_archives_and_idx_files_are_read(tmp_path):
     ]
     with tarfile.open(tmp_path / "all.tar.xz", "w:xz") as tar:
         tar.add(folder, "train")
-    packed = read_image_files([f"{tmp_path}/all.tar.xz:train"], ImageClassificationData(mode="L", rows=5, columns=7))
+    packed = read_image_files([f"{tmp_path}/all.tar.xz:train"], ImageClassificationData(mode="L", height=5, width=7))
     assert [one.label for one in packed] == [one.label for one in found]
     assert packed[2].pixels.shape == (1, 5, 7)
     images = struct.pack(">4B3I", 0, 0, 8, 3, 2, 3, 5) + bytes(range(30))
@@ -154,7 +154,7 @@ def test_pictures_that_cannot_be_trained_on_are_named(tmp_path):
         read_image_files([str(folder)], ImageClassificationData())
     (folder / "dog" / "torn.png").unlink()
     photos(folder, ("dog/large",), size=32)
-    with pytest.raises(ValueError, match=r"dog/large.png has 32 x 32 pixels.*resize them.*data.rows"):
+    with pytest.raises(ValueError, match=r"dog/large.png has 32 x 32 pixels.*resize them.*data.height"):
         ImageClassifier.from_examples(read_image_files([str(folder)], ImageClassificationData()), settings())
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty: no images"):
@@ -285,7 +285,7 @@ def test_a_picture_is_judged_alone(model):
 def test_both_ways_is_the_mean_of_two():
     one = ImageClassifier.from_examples(some(31), settings())
     one.model.eval()
-    mirrored = replace(one, settings=replace(one.settings, augment=AugmentSettings(both_ways=True)))
+    mirrored = replace(one, settings=replace(one.settings, augment=AugmentSettings(flip_at_test=True)))
     (pixels,) = (one.pixels for one in some(1))
     both = (one.probabilities([pixels]) + one.probabilities([pixels.flip(-1)])) / 2
     assert_close(mirrored.probabilities([pixels]), both)

@@ -34,7 +34,9 @@ from regard.tasks.language_modeling.task import (
 from regard.tasks.language_modeling.token_nll import RecurrentContext, SlidingWindows, TokenNLL, total_nats
 from regard.train.run import TrainingRun
 
-TRAIN = TrainSettings(steps=5, tokens=35, longest=7, warmup=1, smoothing=0.0, validate_every=3, checkpoint_every=2)
+TRAIN = TrainSettings(
+    steps=5, batch_size=35, max_length=7, warmup_steps=1, label_smoothing=0.0, validate_every=3, checkpoint_every=2
+)
 LSTM = LanguageModelConfig(kind="lstm", layers=2, model=6, hidden=10, dropout=0.2, weight_dropout=0.3, word_dropout=0.1)
 ATTENTIVE = LanguageModelConfig(
     kind="transformer", layers=1, model=8, hidden=11, heads=2, dropout=0.2, input_dropout=0.1
@@ -72,8 +74,11 @@ def test_settings_survive_a_file():
     ("text", "says"),
     [
         ('[text]\nkind = "bpe"\nlanguage = "en"', "text.language = 'en' takes the blanks"),
-        ("[measure]\nstride = 9\n[train]\nlongest = 7", "measure.stride = 9 would leave tokens out"),
-        ("[train]\ntokens = 6\nlongest = 7", "train.tokens = 6 has no room for a block of train.longest = 7"),
+        ("[measure]\nstride = 9\n[train]\nmax_length = 7", "measure.stride = 9 would leave tokens out"),
+        (
+            "[train]\nbatch_size = 6\nmax_length = 7",
+            "train.batch_size = 6 has no room for a block of train.max_length = 7",
+        ),
         ("[measure]\ncache = -1", "measure.cache = -1 should be at least 0"),
         ("[data]\nlead = -1", "data.lead = -1"),
         ('task = "tag"', "the task is 'tag', not 'language_modeling'"),
@@ -131,7 +136,7 @@ def test_of_shakespeare_the_first_nine_tenths_of_the_characters_are_for_training
 
 
 def test_the_world_speaks_in_lines():
-    lines = read_lines_of_split(LanguageModelingData(sentences=7, longest=5), "train").examples
+    lines = read_lines_of_split(LanguageModelingData(sentences=7, max_length=5), "train").examples
     assert len(lines) == 7
     assert all(line.endswith("\n") and 3 <= len(line.split()) <= 5 for line in lines)
 
@@ -371,8 +376,8 @@ def test_a_damaged_cache_is_told(tmp_path):
 
 
 RUNS = {
-    "lstm with a lead": settings_of(LSTM, lead=3, accumulate=2),
-    "words by attention": settings_of(ATTENTIVE, "words", rdrop=1.0, average=2),
+    "lstm with a lead": settings_of(LSTM, lead=3, gradient_accumulation=2),
+    "words by attention": settings_of(ATTENTIVE, "words", rdrop=1.0, average_checkpoints=2),
 }
 
 
@@ -417,7 +422,9 @@ def test_a_saved_author_is_the_same_again(tmp_path):
 def test_a_rhyme_is_learnt_by_every_kind(kind, tmp_path):
     lines = ["one two three four\n"] * 30
     model = LanguageModelConfig(kind=kind, layers=1, model=16, hidden=16, dropout=0.0)
-    settings = settings_of(model, "words", steps=60, tokens=70, rate=0.03, validate_every=60, checkpoint_every=60)
+    settings = settings_of(
+        model, "words", steps=60, batch_size=70, learning_rate=0.03, validate_every=60, checkpoint_every=60
+    )
     author = TextGenerator.from_examples(lines, settings)
     *_, last = TrainingRun(author.job(lines, lines[:9]), tmp_path).steps()
     assert last.validation is not None

@@ -23,7 +23,7 @@ from tests.tasks.resume_check import assert_resumes
 SETTINGS = NodeClassificationSettings(
     data=NodeClassificationData(people=97),
     model=GraphConfig(kind="attention", layers=1, model=12, heads=2, hidden=14),
-    train=TrainSettings(steps=40, rate=1e-2, warmup=5, smoothing=0.0, validate_every=15),
+    train=TrainSettings(steps=40, learning_rate=1e-2, warmup_steps=5, label_smoothing=0.0, validate_every=15),
 )
 
 
@@ -165,8 +165,10 @@ def test_what_is_refused():
     other = replace(alike, nodes=(replace(alike.nodes[0], label="dog"), alike.nodes[1]))
     with pytest.raises(ValueError, match="the node 'a': the label 'dog' is not known; the known ones are baker, "):
         NodeClassifier.from_examples(people(), SETTINGS).node_batch([LabelledNode(other, 0)])
-    with pytest.raises(ValueError, match=r"train\.accumulate = 2 is for batches, and a graph is read whole; leave it"):
-        NodeClassificationSettings(train=TrainSettings(accumulate=2))
+    with pytest.raises(
+        ValueError, match=r"train\.gradient_accumulation = 2 is for batches, and a graph is read whole; leave it"
+    ):
+        NodeClassificationSettings(train=TrainSettings(gradient_accumulation=2))
     with pytest.raises(ValueError, match="a town's people should be at least 2, not 1"):
         NodeClassificationData(people=1)
     with pytest.raises(ValueError, match=r"nodes\.tsv: a graph is two files: nodes first, then edges"):

@@ -23,13 +23,13 @@ from regard.train.run import TrainingRun
 from regard.world import World, translation_pairs
 
 MODEL = ModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=14, dropout=0.0, tie="target")
-PAIRS = [SentencePair(*pair) for pair in translation_pairs(World(longest=9), "fr", 131)]
+PAIRS = [SentencePair(*pair) for pair in translation_pairs(World(max_length=9), "fr", 131)]
 GPU = torch.cuda.is_available()
 
 
 def settings(model: ModelConfig = MODEL, **train) -> TranslationSettings:
-    few = {"tokens": 211, "longest": 30, "packed": True, "steps": 7, "validate_every": 3, "checkpoint_every": 2}
-    few |= {"rate": 1e-2, "warmup": 2}
+    few = {"batch_size": 211, "max_length": 30, "packed": True, "steps": 7, "validate_every": 3, "checkpoint_every": 2}
+    few |= {"learning_rate": 1e-2, "warmup_steps": 2}
     return TranslationSettings(
         text=PairTokenizerSettings(kind="words", joint=False), model=model, train=TrainSettings(**{**few, **train})
     )
@@ -83,7 +83,7 @@ def test_tokens_are_those_that_are_wanted():
 
 
 def test_rows_are_nearly_full_and_batches_about_as_large():
-    found = corpus(translator(tokens=400))
+    found = corpus(translator(batch_size=400))
     assert found.padding < 0.15
     sizes = [len(rows) for rows in epoch_rows(found, 0)]
     assert max(sizes) <= found.rows_per_batch == 400 // 64
@@ -112,11 +112,11 @@ def test_filled_batches_all_have_one_size(monkeypatch):
 
 def test_what_does_not_fit_is_left_out_or_refused():
     made = translator()
-    assert PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, longest=6)).left_out > 0
-    with pytest.raises(ValueError, match=r"all 131 examples are longer than train\.longest = 1"):
-        PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, longest=1))
-    with pytest.raises(ValueError, match=r"train\.tokens = 50 has no room for a row of 64 words; raise it"):
-        PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, tokens=50))
+    assert PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, max_length=6)).left_out > 0
+    with pytest.raises(ValueError, match=r"all 131 examples are longer than train\.max_length = 1"):
+        PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, max_length=1))
+    with pytest.raises(ValueError, match=r"train\.batch_size = 50 has no room for a row of 64 words; raise it"):
+        PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, batch_size=50))
 
 
 # --- the loss ---
@@ -239,8 +239,8 @@ def test_models_that_cannot_be_packed_say_why():
 
 
 def test_settings_that_need_one_another():
-    with pytest.raises(ValueError, match=r"train\.capture = true wants batches of one shape; say packed = true"):
-        TranslationSettings(train=TrainSettings(capture=True))
+    with pytest.raises(ValueError, match=r"train\.cuda_graph = true wants batches of one shape; say packed = true"):
+        TranslationSettings(train=TrainSettings(cuda_graph=True))
     with pytest.raises(ValueError, match=r"train\.compile = true: .* say deterministic = false as well"):
         TrainSettings(packed=True, compile=True)
     assert TrainSettings(packed=True, compile=True, deterministic=False).compile
@@ -254,7 +254,7 @@ def test_leaving_and_going_on_ends_with_the_same_bits(tmp_path, precision):
     shaky = replace(MODEL, dropout=0.2, attention_dropout=0.1)
 
     def fit(name: str) -> TrainingRun:
-        made = translator(shaky, rdrop=1.5, capture=True, precision=precision)
+        made = translator(shaky, rdrop=1.5, cuda_graph=True, precision=precision)
         return TrainingRun(made.job(PAIRS, PAIRS[:11]), tmp_path / name)
 
     list(fit("straight").steps())
@@ -277,17 +277,17 @@ def test_a_recorded_step_has_the_bits_of_one_told_kernel_by_kernel(tmp_path, con
     """By our kernels; with one batch a step the optimiser's part is recorded, too, and if narrow, is our own."""
     wide = replace(MODEL, model=64, heads=2, hidden=96, dropout=0.2, attention_dropout=0.1)
     # a power of 2, for a recorded rate is a float32
-    how = {"rdrop": consistency, "precision": precision, "accumulate": accumulate, "steps": 9}
-    how |= {"schedule": "constant", "rate": 2.0**-7, "warmup": 0}
+    how = {"rdrop": consistency, "precision": precision, "gradient_accumulation": accumulate, "steps": 9}
+    how |= {"schedule": "constant", "learning_rate": 2.0**-7, "warmup_steps": 0}
     weights = []
     for name in ("told", "recorded", "again"):
-        made = translator(wide, capture=name != "told", **how)
+        made = translator(wide, cuda_graph=name != "told", **how)
         fit = TrainingRun(made.job(PAIRS, PAIRS[:11], "cuda"), tmp_path / name)
         for report in (steps := fit.steps()):
             if name == "again" and report.step == 4:
                 steps.close()
         if name == "again":
-            again = translator(wide, capture=True, **how)
+            again = translator(wide, cuda_graph=True, **how)
             list(TrainingRun(again.job(PAIRS, PAIRS[:11], "cuda"), tmp_path / name).steps())
         weights.append((tmp_path / name / "model.safetensors").read_bytes())
     if precision != "bf16-pure" or accumulate > 1:

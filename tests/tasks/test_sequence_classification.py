@@ -40,12 +40,14 @@ RUNGS = {
 def settings_of(rung: str, **train) -> ClassificationSettings:
     words, model, pooling = RUNGS[rung]
     return ClassificationSettings(
-        data=ClassificationData(sentences=97, longest=6),
+        data=ClassificationData(sentences=97, max_length=6),
         text=TokenizerSettings(kind="words"),
         words=words,
         model=model,
         pooling=pooling,
-        train=TrainSettings(**{"steps": 11, "tokens": 130, "rate": 0.01, "warmup": 3, "validate_every": 4, **train}),
+        train=TrainSettings(
+            **{"steps": 11, "batch_size": 130, "learning_rate": 0.01, "warmup_steps": 3, "validate_every": 4, **train}
+        ),
     )
 
 
@@ -169,7 +171,7 @@ def test_of_a_long_text_the_beginning_and_the_end_are_read():
     classifier = TextClassifier.from_examples(
         [LabelledText("a b c d e f g h i j", "x"), LabelledText("a", "y")], settings_of("tf-idf")
     )
-    short = replace(classifier, settings=replace(classifier.settings, data=ClassificationData(most=4)))
+    short = replace(classifier, settings=replace(classifier.settings, data=ClassificationData(max_tokens=4)))
     assert short.ids("a b c d e f g h i j") == short.tokenizer.encode("a h i j")
     assert short.ids("a b c d") == short.tokenizer.encode("a b c d")
     assert classifier.ids("a b c d e") == classifier.tokenizer.encode("a b c d e")
@@ -263,7 +265,7 @@ def test_training_resumes_to_the_bit_and_a_label_is_the_same_in_any_company(rung
 def test_learned_weights_find_out_which_words_matter(tmp_path):
     """good and bad decide; a film is a film."""
     known = [LabelledText(f"the {word} film {n % 7}", word) for n in range(40) for word in ("good", "bad")]
-    settings = settings_of("weights", steps=120, rate=0.05)
+    settings = settings_of("weights", steps=120, learning_rate=0.05)
     classifier = TextClassifier.from_examples(known, settings)
     list(TrainingRun(classifier.job(known, known[:9]), tmp_path).steps())
     assert [one.label for one in classifier.predict(["a bad thing", "the good one"])] == ["bad", "good"]

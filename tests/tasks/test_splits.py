@@ -31,14 +31,16 @@ def files(tmp_path, monkeypatch):
 
 
 def test_the_world_in_both_directions():
-    there = read_translation_pairs(TranslationData(sentences=7, longest=6), "train").examples
-    back = read_translation_pairs(TranslationData(sentences=7, longest=6, source="fr", target="en"), "train").examples
+    there = read_translation_pairs(TranslationData(sentences=7, max_length=6), "train").examples
+    back = read_translation_pairs(
+        TranslationData(sentences=7, max_length=6, source="fr", target="en"), "train"
+    ).examples
     assert len(there) == 7
     assert back == [pair.swapped() for pair in there]
 
 
 def test_the_world_holds_out_other_sentences():
-    data = TranslationData(sentences=7, longest=5, target="de")
+    data = TranslationData(sentences=7, max_length=5, target="de")
     valid, test = (read_translation_pairs(data, split).examples for split in ("valid", "test"))
     assert len(valid) == len(test) == WORLD_TESTS
     assert not set(valid) & set(test)
@@ -163,7 +165,7 @@ def test_data_settings_that_make_no_sense(text, says):
 
 
 def test_stories_are_long_and_their_extracts_are_in_them():
-    data = TranslationData(corpus="stories", sentences=7, longest=61)
+    data = TranslationData(corpus="stories", sentences=7, max_length=61)
     found = read_translation_pairs(data, "train").examples
     assert [len(pair.source.split()) for pair in found] == [30, 61, 30, 61, 30, 61, 30]
     assert all(pair.target in pair.source for pair in found)

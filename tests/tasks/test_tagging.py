@@ -23,10 +23,12 @@ MODELS = {
     "alone": EncoderConfig(kind="embed", model=16, dropout=0.0),
 }
 SETTINGS = TaggingSettings(
-    data=TaggingData(sentences=30, longest=7),
+    data=TaggingData(sentences=30, max_length=7),
     text=TokenizerSettings(kind="words"),
     model=MODELS["transformer"],
-    train=TrainSettings(steps=60, tokens=128, rate=1e-2, warmup=5, smoothing=0.0, validate_every=30),
+    train=TrainSettings(
+        steps=60, batch_size=128, learning_rate=1e-2, warmup_steps=5, label_smoothing=0.0, validate_every=30
+    ),
 )
 
 
@@ -55,7 +57,7 @@ def test_tags_do_not_depend_on_the_batch(kind, spelt):
 
 @pytest.mark.parametrize("kind", ["bpe", "characters"])
 def test_every_word_has_one_tag_however_it_is_cut(kind):
-    one = tagger(text=TokenizerSettings(kind=kind, size=300))
+    one = tagger(text=TokenizerSettings(kind=kind, vocab_size=300))
     given = TaggedSentence(("uncle", "Zaphod's", "\N{PILE OF POO}", "ran"), (NO_VALUE,) * 4)
     assert [len(tags) for tags in one.predict([given])] == [4]
     seen = one.predict_with_attention(given)

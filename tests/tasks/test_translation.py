@@ -21,11 +21,13 @@ from regard.world import World, translation_pairs
 
 WORDS = PairTokenizerSettings(kind="words", joint=False)
 TINY = ModelConfig(kind="transformer", layers=1, model=32, heads=2, hidden=64, dropout=0.0)
-SETTINGS = TranslationSettings(text=WORDS, model=TINY, train=TrainSettings(tokens=256, steps=5, smoothing=0.1))
+SETTINGS = TranslationSettings(
+    text=WORDS, model=TINY, train=TrainSettings(batch_size=256, steps=5, label_smoothing=0.1)
+)
 
 
 def some(count: int, split: str = "train") -> list[SentencePair]:
-    return [SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", count, split)]  # type: ignore[arg-type]
+    return [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", count, split)]  # type: ignore[arg-type]
 
 
 # --- settings ---
@@ -42,8 +44,8 @@ def test_a_file_names_a_size_and_changes_it():
 
 
 def test_lines_can_be_replaced():
-    changed = SETTINGS.with_changes({"train.steps": "7", "text.kind": "bpe", "train.rate": "1e-4"})
-    assert (changed.train.steps, changed.text.kind, changed.train.rate) == (7, "bpe", 1e-4)
+    changed = SETTINGS.with_changes({"train.steps": "7", "text.kind": "bpe", "train.learning_rate": "1e-4"})
+    assert (changed.train.steps, changed.text.kind, changed.train.learning_rate) == (7, "bpe", 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +86,8 @@ def test_with_dropout_the_passes_differ():
 
 
 def test_the_loss_is_chosen_by_the_settings():
-    assert build_loss(TrainSettings(smoothing=0.2)) == LabelSmoothingLoss(0.2)
-    assert build_loss(TrainSettings(smoothing=0.2, rdrop=5.0)) == RDropLoss(0.2, 5.0)
+    assert build_loss(TrainSettings(label_smoothing=0.2)) == LabelSmoothingLoss(0.2)
+    assert build_loss(TrainSettings(label_smoothing=0.2, rdrop=5.0)) == RDropLoss(0.2, 5.0)
 
 
 def test_the_gradient_does_not_depend_on_how_sentences_are_batched():
@@ -131,7 +133,8 @@ def test_a_folder_without_a_translator_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["words", "bpe", "characters"])
 def test_a_joint_vocabulary_is_shared(kind):
     settings = replace(
-        SETTINGS, text=PairTokenizerSettings(kind=kind, size=400, joint=True, lower=True, target_language="fr")
+        SETTINGS,
+        text=PairTokenizerSettings(kind=kind, vocab_size=400, joint=True, lowercase=True, target_language="fr"),
     )
     translator = Translator.from_examples(some(50), settings)
     assert translator.source.size == translator.target.size
@@ -140,7 +143,7 @@ def test_a_joint_vocabulary_is_shared(kind):
 
 def test_training_translates_by_heart_and_resumes_to_the_bit(tmp_path):
     known = some(12)
-    settings = replace(SETTINGS, train=TrainSettings(tokens=200, steps=150))
+    settings = replace(SETTINGS, train=TrainSettings(batch_size=200, steps=150))
 
     def run(folder: Path, cut: int | None = None) -> Translator:
         translator = Translator.from_examples(known, settings)
@@ -166,7 +169,7 @@ def test_training_translates_by_heart_and_resumes_to_the_bit(tmp_path):
 def test_accumulation_leaves_no_sentence_out():
     translator = Translator.from_examples(some(40), SETTINGS)
     examples = translator.examples(some(40))
-    corpus = Corpus.of(examples, pair_lengths, collate, TrainSettings(tokens=64, accumulate=3))
+    corpus = Corpus.of(examples, pair_lengths, collate, TrainSettings(batch_size=64, gradient_accumulation=3))
     seen = sum(len(batch) for step in range(corpus.steps(0)) for batch, _ in corpus.at(0, step))
     assert seen == 40
 

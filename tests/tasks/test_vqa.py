@@ -31,11 +31,11 @@ from regard.train.run import TrainingRun
 
 TINY = VQAConfig(patch=8, image_layers=1, question_layers=1, layers=1, model=12, heads=3, hidden=17, dropout=0.1)
 SETTINGS = VQASettings(
-    data=VQAData(pictures=53, each=1, most=2),
+    data=VQAData(images=53, each=1, most=2),
     text=TokenizerSettings(kind="words"),
     augment=AugmentSettings(crop=1),
     model=TINY,
-    train=TrainSettings(tokens=7, steps=6, warmup=2, validate_every=2, checkpoint_every=2),
+    train=TrainSettings(batch_size=7, steps=6, warmup_steps=2, validate_every=2, checkpoint_every=2),
 )
 
 
@@ -74,11 +74,11 @@ def test_the_world_asks_about_its_pictures(asked):
 
 
 def test_several_questions_share_a_picture():
-    found = read_image_questions(VQAData(pictures=5, each=3, most=2), "train").examples
+    found = read_image_questions(VQAData(images=5, each=3, most=2), "train").examples
     assert [found.index(one) // 3 for one in found] == [n for n in range(5) for _ in range(3)]
     assert len({one.picture for one in found}) == 5
     assert len({one.text for one in found}) > 5
-    alone = read_image_questions(VQAData(pictures=5, each=1, most=2), "train").examples
+    alone = read_image_questions(VQAData(images=5, each=1, most=2), "train").examples
     assert [one.text for one in alone] == [one.text for one in found[::3]]
 
 

@@ -28,19 +28,26 @@ from regard.tasks.vqa.task import QuestionAnswerer
 
 WORDS = TokenizerSettings(kind="words")
 TRAIN = TrainSettings(
-    steps=11, tokens=13, warmup=2, rate=3e-3, capture=True, smoothing=0.1, validate_every=6, checkpoint_every=6
+    steps=11,
+    batch_size=13,
+    warmup_steps=2,
+    learning_rate=3e-3,
+    cuda_graph=True,
+    label_smoothing=0.1,
+    validate_every=6,
+    checkpoint_every=6,
 )
-POSED = AugmentSettings(crop=2, turn=12, stretch=12, grey=0.3)
-MIXED = AugmentSettings(crop=2, flip=True, hide=5, cutmix=0.4, mixup=0.3)
+POSED = AugmentSettings(crop=2, rotation=12, scale=12, grayscale=0.3)
+MIXED = AugmentSettings(crop=2, flip=True, cutout=5, cutmix=0.4, mixup=0.3)
 LINES = ["the cat sat\n", "on the mat\n", "a cat saw the mat\n", "the mat saw the cat and sat\n"] * 7
 
 
 def picture(model: VisionConfig, augment: AugmentSettings, device: str, **train: Any) -> TrainingJob:
     settings = ImageClassificationSettings(
-        data=ImageClassificationData(pictures=67),
+        data=ImageClassificationData(images=67),
         augment=augment,
         model=model,
-        train=replace(TRAIN, **{"accumulate": 2, **train}),
+        train=replace(TRAIN, **{"gradient_accumulation": 2, **train}),
     )
     examples = read_labelled_images(settings, "train").examples
     return ImageClassifier.from_examples(examples, settings).job(examples, examples[:11], device)
@@ -48,13 +55,13 @@ def picture(model: VisionConfig, augment: AugmentSettings, device: str, **train:
 
 def answer(device: str, **train: Any) -> TrainingJob:
     settings = VQASettings(
-        data=VQAData(pictures=31, each=3),
+        data=VQAData(images=31, each=3),
         text=WORDS,
         augment=AugmentSettings(crop=1, flip=True),
         model=VQAConfig(
             patch=8, image_layers=1, question_layers=1, layers=1, model=16, heads=2, hidden=18, dropout=0.1
         ),
-        train=replace(TRAIN, **{"tokens": 17, **train}),
+        train=replace(TRAIN, **{"batch_size": 17, **train}),
     )
     examples = read_image_questions(settings.data, "train").examples
     return QuestionAnswerer.from_examples(examples, settings).job(examples, examples[:11], device)
@@ -65,18 +72,18 @@ def write(model: LanguageModelConfig, lead: int, device: str, **train: Any) -> T
         data=LanguageModelingData(lead=lead),
         text=WORDS,
         model=model,
-        train=replace(TRAIN, **{"tokens": 35, "longest": 7, **train}),
+        train=replace(TRAIN, **{"batch_size": 35, "max_length": 7, **train}),
     )
     return TextGenerator.from_examples(LINES, settings).job(LINES, LINES[:5], device)
 
 
 def tag(model: EncoderConfig, spelling: CharacterSettings, device: str, **train: Any) -> TrainingJob:
     settings = TaggingSettings(
-        data=TaggingData(sentences=53, longest=12),
+        data=TaggingData(sentences=53, max_length=12),
         text=WORDS,
         spelling=spelling,
         model=model,
-        train=replace(TRAIN, **{"tokens": 90, **train}),
+        train=replace(TRAIN, **{"batch_size": 90, **train}),
     )
     examples = read_tagged_sentences(settings, "train").examples
     return Tagger.from_examples(examples, settings).job(examples, examples[:11], device)
@@ -86,12 +93,12 @@ def classify(
     model: EncoderConfig, words: WordEmbeddingConfig, pooling: PoolingConfig, device: str, **train: Any
 ) -> TrainingJob:
     settings = ClassificationSettings(
-        data=ClassificationData(sentences=71, longest=12),
+        data=ClassificationData(sentences=71, max_length=12),
         text=WORDS,
         words=words,
         model=model,
         pooling=pooling,
-        train=replace(TRAIN, **{"tokens": 90, **train}),
+        train=replace(TRAIN, **{"batch_size": 90, **train}),
     )
     examples = read_labelled_texts(settings, "train").examples
     return TextClassifier.from_examples(examples, settings).job(examples, examples[:11], device)

@@ -32,20 +32,29 @@ FORKS.set_forkserver_preload(["pytest", "torch._inductor.config", "tests.train.k
 OVERFLOWING = 2.0**20  # the first scale of a loss in float16, so that there are steps to skip
 TRANSFORMER = ModelConfig(kind="transformer", layers=1, model=28, heads=2, hidden=44, dropout=0.2)
 BAHDANAU = ModelConfig(kind="bahdanau", layers=2, model=12, hidden=14, dropout=0.2)
-SENTENCES = [SentencePair(*each) for each in translation_pairs(World(longest=6), "fr", 83 + 31)]
+SENTENCES = [SentencePair(*each) for each in translation_pairs(World(max_length=6), "fr", 83 + 31)]
 KNOWN, HELD_OUT = SENTENCES[:83], SENTENCES[83:]  # so few that a Transformer soon knows them by heart
 
 
 def settings(model: ModelConfig, steps: int, **more: Any) -> TranslationSettings:
     train = TrainSettings(
-        steps=steps, tokens=110, rate=2e-3, warmup=7, checkpoint_every=2, validate_every=4, average=3, **more
+        steps=steps,
+        batch_size=110,
+        learning_rate=2e-3,
+        warmup_steps=7,
+        checkpoint_every=2,
+        validate_every=4,
+        average_checkpoints=3,
+        **more,
     )
     return TranslationSettings(text=PairTokenizerSettings(kind="words", joint=False), model=model, train=train)
 
 
 RUNS = {
-    "transformer that stops early": settings(TRANSFORMER, 300, schedule="constant", patience=6, accumulate=2),
-    "transformer in float16": settings(TRANSFORMER, 71, precision="float16", accumulate=3),
+    "transformer that stops early": settings(
+        TRANSFORMER, 300, schedule="constant", patience=6, gradient_accumulation=2
+    ),
+    "transformer in float16": settings(TRANSFORMER, 71, precision="float16", gradient_accumulation=3),
     "bahdanau in bfloat16": settings(BAHDANAU, 71, precision="bfloat16"),
 }
 

@@ -240,7 +240,7 @@ def test_filled_batches_hold_the_same_and_have_one_shape_for_each_length(name):
         assert torch.equal(kept[:, : few.labels.shape[1]] if kept.dim() > 1 else kept, few.labels)
         width = shape_key(many)[1][0][1]  # type: ignore[index]
         shapes.setdefault(width, set()).add(many.lengths.shape)
-        assert width * (len(many.lengths) - 1) <= TRAIN.tokens * 7
+        assert width * (len(many.lengths) - 1) <= TRAIN.batch_size * 7
     assert all(len(rows) == 1 for rows in shapes.values())
     assert len(shapes) < full.data.steps(0)
     assert tokens == sum(count for index in range(plain.data.steps(1)) for _, count in plain.data.at(1, index))
@@ -325,14 +325,14 @@ def refused(job: TrainingJob, match: str) -> None:
 def test_who_cannot_be_recorded_is_told_why():
     trees = replace(READER, recipe='position = "RelativeBias(TreePath(4), heads=2)"')
     refused(
-        tag_job(trees, CharacterSettings(), "cpu"), r"train\.capture = true is not possible: .* places are in trees"
+        tag_job(trees, CharacterSettings(), "cpu"), r"train\.cuda_graph = true is not possible: .* places are in trees"
     )
     counted = WordEmbeddingConfig(kind="one-hot"), PoolingConfig(kind="tf-idf")
     refused(classify_job(EncoderConfig(kind="embed", model=10), *counted, "cpu"), "one-hot.*; leave it out")
     settings = NodeClassificationSettings(
         data=NodeClassificationData(people=31),
         model=GraphConfig(kind="attention", layers=1, model=12, heads=2, hidden=14),
-        train=replace(TRAIN, tokens=4096),
+        train=replace(TRAIN, batch_size=4096),
     )
     nodes = read_labelled_nodes(settings, "train").examples
     refused(NodeClassifier.from_examples(nodes, settings).job(nodes, nodes), "its batches have many shapes")
@@ -417,5 +417,5 @@ except ValueError as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert "this model cannot be captured as a CUDA graph" in said.stdout, said.stderr
-    assert "leave capture out" in said.stdout
+    assert "this model cannot be captured" in said.stdout, said.stderr
+    assert "leave cuda_graph out" in said.stdout

@@ -19,7 +19,7 @@ from regard.train import ConstantSchedule, TrainConfig, TrainingData, train
 from regard.world import World, translation_pairs
 
 TOLERANCE = 1e-7  # the loss itself is taken in float32
-SENTENCES = [SentencePair(*each) for each in translation_pairs(World(longest=9), "fr", 53)]
+SENTENCES = [SentencePair(*each) for each in translation_pairs(World(max_length=9), "fr", 53)]
 MODELS = {
     "transformer": ModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=14, dropout=0.0, tie="target"),
     "bahdanau": ModelConfig(kind="bahdanau", layers=2, model=12, hidden=10, dropout=0.0),
@@ -55,7 +55,7 @@ def padded(batch: Batch, more: int) -> Batch:
 
 
 def translator(model: ModelConfig) -> Translator:
-    train = TrainSettings(tokens=53, accumulate=4)
+    train = TrainSettings(batch_size=53, gradient_accumulation=4)
     return Translator.from_examples(
         SENTENCES, TranslationSettings(text=PairTokenizerSettings(kind="words", joint=False), model=model, train=train)
     )

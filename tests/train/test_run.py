@@ -19,13 +19,20 @@ from regard.world import World, translation_pairs
 
 TINY = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.1)
 KNOWN, HELD_OUT = (
-    [SentencePair(*pair) for pair in translation_pairs(World(longest=6), "fr", 31, split)]  # type: ignore[arg-type]
+    [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 31, split)]  # type: ignore[arg-type]
     for split in ("train", "valid")
 )
 
 
 def settings(**train) -> TranslationSettings:
-    few = {"tokens": 110, "steps": 7, "validate_every": 3, "checkpoint_every": 2, "rate": 1e-2, "warmup": 2}
+    few = {
+        "batch_size": 110,
+        "steps": 7,
+        "validate_every": 3,
+        "checkpoint_every": 2,
+        "learning_rate": 1e-2,
+        "warmup_steps": 2,
+    }
     return TranslationSettings(
         text=PairTokenizerSettings(kind="words", joint=False), model=TINY, train=TrainSettings(**{**few, **train})
     )
@@ -92,14 +99,14 @@ def test_a_folder_has_one_run_at_a_time_from_its_description_on(tmp_path):
 
 @pytest.mark.parametrize("keep", [2, 5])
 def test_the_mean_of_the_newest_checkpoints(tmp_path, keep):
-    list(fit(tmp_path, average=3, keep=keep).steps())
+    list(fit(tmp_path, average_checkpoints=3, keep_checkpoints=keep).steps())
     newest = [tmp_path / f"checkpoints/0000000{step}" for step in (4, 6, 7)]
     for name, mean in weights(tmp_path).items():
         assert_close(mean, torch.stack([weights(path)[name].double() for path in newest]).mean(0).float())
 
 
 def test_the_best_that_validation_found(tmp_path):
-    run = fit(tmp_path, rate=2.0, schedule="constant", steps=30, patience=3)
+    run = fit(tmp_path, learning_rate=2.0, schedule="constant", steps=30, patience=3)
     reports = [report for report in run.steps() if report.validation]
     losses = {report.step: (report.validation or {})["loss"] for report in reports}
     best = min(losses, key=lambda step: losses[step])
@@ -114,9 +121,9 @@ def test_the_best_that_validation_found(tmp_path):
 
 def test_pairs_that_are_too_long_are_left_out_and_counted_on_both_sides(tmp_path):
     long = SentencePair("the cat " * 20, "le chat " * 20)
-    run = fit(tmp_path, [*KNOWN, long, long], [long, *HELD_OUT], longest=19)
+    run = fit(tmp_path, [*KNOWN, long, long], [long, *HELD_OUT], max_length=19)
     assert run.job.left_out == 3
-    same = Translator.from_examples([*KNOWN, long, long], settings(longest=19)).job(KNOWN, HELD_OUT)
+    same = Translator.from_examples([*KNOWN, long, long], settings(max_length=19)).job(KNOWN, HELD_OUT)
     assert run.job.validate(run.job.model.eval()) == same.validate(run.job.model)
     assert isinstance(run.job.data, Corpus)
     rows = {row for batch in run.job.data.batches.epoch(0) for row in batch}
@@ -130,30 +137,32 @@ def test_a_pair_that_no_batch_can_hold_is_left_out_too(tmp_path):
 
 def test_nothing_but_long_pairs_cannot_be_trained_on(tmp_path):
     long = [SentencePair("the cat " * 20, "le chat " * 20)]
-    with pytest.raises(ValueError, match=r"all 1 examples are longer than train\.longest = 19; raise it"):
-        fit(tmp_path, long, longest=19)
-    with pytest.raises(ValueError, match=r"of 1 held-out examples none is within train\.longest = 19; raise it"):
-        fit(tmp_path, KNOWN, long, longest=19)
+    with pytest.raises(ValueError, match=r"all 1 examples are longer than train\.max_length = 19; raise it"):
+        fit(tmp_path, long, max_length=19)
+    with pytest.raises(ValueError, match=r"of 1 held-out examples none is within train\.max_length = 19; raise it"):
+        fit(tmp_path, KNOWN, long, max_length=19)
 
 
 # --- the plan ---
 
 
 def test_the_plan_is_what_the_settings_say():
-    asked = settings(clip=0.5, decay=0.1, precision="bfloat16", patience=4, average=6, seed=3)
+    asked = settings(
+        max_grad_norm=0.5, weight_decay=0.1, precision="bfloat16", patience=4, average_checkpoints=6, seed=3
+    )
     plan = make_train_config(asked.train, asked.model.model)
     assert (plan.clip, plan.weight_decay, plan.precision, plan.patience, plan.seed) == (0.5, 0.1, "bfloat16", 4, 3)
     assert (plan.validate_every, plan.checkpoint_every, plan.steps) == (3, 2, 7)
     assert plan.keep == 6
-    assert make_train_config(settings(average=1).train, 1).keep == 2
+    assert make_train_config(settings(average_checkpoints=1).train, 1).keep == 2
 
 
 def test_a_packed_step_of_one_batch_is_recorded_as_a_whole():
     """Only there have all batches one shape; several a step are recorded one by one."""
-    fast = {"packed": True, "capture": True, "precision": "bf16-pure"}
+    fast = {"packed": True, "cuda_graph": True, "precision": "bf16-pure"}
     plan = make_train_config(settings(**fast).train, 1)
     assert (plan.capture_step, plan.cuda_graph, plan.precision) == (True, True, "bf16-pure")
-    assert not make_train_config(settings(**fast, accumulate=2).train, 1).capture_step
+    assert not make_train_config(settings(**fast, gradient_accumulation=2).train, 1).capture_step
     assert not make_train_config(settings(packed=True).train, 1).capture_step
     assert not make_train_config(replace(settings(**fast).train, packed=False, precision="float32"), 1).capture_step
     with pytest.raises(ValueError, match="'bf16-pure' is made for packed batches; say packed = true as well"):
@@ -173,20 +182,20 @@ def test_schedules_by_name(name, wanted):
 
 
 def test_a_warm_up_longer_than_the_run_is_cut():
-    assert make_schedule(settings(warmup=100).train, 12) == CosineSchedule(0.01, 7, 6)
+    assert make_schedule(settings(warmup_steps=100).train, 12) == CosineSchedule(0.01, 7, 6)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
         ("steps", 0, "train.steps = 0 should be at least 1"),
-        ("tokens", 0, "train.tokens = 0 should be at least 1"),
-        ("rate", 0.0, "train.rate = 0.0 should be at least 1e-12"),
-        ("rate", float("nan"), "train.rate = nan should be at least 1e-12"),
-        ("rate", float("inf"), "train.rate = inf should be at least 1e-12"),
-        ("smoothing", 1.0, "train.smoothing = 1.0 should be at least 0 and below 1"),
-        ("warmup", -1, "train.warmup = -1 should be at least 0"),
-        ("clip", -1.0, "train.clip = -1.0 should be at least 0"),
+        ("batch_size", 0, "train.batch_size = 0 should be at least 1"),
+        ("learning_rate", 0.0, "train.learning_rate = 0.0 should be at least 1e-12"),
+        ("learning_rate", float("nan"), "train.learning_rate = nan should be at least 1e-12"),
+        ("learning_rate", float("inf"), "train.learning_rate = inf should be at least 1e-12"),
+        ("label_smoothing", 1.0, "train.label_smoothing = 1.0 should be at least 0 and below 1"),
+        ("warmup_steps", -1, "train.warmup_steps = -1 should be at least 0"),
+        ("max_grad_norm", -1.0, "train.max_grad_norm = -1.0 should be at least 0"),
         ("precision", "int8", "precision is float32, bfloat16 or float16, not 'int8'"),
     ],
 )

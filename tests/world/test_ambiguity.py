@@ -6,7 +6,7 @@ from regard.world import SENSES, World
 from regard.world.entries import Adjective, Noun, Verb
 from tests.world.derivations import ADJECTIVE, NOUN, VERB
 
-SENTENCES = [World(seed=9, longest=9).sentence(number) for number in range(5003)]
+SENTENCES = [World(seed=9, max_length=9).sentence(number) for number in range(5003)]
 FOUND = [(sentence, ambiguity) for sentence in SENTENCES for ambiguity in sentence.ambiguities]
 
 

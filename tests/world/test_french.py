@@ -17,7 +17,7 @@ FEMININE = {"la", "une", "cette", "ma", "sa"}
 # Words that must not stand before a vowel, and those that must.
 FULL = {"le", "la", "de", "ne", "que", "ce", "ma", "sa", "au", "du", "beau", "vieux", "nouveau"}
 ELIDED = {"l'", "d'", "n'", "qu'", "cet", "bel", "vieil", "nouvel"}
-SENTENCES = [World(seed=5, longest=17).sentence(number) for number in range(2003)]
+SENTENCES = [World(seed=5, max_length=17).sentence(number) for number in range(2003)]
 
 
 def noun_behind(words, index):

@@ -6,7 +6,7 @@ from itertools import pairwise
 from regard.world import World
 from regard.world.word_tables import NOUNS
 
-SENTENCES = [World(seed=6, longest=17).sentence(number) for number in range(2003)]
+SENTENCES = [World(seed=6, max_length=17).sentence(number) for number in range(2003)]
 # Written out by hand: the forms of der and ein by case and by gender (p for plural), melted or not.
 ARTICLES = {
     "nominative": {"m": {"der", "ein"}, "f": {"die", "eine"}, "n": {"das", "ein"}, "p": {"die"}},

@@ -25,7 +25,7 @@ from regard.world.word_tables import ADJECTIVES, NOUNS, VERBS
 UPOS = {"ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB"}
 WORLD = World(seed=3)
 SOME = {split: [WORLD.sentence(number, split) for number in range(1009)] for split in SPLITS}
-LONG = [World(seed=4, shortest=19, longest=61).sentence(number) for number in range(211)]
+LONG = [World(seed=4, min_length=19, max_length=61).sentence(number) for number in range(211)]
 EVERY = [*SOME["train"], *SOME["valid"], *SOME["test"], *LONG]
 
 
@@ -83,7 +83,7 @@ def test_every_length_is_equally_frequent():
 
 @pytest.mark.parametrize("length", [3, 7, 13, 29, 61])
 def test_the_length_dial_is_exact(length):
-    world = World(shortest=length, longest=length)
+    world = World(min_length=length, max_length=length)
     for split in SPLITS:
         assert {len(world.sentence(number, split).words) for number in range(11)} == {length}
 
@@ -163,7 +163,7 @@ def test_pairs_are_the_words_joined_by_spaces():
 def test_one_english_text_has_one_translation():
     seen: dict[str, tuple[str, str]] = {}
     for number in range(6007):
-        sentence = World(seed=8, longest=5).sentence(number)
+        sentence = World(seed=8, max_length=5).sentence(number)
         said = sentence.text("fr"), sentence.text("de")
         assert seen.setdefault(sentence.text(), said) == said
 
@@ -176,8 +176,8 @@ def test_an_ambiguous_form_has_different_counterparts(form):
 @pytest.mark.parametrize(
     "mistake",
     [
-        lambda: World(shortest=2),
-        lambda: World(shortest=9, longest=8),
+        lambda: World(min_length=2),
+        lambda: World(min_length=9, max_length=8),
         lambda: WORLD.sentence(-1),
         lambda: WORLD.sentence(0, "exam"),  # type: ignore[arg-type]
         lambda: next(translation_pairs(WORLD, "it", 1)),

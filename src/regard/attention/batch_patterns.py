@@ -1,4 +1,4 @@
-"""Batch patterns: patterns that hold data of one batch (padding, documents, edges), and packed sequences."""
+"""Batch patterns: patterns that hold data of one batch (padding, documents, edges, masks), and packed sequences."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from regard.attention.block_map import Span, exact_bounds, scatter
 from regard.attention.pattern import Pattern
+from regard.attention.position import Bias
 
 
 class BatchPattern(Pattern):
@@ -160,6 +161,100 @@ def block_min_max(ids: Tensor, span: Span) -> tuple[Tensor, Tensor]:
 
 def describe_tensor(x: Tensor) -> str:
     return f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+
+
+# --- masks ---
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BooleanMask(BatchPattern):
+    """A boolean mask (b, h, i, j), True = may look; an axis of size 1 holds for all.
+
+    Its first row belongs to the query at `first`; queries before that see nothing.
+    """
+
+    visible: Tensor
+    first: int = 0
+
+    def __post_init__(self):
+        if self.visible.dim() != 4 or self.visible.dtype != torch.bool:
+            raise ValueError(
+                f"BooleanMask wants True and False shaped (b, h, i, j), not {describe_tensor(self.visible)}"
+            )
+
+    def sees(self, b, h, i, j):
+        return mask_cells(self.visible, b, h, i - self.first, j) & (i >= self.first)
+
+    def shape_error(self, n_q, n_k):
+        rows, columns = self.visible.shape[2:]
+        if (rows == 1 or n_q <= self.first + rows) and (columns == 1 or n_k <= columns):
+            return None
+        return f"{self} has {rows} queries from {self.first} and {columns} keys, not {n_q} and {n_k}"
+
+    @property
+    def batches(self):
+        return len(self.visible)
+
+    @property
+    def depends_on_head(self) -> bool:  # type: ignore[override]
+        return self.visible.shape[1] > 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AdditiveMask(Bias):
+    """Numbers (b, h, i, j) that are added to the scores; axes and rows are as in `BooleanMask`."""
+
+    added: Tensor
+    first: int = 0
+
+    def __post_init__(self):
+        if self.added.dim() != 4 or not self.added.is_floating_point():
+            raise ValueError(f"AdditiveMask wants numbers shaped (b, h, i, j), not {describe_tensor(self.added)}")
+
+    def bias(self, b, h, i, j):
+        return torch.where(i >= self.first, mask_cells(self.added, b, h, i - self.first, j), 0.0)
+
+    def shape_error(self, heads, head, length):
+        own, rows, columns = self.added.shape[1:]
+        if own in (1, heads) and (1 in (rows, columns) or length <= max(self.first + rows, columns)):
+            return None
+        return f"{self} is for {own} heads and {max(self.first + rows, columns)} tokens, not {heads} and {length}"
+
+    @property
+    def batches(self):
+        return len(self.added)
+
+    def __repr__(self) -> str:
+        return f"AdditiveMask({'×'.join(map(str, self.added.shape))})"
+
+
+def mask_cells(mask: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """The cells of a mask at these indices; the answer does not spread along axes that make no difference."""
+    index = (b, h, i.clamp(min=0), j)
+    return mask[tuple(at if size > 1 else i * 0 for at, size in zip(index, mask.shape, strict=True))]
+
+
+def mask_parts(
+    mask: Tensor, shape: tuple[int, int, int, int], first: int = 0
+) -> tuple[BooleanMask, AdditiveMask | None]:
+    """What a raw mask means, (i, j), (b, i, j) or (b, h, i, j), for attention of this shape (b, h, i, j).
+
+    True = may look. Numbers are added to the scores, and -∞ hides. Its first row belongs to the query at `first`.
+    """
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(f"mask holds {mask.dtype}; use mask.bool(), True = may look, or numbers to add to the scores")
+    if mask.dim() not in (2, 3, 4):
+        raise ValueError(f"mask must be (i, j), (b, i, j) or (b, h, i, j), not {tuple(mask.shape)}")
+    whole = mask[(None,) * (4 - mask.dim())] if mask.dim() < 3 else mask[:, None] if mask.dim() == 3 else mask
+    if any(size not in (1, wanted) for size, wanted in zip(whole.shape, shape, strict=True)):
+        raise ValueError(
+            f"mask is {tuple(mask.shape)}, and there are {shape[0]} sentences, {shape[1]} heads, {shape[2]} queries "
+            f"and {shape[3]} keys; it must be (i, j), (b, i, j) or (b, h, i, j), an axis of size 1 for what all share"
+        )
+    if whole.dtype == torch.bool:
+        return BooleanMask(whole, first), None
+    hidden = whole == -torch.inf
+    return BooleanMask(~hidden, first), AdditiveMask(whole.masked_fill(hidden, 0.0), first)
 
 
 # --- packed sequences ---

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention.backends import BACKENDS, linear
 from regard.attention.backends.reference import Steps
-from regard.attention.batch_patterns import Padding
+from regard.attention.batch_patterns import Padding, mask_parts
 from regard.attention.causality import is_causal
 from regard.attention.core import AttentionCore, is_hooked
 from regard.attention.dependency_tree import DependencyTree
@@ -19,6 +19,7 @@ from regard.attention.hooks import record_steps
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern
+from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import Segments
 from regard.ops.fused_qkv_linear import project_all
@@ -48,12 +49,14 @@ class Context:
         positions: the place of each token in its text, (b, t), where that is not its index.
         tree: the dependency trees of the batch.
         segments: of rows of packed texts.
+        bias: added to the scores besides the recipe's own: an additive mask.
     """
 
     pattern: Pattern | None = None
     positions: Tensor | None = None
     tree: DependencyTree | None = None
     segments: Segments | None = None
+    bias: Bias | None = None
 
     @property
     def fused(self) -> bool:
@@ -138,16 +141,30 @@ class MultiHeadAttention(nn.Module):
         memory: Tensor | None = None,
         *,
         pattern: Pattern | None = None,
+        mask: Tensor | None = None,
         tree: DependencyTree | None = None,
         positions: Tensor | None = None,
         cache: CacheCell | None = None,
     ) -> Tensor:
-        """x is (b, t, model) and attends to itself, or to `memory`, (b, s, width); `pattern` applies as well.
+        """x is (b, t, model) and attends to itself, or to `memory`, (b, s, width).
 
-        `positions`, (b, t), are the places of the tokens in their texts, if these are not their indices. With a cache,
-        x stands after the tokens of the cache, and attends to them too.
+        Args:
+            pattern: applies besides the recipe's own, and so does `mask`.
+            mask: boolean, True = may look (torch's layers: True = hidden), or numbers added to the scores, -∞ = hidden;
+                (i, j), (b, i, j) or (b, h, i, j), where an axis of size 1 holds for all. With a cache, the rows are the
+                new tokens, the columns all.
+            positions: (b, t), the places of the tokens in their texts, if these are not their indices.
+            cache: x stands after the tokens of the cache, and attends to them too.
         """
-        return self.output(self.compute_heads(x, memory, Context(pattern, positions, tree), cache))
+        bias = None
+        if mask is not None:
+            if self.compress is not None:
+                raise ValueError(f"{self.compress} mixes all keys, so a mask cannot be applied any more; leave it out")
+            first = 0 if cache is None else cache.cache.length
+            keys = first + (x if memory is None else memory).shape[1]
+            visible, bias = mask_parts(mask, (x.shape[0], self.heads, x.shape[1], keys), first)
+            pattern = visible if pattern is None else pattern & visible
+        return self.output(self.compute_heads(x, memory, Context(pattern, positions, tree, bias=bias), cache))
 
     def compute_heads(
         self,
@@ -159,6 +176,8 @@ class MultiHeadAttention(nn.Module):
         """concat(head_1, ..., head_h): what the output projection reads."""
         q, k, v = self.project(x, memory, context.pattern, fused=context.fused)
         recipe = self.effective_recipe(context.pattern, context.tree, context.segments)
+        if context.bias is not None:
+            recipe = replace(recipe, position=recipe.position + context.bias)
         if cache is not None:
             return concatenate_heads(self.attend_cached(q, k, v, recipe, cache))
         return concatenate_heads(self.core(q, k, v, recipe, **context.token_positions, backend=self.backend))
@@ -186,11 +205,11 @@ class MultiHeadAttention(nn.Module):
         return output, seen
 
     def extend(
-        self, x: Tensor, cache: KVCache | None = None, *, pattern: Pattern | None = None
+        self, x: Tensor, cache: KVCache | None = None, *, pattern: Pattern | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, KVCache]:
         """Attention of new tokens after those in the cache. The cache is a value; the old one stays as it was."""
         cell = CacheCell(KVCache() if cache is None else cache)
-        return self(x, pattern=pattern, cache=cell), cell.cache
+        return self(x, pattern=pattern, mask=mask, cache=cell), cell.cache
 
     def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, cell: "CacheCell") -> Tensor:
         """Attention of new tokens to those of the cache and to themselves."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.attention.batch_patterns import BatchPattern, Documents, batch_row, describe_tensor
+from regard.attention.batch_patterns import AdditiveMask, BatchPattern, Documents, batch_row, describe_tensor
 from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias, PositionSum, ScorePosition
 from regard.attention.positions import Indices
@@ -117,12 +117,13 @@ class PatternAtPositions(BatchPattern):
 
 
 def at_positions(recipe: Recipe, positions: TokenPositions) -> Recipe:
-    """The recipe, its schemes on the score asked about these positions instead of indices."""
+    """The recipe, its schemes on the score asked about these positions instead of indices; a mask's cells are those
+    of indices, as a pattern's."""
     if not recipe.score_positions:
         return recipe
     parts = [
         part
-        if not isinstance(part, ScorePosition)
+        if not isinstance(part, ScorePosition) or isinstance(part, AdditiveMask)
         else BiasAtPositions(part, positions)
         if isinstance(part, Bias)
         else ScoreAtPositions(part, positions)

@@ -167,7 +167,7 @@ def world(
     from regard.data.parallel import SentencePair
     from regard.world import World, translation_pairs
 
-    pairs = translation_pairs(World(seed=seed, longest=max_words), target, sentences, split)
+    pairs = translation_pairs(World(seed=seed, max_length=max_words), target, sentences, split)
     write_and_report((SentencePair(*pair) for pair in pairs), out, ("en", target), sentences)
 
 

@@ -44,7 +44,10 @@ def demo(
     console.print(Rule("1. Training a small Transformer: English to French", align="left"))
     total_steps = steps or TranslationSettings.of_world().train.steps
     # kept so that the microscope can show the attention over training
-    checkpoints = {"train.checkpoint_every": max(1, total_steps // MIN_CHECKPOINTS), "train.keep": 2 * MIN_CHECKPOINTS}
+    checkpoints = {
+        "train.checkpoint_every": max(1, total_steps // MIN_CHECKPOINTS),
+        "train.keep_checkpoints": 2 * MIN_CHECKPOINTS,
+    }
     train_run(None, checkpoints | ({"train.steps": steps} if steps else {}), out, None, "cpu")
     translator = Translator.load(out)
     console.print(Rule("2. Held-out sentences", align="left"))
@@ -108,8 +111,13 @@ if TYPE_CHECKING:
 
 RUNGS = ("gru", "bahdanau", "luong-dot", "transformer")
 # the default corpus: long sentences, so that BLEU can fall with the length
-LONG_SENTENCES = {"data.longest": 20, "data.sentences": 60_000}
-LONG_SENTENCES |= {"train.steps": 1500, "train.tokens": 2048, "train.rate": 2e-3, "train.validate_every": 500}
+LONG_SENTENCES = {"data.max_length": 20, "data.sentences": 60_000}
+LONG_SENTENCES |= {
+    "train.steps": 1500,
+    "train.batch_size": 2048,
+    "train.learning_rate": 2e-3,
+    "train.validate_every": 500,
+}
 
 
 def ladder(

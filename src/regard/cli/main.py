@@ -14,7 +14,9 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 MAX_MESSAGE_LETTERS = 1000  # letters of an error message
 # what takes less memory, by the option that sets it
 LESS_MEMORY = {
+    "--batch-size": "smaller batches (--batch-size)",
     "--tokens": "fewer tokens (--tokens)",
+    "--max-new-tokens": "fewer tokens (--max-new-tokens)",
     "--max-length": "shorter texts (--max-length)",
     "--device": "another --device",
 }
@@ -51,7 +53,7 @@ class OneLineErrorGroup(TyperGroup):
             if not any(sign in f"{trouble!r}" for sign in ("MemoryError", "out of memory", "allocate memory")):
                 raise
             command = self.commands[ctx.invoked_subcommand or ""]
-            flags = {flag for option in command.params for flag in option.opts}
+            flags = {option.opts[0] for option in command.params}  # the others are former names
             remedies = [remedy for flag, remedy in LESS_MEMORY.items() if flag in flags]
             fail(f"there is not enough memory; use {', '.join(remedies)}{' or ' * bool(remedies)}a smaller model")
 

@@ -61,8 +61,12 @@ def train(
     model: Annotated[str | None, typer.Option(help="transformer, bahdanau, luong-dot, luong-general, gru, …")] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small or base.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps.")] = None,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens in a batch, padding included.")] = None,
-    rate: Annotated[float | None, typer.Option("--learning-rate", "--rate", help="Peak learning rate.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", "--tokens", min=1, help="Tokens in a batch, padding included.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", "--rate", help="Peak learning rate.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as table.key=value.")] = None,
@@ -99,8 +103,8 @@ def train(
         "model.kind": model,
         "model.size": size,
         "train.steps": steps,
-        "train.tokens": tokens,
-        "train.rate": rate,
+        "train.batch_size": batch_size,
+        "train.learning_rate": learning_rate,
         "train.precision": precision,
         "train.seed": seed,
         **dict(parse_assignment(line) for line in set_ or []),
@@ -157,6 +161,7 @@ def train_run(
     # first, so that a refused command has changed nothing of the run that holds the lock
     with lock_folder(writable_folder(out)) as claim:
         kind = resolve_task(start or out, recipe, task)
+        overrides = kind.settings.current_names(overrides)
         settings, existing = resolve_settings(kind, out, recipe, overrides, start)
         make_train_config(settings.train, 1)  # an error in it should not wait for the corpus to be read
         if tensorboard:
@@ -167,7 +172,7 @@ def train_run(
         count = effective_examples(examples.examples)
         if follows and not start:
             settings = fit_to_data(settings, count, overrides)
-        if device == "cpu" and settings.train.tokens <= SMALL_BATCH_TOKENS:
+        if device == "cpu" and settings.train.batch_size <= SMALL_BATCH_TOKENS:
             torch.set_num_threads(1)
         with console.status("preparing the model"):
             learner: Any = existing and replace(existing, settings=settings)  # type: ignore[type-var]
@@ -219,7 +224,7 @@ def describe_run(
     if skipped := examples.skipped:
         yield f"skipped: {len(skipped):,} of {total + len(skipped):,} {task.examples}, for empty parts ({skipped[0]})"
     if fit.job.left_out:
-        limits = f"train.longest = {train.longest} or train.tokens = {train.tokens}"
+        limits = f"train.max_length = {train.max_length} or train.batch_size = {train.batch_size}"
         yield f"skipped: {fit.job.left_out:,} of {total:,} {task.examples}, with more tokens on a side than {limits}"
     weights = sum(parameter.numel() for parameter in fit.job.model.parameters())
     existing = f"; resuming from step {done:,}" if done else ""
@@ -233,9 +238,13 @@ def describe_length(task: Task, settings: "RunSettings", fit: "TrainingRun") -> 
     """Steps, batch size, epochs and vocabulary size."""
     train = fit.job.train
     unit = "tokens" if "text" in settings.table_names() and settings.task != "vqa" else task.examples
-    batch = "" if settings.task == "node_classification" else f" of {train.tokens * train.accumulate:,} {unit}"
+    batch = (
+        ""
+        if settings.task == "node_classification"
+        else f" of {train.batch_size * train.gradient_accumulation:,} {unit}"
+    )
     text = vars(settings).get("text")
-    subwords = f", {text.size:,} subwords" if text and text.kind in ("bpe", "unigram") else ""
+    subwords = f", {text.vocab_size:,} subwords" if text and text.kind in ("bpe", "unigram") else ""
     return f"{train.steps:,} steps{batch} (≈ {train.steps / fit.job.data.steps(0):,.0f} epochs){subwords}"
 
 
@@ -410,14 +419,14 @@ def build_settings(
     else:
         usual = task.settings() if "data.corpus" in overrides else task.settings.of_world()
     settings = usual.with_changes(overrides).with_absolute_paths(Path.cwd())
-    if recipe is None and "train.steps" in overrides and "train.warmup" not in overrides:
-        warmup = min(settings.train.warmup, warmup_for(settings.train.steps))
-        return replace(settings, train=replace(settings.train, warmup=warmup))  # type: ignore[type-var]
+    if recipe is None and "train.steps" in overrides and "train.warmup_steps" not in overrides:
+        warmup = min(settings.train.warmup_steps, warmup_for(settings.train.steps))
+        return replace(settings, train=replace(settings.train, warmup_steps=warmup))  # type: ignore[type-var]
     return settings
 
 
 def parse_assignment(line: str) -> tuple[str, str]:
     name, equals, value = line.partition("=")
     if not equals:
-        raise ValueError(f"--set {line}: write table.key=value, such as train.warmup=100")
+        raise ValueError(f"--set {line}: write table.key=value, such as train.warmup_steps=100")
     return name.strip(), value.strip()

@@ -85,7 +85,7 @@ def choose_alignment_heads(translator: Translator, held_out: list[SentencePair])
     if config.kind in RNN_KINDS:
         return ()
     if data.corpus == "world":
-        world = World(shortest=data.shortest, longest=data.longest)
+        world = World(min_length=data.min_length, max_length=data.max_length)
         return select_heads_by_gold(translator, [world.sentence(number, "valid") for number in range(MAX_SENTENCES)])
     lengths = [max(map(len, example)) for example in translator.examples(held_out)]
     short = [

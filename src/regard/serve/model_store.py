@@ -236,7 +236,7 @@ class ModelStore:
             best = progress["best_step"] or steps[-1]
         except (OSError, ValueError, KeyError, TypeError):  # damaged: the weights can be shown all the same
             return untold
-        alone = self.model(name).settings.train.average <= 1
+        alone = self.model(name).settings.train.average_checkpoints <= 1
         return {"checkpoints": steps, "final": best if alone else None, "history": history}
 
     def load_checkpoint(self, entry: ModelEntry, step: int) -> PretrainedModel:

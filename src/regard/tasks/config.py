@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
 from regard.models.config import WordEmbeddingConfig
 from regard.models.config_base import DEPTHS, ConfigBase
 
+T = TypeVar("T")
 MAX_SHOWN = 200  # letters of a value that are said again
 DEFAULT_TASK = "translation"  # the task of a file that names none
 TASK_ALIASES = {  # former names of tasks, which older settings and recipes hold
@@ -30,8 +31,33 @@ TASK_ALIASES = {  # former names of tasks, which older settings and recipes hold
     "graph": "node_classification",
 }
 RENAMED_KEYS = {  # former keys of tables, which older settings and recipes hold
+    "train.tokens": "batch_size",
+    "train.accumulate": "gradient_accumulation",
+    "train.rate": "learning_rate",
+    "train.warmup": "warmup_steps",
+    "train.smoothing": "label_smoothing",
     "train.consistency": "rdrop",
+    "train.clip": "max_grad_norm",
+    "train.decay": "weight_decay",
+    "train.longest": "max_length",
+    "train.best": "best_metric",
     "train.exact": "deterministic",
+    "train.average": "average_checkpoints",
+    "train.keep": "keep_checkpoints",
+    "train.capture": "cuda_graph",
+    "text.size": "vocab_size",
+    "text.lower": "lowercase",
+    "data.shortest": "min_length",
+    "data.longest": "max_length",
+    "data.most": "max_tokens",
+    "data.pictures": "images",
+    "data.rows": "height",
+    "data.columns": "width",
+    "augment.turn": "rotation",
+    "augment.stretch": "scale",
+    "augment.grey": "grayscale",
+    "augment.hide": "cutout",
+    "augment.both_ways": "flip_at_test",
     "model.picture_layers": "image_layers",
 }
 RENAMED_VALUES = {  # and former values
@@ -117,6 +143,17 @@ class RunSettings(ABC):
         usual = cls()
         return cls(**{name: read_table(getattr(usual, name), name, table) for name, table in tables.items()})
 
+    @classmethod
+    def current_names(cls, changes: Mapping[str, T]) -> dict[str, T]:
+        """Changes such as `train.rate` by the names of today; where both are given, `with_changes` refuses them."""
+        usual, renamed = cls(), {}
+        for name, value in changes.items():
+            table = name.partition(".")[0]
+            new = f"{table}.{RENAMED_KEYS.get(name, '')}"
+            known = table in cls.table_names() and RENAMED_KEYS.get(name) in field_names(getattr(usual, table))
+            renamed[new if known and new not in changes else name] = value
+        return renamed
+
     def with_changes(self, changes: Mapping[str, object]) -> Self:
         """Some lines replaced, as `--set train.steps=100` asks for; text is read as TOML where it can be.
 
@@ -141,6 +178,10 @@ class RunSettings(ABC):
         return self.from_tables({"task": self.task, **tables})
 
 
+def field_names(table: Any) -> set[str]:
+    return {field.name for field in fields(table)}
+
+
 def resolve_task_name(task: Any) -> Any:
     """The name of a task today; a name that no task ever had, or no text at all, comes back as it is."""
     return TASK_ALIASES.get(task, task) if isinstance(task, str) else task
@@ -148,7 +189,7 @@ def resolve_task_name(task: Any) -> Any:
 
 def resolve_renamed(kind: type, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The lines of a table by the keys and values of today."""
-    known = {field.name for field in fields(kind)}
+    known = field_names(kind)
     lines: dict[str, Any] = {}
     for former, value in given.items():
         line = f"{name}.{former}"
@@ -300,9 +341,9 @@ class PairTokenizerSettings:
     """How text becomes ids."""
 
     kind: str = "bpe"  # bpe, unigram, words or characters
-    size: int = 8000
+    vocab_size: int = 8000
     joint: bool = True  # one vocabulary for both sides
-    lower: bool = False
+    lowercase: bool = False
     source_language: str = ""  # en, de or fr: punctuation becomes words of its own; "" leaves text as it is
     target_language: str = ""
 
@@ -315,8 +356,8 @@ class TokenizerSettings:
     """How text of one language becomes ids."""
 
     kind: str = "bpe"  # bpe, unigram, words, characters or bytes
-    size: int = 8000
-    lower: bool = False
+    vocab_size: int = 8000
+    lowercase: bool = False
     language: str = ""  # en, de or fr: punctuation becomes words of its own; "" leaves text as it is
 
     def __post_init__(self):
@@ -325,11 +366,11 @@ class TokenizerSettings:
 
 # what each number of [train] may be: at least, and below
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("steps", "tokens", "longest", "accumulate", "average", "keep"), (1, inf)),
-    **dict.fromkeys(("validate_every", "checkpoint_every"), (1, inf)),
-    **dict.fromkeys(("warmup", "patience", "seed", "clip", "decay", "rdrop"), (0, inf)),
-    "smoothing": (0, 1),
-    "rate": (1e-12, inf),
+    **dict.fromkeys(("steps", "batch_size", "max_length", "gradient_accumulation"), (1, inf)),
+    **dict.fromkeys(("validate_every", "checkpoint_every", "average_checkpoints", "keep_checkpoints"), (1, inf)),
+    **dict.fromkeys(("warmup_steps", "patience", "seed", "max_grad_norm", "weight_decay", "rdrop"), (0, inf)),
+    "label_smoothing": (0, 1),
+    "learning_rate": (1e-12, inf),
 }
 
 
@@ -346,34 +387,34 @@ class TrainSettings:
     """How a model is trained."""
 
     steps: int = 10_000
-    tokens: int = 4096  # in a batch, padding included; of pictures, how many
-    accumulate: int = 1  # batches whose gradients are added up in a step
+    batch_size: int = 4096  # tokens in a batch, padding included; of images, how many
+    gradient_accumulation: int = 1  # batches whose gradients are added up in a step
     schedule: str = "cosine"  # noam, cosine or constant
-    rate: float = 1e-3  # the peak; for noam the factor
-    warmup: int = DERIVED_FROM_STEPS  # steps up to the peak; left out, it follows from `steps`
-    smoothing: float = 0.1
+    learning_rate: float = 1e-3  # the peak; for noam the factor
+    warmup_steps: int = DERIVED_FROM_STEPS  # up to the peak; left out, they follow from `steps`
+    label_smoothing: float = 0.1
     rdrop: float = 0.0  # how much two passes under different dropout must agree (R-Drop)
-    clip: float = 1.0
-    decay: float = 0.0
+    max_grad_norm: float = 1.0  # gradients are clipped to it; 0 clips nothing
+    weight_decay: float = 0.0
     seed: int = 0
     precision: str = "float32"  # bfloat16, float16; bf16-pure: bfloat16 from beginning to end, for what is packed
-    longest: int = 256  # ids on a side; longer examples are left out of training
+    max_length: int = 256  # ids on a side; longer examples are left out of training
     validate_every: int = 500
     checkpoint_every: int = 500
-    best: str = "loss"  # the best checkpoint is kept: the one with the least loss, or the most accuracy
+    best_metric: str = "loss"  # the best checkpoint is kept: the one with the least loss, or the most accuracy
     patience: int = 0
     deterministic: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
-    average: int = 1  # checkpoints whose weights are averaged in the end
-    keep: int = 2  # the newest checkpoints that stay, besides the best: more, to look at training afterwards
+    average_checkpoints: int = 1  # whose weights are averaged in the end
+    keep_checkpoints: int = 2  # the newest, besides the best: more, to look at training afterwards
     packed: bool = False  # no padding: sentences one behind the other, in any order; for a Transformer that translates
-    capture: bool = False  # CUDA graph: a batch's work (packed, the whole step) is captured once and replayed
+    cuda_graph: bool = False  # a batch's work (packed, the whole step) is captured once and replayed
     compile: bool = False  # kernels made for a packed model's layers; after an interruption last bits may differ
 
     def __post_init__(self):
-        if self.warmup is DERIVED_FROM_STEPS:
-            object.__setattr__(self, "warmup", warmup_for(self.steps))
+        if self.warmup_steps is DERIVED_FROM_STEPS:
+            object.__setattr__(self, "warmup_steps", warmup_for(self.steps))
         check_choice("train.schedule", self.schedule, ("noam", "cosine", "constant"))
-        check_choice("train.best", self.best, ("loss", "accuracy"))
+        check_choice("train.best_metric", self.best_metric, ("loss", "accuracy"))
         if self.precision == "bf16-pure" and not self.packed:
             raise ValueError(
                 "train.precision = 'bf16-pure' is made for packed batches; say packed = true as well, or precision = "

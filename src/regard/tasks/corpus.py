@@ -56,23 +56,26 @@ class Corpus(Generic[E, B]):
         *,
         filler: Filler[E] | None = None,
     ) -> "Corpus[E, B]":
-        """As many examples in a batch as `train.tokens` has room for; those over `train.longest` are left out.
+        """As many examples in a batch as `train.batch_size` has room for; those over `train.max_length` are left out.
 
-        With a filler and `train.capture` batches have few shapes: lengths are rounded up, and on a GPU, which captures
-        them, every batch of a length is filled up to as many examples. On a CPU none is, but they are the same batches.
+        With a filler and `train.cuda_graph` batches have few shapes: lengths are rounded up, and on a GPU, which
+        captures them, every batch of a length is filled up to as many examples. On a CPU none is, but they are the same
+        batches.
         """
         sizes = lengths(examples)
-        if filler and train.capture:
-            most = min(train.longest, train.tokens - 1)
+        if filler and train.cuda_graph:
+            most = min(train.max_length, train.batch_size - 1)
             sizes = [(size if size > most else min(round_up_length(size), most), 0) for size, _ in sizes]
         batches = TokenBatchSampler(
-            sizes, tokens=train.tokens, limit=train.longest, long=LongPolicy.DROP, seed=train.seed
+            sizes, tokens=train.batch_size, limit=train.max_length, long=LongPolicy.DROP, seed=train.seed
         )
         if not len(batches):
-            key, size = min(("tokens", train.tokens), ("longest", train.longest), key=lambda pair: pair[1])
+            key, size = min(
+                ("batch_size", train.batch_size), ("max_length", train.max_length), key=lambda pair: pair[1]
+            )
             raise ValueError(f"all {len(examples)} examples are longer than train.{key} = {size}; raise it")
-        filled = train.capture and torch.device(device).type != "cpu"
-        return Corpus(examples, batches, collate, train.accumulate, device, filler if filled else None)
+        filled = train.cuda_graph and torch.device(device).type != "cpu"
+        return Corpus(examples, batches, collate, train.gradient_accumulation, device, filler if filled else None)
 
     @property
     def left_out(self) -> int:
@@ -124,11 +127,11 @@ def epoch_batches(batches: TokenBatchSampler, epoch: int) -> list[list[int]]:
 
 
 def drop_long(examples: Sequence[E], lengths: Lengths[E], train: TrainSettings) -> list[E]:
-    """Held-out examples within `train.longest`."""
-    kept = [one for one, sides in zip(examples, lengths(examples), strict=True) if max(sides) <= train.longest]
+    """Held-out examples within `train.max_length`."""
+    kept = [one for one, sides in zip(examples, lengths(examples), strict=True) if max(sides) <= train.max_length]
     if not kept:
         raise ValueError(
-            f"of {len(examples)} held-out examples none is within train.longest = {train.longest}; raise it"
+            f"of {len(examples)} held-out examples none is within train.max_length = {train.max_length}; raise it"
         )
     return kept
 
@@ -236,22 +239,24 @@ class PackedCorpus:
 
     @staticmethod
     def of(examples: Sequence[Example], train: TrainSettings, device: str = "cpu") -> "PackedCorpus":
-        """Batches of at most `train.tokens` words on each side; pairs over `train.longest` are left out."""
-        kept = [(source, target) for source, target in examples if max(len(source), len(target)) <= train.longest]
+        """Batches of at most `train.batch_size` words on each side; pairs over `train.max_length` are left out."""
+        kept = [(source, target) for source, target in examples if max(len(source), len(target)) <= train.max_length]
         if not kept:
-            raise ValueError(f"all {len(examples)} examples are longer than train.longest = {train.longest}; raise it")
+            raise ValueError(
+                f"all {len(examples)} examples are longer than train.max_length = {train.max_length}; raise it"
+            )
         sizes = np.array([(len(source) + 1, len(target) + 1) for source, target in kept])
         length = -(-int(sizes.max()) // ROW_MULTIPLE) * ROW_MULTIPLE
-        if train.tokens < length:
-            raise ValueError(f"train.tokens = {train.tokens} has no room for a row of {length} words; raise it")
+        if train.batch_size < length:
+            raise ValueError(f"train.batch_size = {train.batch_size} has no room for a row of {length} words; raise it")
         row, order = pack_first_fit(sizes, length, train.seed)
         return PackedCorpus(
             PackedRows.of([[*source, EOS] for source, _ in kept], row, order, length),
             PackedRows.of([[BOS, *target] for _, target in kept], row, order, length),
             PackedRows.of([[*target, EOS] for _, target in kept], row, order, length).tokens,
-            train.tokens // length,
+            train.batch_size // length,
             train.seed,
-            train.accumulate,
+            train.gradient_accumulation,
             device,
             len(examples) - len(kept),
         )

@@ -52,13 +52,13 @@ def steps_for(examples: int, epoch: int) -> int:
 def fit_to_data(settings: RunSettings, examples: int, given: Collection[str]) -> RunSettings:
     """Batches and pieces for so many examples, but for what was given; never more than is usual for the task."""
     changes: dict[str, Any] = {}
-    if "train.tokens" not in given:
-        tokens = min(settings.train.tokens, max(batch_tokens_for(examples), 2 * settings.train.longest))
-        changes["train"] = replace(settings.train, tokens=tokens)
-    if "text" in settings.table_names() and "text.size" not in given:
+    if "train.batch_size" not in given:
+        tokens = min(settings.train.batch_size, max(batch_tokens_for(examples), 2 * settings.train.max_length))
+        changes["train"] = replace(settings.train, batch_size=tokens)
+    if "text" in settings.table_names() and "text.vocab_size" not in given:
         text = vars(settings)["text"]
         if text.kind in ("bpe", "unigram"):
-            changes["text"] = replace(text, size=min(text.size, vocabulary_size_for(examples)))
+            changes["text"] = replace(text, vocab_size=min(text.vocab_size, vocabulary_size_for(examples)))
     return replace(settings, **changes)  # type: ignore[type-var]
 
 
@@ -68,7 +68,7 @@ def plan_steps(train: TrainSettings, examples: int, epoch: int, given: Collectio
     often = min(train.validate_every, max(10, steps // VALIDATIONS))
     follows = {
         "steps": steps,
-        "warmup": warmup_for(steps),
+        "warmup_steps": warmup_for(steps),
         "validate_every": often,
         "checkpoint_every": min(train.checkpoint_every, often),
     }

@@ -39,13 +39,13 @@ class AugmentSettings:
 
     crop: int = 0  # moved by up to so many pixels each way; what comes in is black
     flip: bool = False  # every other one is mirrored; not for digits and letters
-    turn: int = 0  # by up to so many degrees
-    stretch: int = 0  # by up to so many percent along each axis
-    grey: float = 0.0  # this share of pictures lose their colours
-    hide: int = 0  # a square of so many pixels a side is black
+    rotation: int = 0  # by up to so many degrees
+    scale: int = 0  # by up to so many percent along each axis
+    grayscale: float = 0.0  # this share of pictures lose their colours
+    cutout: int = 0  # a square of so many pixels a side is black
     mixup: float = 0.0  # this share of pictures is laid over another, and so is what they are
     cutmix: float = 0.0  # this share has a rectangle of another
-    both_ways: bool = False  # once trained: a picture's probabilities are the mean of its own and its mirror image's
+    flip_at_test: bool = False  # once trained: a picture's probabilities are the mean of its own and its mirror image's
 
     def __post_init__(self):
         # both refuse what cannot be
@@ -53,10 +53,13 @@ class AugmentSettings:
         self.mix()
 
     def changes(self) -> tuple[Augmentation, ...]:
-        pose = [RandomAffine(self.turn, self.stretch)] if self.turn or self.stretch else []
-        crop, hide = [RandomCrop(self.crop)] if self.crop else [], [Cutout(self.hide)] if self.hide else []
-        flip, grey = [RandomHorizontalFlip()] if self.flip else [], [RandomGrayscale(self.grey)] if self.grey else []
-        return (*pose, *crop, *flip, *grey, *hide)
+        pose = [RandomAffine(self.rotation, self.scale)] if self.rotation or self.scale else []
+        crop, cutout = [RandomCrop(self.crop)] if self.crop else [], [Cutout(self.cutout)] if self.cutout else []
+        flip, gray = (
+            [RandomHorizontalFlip()] if self.flip else [],
+            [RandomGrayscale(self.grayscale)] if self.grayscale else [],
+        )
+        return (*pose, *crop, *flip, *gray, *cutout)
 
     def mix(self) -> MixupCutmix | None:
         return MixupCutmix(self.mixup, self.cutmix) if self.mixup or self.cutmix else None
@@ -78,7 +81,7 @@ class ShuffledIndices:
 
     @staticmethod
     def of(count: int, train: TrainSettings) -> "ShuffledIndices":
-        return ShuffledIndices(count, min(count, train.tokens), train.accumulate, train.seed)
+        return ShuffledIndices(count, min(count, train.batch_size), train.gradient_accumulation, train.seed)
 
     def steps(self, epoch: int) -> int:
         return max(1, self.count // (self.batch * self.accumulate))

@@ -15,11 +15,11 @@ def train_tokenizer(
 ) -> Tokenizer:
     match settings.kind:
         case "bpe":
-            return SubwordTokenizer.bpe(texts, size=settings.size, normalizer=normal)
+            return SubwordTokenizer.bpe(texts, size=settings.vocab_size, normalizer=normal)
         case "unigram":
-            return SubwordTokenizer.unigram(texts, size=settings.size, normalizer=normal)
+            return SubwordTokenizer.unigram(texts, size=settings.vocab_size, normalizer=normal)
         case "words":
-            return WordTokenizer.train(texts, size=settings.size, normalizer=normal)
+            return WordTokenizer.train(texts, size=settings.vocab_size, normalizer=normal)
         case "bytes":
             return ByteTokenizer(normal)
         case _:
@@ -42,7 +42,9 @@ def token_strings(words: Tokenizer) -> tuple[str, ...]:
 
 def train_text_tokenizer(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
     """For texts of one language."""
-    return train_tokenizer(texts, settings, TextNormalizer(lower=settings.lower, language=settings.language or None))
+    return train_tokenizer(
+        texts, settings, TextNormalizer(lower=settings.lowercase, language=settings.language or None)
+    )
 
 
 def train_tokenizer_with_vectors(
@@ -50,4 +52,6 @@ def train_tokenizer_with_vectors(
 ) -> Tokenizer:
     """The same; it knows words that have a vector from elsewhere, too."""
     own = train_text_tokenizer(texts, settings)
-    return extend_vocabulary(own, WordVectors.load(words.file).words, settings.size) if words.kind == "file" else own
+    return (
+        extend_vocabulary(own, WordVectors.load(words.file).words, settings.vocab_size) if words.kind == "file" else own
+    )

@@ -63,8 +63,8 @@ class CUDAGraphCapture:
             if isinstance(first, torch.OutOfMemoryError):
                 raise first from None
             raise ValueError(
-                "train.capture = true: this model cannot be captured as a CUDA graph, for it synchronises with the GPU "
-                f"or has a new shape every time ({str(first).splitlines()[0]}); leave capture out"
+                "train.cuda_graph = true: this model cannot be captured, for it synchronises with the GPU or has a new "
+                f"shape every time ({str(first).splitlines()[0]}); leave cuda_graph out"
             ) from error
         return graph.replay, summed
 

@@ -35,8 +35,8 @@ class TrainingRun:
     def __post_init__(self):
         if self.job.train.packed and not isinstance(self.job.data, PackedCorpus):
             raise ValueError("train.packed = true: only sentence pairs can be packed; leave it out")
-        if self.job.train.capture and self.job.capture_objection:
-            raise ValueError(f"train.capture = true is not possible: {self.job.capture_objection}; leave it out")
+        if self.job.train.cuda_graph and self.job.capture_objection:
+            raise ValueError(f"train.cuda_graph = true is not possible: {self.job.capture_objection}; leave it out")
 
     @property
     def config(self) -> TrainConfig:
@@ -61,7 +61,7 @@ class TrainingRun:
                     (self.folder / WEIGHTS).unlink(missing_ok=True)  # of an earlier end, if the run is extended
                     log.add(report)
                     yield report
-            write_final_weights(job.model, job.train.average, self.folder, note)
+            write_final_weights(job.model, job.train.average_checkpoints, self.folder, note)
 
 
 def check_steps(folder: Path, config: TrainConfig) -> None:
@@ -90,25 +90,27 @@ def make_train_config(train: TrainSettings, width: int) -> TrainConfig:
         make_schedule(train, width),
         train.steps,
         seed=train.seed,
-        clip=train.clip,
-        weight_decay=train.decay,
+        clip=train.max_grad_norm,
+        weight_decay=train.weight_decay,
         precision=train.precision,
         validate_every=train.validate_every,
         checkpoint_every=train.checkpoint_every,
-        best=train.best,
+        best=train.best_metric,
         patience=train.patience,
         deterministic=train.deterministic,
-        cuda_graph=train.capture,
-        capture_step=train.capture and train.packed and train.accumulate == 1,  # packed batches have one shape
-        keep=max(2, train.average, train.keep),  # the one before, should the newest be damaged
+        cuda_graph=train.cuda_graph,
+        capture_step=train.cuda_graph
+        and train.packed
+        and train.gradient_accumulation == 1,  # packed batches have one shape
+        keep=max(2, train.average_checkpoints, train.keep_checkpoints),  # the one before, should the newest be damaged
     )
 
 
 def make_schedule(train: TrainSettings, width: int) -> Schedule:
     match train.schedule:
         case "noam":
-            return NoamSchedule(width, train.warmup, train.rate)
+            return NoamSchedule(width, train.warmup_steps, train.learning_rate)
         case "cosine":
-            return CosineSchedule(train.rate, train.steps, min(train.warmup, train.steps - 1))
+            return CosineSchedule(train.learning_rate, train.steps, min(train.warmup_steps, train.steps - 1))
         case _:
-            return ConstantSchedule(train.rate, train.warmup)
+            return ConstantSchedule(train.learning_rate, train.warmup_steps)

@@ -25,7 +25,7 @@ def format_sentence(sentence: Sentence) -> str:
 
 
 def main(count: int = 40, shortest: int = 3, longest: int = 12):
-    world = World(shortest=shortest, longest=longest)
+    world = World(min_length=shortest, max_length=longest)
     for sentence in (*LECTURE_SENTENCES, *[world.sentence(number) for number in range(count)]):
         print(format_sentence(sentence), end="\n\n")
 

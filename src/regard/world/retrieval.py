@@ -119,7 +119,7 @@ def draw_filler(rng: SplitMix64, size: int, split: Split) -> list[tuple[str, ...
 @cache
 def filler_sentences(size: int, split: Split) -> tuple[tuple[str, ...], ...]:
     """The world's first sentences of so many words; cached, since sampling takes most of the time."""
-    world = World(shortest=size, longest=size)
+    world = World(min_length=size, max_length=size)
     return tuple((*world.sentence(number, split).words, STOP) for number in range(FILLER_POOL))
 
 
@@ -240,7 +240,7 @@ def split_by_person(
 @lru_cache(maxsize=16)
 def story_sentences(longest: int, split: Split, pool: int) -> tuple[SentenceWords, ...]:
     """A pool of sentences, cached: to sample thousands for every story would take too long."""
-    world = World(longest=longest)
+    world = World(max_length=longest)
     return tuple((*world.sentence(pool * STORY_POOL + number, split).words, STOP) for number in range(STORY_POOL))
 
 

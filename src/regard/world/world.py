@@ -24,21 +24,21 @@ LONGEST = 10_000  # words: a sentence is derived at once, and a larger number is
 
 @dataclass(frozen=True)
 class World:
-    """Sentences of `shortest` to `longest` English words, every length equally often.
+    """Sentences of `min_length` to `max_length` English words, every length equally often.
 
     The compositions (adjective, noun) and (verb, object) are divided once, in every world alike: train never shows
     those held out; every test sentence has one that occurs in test alone, every valid sentence one of valid alone.
     """
 
     seed: int = 0
-    shortest: int = SHORTEST
-    longest: int = 12
+    min_length: int = SHORTEST
+    max_length: int = 12
 
     def __post_init__(self):
-        if not SHORTEST <= self.shortest <= self.longest <= LONGEST:
+        if not SHORTEST <= self.min_length <= self.max_length <= LONGEST:
             raise ValueError(
-                f"shortest = {self.shortest} and longest = {self.longest} cannot be: the world's sentences have "
-                f"{SHORTEST} to {LONGEST:,} words, and shortest is at most longest"
+                f"min_length = {self.min_length} and max_length = {self.max_length} cannot be: the world's sentences "
+                f"have {SHORTEST} to {LONGEST:,} words, and min_length is at most max_length"
             )
 
     def sentence(self, number: int, split: Split = "train") -> Sentence:
@@ -47,9 +47,9 @@ class World:
             raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
         if number < 0:
             raise ValueError(f"sentences are counted from 0, not from {number}")
-        lengths = self.longest - self.shortest + 1
+        lengths = self.max_length - self.min_length + 1
         origin = (self.seed, SPLITS.index(split), number)
-        size = self.shortest + SplitMix64(*origin).randbelow(lengths)
+        size = self.min_length + SplitMix64(*origin).randbelow(lengths)
         for attempt in range(ATTEMPTS):
             try:
                 sentence = build_sentence(Grammar(SplitMix64(*origin, 1 + attempt), split).draw_derivation(size))

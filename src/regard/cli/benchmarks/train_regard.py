@@ -37,7 +37,7 @@ def settings_of(plan: RunPlan) -> TranslationSettings:
     train, valid = ((f"{plan[name]}.source", f"{plan[name]}.target") for name in ("train", "valid"))
     return TranslationSettings(
         data=TranslationData(corpus="files", train=train, valid=valid),
-        text=PairTokenizerSettings(kind="words", size=plan["words"], joint=True),
+        text=PairTokenizerSettings(kind="words", vocab_size=plan["words"], joint=True),
         model=ModelConfig(
             kind="transformer",
             layers=plan["layers"],
@@ -49,14 +49,14 @@ def settings_of(plan: RunPlan) -> TranslationSettings:
         ),
         train=TrainSettings(
             steps=plan["steps"],
-            tokens=plan["tokens"],
+            batch_size=plan["tokens"],
             schedule="constant",
-            rate=plan["rate"],
-            warmup=0,
-            smoothing=plan["smoothing"],
-            clip=plan["clip"],
+            learning_rate=plan["rate"],
+            warmup_steps=0,
+            label_smoothing=plan["smoothing"],
+            max_grad_norm=plan["clip"],
             seed=plan["seed"],
-            longest=plan["longest"],
+            max_length=plan["longest"],
             validate_every=plan["steps"],
             checkpoint_every=plan["steps"],
         ),

@@ -60,7 +60,7 @@ class ImagePreprocessor:
                 expected = format_shape(torch.empty(self.shape, dtype=torch.uint8))
                 raise ValueError(
                     f"{one.name} has {format_shape(one.pixels)} pixels, not {expected} as those to train on; "
-                    f"resize them: data.rows = {self.rows} and data.columns = {self.columns}"
+                    f"resize them: data.height = {self.rows} and data.width = {self.columns}"
                 )
         return stack_images((one.name, one.pixels) for one in images)
 

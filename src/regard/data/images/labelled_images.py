@@ -267,8 +267,8 @@ def stack_images(named: Iterable[tuple[str, UInt8[Tensor, "c h w"]]]) -> UInt8[T
             here, there = (format_shape(one) for one in (pixels, stacked[0]))
             rows, columns = stacked[0].shape[1:]
             raise ValueError(
-                f"{where} has {here} pixels, those before it {there}; resize them: --set data.rows={rows} "
-                f"--set data.columns={columns}, in Python size=({rows}, {columns})"
+                f"{where} has {here} pixels, those before it {there}; resize them: --set data.height={rows} "
+                f"--set data.width={columns}, in Python size=({rows}, {columns})"
             )
     return torch.stack(stacked)
 

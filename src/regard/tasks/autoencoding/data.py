@@ -17,8 +17,8 @@ class AutoencodingData(DataSettings):
     """Sentences; files are plain text, a sentence a line."""
 
     sentences: int = 20_000  # for the world: how many, and of how many words
-    shortest: int = 3
-    longest: int = 8
+    min_length: int = 3
+    max_length: int = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class AutoencodingSettings(RunSettings):
     data: AutoencodingData = field(default_factory=AutoencodingData)
     text: TokenizerSettings = field(default_factory=TokenizerSettings)
     model: AutoencoderConfig = field(default_factory=lambda: AutoencoderConfig.from_size("transformer", "tiny"))
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(smoothing=0.0))
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(label_smoothing=0.0))
 
     @classmethod
     def of_world(cls):
@@ -40,7 +40,13 @@ class AutoencodingSettings(RunSettings):
             model=AutoencoderConfig(kind="gru", latents=8, latent=32, layers=1, model=64, hidden=128, dropout=0.0),
             # small batches: where nothing is ambiguous, many steps teach more than exact ones
             train=TrainSettings(
-                steps=2400, tokens=256, rate=3e-3, warmup=100, smoothing=0.0, validate_every=800, checkpoint_every=800
+                steps=2400,
+                batch_size=256,
+                learning_rate=3e-3,
+                warmup_steps=100,
+                label_smoothing=0.0,
+                validate_every=800,
+                checkpoint_every=800,
             ),
         )
 
@@ -49,7 +55,7 @@ def read_plain_sentences(
     settings: AutoencodingSettings, split: Split, folder: Path | None = None
 ) -> LoadedExamples[str]:
     """The sentences of a split."""
-    data, world = settings.data, World(shortest=settings.data.shortest, longest=settings.data.longest)
+    data, world = settings.data, World(min_length=settings.data.min_length, max_length=settings.data.max_length)
 
     def of_files(paths: Sequence[str]) -> LoadedExamples[str]:
         skipped: list[str] = []

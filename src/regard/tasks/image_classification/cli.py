@@ -31,7 +31,7 @@ class ImageClassificationMetrics:
 
     classes: tuple[str, ...]
     confusions: Counter[tuple[str, str]]
-    both_ways: bool
+    flip_at_test: bool
     outputs: tuple[str, ...] = field(repr=False)
 
     @property
@@ -40,7 +40,7 @@ class ImageClassificationMetrics:
 
     @property
     def signature(self) -> str:
-        return f"pictures:{self.confusions.total()}|seen:{'as it is and mirrored' if self.both_ways else 'as it is'}"
+        return f"pictures:{self.confusions.total()}|seen:{'as it is and mirrored' if self.flip_at_test else 'as it is'}"
 
     def table(self) -> str:
         wide = max(map(len, self.classes))
@@ -79,7 +79,7 @@ def evaluate_image_classifier(
     chosen = tuple(recogniser.labels.name(n) for n in found.argmax(-1).tolist())
     confusions = Counter((one.label, name) for one, name in zip(pictures, chosen, strict=True))
     return ImageClassificationMetrics(
-        recogniser.labels.names, confusions, recogniser.settings.augment.both_ways, chosen
+        recogniser.labels.names, confusions, recogniser.settings.augment.flip_at_test, chosen
     )
 
 

@@ -34,22 +34,22 @@ CORPORA = (*IDX, "cifar10")
 class ImageClassificationData(DataSettings):
     """Pictures: a folder or archive with one folder for each class, or two idx files, of pictures and of labels."""
 
-    pictures: int = 6000  # for the world: how many, each with one shape
+    images: int = 6000  # for the world: how many, each with one shape
     mode: str = "RGB"  # of folders: RGB, or L for grey
-    rows: int = 0  # of folders: to resize to; 0 leaves pictures as they are
-    columns: int = 0
+    height: int = 0  # of folders: to resize to; 0 leaves pictures as they are
+    width: int = 0
 
     def __post_init__(self):
         check_choice("data.mode", self.mode, IMAGE_MODES)
-        if self.pictures < 1 or min(self.rows, self.columns) < 0 or (self.rows > 0) != (self.columns > 0):
+        if self.images < 1 or min(self.height, self.width) < 0 or (self.height > 0) != (self.width > 0):
             raise ValueError(
-                f"data.pictures = {self.pictures}, data.rows = {self.rows}, data.columns = {self.columns}: there is "
-                "at least one picture, and a size to resize to has both rows and columns"
+                f"data.images = {self.images}, data.height = {self.height}, data.width = {self.width}: there is "
+                "at least one picture, and a size to resize to has both height and width"
             )
 
     @property
     def size(self) -> tuple[int, int] | None:
-        return (self.rows, self.columns) if self.rows else None
+        return (self.height, self.width) if self.height else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class ImageClassificationSettings(RunSettings):
     data: ImageClassificationData = field(default_factory=ImageClassificationData)
     augment: AugmentSettings = field(default_factory=AugmentSettings)
     model: VisionConfig = field(default_factory=lambda: VisionConfig.from_size("vit", "tiny"))
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(tokens=128))
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(batch_size=128))
 
     def __post_init__(self):
         refuse_rdrop(self.train)
@@ -70,10 +70,12 @@ class ImageClassificationSettings(RunSettings):
     def of_world(cls):
         """Circles, squares and triangles, in colours that training never showed them in, in a minute."""
         return cls(
-            data=ImageClassificationData(pictures=4000),
-            augment=AugmentSettings(flip=True, grey=0.5),
+            data=ImageClassificationData(images=4000),
+            augment=AugmentSettings(flip=True, grayscale=0.5),
             model=VisionConfig(kind="vit", patch=4, layers=3, model=48, heads=4, hidden=96),
-            train=TrainSettings(steps=600, tokens=48, rate=3e-3, warmup=100, smoothing=0.0, validate_every=150),
+            train=TrainSettings(
+                steps=600, batch_size=48, learning_rate=3e-3, warmup_steps=100, label_smoothing=0.0, validate_every=150
+            ),
         )
 
 
@@ -85,7 +87,7 @@ def read_labelled_images(
 
     def of_world(split: Split, count: int | None) -> list[LabelledImage]:
         world = ShapeWorld(fewest=1, most=1)
-        return list(images_from_scenes([world.scene(number, split) for number in range(count or data.pictures)]))
+        return list(images_from_scenes([world.scene(number, split) for number in range(count or data.images)]))
 
     def of_known(name: str, split: Split, folder: Path | None) -> list[LabelledImage]:
         part = read_known_images(name, "test" if split == "test" else "train", folder)

@@ -110,7 +110,7 @@ class ImageClassifier(PretrainedModel):
         return TrainingJob(
             self.model.to(device),
             data,
-            OnDeviceLoss(data.materialize, mixup_loss(train.smoothing)),
+            OnDeviceLoss(data.materialize, mixup_loss(train.label_smoothing)),
             lambda model: validation(model, self.sight, held, labels),
             train,
             self.settings.model.model if self.settings.model.kind == "vit" else self.settings.model.width,
@@ -122,7 +122,7 @@ class ImageClassifier(PretrainedModel):
         return torch.tensor([self.labels.index(one.label, one.name) for one in pictures])
 
     def probabilities(self, pictures: Sequence[UInt8[Tensor, "c h w"]]) -> Float[Tensor, "n classes"]:
-        """Of every class, for pictures of any size; with both_ways the mean of a picture's and its mirror image's."""
+        """Of every class, for images of any size; with flip_at_test the mean of a picture's and its mirror image's."""
         return torch.cat([*self.iterate_probabilities(pictures), torch.zeros(0, len(self.labels))])
 
     def iterate_probabilities(self, pictures: Sequence[UInt8[Tensor, "c h w"]]) -> Iterator[Float[Tensor, "n classes"]]:
@@ -131,7 +131,7 @@ class ImageClassifier(PretrainedModel):
             some = torch.stack([self.sight.fit(one) for one in pictures[first : first + AT_ONCE]])
             x = self.sight.normalize(some.to(device))
             with torch.inference_mode():
-                ways = (x, x.flip(-1)) if self.settings.augment.both_ways else (x,)
+                ways = (x, x.flip(-1)) if self.settings.augment.flip_at_test else (x,)
                 yield torch.stack([self.model(way).double().softmax(-1) for way in ways]).mean(0).float().cpu()
 
     @property

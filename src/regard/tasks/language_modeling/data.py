@@ -17,12 +17,12 @@ SHAKESPEARE = "tinyshakespeare"  # one text, of which everybody trains on the fi
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelingData(DataSettings):
-    """Running text; files are plain text. It is learnt in blocks of train.longest tokens."""
+    """Running text; files are plain text. It is learnt in blocks of train.max_length tokens."""
 
     lead: int = 0  # tokens before each block that are read for their context, and not learnt
     sentences: int = 20_000  # for the world: how many, and of how many words
-    shortest: int = 3
-    longest: int = 12
+    min_length: int = 3
+    max_length: int = 12
 
     def __post_init__(self):
         if self.lead < 0:
@@ -33,7 +33,7 @@ class LanguageModelingData(DataSettings):
 class EvaluationSettings:
     """How a text is read to be measured."""
 
-    stride: int = 0  # from window to window of train.longest tokens; 0 is half a window. Recurrent models need none
+    stride: int = 0  # from window to window of train.max_length tokens; 0 is half a window. Recurrent models need none
     cache: int = 0  # words that a continuous cache remembers; it is chosen on held-out text at the end of training
 
     def __post_init__(self):
@@ -51,7 +51,7 @@ class LanguageModelingSettings(RunSettings):
     data: LanguageModelingData = field(default_factory=LanguageModelingData)
     text: TokenizerSettings = field(default_factory=TokenizerSettings)
     model: LanguageModelConfig = field(default_factory=lambda: LanguageModelConfig.from_size("transformer", "tiny"))
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(smoothing=0.0))
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(label_smoothing=0.0))
     measure: EvaluationSettings = field(default_factory=EvaluationSettings)
 
     def __post_init__(self):
@@ -60,15 +60,15 @@ class LanguageModelingSettings(RunSettings):
                 f"text.language = {self.text.language!r} takes the blanks and line ends out of a text, and a model of "
                 f"{self.text.kind} would never write one; leave it out, or use text.kind = 'words'"
             )
-        if self.train.tokens < self.train.longest:
+        if self.train.batch_size < self.train.max_length:
             raise ValueError(
-                f"train.tokens = {self.train.tokens} has no room for a block of train.longest = {self.train.longest} "
-                "tokens; make the block shorter, or the batch larger"
+                f"train.batch_size = {self.train.batch_size} has no room for a block of train.max_length = "
+                f"{self.train.max_length} tokens; make the block shorter, or the batch larger"
             )
-        if self.measure.stride > self.train.longest:
+        if self.measure.stride > self.train.max_length:
             raise ValueError(
-                f"measure.stride = {self.measure.stride} would leave tokens out between windows of train.longest = "
-                f"{self.train.longest}; choose at most that"
+                f"measure.stride = {self.measure.stride} would leave tokens out between windows of train.max_length = "
+                f"{self.train.max_length}; choose at most that"
             )
 
     @classmethod
@@ -88,12 +88,12 @@ class LanguageModelingSettings(RunSettings):
             ),
             train=TrainSettings(
                 steps=1500,
-                tokens=512,
-                longest=64,
-                rate=6e-3,
-                warmup=50,
-                smoothing=0.0,
-                decay=0.1,
+                batch_size=512,
+                max_length=64,
+                learning_rate=6e-3,
+                warmup_steps=50,
+                label_smoothing=0.0,
+                weight_decay=0.1,
                 validate_every=500,
             ),
         )
@@ -101,7 +101,7 @@ class LanguageModelingSettings(RunSettings):
 
 def read_lines_of_split(data: LanguageModelingData, split: Split, folder: Path | None = None) -> LoadedExamples[str]:
     """The lines of a split, each with its end: together they are the text, letter by letter."""
-    world = World(shortest=data.shortest, longest=data.longest)
+    world = World(min_length=data.min_length, max_length=data.max_length)
     parted = data.corpus == "files" and not data.valid and split != "test"
 
     def of_files(paths: Sequence[str]) -> LoadedExamples[str]:

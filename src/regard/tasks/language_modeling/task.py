@@ -129,11 +129,11 @@ class TextGenerator(PretrainedModel):
 
     def job(self, lines: Sequence[str], held_out: Sequence[str], device: str = "cpu", /) -> TrainingJob:
         train, held = self.settings.train, self.ids(held_out)
-        rows = train.tokens // train.longest
+        rows = train.batch_size // train.max_length
         blocks = LMBlocks(
             self.ids(lines),
-            train.longest,
-            rows=rows * train.accumulate,
+            train.max_length,
+            rows=rows * train.gradient_accumulation,
             micro_batch_rows=rows,
             seed=train.seed,
             context_length=self.settings.data.lead,
@@ -141,7 +141,7 @@ class TextGenerator(PretrainedModel):
         return TrainingJob(
             self.model.to(device),
             BlockStream(blocks, device),
-            LanguageModelingLoss(train.smoothing, train.rdrop),
+            LanguageModelingLoss(train.label_smoothing, train.rdrop),
             lambda model: validation(model, held, self.validation_context(len(held))),
             train,
             self.settings.model.model,
@@ -154,7 +154,7 @@ class TextGenerator(PretrainedModel):
     @property
     def context_length(self) -> int:
         """How many tokens a block and its lead have: more of a text it never learnt from at once."""
-        return self.settings.data.lead + self.settings.train.longest
+        return self.settings.data.lead + self.settings.train.max_length
 
     @property
     def evaluation_context(self) -> EvaluationContext:
@@ -168,7 +168,7 @@ class TextGenerator(PretrainedModel):
         return (
             RecurrentContext(rows)
             if self.recurrent
-            else SlidingWindows(self.context_length, self.settings.train.longest)
+            else SlidingWindows(self.context_length, self.settings.train.max_length)
         )
 
     @property

@@ -28,7 +28,7 @@ class NodeClassificationData(DataSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeClassificationSettings(RunSettings):
-    """Of labelling the nodes of a graph. Every step reads all of it, whatever train.tokens is."""
+    """Of labelling the nodes of a graph. Every step reads all of it, whatever train.batch_size is."""
 
     task: ClassVar[str] = "node_classification"
 
@@ -36,21 +36,28 @@ class NodeClassificationSettings(RunSettings):
     model: GraphConfig = field(default_factory=lambda: GraphConfig(kind="attention", dropout=0.3))
     train: TrainSettings = field(
         default_factory=lambda: TrainSettings(
-            steps=250, rate=3e-3, warmup=20, smoothing=0.0, decay=0.1, validate_every=20, checkpoint_every=100
+            steps=250,
+            learning_rate=3e-3,
+            warmup_steps=20,
+            label_smoothing=0.0,
+            weight_decay=0.1,
+            validate_every=20,
+            checkpoint_every=100,
         )
     )
 
     def __post_init__(self):
-        if self.train.accumulate != 1:
+        if self.train.gradient_accumulation != 1:
             raise ValueError(
-                f"train.accumulate = {self.train.accumulate} is for batches, and a graph is read whole; leave it out"
+                f"train.gradient_accumulation = {self.train.gradient_accumulation} is for batches, and a graph is read "
+                "whole; leave it out"
             )
 
     @classmethod
     def of_world(cls):
         """The trades of a town, in a minute."""
         usual = cls()
-        return replace(usual, train=replace(usual.train, tokens=1))  # a town is too small to be worth two threads
+        return replace(usual, train=replace(usual.train, batch_size=1))  # a town is too small to be worth two threads
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,7 +120,7 @@ class NodeClassifier(PretrainedModel):
         return TrainingJob(
             self.model,
             self.node_batch(nodes),
-            node_loss(train.smoothing),
+            node_loss(train.label_smoothing),
             lambda model: validation(model, held),
             train,
             self.settings.model.model,

@@ -26,10 +26,10 @@ class ClassificationData(DataSettings):
     label: str = "label"
     columns: tuple[str, ...] = ()  # of a .tsv, all in their order; left out, the text and then the label
     phrases: bool = False  # for sst2: train on labelled parts of the sentences as well
-    most: int = 0  # ids of a text that are read: the first quarter of them, then the end of the text; 0 reads all
+    max_tokens: int = 0  # ids of a text that are read: the first quarter of them, then the end of the text; 0 reads all
     sentences: int = 20_000  # for the world: how many, and of how many words
-    shortest: int = 3
-    longest: int = 12
+    min_length: int = 3
+    max_length: int = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ClassificationSettings(RunSettings):
     words: WordEmbeddingConfig = field(default_factory=WordEmbeddingConfig)
     model: EncoderConfig = field(default_factory=lambda: EncoderConfig.from_size("transformer", "tiny"))
     pooling: PoolingConfig = field(default_factory=PoolingConfig)
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(smoothing=0.0))
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(label_smoothing=0.0))
 
     def __post_init__(self):
         check_combination(self.words, self.model, self.pooling)
@@ -58,7 +58,14 @@ class ClassificationSettings(RunSettings):
             model=EncoderConfig(
                 kind="transformer", layers=2, model=64, heads=4, hidden=128, dropout=0.0, recipe=rotary
             ),
-            train=TrainSettings(steps=2000, tokens=512, rate=3e-3, warmup=100, smoothing=0.0, validate_every=400),
+            train=TrainSettings(
+                steps=2000,
+                batch_size=512,
+                learning_rate=3e-3,
+                warmup_steps=100,
+                label_smoothing=0.0,
+                validate_every=400,
+            ),
         )
 
 
@@ -69,7 +76,7 @@ def read_labelled_texts(
     data = settings.data
 
     def of_world(split: Split, count: int | None) -> list[LabelledText]:
-        world = World(shortest=data.shortest, longest=data.longest)
+        world = World(min_length=data.min_length, max_length=data.max_length)
         sentences = (world.sentence(number, split) for number in range(count or data.sentences))
         return [LabelledText(" ".join(one.words), SENTIMENTS[one.sentiment]) for one in sentences]
 

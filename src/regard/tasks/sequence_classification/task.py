@@ -128,7 +128,7 @@ class TextClassifier(PretrainedModel):
 
     def kept_indices(self, count: int) -> list[int]:
         """Which of so many ids are read."""
-        most = self.settings.data.most
+        most = self.settings.data.max_tokens
         return [*range(most // 4), *range(count + most // 4 - most, count)] if 0 < most < count else [*range(count)]
 
     def terms(self, text: str) -> Ids:
@@ -160,7 +160,7 @@ class TextClassifier(PretrainedModel):
         return TrainingJob(
             self.model.to(device),
             corpus,
-            ClassificationLoss(train.smoothing, train.rdrop, self.settings.words.dropout),
+            ClassificationLoss(train.label_smoothing, train.rdrop, self.settings.words.dropout),
             lambda model: validation(model, held, device),
             train,
             self.settings.model.model,

@@ -17,8 +17,8 @@ class TaggingData(DataSettings):
     """Tagged sentences; files are .conllu, or two columns in a .tsv or .txt."""
 
     sentences: int = 20_000  # for the world: how many, and of how many words
-    shortest: int = 3
-    longest: int = 12
+    min_length: int = 3
+    max_length: int = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class TaggingSettings(RunSettings):
     words: WordEmbeddingConfig = field(default_factory=WordEmbeddingConfig)
     spelling: CharacterSettings = field(default_factory=CharacterSettings)
     model: EncoderConfig = field(default_factory=lambda: EncoderConfig.from_size("transformer", "tiny"))
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(smoothing=0.0))
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(label_smoothing=0.0))
 
     def __post_init__(self):
         if self.spelling.read and self.text.kind != "words":
@@ -60,7 +60,9 @@ class TaggingSettings(RunSettings):
         return cls(
             text=TokenizerSettings(kind="words"),
             model=EncoderConfig(kind="transformer", layers=2, model=64, heads=4, hidden=128),
-            train=TrainSettings(steps=800, tokens=1024, rate=3e-3, warmup=50, smoothing=0.0, validate_every=200),
+            train=TrainSettings(
+                steps=800, batch_size=1024, learning_rate=3e-3, warmup_steps=50, label_smoothing=0.0, validate_every=200
+            ),
         )
 
 
@@ -68,7 +70,7 @@ def read_tagged_sentences(
     settings: TaggingSettings, split: Split, folder: Path | None = None
 ) -> LoadedExamples[TaggedSentence]:
     """The sentences of a split."""
-    data, world = settings.data, World(shortest=settings.data.shortest, longest=settings.data.longest)
+    data, world = settings.data, World(min_length=settings.data.min_length, max_length=settings.data.max_length)
 
     def of_world(split: Split, count: int | None) -> list[TaggedSentence]:
         sentences = (world.sentence(number, split) for number in range(count or data.sentences))

@@ -203,7 +203,7 @@ class Tagger(PretrainedModel):
         return TrainingJob(
             self.model.to(device),
             corpus,
-            TaggingLoss(train.smoothing, self.settings.spelling.hide),
+            TaggingLoss(train.label_smoothing, self.settings.spelling.hide),
             lambda model: validation(model, held, device),
             train,
             self.settings.model.model,

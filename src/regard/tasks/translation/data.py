@@ -19,15 +19,15 @@ from regard.world.world import World, translation_pairs
 class TranslationData(DataSettings):
     """Sentence pairs; files are one .tsv or .jsonl, or two text files.
 
-    The corpus `stories` has English on both sides: stories of `longest` words, and what they tell of one person; to
+    The corpus `stories` has English on both sides: stories of `max_length` words, and what they tell of one person; to
     train on, also of half as many words, of a quarter and so on.
     """
 
     source: str = "en"
     target: str = "fr"
     sentences: int = 60_000  # for the world: how many, and of how many words
-    shortest: int = 3
-    longest: int = 12
+    min_length: int = 3
+    max_length: int = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +42,28 @@ class TranslationSettings(RunSettings):
     train: TrainSettings = field(default_factory=TrainSettings)
 
     def __post_init__(self):
-        if self.train.capture and not self.train.packed:
-            raise ValueError("train.capture = true wants batches of one shape; say packed = true as well")
+        if self.train.cuda_graph and not self.train.packed:
+            raise ValueError("train.cuda_graph = true wants batches of one shape; say packed = true as well")
 
     @classmethod
     def of_world(cls):
         """French, as the miniature world speaks it, in a minute."""
         rotary = 'position = "Rotary()"'
         return cls(
-            data=TranslationData(sentences=40_000, longest=7),
+            data=TranslationData(sentences=40_000, max_length=7),
             text=PairTokenizerSettings(kind="words", joint=False),
             model=ModelConfig(
                 kind="transformer", layers=2, model=64, heads=4, hidden=128, dropout=0.0, encoder=rotary, decoder=rotary
             ),
             # small batches: where nothing is ambiguous for long, many steps teach more than exact ones
             train=TrainSettings(
-                steps=3300, tokens=384, rate=8e-3, warmup=100, smoothing=0.0, decay=0.1, validate_every=825
+                steps=3300,
+                batch_size=384,
+                learning_rate=8e-3,
+                warmup_steps=100,
+                label_smoothing=0.0,
+                weight_decay=0.1,
+                validate_every=825,
             ),
         )
 
@@ -83,8 +89,8 @@ def read_translation_pairs(
 def world_pairs(data: TranslationData, split: Split, count: int) -> list[SentencePair]:
     if data.corpus == "stories":
         told = graded_story_pairs if split == "train" else story_pairs
-        return [SentencePair(*pair) for pair in told(Stories(words=data.longest, relevant=1), count, split)]
-    world = World(shortest=data.shortest, longest=data.longest)
+        return [SentencePair(*pair) for pair in told(Stories(words=data.max_length, relevant=1), count, split)]
+    world = World(min_length=data.min_length, max_length=data.max_length)
     if data.source == "en":
         return [SentencePair(*pair) for pair in translation_pairs(world, data.target, count, split)]
     if data.target == "en":

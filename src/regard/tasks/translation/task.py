@@ -74,8 +74,8 @@ def repeat_batch(given: Batch | PackedPairs) -> Batch | PackedPairs:
 
 def build_loss(settings: TrainSettings) -> LabelSmoothingLoss | RDropLoss:
     if settings.rdrop:
-        return RDropLoss(settings.smoothing, settings.rdrop)
-    return LabelSmoothingLoss(settings.smoothing)
+        return RDropLoss(settings.label_smoothing, settings.rdrop)
+    return LabelSmoothingLoss(settings.label_smoothing)
 
 
 def packing_objections(model: nn.Module) -> list[str]:
@@ -138,7 +138,7 @@ def flops_per_token(model: nn.Module, examples: Sequence[Example], train: TrainS
 def train_tokenizers(pairs: Sequence[SentencePair], settings: PairTokenizerSettings) -> tuple[Tokenizer, Tokenizer]:
     """One for each side; joint ones share their vocabulary."""
     normals = [
-        TextNormalizer(lower=settings.lower, language=language or None)
+        TextNormalizer(lower=settings.lowercase, language=language or None)
         for language in (settings.source_language, settings.target_language)
     ]
     if settings.joint:

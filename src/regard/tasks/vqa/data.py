@@ -43,31 +43,27 @@ class ImageQuestion:
 class VQAData(DataSettings):
     """Questions: a .tsv or .jsonl of picture, question and answer, or a folder or archive such as easy-VQA's."""
 
-    pictures: int = 5000  # for the world: how many
+    images: int = 5000  # for the world: how many
     each: int = 4  # for the world: questions about each picture to train on
     most: int = 1  # for the world: things in a picture
     held_out: str = "compositions"  # for the world: compositions that training never shows, or pictures alone
     mode: str = "RGB"  # of files: RGB, or L for grey
-    rows: int = 0  # of files: to resize to; 0 leaves pictures as they are
-    columns: int = 0
+    height: int = 0  # of files: to resize to; 0 leaves pictures as they are
+    width: int = 0
 
     def __post_init__(self):
         check_choice("data.mode", self.mode, IMAGE_MODES)
         check_choice("data.held_out", self.held_out, HOLD_OUTS)
-        if (
-            min(self.pictures, self.each) < 1
-            or min(self.rows, self.columns) < 0
-            or (self.rows > 0) != (self.columns > 0)
-        ):
+        if min(self.images, self.each) < 1 or min(self.height, self.width) < 0 or (self.height > 0) != (self.width > 0):
             raise ValueError(
-                f"data.pictures = {self.pictures}, data.each = {self.each}, data.rows = {self.rows}, data.columns = "
-                f"{self.columns}: there is at least one picture with a question, and a size to resize to has both "
-                "rows and columns"
+                f"data.images = {self.images}, data.each = {self.each}, data.height = {self.height}, data.width = "
+                f"{self.width}: there is at least one picture with a question, and a size to resize to has both "
+                "height and width"
             )
 
     @property
     def size(self) -> tuple[int, int] | None:
-        return (self.rows, self.columns) if self.rows else None
+        return (self.height, self.width) if self.height else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +74,17 @@ class VQASettings(RunSettings):
 
     data: VQAData = field(default_factory=VQAData)
     augment: AugmentSettings = field(default_factory=AugmentSettings)
-    text: TokenizerSettings = field(default_factory=lambda: TokenizerSettings(kind="words", lower=True, language="en"))
+    text: TokenizerSettings = field(
+        default_factory=lambda: TokenizerSettings(kind="words", lowercase=True, language="en")
+    )
     model: VQAConfig = field(default_factory=VQAConfig)
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(tokens=128))
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(batch_size=128))
 
     def __post_init__(self):
         refuse_rdrop(self.train)
-        if self.augment.mix() or self.augment.both_ways:
+        if self.augment.mix() or self.augment.flip_at_test:
             raise ValueError(
-                "[augment] mixup, cutmix and both_ways are for pictures alone: a question is about one picture, and "
+                "[augment] mixup, cutmix and flip_at_test are for pictures alone: a question is about one picture, and "
                 "may ask what is left; leave them out"
             )
 
@@ -96,10 +94,12 @@ class VQASettings(RunSettings):
         return cls(
             # where compositions are held out, a colour rules the right shape out, and in a minute a model learns no
             # more than to guess the one from the other
-            data=VQAData(pictures=10_000, each=4, held_out="pictures"),
+            data=VQAData(images=10_000, each=4, held_out="pictures"),
             text=TokenizerSettings(kind="words"),
             model=VQAConfig(layers=1, model=48, heads=4, hidden=96),
-            train=TrainSettings(steps=900, tokens=128, rate=3e-3, warmup=100, smoothing=0.0, validate_every=300),
+            train=TrainSettings(
+                steps=900, batch_size=128, learning_rate=3e-3, warmup_steps=100, label_smoothing=0.0, validate_every=300
+            ),
         )
 
 
@@ -108,7 +108,7 @@ def read_image_questions(data: VQAData, split: Split, folder: Path | None = None
 
     def of_world(split: Split, count: int | None) -> list[ImageQuestion]:
         world, each = ShapeWorld(most=data.most, held_out=data.held_out), data.each if count is None else 1
-        return to_image_questions(make_world_questions(world, count or data.pictures, split, questions_per_image=each))
+        return to_image_questions(make_world_questions(world, count or data.images, split, questions_per_image=each))
 
     sources = ExampleReaders(
         world=of_world,

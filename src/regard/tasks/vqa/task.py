@@ -154,7 +154,7 @@ class QuestionAnswerer(PretrainedModel):
         return TrainingJob(
             self.model.to(device),
             data,
-            OnDeviceLoss(data.materialize, vqa_loss(train.smoothing)),
+            OnDeviceLoss(data.materialize, vqa_loss(train.label_smoothing)),
             lambda model: self.validation(model, held_out),
             train,
             self.settings.model.model,

@@ -59,7 +59,7 @@ export const VIEWS = [
     key: "t",
     load: () => import("./training.js"),
     fits: (scene, model) => scene !== null && (model?.checkpoints ?? []).length > 1,
-    needs: "This run has no earlier checkpoints; train with train.keep above 1.",
+    needs: "This run has no earlier checkpoints; train with train.keep_checkpoints above 1.",
   },
   { name: "positions", label: "Positions", key: "8", load: () => import("./positions.js"), fits: always, alone: true },
   { name: "masks", label: "Masks", key: "9", load: () => import("./masks.js"), fits: always, alone: true },
