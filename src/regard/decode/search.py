@@ -59,15 +59,6 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-def score_upper_bound(log_probability: float, limit: int, alpha: float) -> float:
-    """An upper bound of the score of any continuation of a hypothesis with this log-probability.
-
-    Further tokens only lower the log-probability, which is negative, so it is divided by the largest length penalty,
-    that of `limit` tokens. The coverage penalty only lowers the score.
-    """
-    return log_probability / length_penalty(limit, alpha)
-
-
 def mean_cross_attention(attention: HasAttentionWeights) -> Float[Tensor, "n s"]:
     """The cross-attention of the token just predicted: the mean over the heads of the last layer."""
     if not attention.weights:
