@@ -677,7 +677,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Beam", "coverage does not follow its parents", "self.coverage.weights = self.coverage.weights[rows]", "self.coverage.weights = self.coverage.weights[rows.sort().values]"),
         ("Beam", "coverage is the last attention alone", "self.weights + mean_cross_attention(attention)", "mean_cross_attention(attention)"),
         ("Beam", "a rule is asked about the best prefix alone", "(*before[parent], token)", "(*before[0], token)"),
-        ("Beam", "a rule binds what is forced", "if len(prefix) >= len(requests[sentence].prefix):", "if len(prefix) + 1 >= len(requests[sentence].prefix):"),
+        ("Beam", "a rule forbids nothing", "allowed[row] = False", "allowed[row] = True"),
         ("Beam", "finished sentences are computed further", "(self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]", "self.beams.totals > -torch.inf"),
     ],
     "decode/beam_state.py": [

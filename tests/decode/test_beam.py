@@ -184,6 +184,13 @@ def test_sentences_that_are_done_leave_the_batch():
     assert ends.rows == [3, 6, 4, 2]
 
 
+def test_a_sentence_that_met_its_limit_is_computed_no_further():
+    """One in seventeen: too few to move the others to new rows for it."""
+    endless = Toy(lambda source, written: [0.0, 0.0, -99.0, 1.0, 0.0])
+    translate(endless, [(), *[(4, 4)] * 16], Beam(1, max_length=LengthLimit(1.0, 1)))
+    assert endless.rows == [17, 16, 16]
+
+
 def test_penalties_and_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="size 3 cannot give the best 4"):
         Beam(3, n_best=4)
