@@ -102,7 +102,7 @@ SUITES: dict[str, Stages] = {
         ),
         files("see/plots", "word_contributions", "position_views", "self_attention_maps", "image_overlay", "terminal"),
         files("see/plots", "length_curves", "mpl_draw"),
-        files("see/trace", "sites", "trace", "edits"),
+        files("see/trace", "sites", "trace", "edits", "beam_tree"),
     ),
 }
 # Where the tests of a file have another name than the file.
@@ -111,7 +111,7 @@ NAMED = {
     "data/shuffle": "batching",
     "data/streaming": "batching",
     "decode/aer": "alignment",
-    "decode/beam_state": "batched_beam",
+    "decode/beam_state": "beam",
     "decode/hypothesis": "constraints",
     "decode/quantized_linear": "batched_beam",
     "decode/scoring": "models",
@@ -125,7 +125,6 @@ NAMED = {
     "see/plots/style": "image_overlay",
     "see/plots/terminal": "length_curves",
     "see/plots/text_views": "surprisal",
-    "see/trace/beam_tree": "trace",
     "see/trace/compare": "edits",
     "see/trace/projections": "sites",
     "see/trace/recorder": "edits",

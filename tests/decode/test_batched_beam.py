@@ -18,14 +18,14 @@ from regard.decode import (
     LengthLimit,
     PreparedModel,
     Sampling,
-    batched_beam,
     prepare,
     stream,
     translate,
     translate_all,
 )
+from regard.decode import beam as searching
 from regard.decode import stages as staging
-from regard.decode.batched_beam import search_single_threaded
+from regard.decode.beam import search_single_threaded
 from regard.decode.hypothesis import make_requests
 from regard.decode.model import inference_mode
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, MkldnnLinear, TorchLinear
@@ -33,6 +33,7 @@ from regard.decode.search import stable_topk
 from regard.decode.topk_logprobs import chunked_topk
 from regard.models import ModelConfig, build_model
 
+from .reference_beam import reference_translate
 from .test_models import SOURCES, model
 from .toy_models import same
 
@@ -60,7 +61,7 @@ def assert_same(one, other, within=1e-9):
 def test_it_finds_what_the_definition_finds(size, alpha, best):
     made, beam = model("transformer").double(), Beam(size, alpha, n_best=best, max_length=LIMIT)
     found = translate(prepare(made), SOURCES, beam)
-    assert_same(found, translate(made, SOURCES, beam))
+    assert_same(found, reference_translate(made, SOURCES, beam))
     assert any(h.finished for some in found for h in some)
 
 
@@ -78,7 +79,7 @@ def test_whatever_the_transformer_is_made_of(changes):
     made, beam = decided(**changes), Beam(3, 0.7, n_best=3, max_length=LIMIT)
     ready = prepare(made)
     assert isinstance(ready, PreparedModel)
-    assert_same(translate(ready, SOURCES, beam), translate(made, SOURCES, beam))
+    assert_same(translate(ready, SOURCES, beam), reference_translate(made, SOURCES, beam))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +87,8 @@ def test_whatever_the_transformer_is_made_of(changes):
 )
 def test_forced_beginnings_and_closed_words(allowed):
     made, beam = model("transformer").double(), Beam(3, 0.5, n_best=3, max_length=LIMIT)
-    one, other = (
-        translate(each, SOURCES, beam, prefixes=PREFIXES, constraints=allowed) for each in (prepare(made), made)
-    )
+    one = translate(prepare(made), SOURCES, beam, prefixes=PREFIXES, constraints=allowed)
+    other = reference_translate(made, SOURCES, beam, prefixes=PREFIXES, constraints=allowed)
     assert_same(one, other)
     assert all(h.ids[: len(p)] == p for some, p in zip(one, PREFIXES, strict=True) for h in some)
 
@@ -96,10 +96,9 @@ def test_forced_beginnings_and_closed_words(allowed):
 def test_where_nothing_may_follow_what_stands_is_cut():
     made, everything = model("transformer").double(), Constraints(banned=frozenset(range(2, 11)))
     for prefixes in (None, PREFIXES):
-        one, other = (
-            translate(each, SOURCES, Beam(3, n_best=2), prefixes=prefixes, constraints=everything)
-            for each in (prepare(made), made)
-        )
+        beam = Beam(3, n_best=2)
+        one = translate(prepare(made), SOURCES, beam, prefixes=prefixes, constraints=everything)
+        other = reference_translate(made, SOURCES, beam, prefixes=prefixes, constraints=everything)
         assert_same(one, other)
         assert not any(h.finished for some in one for h in some)
 
@@ -151,7 +150,7 @@ def test_stages_of_other_shapes_take_over_from_each_other(monkeypatch, prefixes)
     with inference_mode(made):
         found = staging.run(ready, beam, make_requests(SOURCES, prefixes), allowed)
         again = staging.run(ready, beam, make_requests(SOURCES, prefixes), allowed)
-    assert_same(found, translate(made, SOURCES, beam, prefixes=prefixes, constraints=allowed))
+    assert_same(found, reference_translate(made, SOURCES, beam, prefixes=prefixes, constraints=allowed))
     assert_same(found, again, within=0.0)
     assert len({shape.slots for shape in ready.stages}) > 1
     assert len({shape.sentences for shape in ready.stages}) > 1
@@ -162,12 +161,12 @@ def test_cores_that_search_apart_find_the_same_in_the_same_order(monkeypatch, co
     made, beam, before = decided(), Beam(3, n_best=2, max_length=LIMIT), torch.get_num_threads()
     asked, threads = make_requests([source for source in SOURCES for _ in range(3)], None), []
     monkeypatch.setattr(
-        batched_beam,
+        searching,
         "search_single_threaded",
         lambda *given: threads.append(torch.get_num_threads()) or search_single_threaded(*given),
     )
     ready = prepare(made)
-    found = batched_beam.search_by_cores(ready, beam, asked, Constraints(), cores)
+    found = searching.search_by_cores(ready, beam, asked, Constraints(), cores)
     assert_same(found, search_single_threaded(ready, beam, asked, Constraints()), within=1e-12)
     assert threads == [1] * cores
     assert torch.get_num_threads() == before
@@ -177,7 +176,7 @@ def test_what_goes_wrong_on_one_core_is_told():
     made = decided()
     made.get_parameter("embeddings.bias").data.fill_(torch.nan)
     with pytest.raises(ValueError, match="its weights hold NaN or infinity; load another checkpoint"):
-        batched_beam.search_by_cores(
+        searching.search_by_cores(
             prepare(made), Beam(2, max_length=LIMIT), make_requests(SOURCES, None), Constraints(), 2
         )
 
@@ -196,9 +195,11 @@ def test_a_model_that_cannot_be_prepared_says_why():
 def test_a_search_that_needs_more_falls_back_on_the_model_or_refuses():
     made = model("transformer").double()
     ready, beam = prepare(made), Beam(3, 0.8, 0.2, max_length=LIMIT)
-    assert_same(translate(ready, SOURCES, beam), translate(made, SOURCES, beam))
+    assert_same(translate(ready, SOURCES, beam), reference_translate(made, SOURCES, beam))
     rule = Constraints(allowed_next=lambda written: [4, 2] if len(written) < 2 else [2])
-    one, other = (translate(each, SOURCES, Beam(2, max_length=LIMIT), constraints=rule) for each in (ready, made))
+    narrow = Beam(2, max_length=LIMIT)
+    one = translate(ready, SOURCES, narrow, constraints=rule)
+    other = reference_translate(made, SOURCES, narrow, constraints=rule)
     assert_same(one, other)
     assert tuple(stream(ready, SOURCES[0], Greedy(LIMIT))) == translate(ready, SOURCES[:1], Greedy(LIMIT))[0][0].ids
     eight = prepare(model("transformer"), "int8")
@@ -220,7 +221,7 @@ def test_broken_weights_are_told():
 
 def test_many_batches_are_prepared_once_and_change_nothing():
     made, beam = model("transformer").double(), Beam(3, 0.6, max_length=LIMIT)
-    assert_same(translate_all(made, SOURCES, beam, tokens=20), translate(made, SOURCES, beam))
+    assert_same(translate_all(made, SOURCES, beam, tokens=20), reference_translate(made, SOURCES, beam))
     assert made.training
 
 
@@ -272,7 +273,7 @@ def test_the_few_best_of_many_words_equals_included(seed, count, vocabulary):
 INTERPRETED = """
 import torch
 from regard.decode.beam_state_kernel import segment_topk
-from regard.decode.topk_logprobs import topk_logprobs_cpu
+from regard.decode.topk_logprobs import topk_logprobs_torch
 torch.manual_seed(0)
 for vocabulary, count, stretch in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
     logits, bias = torch.randn(5, vocabulary) * 3, torch.randn(vocabulary)
@@ -283,7 +284,7 @@ for vocabulary, count, stretch in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
     closed[[0, 1, 8]] = 1
     values, words, whole = segment_topk(logits, bias, closed, count, stretch)
     torch.testing.assert_close(whole, (logits + bias).logsumexp(-1, keepdim=True))
-    wanted = topk_logprobs_cpu(logits + bias, closed, count, None)
+    wanted = topk_logprobs_torch(logits + bias, closed, count, None)
     order = words.sort(dim=-1, stable=True).indices
     top = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
     torch.testing.assert_close(top.values[:, :count], wanted.values)

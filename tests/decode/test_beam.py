@@ -3,6 +3,7 @@
 import re
 from math import log
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +14,22 @@ from regard.attention import SiteName, record_attention
 from regard.decode import Beam, Constraints, Greedy, LengthLimit, translate
 from regard.decode.search import MAX_PENALTY, length_penalty, mean_cross_attention
 
-from .toy_models import EOS, Gazing, Toy, dice, every_translation, glance, naive_beam, naive_greedy, penalised, tree
+from .reference_beam import reference_translate
+from .toy_models import (
+    EOS,
+    UNK,
+    Gazing,
+    Ids,
+    Tell,
+    Toy,
+    dice,
+    every_translation,
+    glance,
+    naive_beam,
+    naive_greedy,
+    penalised,
+    tree,
+)
 
 PENALTIES = [(0.0, 0.0), (0.6, 0.0), (1.0, 0.0), (2.5, 0.0), (0.0, 0.3), (0.8, 0.2)]
 
@@ -176,6 +192,13 @@ def test_sentences_that_are_done_leave_the_batch():
     assert ends.rows == [3, 6, 4, 2]
 
 
+def test_a_sentence_that_met_its_limit_is_computed_no_further():
+    """One in seventeen: too few to move the others to new rows for it."""
+    endless = Toy(lambda source, written: [0.0, 0.0, -99.0, 1.0, 0.0])
+    translate(endless, [(), *[(4, 4)] * 16], Beam(1, max_length=LengthLimit(1.0, 1)))
+    assert endless.rows == [17, 16, 16]
+
+
 def test_penalties_and_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="size 3 cannot give the best 4"):
         Beam(3, n_best=4)
@@ -188,3 +211,51 @@ def test_penalties_and_sizes_that_make_no_sense_are_refused():
         translate(Toy(dice(0)), [(3,)], Beam(3, coverage_penalty=0.1))
     with pytest.raises(ValueError, match="NaN"):
         translate(Toy(lambda source, written: [float("nan")] * 7), [(3,)], Beam(3))
+
+
+# --- against the reference search ---
+
+
+def coarse(seed: int, vocabulary: int) -> Tell:
+    """Logits that are whole numbers, so that there are ties; some tokens are impossible."""
+
+    def tell(source, written):
+        logits = np.random.default_rng([seed, *source, 0, *written]).integers(-3, 2, vocabulary)
+        return [-np.inf if logit == -3 and token > UNK else float(logit) for token, logit in enumerate(logits)]
+
+    return tell
+
+
+def successors(written: Ids) -> list[int]:
+    """A rule that forbids much, and after some prefixes everything."""
+    return [token for token in range(2, 7) if (token + sum(written)) % 3] if sum(written) % 11 else [4, 5]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from([1, 2, 3, 4, 6, 9, 20]),
+    alpha=st.sampled_from([0.0, 0.4, 1.0, 2.0]),
+    beta=st.sampled_from([0.0, 0.0, 0.3]),
+    constraints=st.sampled_from(
+        [
+            Constraints(),
+            Constraints(min_length=3),
+            Constraints(banned=frozenset({4, 6})),
+            Constraints(banned=frozenset({3, 4, 5, 6}), min_length=2),
+            Constraints(allowed_next=successors),
+            Constraints(banned=frozenset({5}), min_length=1, allowed_next=lambda written: range(2, 9 - len(written))),
+        ]
+    ),
+    data=st.data(),
+)
+def test_a_search_by_tensors_finds_the_reference_bit_for_bit(seed, size, alpha, beta, constraints, data):
+    """Ties, impossible tokens, prefixes that nothing may follow, beams wider than the vocabulary: the same numbers."""
+    best, ties = data.draw(st.integers(1, size)), data.draw(st.booleans())
+    vocabulary = 9 if constraints.allowed_next else 7
+    model = Toy(coarse(seed, vocabulary) if ties else dice(seed, vocabulary), glance(seed))
+    beam = Beam(size, alpha, beta, n_best=best, max_length=LengthLimit(0.5, 4))
+    sources = [(3, 4), (), (5,), (6, 6, 3, 4, 5), (4, 4, 4)]
+    prefixes = data.draw(st.sampled_from([None, [(5,), (), (4, 6), (), (3, 3, 3)]]))
+    found = translate(model, sources, beam, prefixes=prefixes, constraints=constraints)
+    assert found == reference_translate(model, sources, beam, prefixes=prefixes, constraints=constraints)

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, prepare, translate
-from regard.decode import batched_beam as quickly
+from regard.decode import beam as searching
 from regard.decode import beam_state as laning
 from regard.decode.beam_state import SearchRules, initial_beam_state, select_candidates
 from regard.decode.constraints import Constraints
@@ -14,8 +14,9 @@ from regard.decode.hypothesis import DecodingRequest
 from regard.decode.quantized_linear import RowQuantizer
 from regard.decode.ready import PreparedModel
 from regard.decode.room import room_for
-from regard.decode.topk_logprobs import CHUNK, ChunkedVocabLinear, chunked_vocab_topk, topk_logprobs_cpu
+from regard.decode.topk_logprobs import CHUNK, ChunkedVocabLinear, chunked_vocab_topk, topk_logprobs_torch
 
+from .reference_beam import reference_translate
 from .test_models import SOURCES, model
 from .toy_models import same
 
@@ -33,7 +34,10 @@ def scored(vocabulary, rows):
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_slice_by_slice_as_all_at_once(vocabulary, count):
     words, closed, x = scored(vocabulary, 5 * CHUNK)
-    wanted, found = topk_logprobs_cpu(words(x), closed, count, None), chunked_vocab_topk(words, x, closed, count, None)
+    wanted, found = (
+        topk_logprobs_torch(words(x), closed, count, None),
+        chunked_vocab_topk(words, x, closed, count, None),
+    )
     assert torch.equal(found.tokens, wanted.tokens)
     assert_close(found.values, wanted.values)
     assert found.finite
@@ -43,7 +47,7 @@ def test_slice_by_slice_as_all_at_once(vocabulary, count):
 def test_a_word_that_must_come_is_told_wherever_it_stands():
     words, closed, x = scored(1999, 5 * CHUNK)
     must = torch.tensor([[-1], [1998], [0], [639], [640], [-1], [1279]])
-    wanted, found = topk_logprobs_cpu(words(x), closed, 3, must), chunked_vocab_topk(words, x, closed, 3, must)
+    wanted, found = topk_logprobs_torch(words(x), closed, 3, must), chunked_vocab_topk(words, x, closed, 3, must)
     assert torch.equal(found.tokens, wanted.tokens)
     assert_close(found.values, wanted.values)
 
@@ -76,7 +80,7 @@ def test_whole_numbers_on_paper():
 
 
 def begun(alpha, limit):
-    rules = SearchRules.of(alpha, Constraints(), 3, 9, torch.zeros(11))
+    rules = SearchRules.of(alpha, Constraints(), 3, 9, 11, torch.device("cpu"))
     lanes = initial_beam_state([DecodingRequest((4, 5))], [limit], rules, 1, alpha, 9)
     lanes.totals.copy_(torch.tensor([[-0.1, -0.2, -0.3]]))
     return lanes, rules
@@ -105,10 +109,12 @@ def test_a_beam_that_a_long_translation_would_reward_is_not_dropped():
 
 @pytest.mark.parametrize(("alpha", "best"), [(0.0, 1), (0.0, 2), (1.0, 3)])
 def test_beams_that_leave_are_not_asked_and_nothing_else_changes(monkeypatch, alpha, best):
-    monkeypatch.setattr(quickly, "FEW", 1)
-    monkeypatch.setattr(quickly, "LEAVING", 100)
+    monkeypatch.setattr(searching, "FEW", 1)
+    monkeypatch.setattr(searching, "LEAVING", 100)
     made, beam = model("transformer").double(), Beam(3, alpha, n_best=best)
-    for one, other in zip(translate(prepare(made), SOURCES, beam), translate(made, SOURCES, beam), strict=True):
+    for one, other in zip(
+        translate(prepare(made), SOURCES, beam), reference_translate(made, SOURCES, beam), strict=True
+    ):
         assert all(same(*pair, within=1e-9) for pair in zip(one, other, strict=True)), (one, other)
 
 

@@ -1,32 +1,35 @@
-"""Beam search: keeps the k best prefixes of each sentence, until none can overtake the finished hypotheses."""
+"""Beam search: keeps the k best prefixes of each sentence, until none can overtake the finished hypotheses.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+All sentences of a batch are searched at once, their beams held in tensors (beam_state.py). Hidden states come from a
+`BeamDecoder`: `ModelBeams` for any model, `PreparedBeams` for a prepared Transformer.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.attention import record_attention
+from regard.attention import Learned, record_attention
 from regard.attention.hooks import is_recorded
-from regard.data.tokenizers.base import BOS, EOS
-from regard.decode import batched_beam
-from regard.decode.constraints import Constraints, mask_disallowed
-from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit, PartialHypothesis
-from regard.decode.model import DecodableModel, Reorderable, encode_sources, log_probabilities
+from regard.data.tokenizers.base import BOS
+from regard.decode import stages
+from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
+from regard.decode.constraints import Constraints, token_index
+from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit
+from regard.decode.model import BeamDecoder, DecodableModel, Reorderable, encode_sources
 from regard.decode.ready import PreparedModel
-from regard.decode.search import (
-    MAX_PENALTY,
-    Search,
-    coverage_penalty,
-    length_penalty,
-    mean_cross_attention,
-    score_upper_bound,
-    stable_topk,
-)
+from regard.decode.room import BeamKVCache, room_for, step
+from regard.decode.search import MAX_PENALTY, Search, coverage_penalty, mean_cross_attention
 
-Candidate = tuple[float, int]  # a token's log-probability, and the token
+SENTENCES_PER_CORE = 8  # from so many on, one search per core pays: waking threads takes 50 µs each time
+LEAVING = 8  # once one sentence in so many is finished they are released: others move to their rows
+FEW = 16  # beams, whose matrix products take as long as one beam's
+SLOTS = 16  # KV cache slots per beam at first; many more are rarely in use at once
 
 
 @dataclass(frozen=True)
@@ -66,144 +69,355 @@ class Beam(Search):
         self, model: DecodableModel, requests: Sequence[DecodingRequest], constraints: Constraints
     ) -> list[list[Hypothesis]]:
         if isinstance(model, PreparedModel):
-            if not (why := batched_beam.objections(model, self, requests, constraints)):
-                return batched_beam.run(model, self, requests, constraints)
+            if not (why := objections(model, self, requests, constraints)):
+                return search_prepared(model, self, requests, constraints)
             model = model.as_it_was(why)
-        finished: dict[int, list[Hypothesis]] = {}
-        unfinished = [
-            SentenceBeam(request, request.max_length(self.max_length), (PartialHypothesis(request),))
-            for request in requests
+        return BeamSearch.begin(ModelBeams.begin(model, requests, self), self, requests, constraints).run()
+
+
+# --- the search ---
+
+
+@dataclass(eq=False)
+class BeamSearch:
+    """A running search: the requests that are left, their decoder and their beams, after `steps` steps."""
+
+    decoder: BeamDecoder
+    beam: Beam
+    rules: SearchRules
+    requests: list[DecodingRequest]
+    beams: BeamState
+    allowed_next: "AllowedNext | None"
+    steps: int = 0
+
+    @staticmethod
+    def begin(
+        decoder: BeamDecoder, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+    ) -> "BeamSearch":
+        limits = [request.max_length(beam.max_length) for request in requests]
+        rules = SearchRules.of(
+            beam.length_penalty, constraints, beam.size, max(limits), decoder.vocabulary, decoder.device
+        )
+        beams = initial_beam_state(
+            requests, limits, rules, beam.n_best, beam.length_penalty, max(limits), coverage=beam.coverage_penalty > 0
+        )
+        allowed = None
+        if constraints.allowed_next is not None:
+            allowed = AllowedNext(constraints.allowed_next, [[()] * beam.size for _ in requests])
+        return BeamSearch(decoder, beam, rules, list(requests), beams, allowed)
+
+    def run(self) -> list[list[Hypothesis]]:
+        wanted, found = list(self.requests), dict[int, list[Hypothesis]]()
+        forced = max(len(request.prefix) for request in wanted)
+        steps = torch.arange(len(self.beams.backpointers.tokens), device=self.decoder.device)[:, None]
+        while self.requests:
+            self.decoder.ensure_slots()
+            goes = (self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]
+            live = self.decoder.live(goes)
+            hidden = self.decoder.step(self.beams.tokens, self.beams.parents, live)
+            advance_beams(
+                self.beams,
+                self.rules,
+                hidden,
+                self.decoder.output,
+                self.decoder.bias,
+                steps[self.steps],
+                forcing=self.steps < forced,
+                live=live,
+                allowed=self.allowed_next and self.allowed_next.mask(live, self.requests, self.decoder.vocabulary),
+                covered=self.decoder.covered,
+            )
+            self.steps += 1
+            if self.allowed_next is not None:
+                self.allowed_next.extend(self.beams)
+            found |= self.release_finished()
+        return [found[request.index] for request in wanted]
+
+    def release_finished(self) -> dict[int, list[Hypothesis]]:
+        """Finished sentences leave the batch, if there are enough."""
+        if self.beams.nonfinite:
+            raise ValueError(
+                "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
+            )
+        done = (self.beams.finished_step >= 0).tolist()
+        if not all(done) and LEAVING * sum(done) < len(done):
+            return {}
+        going = [row for row, over in enumerate(done) if over]
+        requests = [self.requests[row] for row in going]
+        found = backtrack(self.beams, requests, going, self.beam, self.steps, eos=self.rules.eos)
+        staying = [row for row, over in enumerate(done) if not over]
+        # the last take the rows of those that leave, so that few are moved
+        last = [row for row in staying if row >= len(staying)]
+        staying = [last.pop() if done[row] else row for row in range(len(staying))]
+        self.requests = [self.requests[row] for row in staying]
+        if staying:
+            rows = torch.tensor(staying, device=self.decoder.device)
+            self.decoder, self.beams = self.decoder.keep(rows), self.beams.select(rows)
+            if self.allowed_next is not None:
+                self.allowed_next.keep(staying)
+        return found
+
+
+@dataclass(eq=False)
+class AllowedNext:
+    """The constraint `allowed_next` in a running search: it is asked about the prefix of every beam."""
+
+    rule: Callable[[tuple[int, ...]], Collection[int]]
+    prefixes: list[list[tuple[int, ...]]]
+
+    def mask(
+        self, live: Int[Tensor, " n"] | None, requests: Sequence[DecodingRequest], vocabulary: int
+    ) -> Bool[Tensor, "n v"]:
+        assert live is not None
+        allowed = torch.ones(len(live), vocabulary, dtype=torch.bool, device=live.device)
+        for row, flat in enumerate(live.tolist()):
+            sentence, beam = divmod(flat, len(self.prefixes[0]))
+            prefix = self.prefixes[sentence][beam]
+            if len(prefix) >= len(requests[sentence].prefix):  # what is forced needs no permission
+                allowed[row] = False
+                allowed[row, token_index(self.rule(prefix), vocabulary, live.device)] = True
+        return allowed
+
+    def extend(self, beams: BeamState) -> None:
+        self.prefixes = [
+            [(*before[parent], token) for token, parent in zip(tokens, parents, strict=True)]
+            for before, tokens, parents in zip(
+                self.prefixes, beams.tokens.tolist(), beams.parents.tolist(), strict=True
+            )
         ]
-        rows = start_beams(model, requests)
-        while unfinished:
-            rows, scores = step_beams(model, rows, self)
-            prefixes = [row for sentence in unfinished for row in sentence.partial_hypotheses]
-            values, tokens = stable_topk(mask_disallowed(scores, prefixes, constraints), self.size)
-            candidates = [list(zip(*pair, strict=True)) for pair in zip(values.tolist(), tokens.tolist(), strict=True)]
-            covered = rows.coverage_penalties(self)
-            first, staying, parents = 0, [], []
-            for sentence in unfinished:
-                here = slice(first, first + len(sentence.partial_hypotheses))
-                expanded = expand_beam(sentence, candidates[here], covered[here], self)
-                if expanded.done(self):
-                    finished[expanded.request.index] = expanded.hypotheses(self)
-                else:
-                    staying.append(expanded)
-                    parents += [first + parent for parent in expanded.parents]
-                first = here.stop
-            unfinished = staying
-            if unfinished:
-                rows = rows.reorder(parents, [row for sentence in unfinished for row in sentence.partial_hypotheses])
-        return [finished[request.index] for request in requests]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.prefixes = [self.prefixes[row] for row in rows]
 
 
-@dataclass(frozen=True)
-class SentenceBeam:
-    """One sentence's beam, best first: its prefixes, the parent row of each, and all finished hypotheses."""
+# --- the beams of any model ---
 
-    request: DecodingRequest
-    max_length: int
-    partial_hypotheses: tuple[PartialHypothesis, ...]
-    parents: tuple[int, ...] = ()
-    finished: tuple[Hypothesis, ...] = ()
-    stuck: tuple[PartialHypothesis, ...] = ()
 
-    def done(self, beam: Beam) -> bool:
-        if not self.partial_hypotheses or len(self.partial_hypotheses[0].tokens) == self.max_length:
-            return True
-        if len(self.finished) < beam.n_best:
-            return False
-        least = sorted((found.score for found in self.finished), reverse=True)[beam.n_best - 1]
-        # a tie that is found later ranks lower
-        return least >= score_upper_bound(self.partial_hypotheses[0].total, self.max_length, beam.length_penalty)
+@dataclass(eq=False)
+class Coverage:
+    """How much each source token was attended to by the tokens of each row, for the coverage penalty."""
 
-    def hypotheses(self, beam: Beam) -> list[Hypothesis]:
-        cut = [
-            row.truncate(row.total / length_penalty(len(row.tokens), beam.length_penalty)) for row in self.unfinished
-        ]
-        return [*rank_hypotheses(self.finished), *rank_hypotheses(cut)][: beam.n_best]
+    model: DecodableModel
+    beta: float
+    lengths: Int[Tensor, " b"]
+    weights: Float[Tensor, "n s"]
+
+    @staticmethod
+    def begin(model: DecodableModel, lengths: Int[Tensor, " b"], beta: float) -> "Coverage":
+        return Coverage(model, beta, lengths, torch.zeros(len(lengths), int(lengths.max()), device=lengths.device))
+
+    def step(self, tokens: Int[Tensor, "n t"], state: Any, memory: Any) -> tuple[Float[Tensor, "n t v"], Reorderable]:
+        """As the model's own step; the cross-attention of the last token is added."""
+        if is_recorded(self.model):
+            raise ValueError("a search with a coverage penalty looks at the model as it is; use none with edits")
+        with record_attention(self.model) as record:
+            logits, state = self.model.step(tokens, state, memory)
+        self.weights = self.weights + mean_cross_attention(record)
+        return logits, state
+
+    def penalties(self, owners: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return coverage_penalty(self.weights, self.lengths[owners], self.beta)
+
+
+@dataclass(eq=False)
+class ModelBeams:
+    """The beams of any model: one row of the model's own state for every beam that goes on.
+
+    Args:
+        forward: from tokens, state and memory to the logits of what follows each token, and the state after them.
+        memory: the encoded sources, if there are any.
+        owners: the sentence of every row, by its number at the beginning.
+        row_of: the row of every beam.
+        first: the logits of the first step, until they are asked for.
+    """
+
+    forward: Callable[[Tensor, Any, Any], tuple[Tensor, Reorderable]]
+    state: Reorderable
+    memory: Reorderable | None
+    owners: Int[Tensor, " n"]
+    row_of: Int[Tensor, "b k"]
+    coverage: Coverage | None = None
+    first: Float[Tensor, "n v"] | None = None
+    vocabulary: int = 0
+    bias: None = None
+
+    @staticmethod
+    def begin(model: DecodableModel, requests: Sequence[DecodingRequest], beam: Beam) -> "ModelBeams":
+        memory, lengths = encode_sources(model, [request.source for request in requests])
+        bos = torch.full_like(lengths, BOS)[:, None]
+        if not beam.coverage_penalty:
+            return ModelBeams.after(bos, model.step, model.start(memory), memory, beam.size)
+        coverage = Coverage.begin(model, lengths, beam.coverage_penalty)
+        return ModelBeams.after(bos, coverage.step, model.start(memory), memory, beam.size, coverage)
+
+    @staticmethod
+    def after(
+        tokens: Int[Tensor, "b t"],
+        forward: Callable[[Tensor, Any, Any], tuple[Tensor, Reorderable]],
+        state: Reorderable,
+        memory: Reorderable | None,
+        beams: int,
+        coverage: Coverage | None = None,
+    ) -> "ModelBeams":
+        """What all beams of a sentence begin with is read at once, in one row; the logits tell the vocabulary."""
+        rows = torch.arange(len(tokens), device=tokens.device)
+        decoder = ModelBeams(forward, state, memory, rows, rows[:, None].expand(-1, beams), coverage)
+        decoder.first = decoder.read(tokens)
+        decoder.vocabulary = decoder.first.shape[-1]
+        return decoder
 
     @property
-    def unfinished(self) -> tuple[PartialHypothesis, ...]:
-        return (*self.stuck, *self.partial_hypotheses)
+    def device(self) -> torch.device:
+        return self.owners.device
+
+    @property
+    def covered(self) -> Float[Tensor, "b k"] | None:
+        return None if self.coverage is None else self.coverage.penalties(self.owners)[self.row_of]
+
+    def output(self, hidden: Tensor) -> Tensor:
+        """The model's own steps end with logits."""
+        return hidden
+
+    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"]:
+        return goes.flatten().nonzero()[:, 0]
+
+    def step(
+        self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n v"]:
+        if self.first is not None:
+            logits, self.first = self.first, None
+            return logits
+        assert live is not None
+        self.reorder(self.row_of.gather(1, parents).flatten()[live])
+        row_of = torch.zeros_like(tokens).flatten().index_copy(0, live, torch.arange(len(live), device=live.device))
+        self.row_of = row_of.view(tokens.shape)
+        return self.read(rearrange(tokens.flatten()[live], "n -> n 1"))
+
+    def reorder(self, rows: Int[Tensor, " n"]) -> None:
+        """A sentence's beams share its encoded source, so it is copied only if owners move."""
+        if not torch.equal(rows, torch.arange(len(self.owners), device=rows.device)):
+            self.state = self.state.pick(rows)
+        if not torch.equal(owners := self.owners[rows], self.owners) and self.memory is not None:
+            self.memory = self.memory.pick(rows)
+        self.owners = owners
+        if self.coverage is not None:
+            self.coverage.weights = self.coverage.weights[rows]
+
+    def read(self, tokens: Int[Tensor, "n t"]) -> Float[Tensor, "n v"]:
+        logits, self.state = self.forward(tokens, self.state, self.memory)
+        return logits[:, -1]
+
+    def keep(self, rows: Int[Tensor, " n"]) -> "ModelBeams":
+        self.row_of = self.row_of[rows]
+        return self
+
+    def ensure_slots(self) -> None:
+        """The model's own state grows by itself."""
 
 
-def rank_hypotheses(found: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """Best first; of ties the one that was found first."""
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+# --- the beams of a prepared Transformer ---
 
 
-def expand_beam(
-    sentence: SentenceBeam, extensions: Sequence[Sequence[Candidate]], covered: Sequence[float], beam: Beam
-) -> SentenceBeam:
-    """One token more: the best `size` continuations of all prefixes. Ties: lower token first, then lower beam."""
-    candidates = sorted(
-        (-(row.total + value), token, parent, value)
-        for parent, (row, own) in enumerate(zip(sentence.partial_hypotheses, extensions, strict=True))
-        for value, token in own
-        if value > -torch.inf
+@dataclass(eq=False)
+class PreparedBeams:
+    """The beams of a prepared Transformer: the keys and values of all of them in one KV cache."""
+
+    ready: PreparedModel
+    cache: BeamKVCache
+    positions: Float[Tensor, "t model"]
+    steps: int = 0
+    covered: None = None
+
+    @staticmethod
+    def begin(ready: PreparedModel, requests: Sequence[DecodingRequest], beam: Beam) -> "PreparedBeams":
+        steps = max(request.max_length(beam.max_length) for request in requests)
+        cache = room_for(ready, [request.source for request in requests], beam.size, SLOTS * beam.size)
+        return PreparedBeams(ready, cache, ready.places(steps))
+
+    @property
+    def device(self) -> torch.device:
+        return self.ready.device
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.ready.model.embeddings.bias)
+
+    @property
+    def output(self) -> Callable[[Tensor], Tensor]:
+        return self.ready.words
+
+    @property
+    def bias(self) -> Tensor:
+        return self.ready.model.embeddings.bias
+
+    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
+        """None if nearly all beams go on, or if there are too few for it to matter."""
+        if goes.numel() < FEW or int(goes.sum()) * 20 > goes.numel() * 19:
+            return None
+        return goes.flatten().nonzero()[:, 0]
+
+    def step(
+        self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n model"]:
+        self.steps += 1
+        return step(self.ready, self.cache, tokens, parents, self.positions[self.steps - 1], live=live)
+
+    def keep(self, rows: Int[Tensor, " n"]) -> "PreparedBeams":
+        return PreparedBeams(self.ready, self.cache.keep(rows), self.positions, self.steps)
+
+    def ensure_slots(self) -> None:
+        if int(self.cache.seen.any(1).sum(-1).max()) + self.cache.seen.shape[1] > self.cache.slots:
+            self.cache = self.cache.wider(2 * self.cache.slots)
+
+
+def objections(
+    ready: PreparedModel, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+) -> list[str]:
+    """Why a search cannot run on a prepared model."""
+    longest = max(request.max_length(beam.max_length) for request in requests)
+    learned = [part for part in ready.model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
+    return [
+        *(["a coverage penalty needs the attention weights"] if beam.coverage_penalty else []),
+        *(["its attention is recorded or edited"] if is_recorded(ready) else []),
+        *(["allowed_next is a function of every prefix"] if constraints.allowed_next is not None else []),
+        *(f"{part} ends before the limit of {longest}" for part in learned if part.max_length < longest),
+        *(["the beam is wider than the vocabulary"] if beam.size > len(ready.model.embeddings.bias) else []),
+    ]
+
+
+def search_prepared(
+    ready: PreparedModel, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+) -> list[list[Hypothesis]]:
+    if ready.device.type == "cuda":
+        return stages.run(ready, beam, requests, constraints)
+    cores = min(torch.get_num_threads(), len(requests) // SENTENCES_PER_CORE)
+    return (
+        search_by_cores(ready, beam, requests, constraints, cores)
+        if cores > 1
+        else search_single_threaded(ready, beam, requests, constraints)
     )
-    rows, parents, finished = [], [], list(sentence.finished)
-    for cost, token, parent, value in candidates[: beam.size]:
-        row = sentence.partial_hypotheses[parent]
-        if token == EOS:
-            penalty = length_penalty(len(row.tokens) + 1, beam.length_penalty)
-            finished.append(row.finish(value, -cost / penalty + covered[parent]))
-        else:
-            rows.append(row.extend(token, value))
-            parents.append(parent)
-    stuck = () if candidates else sentence.partial_hypotheses  # no token is allowed after any of them
-    return replace(
-        sentence, partial_hypotheses=tuple(rows), parents=tuple(parents), finished=tuple(finished), stuck=stuck
-    )
 
 
-@dataclass(frozen=True, eq=False)
-class BeamRows:
-    """The beams of all sentences as rows of one batch: the model's state, and the coverage of each source."""
-
-    owners: tuple[int, ...]
-    tokens: Int[Tensor, " n"]
-    lengths: Int[Tensor, " n"]
-    state: Reorderable
-    memory: Reorderable
-    coverage: Float[Tensor, "n s"]
-
-    def coverage_penalties(self, beam: Beam) -> list[float]:
-        if not beam.coverage_penalty:
-            return [0.0] * len(self.owners)
-        return coverage_penalty(self.coverage, self.lengths, beam.coverage_penalty).tolist()
-
-    def reorder(self, parents: Sequence[int], rows: Sequence[PartialHypothesis]) -> "BeamRows":
-        """The rows of the next step. A sentence's beams share its encoded source, so it is copied only if owners
-        move."""
-        device = self.tokens.device
-        index = torch.tensor(parents, device=device)
-        tokens = torch.tensor([row.tokens[-1] for row in rows], device=device)
-        owners = tuple(row.request.index for row in rows)
-        state = self.state if list(parents) == list(range(len(self.owners))) else self.state.pick(index)
-        memory = self.memory if owners == self.owners else self.memory.pick(index)
-        return BeamRows(owners, tokens, self.lengths[index], state, memory, self.coverage[index])
+def search_single_threaded(
+    ready: PreparedModel, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+) -> list[list[Hypothesis]]:
+    with torch.inference_mode():
+        return BeamSearch.begin(PreparedBeams.begin(ready, requests, beam), beam, requests, constraints).run()
 
 
-def start_beams(model: DecodableModel, requests: Sequence[DecodingRequest]) -> BeamRows:
-    memory, lengths = encode_sources(model, [request.source for request in requests])
-    coverage = torch.zeros(len(requests), int(lengths.max()), device=lengths.device)
-    tokens = torch.full_like(lengths, BOS)
-    return BeamRows(
-        tuple(request.index for request in requests), tokens, lengths, model.start(memory), memory, coverage
-    )
-
-
-def step_beams(model: DecodableModel, rows: BeamRows, beam: Beam) -> tuple[BeamRows, Float[Tensor, "n v"]]:
-    """The log-probabilities of the next token; with a coverage penalty, also its cross-attention."""
-    tokens = rearrange(rows.tokens, "n -> n 1")
-    if not beam.coverage_penalty:
-        logits, state = model.step(tokens, rows.state, rows.memory)
-        return replace(rows, state=state), log_probabilities(logits[:, -1])
-    if is_recorded(model):
-        raise ValueError("a search with a coverage penalty looks at the model as it is; use none with edits")
-    with record_attention(model) as record:
-        logits, state = model.step(tokens, rows.state, rows.memory)
-    coverage = rows.coverage + mean_cross_attention(record)
-    return replace(rows, state=state, coverage=coverage), log_probabilities(logits[:, -1])
+def search_by_cores(
+    ready: PreparedModel, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints, cores: int
+) -> list[list[Hypothesis]]:
+    """Every core searches its own part of the sentences, single-threaded."""
+    threads, parts = torch.get_num_threads(), [requests[first::cores] for first in range(cores)]
+    try:
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            found = [pool.submit(search_single_threaded, ready, beam, part, constraints) for part in parts]
+            by_index = {
+                request.index: hypotheses
+                for part, one in zip(parts, found, strict=True)
+                for request, hypotheses in zip(part, one.result(), strict=True)
+            }
+    finally:
+        torch.set_num_threads(threads)  # the number is per thread, but the last one set is that of new threads
+    return [by_index[request.index] for request in requests]

@@ -1,10 +1,9 @@
-"""Batched beam state: the beams of all sentences as tensors, one step of all of them, and backtracking.
+"""Beam state: the beams of all sentences as tensors, the selection of candidates, and backtracking.
 
-The algorithm of beam.py for all sentences at once and without leaving the device: the same candidates in the same
-order, the same sums in float64, the same stopping rule.
+Nothing here leaves the device between two steps; log-probabilities are summed in float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +16,20 @@ from torch import Tensor
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.constraints import Constraints, token_index
 from regard.decode.hypothesis import DecodingRequest, Hypothesis
-from regard.decode.quantized_linear import Linear
 from regard.decode.search import length_penalty
 from regard.decode.topk_logprobs import (
     MIN_ROWS,
     ChunkedVocabLinear,
     ban_early_end,
     chunked_vocab_topk,
-    topk_logprobs_cpu,
-    topk_logprobs_gpu,
+    topk_logprobs_torch,
+    topk_logprobs_triton,
 )
 
 if TYPE_CHECKING:
     from regard.decode.beam import Beam
 
+NO_EOS = -2  # no candidate's token: -1 stands for no candidate
 CANDIDATES = 4096  # at most so many of a sentence for the Triton kernel, which holds them in registers
 
 
@@ -42,6 +41,17 @@ class Backpointers:
     parents: Int[Tensor, "t b k"]
     log_probabilities: Float[Tensor, "t b k"]
     totals: Float[Tensor, "t b k"]
+    coverage: Float[Tensor, "rows b k"]  # coverage penalties of those that end; no rows where there is none
+
+    def select(self, rows: Int[Tensor, " n"]) -> "Backpointers":
+        """Those of these sentences alone."""
+        return Backpointers(*(part[:, rows] for part in field_values(self)))
+
+    def scores(self, alpha: float, eos: int) -> Float[Tensor, "t b k"]:
+        """log P(y) / lp(y) + cp(x, y) of every candidate; one that does not end has no coverage penalty."""
+        penalties = [length_penalty(length, alpha) for length in range(1, len(self.totals) + 1)]
+        scores = self.totals / torch.tensor(penalties, dtype=torch.double, device=self.totals.device)[:, None, None]
+        return scores + self.coverage.where(self.tokens == eos, 0.0) if len(self.coverage) else scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +90,7 @@ class BeamState:
             "max_length_penalty",
         )
         selected = {name: getattr(self, name)[rows] for name in by_sentence}
-        backpointers = Backpointers(*(part[:, rows] for part in field_values(self.backpointers)))
-        return replace(self, **selected, forced=self.forced[:, rows], backpointers=backpointers)
+        return replace(self, **selected, forced=self.forced[:, rows], backpointers=self.backpointers.select(rows))
 
 
 def field_values(value: Any) -> list[Any]:
@@ -90,25 +99,42 @@ def field_values(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class SearchRules:
-    """What all sentences share: length penalties by length, banned tokens, the minimum length and the beam size."""
+    """What all sentences share: length penalties by length, banned tokens, the minimum length and the beam size.
+
+    Args:
+        eos: the token that ends a hypothesis; NO_EOS if none does.
+        prune: whether each beam that can no longer enter the n best is dropped at once. Otherwise all of a sentence's
+            beams go on until the best of them is overtaken: the hypotheses found are the same, the beams are not.
+    """
 
     penalties: Float[Tensor, " t"]
     banned: UInt8[Tensor, " v"]
     min_length: int
     beam_size: int
+    eos: int = EOS
+    prune: bool = True
 
     @staticmethod
-    def of(alpha: float, constraints: Constraints, size: int, steps: int, bias: Float[Tensor, " v"]) -> "SearchRules":
+    def of(
+        alpha: float, constraints: Constraints, size: int, steps: int, vocabulary: int, device: torch.device
+    ) -> "SearchRules":
         penalties = [length_penalty(length, alpha) for length in range(1, steps + 1)]
-        banned = torch.zeros(len(bias), dtype=torch.uint8, device=bias.device)
-        banned[token_index({PAD, BOS, *constraints.banned}, bias[None])] = 1
+        banned = torch.zeros(vocabulary, dtype=torch.uint8, device=device)
+        banned[token_index({PAD, BOS, *constraints.banned}, vocabulary, device)] = 1
         return SearchRules(
-            torch.tensor(penalties, dtype=torch.double, device=bias.device), banned, constraints.min_length, size
+            torch.tensor(penalties, dtype=torch.double, device=device), banned, constraints.min_length, size
         )
 
 
 def initial_beam_state(
-    requests: Sequence[DecodingRequest], limits: Sequence[int], rules: SearchRules, best: int, alpha: float, steps: int
+    requests: Sequence[DecodingRequest],
+    limits: Sequence[int],
+    rules: SearchRules,
+    best: int,
+    alpha: float,
+    steps: int,
+    *,
+    coverage: bool = False,
 ) -> BeamState:
     device, b, k = rules.penalties.device, len(requests), rules.beam_size
     totals = torch.full((b, k), -torch.inf, dtype=torch.double, device=device)
@@ -129,7 +155,7 @@ def initial_beam_state(
         torch.tensor([length_penalty(limit, alpha) for limit in limits], dtype=torch.double, device=device),
         rearrange(torch.tensor(padded, dtype=torch.long, device=device), "b t -> t b"),
         torch.zeros((), dtype=torch.bool, device=device),
-        Backpointers(none, none.clone(), nothing, nothing.clone()),
+        Backpointers(none, none.clone(), nothing, nothing.clone(), torch.zeros_like(nothing[: steps * coverage])),
     )
 
 
@@ -137,20 +163,25 @@ def advance_beams(
     beams: BeamState,
     rules: SearchRules,
     states: Float[Tensor, "n model"],
-    output_linear: Linear,
-    bias: Tensor,
+    output_linear: Callable[[Tensor], Tensor],
+    bias: Float[Tensor, " v"] | None,
     step: Int[Tensor, " 1"],
     *,
     forcing: bool,
     live: Int[Tensor, " n"] | None = None,
+    allowed: Bool[Tensor, "n v"] | None = None,
+    covered: Float[Tensor, "b k"] | None = None,
 ) -> None:
     """All beams extended by one token.
 
     Args:
-        output_linear: from states to logits; on a GPU without their bias.
+        output_linear: from states to logits; on a GPU without their bias, if there is one.
+        bias: for a GPU, of the logits; None where the logits hold it already.
         step: how many tokens the beams have.
         forcing: whether some token may be forced at this step.
         live: the flat indices of the beams that the states belong to; None for all beams.
+        allowed: which tokens may follow the prefix of each of these; None for all that are not banned.
+        covered: the coverage penalty of each beam, if it ends here; None for none.
     """
     b, k = beams.tokens.shape
     must = repeat(beams.forced.index_select(0, step), "1 b -> (b k) 1", k=k) if forcing else None
@@ -158,22 +189,22 @@ def advance_beams(
     banned = ban_early_end(rules.banned, step, rules.min_length)
     if isinstance(output_linear, ChunkedVocabLinear) and len(states) >= MIN_ROWS:
         candidates = chunked_vocab_topk(output_linear, states, banned, k, must)
-    elif states.is_cuda:
-        candidates = topk_logprobs_gpu(output_linear(states), bias, banned, k, must)
+    elif states.is_cuda and bias is not None:
+        candidates = topk_logprobs_triton(output_linear(states), bias, banned, k, must)
     else:
-        candidates = topk_logprobs_cpu(output_linear(states), banned, k, must)
+        candidates = topk_logprobs_torch(output_linear(states), banned, k, must, allowed)
     beams.nonfinite.logical_or_(~candidates.finite)
     values, tokens = candidates.values, candidates.tokens
     if live is not None:
         values = values.new_full((b * k, values.shape[1]), -torch.inf).index_copy_(0, live, values)
         tokens = tokens.new_zeros(b * k, tokens.shape[1]).index_copy_(0, live, tokens)
     values, tokens = (rearrange(part, "(b k) c -> b k c", b=b) for part in (values, tokens))
-    if values.is_cuda and values[0].numel() <= CANDIDATES:
+    if values.is_cuda and values[0].numel() <= CANDIDATES and rules.prune and covered is None:
         from regard.decode.beam_state_kernel import select_candidates_triton
 
         select_candidates_triton(beams, rules, values, tokens, step)
     else:
-        select_candidates(beams, rules, values, tokens, step)
+        select_candidates(beams, rules, values, tokens, step, covered)
 
 
 def select_candidates(
@@ -182,6 +213,7 @@ def select_candidates(
     values: Float[Tensor, "b k c"],
     tokens: Int[Tensor, "b k c"],
     step: Int[Tensor, " 1"],
+    covered: Float[Tensor, "b k"] | None = None,
 ) -> None:
     """The best `beam_size` of all beams' candidates; those that end are recorded as finished, the others go on. Ties:
     lower token first, then lower beam."""
@@ -194,17 +226,24 @@ def select_candidates(
     token = rearrange(tokens, "b k c -> b (k c)").gather(1, picked).where(there, -1)
     value = rearrange(values, "b k c -> b (k c)").gather(1, picked)
     parent = picked // c
-    for part, now in zip(field_values(beams.backpointers), (token, parent, value, totals), strict=True):
+    for part, now in zip(field_values(beams.backpointers), (token, parent, value, totals), strict=False):
         part.index_copy_(0, step, now.to(part.dtype)[None])
 
-    ends = token == EOS
-    scores = (totals / rules.penalties.index_select(0, step)).masked_fill(~ends, -torch.inf)
+    ends = token == rules.eos
+    scores = totals / rules.penalties.index_select(0, step)
+    if covered is not None:
+        penalty = covered.double().gather(1, parent)
+        beams.backpointers.coverage.index_copy_(0, step, penalty[None])
+        scores = scores + penalty
+    scores = scores.masked_fill(~ends, -torch.inf)
     beams.best_finished.copy_(torch.cat((beams.best_finished, scores), 1).topk(beams.best_finished.shape[1], -1).values)
     least = beams.best_finished[:, -1:]
     # a tie that is found later ranks lower, so equality is enough. A beam whose upper bound is too low is dropped: what
     # takes its slot has a lower total, and is dropped as well
-    overtaken = (least >= totals / rearrange(beams.max_length_penalty, "b -> b 1")) & (least > -torch.inf)
-    goes = there & ~ends & ~overtaken
+    goes = there & ~ends
+    best = totals if rules.prune else totals.masked_fill(~goes, -torch.inf).amax(-1, keepdim=True)
+    overtaken = (least >= best / rearrange(beams.max_length_penalty, "b -> b 1")) & (least > -torch.inf)
+    goes = goes & ~overtaken
     front = (~goes).byte().sort(dim=-1, stable=True).indices
     goes = goes.gather(1, front)
     beams.totals.copy_(totals.gather(1, front).masked_fill(~goes, -torch.inf))
@@ -218,19 +257,25 @@ def select_candidates(
 
 
 def backtrack(
-    beams: BeamState, requests: Sequence[DecodingRequest], rows: Sequence[int], beam: "Beam", steps: int
+    beams: BeamState,
+    requests: Sequence[DecodingRequest],
+    rows: Sequence[int],
+    beam: "Beam",
+    steps: int,
+    *,
+    eos: int = EOS,
 ) -> dict[int, list[Hypothesis]]:
     """The hypotheses of finished sentences, by following the backpointers."""
     picked = torch.tensor(rows, dtype=torch.long, device=beams.finished_step.device)
-    tokens, parents, values, totals = (part[:steps, picked].cpu().numpy() for part in field_values(beams.backpointers))
+    history = Backpointers(*(part[:steps, picked].cpu() for part in field_values(beams.backpointers)))
+    tokens, parents, values = (part.numpy() for part in (history.tokens, history.parents, history.log_probabilities))
+    scores = history.scores(beam.length_penalty, eos).numpy()
     ended = beams.finished_step[picked].cpu().numpy()
-    goes = (tokens >= 0) & (tokens != EOS)
+    goes = (tokens >= 0) & (tokens != eos)
     front = np.argsort(~goes, axis=-1, kind="stable")  # beam j holds candidate front[j]
-    penalty = np.array([length_penalty(length, beam.length_penalty) for length in range(1, steps + 1)])
-    scores = totals / penalty[:, None, None]
 
     # every EOS up to the last step counts; where no token was allowed, the prefixes before it are truncated
-    ends = (tokens == EOS) & (np.arange(steps)[:, None, None] <= ended[:, None])
+    ends = (tokens == eos) & (np.arange(steps)[:, None, None] <= ended[:, None])
     stuck = ~(tokens[ended, np.arange(len(ended))] >= 0).any(-1)
     last = ended - stuck
     cuts = goes & (np.arange(steps)[:, None, None] == last[:, None])

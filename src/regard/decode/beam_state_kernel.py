@@ -13,7 +13,7 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.tokenizers.base import EOS, PAD
+from regard.data.tokenizers.base import PAD
 
 if TYPE_CHECKING:
     from regard.decode.beam_state import BeamState, SearchRules
@@ -187,7 +187,7 @@ def select_candidates_triton(
     assert all(part.is_contiguous() for part in (values, words, *written, *history))
     many = triton.next_power_of_2(k * c)
     select_candidates_kernel[(b,)](
-        values, words, at, rules.penalties, *written, *history, END=EOS, EMPTY=PAD, BEAMS=k, OFFERS=c, BEST=best,
+        values, words, at, rules.penalties, *written, *history, END=rules.eos, EMPTY=PAD, BEAMS=k, OFFERS=c, BEST=best,
         BB=triton.next_power_of_2(k), OO=many, WW=triton.next_power_of_2(best),
         num_warps=1 if many <= 256 else 8,  # type: ignore[call-arg]
     )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, PAD
@@ -35,20 +35,21 @@ def mask_disallowed(
             "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
         )
     banned = {PAD, BOS, *constraints.banned} | ({EOS} if len(rows[0].tokens) < constraints.min_length else set())
-    masked = scores.index_fill(-1, token_index(banned, scores), -torch.inf)
+    vocabulary, device = scores.shape[-1], scores.device
+    masked = scores.index_fill(-1, token_index(banned, vocabulary, device), -torch.inf)
     for n, row in enumerate(rows):
         if row.forced_token is not None:  # even a banned token
-            only, values = token_index([row.forced_token], scores), scores[n]
+            only, values = token_index([row.forced_token], vocabulary, device), scores[n]
         elif constraints.allowed_next is not None:
-            only, values = token_index(constraints.allowed_next(row.tokens), scores), masked[n]
+            only, values = token_index(constraints.allowed_next(row.tokens), vocabulary, device), masked[n]
         else:
             continue
         masked[n] = torch.full_like(values, -torch.inf).index_copy(0, only, values[only])
     return masked
 
 
-def token_index(tokens: Collection[int], scores: Float[Tensor, "n v"]) -> Tensor:
+def token_index(tokens: Collection[int], vocabulary: int, device: torch.device) -> Int[Tensor, " tokens"]:
     """The tokens as an index tensor; all must be in the vocabulary."""
-    if strange := [token for token in tokens if not 0 <= token < scores.shape[-1]]:
-        raise ValueError(f"token {strange[0]} is not in the vocabulary of {scores.shape[-1]}")
-    return torch.tensor(sorted(set(tokens)), dtype=torch.long, device=scores.device)
+    if strange := [token for token in tokens if not 0 <= token < vocabulary]:
+        raise ValueError(f"token {strange[0]} is not in the vocabulary of {vocabulary}")
+    return torch.tensor(sorted(set(tokens)), dtype=torch.long, device=device)

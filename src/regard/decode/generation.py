@@ -8,16 +8,21 @@ attention) then restarts from the last half of them, as if they were the whole t
 import codecs
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, UNK, LosslessTokenizer, Tokenizer, WordTokenizer
+from regard.decode.beam import Beam, BeamSearch, ModelBeams
+from regard.decode.beam_state import NO_EOS
 from regard.decode.constraints import Constraints, mask_disallowed
-from regard.decode.hypothesis import DecodingRequest, PartialHypothesis
+from regard.decode.hypothesis import DecodingRequest, LengthLimit, PartialHypothesis
 from regard.decode.model import inference_mode, log_probabilities
 from regard.decode.stepwise import StepwiseSearch
 from regard.models.language_model import LanguageModel
+from regard.models.seq2seq import DecoderState
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,22 @@ def generate(
         unread = [token]
         if limit is not None and seen >= limit:
             state, unread, seen = model.start(1), list(recent)[-(limit // 2) :], 0
+
+
+def continuation_search(
+    model: LanguageModel, prompt: Sequence[int], beam: Beam, tokens: int, constraints: Constraints = Constraints()
+) -> BeamSearch:
+    """Beam search for `tokens` tokens after the prompt, ready to run; as in `generate`, EOS does not end the text."""
+    read = torch.tensor([list(prompt) or [BOS]], device=model.embedding.weight.device)
+
+    def forward(tokens: Tensor, state: Any, memory: None) -> tuple[Tensor, DecoderState]:
+        x, state = model.decode_hidden(tokens, state)
+        return model.logits(x[:, -1:]), state
+
+    decoder = ModelBeams.after(read, forward, model.start(1), None, beam.size)
+    beam = replace(beam, max_length=LengthLimit(0, tokens))
+    search = BeamSearch.begin(decoder, beam, [DecodingRequest(())], constraints)
+    return replace(search, rules=replace(search.rules, eos=NO_EOS))
 
 
 def has_growing_cache(model: LanguageModel) -> bool:

@@ -1,6 +1,6 @@
-"""Decodable models: the protocol that a search decodes with, inference mode, and batches by token budget."""
+"""Decodable models: the protocols that searches decode with, inference mode, and batches by token budget."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -54,6 +54,48 @@ class DecodableModel(Protocol):
     def modules(self) -> Iterator[nn.Module]: ...
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...  # noqa: FBT001, FBT002  (torch's own)
+
+
+@runtime_checkable
+class BeamDecoder(Protocol):
+    """The hidden states of all beams of all sentences, step by step; its state follows the parents of the beams.
+
+    Attributes:
+        vocabulary: how many tokens there are to choose from.
+        output: from hidden states to logits.
+        bias: of the logits, if `output` leaves it to whoever reads them, as on a GPU; otherwise None.
+        covered: the coverage penalty of each beam, if it ended here; None without a coverage penalty.
+    """
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def output(self) -> Callable[[Tensor], Tensor]: ...
+    @property
+    def bias(self) -> Tensor | None: ...
+    @property
+    def covered(self) -> Tensor | None: ...
+
+    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
+        """The flat indices of the beams to compute, of those that go on; None computes all beams."""
+        ...
+
+    def step(
+        self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n model"]:
+        """The hidden states of all (or the live) beams, after the last token of each, which its parent beam went on
+        with."""
+        ...
+
+    def keep(self, rows: Int[Tensor, " n"]) -> "BeamDecoder":
+        """These sentences alone; the decoder of the others is lost."""
+        ...
+
+    def ensure_slots(self) -> None:
+        """Room for one more token of every beam."""
+        ...
 
 
 @dataclass

@@ -60,15 +60,6 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-def score_upper_bound(log_probability: float, limit: int, alpha: float) -> float:
-    """An upper bound of the score of any continuation of a hypothesis with this log-probability.
-
-    Further tokens only lower the log-probability, which is negative, so it is divided by the largest length penalty,
-    that of `limit` tokens. The coverage penalty only lowers the score.
-    """
-    return log_probability / length_penalty(limit, alpha)
-
-
 def cross_attention_sites(record: AttentionRecord) -> list[str]:
     """The attentions from target tokens to the source (or a latent) among those that were recorded."""
     return [site.name for site in record.sites if site.queries == "written"]

@@ -91,7 +91,8 @@ def begin(
     asked = [*requests, *[NOBODY] * (power(len(requests)) - len(requests))]
     limits = [request.max_length(beam.max_length) for request in asked]
     steps = power(max(limits) + 2)  # the host may be two steps late
-    rules = SearchRules.of(beam.length_penalty, allowed, beam.size, steps, ready.model.embeddings.bias)
+    vocabulary = len(ready.model.embeddings.bias)
+    rules = SearchRules.of(beam.length_penalty, allowed, beam.size, steps, vocabulary, ready.device)
     lanes = initial_beam_state(asked, limits, rules, beam.n_best, beam.length_penalty, steps)
     lanes.finished_step[len(requests) :] = 0
     slots = max(SLOTS, power(4 * beam.size))
@@ -146,7 +147,8 @@ def made(ready: PreparedModel, shape: GraphShape) -> GraphedStep:
     """Fresh buffers, and the step captured on them."""
     nobody = [NOBODY] * shape.sentences
     bias = ready.model.embeddings.bias
-    rules = SearchRules.of(0.0, Constraints(min_length=shape.shortest), shape.beams, shape.steps, bias)
+    allowed = Constraints(min_length=shape.shortest)
+    rules = SearchRules.of(0.0, allowed, shape.beams, shape.steps, len(bias), ready.device)
     lanes = initial_beam_state(nobody, [shape.steps] * shape.sentences, rules, shape.best, 0.0, shape.steps)
     if shape.forcing:
         lanes = replace(lanes, forced=torch.full((shape.steps, shape.sentences), -1, device=ready.device))

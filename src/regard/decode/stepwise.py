@@ -99,7 +99,7 @@ class Greedy(StepwiseSearch):
         return 1
 
     def run(self, model, requests, constraints):
-        # beam search of size 1 is greedy search, and runs batched
+        # beam search of size 1 is greedy search, and a prepared model is made for it
         if isinstance(model, PreparedModel):
             return Beam(1, max_length=self.max_length).run(model, requests, constraints)
         return super().run(model, requests, constraints)

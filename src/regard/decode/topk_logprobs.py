@@ -1,4 +1,4 @@
-"""Top-k log-probabilities of the next token: on CPU, on GPU, and over a vocabulary in chunks."""
+"""Top-k log-probabilities of the next token: by torch, by Triton, and over a vocabulary in chunks."""
 
 from dataclasses import dataclass
 
@@ -31,21 +31,25 @@ class TopKLogProbs:
         return TopKLogProbs(values, torch.where(must < 0, self.tokens, must), self.finite)
 
 
-def topk_logprobs_cpu(
+def topk_logprobs_torch(
     logits: Float[Tensor, "n v"],
     banned: UInt8[Tensor, " v"],
     count: int,
     must: Int[Tensor, "n 1"] | None,
+    allowed: Bool[Tensor, "n v"] | None = None,
 ) -> TopKLogProbs:
+    """The `count` best tokens of a row, or all of a smaller vocabulary; `allowed` says row by row which may come."""
     scores = log_probabilities(logits)
     forced = None if must is None else scores.gather(1, must.clamp_min(0))
     finite = scores.amax(-1).isfinite().all()
     scores.index_fill_(-1, banned.nonzero()[:, 0], -torch.inf)
+    if allowed is not None:
+        scores.masked_fill_(~allowed, -torch.inf)
     found = TopKLogProbs(*chunked_topk(scores, count), finite)
     return found if must is None or forced is None else found.force(must, forced)
 
 
-def topk_logprobs_gpu(
+def topk_logprobs_triton(
     logits: Float[Tensor, "n v"],
     bias: Float[Tensor, " v"],
     banned: UInt8[Tensor, " v"],
@@ -132,7 +136,7 @@ def chunked_vocab_topk(
     count: int,
     must: Int[Tensor, "n 1"] | None,
 ) -> TopKLogProbs:
-    """As `topk_logprobs_cpu` of linear(x)."""
+    """As `topk_logprobs_torch` of linear(x)."""
     n, banned_ids = len(x), banned.nonzero()[:, 0].tolist()
     widths = [len(part.bias) for part in linear.parts]
     scores, sums, maxima = x.new_empty(n * sum(widths)), [], []

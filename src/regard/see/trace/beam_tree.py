@@ -1,16 +1,14 @@
-"""Beam tree: every hypothesis that a beam search kept, step by step."""
+"""Beam tree: every hypothesis that a beam search kept, step by step, read from its backpointers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import torch
-
-from regard.decode.beam import Beam, SentenceBeam, expand_beam, start_beams, step_beams
-from regard.decode.constraints import Constraints, mask_disallowed
+from regard.decode.beam import Beam, BeamSearch, ModelBeams
+from regard.decode.constraints import Constraints
+from regard.decode.generation import continuation_search
 from regard.decode.hypothesis import DecodingRequest, Hypothesis, PartialHypothesis
-from regard.decode.model import DecodableModel, inference_mode, log_probabilities
-from regard.decode.search import stable_topk
+from regard.decode.model import DecodableModel, inference_mode
+from regard.models.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -38,67 +36,44 @@ class BeamTree:
 
 
 def beam_tree(model: DecodableModel, source: tuple[int, ...], beam: Beam, prefix: tuple[int, ...] = ()) -> BeamTree:
-    """The search again, for one sentence alone, everything kept: it finds what `beam.run` finds."""
-    request, steps = DecodingRequest(source, prefix), []
+    """The beam search of one sentence alone; it finds what `beam.run` finds."""
+    requests = [DecodingRequest(source, prefix)]
     with inference_mode(model):
-        sentence = SentenceBeam(request, request.max_length(beam.max_length), (PartialHypothesis(request),))
-        rows = start_beams(model, [request])
-        while True:
-            rows, scores = step_beams(model, rows, beam)
-            values, tokens = stable_topk(mask_disallowed(scores, sentence.partial_hypotheses, Constraints()), beam.size)
-            candidates = [list(zip(*pair, strict=True)) for pair in zip(values.tolist(), tokens.tolist(), strict=True)]
-            grown = expand_beam(sentence, candidates, rows.coverage_penalties(beam), beam)
-            steps.append(step_nodes(sentence, grown))
-            if grown.done(beam):
-                return BeamTree(tuple(steps), tuple(grown.hypotheses(beam)))
-            sentence, rows = grown, rows.reorder(grown.parents, grown.partial_hypotheses)
+        return run_tree(BeamSearch.begin(ModelBeams.begin(model, requests, beam), beam, requests, Constraints()))
 
 
-def step_nodes(before: SentenceBeam, after: SentenceBeam) -> tuple[BeamNode, ...]:
-    prefixes = [row.tokens for row in before.partial_hypotheses]
-    first = not prefixes[0]
-    kept = [
-        open_node(row, None if first else parent)
-        for row, parent in zip(after.partial_hypotheses, after.parents, strict=True)
-    ]
-    ended = [
-        BeamNode(
-            one.ids, None if first else prefixes.index(one.ids), one.log_probability, finished=True, score=one.score
-        )
-        for one in after.finished[len(before.finished) :]
-    ]
-    return (*kept, *ended)
-
-
-def continuation_tree(model: Any, prompt: Sequence[int], size: int, tokens: int, allowed: Constraints) -> BeamTree:
-    """So many tokens after a text: the `size` best prefixes of each step. As in all generation, nothing ends before."""
-    rows, state, steps = (PartialHypothesis(DecodingRequest(())),), model.start(1), []
+def continuation_tree(
+    model: LanguageModel, prompt: Sequence[int], size: int, tokens: int, allowed: Constraints
+) -> BeamTree:
+    """The beam search for so many tokens after a text. As in all generation, nothing ends before."""
     with inference_mode(model):
-        device = model.embedding.weight.device
-        unread = torch.tensor([list(prompt)], device=device)
-        for step in range(tokens):
-            x, state = model.decode_hidden(unread, state)
-            values, ids = stable_topk(
-                mask_disallowed(log_probabilities(model.logits(x[:, -1:])[:, 0]), rows, allowed), size
-            )
-            # of equals the lower token first, then the better prefix, as in every beam here
-            candidates = sorted(
-                (-(rows[parent].total + value), token, parent, value)
-                for parent, candidate in enumerate(zip(values.tolist(), ids.tolist(), strict=True))
-                for value, token in zip(*candidate, strict=True)
-                if value > -torch.inf
-            )[:size]
-            if not candidates:
-                break
-            parents = [parent for _, _, parent, _ in candidates]
-            rows = tuple(rows[parent].extend(token, value) for _, token, parent, value in candidates)
-            steps.append(
-                tuple(open_node(row, parent if step else None) for row, parent in zip(rows, parents, strict=True))
-            )
-            unread = torch.tensor([[row.tokens[-1]] for row in rows], device=device)
-            state = state.pick(torch.tensor(parents, device=device))
-    return BeamTree(tuple(steps), tuple(row.truncate(row.total) for row in rows))
+        return run_tree(continuation_search(model, prompt, Beam(size, n_best=size), tokens, allowed))
 
 
-def open_node(row: PartialHypothesis, parent: int | None) -> BeamNode:
-    return BeamNode(row.tokens, parent, row.total, finished=False, score=row.total)
+def run_tree(search: BeamSearch) -> BeamTree:
+    """A search of one sentence, run to its end; beams that can no longer win are shown too."""
+    search.rules = replace(search.rules, prune=False)
+    [hypotheses] = search.run()
+    return BeamTree(tuple(tree_steps(search)), tuple(hypotheses))
+
+
+def tree_steps(search: BeamSearch) -> Iterator[tuple[BeamNode, ...]]:
+    history = search.beams.backpointers
+    scores = history.scores(search.beam.length_penalty, search.rules.eos)
+    tokens, parents, values, scores = (
+        part[: search.steps, 0].tolist()
+        for part in (history.tokens, history.parents, history.log_probabilities, scores)
+    )
+    rows = [PartialHypothesis(DecodingRequest(()))]
+    for step, candidates in enumerate(zip(tokens, parents, values, scores, strict=True)):
+        before, rows, opened, ended = rows, [], [], []
+        for token, parent, value, score in zip(*candidates, strict=True):
+            index = parent if step else None
+            if token == search.rules.eos:
+                one = before[parent].finish(value, score)
+                ended.append(BeamNode(one.ids, index, one.log_probability, finished=True, score=score))
+            elif token >= 0:
+                rows.append(row := before[parent].extend(token, value))
+                opened.append(BeamNode(row.tokens, index, row.total, finished=False, score=row.total))
+        if opened or ended:
+            yield (*opened, *ended)
