@@ -24,6 +24,9 @@ from regard.attention import (
     SiteName,
     Sparsemax,
     Window,
+    attend,
+    core,
+    parse_part,
     record_attention,
     record_steps,
     steps,
@@ -196,9 +199,31 @@ def test_sums_that_were_begun_unrecorded_are_refused():
 
 
 def test_a_core_alone_runs_what_it_is_given():
-    core, (q, k, v) = AttentionCore(), torch.randn(3, 1, 2, 5, 4)
-    assert_close(core(q, k, v, Recipe()), steps(q, k, v, Recipe()).output)
-    assert core(q, k, v, Recipe(), kernel=lambda q, k, v, recipe: v * 2).equal(v * 2)
-    with record_attention(core) as record:
-        core(q, k, v, Recipe(), kernel=lambda q, k, v, recipe: steps(q, k, v, recipe).output)
+    alone, (q, k, v) = AttentionCore(), torch.randn(3, 1, 2, 5, 4)
+    assert_close(alone(q, k, v, Recipe()), steps(q, k, v, Recipe()).output)
+    assert alone(q, k, v, Recipe(), kernel=lambda q, k, v, recipe: v * 2).equal(v * 2)
+    with record_attention(alone) as record:
+        alone(q, k, v, Recipe(), kernel=lambda q, k, v, recipe: steps(q, k, v, recipe).output)
     assert_close(record.weights("attention"), steps(q, k, v, Recipe()).weights)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(normaliser=parse_part("Sparsemax()"), pattern=parse_part("Causal()")),
+        Recipe(position=parse_part("Alibi(2)"), normaliser=parse_part("TopK(3)")),
+        Recipe(position=parse_part("Rotary()"), normaliser=parse_part("Sparsemax()")),
+    ],
+)
+def test_what_the_reference_alone_runs_is_run_some_queries_at_a_time(recipe, monkeypatch):
+    q, k, v = torch.randn(3, 1, 2, 97, 8)
+    at_once = AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11)
+    formed = []
+    monkeypatch.setattr(core, "MAX_CELLS", 97)
+    monkeypatch.setattr(core, "CELLS_AT_ONCE", 2 * 97 * 5)
+    monkeypatch.setattr(core, "attend", lambda q, *given, **where: formed.append(q) or attend(q, *given, **where))
+    with torch.no_grad():
+        torch.testing.assert_close(AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11), at_once)
+    assert [part.shape[2] for part in formed] == [5] * 17 + [1]
+    AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11)  # whoever asks for gradients needs all weights anyway
+    assert formed[-1].shape[2] == 86

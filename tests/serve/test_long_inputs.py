@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention import AttentionCore, Recipe, attend, core, parse_part
+from regard.attention import AttentionCore, Recipe, parse_part
 from regard.see import AttentionSite, Edits, HeadOff, trace_model
 from regard.see.trace import recorder as layer_runs
 from regard.see.trace.recorder import AttentionRecorder
@@ -99,28 +99,6 @@ def test_part_of_a_map_is_that_part_of_the_whole(recipe, monkeypatch):
     assert torch.equal(site.max_pool(1, 401, 401), site.max_pool(1, 999, 999, queries=range(401), keys=range(401)))
     part = site.max_pool(1, 500, 500, queries=range(130, 331), keys=range(7, 390))
     torch.testing.assert_close(part, whole[130:331, 7:390])
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        Recipe(normaliser=parse_part("Sparsemax()"), pattern=parse_part("Causal()")),
-        Recipe(position=parse_part("Alibi(2)"), normaliser=parse_part("TopK(3)")),
-        Recipe(position=parse_part("Rotary()"), normaliser=parse_part("Sparsemax()")),
-    ],
-)
-def test_what_the_reference_alone_runs_is_run_some_queries_at_a_time(recipe, monkeypatch):
-    q, k, v = torch.randn(3, 1, 2, 97, 8)
-    at_once = AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11)
-    formed = []
-    monkeypatch.setattr(core, "MAX_CELLS", 97)
-    monkeypatch.setattr(core, "CELLS_AT_ONCE", 2 * 97 * 5)
-    monkeypatch.setattr(core, "attend", lambda q, *given, **where: formed.append(q) or attend(q, *given, **where))
-    with torch.no_grad():
-        torch.testing.assert_close(AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11), at_once)
-    assert [part.shape[2] for part in formed] == [5] * 17 + [1]
-    AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11)  # whoever asks for gradients needs all weights anyway
-    assert formed[-1].shape[2] == 86
 
 
 def test_a_head_that_is_off_is_off_in_a_long_text_too(monkeypatch):

@@ -471,6 +471,23 @@ def test_queries_keys_and_values_are_what_their_matrices_make():
             assert_close(found.x @ found.weight + found.bias, made[:, number])
 
 
+def test_of_cached_tokens_nobody_knows_what_their_keys_are_made_from():
+    model, (source, lengths, target) = build_model(LADDER["transformer, rotary"], SOURCE, TARGET).eval(), sentences()
+    tracing = AttentionRecorder()
+    with torch.no_grad(), tracing.record(model):
+        memory = model.encode(source, lengths)
+        _, state = model.step(target[:, :2], model.start(memory), memory)
+        first = tracing.sites()
+        tracing.calls.clear()
+        model.step(target[:, 2:3], state, memory)
+    known = {
+        name: [site.projections is not None for site in (first[name], one) if isinstance(site, AttentionSite)]
+        for name, one in tracing.sites().items()
+    }
+    assert known["decoder.0.self"] == [True, False]
+    assert known["decoder.0.cross"] == [True, True]
+
+
 def test_a_matrix_that_nobody_could_hold_is_not_made():
     site = trace_layer(
         MultiHeadAttention(4, heads=2, recipe=Recipe(pattern=Causal() & Window(16))), torch.randn(1, 9001, 4)
