@@ -671,7 +671,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
     ],
     "decode/beam.py": [
-        ("Beam", "states do not follow their parents", "self.reorder(self.row_of.gather(1, parents).flatten()[live])", "self.reorder(self.row_of.flatten()[live])"),
+        ("Beam", "states do not follow their parents", "rows, tokens = self.row_of.gather(1, parents), ", "rows, tokens = self.row_of, "),
         ("Beam", "sentences that stay are given the states of those that left", "self.row_of = self.row_of[rows]", "self.row_of = self.row_of[: len(rows)]"),
         ("Beam", "sources do not follow their sentences", "self.memory = self.memory.pick(rows)", "self.memory = self.memory.pick(self.owners[rows] * 0)"),
         ("Beam", "coverage does not follow its parents", "self.coverage.weights = self.coverage.weights[rows]", "self.coverage.weights = self.coverage.weights[rows.sort().values]"),
@@ -686,7 +686,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Beam", "stops as soon as one is finished", 'overtaken = (least >= best / rearrange(beams.max_length_penalty, "b -> b 1")) & (least > -torch.inf)', "overtaken = (least > -torch.inf) & there"),
         ("Beam", "never stops early", "goes = goes & ~overtaken", "goes = goes & ~ends"),
         ("Beam", "the log-probability so far is forgotten", 'rearrange(beams.totals, "b k -> b k 1") + values', 'rearrange(beams.totals.clamp_max(0.0).sign().nan_to_num(), "b k -> b k 1") + values'),
-        ("Beam", "of equals the higher token", '"b k c -> b (k c)").sort(dim=-1, stable=True).indices', '"b k c -> b (k c)").sort(dim=-1, stable=True, descending=True).indices'),
+        ("Beam", "of equals the higher token", "tokens.sort(dim=-1, stable=True).indices", "tokens.sort(dim=-1, stable=True, descending=True).indices"),
         ("Beam", "one hypothesis too few", "there = totals > -torch.inf", "there = (totals > -torch.inf) & (torch.arange(k, device=totals.device) < max(1, k - 1))"),
         ("Beam", "the coverage penalty is subtracted", "scores = scores + penalty", "scores = scores - penalty"),
         ("Beam", "the coverage penalty is subtracted from what is returned", "return scores + self.coverage.where(", "return scores - self.coverage.where("),
