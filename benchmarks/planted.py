@@ -660,6 +660,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("CapturedStep", "the first rate for ever", "        self.rate.fill_(rate)\n", "        self.rate.fill_(rate if not float(self.rate) else float(self.rate))\n"),
     ],
     "decode/search.py": [
+        ("Longest", "one token too many", "int(self.factor * source) + self.offset", "int(self.factor * source) + self.offset + 1"),
+        ("Constraints", "the end may come one token early", "len(rows[0].tokens) < constraints.min_length", "len(rows[0].tokens) < constraints.min_length - 1"),
+        ("Constraints", "padding may be written", "banned = {PAD, BOS, *constraints.banned}", "banned = {BOS, *constraints.banned}"),
+        ("Constraints", "a forced word is forbidden", "only, values = token_index([row.forced_token], vocabulary, device), scores[n]", "only, values = token_index([row.forced_token], vocabulary, device), masked[n]"),
         ("length penalty", "the exponent is a factor", "((5 + length) / 6) ** alpha", "((5 + length) / 6) * alpha"),
         ("length penalty", "does not count the end", "(5 + length) / 6", "(4 + length) / 6"),
         ("coverage penalty", "padding is to be covered", "torch.where(real, coverage.clamp(MIN_COVERAGE, 1.0).log(), 0.0)", "coverage.clamp(MIN_COVERAGE, 1.0).log()"),
@@ -708,14 +712,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("StepwiseSearch", "draws of different sentences exchanged", ".repeat_interleave(samples)", ".repeat(samples)"),
         ("StepwiseSearch", "the end's own log-probability is forgotten", "row.finish(value, row.total + value)", "row.finish(value, row.total)"),
         ("StepwiseSearch", "cut one token late", "len(row.tokens) + 1 == row.request.max_length", "len(row.tokens) == row.request.max_length"),
-    ],
-    "decode/hypothesis.py": [
-        ("Longest", "one token too many", "int(self.factor * source) + self.offset", "int(self.factor * source) + self.offset + 1"),
-    ],
-    "decode/constraints.py": [
-        ("Constraints", "the end may come one token early", "len(rows[0].tokens) < constraints.min_length", "len(rows[0].tokens) < constraints.min_length - 1"),
-        ("Constraints", "padding may be written", "banned = {PAD, BOS, *constraints.banned}", "banned = {BOS, *constraints.banned}"),
-        ("Constraints", "a forced word is forbidden", "only, values = token_index([row.forced_token], vocabulary, device), scores[n]", "only, values = token_index([row.forced_token], vocabulary, device), masked[n]"),
     ],
     "decode/scoring.py": [
         ("perplexity", "ends are not counted", "sum(len(hypothesis.scores) for", "sum(len(hypothesis.ids) for"),

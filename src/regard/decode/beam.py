@@ -18,12 +18,20 @@ from regard.attention import Learned
 from regard.data.tokenizers.base import BOS
 from regard.decode import stages
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
-from regard.decode.constraints import Constraints, token_index
-from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit
 from regard.decode.model import BeamDecoder, DecodableModel, Reorderable, encode_sources
 from regard.decode.ready import PreparedModel
 from regard.decode.room import BeamKVCache, room_for, step
-from regard.decode.search import MAX_PENALTY, Search, coverage_penalty, mean_cross_attention
+from regard.decode.search import (
+    MAX_PENALTY,
+    Constraints,
+    DecodingRequest,
+    Hypothesis,
+    LengthLimit,
+    Search,
+    coverage_penalty,
+    mean_cross_attention,
+    token_index,
+)
 
 SENTENCES_PER_CORE = 8  # from so many on, one search per core pays: waking threads takes 50 µs each time
 LEAVING = 8  # once one sentence in so many is finished they are released: others move to their rows

@@ -14,9 +14,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.decode.constraints import Constraints, token_index
-from regard.decode.hypothesis import DecodingRequest, Hypothesis
-from regard.decode.search import length_penalty
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis, length_penalty, token_index
 from regard.decode.topk_logprobs import (
     MIN_ROWS,
     ChunkedVocabLinear,

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.data.tokenizers.base import EOS
-from regard.decode.hypothesis import Hypothesis, check_plain_ids
 from regard.decode.model import (
     DecodableModel,
     Reorderable,
@@ -20,6 +19,7 @@ from regard.decode.model import (
     inference_mode,
     log_probabilities,
 )
+from regard.decode.search import Hypothesis, check_plain_ids
 
 Ids = Sequence[int]
 
