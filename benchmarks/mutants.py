@@ -112,7 +112,6 @@ NAMED = {
     "data/streaming": "batching",
     "decode/aer": "alignment",
     "decode/beam_state": "beam",
-    "decode/hypothesis": "constraints",
     "decode/quantized_linear": "batched_beam",
     "decode/scoring": "models",
     "decode/search": "beam",

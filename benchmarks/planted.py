@@ -679,6 +679,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("CapturedStep", "the first rate for ever", "        self.rate.fill_(rate)\n", "        self.rate.fill_(rate if not float(self.rate) else float(self.rate))\n"),
     ],
     "decode/search.py": [
+        ("Longest", "one token too many", "int(self.factor * source) + self.offset", "int(self.factor * source) + self.offset + 1"),
+        ("Constraints", "the end may come one token early", "len(rows[0].tokens) < constraints.min_length", "len(rows[0].tokens) < constraints.min_length - 1"),
+        ("Constraints", "padding may be written", "banned = {PAD, BOS, *constraints.banned}", "banned = {BOS, *constraints.banned}"),
+        ("Constraints", "a forced word is forbidden", "only, values = token_index([row.forced_token], vocabulary, device), scores[n]", "only, values = token_index([row.forced_token], vocabulary, device), masked[n]"),
         ("length penalty", "the exponent is a factor", "((5 + length) / 6) ** alpha", "((5 + length) / 6) * alpha"),
         ("length penalty", "does not count the end", "(5 + length) / 6", "(4 + length) / 6"),
         ("coverage penalty", "padding is to be covered", "torch.where(real, coverage.clamp(MIN_COVERAGE, 1.0).log(), 0.0)", "coverage.clamp(MIN_COVERAGE, 1.0).log()"),
@@ -690,7 +694,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
     ],
     "decode/beam.py": [
-        ("Beam", "states do not follow their parents", "self.reorder(self.row_of.gather(1, parents).flatten()[live])", "self.reorder(self.row_of.flatten()[live])"),
+        ("Beam", "states do not follow their parents", "rows, tokens = self.row_of.gather(1, parents), ", "rows, tokens = self.row_of, "),
         ("Beam", "sentences that stay are given the states of those that left", "self.row_of = self.row_of[rows]", "self.row_of = self.row_of[: len(rows)]"),
         ("Beam", "sources do not follow their sentences", "self.memory = self.memory.pick(rows)", "self.memory = self.memory.pick(self.owners[rows] * 0)"),
         ("Beam", "coverage does not follow its parents", "self.coverage.weights = self.coverage.weights[rows]", "self.coverage.weights = self.coverage.weights[rows.sort().values]"),
@@ -705,7 +709,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Beam", "stops as soon as one is finished", 'overtaken = (least >= best / rearrange(beams.max_length_penalty, "b -> b 1")) & (least > -torch.inf)', "overtaken = (least > -torch.inf) & there"),
         ("Beam", "never stops early", "goes = goes & ~overtaken", "goes = goes & ~ends"),
         ("Beam", "the log-probability so far is forgotten", 'rearrange(beams.totals, "b k -> b k 1") + values', 'rearrange(beams.totals.clamp_max(0.0).sign().nan_to_num(), "b k -> b k 1") + values'),
-        ("Beam", "of equals the higher token", '"b k c -> b (k c)").sort(dim=-1, stable=True).indices', '"b k c -> b (k c)").sort(dim=-1, stable=True, descending=True).indices'),
+        ("Beam", "of equals the higher token", "tokens.sort(dim=-1, stable=True).indices", "tokens.sort(dim=-1, stable=True, descending=True).indices"),
         ("Beam", "one hypothesis too few", "there = totals > -torch.inf", "there = (totals > -torch.inf) & (torch.arange(k, device=totals.device) < max(1, k - 1))"),
         ("Beam", "the coverage penalty is subtracted", "scores = scores + penalty", "scores = scores - penalty"),
         ("Beam", "the coverage penalty is subtracted from what is returned", "return scores + self.coverage.where(", "return scores - self.coverage.where("),
@@ -727,14 +731,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("StepwiseSearch", "draws of different sentences exchanged", ".repeat_interleave(samples)", ".repeat(samples)"),
         ("StepwiseSearch", "the end's own log-probability is forgotten", "row.finish(value, row.total + value)", "row.finish(value, row.total)"),
         ("StepwiseSearch", "cut one token late", "len(row.tokens) + 1 == row.request.max_length", "len(row.tokens) == row.request.max_length"),
-    ],
-    "decode/hypothesis.py": [
-        ("Longest", "one token too many", "int(self.factor * source) + self.offset", "int(self.factor * source) + self.offset + 1"),
-    ],
-    "decode/constraints.py": [
-        ("Constraints", "the end may come one token early", "len(rows[0].tokens) < constraints.min_length", "len(rows[0].tokens) < constraints.min_length - 1"),
-        ("Constraints", "padding may be written", "banned = {PAD, BOS, *constraints.banned}", "banned = {BOS, *constraints.banned}"),
-        ("Constraints", "a forced word is forbidden", "only, values = token_index([row.forced_token], vocabulary, device), scores[n]", "only, values = token_index([row.forced_token], vocabulary, device), masked[n]"),
     ],
     "decode/scoring.py": [
         ("perplexity", "ends are not counted", "sum(len(hypothesis.scores) for", "sum(len(hypothesis.ids) for"),

@@ -11,10 +11,19 @@ from torch import Tensor
 from regard.attention import record_attention
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode import Beam
-from regard.decode.constraints import Constraints, mask_disallowed
-from regard.decode.hypothesis import DecodingRequest, Hypothesis, PartialHypothesis, make_requests
 from regard.decode.model import DecodableModel, Reorderable, encode_sources, inference_mode, log_probabilities
-from regard.decode.search import coverage_penalty, length_penalty, mean_cross_attention, stable_topk
+from regard.decode.search import (
+    Constraints,
+    DecodingRequest,
+    Hypothesis,
+    PartialHypothesis,
+    coverage_penalty,
+    length_penalty,
+    make_requests,
+    mask_disallowed,
+    mean_cross_attention,
+    stable_topk,
+)
 
 Candidate = tuple[float, int]  # a token's log-probability, and the token
 

@@ -26,10 +26,9 @@ from regard.decode import (
 from regard.decode import beam as searching
 from regard.decode import stages as staging
 from regard.decode.beam import search_single_threaded
-from regard.decode.hypothesis import make_requests
 from regard.decode.model import inference_mode
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, MkldnnLinear, TorchLinear
-from regard.decode.search import stable_topk
+from regard.decode.search import make_requests, stable_topk
 from regard.decode.topk_logprobs import chunked_topk
 from regard.models import ModelConfig, build_model
 

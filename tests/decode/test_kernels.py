@@ -26,7 +26,7 @@ from regard.decode.beam_state import (
     initial_beam_state,
     select_candidates,
 )
-from regard.decode.hypothesis import DecodingRequest
+from regard.decode.search import DecodingRequest
 from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
 
 from .reference_beam import reference_translate

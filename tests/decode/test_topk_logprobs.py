@@ -9,11 +9,10 @@ from regard.decode import Beam, prepare, translate
 from regard.decode import beam as searching
 from regard.decode import beam_state as laning
 from regard.decode.beam_state import SearchRules, initial_beam_state, select_candidates
-from regard.decode.constraints import Constraints
-from regard.decode.hypothesis import DecodingRequest
 from regard.decode.quantized_linear import RowQuantizer
 from regard.decode.ready import PreparedModel
 from regard.decode.room import room_for
+from regard.decode.search import Constraints, DecodingRequest
 from regard.decode.topk_logprobs import CHUNK, ChunkedVocabLinear, chunked_vocab_topk, topk_logprobs_torch
 
 from .reference_beam import reference_translate

@@ -18,10 +18,8 @@ from regard.decode.alignment import (
     merge_subwords,
 )
 from regard.decode.beam import Beam
-from regard.decode.constraints import Constraints
-from regard.decode.hypothesis import Hypothesis, LengthLimit
 from regard.decode.ready import PreparedModel, prepare
 from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps, perplexity, score, score_targets
-from regard.decode.search import Search
+from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search
 from regard.decode.stepwise import Greedy, Sampling
 from regard.decode.translate import stream, translate, translate_all, translate_as_found

@@ -19,12 +19,20 @@ from regard.attention.hooks import is_recorded
 from regard.data.tokenizers.base import BOS
 from regard.decode import stages
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
-from regard.decode.constraints import Constraints, token_index
-from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit
 from regard.decode.model import BeamDecoder, DecodableModel, Reorderable, encode_sources
 from regard.decode.ready import PreparedModel
 from regard.decode.room import BeamKVCache, room_for, step
-from regard.decode.search import MAX_PENALTY, Search, coverage_penalty, mean_cross_attention
+from regard.decode.search import (
+    MAX_PENALTY,
+    Constraints,
+    DecodingRequest,
+    Hypothesis,
+    LengthLimit,
+    Search,
+    coverage_penalty,
+    mean_cross_attention,
+    token_index,
+)
 
 SENTENCES_PER_CORE = 8  # from so many on, one search per core pays: waking threads takes 50 µs each time
 LEAVING = 8  # once one sentence in so many is finished they are released: others move to their rows
@@ -109,7 +117,8 @@ class BeamSearch:
     def run(self) -> list[list[Hypothesis]]:
         wanted, found = list(self.requests), dict[int, list[Hypothesis]]()
         forced = max(len(request.prefix) for request in wanted)
-        steps = torch.arange(len(self.beams.backpointers.tokens), device=self.decoder.device)[:, None]
+        vocabulary, device = self.decoder.vocabulary, self.decoder.device
+        steps = torch.arange(len(self.beams.backpointers.tokens), device=device)[:, None]
         while self.requests:
             self.decoder.ensure_slots()
             goes = (self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]
@@ -124,7 +133,7 @@ class BeamSearch:
                 steps[self.steps],
                 forcing=self.steps < forced,
                 live=live,
-                allowed=self.allowed_next and self.allowed_next.mask(live, self.requests, self.decoder.vocabulary),
+                allowed=self.allowed_next and self.allowed_next.mask(live, self.requests, vocabulary, device),
                 covered=self.decoder.covered,
             )
             self.steps += 1
@@ -166,16 +175,20 @@ class AllowedNext:
     prefixes: list[list[tuple[int, ...]]]
 
     def mask(
-        self, live: Int[Tensor, " n"] | None, requests: Sequence[DecodingRequest], vocabulary: int
+        self,
+        live: Int[Tensor, " n"] | None,
+        requests: Sequence[DecodingRequest],
+        vocabulary: int,
+        device: torch.device,
     ) -> Bool[Tensor, "n v"]:
-        assert live is not None
-        allowed = torch.ones(len(live), vocabulary, dtype=torch.bool, device=live.device)
-        for row, flat in enumerate(live.tolist()):
+        rows = range(len(requests) * len(self.prefixes[0])) if live is None else live.tolist()
+        allowed = torch.ones(len(rows), vocabulary, dtype=torch.bool, device=device)
+        for row, flat in enumerate(rows):
             sentence, beam = divmod(flat, len(self.prefixes[0]))
             prefix = self.prefixes[sentence][beam]
             if len(prefix) >= len(requests[sentence].prefix):  # what is forced needs no permission
                 allowed[row] = False
-                allowed[row, token_index(self.rule(prefix), vocabulary, live.device)] = True
+                allowed[row, token_index(self.rule(prefix), vocabulary, device)] = True
         return allowed
 
     def extend(self, beams: BeamState) -> None:
@@ -278,8 +291,8 @@ class ModelBeams:
         """The model's own steps end with logits."""
         return hidden
 
-    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"]:
-        return goes.flatten().nonzero()[:, 0]
+    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
+        return None if goes.all() else goes.flatten().nonzero()[:, 0]
 
     def step(
         self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
@@ -287,11 +300,13 @@ class ModelBeams:
         if self.first is not None:
             logits, self.first = self.first, None
             return logits
-        assert live is not None
-        self.reorder(self.row_of.gather(1, parents).flatten()[live])
-        row_of = torch.zeros_like(tokens).flatten().index_copy(0, live, torch.arange(len(live), device=live.device))
-        self.row_of = row_of.view(tokens.shape)
-        return self.read(rearrange(tokens.flatten()[live], "n -> n 1"))
+        rows, tokens = self.row_of.gather(1, parents), rearrange(tokens, "b k -> (b k) 1")
+        self.reorder(rows.flatten() if live is None else rows.flatten()[live])
+        row_of = torch.arange(len(tokens), device=tokens.device)
+        if live is not None:
+            row_of, tokens = torch.zeros_like(row_of).index_copy(0, live, row_of[: len(live)]), tokens[live]
+        self.row_of = row_of.view(parents.shape)
+        return self.read(tokens)
 
     def reorder(self, rows: Int[Tensor, " n"]) -> None:
         """A sentence's beams share its encoded source, so it is copied only if owners move."""

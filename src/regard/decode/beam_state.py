@@ -14,9 +14,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.decode.constraints import Constraints, token_index
-from regard.decode.hypothesis import DecodingRequest, Hypothesis
-from regard.decode.search import length_penalty
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis, length_penalty, token_index
 from regard.decode.topk_logprobs import (
     MIN_ROWS,
     ChunkedVocabLinear,
@@ -219,12 +217,12 @@ def select_candidates(
     lower token first, then lower beam."""
     _, k, c = values.shape
     totals = rearrange(rearrange(beams.totals, "b k -> b k 1") + values, "b k c -> b (k c)")
-    by_token = rearrange(tokens, "b k c -> b (k c)").sort(dim=-1, stable=True).indices
+    values, tokens = (rearrange(part, "b k c -> b (k c)") for part in (values, tokens))
+    by_token = tokens.sort(dim=-1, stable=True).indices
     totals, order = totals.gather(1, by_token).sort(dim=-1, descending=True, stable=True)
     picked, totals = by_token.gather(1, order)[:, :k], totals[:, :k]
     there = totals > -torch.inf
-    token = rearrange(tokens, "b k c -> b (k c)").gather(1, picked).where(there, -1)
-    value = rearrange(values, "b k c -> b (k c)").gather(1, picked)
+    token, value = tokens.gather(1, picked).where(there, -1), values.gather(1, picked)
     parent = picked // c
     for part, now in zip(field_values(beams.backpointers), (token, parent, value, totals), strict=False):
         part.index_copy_(0, step, now.to(part.dtype)[None])

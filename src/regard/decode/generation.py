@@ -17,9 +17,8 @@ from torch import Tensor
 from regard.data.tokenizers.base import BOS, EOS, UNK, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.decode.beam import Beam, BeamSearch, ModelBeams
 from regard.decode.beam_state import NO_EOS
-from regard.decode.constraints import Constraints, mask_disallowed
-from regard.decode.hypothesis import DecodingRequest, LengthLimit, PartialHypothesis
 from regard.decode.model import inference_mode, log_probabilities
+from regard.decode.search import Constraints, DecodingRequest, LengthLimit, PartialHypothesis, mask_disallowed
 from regard.decode.stepwise import StepwiseSearch
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import DecoderState

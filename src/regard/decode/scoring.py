@@ -11,7 +11,6 @@ from torch import Tensor
 
 from regard.attention import record_attention
 from regard.data.tokenizers.base import EOS
-from regard.decode.hypothesis import Hypothesis, check_plain_ids
 from regard.decode.model import (
     DecodableModel,
     Reorderable,
@@ -21,7 +20,7 @@ from regard.decode.model import (
     inference_mode,
     log_probabilities,
 )
-from regard.decode.search import cross_attention_sites
+from regard.decode.search import Hypothesis, check_plain_ids, cross_attention_sites
 
 Ids = Sequence[int]
 

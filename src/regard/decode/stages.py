@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
-from regard.decode.constraints import Constraints
-from regard.decode.hypothesis import DecodingRequest, Hypothesis
 from regard.decode.ready import PreparedModel
 from regard.decode.room import BeamKVCache, room_for, step
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis
 
 if TYPE_CHECKING:
     from regard.decode.beam import Beam

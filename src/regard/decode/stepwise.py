@@ -12,11 +12,18 @@ from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode.beam import Beam
-from regard.decode.constraints import Constraints, mask_disallowed
-from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit, PartialHypothesis
 from regard.decode.model import DecodableModel, Reorderable, device_of, encode_sources, log_probabilities
 from regard.decode.ready import PreparedModel
-from regard.decode.search import Search, stable_topk
+from regard.decode.search import (
+    Constraints,
+    DecodingRequest,
+    Hypothesis,
+    LengthLimit,
+    PartialHypothesis,
+    Search,
+    mask_disallowed,
+    stable_topk,
+)
 
 
 class StepwiseSearch(Search):

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
-from regard.decode.constraints import Constraints, mask_disallowed
 from regard.decode.generation import text_constraints
-from regard.decode.hypothesis import DecodingRequest, LengthLimit, PartialHypothesis
 from regard.decode.model import encode_sources, inference_mode, log_probabilities
+from regard.decode.search import Constraints, DecodingRequest, LengthLimit, PartialHypothesis, mask_disallowed
 from regard.see.trace.compare import Comparison, compare, output_items
 from regard.see.trace.edits import swap_words, without_word_swaps
 from regard.see.trace.recorder import AttentionRecorder

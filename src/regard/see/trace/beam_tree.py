@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from regard.decode.beam import Beam, BeamSearch, ModelBeams
-from regard.decode.constraints import Constraints
 from regard.decode.generation import continuation_search
-from regard.decode.hypothesis import DecodingRequest, Hypothesis, PartialHypothesis
 from regard.decode.model import DecodableModel, inference_mode
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis, PartialHypothesis
 from regard.models.language_model import LanguageModel
 
 

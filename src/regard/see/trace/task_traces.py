@@ -24,8 +24,8 @@ from regard.data.tokenizers.base import (
 )
 from regard.decode.beam import Beam
 from regard.decode.generation import generate, stream_text, text_constraints
-from regard.decode.hypothesis import LengthLimit
 from regard.decode.model import decoder_inputs, encode_sources, inference_mode
+from regard.decode.search import LengthLimit
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import translate
 from regard.decode.word_alignment import TokenizedText, gold_links

@@ -11,10 +11,8 @@ from torch import Tensor
 from regard.data.batching import pad_rows
 from regard.data.files import chunks
 from regard.data.tokenizers.base import EOS
-from regard.decode.constraints import Constraints
-from regard.decode.hypothesis import Hypothesis, LengthLimit, make_requests
 from regard.decode.model import batch_by_tokens, device_of, inference_mode
-from regard.decode.search import Search
+from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, make_requests
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import LINE_BREAKS, WINDOW, translate_all
 from regard.models.autoencoder import Autoencoder
