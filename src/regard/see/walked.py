@@ -1,6 +1,7 @@
-"""Decodable models whose attention goes to a runner, so that any search can run them with edits or recording."""
+"""Models whose attention goes to a runner, so that any task or search can run them with edits or recording."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from einops import rearrange
@@ -9,14 +10,41 @@ from torch import Tensor
 from regard.attention import Padding
 from regard.layers.bottleneck import AttentionBottleneck, PooledBottleneck
 from regard.models.autoencoder import Autoencoder, TransformerLatentDecoder
+from regard.models.convolution import ChannelCNN
+from regard.models.encoder import SequenceClassifier, TokenClassifier
+from regard.models.graph import GraphNetwork
 from regard.models.language_model import LanguageModel, TransformerLM
 from regard.models.rnn_decoders import RNNAttentionSeq2Seq
 from regard.models.rnn_seq2seq import RNNSeq2Seq
 from regard.models.seq2seq import Memory, Seq2Seq
+from regard.models.tfidf import BagOfWordsClassifier
 from regard.models.transformer import EncoderLayer, KeysValues, KVCaches, Transformer, cross_keys_values
+from regard.models.vision import VisionTransformer
+from regard.models.vqa import VQAModel
+from regard.see import walks
 from regard.see.trace.recorder import AttentionRunner, run_heads
 from regard.see.trace.sites import SiteName
 from regard.see.walks import Lengths, Tokens, X, decoder_layers, encoder, encoder_layer, feed, pooled, reading_on
+
+
+def walked_model(model: Any, runner: AttentionRunner) -> Any:
+    """What stands for the model and hands every attention to the runner; a model that nobody walks runs as it is."""
+    match model:
+        case LanguageModel():
+            return WalkedWriter(model, runner)
+        case Seq2Seq():
+            return Walked(model, runner)
+        case TokenClassifier():
+            return partial(walks.tagger, model, runner)
+        case SequenceClassifier() | BagOfWordsClassifier():
+            return partial(walks.classifier, model, runner)
+        case VisionTransformer() | ChannelCNN():
+            return partial(walks.picture, model, runner)
+        case VQAModel():
+            return partial(walks.answering, model, runner)
+        case GraphNetwork():
+            return partial(walks.graph, model, runner)
+    return model
 
 
 @dataclass(frozen=True, eq=False)
