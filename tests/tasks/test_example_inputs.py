@@ -19,7 +19,9 @@ def example_input(task_model: PretrainedModel) -> str:
 def test_a_model_of_another_corpus_is_shown_words_of_its_own(make):
     task_model = make()
     assert example_input(task_model) == EXAMPLE_SENTENCE
-    other = replace(task_model, settings=replace(task_model.settings, data=replace(task_model.settings.data, corpus="files")))
+    other = replace(
+        task_model, settings=replace(task_model.settings, data=replace(task_model.settings.data, corpus="files"))
+    )
     text = example_input(other)
     assert text != EXAMPLE_SENTENCE
     assert len(text.split()) == 6
@@ -29,5 +31,7 @@ def test_a_model_of_another_corpus_is_shown_words_of_its_own(make):
 
 def test_a_model_that_spells_is_shown_letters():
     task_model = author(text="characters")
-    other = replace(task_model, settings=replace(task_model.settings, data=replace(task_model.settings.data, corpus="files")))
+    other = replace(
+        task_model, settings=replace(task_model.settings, data=replace(task_model.settings.data, corpus="files"))
+    )
     assert all(len(word) == 1 for word in example_input(other).split())
