@@ -33,7 +33,7 @@ from regard.see.trace.recorder import AttentionRecorder, EditingRunner, site_ext
 from regard.see.trace.sites import AttentionSite, GateSite
 from regard.see.walked import walked_model
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import GenerationInput, Predictions, Task, TaskInput, TokenAxis
+from regard.tasks.protocol import EncodedInput, GenerationInput, Predictions, Task, TaskInput, TokenAxis
 from regard.tasks.registry import get_task, task_of_run
 from regard.tasks.tokenizers import token_id, token_label
 
@@ -118,11 +118,18 @@ class Trace:
 
     def word_weights(self, name: str, head: int) -> Float[Tensor, "words other_words"]:
         """The weights of one head between words."""
-        site = self.site(name).site_name
-        pooled = TokenAxis((site.queries,))
-        return merge_subwords(
-            self.site(name).head(head).weights, self.axes.get(site.queries, pooled), self.axes[site.keys]
+        return merge_subwords(self.site(name).head(head).weights, *self.axes_of(name))
+
+    def axes_of(self, name: str) -> tuple[TokenAxis, TokenAxis]:
+        """The queries and the keys of an attention; positions without labels are counted."""
+        site = self.site(name)
+        queries, keys = (
+            found
+            if (found := self.axes.get(axis)) and len(found.labels) == count
+            else TokenAxis((axis,) if count == 1 else tuple(f"{axis} {n}" for n in range(count)))
+            for axis, count in zip((site.site_name.queries, site.site_name.keys), site.shape, strict=True)
         )
+        return queries, keys
 
     @property
     def out_of_vocabulary(self) -> tuple[str, ...]:
@@ -219,7 +226,7 @@ def build_trace(request: TraceRequest) -> Trace:
         task.name,
         task.output_text(task_model, given, predictions),
         encoded.axes,
-        collect_sites(recorder, encoded.max_queries),
+        collect_sites(recorder, encoded),
         predictions,
         encoded.gold_alignment,
         encoded.image,
@@ -274,11 +281,21 @@ def load_pretrained(folder: Path, device: str = "cpu", checkpoint: str | int | N
     return task_of_run(folder).task_model.load(folder, device, checkpoint)
 
 
-def collect_sites(recorder: AttentionRecorder, queries: Mapping[str, int]) -> dict[str, AttentionSite | GateSite]:
+def collect_sites(recorder: AttentionRecorder, encoded: EncodedInput) -> dict[str, AttentionSite | GateSite]:
     """What was traced; an edit of something that is not there is refused."""
-    sites = recorder.sites()
-    refuse_unknown(recorder.edits, site_extents(sites, dict(queries)))
+    sites = {name: with_known_axes(site, encoded.axes) for name, site in recorder.sites().items()}
+    refuse_unknown(recorder.edits, site_extents(sites, dict(encoded.max_queries)))
     return sites
+
+
+def with_known_axes(site: AttentionSite | GateSite, axes: Mapping[str, TokenAxis]) -> AttentionSite | GateSite:
+    """An attention whose model does not say what its queries and keys are: an axis of as many positions."""
+    spot = site.site_name
+    if isinstance(site, GateSite) or (spot.queries, spot.keys) != ("queries", "keys"):
+        return site
+    by_length = {len(axis.labels): name for name, axis in axes.items()}
+    queries, keys = (by_length.get(count, name) for count, name in zip(site.shape, ("queries", "keys"), strict=True))
+    return replace(site, site_name=replace(spot, queries=queries, keys=keys))
 
 
 def trace_with_edits(trace: Trace, edits: Edits) -> Trace:

@@ -5,7 +5,7 @@ from pathlib import Path
 from regard.see.plots.attention_maps import HEADS_PER_ROW, to_cpu_double, word_labels
 from regard.see.plots.panels import Axis, ColourScale, Panel, PanelRow, View, grid
 from regard.see.trace.sites import AttentionSite
-from regard.see.trace.trace import TokenAxis, Trace, select_initial
+from regard.see.trace.trace import Trace, select_initial
 
 MAX_OPTIONS = 12  # columns of a model without attention: its most probable options
 
@@ -35,11 +35,11 @@ def view_trace(
     return trace.output_text, View((PanelRow((panel,)),))
 
 
-def head_panel(trace: Trace, name: str, head: int, title: str) -> Panel:
-    spot, weights = trace.site(name).site_name, trace.word_weights(name, head)
+def head_panel(trace: Trace, site: str, head: int, title: str) -> Panel:
+    spot, weights = trace.site(site).site_name, trace.word_weights(site, head)
     down, across = (
-        Axis(axis, word_labels([word for word, _ in trace.axes.get(axis, TokenAxis((axis,))).word_groups], axis))
-        for axis in (spot.queries, spot.keys)
+        Axis(name, word_labels([word for word, _ in axis.word_groups], name))
+        for name, axis in zip((spot.queries, spot.keys), trace.axes_of(site), strict=True)
     )
     return Panel(title, to_cpu_double(weights), ColourScale("weights", 0.0, 1.0, "weight"), down=down, across=across)
 
