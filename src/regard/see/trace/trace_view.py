@@ -21,7 +21,7 @@ def view_trace(
         if name not in sites or not number.isdecimal() or int(number) >= sites[name]:
             names = ", ".join(f"{name}:0 to {heads - 1}" for name, heads in sites.items())
             raise ValueError(f"--head {head}: write LAYER:HEAD, one of {names or 'none: there is no attention'}")
-        return trace.output_text, View((PanelRow((head_panel(trace, name, int(number), head),)),))
+        return trace.output_text, View((PanelRow((head_panel(trace, name, int(number), ""),), heading=head),))
     if all_heads and sites:
         rows = []
         for name, heads in sites.items():
@@ -31,8 +31,8 @@ def view_trace(
         return trace.output_text, View(tuple(rows))
     if (first := select_initial(trace, folder)) is None:
         return trace.output_text, View((PanelRow((probability_panel(trace),)),))
-    panel = head_panel(trace, first.site, first.head, f"{first.site}:{first.head}")
-    return trace.output_text, View((PanelRow((panel,)),))
+    panel = head_panel(trace, first.site, first.head, "")
+    return trace.output_text, View((PanelRow((panel,), heading=f"{first.site}:{first.head}"),))
 
 
 def head_panel(trace: Trace, site: str, head: int, title: str) -> Panel:
