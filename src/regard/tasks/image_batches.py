@@ -129,21 +129,27 @@ class AugmentedImages:
             [torch.from_numpy(rows)[:, None], *(random_draws(rows, self.seed, epoch, place) for place in changes)], 1
         )
 
-    def augment_pixels(self, told: ImageDraws) -> UInt8[Tensor, "b c h w"]:
-        draws, by = told[:, 1:], self.augment.changes()
-        return apply_augmentations(self.pixels[told[:, 0]], [draws[:, 2 * n : 2 * n + 2] for n in range(len(by))], by)
+    def augment_pixels(self, table: ImageDraws) -> UInt8[Tensor, "b c h w"]:
+        draws, by = table[:, 1:], self.augment.changes()
+        return apply_augmentations(self.pixels[table[:, 0]], [draws[:, 2 * n : 2 * n + 2] for n in range(len(by))], by)
 
-    def normalized_pixels(self, told: ImageDraws) -> Float[Tensor, "b c h w"]:
+    def normalized_pixels(self, table: ImageDraws) -> Float[Tensor, "b c h w"]:
         """As a model reads them. There is no host synchronisation, so it may be captured."""
-        return self.sight.normalize(self.augment_pixels(told))
+        return self.sight.normalize(self.augment_pixels(table))
 
-    def mixed_pixels(self, told: ImageDraws) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"], Float[Tensor, " b"]]:
+    def mixed_pixels(
+        self, table: ImageDraws
+    ) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"], Float[Tensor, " b"]]:
         """Each mixed with another, any of them all; which one, and how much of the mixture is its own."""
         own, mix = 1 + 2 * len(self.augment.changes()), self.augment.mix()
-        pixels = self.augment_pixels(told[:, :own])
+        pixels = self.augment_pixels(table[:, :own])
         if mix is None:
-            return self.sight.normalize(pixels), told[:, 0], torch.ones(len(told), device=told.device)
-        others, kinds, places = told.tensor_split((own, 2 * own, 2 * own + 2), 1)[1:]
+            return (
+                self.sight.normalize(pixels),
+                table[:, 0],
+                torch.ones(len(table), device=table.device),
+            )
+        others, kinds, places = table.tensor_split((own, 2 * own, 2 * own + 2), 1)[1:]
         pixels, share = mix.apply(pixels, self.augment_pixels(others), kinds, places)
         return self.sight.normalize(pixels), others[:, 0], share
 

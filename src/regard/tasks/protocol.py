@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
@@ -43,6 +44,11 @@ VARIABLE_SHAPES = "its batches have many shapes, and a CUDA graph has one"
 
 # A batch's summed loss and the number of tokens (or labels) it was summed over.
 Loss = Callable[[nn.Module, Any], tuple[Tensor, int]]
+
+
+def to_float32(logits: Tensor) -> Tensor:
+    """At least float32: the softmax of a loss needs it."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +300,7 @@ class Task(ABC):
     ) -> None:
         """Saves what is chosen on held-out examples beside a trained model."""
 
-    # --- what a reader is told and offered ---
+    # --- descriptions and examples ---
 
     def describe(self, task_model: Any) -> str:
         """What the name of the task does not say, as the languages of a translator."""

@@ -1,4 +1,4 @@
-"""Autoencoding: the training job, and the SentenceAutoencoder, which reconstructs sentences from a latent."""
+"""Autoencoding: the training job, the SentenceAutoencoder, its metrics and its task."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Image classification: batches on the device, the mixup loss, the training job, and the ImageClassifier."""
+"""Image classification: batches on the device, the mixup loss, the training job, metrics, the ImageClassifier and its task."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ class ImageBatch:
 
 @dataclass(frozen=True, eq=False)
 class ImageBatches:
-    """The batches of every step: what is told of them, and what the device makes of that."""
+    """The batches of every step: what is drawn on the CPU, and the batch that the device makes of it."""
 
     images: AugmentedImages
     labels: Int[Tensor, " n"]
@@ -63,9 +63,9 @@ class ImageBatches:
     def at(self, epoch: int, index: int) -> list[tuple[ImageDraws, int]]:
         return [(self.images.draw_batch(rows, epoch), len(rows)) for rows in self.rows.at(epoch, index)]
 
-    def materialize(self, told: ImageDraws) -> ImageBatch:
-        pixels, others, share = self.images.mixed_pixels(told)
-        return ImageBatch(pixels, self.labels[told[:, 0]], self.labels[others], share)
+    def materialize(self, draws: ImageDraws) -> ImageBatch:
+        pixels, others, share = self.images.mixed_pixels(draws)
+        return ImageBatch(pixels, self.labels[draws[:, 0]], self.labels[others], share)
 
 
 def mixup_loss(smoothing: float):

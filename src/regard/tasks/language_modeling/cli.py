@@ -245,7 +245,7 @@ def select_head(heads: 'dict[str, Float[Tensor, "h t t"]]', wanted: str | None) 
 def view_word_attention(
     names: Sequence[str], opening: int, heads: 'dict[str, Float[Tensor, "h t t"]]', request: ViewRequest
 ) -> "list[View]":
-    """Where the model looked when the word was to be told: its weights stand in the row of the token before it."""
+    """What the model attended to when it predicted the word: the weights stand in the row of the token before it."""
     from regard import see
     from regard.decode.alignment import AlignmentHead
 

@@ -1,4 +1,4 @@
-"""Node classification: the loss over labelled nodes, the training job, and the NodeClassifier."""
+"""Node classification: the loss over labelled nodes, the training job, metrics, the NodeClassifier and its task."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class GraphInput:
 
 @dataclass(frozen=True, eq=False)
 class NodeBatch:
-    """A graph, and the nodes whose labels are asked for; every step of training is the same."""
+    """A graph, and the nodes whose labels are predicted; every step of training is the same."""
 
     graph: GraphInput
     nodes: Int[Tensor, " k"]
@@ -60,20 +60,20 @@ class NodeBatch:
 
 
 def node_loss(smoothing: float):
-    """Cross-entropy summed over the nodes that are asked for; the others are only seen."""
+    """Cross-entropy summed over these nodes; the others are only seen."""
 
-    def loss(model: nn.Module, asked: NodeBatch) -> tuple[Tensor, int]:
-        logits = model(*asked.graph.model_inputs)[asked.nodes].float()
-        return cross_entropy(logits, asked.labels, reduction="sum", label_smoothing=smoothing), len(asked.labels)
+    def loss(model: nn.Module, batch: NodeBatch) -> tuple[Tensor, int]:
+        logits = model(*batch.graph.model_inputs)[batch.nodes].float()
+        return cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing), len(batch.labels)
 
     return loss
 
 
-def validation(model: nn.Module, asked: NodeBatch) -> dict[str, float]:
+def validation(model: nn.Module, batch: NodeBatch) -> dict[str, float]:
     """The mean negative log-probability of a held-out node's label, and the share of nodes that are right."""
-    logits = model(*asked.graph.model_inputs)[asked.nodes].float()
-    right = (logits.argmax(-1) == asked.labels).float().mean()
-    return {"loss": cross_entropy(logits, asked.labels).item(), "accuracy": right.item()}
+    logits = model(*batch.graph.model_inputs)[batch.nodes].float()
+    right = (logits.argmax(-1) == batch.labels).float().mean()
+    return {"loss": cross_entropy(logits, batch.labels).item(), "accuracy": right.item()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,12 +199,12 @@ class NodeClassificationMetrics:
         return list(self.outputs)
 
 
-def evaluate_node_classifier(labeller: NodeClassifier, nodes: Sequence[LabelledNode]) -> NodeClassificationMetrics:
+def evaluate_node_classifier(classifier: NodeClassifier, nodes: Sequence[LabelledNode]) -> NodeClassificationMetrics:
     graph = graph_of(nodes)
     for one in nodes:  # a label that is unknown could never be right
-        labeller.labels.index(one.node.label or "", f"the node {one.node.name!r}")
-    numbers = labeller.probabilities(graph).argmax(-1).tolist()
-    both = [(one.node, labeller.labels.name(numbers[one.number])) for one in nodes]
+        classifier.labels.index(one.node.label or "", f"the node {one.node.name!r}")
+    numbers = classifier.probabilities(graph).argmax(-1).tolist()
+    both = [(one.node, classifier.labels.name(numbers[one.number])) for one in nodes]
     return NodeClassificationMetrics(
         Counter(node.label or "" for node, _ in both),
         Counter(found for node, found in both if node.label == found),

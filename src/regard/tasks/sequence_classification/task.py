@@ -1,4 +1,4 @@
-"""Sequence classification: batches, the loss, the training job, and the TextClassifier."""
+"""Sequence classification: batches, the loss, the training job, metrics, the TextClassifier and its task."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from einops import repeat
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -23,9 +23,8 @@ from regard.models.config import WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, initialise
 from regard.models.tfidf import BagOfWordsClassifier
 from regard.tasks.corpus import Corpus, drop_long, iterate_batches, to_device_async
-from regard.tasks.losses import symmetric_kl, to_float32
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, TrainingJob, no_progress
+from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, TrainingJob, no_progress, to_float32
 from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
 from regard.tasks.splits import Split
@@ -90,6 +89,15 @@ class ClassificationLoss:
             apart = symmetric_kl(logits).where(given.labels != UNLABELLED, 0.0)
             summed = summed + self.rdrop * apart.sum() / 2
         return summed, texts
+
+
+def symmetric_kl(logits: Float[Tensor, "two_b labels"]) -> Float[Tensor, " b"]:
+    """How far two passes under different dropout disagree, the first half of the batch against the second.
+
+    KL(p ‖ q) + KL(q ‖ p) = Σ (p − q)(log p − log q) (R-Drop, Liang et al. 2021).
+    """
+    p, q = logits.log_softmax(-1).chunk(2)
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1)
 
 
 @dataclass(frozen=True)

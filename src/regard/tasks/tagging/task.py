@@ -1,4 +1,4 @@
-"""Tagging (token classification): batches, the loss, the training job, and the Tagger."""
+"""Tagging (token classification): batches, the loss, the training job, metrics, the Tagger and its task."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,9 +25,17 @@ from regard.models.encoder import Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
 from regard.tasks.corpus import Corpus, drop_long, iterate_batches, to_device_async
-from regard.tasks.losses import to_float32
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, TrainingJob, no_progress
+from regard.tasks.protocol import (
+    EncodedInput,
+    Predictions,
+    Task,
+    TaskInput,
+    TokenAxis,
+    TrainingJob,
+    no_progress,
+    to_float32,
+)
 from regard.tasks.splits import Split
 from regard.tasks.tagging.data import TaggingSettings, read_tagged_sentences
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors

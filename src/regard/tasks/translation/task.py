@@ -1,4 +1,4 @@
-"""Translation: label-smoothed and R-Drop losses, the training job of a seq2seq model, and the Translator."""
+"""Translation: label-smoothed and R-Drop losses, the training job of a seq2seq model, the Translator and its task."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -117,11 +117,11 @@ def validation(
 
 
 def seq2seq_job(
-    learner: PretrainedModel, examples: Sequence[Example], held_out: Sequence[Example], device: str
+    task_model: PretrainedModel, examples: Sequence[Example], held_out: Sequence[Example], device: str
 ) -> TrainingJob:
     """The training of whatever writes a target for a source."""
-    train = learner.settings.train
-    if train.packed and (why := packing_objections(learner.model)):
+    train = task_model.settings.train
+    if train.packed and (why := packing_objections(task_model.model)):
         raise ValueError(f"train.packed = true cannot be had: {'; '.join(why)}; leave it out")
     corpus = (
         PackedCorpus.of(examples, train, device)
@@ -129,19 +129,19 @@ def seq2seq_job(
         else Corpus.of(examples, pair_lengths, collate, train, device)
     )
     held = drop_long(held_out, pair_lengths, train)
-    if train.compile and isinstance(learner.model, Transformer):
-        for layer in (*learner.model.encoder, *learner.model.decoder):
+    if train.compile and isinstance(task_model.model, Transformer):
+        for layer in (*task_model.model.encoder, *task_model.model.decoder):
             layer.compile(dynamic=False)  # one graph for all layers of a stack
     return TrainingJob(
-        learner.model.to(device),
+        task_model.model.to(device),
         corpus,
         build_loss(train),
         lambda model: validation(model, held, device=device),
         train,
-        learner.settings.model.model,
-        learner.describe,
+        task_model.settings.model.model,
+        task_model.describe,
         corpus.left_out + len(held_out) - len(held),
-        flops_per_token(learner.model, examples, train),
+        flops_per_token(task_model.model, examples, train),
         capture_objection="" if train.packed else VARIABLE_SHAPES,
     )
 

@@ -1,4 +1,4 @@
-"""Visual question answering: batches on the device, the loss, the training job, and the QuestionAnswerer."""
+"""Visual question answering: batches on the device, the loss, the training job, metrics, the QuestionAnswerer and its task."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ class VQABatch:
 
 @dataclass(frozen=True, eq=False)
 class QuestionDraws:
-    """What the device is told of a batch: its pictures, and each question's row and picture."""
+    """What is sent to the device for a batch: its pictures, and each question's row and picture."""
 
     pictures: ImageDraws
     questions: Int[Tensor, "b 2"]
@@ -106,18 +106,18 @@ class QuestionBatches:
         table = torch.from_numpy(np.stack((rows, about), 1))
         return QuestionDraws(self.images.draw_batch(filled, epoch), to_device_async(table, self.tokens.device))
 
-    def materialize(self, asked: QuestionDraws) -> VQABatch:
-        at, about = asked.questions.unbind(1)
+    def materialize(self, draws: QuestionDraws) -> VQABatch:
+        at, about = draws.questions.unbind(1)
         return VQABatch(
-            self.images.normalized_pixels(asked.pictures), self.tokens[at], self.lengths[at], about, self.answers[at]
+            self.images.normalized_pixels(draws.pictures), self.tokens[at], self.lengths[at], about, self.answers[at]
         )
 
 
 @lru_cache(maxsize=2)
-def order_by_image(asked: QuestionBatches, epoch: int) -> Rows:
+def order_by_image(batches: QuestionBatches, epoch: int) -> Rows:
     """All questions, by picture, the pictures in another order every epoch."""
-    places = np.argsort(epoch_order(asked.rows.seed, epoch, len(asked.images.pixels)))
-    return np.argsort(places[asked.pictures], kind="stable")
+    places = np.argsort(epoch_order(batches.rows.seed, epoch, len(batches.images.pixels)))
+    return np.argsort(places[batches.pictures], kind="stable")
 
 
 def vqa_loss(smoothing: float):
