@@ -1,4 +1,4 @@
-"""Image classification: batches on the device, the mixup loss, the training job, metrics, the ImageClassifier and its task."""
+"""Image classification: the mixup loss, the training job, metrics, the ImageClassifier and its task."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Visual question answering: batches on the device, the loss, the training job, metrics, the QuestionAnswerer and its task."""
+"""Visual question answering: the loss, the training job, metrics, the QuestionAnswerer and its task."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
