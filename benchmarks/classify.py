@@ -23,9 +23,8 @@ from machine import write
 from regard.cli.options import resolve_device
 from regard.cli.training_progress import train_with_progress
 from regard.data.labelled import LabelledText
-from regard.tasks.sequence_classification.cli import evaluate_classifier
 from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
-from regard.tasks.sequence_classification.task import TextClassifier
+from regard.tasks.sequence_classification.task import TextClassifier, evaluate_classifier
 from regard.tasks.splits import Split
 from regard.train.run import TrainingRun
 

@@ -15,7 +15,8 @@ from rich.console import Console
 from machine import spend, spent, write
 from regard.cli.training_progress import train_with_progress
 from regard.tasks.config import read_task_name
-from regard.tasks.registry import Task, get_task
+from regard.tasks.protocol import Task
+from regard.tasks.registry import get_task
 from regard.train.run import TrainingRun
 
 
@@ -54,12 +55,14 @@ def one_run(
 ) -> Iterator[dict[str, Any]]:
     """As `regard train` and `regard evaluate` do it; a run that is finished is only read."""
     folder = asked.out / f"{asked.recipe.stem}-{seed}"
-    wanted = settings.changed({"train.seed": seed})
+    wanted = settings.with_changes({"train.seed": seed})
     begun = (folder / "settings.toml").exists()
-    learner = task.from_description(folder) if begun else task.from_examples(examples["train"], wanted)
-    if learner.settings != wanted:
+    task_model = (
+        task.task_model.from_description(folder) if begun else task.task_model.from_examples(examples["train"], wanted)
+    )
+    if task_model.settings != wanted:
         raise ValueError(f"{folder} holds a run with other settings; choose another --out")
-    fit = TrainingRun(learner.job(examples["train"], examples["valid"], asked.device), folder)
+    fit = TrainingRun(task_model.job(examples["train"], examples["valid"], asked.device), folder)
     before, began, left = spent(folder), time.perf_counter(), wanted.train.steps - fit.last_step
     finished = train_with_progress(fit, Console(stderr=True))
     if left:
@@ -67,8 +70,8 @@ def one_run(
     if not finished:
         raise SystemExit(f"stopped: {folder}")
     if left:
-        task.after_training(learner, examples["valid"], folder)
-    trained = task.load(folder, asked.device)
+        task.after_training(task_model, examples["valid"], folder)
+    trained = kind.load(folder, asked.device)
     weights = sum(weight.numel() for weight in trained.model.parameters())
     for split in [split for split in examples if split != "train"]:
         figures = task.evaluate(trained, examples[split]).to_json()

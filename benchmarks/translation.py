@@ -14,9 +14,9 @@ from machine import spend, spent, write
 from regard.data.parallel import SentencePair
 from regard.decode import Beam
 from regard.decode.translate import translate_lines
-from regard.tasks.metrics import translation_metrics
 from regard.tasks.splits import Split
 from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+from regard.tasks.translation.metrics import translation_metrics
 from regard.tasks.translation.task import Translator
 from regard.train.run import TrainingRun
 

@@ -50,7 +50,8 @@ def assert_plain(text: str) -> None:
 
 # each is the fork of one that has loaded everything, for torch takes seconds to load
 FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "regard.cli", "regard.cli.input_checks", "regard.train.run", "regard.world"])
+PRELOADED = ["pytest", "regard.cli.main", "regard.decode.translate", "regard.train.run", "regard.world"]
+FORKS.set_forkserver_preload(PRELOADED)
 
 
 PATIENCE = 300  # seconds

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.autoencode import length_groups
-from regard.tasks.autoencoding.cli import bottleneck_weights, evaluate_autoencoder
+from regard.tasks.autoencoding.cli import bottleneck_weights, length_groups
 from regard.tasks.autoencoding.data import read_plain_sentences
-from regard.tasks.autoencoding.task import SentenceAutoencoder
+from regard.tasks.autoencoding.task import SentenceAutoencoder, evaluate_autoencoder
 
 from .commands import assert_done, assert_plain, assert_refused, regard
 

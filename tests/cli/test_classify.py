@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli.classify import prompt_loop
-from regard.tasks.sequence_classification.cli import sum_by_word
+from regard.tasks.sequence_classification.cli import prompt_loop, sum_by_word
 from regard.tasks.sequence_classification.task import TextClassifier, collate
 from regard.world import World
 from tests.see.untrained_models import translator

@@ -7,7 +7,7 @@ import pytest
 
 from regard.data.parallel import read_pairs, write_pairs
 from regard.decode.translate import WINDOW
-from regard.tasks.metrics import bleu, chrf
+from regard.tasks.translation.metrics import bleu, chrf
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, no_room, regard
 

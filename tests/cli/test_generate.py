@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli.generate import prompt_loop
 from regard.decode import Greedy
 from regard.decode.alignment import AlignmentHead
-from regard.tasks.language_modeling.cli import select_head
+from regard.tasks.language_modeling.cli import prompt_loop, select_head
 from regard.tasks.language_modeling.task import TextGenerator
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.models.safetensors_io import write_weights
-from regard.tasks.registry import TASK_NAMES, get_task
+from regard.tasks.registry import TASKS, get_task
 from tests.hostile.bounds import bounded
 
 from .commands import LITTLE, assert_done, assert_refused, held, regard
@@ -266,7 +266,7 @@ def wrong_settings(task: str) -> Iterator[tuple[str, object]]:
                 yield f"{table}.{one.name}", value
 
 
-@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("task", TASKS)
 def test_a_wrong_setting_is_named_by_its_table_and_key(task):
     usual, refused = get_task(task).settings.of_world(), 0
     for name, value in wrong_settings(task):
@@ -279,7 +279,7 @@ def test_a_wrong_setting_is_named_by_its_table_and_key(task):
     assert refused > 50
 
 
-@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("setting", ["data.corpus=klingon", "train.precision=int9"])
 def test_a_setting_that_is_wrong_for_every_task_is_said_with_its_key_or_flag(task, setting):
     answer = regard("train", "--task", task, "--set", setting)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from regard.cli.answer import answer_lines
-from regard.cli.input_checks import check_texts
-from regard.cli.tag import tag_sentences
 from regard.data.files import CHUNK, chunks
 from regard.data.tagged import NO_VALUE, TaggedSentence, read_conllu
 from regard.decode import Greedy
 from regard.decode.translate import translate_lines
 from regard.tasks.autoencoding.latents import reconstruct
 from regard.tasks.registry import get_task
+from regard.tasks.tagging.cli import tag_sentences
+from regard.tasks.translation.cli import check_texts
+from regard.tasks.vqa.cli import answer_lines
 from tests.cli.commands import assert_done, assert_refused, regard
 from tests.hostile.test_files import picture
 from tests.see.untrained_models import LEARNERS, answerer, rebuilder, tagger, translator
@@ -192,8 +192,8 @@ def test_lines_as_long_as_may_be_take_little_memory(task, tokens, lines, tmp_pat
     """The model that is trained when nothing is said about it; half of it is Python and torch."""
     kind = get_task(task)
     settings = kind.settings().with_changes({"text.kind": "words", "data.sentences": 200})
-    learner: Any = kind.from_examples(kind.read(settings, "train", None).examples, settings)
-    learner.save(tmp_path / "run")
+    task_model = kind.task_model.from_examples(kind.read(settings, "train", None).examples, settings)
+    task_model.save(tmp_path / "run")
     write_lines("long.txt", [" ".join(["the"] * tokens)] * lines)
     words = [task, str(tmp_path / "run"), "long.txt", "--out", "out.txt", "--device", "cpu"]
     done = subprocess.run([sys.executable, "-c", SAYING_MEMORY, *words], capture_output=True, text=True, check=False)

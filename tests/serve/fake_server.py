@@ -93,6 +93,7 @@ def scene(asked: dict[str, Any]) -> dict[str, Any]:
         "id": name_of(asked),
         "model": model,
         "task": "translation",
+        "options": ["target", "beam"],
         "text": text,
         "said": " ".join(TARGET[:-1]) if small else "positive",
         "sites": sites,

@@ -116,7 +116,7 @@ def test_what_is_longer_still_is_told_the_limit_and_why(monkeypatch):
             assert_sentence(
                 answer, 413, "the text has 16,385 tokens, and at most 16,384 are attended to; split the text"
             )
-        monkeypatch.setattr("regard.see.trace.task_traces.MAX_LOGITS", 100 * learners["long"].tokenizer.size)
+        monkeypatch.setattr("regard.tasks.language_modeling.task.MAX_LOGITS", 100 * learners["long"].tokenizer.size)
         answer = client.post("/api/scenes", json={"model": "long", "text": text_of(100), "more": 1})
         size = learners["long"].tokenizer.size
         assert_sentence(

@@ -8,7 +8,7 @@ import pytest
 from regard.cli.train import resolve_task
 from regard.tasks.config import RENAMED_KEYS, RENAMED_VALUES, TASK_ALIASES
 from regard.tasks.image_classification.data import ImageClassificationSettings
-from regard.tasks.registry import TASK_NAMES, get_task
+from regard.tasks.registry import TASKS, get_task
 from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.tagging.data import TaggingSettings
 from regard.tasks.translation.data import TranslationSettings
@@ -89,7 +89,7 @@ def former_toml(settings, task: str) -> str:
 
 
 def test_every_task_has_a_former_name():
-    assert set(TASK_ALIASES.values()) == set(TASK_NAMES)
+    assert set(TASK_ALIASES.values()) == set(TASKS)
 
 
 @pytest.mark.parametrize("former", TASK_ALIASES)

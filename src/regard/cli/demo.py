@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import BeamSize, DataFolder, DeviceOption, LengthPenalty, Split, build_search, resolve_device
+from regard.cli.options import (
+    BeamSize,
+    DataFolder,
+    DeviceOption,
+    LengthPenalty,
+    Split,
+    build_search,
+    resolve_device,
+    with_progress,
+)
 from regard.cli.train import build_settings, parse_assignment, train_run
 from regard.tasks.registry import get_task
 
@@ -35,9 +44,9 @@ def demo(
     from regard.decode import Greedy
     from regard.decode.translate import translate_texts
     from regard.decode.word_alignment import attend_pair, load_alignment_heads
-    from regard.tasks.metrics import exact_match
     from regard.tasks.translation.cli import build_alignment
     from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+    from regard.tasks.translation.metrics import exact_match
     from regard.tasks.translation.task import Translator
 
     console = Console()
@@ -68,7 +77,7 @@ def demo(
     attention = attend_pair(translator, SENTENCE, written or "?")  # an untrained model may output nothing
     heads = load_alignment_heads(out)
     title = f"{'the mean of ' if len(heads) > 1 else ''}{' and '.join(head.name for head in heads)}"
-    view = see.build_view(build_alignment(translator, attention, SENTENCE, heads), title=title)
+    view = see.build_view(build_alignment(translator, attention, heads), title=title)
     console.print(Text(see.ascii(view)), soft_wrap=True)
     console.print(Text(f"\nThe plot is {see.save(see.draw(view), out / 'alignment.png')}.\n"))
     console.print(Rule("What to try next", align="left"))
@@ -107,7 +116,7 @@ def lecture(folder: Annotated[Path, typer.Option(help="Where the gallery is draw
 
 
 if TYPE_CHECKING:
-    from regard.cli.translation import TranslationMetrics
+    from regard.tasks.translation.metrics import TranslationMetrics
 
 RUNGS = ("gru", "bahdanau", "luong-dot", "transformer")
 # the default corpus: long sentences, so that BLEU can fall with the length
@@ -146,10 +155,10 @@ def ladder(
     from rich.console import Console
 
     from regard import see
-    from regard.cli.translation import evaluate_translations
     from regard.see.plots.charts import LengthCurves
     from regard.tasks.config import DEFAULT_TASK
     from regard.tasks.translation.data import read_translation_pairs
+    from regard.tasks.translation.metrics import evaluate_translations
     from regard.tasks.translation.task import Translator
 
     console, device = Console(stderr=True), resolve_device(device)
@@ -169,7 +178,7 @@ def ladder(
             train_run(recipe, changes, folder, data, device)
         translator = Translator.load(folder, device)
         pairs = read_translation_pairs(translator.settings.data, split, data).examples
-        results[kind] = evaluate_translations(translator, pairs, build_search(beam, length_penalty, 0.0))
+        results[kind] = evaluate_translations(translator, pairs, build_search(beam, length_penalty, 0.0), with_progress)
         text = sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)
         if kind not in ("elman", "gru", "lstm"):
             typer.echo(f"drawn: {draw_alignment(translator, folder, text, out / f'alignment-{kind}.png')}")
@@ -191,7 +200,7 @@ def draw_alignment(translator, folder: Path, text: str, path: Path) -> Path:
 
     written = translate_texts(translator, [text], Greedy())[0]
     attention = attend_pair(translator, text, written or "?")
-    return see.save(see.draw(build_alignment(translator, attention, text, load_alignment_heads(folder))), path)
+    return see.save(see.draw(build_alignment(translator, attention, load_alignment_heads(folder))), path)
 
 
 def write_results(out: Path, results: dict[str, Any]) -> None:

@@ -17,7 +17,9 @@ from regard.cli.options import (
     ModelArgument,
     Split,
     build_search,
+    refuse_long,
     resolve_device,
+    with_progress,
     writable_files,
 )
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS, task_of_run
@@ -62,14 +64,12 @@ def evaluate(
     """
     import json
 
-    from regard.cli.input_checks import refuse_long
-    from regard.cli.translation import evaluate_translations
     from regard.data.files import write_text_atomic
 
     save, outputs = writable_files(save=save, outputs=outputs)
     task = task_of_run(model)
-    learner: Any = task.load(model, resolve_device(device), checkpoint)
-    settings = learner.settings
+    task_model = task.task_model.load(model, resolve_device(device), checkpoint)
+    settings = task_model.settings
     if on:
         settings = replace(settings, data=replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on)))
     examples = task.read(settings, "test" if on else split, data).examples
@@ -77,18 +77,16 @@ def evaluate(
     if not examples:
         raise ValueError(f"{' and '.join(named)}: no {task.examples} to evaluate on; give at least one")
     refuse_long(
-        task.token_ids(learner, examples),
+        task.token_ids(task_model, examples),
         lambda number: f"{task.examples[:-1]} {number}",
         max_length or task.max_tokens,
     )
     what: dict[str, Any] = {"model": str(model), "on": named}
-    if settings.task == "translation":
-        search = build_search(beam, length_penalty, coverage_penalty)
-        found, what = evaluate_translations(learner, examples, search), what | {"search": repr(search)}
-    elif (beam, length_penalty, coverage_penalty) != DEFAULT_SEARCH:
-        raise ValueError(f"--beam and penalties are for translations; {model} is for the task {settings.task!r}")
-    else:
-        found = task.evaluate(learner, examples)
+    if not task.searches and (beam, length_penalty, coverage_penalty) != DEFAULT_SEARCH:
+        raise ValueError(f"--beam and penalties are for translations; {model} is for the task {task.name!r}")
+    search = build_search(beam, length_penalty, coverage_penalty) if task.searches else None
+    found = task.evaluate(task_model, examples, search=search, progress=with_progress)
+    what |= {"search": repr(search)} if search else {}
     typer.echo(found.table())
     if outputs:
         write_text_atomic(outputs, "".join(f"{line}\n" for line in found.lines()))

@@ -1,4 +1,7 @@
-"""The typer application: commands whose errors are one line on stderr."""
+"""The typer application: its commands, the tasks' own among them, whose errors are one line on stderr.
+
+A command imports torch only when it runs, so that --help is instant.
+"""
 
 import logging
 import os
@@ -8,6 +11,15 @@ from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
+
+from regard.cli.bench import bench
+from regard.cli.data import data
+from regard.cli.demo import demo, ladder, lecture
+from regard.cli.evaluate import evaluate
+from regard.cli.train import train
+from regard.cli.vectors import vectors
+from regard.cli.visualize import draw, explain, gallery, look, serve
+from regard.tasks.registry import TASKS, get_commands
 
 # what typer raises for a wrong command line: the base of its BadParameter, whether click is inside it or beside it
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
@@ -95,3 +107,24 @@ def regard(
         typer.echo(version("regard"))
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def add_task_commands() -> None:
+    """The commands of each task, in the order of the table."""
+    for task in map(get_commands, TASKS):
+        members = {} if task is None else vars(task)
+        for name, command in members.get("COMMANDS", {}).items():
+            app.command(name)(command)
+        for name, command in members.get("FORMER_COMMANDS", {}).items():
+            app.command(name, hidden=True)(command)
+
+
+for command in (demo, train):
+    app.command()(command)
+add_task_commands()
+for command in (evaluate, look, serve):
+    app.command()(command)
+app.add_typer(data, name="data")
+app.add_typer(vectors, name="vectors")
+for command in (ladder, lecture, draw, explain, gallery, bench):
+    app.command()(command)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -132,6 +132,60 @@ def with_progress(items: Iterable[T], what: str, total: int | Callable[[], int |
     if callable(total):
         total = total() if shown else None
     return track(items, what, total, console=console, transient=True, disable=not shown)
+
+
+def refuse_long(encoded: Iterable[Sequence[int]], where: Callable[[int], str], max_length: int, first: int = 1) -> None:
+    """`where` gives the location of a text by its number; texts are counted from `first`."""
+    for number, ids in enumerate(encoded, first):
+        if len(ids) > max_length:
+            raise ValueError(
+                f"{where(number)}: {len(ids):,} tokens; split it, or allow it with --max-length {len(ids)}"
+            )
+
+
+def parse_head(text: str, heads: Sequence[int]) -> tuple[int, int]:
+    """LAYER:HEAD, both counted from 0; so many heads has each layer."""
+    layer, _, head = text.partition(":")
+    if not (layer.isdecimal() and head.isdecimal() and int(layer) < len(heads) and int(head) < heads[int(layer)]):
+        raise ValueError(
+            f"--head {text}: write LAYER:HEAD, counted from 0: layers to {len(heads) - 1}, heads to {heads[0] - 1}"
+        )
+    return int(layer), int(head)
+
+
+# --- lines typed at a prompt, and lines of output ---
+
+
+def answer_typed_lines(invitation: str, answer: Callable[[str], object]) -> None:
+    """Reads lines at a prompt until an empty one; an error is printed, and the loop continues."""
+    typer.echo(f"{invitation}; an empty line or Ctrl-D exits.", err=True)
+    while line := read_line():
+        try:
+            answer(line)
+        except ValueError as mistake:
+            typer.echo(f"regard: {mistake}", err=True)
+
+
+def read_line() -> str:
+    typer.echo("> ", nl=False, err=True)  # not by input(), whose prompt would stand among redirected translations
+    try:
+        return input().strip()
+    except EOFError:
+        return ""
+
+
+def write_lines(lines: Iterable[str], out: Path | None, done: str = "translated") -> None:
+    from regard.data.files import open_atomic
+
+    if out is None:
+        stdout = sys.stdout  # a progress bar, once started, replaces it
+        for line in lines:
+            typer.echo(line, file=stdout)
+        return
+    with open_atomic(out) as file:
+        for line in lines:
+            file.write(f"{line}\n".encode())
+    typer.echo(f"{done}: {out}", err=True)
 
 
 # --- output paths, checked before the work begins ---

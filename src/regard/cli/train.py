@@ -17,13 +17,15 @@ from regard.cli.options import (
     DeviceOption,
     resolve_device,
     shell_command,
+    with_progress,
     writable_folder,
 )
-from regard.tasks.registry import TASK_NAMES, Task, get_task, task_of_run
+from regard.tasks.registry import TASKS, get_task, task_of_run
 
 if TYPE_CHECKING:
     from regard.tasks.config import RunSettings
-    from regard.tasks.protocol import TaskModel
+    from regard.tasks.pretrained import PretrainedModel
+    from regard.tasks.protocol import Task
     from regard.tasks.splits import LoadedExamples
     from regard.train.run import TrainingRun
 
@@ -46,7 +48,7 @@ FLAG_NAMES = {
 
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="A TOML file with [data], [text], [model], [train].")] = None,
-    task: Annotated[str | None, typer.Option(help=f"{', '.join(TASK_NAMES)}; default: translation.")] = None,
+    task: Annotated[str | None, typer.Option(help=f"{', '.join(TASKS)}; default: translation.")] = None,
     out: Annotated[Path, typer.Option(help="Run folder; an existing run is resumed.")] = Path("run"),
     start: Annotated[
         Path | None,
@@ -175,23 +177,23 @@ def train_run(
         if device == "cpu" and settings.train.batch_size <= SMALL_BATCH_TOKENS:
             torch.set_num_threads(1)
         with console.status("preparing the model"):
-            learner: Any = existing and replace(existing, settings=settings)  # type: ignore[type-var]
+            task_model: Any = existing and replace(existing, settings=settings)  # type: ignore[type-var]
             if start and not existing:
-                learner = load_start(kind, start, settings, checkpoint)
-            learner = learner or kind.from_examples(examples.examples, settings)
-            job = learner.job(examples.examples, held_out.examples, device)
+                task_model = load_start(kind, start, settings, checkpoint)
+            task_model = task_model or kind.task_model.from_examples(examples.examples, settings)
+            job = task_model.job(examples.examples, held_out.examples, device)
             if follows:
                 train = plan_steps(settings.train, count, job.data.steps(0), overrides)
-                learner = replace(learner, settings=replace(settings, train=train))  # type: ignore[type-var]
-                job = replace(job, train=train, describe=learner.describe)
+                task_model = replace(task_model, settings=replace(settings, train=train))  # type: ignore[type-var]
+                job = replace(job, train=train, describe=task_model.describe)
             fit = TrainingRun(job, out, claim)
-            keep_start_weights(learner, out, start, resumed=existing is not None)
+            keep_start_weights(task_model, out, start, resumed=existing is not None)
         changes, done = changed_settings(existing.settings, settings) if existing else {}, fit.last_step
         refuse_finished_run(fit, done, changes)
-        for line in describe_run(kind, learner.settings, fit, done, examples, held_out):
+        for line in describe_run(kind, task_model.settings, fit, done, examples, held_out):
             console.print(line)
         fits = f", to fit {count:,} {kind.examples}" if follows and "train.steps" not in overrides else ""
-        console.print(f"{describe_length(kind, learner.settings, fit)}{fits}")
+        console.print(f"{describe_length(kind, task_model.settings, fit)}{fits}")
         if start and not existing:
             console.print(f"initialised with the weights and the vocabulary of {start}")
         if existing and changes:
@@ -202,8 +204,8 @@ def train_run(
             finished = train_with_progress(fit, console, track)
         if finished:
             remove_start_weights(out)
-            kind.after_training(learner, held_out.examples, out)
-            typer.echo(f"trained: {out}; try: {shell_command('regard', *kind.suggested_command(out))}")
+            kind.after_training(task_model, held_out.examples, out, progress=with_progress)
+            typer.echo(f"trained: {out}; try: {shell_command('regard', kind.suggested_command, out)}")
             return
     again = ["--out", out, *(["--data", data] if data else []), *(["--tensorboard"] if tensorboard else [])]
     again += ["--device", requested_device] if requested_device != "auto" else []
@@ -212,7 +214,7 @@ def train_run(
 
 
 def describe_run(
-    task: Task,
+    task: "Task",
     settings: "RunSettings",
     fit: "TrainingRun",
     done: int,
@@ -234,15 +236,10 @@ def describe_run(
     )
 
 
-def describe_length(task: Task, settings: "RunSettings", fit: "TrainingRun") -> str:
+def describe_length(task: "Task", settings: "RunSettings", fit: "TrainingRun") -> str:
     """Steps, batch size, epochs and vocabulary size."""
     train = fit.job.train
-    unit = "tokens" if "text" in settings.table_names() and settings.task != "vqa" else task.examples
-    batch = (
-        ""
-        if settings.task == "node_classification"
-        else f" of {train.batch_size * train.gradient_accumulation:,} {unit}"
-    )
+    batch = f" of {train.batch_size * train.gradient_accumulation:,} {task.batch_unit}" if task.batch_unit else ""
     text = vars(settings).get("text")
     subwords = f", {text.vocab_size:,} subwords" if text and text.kind in ("bpe", "unigram") else ""
     return f"{train.steps:,} steps{batch} (≈ {train.steps / fit.job.data.steps(0):,.0f} epochs){subwords}"
@@ -251,7 +248,7 @@ def describe_length(task: Task, settings: "RunSettings", fit: "TrainingRun") -> 
 # --- fine-tuning: weights and vocabulary of another run ---
 
 
-def start_settings(task: Task, start: Path, overrides: Mapping[str, object]) -> "RunSettings":
+def start_settings(task: "Task", start: Path, overrides: Mapping[str, object]) -> "RunSettings":
     """The settings of the run to initialise from, without its files where other files are passed."""
     from regard.tasks.pretrained import load_settings
 
@@ -261,14 +258,14 @@ def start_settings(task: Task, start: Path, overrides: Mapping[str, object]) -> 
     return found
 
 
-def load_start(task: Task, start: Path, settings: "RunSettings", checkpoint: str | None = None) -> "TaskModel":
+def load_start(task: "Task", start: Path, settings: "RunSettings", checkpoint: str | None = None) -> "PretrainedModel":
     """The model and vocabulary of the run to initialise from; the tables that define them must be equal."""
-    learner: Any = task.load(start, "cpu", checkpoint)
-    if name := changed_model_table(learner.settings, settings):
+    task_model: Any = task.task_model.load(start, "cpu", checkpoint)
+    if name := changed_model_table(task_model.settings, settings):
         raise ValueError(
             f"{start} was trained with another [{name}]; to initialise from it, leave out what changes that table"
         )
-    return replace(learner, settings=settings)
+    return replace(task_model, settings=settings)
 
 
 def changed_model_table(one: "RunSettings", other: "RunSettings") -> str | None:
@@ -277,19 +274,19 @@ def changed_model_table(one: "RunSettings", other: "RunSettings") -> str | None:
     return next((name for name in differ if name not in MODEL_INDEPENDENT_TABLES), None)
 
 
-def keep_start_weights(learner: "TaskModel", out: Path, start: Path | None, *, resumed: bool) -> None:
+def keep_start_weights(task_model: "PretrainedModel", out: Path, start: Path | None, *, resumed: bool) -> None:
     """Saves the initial weights of a fine-tuning run until its first checkpoint, and reloads them on resume."""
     from regard.data.files import make_folder
     from regard.models.safetensors_io import load_weights, saveable_tensors, write_weights
 
     if resumed:
         if (out / START_WEIGHTS).exists():
-            load_weights(learner.model, out / START_WEIGHTS)
+            load_weights(task_model.model, out / START_WEIGHTS)
     elif start is None:
         remove_start_weights(out)  # left over from another run
     else:
         make_folder(out)
-        write_weights(saveable_tensors(learner.model), out / START_WEIGHTS)
+        write_weights(saveable_tensors(task_model.model), out / START_WEIGHTS)
 
 
 def start_weights_saved(out: Path) -> list[str]:
@@ -346,7 +343,7 @@ def refuse_finished_run(fit: "TrainingRun", done: int, changes: Mapping[str, lis
 # --- the task and the settings of a run ---
 
 
-def resolve_task(out: Path, recipe: Path | None, name: str | None) -> Task:
+def resolve_task(out: Path, recipe: Path | None, name: str | None) -> "Task":
     """The task of --task, of the recipe, of the run in the folder, or translation."""
     from regard.tasks.config import DEFAULT_TASK, read_task_name, resolve_task_name
     from regard.tasks.run_folder import SETTINGS, resolve_run
@@ -362,8 +359,8 @@ def resolve_task(out: Path, recipe: Path | None, name: str | None) -> Task:
 
 
 def resolve_settings(
-    task: Task, out: Path, recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
-) -> "tuple[RunSettings, TaskModel | None]":
+    task: "Task", out: Path, recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
+) -> "tuple[RunSettings, PretrainedModel | None]":
     """The settings of the run, and the model in its folder, if there is one.
 
     Flags change the settings of an existing run; a recipe, or data for a run without a checkpoint, replaces them.
@@ -376,7 +373,7 @@ def resolve_settings(
         if saved:
             raise ValueError(f"{out} holds {saved[0]} but no settings.toml, so it is not a run; choose another --out")
         return build_settings(task, recipe, overrides, start), None
-    existing = task_of_run(out).from_description(out)
+    existing = task_of_run(out).task_model.from_description(out)
     saved = saved or start_weights_saved(out)
     same_task = isinstance(existing.settings, task.settings)
     replaced = not saved and (start or overrides.keys() & {"data.corpus", "data.train"})
@@ -407,7 +404,7 @@ def resolve_settings(
 
 
 def build_settings(
-    task: Task, recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
+    task: "Task", recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
 ) -> "RunSettings":
     """Paths in a recipe are relative to the recipe, those on the command line to the working directory."""
     from regard.tasks.config import warmup_for

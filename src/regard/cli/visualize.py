@@ -15,11 +15,13 @@ from regard.cli.options import (
     resolve_device,
     writable_file,
 )
-from regard.tasks.registry import ViewRequest, task_of_run
+from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_run
 
 if TYPE_CHECKING:
+    from regard.see.plots.panels import View
     from regard.serve.trace_cache import CachedTrace
-    from regard.tasks.protocol import TaskModel
+    from regard.tasks.pretrained import PretrainedModel
+    from regard.tasks.protocol import Task
 
 
 def draw(
@@ -131,21 +133,20 @@ def look(
     if all_heads and (head or word):
         raise ValueError("--all-heads shows all heads and words; leave it out, or --head and --word")
     if text is None and not opens:
-        description = task_of_run(model).input_description
+        description = task_of_run(model).inputs.description
         raise ValueError(f"no input; give {description}, or start the page: regard serve {model}")
     if text is not None and not text.strip():
         raise ValueError("the sentence is empty; give at least one word")
     task = task_of_run(model)
-    learner = task.load(model, resolve_device(device), checkpoint)
-    if question is not None and learner.settings.task != "vqa":
-        raise ValueError(f"{model} is for the task {learner.settings.task!r}, and answers no questions; give one text")
+    task_model = task.task_model.load(model, resolve_device(device), checkpoint)
+    if question is not None and "question" not in task.inputs.options:
+        raise ValueError(f"{model} is for the task {task.name!r}, and answers no questions; give one text")
     if text is not None:
-        output, view = task.view(
-            learner, model, text, ViewRequest(head, all_heads, word, target, beam, max_length, question)
-        )
+        request = ViewRequest(head, all_heads, word, target, beam, max_length, question)
+        output, view = view_input(task, task_model, model, text, request)
         typer.echo(f"{output}\n\n{see.ascii(view)}")
         if save and save.suffix.lower() in EXPORT_SUFFIXES:
-            cached = cached_trace(learner, model, text, question, target, beam)
+            cached = cached_trace(task, task_model, model, text, request)
             typer.echo(f"\nwritten: {write_export(cached, head, save)}")
         elif save:
             typer.echo(f"\ndrawn: {see.save(see.draw(view), save)}")
@@ -153,19 +154,32 @@ def look(
         open_microscope(model, others or [], text, question, resolve_device(device), checkpoint)
 
 
+def view_input(
+    task: "Task", task_model: "PretrainedModel", model: Path, text: str, request: ViewRequest
+) -> "tuple[str, View]":
+    """What the task shows of an input; of a task without a view of its own, the attention of its trace."""
+    from regard.see.trace.trace import trace_model
+    from regard.see.trace.trace_view import view_trace
+
+    if view := vars(get_commands(task.name) or object).get("view"):
+        return view(task_model, model, text, request)
+    if request.word is not None:
+        raise ValueError(f"--word means nothing to a model for the task {task.name!r}; leave it out")
+    trace = trace_model(task_model, text, question=request.question, target=request.target, longest=request.max_tokens)
+    return view_trace(trace, model, request.head, all_heads=request.all_heads)
+
+
 # --- exports: a page, or numbers, in a file ---
 
 
 def cached_trace(
-    learner: "TaskModel", model: Path, text: str, question: str | None, target: str | None, beam: int
+    task: "Task", task_model: "PretrainedModel", model: Path, text: str, request: ViewRequest
 ) -> "CachedTrace":
     from regard.see import trace_model
     from regard.serve.trace_cache import CachedTrace
-    from regard.tasks.pretrained import PretrainedModel
 
-    assert isinstance(learner, PretrainedModel)
-    beam_size = beam if learner.settings.task in ("translation", "autoencoding") else None
-    trace = trace_model(learner, text, question=question, target=target, beam=beam_size)
+    beam = request.beam if {"target", "beam"} <= {*task.inputs.options} else None
+    trace = trace_model(task_model, text, question=request.question, target=request.target, beam=beam)
     return CachedTrace("copy", model.resolve().name, trace, Path(text).name if trace.image is not None else text, model)
 
 
@@ -200,7 +214,7 @@ def open_microscope(
         return
     models, images = ModelStore.from_folders([model, *others], device, checkpoint), ImageStore()
     first = next(iter(models.entries))
-    if text is not None and models.model(first).settings.task in ("image_classification", "vqa"):
+    if text is not None and get_task(models.model(first).settings.task).inputs.kind == "image":
         text = images.put(b64encode(Path(text).read_bytes()).decode())
     with server.open_socket(0) as here:
         token = server.new_token()

@@ -20,12 +20,5 @@ from regard.see.trace.compare import Comparison, compare
 from regard.see.trace.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
 from regard.see.trace.recorder import trace_layer, trace_module
 from regard.see.trace.sites import AttentionSite, GateSite, HeadStatistics, HeadSteps, RecomputationCheck
-from regard.see.trace.trace import (
-    Predictions,
-    TokenAxis,
-    Trace,
-    load_pretrained,
-    merge_subwords,
-    trace_model,
-    trace_with_edits,
-)
+from regard.see.trace.trace import Trace, load_pretrained, merge_subwords, trace_model, trace_with_edits
+from regard.tasks.protocol import Predictions, TokenAxis

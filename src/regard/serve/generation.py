@@ -15,21 +15,20 @@ from torch import Tensor
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode.generation import text_constraints
 from regard.decode.model import encode_sources, inference_mode, log_probabilities
-from regard.decode.search import Constraints, DecodingRequest, LengthLimit, PartialHypothesis, mask_disallowed
+from regard.decode.search import Constraints, DecodingRequest, PartialHypothesis, mask_disallowed
 from regard.see.trace.compare import Comparison, compare, output_items
-from regard.see.trace.edits import swap_words, without_word_swaps
+from regard.see.trace.edits import without_word_swaps
 from regard.see.trace.recorder import AttentionRecorder
 from regard.see.trace.sites import AttentionSite
-from regard.see.trace.task_traces import Seq2SeqPipeline, token_label
 from regard.see.trace.trace import Trace, TraceRequest
 from regard.serve.encoding import ApiResponse, RequestError, encode_json, float32_response, json_response
 from regard.serve.handlers import ApiRequest
 from regard.serve.requests import AppState, TraceQuery, int_field, text_field
 from regard.serve.serializers import serialize_trace
 from regard.serve.trace_cache import CachedTrace
-from regard.tasks.autoencoding.task import SentenceAutoencoder
-from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.translation.task import Translator
+from regard.tasks.protocol import GenerationInput
+from regard.tasks.registry import get_task
+from regard.tasks.tokenizers import token_label
 
 OPTIONS = 20
 
@@ -89,7 +88,7 @@ def beam_tree(request: ApiRequest) -> ApiResponse:
 
 
 def beam_steps(trace: Trace) -> list[list[dict[str, Any]]]:
-    if trace.task == "language_modeling" and not trace.request.more:
+    if "more" in trace.request.task.inputs.options and not trace.request.more:
         return []
     tree = trace.beam_tree()
     return [
@@ -192,38 +191,36 @@ def server_sent_event(name: str, value: Any) -> bytes:
 
 def is_greedy(state: AppState, query: Mapping[str, Any]) -> bool:
     """Greedy search unless a beam is requested: it can be streamed."""
-    learner = state.models.model(query.get("model") or None)
-    return isinstance(learner, (Translator, SentenceAutoencoder)) and not query.get("beam")
+    task = get_task(state.models.model(query.get("model") or None).settings.task)
+    return {"target", "beam"} <= {*task.inputs.options} and not query.get("beam")
 
 
 def stream_tokens(state: AppState, query: TraceQuery) -> Iterator[dict[str, Any]]:
-    match query.request.task_model:
-        case TextGenerator() as generator if (query.request.beam or 1) == 1:
-            yield from stream_text(query.request, generator)
-        case TextGenerator() as generator:
-            yield from replay_tokens(
-                state.get_trace(query),
-                "text",
-                len(generator.encode_prompt(swap_words(query.request.text, query.request.edits))[1]),
-            )
-        case Translator() | SentenceAutoencoder() as learner:
-            if query.request.beam == 1 and query.request.target is None:
-                yield from stream_translation(query.request, Seq2SeqPipeline.of(learner))
-            else:
-                yield from replay_tokens(state.get_trace(query), "written", 0)
-        case other:
-            raise RequestError(f"a model for the task {other.settings.task!r} generates no tokens; request its trace")
+    """Greedy search token by token; the result of a beam search, or a target, as if it were one."""
+    request = query.request
+    task, given = request.task, request.task_input()
+    if "beam" not in task.inputs.options:
+        raise RequestError(f"a model for the task {task.name!r} generates no tokens; request its trace")
+    generation = task.generation(request.task_model, given)
+    if generation.beam != 1 or given.target is not None:
+        yield from replay_tokens(state.get_trace(query), generation)
+    elif generation.source is not None:
+        yield from stream_target(request, generation, generation.source)
+    else:
+        yield from stream_text(request, generation)
 
 
-def stream_translation(request: TraceRequest, pair: Seq2SeqPipeline) -> Iterator[dict[str, Any]]:
+def stream_target(
+    request: TraceRequest, generation: GenerationInput, source: tuple[int, ...]
+) -> Iterator[dict[str, Any]]:
     """Greedy search step by step, with the attention recorded."""
-    source, tracing = pair.reading(request), AttentionRecorder(without_word_swaps(request.edits))
-    model, row = pair.model, PartialHypothesis(DecodingRequest(()))
+    model, tracing = request.task_model.model, AttentionRecorder(without_word_swaps(request.edits))
+    row = PartialHypothesis(DecodingRequest(()))
     with inference_mode(model), tracing.record(model):
-        memory, lengths = encode_sources(model, [source.ids])
+        memory, lengths = encode_sources(model, [source])
         state = model.start(memory)
     token = BOS
-    for step in range(LengthLimit().of(len(source.ids))):
+    for step in range(generation.max_tokens):
         tracing.calls.clear()
         with inference_mode(model), tracing.record(model):  # not around the yield: another thread may resume it
             logits, state = model.step(torch.tensor([[token]], device=lengths.device), state, memory)
@@ -231,44 +228,46 @@ def stream_translation(request: TraceRequest, pair: Seq2SeqPipeline) -> Iterator
         token = int(scores[0].argmax())
         yield token_event(
             step,
-            token_label(pair.target, token),
+            token_label(generation.tokenizer, token),
             float(scores[0, token].exp()),
-            newest_attention_row(tracing, "written"),
+            newest_attention_row(tracing, generation.axis),
         )
         if token == EOS:
             return
         row = row.extend(token, float(scores[0, token]))
 
 
-def stream_text(request: TraceRequest, generator: TextGenerator) -> Iterator[dict[str, Any]]:
-    opening, ids = generator.encode_prompt(swap_words(request.text, request.edits))
-    tracing, row = AttentionRecorder(without_word_swaps(request.edits)), PartialHypothesis(DecodingRequest(()))
-    model, unread = generator.model, opening + ids
+def stream_text(request: TraceRequest, generation: GenerationInput) -> Iterator[dict[str, Any]]:
+    """The same after the prompt of a language model."""
+    model, tracing = request.task_model.model, AttentionRecorder(without_word_swaps(request.edits))
+    row, constraints = PartialHypothesis(DecodingRequest(())), text_constraints(generation.tokenizer)
+    unread = list(generation.prefix)
     state = model.start(1)
-    for step in range(len(ids), len(ids) + request.more):
+    for step in range(generation.first_step, generation.first_step + generation.max_tokens):
         tracing.calls.clear()
         with inference_mode(model), tracing.record(model):
             x, state = model.decode_hidden(torch.tensor([unread], device=model.embedding.weight.device), state)
-            scores = mask_disallowed(
-                log_probabilities(model.logits(x[:, -1:])[:, 0]), [row], text_constraints(generator.tokenizer)
-            )
+            scores = mask_disallowed(log_probabilities(model.logits(x[:, -1:])[:, 0]), [row], constraints)
         token = int(scores[0].argmax())
         yield token_event(
             step,
-            token_label(generator.tokenizer, token),
+            token_label(generation.tokenizer, token),
             float(scores[0, token].exp()),
-            newest_attention_row(tracing, "text"),
+            newest_attention_row(tracing, generation.axis),
         )
         row, unread = row.extend(token, float(scores[0, token])), [token]
 
 
-def replay_tokens(cached: CachedTrace, queries: str, first: int) -> Iterator[dict[str, Any]]:
+def replay_tokens(cached: CachedTrace, generation: GenerationInput) -> Iterator[dict[str, Any]]:
     """The result of beam search from a step on, as events: it is known only at the end."""
     trace, ids = cached.trace, cached.trace.generated_ids()
     sites = [
-        site for site in trace.sites.values() if isinstance(site, AttentionSite) and site.site_name.queries == queries
+        site
+        for site in trace.sites.values()
+        if isinstance(site, AttentionSite) and site.site_name.queries == generation.axis
     ]
-    for step in range(first, len(ids) if queries == "text" else len(trace.predictions.rows)):
+    # the text of a language model has no end
+    for step in range(generation.first_step, len(ids) if generation.source is None else len(trace.predictions.rows)):
         one = ids[step] if step < len(ids) else EOS
         # the prompt of a language model precedes its first step
         row = mean_head_row(sites[-1], sites[-1].shape[0] - len(trace.predictions.rows) + step) if sites else None

@@ -15,54 +15,16 @@ from typing import Any
 from PIL import Image
 
 from regard.data.images.labelled_images import decode_image
-from regard.data.tokenizers.base import BOS, EOS, PAD, UNK
 from regard.models.safetensors_io import load_weights
-from regard.see.trace.trace import TASK_MODELS, load_pretrained
+from regard.see.trace.trace import load_pretrained
 from regard.serve.encoding import RequestError
-from regard.tasks.config import read_task_name
-from regard.tasks.pretrained import PretrainedModel, settings_path
+from regard.tasks.image_batches import EXAMPLE_IMAGES, example_world
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.registry import get_task, task_of_run
 from regard.tasks.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints
-from regard.world import LECTURE_SENTENCES, find_lecture_sentence
-from regard.world.shapes import ShapeWorld, draw_question
 
-FIRST_WORD_ID = max(PAD, BOS, EOS, UNK) + 1
-EXAMPLE_SENTENCE = "the black cat ate the mouse"
-EXAMPLE_IMAGES = tuple(f"example {number}" for number in range(1, 7))
-FREQUENT_IDS = 1000  # ids from which the words of an example are taken: vocabularies are sorted by frequency
 MAX_UPLOADS = 64  # uploaded images kept
 MAX_PIXELS = 2**24  # of an image: decoding and encoding it takes about 300 MB
-
-
-def example_input(learner: PretrainedModel) -> str:
-    match learner.settings.task:
-        case "image_classification" | "vqa":
-            return EXAMPLE_IMAGES[0]
-        case "node_classification":
-            from regard.tasks.node_classification.data import training_graph
-
-            return training_graph(learner.settings.data).nodes[0].name
-        case "translation" if learner.settings.data.corpus == "world" and learner.settings.data.source != "en":
-            sentence = find_lecture_sentence(EXAMPLE_SENTENCE) or LECTURE_SENTENCES[0]
-            return " ".join(sentence.words_for(learner.settings.data.source))
-    if learner.settings.data.corpus == "world":
-        return EXAMPLE_SENTENCE
-    return frequent_words(learner.parts["source" if learner.settings.task == "translation" else "words"])
-
-
-def frequent_words(tokenizer: Any, count: int = 6) -> str:
-    """Some of the most frequent words of the vocabulary: the training data may not be available."""
-    words = (tokenizer.decode([id]).strip() for id in range(FIRST_WORD_ID, min(tokenizer.size, FREQUENT_IDS)))
-    known = dict.fromkeys(word for word in words if word.isalpha())
-    longer = [word for word in known if len(word) > 1] or list(known)  # a character vocabulary has letters only
-    return " ".join(longer[:count]) or EXAMPLE_SENTENCE
-
-
-def example_question(learner: PretrainedModel) -> str:
-    return draw_question(shape_world(), 0, "test").question.text if learner.settings.task == "vqa" else ""
-
-
-def shape_world() -> ShapeWorld:
-    return ShapeWorld(fewest=1, most=1)
 
 
 class ImageStore:
@@ -94,7 +56,7 @@ class ImageStore:
             if name in EXAMPLE_IMAGES:
                 path = self.folder / f"{name}.png"
                 if not path.exists():
-                    Image.fromarray(shape_world().scene(EXAMPLE_IMAGES.index(name), "test").pixels()).save(path)
+                    Image.fromarray(example_world().scene(EXAMPLE_IMAGES.index(name), "test").pixels()).save(path)
                 return path
         raise RequestError(
             f"there is no image {name!r:.80}; upload a file, or name {EXAMPLE_IMAGES[0]} to {EXAMPLE_IMAGES[-1]}"
@@ -135,12 +97,12 @@ class ModelEntry:
         self,
         name: str,
         folder: Path | None,
-        learner: PretrainedModel | None,
+        task_model: PretrainedModel | None,
         device: str,
         checkpoint: str | None = None,
     ):
         self.name, self.folder, self.device, self.checkpoint = name, folder, device, checkpoint
-        self.lock, self.model, self.version = Lock(), learner, 0
+        self.lock, self.model, self.version = Lock(), task_model, 0
         self.fingerprint: Fingerprint = ()
 
     def current_model(self) -> PretrainedModel:
@@ -160,7 +122,7 @@ class ModelEntry:
         for last in (False, True):
             before = fingerprint_folder(folder)
             try:
-                learner = load_pretrained(folder, self.device, self.checkpoint)
+                task_model = load_pretrained(folder, self.device, self.checkpoint)
             except (ValueError, OSError) as error:
                 if not again:
                     raise
@@ -172,7 +134,7 @@ class ModelEntry:
                     ) from None
                 continue
             if fingerprint_folder(folder) == before or last:
-                self.model, self.fingerprint, self.version = learner, before, self.version + 1
+                self.model, self.fingerprint, self.version = task_model, before, self.version + 1
                 return
 
 
@@ -202,9 +164,9 @@ class ModelStore:
         return store
 
     @staticmethod
-    def from_models(learners: Mapping[str, PretrainedModel]) -> "ModelStore":
+    def from_models(task_models: Mapping[str, PretrainedModel]) -> "ModelStore":
         """Models in memory."""
-        return ModelStore(ModelEntry(name, None, learner, "cpu") for name, learner in learners.items())
+        return ModelStore(ModelEntry(name, None, task_model, "cpu") for name, task_model in task_models.items())
 
     def entry(self, name: str | None) -> ModelEntry:
         if name is None and len(self.entries) == 1:
@@ -248,10 +210,10 @@ class ModelStore:
         key = (entry.name, step, modified_time(path))
         with self.lock:
             if key not in self.checkpoints:
-                learner = TASK_MODELS[read_task_name(settings_path(entry.folder))].from_description(entry.folder)
-                load_weights(learner.model, path)
-                learner.model.to(entry.device).eval()
-                self.checkpoints[key] = learner
+                task_model = task_of_run(entry.folder).task_model.from_description(entry.folder)
+                load_weights(task_model.model, path)
+                task_model.model.to(entry.device).eval()
+                self.checkpoints[key] = task_model
                 while len(self.checkpoints) > MAX_CHECKPOINTS:
                     self.checkpoints.popitem(last=False)
             self.checkpoints.move_to_end(key)
@@ -261,28 +223,28 @@ class ModelStore:
         return [self.describe(name) for name in self.entries]
 
     def describe(self, name: str) -> dict[str, Any]:
-        learner = self.model(name)
-        task = learner.settings.task
+        task_model = self.model(name)
+        task = get_task(task_model.settings.task)
+        example = task.example_input(task_model)
         return {
             "name": name,
-            "task": task,
-            "what": describe_model(learner),
-            "example": example_input(learner),
-            "question": example_question(learner) or False,
-            "picture": task in ("image_classification", "vqa"),
+            "task": task.name,
+            "what": describe_model(task_model),
+            "example": example.text,
+            "question": example.question or False,
+            "picture": task.inputs.kind == "image",
             "checkpoints": self.steps(name),
         }
 
 
-def describe_model(learner: PretrainedModel) -> str:
+def describe_model(task_model: PretrainedModel) -> str:
     """One line: the task, the kind of model and its size."""
-    settings, data = learner.settings, learner.settings.data
-    model = settings.model
-    count = sum(x.numel() for x in learner.model.parameters())
+    task = get_task(task_model.settings.task)
+    count = sum(x.numel() for x in task_model.model.parameters())
     size = f"{count / 1e6:.1f} million" if count >= 1e6 else f"{count:,}"
-    between = f" {data.source} → {data.target}" if settings.task == "translation" else ""
-    kind = vars(model).get("kind", type(learner.model).__name__.lower())
-    return f"{settings.task}{between} · {kind} · {size} parameters"
+    details = task.describe(task_model)
+    kind = vars(task_model.settings.model).get("kind", type(task_model.model).__name__.lower())
+    return f"{task.name}{details and f' {details}'} · {kind} · {size} parameters"
 
 
 def fingerprint_folder(folder: Path) -> Fingerprint:

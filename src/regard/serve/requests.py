@@ -8,18 +8,13 @@ from typing import Any
 
 from regard.data.files import find_lone_surrogate
 from regard.see.trace.edits import Edits
-from regard.see.trace.task_traces import Seq2SeqPipeline
 from regard.see.trace.trace import MAX_TOKENS, TraceRequest, build_trace
 from regard.serve.encoding import RequestError
-from regard.serve.model_store import ImageStore, ModelStore, example_question
+from regard.serve.model_store import ImageStore, ModelStore
 from regard.serve.trace_cache import CachedTrace, TraceCache
-from regard.tasks.autoencoding.task import SentenceAutoencoder
-from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.task import Tagger
-from regard.tasks.translation.task import Translator
-from regard.tasks.vqa.task import QuestionAnswerer
+from regard.tasks.protocol import Task, TaskInput
+from regard.tasks.registry import get_task
 
 MAX_CHARACTERS = 200_000
 MAX_PAIR_TOKENS, MAX_SEARCH_TOKENS = 4096, 1024  # of a source with a target, and of one that is translated
@@ -70,11 +65,12 @@ class AppState:
             raise RequestError(f"{strange[0]!r:.80} is an unknown field; a trace request has {', '.join(FIELDS)}")
         step = int_field(body, "checkpoint", 0, 2**62)
         entry = self.models.entry(text_field(body, "model") or None)
-        learner, edits = self.models.model(entry.name, step), edits_field(body)
-        task = learner.settings.task
+        task_model, edits = self.models.model(entry.name, step), edits_field(body)
+        task = get_task(task_model.settings.task)
+        options = task.inputs.options
         text, question = text_field(body, "text"), text_field(body, "question")
         read = text
-        if task in ("image_classification", "vqa"):
+        if task.inputs.kind == "image":
             given = body.get("picture")
             text = text if given in (None, "") else self.images.put(text_field(body, "picture", most=2**26))
             if not text.strip():
@@ -85,13 +81,13 @@ class AppState:
         if not text.strip():
             raise RequestError("the text is empty; give at least one word")
         target, beam = text_field(body, "target") or None, int_field(body, "beam", 1, MAX_BEAM)
-        if task == "vqa" and not question.strip():
-            question = example_question(learner)
+        if "question" in options and not question.strip():
+            question = task.example_input(task_model).question or ""
         more = int_field(body, "more", 0, MAX_NEW_TOKENS)
-        more = (DEFAULT_NEW_TOKENS if more is None else more) if task == "language_modeling" else more or 0
-        refuse_long_text(learner, question if task == "vqa" else text, target)
+        more = (DEFAULT_NEW_TOKENS if more is None else more) if "more" in options else more or 0
+        refuse_long_text(task, task_model, TaskInput(text, question, target))
         request = TraceRequest(
-            learner, read, question or None, target, beam, more, MAX_TOKENS + MAX_NEW_TOKENS, edits=edits
+            task_model, read, question or None, target, beam, more, MAX_TOKENS + MAX_NEW_TOKENS, edits=edits
         )
         return TraceQuery(entry.name, request, text, entry.folder, step, entry.version)
 
@@ -139,21 +135,16 @@ def edits_field(body: Mapping[str, Any]) -> Edits:
     return Edits.from_dict(edits)
 
 
-def refuse_long_text(learner: PretrainedModel, text: str, target: str | None) -> None:
+def refuse_long_text(task: Task, task_model: PretrainedModel, given: TaskInput) -> None:
     """Refuses texts that would take minutes: attention is quadratic in their length."""
-    why, most = "are attended to; split the text", MAX_TOKENS
-    match learner:
-        case Translator() | SentenceAutoencoder():
-            pair = Seq2SeqPipeline.of(learner)
-            count, most = len(pair.source.encode(text)), MAX_PAIR_TOKENS if target else MAX_SEARCH_TOKENS
-            why = "are accepted with a target; split it"
-            if not target:
-                why = f"are accepted without a target; split it, or pass a target (then {MAX_PAIR_TOKENS:,})"
-            elif len(pair.target.encode(target)) > MAX_PAIR_TOKENS:
-                raise RequestError(f"the target is longer than {MAX_PAIR_TOKENS:,} tokens; split it", 413)
-        case TextGenerator() | Tagger() | TextClassifier() | QuestionAnswerer():
-            count = len(learner.tokenizer.encode(text))
-        case _:
-            return
-    if count > most:
-        raise RequestError(f"the text has {count:,} tokens, and at most {most:,} {why}", 413)
+    counts = [len(tokenizer.encode(text)) for tokenizer, text in task.texts(task_model, given)]
+    most, why = MAX_TOKENS, "are attended to; split the text"
+    if "target" in task.inputs.options:
+        most, why = MAX_PAIR_TOKENS, "are accepted with a target; split it"
+        if not given.target:
+            most = MAX_SEARCH_TOKENS
+            why = f"are accepted without a target; split it, or pass a target (then {MAX_PAIR_TOKENS:,})"
+        elif counts[1] > MAX_PAIR_TOKENS:
+            raise RequestError(f"the target is longer than {MAX_PAIR_TOKENS:,} tokens; split it", 413)
+    if counts and counts[0] > most:
+        raise RequestError(f"the text has {counts[0]:,} tokens, and at most {most:,} {why}", 413)

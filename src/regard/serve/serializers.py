@@ -25,6 +25,7 @@ def serialize_trace(cached: CachedTrace) -> dict[str, Any]:
         "id": cached.id,
         "model": cached.model,
         "task": trace.task,
+        "options": list(trace.request.task.inputs.options),
         "text": cached.text,
         "question": trace.request.question or "",
         "checkpoint": cached.checkpoint,

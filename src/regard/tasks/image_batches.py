@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,10 +24,13 @@ from regard.data.images.image_preprocess import (
     apply_augmentations,
     random_draws,
 )
+from regard.data.images.labelled_images import read_image
 from regard.data.shuffle import combine_seeds, random_keys
+from regard.models.vision import PatchEncoder
 from regard.tasks.config import TrainSettings
 from regard.tasks.corpus import to_device_async
-from regard.tasks.protocol import Loss
+from regard.tasks.protocol import Loss, TokenAxis
+from regard.world.shapes import ShapeWorld
 
 Rows = NDArray[np.int64]
 ImageDraws = Int[Tensor, "b columns"]  # a picture's row, its draws, and those of the one it is mixed with
@@ -128,21 +132,27 @@ class AugmentedImages:
             [torch.from_numpy(rows)[:, None], *(random_draws(rows, self.seed, epoch, place) for place in changes)], 1
         )
 
-    def augment_pixels(self, told: ImageDraws) -> UInt8[Tensor, "b c h w"]:
-        draws, by = told[:, 1:], self.augment.changes()
-        return apply_augmentations(self.pixels[told[:, 0]], [draws[:, 2 * n : 2 * n + 2] for n in range(len(by))], by)
+    def augment_pixels(self, table: ImageDraws) -> UInt8[Tensor, "b c h w"]:
+        draws, by = table[:, 1:], self.augment.changes()
+        return apply_augmentations(self.pixels[table[:, 0]], [draws[:, 2 * n : 2 * n + 2] for n in range(len(by))], by)
 
-    def normalized_pixels(self, told: ImageDraws) -> Float[Tensor, "b c h w"]:
+    def normalized_pixels(self, table: ImageDraws) -> Float[Tensor, "b c h w"]:
         """As a model reads them. There is no host synchronisation, so it may be captured."""
-        return self.sight.normalize(self.augment_pixels(told))
+        return self.sight.normalize(self.augment_pixels(table))
 
-    def mixed_pixels(self, told: ImageDraws) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"], Float[Tensor, " b"]]:
+    def mixed_pixels(
+        self, table: ImageDraws
+    ) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"], Float[Tensor, " b"]]:
         """Each mixed with another, any of them all; which one, and how much of the mixture is its own."""
         own, mix = 1 + 2 * len(self.augment.changes()), self.augment.mix()
-        pixels = self.augment_pixels(told[:, :own])
+        pixels = self.augment_pixels(table[:, :own])
         if mix is None:
-            return self.sight.normalize(pixels), told[:, 0], torch.ones(len(told), device=told.device)
-        others, kinds, places = told.tensor_split((own, 2 * own, 2 * own + 2), 1)[1:]
+            return (
+                self.sight.normalize(pixels),
+                table[:, 0],
+                torch.ones(len(table), device=table.device),
+            )
+        others, kinds, places = table.tensor_split((own, 2 * own, 2 * own + 2), 1)[1:]
         pixels, share = mix.apply(pixels, self.augment_pixels(others), kinds, places)
         return self.sight.normalize(pixels), others[:, 0], share
 
@@ -162,3 +172,26 @@ class OnDeviceLoss(Generic[B]):
         with torch.autocast(next(model.parameters()).device.type, enabled=False):  # pictures are no model's products
             made = self.make(draws)
         return self.loss(model, (made, count))
+
+
+# --- one image ---
+
+
+EXAMPLE_IMAGES = tuple(f"example {number}" for number in range(1, 7))
+
+
+def example_world() -> ShapeWorld:
+    """The world whose first test scenes are the example images."""
+    return ShapeWorld(fewest=1, most=1)
+
+
+def load_image(sight: ImagePreprocessor, path: str | Path) -> UInt8[Tensor, "c h w"]:
+    """An image in the size and the mode that a model reads."""
+    return sight.fit(read_image(path, mode="RGB" if sight.channels == 3 else "L"))
+
+
+def patch_axis(encoder: PatchEncoder) -> TokenAxis:
+    """The pool's own token first, if it has one, then the patches row by row."""
+    rows, columns = encoder.grid
+    patches = (f"{y},{x}" for y in range(rows) for x in range(columns))
+    return TokenAxis((*["class"] * encoder.pool.extra, *patches), grid=encoder.grid)

@@ -3,9 +3,9 @@
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from regard.data.files import make_folder, write_text_atomic
 from regard.models.safetensors_io import (
@@ -19,6 +19,9 @@ from regard.models.safetensors_io import (
 )
 from regard.tasks.config import RunSettings, read_depths
 from regard.tasks.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
+
+if TYPE_CHECKING:
+    from regard.tasks.protocol import TrainingJob
 
 T = TypeVar("T", bound=RunSettings)
 
@@ -39,10 +42,19 @@ class PretrainedModel(ABC):
     @abstractmethod
     def parts(self) -> Mapping[str, SavedPart]: ...
 
+    @staticmethod
+    @abstractmethod
+    def from_examples(examples: Any, settings: Any, /) -> "PretrainedModel":
+        """New weights; vocabularies and labels from training examples."""
+
     @classmethod
     @abstractmethod
     def from_description(cls, folder: Path) -> Self:
         """What `describe` wrote, with new weights."""
+
+    @abstractmethod
+    def job(self, examples: Sequence[Any], held_out: Sequence[Any], device: str = "cpu", /) -> "TrainingJob":
+        """The training of this model on these examples."""
 
     def describe(self, folder: Path) -> str:
         """All but the weights: settings.toml and each part as NAME.json, whose checksum is what the weights note."""

@@ -1,13 +1,31 @@
-"""Task protocol: the training job that every task gives to the one training loop."""
+"""Task protocol: what the folder of a task provides to training, evaluation, tracing, the page and the command line.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+A task is one final subclass of `Task`, whose instance `TASK` stands in the task.py of its folder; registry.py lists the
+folders. All that a task knows of a trace (axes, model inputs, row labels, names of options) are plain values here, so
+that regard.see can trace any task without naming one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from regard.tasks.config import TrainSettings
+from regard.data.tokenizers.base import Tokenizer
+from regard.tasks.config import RunSettings, TrainSettings
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.registry import MAX_SENTENCE_TOKENS
+from regard.tasks.splits import LoadedExamples, Split
+from regard.tasks.tokenizers import frequent_words
+
+T = TypeVar("T")
+EXAMPLE_SENTENCE = "the black cat ate the mouse"
+
+# --- training ---
 
 
 class TrainingData(Protocol):
@@ -26,6 +44,11 @@ VARIABLE_SHAPES = "its batches have many shapes, and a CUDA graph has one"
 
 # A batch's summed loss and the number of tokens (or labels) it was summed over.
 Loss = Callable[[nn.Module, Any], tuple[Tensor, int]]
+
+
+def to_float32(logits: Tensor) -> Tensor:
+    """At least float32: the softmax of a loss needs it."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +78,273 @@ class TrainingJob:
     capture_objection: str = VARIABLE_SHAPES
 
 
-class TaskModel(Protocol):
-    """A model with what it needs to read its examples: a translator, a tagger and so on."""
+# --- evaluation ---
 
-    @property
-    def model(self) -> nn.Module: ...
 
-    @property
-    def settings(self) -> Any: ...
+class TaskMetrics(Protocol):
+    """What `regard evaluate` shows and writes."""
 
-    def job(self, examples: Sequence[Any], held_out: Sequence[Any], device: str = "cpu", /) -> TrainingJob:
-        """The training of this model on these examples."""
+    def table(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+    def lines(self) -> list[str]:
+        """The model's outputs, a line for an example."""
         ...
+
+
+class ProgressBar(Protocol):
+    """Iterates, and may show how far it is: what is done, and of how many items."""
+
+    def __call__(self, items: Iterable[T], what: str, total: int | None = None, /) -> Iterable[T]: ...
+
+
+def no_progress(items: Iterable[T], what: str, total: int | None = None, /) -> Iterable[T]:
+    return items
+
+
+# --- inputs ---
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What the models of a task are given.
+
+    Args:
+        description: of the input, in messages.
+        kind: what `TaskInput.text` holds: a text, the path of an image or the name of a node.
+        container: what a word cannot be swapped in, where the input is no text.
+        options: which further fields of `TaskInput` mean something: question, target, beam, more.
+    """
+
+    description: str = "a sentence"
+    kind: Literal["text", "image", "node"] = "text"
+    container: str = ""
+    options: tuple[Literal["question", "target", "beam", "more"], ...] = ()
+
+    @property
+    def swappable(self) -> Literal["text", "question"] | None:
+        """Whose words can be swapped."""
+        return "question" if "question" in self.options else "text" if self.kind == "text" else None
+
+
+@dataclass(frozen=True)
+class TaskInput:
+    """One input of a model.
+
+    Args:
+        text: a sentence; the path of an image; the name of a node.
+        question: about the image.
+        target: the output to score; without one, the model's own.
+        beam: hypotheses of the search; None is the task's own choice.
+        more: how many tokens a language model generates after the text.
+        max_tokens: an input of more tokens is refused.
+        prefix: ids that the generated text must begin with; of a language model, of its prompt as well.
+        ids: of the whole generated text, once it is known; of a language model, with its prompt.
+        searched: whether a search has found them.
+        finished: whether the generated text came to its end.
+    """
+
+    text: str
+    question: str | None = None
+    target: str | None = None
+    beam: int | None = None
+    more: int = 0
+    max_tokens: int = 16_384
+    prefix: tuple[int, ...] = ()
+    ids: tuple[int, ...] | None = None
+    searched: bool = False
+    finished: bool = True
+
+    def refuse_long(self, tokens: int) -> None:
+        if tokens > self.max_tokens:
+            raise ValueError(
+                f"{tokens:,} tokens are too many to trace; shorten the input, or allow them: longest={tokens}"
+            )
+
+
+@dataclass(frozen=True)
+class TokenAxis:
+    """One side of a site's matrices: a label for each position, and the words that positions belong to."""
+
+    labels: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    word_ids: tuple[int | None, ...] = ()  # None: no word, as the end of a sentence; empty: there are no words
+    grid: tuple[int, int] | None = None  # rows and columns of an image's patches, which are the last positions
+
+    @property
+    def word_groups(self) -> list[tuple[str, list[int]]]:
+        """Each word with its positions, in their order; what is no word stands for itself."""
+        found: dict[object, tuple[str, list[int]]] = {}
+        for position, label in enumerate(self.labels):
+            word = self.word_ids[position] if self.word_ids else None
+            key, name = (("position", position), label) if word is None else (word, self.words[word])
+            found.setdefault(key, (name, []))[1].append(position)
+        return list(found.values())
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedInput:
+    """An input as the model reads it, a batch of one, and what its parts are called.
+
+    Args:
+        model_inputs: the arguments of the one call of the model (`Task.forward`).
+        axes: by the names that attention sites refer to.
+        rows: what is predicted: a label for each row of logits.
+        image: as the model is given it.
+        output_ids: of the text that was generated, or read to be gone on with; None where nothing is generated.
+        forced_steps: steps whose tokens were not chosen: a prompt's, or a target's.
+        max_queries: of axes whose text is still being generated, how far edits may reach.
+        gold_alignment: (source word, target word), where the miniature world knows them.
+    """
+
+    model_inputs: tuple[Any, ...]
+    axes: Mapping[str, TokenAxis]
+    rows: tuple[str, ...]
+    image: UInt8[Tensor, "c h w"] | None = None
+    output_ids: tuple[int, ...] | None = None
+    forced_steps: int = 0
+    max_queries: Mapping[str, int] = field(default_factory=dict)
+    gold_alignment: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class GenerationInput:
+    """What a search is given to generate a text.
+
+    Args:
+        tokenizer: of the generated text.
+        source: ids that an encoder reads; None for a language model, which goes on with its prefix.
+        prefix: ids that the text begins with; of a language model, its prompt and what is read before it.
+        max_tokens: how many are generated at most.
+        beam: hypotheses of the search.
+        tree_beam: hypotheses of the search whose tree is shown.
+        first_step: the step of the first generated token.
+        axis: whose attention is that of the generated tokens.
+    """
+
+    tokenizer: Tokenizer
+    source: tuple[int, ...] | None
+    prefix: tuple[int, ...]
+    max_tokens: int
+    beam: int
+    tree_beam: int
+    first_step: int
+    axis: str
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What the model chose from: for each row (a label, a word's tag, a generated token) a score for each option."""
+
+    rows: tuple[str, ...]
+    logits: Float[Tensor, "rows options"]
+    option_name: Callable[[int], str] = field(repr=False)  # of an option
+
+    def probabilities(self, row: int) -> Float[Tensor, " options"]:
+        if not 0 <= row < len(self.rows):
+            raise ValueError(f"there is no step {row}; they are counted from 0 to {len(self.rows) - 1}")
+        return self.logits[row].double().softmax(-1).float()
+
+    def best(self, row: int, count: int = 5) -> list[tuple[str, float]]:
+        """The options that are most probable."""
+        found = self.probabilities(row)
+        top = found.topk(min(count, len(found)))
+        return [(self.option_name(n), p) for n, p in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
+
+    def best_options(self) -> list[str]:
+        """The most probable option of each row."""
+        return [self.option_name(n) for n in self.logits.argmax(-1).tolist()]
+
+
+# --- the task ---
+
+
+class Task(ABC):
+    """Abstract: one kind of model, with its data, metrics, inputs and outputs.
+
+    `task_model` is always an instance of the class of that name.
+    """
+
+    settings: ClassVar[type[RunSettings]]  # the tables of its runs; its name is theirs
+    task_model: ClassVar[type[PretrainedModel]]
+    examples: ClassVar[str]  # what they are called, in the plural
+    batch_unit: ClassVar[str] = "tokens"  # what `train.batch_size` counts; "" where a batch is everything
+    max_tokens: ClassVar[int] = MAX_SENTENCE_TOKENS  # of an example, when a model is evaluated
+    inputs: ClassVar[InputSpec] = InputSpec()
+    searches: ClassVar[bool] = False  # whether `evaluate` decodes with a search that can be chosen
+    suggested_command: ClassVar[str] = "evaluate"  # to try on a trained model
+
+    @property
+    def name(self) -> str:
+        return self.settings.task
+
+    # --- data, training and evaluation ---
+
+    @abstractmethod
+    def read(self, settings: Any, split: Split, folder: Path | None = None) -> LoadedExamples[Any]:
+        """The examples of a split; the folder holds known corpora."""
+
+    def token_ids(self, task_model: Any, examples: Sequence[Any]) -> Iterable[Sequence[int]]:
+        """Those that the model reads at once; none if it reads images, or a text in windows."""
+        return ()
+
+    @abstractmethod
+    def evaluate(
+        self, task_model: Any, examples: Sequence[Any], *, search: Any = None, progress: ProgressBar = no_progress
+    ) -> TaskMetrics:
+        """The metrics of a trained model; `search` is the task's own unless it is given."""
+
+    def after_training(  # noqa: B027  (most save nothing)
+        self, task_model: Any, held_out: Sequence[Any], folder: Path, *, progress: ProgressBar = no_progress
+    ) -> None:
+        """Saves what is chosen on held-out examples beside a trained model."""
+
+    # --- descriptions and examples ---
+
+    def describe(self, task_model: Any) -> str:
+        """What the name of the task does not say, as the languages of a translator."""
+        return ""
+
+    def example_input(self, task_model: Any) -> TaskInput:
+        """An input to begin with: the training data may not be available."""
+        if task_model.settings.data.corpus == "world":
+            return TaskInput(EXAMPLE_SENTENCE)
+        tokenizers = [tokenizer for tokenizer, _ in self.texts(task_model, TaskInput(""))]
+        return TaskInput(frequent_words(tokenizers[0]) or EXAMPLE_SENTENCE)
+
+    # --- one input, for a trace ---
+
+    def texts(self, task_model: Any, given: TaskInput) -> list[tuple[Tokenizer, str]]:
+        """What is tokenised, with what: the input first, then a target."""
+        return []
+
+    def normalize(self, task_model: Any, text: str) -> str:
+        """The text whose words are counted, when one is swapped."""
+        return text
+
+    def generation(self, task_model: Any, given: TaskInput) -> GenerationInput:
+        """What a search is given; of tasks that generate."""
+        raise ValueError(f"a model for the task {self.name!r} generates nothing step by step")
+
+    @abstractmethod
+    def encode(self, task_model: Any, given: TaskInput) -> EncodedInput:
+        """An input as the model reads it; what it cannot read is refused."""
+
+    def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
+        """The one call of the model; `model` may stand for it, and record or edit its attention."""
+        return model(*encoded.model_inputs)
+
+    @abstractmethod
+    def option_name(self, task_model: Any, option: int) -> str:
+        """What a column of the logits stands for."""
+
+    def output_text(self, task_model: Any, given: TaskInput, predictions: Predictions) -> str:
+        """The model's output; by default its most probable options."""
+        return " ".join(predictions.best_options())
+
+    def preferred_head(
+        self, task_model: Any, folder: Path | None, axes: Mapping[str, TokenAxis]
+    ) -> tuple[str, int] | None:
+        """The site and head at which the page opens; None is the most confident."""
+        return None

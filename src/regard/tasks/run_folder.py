@@ -49,8 +49,8 @@ def resolve_weights(folder: Path, checkpoint: str | int | None = None) -> RunWei
     run, step = resolve_run(folder)
     if step is not None and checkpoint is not None:
         raise ValueError(f"{folder} is a checkpoint itself; leave out the choice of {checkpoint!r}, or name {run}")
-    asked = checkpoint if step is None else step
-    if asked is None and (run / WEIGHTS).exists():
+    requested = checkpoint if step is None else step
+    if requested is None and (run / WEIGHTS).exists():
         return RunWeights(run, run / WEIGHTS)
     saved = run / CHECKPOINTS
     newest = next(((path, state) for path in reversed(checkpoints(saved)) if (state := read_valid_state(path))), None)
@@ -58,14 +58,14 @@ def resolve_weights(folder: Path, checkpoint: str | int | None = None) -> RunWei
         raise ValueError(f"{run} has no checkpoint yet; train it: regard train --out {run}")
     last, best = int(newest[0].name), newest[1]["progress"]["best_step"]
     named = {"last": last} | ({"best": best} if best and read_valid_state(checkpoint_path(saved, best)) else {})
-    if asked is None:
+    if requested is None:
         name, at = list(named.items())[-1]
         return RunWeights(run, checkpoint_path(saved, at) / WEIGHTS, name, at, last)
-    at = str(named.get(str(asked), asked))
+    at = str(named.get(str(requested), requested))
     if at.isdecimal() and read_valid_state(checkpoint_path(saved, int(at))):
         return RunWeights(run, checkpoint_path(saved, int(at)) / WEIGHTS)
     there = ", ".join([*named, *(str(int(path.name)) for path in checkpoints(saved))])
-    raise ValueError(f"{run} has no whole checkpoint {asked}; choose from {there}")
+    raise ValueError(f"{run} has no whole checkpoint {requested}; choose from {there}")
 
 
 def resolve_run(folder: Path) -> tuple[Path, int | None]:

@@ -10,8 +10,9 @@ from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, Greedy, score_targets, translate
 from regard.decode.model import inference_mode
 from regard.see import AttentionSite, GateSite, Trace, load_pretrained, merge_subwords, trace_model
-from regard.see.trace.task_traces import group_into_words, to_grid, token_id, token_label
-from regard.see.trace.trace import TokenAxis
+from regard.see.trace.trace import to_grid
+from regard.tasks.protocol import TokenAxis
+from regard.tasks.tokenizers import group_into_words, token_id, token_label
 from regard.world import find_lecture_sentence
 from tests.see.trace.test_sites import assert_untouched
 from tests.see.untrained_models import CAT, LEARNERS, asked, author, rebuilder, recogniser, translator

@@ -7,7 +7,8 @@ from itertools import takewhile
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.see.trace.trace import Predictions, Trace
+from regard.see.trace.trace import Trace
+from regard.tasks.protocol import Predictions
 
 
 @dataclass(frozen=True)

@@ -9,65 +9,35 @@ It works for all tasks, and with edits (see edits.py). Of a generated text the f
 sites are those of one forward pass over exactly these tokens.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from regard.data.tokenizers.base import Tokenizer
+from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
-from regard.decode.translate import unknown_words
-from regard.decode.word_alignment import attend_pair, best_head
-from regard.see.trace.beam_tree import BeamTree
-from regard.see.trace.edits import Edits, refuse_unknown, swap_words
-from regard.see.trace.recorder import AttentionRecorder, site_extents
+from regard.decode.beam import Beam
+from regard.decode.generation import generate, text_constraints
+from regard.decode.model import inference_mode
+from regard.decode.stepwise import Greedy
+from regard.decode.translate import translate, unknown_words
+from regard.see.trace.beam_tree import BeamTree, beam_tree, continuation_tree
+from regard.see.trace.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
+from regard.see.trace.recorder import AttentionRecorder, apply_edits, site_extents
 from regard.see.trace.sites import AttentionSite, GateSite
-from regard.tasks.autoencoding.task import SentenceAutoencoder
-from regard.tasks.config import read_task_name
-from regard.tasks.image_classification.task import ImageClassifier
-from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.node_classification.task import NodeClassifier
-from regard.tasks.pretrained import PretrainedModel, settings_path
-from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.task import Tagger
-from regard.tasks.translation.task import Translator
-from regard.tasks.vqa.task import QuestionAnswerer
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import EncodedInput, GenerationInput, Predictions, Task, TaskInput, TokenAxis
+from regard.tasks.registry import get_task, task_of_run
+from regard.tasks.tokenizers import token_id, token_label
 
 MAX_TOKENS = 16_384  # tokens of an input, unless more are allowed
-
-TASK_MODELS: dict[str, type[PretrainedModel]] = {
-    "translation": Translator,
-    "tagging": Tagger,
-    "sequence_classification": TextClassifier,
-    "language_modeling": TextGenerator,
-    "image_classification": ImageClassifier,
-    "vqa": QuestionAnswerer,
-    "node_classification": NodeClassifier,
-    "autoencoding": SentenceAutoencoder,
-}
-
-
-@dataclass(frozen=True)
-class TokenAxis:
-    """One side of a site's matrices: a label for each position, and the words that positions belong to."""
-
-    labels: tuple[str, ...]
-    words: tuple[str, ...] = ()
-    word_ids: tuple[int | None, ...] = ()  # None: no word, as the end of a sentence; empty: there are no words
-    grid: tuple[int, int] | None = None  # rows and columns of an image's patches, which are the last positions
-
-    @property
-    def word_groups(self) -> list[tuple[str, list[int]]]:
-        """Each word with its positions, in their order; what is no word stands for itself."""
-        found: dict[object, tuple[str, list[int]]] = {}
-        for position, label in enumerate(self.labels):
-            word = self.word_ids[position] if self.word_ids else None
-            key, name = (("position", position), label) if word is None else (word, self.words[word])
-            found.setdefault(key, (name, []))[1].append(position)
-        return list(found.values())
 
 
 def merge_subwords(
@@ -78,24 +48,12 @@ def merge_subwords(
     return torch.stack([summed[positions].mean(0) for _, positions in queries.word_groups])
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """What the model chose from: for each row (a label, a word's tag, a generated token) a score for each option."""
-
-    rows: tuple[str, ...]
-    logits: Float[Tensor, "rows options"]
-    option_name: Callable[[int], str] = field(repr=False)  # of an option
-
-    def probabilities(self, row: int) -> Float[Tensor, " options"]:
-        if not 0 <= row < len(self.rows):
-            raise ValueError(f"there is no step {row}; they are counted from 0 to {len(self.rows) - 1}")
-        return self.logits[row].double().softmax(-1).float()
-
-    def best(self, row: int, count: int = 5) -> list[tuple[str, float]]:
-        """The options that are most probable."""
-        found = self.probabilities(row)
-        top = found.topk(min(count, len(found)))
-        return [(self.option_name(n), p) for n, p in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
+def to_grid(weights: Tensor, axis: TokenAxis) -> Tensor:
+    """The weights of patches in the rows and columns of the image; the class token is left out."""
+    if axis.grid is None:
+        raise ValueError("this axis has no patches of an image; choose one whose grid is known")
+    rows, columns = axis.grid
+    return rearrange(weights[..., -rows * columns :], "... (y x) -> ... y x", y=rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +71,26 @@ class TraceRequest:
     ids: tuple[int, ...] | None = None  # all of it, if it is known
     edits: Edits = Edits()
 
-    def refuse_long(self, tokens: int) -> None:
-        if tokens > self.longest:
-            raise ValueError(
-                f"{tokens:,} tokens are too many to trace; shorten the input, or allow them: longest={tokens}"
-            )
+    @property
+    def task(self) -> Task:
+        return get_task(self.task_model.settings.task)
+
+    def task_input(self) -> TaskInput:
+        """The input with its words swapped."""
+        given = TaskInput(
+            self.text, self.question, self.target, self.beam, self.more, self.longest, self.prefix, self.ids
+        )
+        spec = self.task.inputs
+        if spec.swappable is None:
+            refuse_word_swaps(self.edits, spec.container)
+        if spec.swappable is None or not self.edits.swaps:
+            return given
+        text = self.task.normalize(self.task_model, vars(given)[spec.swappable] or "")
+        return replace(given, **{spec.swappable: swap_words(text, self.edits)})
+
+    def edited(self) -> AbstractContextManager[None]:
+        """The model with its edits while the block lasts; without edits it is left alone."""
+        return apply_edits(self.task_model.model, without_word_swaps(self.edits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,31 +117,24 @@ class Trace:
 
     def word_weights(self, name: str, head: int) -> Float[Tensor, "words other_words"]:
         """The weights of one head between words."""
-        site = self.site(name).site_name
-        pooled = TokenAxis((site.queries,))
-        return merge_subwords(
-            self.site(name).head(head).weights, self.axes.get(site.queries, pooled), self.axes[site.keys]
+        return merge_subwords(self.site(name).head(head).weights, *self.axes_of(name))
+
+    def axes_of(self, name: str) -> tuple[TokenAxis, TokenAxis]:
+        """The queries and the keys of an attention; positions without labels are counted."""
+        site = self.site(name)
+        queries, keys = (
+            found
+            if (found := self.axes.get(axis)) and len(found.labels) == count
+            else TokenAxis((axis,) if count == 1 else tuple(f"{axis} {n}" for n in range(count)))
+            for axis, count in zip((site.site_name.queries, site.site_name.keys), site.shape, strict=True)
         )
+        return queries, keys
 
     @property
     def out_of_vocabulary(self) -> tuple[str, ...]:
         """The words that the model has no id for, each once: what it makes of them is a guess."""
-        request, task_model = self.request, self.request.task_model
-        texts: list[tuple[Tokenizer, str]] = []
-        match task_model:
-            case Translator():
-                texts = [
-                    (task_model.source, swap_words(request.text, request.edits)),
-                    (task_model.target, request.target or ""),
-                ]
-            case QuestionAnswerer():
-                texts = [(task_model.tokenizer, swap_words(request.question or "", request.edits))]
-            case SentenceAutoencoder() | TextGenerator() | Tagger() | TextClassifier():
-                texts = [
-                    (task_model.tokenizer, swap_words(request.text, request.edits)),
-                    (task_model.tokenizer, request.target or ""),
-                ]
-        return tuple(dict.fromkeys(word for words, text in texts for word in unknown_words(words, text)))
+        texts = self.request.task.texts(self.request.task_model, self.request.task_input())
+        return tuple(dict.fromkeys(word for tokenizer, text in texts for word in unknown_words(tokenizer, text)))
 
     def to_python(self, model: str = "run") -> str:
         """Lines that make this trace from the folder of its model, and compare it with the one without edits."""
@@ -186,16 +152,28 @@ class Trace:
 
     def branch(self, step: int, token: int | str) -> "Trace":
         """The same up to a step, then this token, then whatever the model makes of it."""
-        from regard.see.trace.task_traces import trace_branch
-
-        return trace_branch(self, self.generated_ids(), step, token)
+        request, ids = self.request, self.generated_ids()
+        if not 0 <= step <= len(ids):
+            raise ValueError(f"there is no step {step}; they are counted from 0 to {len(ids)}")
+        generation = request.task.generation(request.task_model, request.task_input())
+        one = token_id(generation.tokenizer, token)
+        if generation.source is None:
+            more = max(request.more, len(ids) - step - 1)
+            return build_trace(replace(request, prefix=(*ids[:step], one), more=more))
+        if one == EOS:
+            return build_trace(replace(request, target=None, prefix=(), ids=tuple(ids[:step])))
+        if one in (PAD, BOS):
+            name = token_label(generation.tokenizer, one)
+            raise ValueError(f"{name} never occurs in the middle of a text; choose another token")
+        return build_trace(replace(request, target=None, ids=None, prefix=(*ids[:step], one)))
 
     def beam_tree(self) -> BeamTree:
         """Every hypothesis that the search kept, step by step."""
-        from regard.see.trace.task_traces import build_beam_tree
-
         self.generated_ids()
-        return build_beam_tree(self.request)
+        request = self.request
+        generation = request.task.generation(request.task_model, request.task_input())
+        with request.edited():
+            return search_tree(request.task_model.model, generation, generation.tree_beam)
 
     def generated_ids(self) -> tuple[int, ...]:
         if self.output_ids is None:
@@ -235,57 +213,90 @@ def trace_model(
 
 
 def build_trace(request: TraceRequest) -> Trace:
-    from regard.see.trace import task_traces
-
-    task_model = request.task_model
+    """Encodes the input, runs the model once with a recorder, and names what came out."""
+    task, task_model = request.task, request.task_model
     refuse_irrelevant(request)
-    match task_model:
-        case Translator():
-            return task_traces.trace_translation(request, task_model)
-        case SentenceAutoencoder():
-            return task_traces.trace_autoencoding(request, task_model)
-        case TextGenerator():
-            return task_traces.trace_generation(request, task_model)
-        case Tagger():
-            return task_traces.trace_tagging(request, task_model)
-        case TextClassifier():
-            return task_traces.trace_classification(request, task_model)
-        case NodeClassifier():
-            return task_traces.trace_node_classification(request, task_model)
-        case ImageClassifier():
-            return task_traces.trace_image_classification(request, task_model)
-        case QuestionAnswerer():
-            return task_traces.trace_vqa(request, task_model)
-    raise ValueError(f"{type(task_model).__name__} is no model of a task; there are {', '.join(TASK_MODELS)}")
+    given, recorder = with_output(request), AttentionRecorder(without_word_swaps(request.edits))
+    encoded = task.encode(task_model, given)
+    with inference_mode(task_model.model), recorder.record(task_model.model):
+        logits = task.forward(task_model.model, encoded).float()
+    predictions = Predictions(encoded.rows, logits, partial(task.option_name, task_model))
+    return Trace(
+        request,
+        task.name,
+        task.output_text(task_model, given, predictions),
+        encoded.axes,
+        collect_sites(recorder, encoded),
+        predictions,
+        encoded.gold_alignment,
+        encoded.image,
+        encoded.output_ids,
+        encoded.forced_steps,
+    )
+
+
+def with_output(request: TraceRequest) -> TaskInput:
+    """The input and, of a task that generates, the ids of its output: those given, or those that the search finds."""
+    given, options = request.task_input(), request.task.inputs.options
+    known = given.target is not None or given.ids is not None
+    if "beam" not in options or (not given.more if "more" in options else known):
+        return given
+    generation, model = request.task.generation(request.task_model, given), request.task_model.model
+    with request.edited():
+        if generation.source is not None:
+            search = Beam(generation.beam, length_penalty=1.0)
+            ((found, *_),) = translate(model, [generation.source], search, prefixes=[generation.prefix])
+            return replace(given, ids=found.ids, searched=True, finished=found.finished)
+        if generation.beam == 1:
+            constraints = text_constraints(generation.tokenizer)
+            tokens = generate(model, generation.prefix, Greedy(), tokens=generation.max_tokens, constraints=constraints)
+            more = tuple(one.id for one in tokens)
+        else:
+            more = search_tree(model, generation, generation.beam).hypotheses[0].ids
+    prompt = generation.prefix[len(generation.prefix) - generation.first_step :]
+    return replace(given, ids=(*prompt, *more), searched=True)
+
+
+def search_tree(model: Any, generation: GenerationInput, beam: int) -> BeamTree:
+    """Every hypothesis of a beam search."""
+    if generation.source is not None:
+        return beam_tree(model, generation.source, Beam(beam, length_penalty=1.0), generation.prefix)
+    if not generation.max_tokens:
+        raise ValueError("nothing was generated after this text, so there are no beams; ask for some tokens: more=12")
+    constraints = text_constraints(generation.tokenizer)
+    return continuation_tree(model, generation.prefix, beam, generation.max_tokens, constraints)
 
 
 def refuse_irrelevant(request: TraceRequest) -> None:
     """Refuses arguments that mean nothing to this task."""
-    task = request.task_model.settings.task
-    seq2seq = ("translation", "autoencoding")
-    meant = {"question": ("vqa",), "target": seq2seq, "beam": (*seq2seq, "language_modeling")}
-    for name, tasks in meant.items():
-        if getattr(request, name) is not None and task not in tasks:
-            raise ValueError(f"{name} means nothing to a model for the task {task!r}; leave it out")
-    if request.more and task != "language_modeling":
-        raise ValueError(f"more = {request.more} means nothing to a model for the task {task!r}; leave it out")
+    task = request.task
+    for name in ("question", "target", "beam"):
+        if vars(request)[name] is not None and name not in task.inputs.options:
+            raise ValueError(f"{name} means nothing to a model for the task {task.name!r}; leave it out")
+    if request.more and "more" not in task.inputs.options:
+        raise ValueError(f"more = {request.more} means nothing to a model for the task {task.name!r}; leave it out")
 
 
 def load_pretrained(folder: Path, device: str = "cpu", checkpoint: str | int | None = None) -> PretrainedModel:
     """The model of a run as it stands, or at a checkpoint, whatever its task."""
-    task = read_task_name(settings_path(folder))
-    if task not in TASK_MODELS:
-        raise ValueError(f"{folder}: no task is called {task!r:.80}; there are {', '.join(TASK_MODELS)}")
-    return TASK_MODELS[task].load(folder, device, checkpoint)
+    return task_of_run(folder).task_model.load(folder, device, checkpoint)
 
 
-def collect_sites(
-    recorder: AttentionRecorder, queries: Mapping[str, int] | None = None
-) -> dict[str, AttentionSite | GateSite]:
+def collect_sites(recorder: AttentionRecorder, encoded: EncodedInput) -> dict[str, AttentionSite | GateSite]:
     """What was traced; an edit of something that is not there is refused."""
-    sites = recorder.sites()
-    refuse_unknown(recorder.edits, site_extents(sites, dict(queries or {})))
+    sites = {name: with_known_axes(site, encoded.axes) for name, site in recorder.sites().items()}
+    refuse_unknown(recorder.edits, site_extents(sites, dict(encoded.max_queries)))
     return sites
+
+
+def with_known_axes(site: AttentionSite | GateSite, axes: Mapping[str, TokenAxis]) -> AttentionSite | GateSite:
+    """An attention whose model does not say what its queries and keys are: an axis of as many positions."""
+    spot = site.site_name
+    if isinstance(site, GateSite) or (spot.queries, spot.keys) != ("queries", "keys"):
+        return site
+    by_length = {len(axis.labels): name for name, axis in axes.items()}
+    queries, keys = (by_length.get(count, name) for count, name in zip(site.shape, ("queries", "keys"), strict=True))
+    return replace(site, site_name=replace(spot, queries=queries, keys=keys))
 
 
 def trace_with_edits(trace: Trace, edits: Edits) -> Trace:
@@ -326,13 +337,11 @@ def select_initial(trace: Trace, folder: Path | None = None) -> InitialSelection
 
 def select_head(trace: Trace, folder: Path | None, sites: dict[str, AttentionSite]) -> tuple[str, int]:
     cells = sum(site.heads * site.shape[0] * site.shape[1] for site in sites.values())
-    task_model, source, written = trace.request.task_model, trace.axes.get("source"), trace.axes.get("written")
     if cells > MAX_COMPARED_CELLS:
         return next(iter(sites)), 0
-    if isinstance(task_model, Translator) and source and written and written.words:
-        found = best_head(task_model, folder, attend_pair(task_model, " ".join(source.words), " ".join(written.words)))
-        if found.layer in sites:
-            return found.layer, found.head
+    preferred = trace.request.task.preferred_head(trace.request.task_model, folder, trace.axes)
+    if preferred and preferred[0] in sites:
+        return preferred
     focused = {name: site.statistics().confidence for name, site in sites.items()}
     name = max(focused, key=lambda name: float(focused[name].max()))
     return name, int(focused[name].argmax())

@@ -1,114 +1,181 @@
-"""Autoencoding on the command line: exact match, token accuracy, and views of the bottleneck's attention."""
+"""`regard autoencode`: reconstructs sentences from their latents, interpolates, or plots the latents."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+import typer
 
-from regard.attention import record_attention
-from regard.cli.input_checks import refuse_long
-from regard.cli.options import with_progress
-from regard.data.tokenizers.base import EOS, UNK
-from regard.decode.alignment import merge_subwords
-from regard.decode.stepwise import Greedy
-from regard.decode.translate import translate_as_found
-from regard.decode.word_alignment import TokenizedText
-from regard.see.plots.attention_maps import END, word_labels
-from regard.see.plots.panels import Axis, ColourScale, Panel, View, grid
-from regard.tasks.autoencoding.data import AutoencodingSettings, read_plain_sentences
-from regard.tasks.autoencoding.latents import detokenize_line, reconstruct
-from regard.tasks.autoencoding.task import SentenceAutoencoder
-from regard.tasks.registry import Task, ViewRequest
+from regard.cli.options import (
+    CheckpointOption,
+    DeviceOption,
+    MaxLength,
+    ModelArgument,
+    OutOption,
+    TextArgument,
+    answer_typed_lines,
+    read_input,
+    refuse_long,
+    resolve_device,
+    with_progress,
+    writable_files,
+    write_lines,
+)
+from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
-@dataclass(frozen=True)
-class AutoencodingMetrics:
-    """How many sentences came back to the letter, by their words, and how many tokens in their places."""
-
-    sentences: Counter[int]
-    exact: Counter[int]
-    tokens: int
-    right: int
-    outputs: tuple[str, ...] = field(repr=False)
-
-    @property
-    def exact_match(self) -> float:
-        return 100 * self.exact.total() / self.sentences.total()
-
-    @property
-    def token_accuracy(self) -> float:
-        return 100 * self.right / self.tokens
-
-    def table(self) -> str:
-        lines = [
-            f"rebuilt exactly {self.exact_match:6.2f} %   sentences:{self.sentences.total()}",
-            f"tokens in place {self.token_accuracy:6.2f} %   tokens:{self.tokens}",
-            "",
-            "words   sentences  exactly",
-        ]
-        for size, n in sorted(self.sentences.items()):
-            share = 100 * self.exact[size] / n
-            lines.append(f"{size:<7} {n:>9,}  {share:5.1f} %  {'█' * round(share / 4)}".rstrip())
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        by_length = [{"words": size, "sentences": n, "exact": self.exact[size]} for size, n in self.by_length]
-        return {"exact": self.exact_match, "in_place": self.token_accuracy, "by_length": by_length}
-
-    @property
-    def by_length(self) -> list[tuple[int, int]]:
-        return sorted(self.sentences.items())
-
-    def lines(self) -> list[str]:
-        return list(self.outputs)
+    from regard.decode.word_alignment import TokenizedText
+    from regard.see.plots.panels import View
+    from regard.tasks.autoencoding.task import SentenceAutoencoder
 
 
-def evaluate_autoencoder(rebuilder: SentenceAutoencoder, texts: Sequence[str]) -> AutoencodingMetrics:
-    """A word that the model does not know cannot come back, so it is wrong whatever is written for it."""
-    sources = rebuilder.tokenizer.encode_batch(texts)
-    arriving = translate_as_found(rebuilder.model, sources, Greedy())
-    found = {place: these[0].ids for place, these in with_progress(arriving, "rebuilding", len(texts))}
-    sizes, places = [len(text.split()) for text in texts], range(len(texts))
-    return AutoencodingMetrics(
-        Counter(sizes),
-        Counter(sizes[n] for n in places if list(found[n]) == sources[n] and UNK not in sources[n]),
-        sum(map(len, sources)),
-        sum(a == b != UNK for n in places for a, b in zip(found[n], sources[n], strict=False)),
-        tuple(detokenize_line(rebuilder, found[n]) for n in places),
+def autoencode(
+    model: ModelArgument,
+    file: TextArgument = None,
+    out: OutOption = None,
+    interpolate: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--interpolate", "--between", help="Two sentences: decode latents interpolated between them."),
+    ] = None,
+    points: Annotated[
+        int | None, typer.Option(min=2, help="Number of interpolation points with --interpolate; default 5.")
+    ] = None,
+    latents: Annotated[Path | None, typer.Option(help="Plot the latents of the lines here (.png, .svg, .pdf).")] = None,
+    max_length: MaxLength = MAX_SENTENCE_TOKENS,
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Encode sentences into fixed-size latents and decode them again; without a file, what you type.
+
+    Example: `regard autoencode run text.txt --out reconstructed.txt`
+
+    Example: `echo "the black cat ate the mouse" | regard autoencode run -`
+
+    Example: `regard autoencode run --interpolate "she sold a book" "the old man will sleep" --points 7`
+
+    Example: `regard autoencode run text.txt --latents latents.png`
+    """
+    from regard.tasks.autoencoding.latents import interpolate_sentences, reconstruct
+    from regard.tasks.autoencoding.task import SentenceAutoencoder
+
+    out, latents = writable_files(out=out, latents=latents)
+    if interpolate and (file or latents):
+        raise ValueError("--interpolate takes two sentences; leave out the file and --latents")
+    if points and not interpolate:
+        raise ValueError(f"--points {points} needs two sentences; add --interpolate ONE OTHER")
+    autoencoder = SentenceAutoencoder.load(model, resolve_device(device), checkpoint)
+    if interpolate:
+        one, other = check_sentences(autoencoder, interpolate, lambda number: f"sentence {number}", max_length)
+        write_lines(interpolate_sentences(autoencoder, one, other, points or 5), out, "written")
+        return
+    if file is None and sys.stdin.isatty() and not latents:
+        prompt_loop(autoencoder, max_length)
+        return
+    inputs = read_input(file)
+    texts = check_sentences(autoencoder, inputs.texts, inputs.location, max_length)
+    if latents:
+        name = "stdin" if file in (None, "-") else file
+        texts = list(texts)  # all of them are plotted
+        typer.echo(f"drawn: {latent_map(autoencoder, texts, name, latents)}", err=True)
+    write_lines(with_progress(reconstruct(autoencoder, texts), "reconstructing", inputs.count), out, "reconstructed")
+
+
+def check_sentences(
+    autoencoder: "SentenceAutoencoder", texts: Iterable[str], where: Callable[[int], str], max_length: int
+) -> Iterator[str]:
+    """The same texts: refuses those that are too long, warns of the first with out-of-vocabulary words."""
+    from regard.data.tokenizers.base import UNK
+
+    number = first = unknown = 0
+    for number, text in enumerate(texts, 1):
+        ids = autoencoder.tokenizer.encode(text)
+        refuse_long([ids], where, max_length, number)
+        if UNK in ids:
+            first, unknown = first or number, unknown + 1
+        yield text
+    if unknown:
+        what, count = "out-of-vocabulary words, which cannot be reconstructed", f"{unknown:,} of {number:,}"
+        typer.echo(f"regard: {where(first)}: {what}; in {count} in all", err=True)
+
+
+def latent_map(autoencoder: "SentenceAutoencoder", texts: list[str], name: str, path: Path) -> Path:
+    """The latents on their two principal components, coloured by sentence length."""
+    from regard import see
+    from regard.see.plots.charts import latents_view
+    from regard.tasks.autoencoding.latents import encode_latents
+
+    full = [text for text in texts if text.strip()]
+    if len(full) < 2:
+        raise ValueError(f"{name}: a plot of latents needs 2 sentences or more, not {len(full)}; leave out --latents")
+    view = latents_view(
+        encode_latents(autoencoder.model, autoencoder.tokenizer.encode_batch(full)), length_groups(full), full
     )
+    return see.save(see.draw(view), path)
 
 
-# --- looking ---
+def length_groups(texts: Sequence[str]) -> list[str]:
+    """The length group of each sentence: about a third of them are in each."""
+    sizes = [len(text.split()) for text in texts]
+    low, high = (sorted(sizes)[len(sizes) * n // 3] for n in (1, 2))
+    return [
+        f"up to {low} words" if size <= low else f"up to {high} words" if size <= high else f"over {high} words"
+        for size in sizes
+    ]
 
 
-def view_bottleneck(rebuilder: SentenceAutoencoder, folder: Path, text: str, asked: ViewRequest) -> tuple[str, View]:
+def prompt_loop(autoencoder: "SentenceAutoencoder", max_length: int) -> None:
+    from regard.tasks.autoencoding.latents import reconstruct
+
+    def answer(line: str) -> None:
+        checked = list(check_sentences(autoencoder, [line], lambda _: "this line", max_length))
+        typer.echo(next(reconstruct(autoencoder, checked)))
+
+    answer_typed_lines("Type a sentence", answer)
+
+
+# --- look ---
+
+
+def view_bottleneck(
+    autoencoder: "SentenceAutoencoder", folder: Path, text: str, request: ViewRequest
+) -> "tuple[str, View]":
     """Which words entered which vector of the latent: in the mean of the heads, in one, or in every one."""
-    if refused := [name for name in ("word", "target") if vars(asked)[name] is not None]:
+    from regard.see.plots.attention_maps import END, word_labels
+    from regard.see.plots.panels import Axis, ColourScale, Panel, View, grid
+    from regard.tasks.autoencoding.latents import reconstruct
+
+    if refused := [name for name in ("word", "target") if vars(request)[name] is not None]:
         raise ValueError(f"--{refused[0]} means nothing to a model that rebuilds; leave it out")
-    refuse_long(rebuilder.tokenizer.encode_batch([text]), lambda _: "the sentence", asked.max_tokens)
-    read, heads = bottleneck_weights(rebuilder, text)
+    refuse_long(autoencoder.tokenizer.encode_batch([text]), lambda _: "the sentence", request.max_tokens)
+    read, heads = bottleneck_weights(autoencoder, text)
     shown = {"": heads.mean(0)}
-    if asked.all_heads:
+    if request.all_heads:
         shown = {f"head {n}": head for n, head in enumerate(heads)}
-    elif asked.head is not None:
-        shown = {asked.head: heads[parse_bottleneck_head(asked.head, len(heads))]}
+    elif request.head is not None:
+        shown = {request.head: heads[parse_bottleneck_head(request.head, len(heads))]}
     scale, across = ColourScale.of(heads, "weight"), Axis("word", (*word_labels(read.words, "words"), END))
     panels = [Panel(name, some, scale, down=Axis("latent"), across=across) for name, some in shown.items()]
-    return f"{text}\n{next(reconstruct(rebuilder, [text]))}", View(grid(panels))
+    return f"{text}\n{next(reconstruct(autoencoder, [text]))}", View(grid(panels))
 
 
 def bottleneck_weights(
-    rebuilder: SentenceAutoencoder, text: str
-) -> tuple[TokenizedText, Float[Tensor, "h k words_and_end"]]:
-    read, device = TokenizedText.of(rebuilder.tokenizer, text), next(rebuilder.model.parameters()).device
+    autoencoder: "SentenceAutoencoder", text: str
+) -> 'tuple[TokenizedText, Float[Tensor, "h k words_and_end"]]':
+    import torch
+
+    from regard.attention import record_attention
+    from regard.data.tokenizers.base import EOS
+    from regard.decode.alignment import merge_subwords
+    from regard.decode.word_alignment import TokenizedText
+
+    read, device = TokenizedText.of(autoencoder.tokenizer, text), next(autoencoder.model.parameters()).device
     ids = torch.tensor([[*read.ids, EOS]], device=device)
-    with torch.inference_mode(), record_attention(rebuilder.model) as record:
-        latent = rebuilder.model.encode_latent(ids, torch.tensor([ids.shape[1]], device=device))
+    with torch.inference_mode(), record_attention(autoencoder.model) as record:
+        latent = autoencoder.model.encode_latent(ids, torch.tensor([ids.shape[1]], device=device))
         heads = record.weights("bottleneck")[0].cpu()
     heads = heads.expand(-1, latent.shape[1], -1)  # one pooled vector is cut into the latents, which share its weights
     return read, torch.stack([merge_subwords(head, range(len(head)), read.word_ids) for head in heads])
@@ -121,15 +188,6 @@ def parse_bottleneck_head(head: str, heads: int) -> int:
     return int(number)
 
 
-AUTOENCODING = Task(
-    settings=AutoencodingSettings,
-    examples="sentences",
-    read=read_plain_sentences,
-    from_examples=SentenceAutoencoder.from_examples,
-    from_description=SentenceAutoencoder.from_description,
-    load=SentenceAutoencoder.load,
-    token_ids=lambda rebuilder, texts: rebuilder.tokenizer.encode_batch(texts),
-    evaluate=evaluate_autoencoder,
-    view=view_bottleneck,
-    suggested_command=lambda folder: ("autoencode", folder),
-)
+COMMANDS = {"autoencode": autoencode}
+FORMER_COMMANDS = {"rebuild": autoencode}
+view = view_bottleneck

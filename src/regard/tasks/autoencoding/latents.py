@@ -14,9 +14,9 @@ from regard.data.tokenizers.base import EOS
 from regard.decode.model import batch_by_tokens, device_of, inference_mode
 from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, make_requests
 from regard.decode.stepwise import Greedy
-from regard.decode.translate import LINE_BREAKS, WINDOW, translate_all
+from regard.decode.translate import WINDOW, translate_all
 from regard.models.autoencoder import Autoencoder
-from regard.tasks.autoencoding.task import SentenceAutoencoder
+from regard.tasks.autoencoding.task import SentenceAutoencoder, detokenize_line
 
 Ids = Sequence[int]
 Latents = Float[Tensor, "n k m"]
@@ -86,26 +86,21 @@ class FromLatents:
 # --- texts ---
 
 
-def reconstruct(rebuilder: SentenceAutoencoder, texts: Iterable[str], *, tokens: int = 4096) -> Iterator[str]:
+def reconstruct(autoencoder: SentenceAutoencoder, texts: Iterable[str], *, tokens: int = 4096) -> Iterator[str]:
     """A line for a line, in their order; an empty one stays empty."""
     for some in chunks(texts, WINDOW):
-        sources = rebuilder.tokenizer.encode_batch(some)
-        found = iter(translate_all(rebuilder.model, list(filter(None, sources)), Greedy(), tokens=tokens))
+        sources = autoencoder.tokenizer.encode_batch(some)
+        found = iter(translate_all(autoencoder.model, list(filter(None, sources)), Greedy(), tokens=tokens))
         for source in sources:
-            yield detokenize_line(rebuilder, next(found)[0].ids) if source else ""
+            yield detokenize_line(autoencoder, next(found)[0].ids) if source else ""
 
 
-def interpolate_sentences(rebuilder: SentenceAutoencoder, one: str, other: str, points: int = 5) -> list[str]:
+def interpolate_sentences(autoencoder: SentenceAutoencoder, one: str, other: str, points: int = 5) -> list[str]:
     """The sentences that points of the line between two latents decode to, both ends included."""
-    sources = rebuilder.tokenizer.encode_batch((one, other))
+    sources = autoencoder.tokenizer.encode_batch((one, other))
     if not all(sources):
         raise ValueError("there is no way from or to an empty sentence; give two sentences")
     search = Greedy(LengthLimit(0, LengthLimit().of(max(map(len, sources)))))
-    ends = encode_latents(rebuilder.model, sources)
-    found = decode_latents(rebuilder.model, interpolate_latents(ends[0], ends[1], points), search)
-    return [detokenize_line(rebuilder, these[0].ids) for these in found]
-
-
-def detokenize_line(rebuilder: SentenceAutoencoder, ids: Sequence[int]) -> str:
-    """What the model wrote, as people write it, on one line."""
-    return rebuilder.detokenize(ids).translate(LINE_BREAKS)
+    ends = encode_latents(autoencoder.model, sources)
+    found = decode_latents(autoencoder.model, interpolate_latents(ends[0], ends[1], points), search)
+    return [detokenize_line(autoencoder, these[0].ids) for these in found]

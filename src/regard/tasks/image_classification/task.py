@@ -1,7 +1,10 @@
-"""Image classification: batches on the device, the mixup loss, the training job, and the ImageClassifier."""
+"""Image classification: the mixup loss, the training job, metrics, the ImageClassifier and its task."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -17,14 +20,18 @@ from regard.data.labelled import Labels
 from regard.models.convolution import ChannelCNN
 from regard.models.vision import VisionTransformer, build_vision_model
 from regard.tasks.image_batches import (
+    EXAMPLE_IMAGES,
     AugmentedImages,
     ImageDraws,
     OnDeviceLoss,
     ShuffledIndices,
+    load_image,
+    patch_axis,
 )
-from regard.tasks.image_classification.data import ImageClassificationSettings
+from regard.tasks.image_classification.data import ImageClassificationSettings, read_labelled_images
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import TrainingJob
+from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, TrainingJob, no_progress
+from regard.tasks.splits import Split
 
 AT_ONCE = 500  # pictures, when nothing is learnt
 
@@ -44,7 +51,7 @@ class ImageBatch:
 
 @dataclass(frozen=True, eq=False)
 class ImageBatches:
-    """The batches of every step: what is told of them, and what the device makes of that."""
+    """The batches of every step: what is drawn on the CPU, and the batch that the device makes of it."""
 
     images: AugmentedImages
     labels: Int[Tensor, " n"]
@@ -56,9 +63,9 @@ class ImageBatches:
     def at(self, epoch: int, index: int) -> list[tuple[ImageDraws, int]]:
         return [(self.images.draw_batch(rows, epoch), len(rows)) for rows in self.rows.at(epoch, index)]
 
-    def materialize(self, told: ImageDraws) -> ImageBatch:
-        pixels, others, share = self.images.mixed_pixels(told)
-        return ImageBatch(pixels, self.labels[told[:, 0]], self.labels[others], share)
+    def materialize(self, draws: ImageDraws) -> ImageBatch:
+        pixels, others, share = self.images.mixed_pixels(draws)
+        return ImageBatch(pixels, self.labels[draws[:, 0]], self.labels[others], share)
 
 
 def mixup_loss(smoothing: float):
@@ -153,3 +160,102 @@ def validation(
     logits = torch.cat([model(sight.normalize(some)).float() for some in pixels.split(AT_ONCE)])
     right = (logits.argmax(-1) == labels).float().mean()
     return {"loss": cross_entropy(logits, labels).item(), "accuracy": right.item()}
+
+
+SHOWN = 12  # classes whose confusions fit into a table, and confusions that are named where there are more
+WIDEST = 8  # letters of a class above its column
+
+
+@dataclass(frozen=True)
+class ImageClassificationMetrics:
+    """What pictures were taken for, by what they are."""
+
+    classes: tuple[str, ...]
+    confusions: Counter[tuple[str, str]]
+    flip_at_test: bool
+    outputs: tuple[str, ...] = field(repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * sum(self.confusions[one, one] for one in self.classes) / self.confusions.total()
+
+    @property
+    def signature(self) -> str:
+        return f"pictures:{self.confusions.total()}|seen:{'as it is and mirrored' if self.flip_at_test else 'as it is'}"
+
+    def table(self) -> str:
+        wide = max(map(len, self.classes))
+        lines = [f"accuracy {self.accuracy:.2f} %   {self.signature}", ""]
+        totals = {one: sum(self.confusions[one, other] for other in self.classes) for one in self.classes}
+        if len(self.classes) > SHOWN:
+            wrong = [(pair, n) for pair, n in self.confusions.most_common() if pair[0] != pair[1]]
+            taken = (f"{one:<{wide}} taken for {other:<{wide}} {n:,} of {totals[one]:,}" for (one, other), n in wrong)
+            return "\n".join([*lines, *list(taken)[:SHOWN]])
+        columns = [one[:WIDEST] for one in self.classes]
+        cell = max(map(len, (*columns, *(f"{n:,}" for n in totals.values()))))
+        lines.append(" " * wide + "".join(f"  {one:>{cell}}" for one in columns) + "   right")
+        for one in self.classes:
+            counts = "".join(f"  {self.confusions[one, other] or '·':>{cell}}" for other in self.classes)
+            right = f"{100 * self.confusions[one, one] / totals[one]:6.2f} %" if totals[one] else "     none"
+            lines.append(f"{one:<{wide}}{counts}  {right}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        matrix = {
+            one: {other: n for other in self.classes if (n := self.confusions[one, other])} for one in self.classes
+        }
+        return {"accuracy": self.accuracy, "signature": self.signature, "taken_for": matrix}
+
+    def lines(self) -> list[str]:
+        return list(self.outputs)
+
+
+def evaluate_image_classifier(
+    classifier: ImageClassifier, images: Sequence[LabelledImage], progress: ProgressBar = no_progress
+) -> ImageClassificationMetrics:
+    for one in images:
+        classifier.labels.index(one.label, one.name)
+    batches = classifier.iterate_probabilities([one.pixels for one in images])
+    found = torch.cat(list(progress(batches, "classifying", -(-len(images) // AT_ONCE))))
+    predicted = tuple(classifier.labels.name(n) for n in found.argmax(-1).tolist())
+    confusions = Counter((one.label, name) for one, name in zip(images, predicted, strict=True))
+    return ImageClassificationMetrics(
+        classifier.labels.names, confusions, classifier.settings.augment.flip_at_test, predicted
+    )
+
+
+# --- the task ---
+
+
+class ImageClassificationTask(Task):
+    """Image classification: one label for an image."""
+
+    settings = ImageClassificationSettings
+    task_model = ImageClassifier
+    examples = "pictures"
+    batch_unit = "pictures"
+    inputs = InputSpec("the file of a picture", "image", "an image")
+
+    def read(self, settings: ImageClassificationSettings, split: Split, folder: Path | None = None):
+        return read_labelled_images(settings, split, folder)
+
+    def evaluate(
+        self, task_model: ImageClassifier, examples: Sequence[LabelledImage], *, search=None, progress=no_progress
+    ):
+        return evaluate_image_classifier(task_model, examples, progress)
+
+    def example_input(self, task_model: ImageClassifier) -> TaskInput:
+        return TaskInput(EXAMPLE_IMAGES[0])
+
+    def encode(self, task_model: ImageClassifier, given: TaskInput) -> EncodedInput:
+        """The image as it is; its mirror image, which some models classify as well, is not traced."""
+        pixels, model = load_image(task_model.sight, given.text), task_model.model
+        x = task_model.sight.normalize(pixels[None].to(next(model.parameters()).device))
+        axes = {"patches": patch_axis(model.encoder)} if isinstance(model, VisionTransformer) else {}
+        return EncodedInput((x,), axes, ("class",), image=pixels)
+
+    def option_name(self, task_model: ImageClassifier, option: int) -> str:
+        return task_model.labels.name(option)
+
+
+TASK = ImageClassificationTask()

@@ -1,30 +1,50 @@
-"""Language modeling: blocks of text, the loss, the training job, and the TextGenerator."""
+"""Language modeling: blocks of text, the loss, the training job, metrics, the TextGenerator and its task."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.data.lm_blocks import LMBlock, LMBlocks, encode_stream
-from regard.data.tokenizers.base import BOS, EOS, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
+from regard.data.lm_blocks import LMBlock, LMBlocks, bits_per_byte, count_words, encode_stream, perplexity_per_word
+from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.decode.generation import stream_text
 from regard.models.config import RNN_KINDS
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import Tokens, map_tensors
 from regard.tasks.corpus import to_device_async
-from regard.tasks.language_modeling.data import LanguageModelingSettings
-from regard.tasks.language_modeling.neural_cache import NeuralCache
-from regard.tasks.language_modeling.token_nll import EvaluationContext, RecurrentContext, SlidingWindows, total_nats
+from regard.tasks.language_modeling.data import LanguageModelingSettings, read_lines_of_split
+from regard.tasks.language_modeling.neural_cache import NeuralCache, tune_cache
+from regard.tasks.language_modeling.token_nll import (
+    EvaluationContext,
+    RecurrentContext,
+    SlidingWindows,
+    TokenNLL,
+    total_nats,
+)
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import TrainingJob
+from regard.tasks.protocol import (
+    EncodedInput,
+    GenerationInput,
+    InputSpec,
+    Predictions,
+    ProgressBar,
+    Task,
+    TaskInput,
+    TokenAxis,
+    TrainingJob,
+    no_progress,
+)
 from regard.tasks.run_folder import resolve_run
-from regard.tasks.tokenizer_training import train_text_tokenizer
+from regard.tasks.splits import Split
+from regard.tasks.tokenizers import group_into_words, token_label, train_text_tokenizer
 
 UNSCORED = -100
 ROWS = 64  # parts of a held-out text that a recurrent model reads at once while it is trained
@@ -197,3 +217,218 @@ def validation(model: nn.Module, ids: Int[Tensor, " n"], context: EvaluationCont
     assert isinstance(model, LanguageModel)
     loss = total_nats(context.token_nlls(model, ids)) / len(ids)
     return {"loss": loss, "perplexity": math.exp(min(loss, 100.0))}
+
+
+# --- evaluation ---
+
+
+@dataclass(frozen=True)
+class LanguageModelingMetrics:
+    """What a text cost a model in nats, with a cache beside it and in blocks side by side where there are such.
+
+    Args:
+        unknown: tokens that stand for a word outside of the vocabulary; they make the text easier than it is.
+        signature: what the figures depend on besides the model.
+        costs: of each token, in bits, and the token.
+    """
+
+    nats: float
+    tokens: int
+    words: int
+    characters: int
+    bytes: int
+    unknown: int
+    signature: str
+    cached: float | None = None
+    cache: str = ""
+    in_blocks: float | None = None
+    costs: tuple[tuple[float, str], ...] = field(default=(), repr=False)
+
+    def metrics_of(self, nats: float) -> dict[str, float]:
+        """The figures of one sum of nats. What has unknown words was not spelt, so its letters have no cost."""
+        figures = {"loss": nats / self.tokens, "perplexity_per_word": perplexity_per_word(nats, self.words)}
+        if self.unknown:
+            return figures
+        return figures | {
+            "nats_per_character": nats / self.characters,
+            "bits_per_character": nats / self.characters / math.log(2),
+            "bits_per_byte": bits_per_byte(nats, self.bytes),
+        }
+
+    def totals(self) -> dict[str, float]:
+        found = {"": self.nats, "with_cache": self.cached, "in_blocks": self.in_blocks}
+        return {name: nats for name, nats in found.items() if nats is not None}
+
+    def table(self) -> str:
+        lines = []
+        for name, nats in self.totals().items():
+            each = self.metrics_of(nats)
+            lines += [name.replace("_", " ")] if name else []
+            lines += [f"{figure.replace('_', ' '):<20} {value:10.4f}" for figure, value in each.items()]
+        said = [f"{self.unknown:,} words are unknown to the model: not comparable with others"] * bool(self.unknown)
+        return "\n".join([*lines, *said, "", self.signature + (f"|{self.cache}" if self.cache else "")])
+
+    def to_json(self) -> dict[str, Any]:
+        counted = {name: getattr(self, name) for name in ("tokens", "words", "characters", "bytes", "unknown")}
+        found = {
+            f"{figure}_{name}" if name else figure: value
+            for name, nats in self.totals().items()
+            for figure, value in self.metrics_of(nats).items()
+        }
+        return {**found, **counted, "signature": self.signature, "cache": self.cache}
+
+    def lines(self) -> list[str]:
+        return [f"{bits:.3f}\t{token}" for bits, token in self.costs]
+
+
+def evaluate_language_model(
+    generator: TextGenerator, lines: Sequence[str], progress: ProgressBar = no_progress
+) -> LanguageModelingMetrics:
+    ids, words, each = generator.ids(lines), generator.tokenizer, list[Tensor]()
+
+    def token_nlls() -> Iterator[TokenNLL]:
+        """The vectors of a long text would fill the memory, so they pass by."""
+        for some in progress(generator.evaluation_context.token_nlls(generator.model, ids), "measuring"):
+            each.append(some.nats.cpu())
+            yield some
+
+    cached = blocks = None
+    with torch.no_grad():
+        if generator.neural_cache:
+            cached = float(sum(nats.sum() for nats in generator.neural_cache.token_nats(token_nlls())))
+        else:
+            total_nats(token_nlls())
+        if isinstance(generator.evaluation_context, SlidingWindows):
+            blocks = total_nats(
+                replace(generator.evaluation_context, stride=generator.evaluation_context.length).token_nlls(
+                    generator.model, ids
+                )
+            )
+    nats, text = torch.cat(each), normalized_text(words, lines)
+    return LanguageModelingMetrics(
+        nats=float(nats.sum(dtype=torch.float64)),
+        tokens=len(ids),
+        words=count_words(lines),
+        characters=len(text),
+        bytes=len(text.encode()),
+        unknown=int((ids == UNK).sum()),
+        signature=evaluation_signature(generator, len(ids), count_words(lines)),
+        cached=cached,
+        cache=generator.neural_cache.signature if generator.neural_cache else "",
+        in_blocks=blocks,
+        costs=tuple(zip((nats / math.log(2)).tolist(), (token_label(words, one) for one in ids.tolist()), strict=True)),
+    )
+
+
+def normalized_text(words: Tokenizer, lines: Sequence[str]) -> str:
+    """The text that the model is charged for: of words, with one blank between them and one end to a line."""
+    if isinstance(words, WordTokenizer):
+        return "".join(" ".join(words.normalizer.apply(line).split()) + "\n" for line in lines)
+    return words.normalizer.apply("".join(lines))
+
+
+def evaluation_signature(generator: TextGenerator, tokens: int, words: int) -> str:
+    normal = generator.tokenizer.normalizer
+    end = ",one <eos> a line" if isinstance(generator.tokenizer, WordTokenizer) else ""
+    return "|".join(
+        [
+            f"tokens:{tokens}",
+            f"words:{words}, what stands between blanks and every line's end",
+            f"text:{generator.tokenizer.kind}{end}",
+            f"lower:{'yes' if normal.lower else 'no'}",
+            f"context:{generator.evaluation_context.description}",
+        ]
+    )
+
+
+# --- the task ---
+
+
+TREE_BEAM = 4  # hypotheses shown of a language model that decoded greedily
+MAX_LOGITS = 2**28  # of a text: tokens × vocabulary
+
+
+class LanguageModelingTask(Task):
+    """Language modeling: the next token of a text, and so its continuation."""
+
+    settings = LanguageModelingSettings
+    task_model = TextGenerator
+    examples = "lines"
+    inputs = InputSpec(options=("beam", "more"))
+    suggested_command = "generate"
+
+    def read(self, settings: LanguageModelingSettings, split: Split, folder: Path | None = None):
+        return read_lines_of_split(settings.data, split, folder)
+
+    def evaluate(self, task_model: TextGenerator, examples: Sequence[str], *, search=None, progress=no_progress):
+        return evaluate_language_model(task_model, examples, progress)
+
+    def after_training(
+        self, task_model: TextGenerator, held_out: Sequence[str], folder: Path, *, progress=no_progress
+    ) -> None:
+        """The best cache of the size that the settings ask for, beside the weights."""
+        if size := task_model.settings.measure.cache:
+            with torch.no_grad():
+                found = task_model.evaluation_context.token_nlls(task_model.model, task_model.ids(held_out))
+                tune_cache(progress(found, "choosing a cache"), size).save(folder)
+
+    def texts(self, task_model: TextGenerator, given: TaskInput):
+        return [(task_model.tokenizer, given.text)]
+
+    def prompt(self, task_model: TextGenerator, given: TaskInput) -> tuple[list[int], list[int]]:
+        """What is read before the text, and the ids that are gone on with."""
+        opening, ids = task_model.encode_prompt(given.text)
+        ids, size = list(given.prefix) or ids, task_model.tokenizer.size
+        given.refuse_long(tokens := len(ids) + given.more)
+        if tokens * size > MAX_LOGITS:
+            raise ValueError(
+                f"{tokens:,} tokens with {size:,} logits each are too many to keep; "
+                f"shorten the text to {MAX_LOGITS // size:,}"
+            )
+        return opening, ids
+
+    def generation(self, task_model: TextGenerator, given: TaskInput) -> GenerationInput:
+        opening, ids = self.prompt(task_model, given)
+        beam, tree_beam = (usual if given.beam is None else given.beam for usual in (1, TREE_BEAM))
+        if beam < 1:
+            raise ValueError(f"a beam of size {beam} keeps nothing; choose 1 or more")
+        return GenerationInput(
+            task_model.tokenizer, None, (*opening, *ids), given.more, beam, tree_beam, len(ids), "text"
+        )
+
+    def encode(self, task_model: TextGenerator, given: TaskInput) -> EncodedInput:
+        opening, ids = self.prompt(task_model, given)
+        forced = len(task_model.encode_prompt(given.text)[1])
+        if given.prefix:
+            forced = min(forced, len(given.prefix) - 1)  # the last of a prefix was chosen
+        ids = ids if given.ids is None else list(given.ids)
+        everything, tokenizer = opening + ids, task_model.tokenizer
+        labels, (words, word_ids) = (
+            [token_label(tokenizer, one) for one in everything],
+            group_into_words(tokenizer, ids),
+        )
+        tokens = torch.tensor([everything], device=task_model.model.embedding.weight.device)
+        return EncodedInput(
+            (tokens, len(opening)),
+            {"text": TokenAxis(tuple(labels), words, (*[None] * len(opening), *word_ids))},
+            (*labels[len(opening) :], "…"),
+            output_ids=tuple(ids),
+            forced_steps=forced,
+            max_queries={"text": len(everything) + given.more},
+        )
+
+    def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
+        tokens, opening = encoded.model_inputs
+        x, _ = model.decode_hidden(tokens, model.start(1))
+        return model.logits(x[:, opening - 1 :])[0]
+
+    def option_name(self, task_model: TextGenerator, option: int) -> str:
+        return token_label(task_model.tokenizer, option)
+
+    def output_text(self, task_model: TextGenerator, given: TaskInput, predictions: Predictions) -> str:
+        (opening, ids), tokenizer = self.prompt(task_model, given), task_model.tokenizer
+        text = tokenizer.normalizer.detokenize(tokenizer.decode(ids)) if given.prefix else given.text
+        return text + "".join(stream_text(tokenizer, (given.ids or ())[len(ids) :], opening + ids))
+
+
+TASK = LanguageModelingTask()

@@ -1,7 +1,10 @@
-"""Node classification: the loss over labelled nodes, the training job, and the NodeClassifier."""
+"""Node classification: the loss over labelled nodes, the training job, metrics, the NodeClassifier and its task."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,12 +17,15 @@ from regard.data.graphs.node_features import NodeFeaturizer, fit_featurizer, loa
 from regard.data.labelled import Labels
 from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.models.graph import EdgeWeights, GraphNetwork, edge_weights
-from regard.tasks.node_classification.data import LabelledNode, NodeClassificationSettings
+from regard.tasks.node_classification.data import (
+    LabelledNode,
+    NodeClassificationSettings,
+    read_labelled_nodes,
+    training_graph,
+)
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import TrainingJob
-
-# --- reading ---
-
+from regard.tasks.protocol import EncodedInput, InputSpec, Task, TaskInput, TokenAxis, TrainingJob, no_progress
+from regard.tasks.splits import Split
 
 # --- training ---
 
@@ -41,7 +47,7 @@ class GraphInput:
 
 @dataclass(frozen=True, eq=False)
 class NodeBatch:
-    """A graph, and the nodes whose labels are asked for; every step of training is the same."""
+    """A graph, and the nodes whose labels are predicted; every step of training is the same."""
 
     graph: GraphInput
     nodes: Int[Tensor, " k"]
@@ -55,20 +61,20 @@ class NodeBatch:
 
 
 def node_loss(smoothing: float):
-    """Cross-entropy summed over the nodes that are asked for; the others are only seen."""
+    """Cross-entropy summed over these nodes; the others are only seen."""
 
-    def loss(model: nn.Module, asked: NodeBatch) -> tuple[Tensor, int]:
-        logits = model(*asked.graph.model_inputs)[asked.nodes].float()
-        return cross_entropy(logits, asked.labels, reduction="sum", label_smoothing=smoothing), len(asked.labels)
+    def loss(model: nn.Module, batch: NodeBatch) -> tuple[Tensor, int]:
+        logits = model(*batch.graph.model_inputs)[batch.nodes].float()
+        return cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing), len(batch.labels)
 
     return loss
 
 
-def validation(model: nn.Module, asked: NodeBatch) -> dict[str, float]:
+def validation(model: nn.Module, batch: NodeBatch) -> dict[str, float]:
     """The mean negative log-probability of a held-out node's label, and the share of nodes that are right."""
-    logits = model(*asked.graph.model_inputs)[asked.nodes].float()
-    right = (logits.argmax(-1) == asked.labels).float().mean()
-    return {"loss": cross_entropy(logits, asked.labels).item(), "accuracy": right.item()}
+    logits = model(*batch.graph.model_inputs)[batch.nodes].float()
+    right = (logits.argmax(-1) == batch.labels).float().mean()
+    return {"loss": cross_entropy(logits, batch.labels).item(), "accuracy": right.item()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,3 +161,97 @@ def graph_of(nodes: Sequence[LabelledNode]) -> Graph:
     graph = nodes[0].graph
     assert all(one.graph is graph for one in nodes), "nodes of a split are in one graph"
     return graph
+
+
+@dataclass(frozen=True)
+class NodeClassificationMetrics:
+    """Which labels were right, by the label that would have been right."""
+
+    wanted: Counter[str]
+    right: Counter[str]
+    nodes: int  # of the whole graph
+    edges: int
+    outputs: tuple[str, ...] = field(repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * self.right.total() / self.wanted.total()
+
+    @property
+    def signature(self) -> str:
+        return f"nodes:{self.wanted.total()}|among:{self.nodes}|edges:{self.edges}"
+
+    def table(self) -> str:
+        wide = max(map(len, self.wanted))
+        lines = [f"accuracy {self.accuracy:.2f} %   {self.signature}", ""]
+        lines += [f"{name:<{wide}} {100 * self.right[name] / n:6.2f} %  of {n:,}" for name, n in self.by_label]
+        return "\n".join(lines)
+
+    @property
+    def by_label(self) -> list[tuple[str, int]]:
+        return sorted(self.wanted.items())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "accuracy": self.accuracy,
+            "signature": self.signature,
+            "by_label": {name: {"nodes": n, "right": self.right[name]} for name, n in self.by_label},
+        }
+
+    def lines(self) -> list[str]:
+        return list(self.outputs)
+
+
+def evaluate_node_classifier(classifier: NodeClassifier, nodes: Sequence[LabelledNode]) -> NodeClassificationMetrics:
+    graph = graph_of(nodes)
+    for one in nodes:  # a label that is unknown could never be right
+        classifier.labels.index(one.node.label or "", f"the node {one.node.name!r}")
+    numbers = classifier.probabilities(graph).argmax(-1).tolist()
+    both = [(one.node, classifier.labels.name(numbers[one.number])) for one in nodes]
+    return NodeClassificationMetrics(
+        Counter(node.label or "" for node, _ in both),
+        Counter(found for node, found in both if node.label == found),
+        len(graph),
+        len(graph.edges),
+        tuple(f"{node.name}\t{found}" for node, found in both),
+    )
+
+
+# --- the task ---
+
+
+class NodeClassificationTask(Task):
+    """Node classification: a label for each node of a graph."""
+
+    settings = NodeClassificationSettings
+    task_model = NodeClassifier
+    examples = "nodes"
+    batch_unit = ""
+    inputs = InputSpec("the name of a node", "node", "a graph")
+
+    def read(self, settings: NodeClassificationSettings, split: Split, folder: Path | None = None):
+        return read_labelled_nodes(settings, split, folder)
+
+    def evaluate(
+        self, task_model: NodeClassifier, examples: Sequence[LabelledNode], *, search=None, progress=no_progress
+    ):
+        return evaluate_node_classifier(task_model, examples)
+
+    def example_input(self, task_model: NodeClassifier) -> TaskInput:
+        return TaskInput(training_graph(task_model.settings.data).nodes[0].name)
+
+    def encode(self, task_model: NodeClassifier, given: TaskInput) -> EncodedInput:
+        """One node of the graph that was trained on; the sites are those of the whole graph."""
+        graph = training_graph(task_model.settings.data)
+        inputs = (graph.index(given.text), *task_model.graph_input(graph).model_inputs)
+        return EncodedInput(inputs, {"nodes": TokenAxis(tuple(node.name for node in graph.nodes))}, (given.text,))
+
+    def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
+        number, *graph = encoded.model_inputs
+        return model(*graph)[number, None]
+
+    def option_name(self, task_model: NodeClassifier, option: int) -> str:
+        return task_model.labels.name(option)
+
+
+TASK = NodeClassificationTask()

@@ -1,120 +1,152 @@
-"""Sequence classification on the command line: precision, recall, F1, and views of word weights."""
+"""`regard classify`: classifies lines of a file, of stdin or typed at a prompt."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-from torch import Tensor
+import typer
 
-from regard import see
-from regard.attention import record_attention
-from regard.cli.input_checks import refuse_long
-from regard.data.labelled import LabelledText
-from regard.data.tokenizers.base import UNK
-from regard.models.tfidf import BagOfWordsClassifier
-from regard.see.plots.panels import View
-from regard.tasks.registry import MAX_TEXT_TOKENS, Task, ViewRequest
-from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
-from regard.tasks.sequence_classification.task import Classification, TextClassifier, build_ngrams, collate
+from regard.cli.options import (
+    CheckpointOption,
+    DeviceOption,
+    InputLines,
+    MaxLength,
+    ModelArgument,
+    OutOption,
+    TextArgument,
+    answer_typed_lines,
+    read_input,
+    refuse_long,
+    resolve_device,
+    with_progress,
+    writable_file,
+    write_lines,
+)
+from regard.tasks.registry import MAX_TEXT_TOKENS, ViewRequest
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-@dataclass(frozen=True)
-class LabelScore:
-    """How one label was found: precision, recall and the harmonic mean of both, in percent."""
+    from regard.see.plots.panels import View
+    from regard.tasks.sequence_classification.task import Classification, TextClassifier
 
-    wanted: int
-    found: int
-    right: int
-
-    @property
-    def precision(self) -> float:
-        return 100 * self.right / max(1, self.found)
-
-    @property
-    def recall(self) -> float:
-        return 100 * self.right / max(1, self.wanted)
-
-    @property
-    def f1(self) -> float:
-        return 200 * self.right / max(1, self.wanted + self.found)
+BATCH_LINES = 256  # lines that are read together
 
 
-@dataclass(frozen=True)
-class ClassificationMetrics:
-    """Which texts were given the right label."""
+def classify(
+    model: ModelArgument,
+    file: TextArgument = None,
+    out: OutOption = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Write each label's probability behind it.")] = False,  # noqa: FBT002
+    all_labels: Annotated[  # noqa: FBT002
+        bool, typer.Option("--all-labels", "--every", help="All labels with their probabilities, as columns.")
+    ] = False,
+    max_length: MaxLength = MAX_TEXT_TOKENS,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Classify each line of a file; without one, what you type. An empty line stays empty.
 
-    labels: tuple[str, ...]
-    wanted: tuple[str, ...] = field(repr=False)
-    found: tuple[Classification, ...] = field(repr=False)
+    Example: `regard classify run reviews.txt --scores`
 
-    @property
-    def right(self) -> int:
-        return sum(one.label == label for one, label in zip(self.found, self.wanted, strict=True))
+    Example: `echo "the beautiful girl smiles" | regard classify run -`
 
-    @property
-    def accuracy(self) -> float:
-        return 100 * self.right / len(self.wanted)
+    Example: `regard classify run reviews.txt --all-labels --out labels.tsv`
+    """
+    from regard.data.files import chunks
+    from regard.tasks.sequence_classification.task import TextClassifier
 
-    @property
-    def by_label(self) -> dict[str, LabelScore]:
-        wanted, found = Counter(self.wanted), Counter(one.label for one in self.found)
-        both = zip(self.found, self.wanted, strict=True)
-        right = Counter(label for one, label in both if one.label == label)
-        return {name: LabelScore(wanted[name], found[name], right[name]) for name in self.labels}
-
-    def table(self) -> str:
-        counts = f"right:{self.right}|texts:{len(self.wanted)}|labels:{len(self.labels)}"
-        wide = max(8, *map(len, self.labels))
-        lines = [f"accuracy {self.accuracy:.2f} %   {counts}", ""]
-        lines.append(f"{'label':<{wide}} precision  recall      F1   texts")
-        for name, one in self.by_label.items():
-            lines.append(f"{name:<{wide}} {one.precision:9.2f} {one.recall:7.2f} {one.f1:7.2f} {one.wanted:7,}")
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        scores = {
-            name: {"texts": one.wanted, "precision": one.precision, "recall": one.recall, "f1": one.f1}
-            for name, one in self.by_label.items()
-        }
-        return {"accuracy": self.accuracy, "texts": len(self.wanted), "right": self.right, "by_label": scores}
-
-    def lines(self) -> list[str]:
-        return [f"{one.label}\t{one.probability:.4f}" for one in self.found]
-
-
-def evaluate_classifier(classifier: TextClassifier, texts: Sequence[LabelledText]) -> ClassificationMetrics:
-    for number, one in enumerate(texts, 1):
-        classifier.labels.index(one.label, f"text {number}")
-    found = classifier.predict([one.text for one in texts], device_of(classifier))
-    return ClassificationMetrics(classifier.labels.names, tuple(one.label for one in texts), tuple(found))
+    out = out and writable_file(out)
+    if file is None and sys.stdin.isatty():
+        prompt_loop(
+            TextClassifier.load(model, resolve_device(device), checkpoint),
+            max_length,
+            scores=scores,
+            all_labels=all_labels,
+        )
+        return
+    inputs, chosen = read_input(file), resolve_device(device)
+    classifier = TextClassifier.load(model, chosen, checkpoint)
+    texts = check_texts(classifier, inputs, max_length, strict=strict)
+    lines = (
+        line
+        for some in chunks(texts, BATCH_LINES)
+        for line in label_lines(classifier, some, chosen, scores=scores, all_labels=all_labels)
+    )
+    if out or not sys.stdout.isatty():
+        lines = with_progress(lines, "classifying", inputs.count)
+    write_lines(lines, out, "classified")
 
 
-def device_of(classifier: TextClassifier) -> str:
-    return str(next(classifier.model.parameters()).device)
+def check_texts(classifier: "TextClassifier", inputs: InputLines, max_length: int, *, strict: bool) -> Iterator[str]:
+    """The texts, each checked before it is yielded."""
+    for number, text in enumerate(inputs.texts, 1):
+        if strict and not text.strip():
+            raise ValueError(
+                f"{inputs.location(number)}: the line is empty; remove it, or leave out --strict to keep it empty"
+            )
+        refuse_long([classifier.tokenizer.encode(text)], inputs.location, max_length, number)
+        yield text
+
+
+def label_lines(
+    classifier: "TextClassifier", texts: list[str], device: str, *, scores: bool, all_labels: bool
+) -> "list[str]":
+    """One line of output per text."""
+    predictions = iter(classifier.predict([text for text in texts if text.strip()], device))
+    return [
+        label_line(classifier, next(predictions), scores=scores, all_labels=all_labels) if text.strip() else ""
+        for text in texts
+    ]
+
+
+def label_line(classifier: "TextClassifier", one: "Classification", *, scores: bool, all_labels: bool) -> str:
+    if all_labels:
+        rows = zip(classifier.labels.names, one.probabilities, strict=True)
+        return "\t".join(f"{name}={probability:.4f}" for name, probability in rows)
+    return f"{one.label}\t{one.probability:.4f}" if scores else one.label
+
+
+def prompt_loop(classifier: "TextClassifier", max_length: int, *, scores: bool, all_labels: bool) -> None:
+    def answer(line: str) -> None:
+        refuse_long([classifier.tokenizer.encode(line)], lambda _: "this line", max_length)
+        typer.echo(label_lines(classifier, [line], classifier.device, scores=scores, all_labels=all_labels)[0])
+
+    answer_typed_lines("Type a text", answer)
 
 
 # --- look ---
 
 
-def view_classification(classifier: TextClassifier, folder: Path, text: str, asked: ViewRequest) -> tuple[str, View]:
+def view_classification(
+    classifier: "TextClassifier", folder: Path, text: str, request: ViewRequest
+) -> "tuple[str, View]":
     """What each word weighed; of words that are only counted, what each said for the label."""
-    for name, given in (("head", asked.head), ("word", asked.word), ("target", asked.target)):
+    from regard import see
+
+    for name, given in (("head", request.head), ("word", request.word), ("target", request.target)):
         if given is not None:
             raise ValueError(f"--{name} is for translations; a classifier weighs all words for one label: leave it out")
-    refuse_long([classifier.tokenizer.encode(text)], lambda _: "the text", asked.max_tokens)
-    (judged,) = classifier.predict([text], device_of(classifier))
-    if asked.all_heads:
+    refuse_long([classifier.tokenizer.encode(text)], lambda _: "the text", request.max_tokens)
+    (judged,) = classifier.predict([text], classifier.device)
+    if request.all_heads:
         return f"{text}\n{see.prediction_title(judged.label, judged.probability)}", view_every_head(classifier, text)
     return text, view_weights(classifier, text, judged)
 
 
-def view_weights(classifier: TextClassifier, text: str, judged: Classification) -> View:
+def view_weights(classifier: "TextClassifier", text: str, judged: "Classification") -> "View":
+    import torch
+
+    from regard import see
+    from regard.attention import record_attention
+    from regard.models.tfidf import BagOfWordsClassifier
+    from regard.tasks.sequence_classification.task import collate
+
     shown, known = words_and_known(classifier, text)
     title = see.prediction_title(judged.label, judged.probability)
-    batch = collate([(classifier.terms(text), 0)]).to(device_of(classifier))
+    batch = collate([(classifier.terms(text), 0)]).to(classifier.device)
     model = classifier.model
     with torch.inference_mode():
         if not isinstance(model, BagOfWordsClassifier):
@@ -129,9 +161,15 @@ def view_weights(classifier: TextClassifier, text: str, judged: Classification) 
         return see.word_contributions(shown, added, title, label=judged.label, visible=known)
 
 
-def view_every_head(classifier: TextClassifier, text: str) -> View:
+def view_every_head(classifier: "TextClassifier", text: str) -> "View":
     """Where each word looked, layer by layer."""
-    model, batch = classifier.model, collate([(classifier.terms(text), 0)]).to(device_of(classifier))
+    import torch
+
+    from regard import see
+    from regard.attention import record_attention
+    from regard.tasks.sequence_classification.task import collate
+
+    model, batch = classifier.model, collate([(classifier.terms(text), 0)]).to(classifier.device)
     with torch.inference_mode(), record_attention(model) as record:
         model(batch.terms, batch.lengths)
         names = [site.name for site in record.sites if site.name.startswith("encoder")]
@@ -140,16 +178,24 @@ def view_every_head(classifier: TextClassifier, text: str) -> View:
     return see.self_attention_maps([pieces[place] for place in classifier.kept_indices(len(pieces))], layers)
 
 
-def words_and_known(classifier: TextClassifier, text: str) -> tuple[list[str], Tensor]:
+def words_and_known(classifier: "TextClassifier", text: str) -> "tuple[list[str], Tensor]":
     """The words as they are read, and which of them the model knows."""
+    import torch
+
+    from regard.data.tokenizers.base import UNK
+
     ids, owners = classifier.tokenizer.encode(text), classifier.tokenizer.word_ids(text)
     unknown = {owner for one, owner in zip(ids, owners, strict=True) if one == UNK}
     words = classifier.tokenizer.normalizer.apply(text).split()
     return words, torch.tensor([place not in unknown for place in range(len(words))])
 
 
-def sum_by_word(classifier: TextClassifier, text: str, parts: Tensor) -> Tensor:
+def sum_by_word(classifier: "TextClassifier", text: str, parts: "Tensor") -> "Tensor":
     """What stands at the terms, added up for the words they are made of; one of several words is shared by them."""
+    import torch
+
+    from regard.tasks.sequence_classification.task import build_ngrams
+
     owners = classifier.tokenizer.word_ids(text)
     kept = classifier.kept_indices(len(owners))
     total = torch.zeros(max(owners) + 1, dtype=torch.double)
@@ -160,16 +206,5 @@ def sum_by_word(classifier: TextClassifier, text: str, parts: Tensor) -> Tensor:
     return total
 
 
-SEQUENCE_CLASSIFICATION = Task(
-    settings=ClassificationSettings,
-    examples="texts",
-    read=read_labelled_texts,
-    from_examples=TextClassifier.from_examples,
-    from_description=TextClassifier.from_description,
-    load=TextClassifier.load,
-    token_ids=lambda classifier, texts: classifier.tokenizer.encode_batch(one.text for one in texts),
-    max_tokens=MAX_TEXT_TOKENS,
-    evaluate=evaluate_classifier,
-    view=view_classification,
-    suggested_command=lambda folder: ("classify", folder),
-)
+COMMANDS = {"classify": classify}
+view = view_classification

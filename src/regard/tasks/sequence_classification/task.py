@@ -1,12 +1,15 @@
-"""Sequence classification: batches, the loss, the training job, and the TextClassifier."""
+"""Sequence classification: batches, the loss, the training job, metrics, the TextClassifier and its task."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from einops import repeat
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -20,11 +23,12 @@ from regard.models.config import WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, initialise
 from regard.models.tfidf import BagOfWordsClassifier
 from regard.tasks.corpus import Corpus, drop_long, iterate_batches, to_device_async
-from regard.tasks.losses import symmetric_kl, to_float32
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import TrainingJob
-from regard.tasks.sequence_classification.data import ClassificationSettings
-from regard.tasks.tokenizer_training import token_strings, train_tokenizer_with_vectors
+from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, TrainingJob, no_progress, to_float32
+from regard.tasks.registry import MAX_TEXT_TOKENS
+from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
+from regard.tasks.splits import Split
+from regard.tasks.tokenizers import token_strings, train_tokenizer_with_vectors
 
 Example = tuple[Ids, int]  # the terms of a text, and its label
 UNLABELLED = -100  # as in torch: nothing is learnt of such a text
@@ -85,6 +89,15 @@ class ClassificationLoss:
             apart = symmetric_kl(logits).where(given.labels != UNLABELLED, 0.0)
             summed = summed + self.rdrop * apart.sum() / 2
         return summed, texts
+
+
+def symmetric_kl(logits: Float[Tensor, "two_b labels"]) -> Float[Tensor, " b"]:
+    """How far two passes under different dropout disagree, the first half of the batch against the second.
+
+    KL(p ‖ q) + KL(q ‖ p) = Σ (p − q)(log p − log q) (R-Drop, Liang et al. 2021).
+    """
+    p, q = logits.log_softmax(-1).chunk(2)
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -181,6 +194,10 @@ class TextClassifier(PretrainedModel):
         return [one for one in found if one is not None]
 
     @property
+    def device(self) -> str:
+        return str(next(self.model.parameters()).device)
+
+    @property
     def parts(self) -> dict[str, Tokenizer | Labels]:
         return {"words": self.tokenizer, "labels": self.labels}
 
@@ -202,3 +219,126 @@ def validation(model: nn.Module, examples: Sequence[Example], device: str = "cpu
         total += cross_entropy(logits, batch.labels, reduction="sum").item()
         right += int((logits.argmax(-1) == batch.labels).sum())
     return {"loss": total / len(examples), "accuracy": right / len(examples)}
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """How one label was found: precision, recall and the harmonic mean of both, in percent."""
+
+    wanted: int
+    found: int
+    right: int
+
+    @property
+    def precision(self) -> float:
+        return 100 * self.right / max(1, self.found)
+
+    @property
+    def recall(self) -> float:
+        return 100 * self.right / max(1, self.wanted)
+
+    @property
+    def f1(self) -> float:
+        return 200 * self.right / max(1, self.wanted + self.found)
+
+
+@dataclass(frozen=True)
+class ClassificationMetrics:
+    """Which texts were given the right label."""
+
+    labels: tuple[str, ...]
+    wanted: tuple[str, ...] = field(repr=False)
+    found: tuple[Classification, ...] = field(repr=False)
+
+    @property
+    def right(self) -> int:
+        return sum(one.label == label for one, label in zip(self.found, self.wanted, strict=True))
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * self.right / len(self.wanted)
+
+    @property
+    def by_label(self) -> dict[str, LabelScore]:
+        wanted, found = Counter(self.wanted), Counter(one.label for one in self.found)
+        both = zip(self.found, self.wanted, strict=True)
+        right = Counter(label for one, label in both if one.label == label)
+        return {name: LabelScore(wanted[name], found[name], right[name]) for name in self.labels}
+
+    def table(self) -> str:
+        counts = f"right:{self.right}|texts:{len(self.wanted)}|labels:{len(self.labels)}"
+        wide = max(8, *map(len, self.labels))
+        lines = [f"accuracy {self.accuracy:.2f} %   {counts}", ""]
+        lines.append(f"{'label':<{wide}} precision  recall      F1   texts")
+        for name, one in self.by_label.items():
+            lines.append(f"{name:<{wide}} {one.precision:9.2f} {one.recall:7.2f} {one.f1:7.2f} {one.wanted:7,}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        scores = {
+            name: {"texts": one.wanted, "precision": one.precision, "recall": one.recall, "f1": one.f1}
+            for name, one in self.by_label.items()
+        }
+        return {"accuracy": self.accuracy, "texts": len(self.wanted), "right": self.right, "by_label": scores}
+
+    def lines(self) -> list[str]:
+        return [f"{one.label}\t{one.probability:.4f}" for one in self.found]
+
+
+def evaluate_classifier(classifier: TextClassifier, texts: Sequence[LabelledText]) -> ClassificationMetrics:
+    for number, one in enumerate(texts, 1):
+        classifier.labels.index(one.label, f"text {number}")
+    found = classifier.predict([one.text for one in texts], classifier.device)
+    return ClassificationMetrics(classifier.labels.names, tuple(one.label for one in texts), tuple(found))
+
+
+# --- the task ---
+
+
+def term_axis(classifier: TextClassifier, text: str) -> TokenAxis:
+    """The words of a text and, where they are read too, runs of several, which belong to no single word."""
+    pieces, owners = classifier.tokenizer.tokens(text) or ["<unk>"], classifier.tokenizer.word_ids(text)
+    kept = classifier.kept_indices(len(pieces))
+    labels, word_ids = [], []
+    for run in build_ngrams(classifier.tokenizer, classifier.settings.words).word_indices(len(kept)):
+        labels.append(" ".join(pieces[kept[one]] for one in run))
+        word_ids.append(owners[kept[run.start]] if len(run) == 1 and owners else None)
+    return TokenAxis(tuple(labels), tuple(classifier.tokenizer.normalizer.apply(text).split()), tuple(word_ids))
+
+
+class SequenceClassificationTask(Task):
+    """Sequence classification: one label for a text."""
+
+    settings = ClassificationSettings
+    task_model = TextClassifier
+    examples = "texts"
+    max_tokens = MAX_TEXT_TOKENS
+    suggested_command = "classify"
+
+    def read(self, settings: ClassificationSettings, split: Split, folder: Path | None = None):
+        return read_labelled_texts(settings, split, folder)
+
+    def token_ids(self, task_model: TextClassifier, examples: Sequence[LabelledText]):
+        return task_model.tokenizer.encode_batch(one.text for one in examples)
+
+    def evaluate(
+        self, task_model: TextClassifier, examples: Sequence[LabelledText], *, search=None, progress=no_progress
+    ):
+        return evaluate_classifier(task_model, examples)
+
+    def texts(self, task_model: TextClassifier, given: TaskInput):
+        return [(task_model.tokenizer, given.text)]
+
+    def normalize(self, task_model: TextClassifier, text: str) -> str:
+        return task_model.tokenizer.normalizer.apply(text)
+
+    def encode(self, task_model: TextClassifier, given: TaskInput) -> EncodedInput:
+        given.refuse_long(len(terms := task_model.terms(given.text)))
+        batch = collate([(terms, 0)]).to(task_model.device)
+        return EncodedInput((batch.terms, batch.lengths), {"text": term_axis(task_model, given.text)}, ("label",))
+
+    def option_name(self, task_model: TextClassifier, option: int) -> str:
+        return task_model.labels.name(option)
+
+
+TASK = SequenceClassificationTask()

@@ -1,98 +1,146 @@
-"""Tagging on the command line: accuracy by tag, and views of self-attention."""
+"""`regard tag`: tags the words of sentences, in the format of the input."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-from torch import Tensor
+import typer
 
-from regard import see
-from regard.cli.input_checks import refuse_long
-from regard.data.tagged import NO_VALUE, TaggedSentence
-from regard.see.plots.panels import View
-from regard.tasks.registry import Task, ViewRequest
-from regard.tasks.tagging.data import TaggingSettings, read_tagged_sentences
-from regard.tasks.tagging.task import Tagger, TaggingPrediction, without_tags
-from regard.world import find_lecture_sentence
+from regard.cli.options import (
+    CheckpointOption,
+    DeviceOption,
+    MaxLength,
+    ModelArgument,
+    OutOption,
+    answer_typed_lines,
+    read_input,
+    refuse_long,
+    resolve_device,
+    writable_file,
+)
+from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-@dataclass(frozen=True)
-class TaggingMetrics:
-    """Which tags were right, by the tag that would have been right."""
-
-    sentences: int
-    wanted: Counter[str]
-    right: Counter[str]
-    outputs: tuple[str, ...] = field(repr=False)
-
-    @property
-    def accuracy(self) -> float:
-        return 100 * self.right.total() / max(1, self.wanted.total())
-
-    def table(self) -> str:
-        lines = [f"accuracy {self.accuracy:.2f} %   words:{self.wanted.total()}|sentences:{self.sentences}", ""]
-        lines += [f"{tag:<8} {100 * self.right[tag] / n:6.2f} %  of {n:,}" for tag, n in self.wanted.most_common()]
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "accuracy": self.accuracy,
-            "words": self.wanted.total(),
-            "sentences": self.sentences,
-            "by_tag": {tag: {"words": n, "right": self.right[tag]} for tag, n in self.wanted.most_common()},
-        }
-
-    def lines(self) -> list[str]:
-        return list(self.outputs)
+    from regard.data.tagged import TaggedSentence
+    from regard.see.plots.panels import View
+    from regard.tasks.tagging.task import Tagger, TaggingPrediction
 
 
-def evaluate_tagger(tagger: Tagger, sentences: Sequence[TaggedSentence]) -> TaggingMetrics:
-    tagger.examples(sentences)  # a tag that is unknown could never be right
-    found = tagger.predict(sentences)
-    both = [
-        (wanted, tag)
-        for sentence, tags in zip(sentences, found, strict=True)
-        for wanted, tag in zip(sentence.tags, tags, strict=True)
-        if wanted != NO_VALUE
-    ]
-    if not both:
-        raise ValueError("no word has a tag to compare with; give sentences that are tagged")
-    return TaggingMetrics(
-        len(sentences),
-        Counter(wanted for wanted, _ in both),
-        Counter(wanted for wanted, tag in both if wanted == tag),
-        tuple(" ".join(tags) for tags in found),
+def tag(
+    model: ModelArgument,
+    file: Annotated[
+        str | None,
+        typer.Argument(help="A .conllu, a .tsv of words, a text with a sentence a line, one in quotes, or -."),
+    ] = None,
+    out: OutOption = None,
+    max_length: MaxLength = MAX_SENTENCE_TOKENS,
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Tag the words of sentences. A .conllu keeps its other columns; words of plain text are separated by blanks.
+
+    Example: `regard tag tagger dev.conllu --out tagged.conllu`
+
+    Example: `echo "the black cat ate the mouse" | regard tag tagger -`
+
+    Example: `regard tag tagger text.txt --out text.tsv`
+    """
+    from regard.tasks.tagging.task import Tagger
+
+    out = out and writable_file(out)
+    tagger = Tagger.load(model, resolve_device(device), checkpoint)
+    if file is None and sys.stdin.isatty():
+        prompt_loop(tagger, max_length)
+        return
+    write_tagged(
+        tag_sentences(tagger, read_plain_sentences(file), file or "stdin", max_length),
+        out,
+        conllu=file is not None and ".conllu" in Path(file).suffixes,
     )
 
 
-def view_tagging(tagger: Tagger, folder: Path, text: str, asked: ViewRequest) -> tuple[str, View]:
+def read_plain_sentences(file: str | None) -> "Iterator[TaggedSentence]":
+    """Columns of a .conllu or .tsv file; otherwise one sentence per line. Lines without words are skipped."""
+    from regard.data.files import file_format
+    from regard.data.tagged import NO_VALUE, TaggedSentence, read_tagged
+
+    if file is not None and file_format(Path(file)) in (".conllu", ".tsv"):
+        yield from read_tagged(file)
+        return
+    for line in read_input(file).texts:
+        if words := line.split():
+            yield TaggedSentence(tuple(words), (NO_VALUE,) * len(words))
+
+
+def tag_sentences(
+    tagger: "Tagger", sentences: "Iterable[TaggedSentence]", name: str, max_length: int
+) -> "Iterator[TaggedSentence]":
+    """The sentences with the model's tags, a window at a time."""
+    from regard.data.files import chunks
+    from regard.decode.translate import WINDOW
+    from regard.tasks.tagging.task import without_tags
+
+    first = 1
+    for some in chunks(sentences, WINDOW, lambda sentence: sum(map(len, sentence.words))):
+        examples = [tagger.example(without_tags(one), f"sentence {number}") for number, one in enumerate(some, first)]
+        pieces = (example.pieces.ids for example in examples)
+        refuse_long(pieces, lambda number: f"{name}: sentence {number}", max_length, first)
+        for one, tags in zip(some, tagger.predict(some), strict=True):
+            yield one.with_tags(tags)
+        first += len(some)
+    if first == 1:
+        raise ValueError(f"{name}: no sentence to tag; give at least one")
+
+
+def write_tagged(tagged: "Iterable[TaggedSentence]", out: Path | None, *, conllu: bool) -> None:
+    from regard.data.tagged import format_conllu, format_two_columns, write_columns, write_conllu
+
+    if out is None:
+        for number, one in enumerate(tagged, 1):
+            lines = format_conllu(one, f"sentence {number}") if conllu else format_two_columns(one)
+            typer.echo("\n".join(lines) + "\n")
+        return
+    count = (write_conllu if conllu else write_columns)(tagged, out)
+    typer.echo(f"tagged: {out}, {count:,} sentences", err=True)
+
+
+def prompt_loop(tagger: "Tagger", max_length: int) -> None:
+    from regard.tasks.tagging.task import parse_sentence
+
+    def answer(line: str) -> None:
+        sentence = parse_sentence(tagger, line)
+        refuse_long([tagger.example(sentence).pieces.ids], lambda _: "this line", max_length)
+        tags = tagger.predict([sentence])[0]
+        typer.echo(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True)))
+
+    answer_typed_lines("Type a sentence", answer)
+
+
+# --- look ---
+
+
+def view_tagging(tagger: "Tagger", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
     """Words and tags; for one word where it looked; or every head."""
-    if asked.target is not None:
+    from regard import see
+    from regard.tasks.tagging.task import parse_sentence
+
+    if request.target is not None:
         raise ValueError("--target is a translation, and this model tags words; leave it out")
     sentence = parse_sentence(tagger, text)
-    refuse_long([tagger.example(sentence).pieces.ids], lambda _: "the sentence", asked.max_tokens)
+    refuse_long([tagger.example(sentence).pieces.ids], lambda _: "the sentence", request.max_tokens)
     seen = tagger.predict_with_attention(sentence)
     said = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, seen.tags, strict=True))
-    if asked.all_heads:
+    if request.all_heads:
         heads = {layer: [seen.word_weights(head) for head in weights] for layer, weights in seen.weights.items()}
         return said, see.self_attention_maps(sentence.words, heads)
     looked = {}
-    if asked.word is not None:
-        looked = {find_word(asked.word, sentence.words): select_head_weights(seen, asked.head)}
+    if request.word is not None:
+        looked = {find_word(request.word, sentence.words): select_head_weights(seen, request.head)}
         looked = {at: seen.word_weights(weights)[at] for at, weights in looked.items()}
     return said, see.tag_view(sentence.words, seen.tags, probabilities=seen.confidence, attention=looked)
-
-
-def parse_sentence(tagger: Tagger, text: str) -> TaggedSentence:
-    """Words between blanks; a sentence of the lectures comes with its tree, which some models want."""
-    words = text.split()
-    gold = find_lecture_sentence(" ".join(words))
-    heads = gold.governors if gold and list(gold.words) == words else None
-    if heads is None and tagger.model.encoder.needs_governors:
-        raise ValueError("this model wants the words' dependency heads; tag a .conllu with heads: regard tag")
-    return TaggedSentence(tuple(words), (NO_VALUE,) * len(words), heads)
 
 
 def find_word(word: str, words: Sequence[str]) -> int:
@@ -101,7 +149,7 @@ def find_word(word: str, words: Sequence[str]) -> int:
     return list(words).index(word)
 
 
-def select_head_weights(seen: TaggingPrediction, head: str | None) -> Tensor:
+def select_head_weights(seen: "TaggingPrediction", head: str | None) -> "Tensor":
     """The weights of one head, written LAYER:HEAD; without one, the mean of the last layer's."""
     if not seen.weights:
         raise ValueError("this model has no attention to look at; leave out --word and --head")
@@ -114,15 +162,5 @@ def select_head_weights(seen: TaggingPrediction, head: str | None) -> Tensor:
     return seen.weights[layer][int(number)]
 
 
-TAGGING = Task(
-    settings=TaggingSettings,
-    examples="sentences",
-    read=read_tagged_sentences,
-    from_examples=Tagger.from_examples,
-    from_description=Tagger.from_description,
-    load=Tagger.load,
-    token_ids=lambda tagger, sentences: (one.pieces.ids for one in tagger.examples(map(without_tags, sentences))),
-    evaluate=evaluate_tagger,
-    view=view_tagging,
-    suggested_command=lambda folder: ("tag", folder),
-)
+COMMANDS = {"tag": tag}
+view = view_tagging

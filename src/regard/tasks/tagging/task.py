@@ -1,8 +1,11 @@
-"""Tagging (token classification): batches, the loss, the training job, and the Tagger."""
+"""Tagging (token classification): batches, the loss, the training job, metrics, the Tagger and its task."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +26,21 @@ from regard.models.encoder import Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
 from regard.tasks.corpus import Corpus, drop_long, iterate_batches, to_device_async
-from regard.tasks.losses import to_float32
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import TrainingJob
-from regard.tasks.tagging.data import TaggingSettings
-from regard.tasks.tokenizer_training import token_strings, train_tokenizer_with_vectors
+from regard.tasks.protocol import (
+    EncodedInput,
+    Predictions,
+    Task,
+    TaskInput,
+    TokenAxis,
+    TrainingJob,
+    no_progress,
+    to_float32,
+)
+from regard.tasks.splits import Split
+from regard.tasks.tagging.data import TaggingSettings, read_tagged_sentences
+from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
+from regard.world import find_lecture_sentence
 
 UNTAGGED = -100  # stands for a word that has no tag, and for no word at all
 MAX_CHARACTERS = 256  # of a word that are read: a table has room for the longest word's in every word
@@ -273,3 +286,111 @@ class TaggingPrediction:
 
 def without_tags(sentence: TaggedSentence) -> TaggedSentence:
     return sentence.with_tags([NO_VALUE] * len(sentence.words))
+
+
+@dataclass(frozen=True)
+class TaggingMetrics:
+    """Which tags were right, by the tag that would have been right."""
+
+    sentences: int
+    wanted: Counter[str]
+    right: Counter[str]
+    outputs: tuple[str, ...] = field(repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * self.right.total() / max(1, self.wanted.total())
+
+    def table(self) -> str:
+        lines = [f"accuracy {self.accuracy:.2f} %   words:{self.wanted.total()}|sentences:{self.sentences}", ""]
+        lines += [f"{tag:<8} {100 * self.right[tag] / n:6.2f} %  of {n:,}" for tag, n in self.wanted.most_common()]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "accuracy": self.accuracy,
+            "words": self.wanted.total(),
+            "sentences": self.sentences,
+            "by_tag": {tag: {"words": n, "right": self.right[tag]} for tag, n in self.wanted.most_common()},
+        }
+
+    def lines(self) -> list[str]:
+        return list(self.outputs)
+
+
+def evaluate_tagger(tagger: Tagger, sentences: Sequence[TaggedSentence]) -> TaggingMetrics:
+    tagger.examples(sentences)  # a tag that is unknown could never be right
+    found = tagger.predict(sentences)
+    both = [
+        (wanted, tag)
+        for sentence, tags in zip(sentences, found, strict=True)
+        for wanted, tag in zip(sentence.tags, tags, strict=True)
+        if wanted != NO_VALUE
+    ]
+    if not both:
+        raise ValueError("no word has a tag to compare with; give sentences that are tagged")
+    return TaggingMetrics(
+        len(sentences),
+        Counter(wanted for wanted, _ in both),
+        Counter(wanted for wanted, tag in both if wanted == tag),
+        tuple(" ".join(tags) for tags in found),
+    )
+
+
+# --- the task ---
+
+
+def parse_sentence(tagger: Tagger, text: str) -> TaggedSentence:
+    """Words between blanks; a sentence of the lectures comes with its tree, which some models want."""
+    words = text.split()
+    gold = find_lecture_sentence(" ".join(words))
+    governors = gold.governors if gold and list(gold.words) == words else None
+    if governors is None and tagger.model.encoder.needs_governors:
+        raise ValueError(
+            "this model needs the words' governors, which are known of the lectures' sentences alone; use one of "
+            "those, or tag a .conllu with heads: regard tag"
+        )
+    return TaggedSentence(tuple(words), (NO_VALUE,) * len(words), governors)
+
+
+class TaggingTask(Task):
+    """Tagging: a label for each word of a sentence."""
+
+    settings = TaggingSettings
+    task_model = Tagger
+    examples = "sentences"
+    suggested_command = "tag"
+
+    def read(self, settings: TaggingSettings, split: Split, folder: Path | None = None):
+        return read_tagged_sentences(settings, split, folder)
+
+    def token_ids(self, task_model: Tagger, examples: Sequence[TaggedSentence]):
+        return (one.pieces.ids for one in task_model.examples(map(without_tags, examples)))
+
+    def evaluate(self, task_model: Tagger, examples: Sequence[TaggedSentence], *, search=None, progress=no_progress):
+        return evaluate_tagger(task_model, examples)
+
+    def texts(self, task_model: Tagger, given: TaskInput):
+        return [(task_model.tokenizer, given.text)]
+
+    def encode(self, task_model: Tagger, given: TaskInput) -> EncodedInput:
+        sentence = parse_sentence(task_model, given.text)
+        example = task_model.example(sentence)
+        given.refuse_long(len(example.pieces.ids))
+        batch = collate([example]).to(next(task_model.model.parameters()).device)
+        labels = tuple(token_label(task_model.tokenizer, one) for one in example.pieces.ids)
+        axis = TokenAxis(labels, sentence.words, tuple(example.pieces.word_ids))
+        return EncodedInput(batch.model_inputs, {"text": axis}, sentence.words)
+
+    def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
+        return model(*encoded.model_inputs)[0]
+
+    def option_name(self, task_model: Tagger, option: int) -> str:
+        return task_model.labels.name(option)
+
+    def output_text(self, task_model: Tagger, given: TaskInput, predictions: Predictions) -> str:
+        pairs = zip(predictions.rows, predictions.best_options(), strict=True)
+        return " ".join(f"{word}/{tag}" for word, tag in pairs)
+
+
+TASK = TaggingTask()

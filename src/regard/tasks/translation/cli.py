@@ -1,69 +1,350 @@
-"""Translation on the command line: evaluation, and views of cross-attention and deciding words."""
+"""`regard translate`: translates lines of a file, of stdin or typed at a prompt."""
 
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain, islice, tee
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
-import torch
+import typer
 
-from regard import see
-from regard.cli.input_checks import check_text
-from regard.cli.options import build_search
-from regard.cli.translation import evaluate_translations, save_alignment_heads
-from regard.decode.alignment import AlignmentHead, all_heads
-from regard.decode.translate import translate_texts
-from regard.decode.word_alignment import SentencePairAttention, attend_pair, best_head, find_deciding_words, gold_links
-from regard.see.plots.attention_maps import Alignment, head_maps, stack, strip
-from regard.see.plots.panels import View
-from regard.tasks.registry import Task, ViewRequest
-from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
-from regard.tasks.translation.task import Translator
-from regard.world import find_lecture_sentence
+from regard.cli.options import (
+    BeamSize,
+    CheckpointOption,
+    CoveragePenalty,
+    DeviceOption,
+    LengthPenalty,
+    MaxLength,
+    ModelArgument,
+    OutOption,
+    TextArgument,
+    answer_typed_lines,
+    build_search,
+    read_input,
+    refuse_long,
+    resolve_device,
+    with_progress,
+    writable_files,
+    write_lines,
+)
+from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
+
+if TYPE_CHECKING:
+    from regard.decode.alignment import AlignmentHead
+    from regard.decode.model import DecodableModel as Prepared
+    from regard.decode.search import Search
+    from regard.decode.stepwise import StepwiseSearch
+    from regard.decode.translate import Translation
+    from regard.decode.word_alignment import SentencePairAttention
+    from regard.see.plots.attention_maps import Alignment
+    from regard.see.plots.panels import View
+    from regard.tasks.translation.task import Translator
 
 
-def view_translation(translator: Translator, folder: Path, text: str, asked: ViewRequest) -> tuple[str, View]:
-    check_text(translator, text, "the sentence", max_length=asked.max_tokens)
-    written = asked.target
+def translate(
+    model: ModelArgument,
+    file: TextArgument = None,
+    out: OutOption = None,
+    beam: BeamSize = 5,
+    length_penalty: LengthPenalty = 1.0,
+    coverage_penalty: CoveragePenalty = 0.0,
+    best: Annotated[
+        int,
+        typer.Option("--n-best", "--best", min=1, help="Number of hypotheses per line (n-best), each with its score."),
+    ] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample translations instead of beam search.")] = False,  # noqa: FBT002
+    temperature: Annotated[float | None, typer.Option(help="For --sample: the sampling temperature.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="For --sample: sample from the k most probable tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="For --sample: nucleus sampling, the total probability kept.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="For --sample.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Write each log-probability before its text.")] = False,  # noqa: FBT002
+    align: Annotated[
+        Path | None, typer.Option(help="Write word alignments here, in Pharaoh format (0-0 1-2) on every line.")
+    ] = None,
+    max_length: MaxLength = MAX_SENTENCE_TOKENS,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and out-of-vocabulary words.")] = False,  # noqa: FBT002
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="float32; faster: bfloat16 on a GPU, int8 on a CPU. A word in a hundred may differ; in int8, beside "
+            "other lines, a score by up to 0.1."
+        ),
+    ] = "float32",
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Translate a file line by line; without one, what you type (with --beam 1 or --sample word by word).
+
+    Example: `regard translate run text.en --out text.de`
+
+    Example: `echo "the black cat ate the mouse" | regard translate run -`
+
+    Example: `regard translate run "the black cat ate the mouse"`
+
+    Example: `regard translate run text.en --n-best 3 --scores`
+
+    Example: `regard translate run text.en --out text.de --align text.links`
+
+    Example: `regard translate run --sample --temperature 0.7`
+    """
+    from regard.decode import prepare
+    from regard.tasks.translation.task import Translator
+
+    out, align = writable_files(out=out, align=align)
+    if align and (best > 1 or file is None):
+        raise ValueError("--align is for a file with one translation of each line; leave out --n-best, or give a file")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    search = build_sampling(sampling, best) if sample else build_search(beam, length_penalty, coverage_penalty, best)
+    if stray := [name for name, value in sampling.items() if value is not None and not sample]:
+        raise ValueError(f"--{stray[0].replace('_', '-')} needs --sample")
+    scores = scores or best > 1
+    if best > 1 and not sample and (length_penalty or coverage_penalty):
+        typer.echo(
+            "regard: n-best lists are ranked by the penalised score; the log-probabilities before them may be in "
+            "another order, and are in this one with --length-penalty 0",
+            err=True,
+        )
+    if file is None and sys.stdin.isatty():
+        prompt_loop(
+            Translator.load(model, resolve_device(device), checkpoint),
+            search,
+            max_length,
+            scores=scores,
+            precision=precision,
+        )
+        return
+    from regard.data.files import open_atomic
+
+    inputs = read_input(file)
+    translator = Translator.load(model, resolve_device(device), checkpoint)
+    texts = check_texts(translator, inputs.texts, inputs.location, max_length=max_length, strict=strict)
+    prepared = prepare(translator.model, precision)
+
+    def search_in(texts: Iterable[str]) -> "Iterator[list[Translation]]":
+        return translations_in_order(translator, texts, search, prepared)
+
+    with open_atomic(align) if align else nullcontext() as links:
+        found = write_alignments(translator, model, texts, search_in, links) if links else search_in(texts)
+        lines = (
+            translation_line(one, scores=scores) for these in found for one in (these * best)[:best]
+        )  # an empty line has one
+        if out or not sys.stdout.isatty():  # on a terminal the lines themselves show the progress
+            lines = with_progress(lines, "translating", lambda: (inputs.count() or 0) * best or None)
+        write_lines(lines, out)
+
+
+def write_alignments(
+    translator: "Translator",
+    model: Path,
+    texts: Iterator[str],
+    search_in: "Callable[[Iterator[str]], Iterator[list[Translation]]]",
+    file: IO[bytes],
+) -> "Iterator[list[Translation]]":
+    """The translations; writes the word alignments of each on the way."""
+    from regard.decode.word_alignment import format_links
+
+    heads, texts = alignment_heads_for(translator, model, texts)
+    read, again = tee(texts)  # buffers at most a window
+    for text, these in zip(again, search_in(read), strict=True):
+        file.write(f"{format_links(translator, text, these[0].text, heads)}\n".encode())
+        yield these
+
+
+def alignment_heads_for(
+    translator: "Translator", model: Path, texts: Iterator[str]
+) -> "tuple[Sequence[AlignmentHead], Iterator[str]]":
+    """The alignment heads, and the texts again: the first may have been read to choose the heads."""
+    from regard.decode.translate import WINDOW
+    from regard.decode.word_alignment import load_alignment_heads
+    from regard.tasks.translation.task import alignment_heads_from_texts
+
+    if heads := load_alignment_heads(model):
+        return heads, texts
+    first = list(islice(texts, WINDOW))
+    if not (heads := alignment_heads_from_texts(translator, first)):
+        raise ValueError(f"--align: {model} has no alignment heads; a model without attention has none")
+    return heads, chain(first, texts)
+
+
+def build_sampling(options: dict[str, Any], samples: int) -> "Search":
+    from regard.decode import Sampling
+
+    return Sampling(samples=samples, **{name: value for name, value in options.items() if value is not None})
+
+
+def translations_in_order(
+    translator: "Translator", texts: Iterable[str], search: "Search", model: "Prepared"
+) -> "Iterator[list[Translation]]":
+    """The translations in the order of the texts, each as soon as all before it have arrived."""
+    from regard.decode.translate import translate_lines
+
+    waiting: dict[int, list[Translation]] = {}
+    due = 0
+    for index, these in translate_lines(translator, texts, search, model=model):
+        waiting[index] = these
+        while due in waiting:
+            yield waiting.pop(due)
+            due += 1
+
+
+def translation_line(one: "Translation", *, scores: bool) -> str:
+    return f"{one.hypothesis.log_probability:.4f}\t{one.text}" if scores else one.text
+
+
+# --- input checks ---
+
+
+MAX_WARNINGS = 3  # lines whose out-of-vocabulary words are named
+MAX_WORD_LETTERS = 40  # letters of a word that are shown
+
+
+def check_texts(
+    translator: "Translator",
+    texts: Iterable[str],
+    where: Callable[[int], str],
+    *,
+    max_length: int,
+    strict: bool = False,
+) -> Iterator[str]:
+    """The same texts, window by window: all of a window are checked before its first is yielded."""
+    from regard.data.files import chunks
+    from regard.data.tokenizers.base import UNK
+    from regard.decode.translate import WINDOW, unknown_source_words
+
+    first, unknown = 1, 0
+    for some in chunks(texts, WINDOW):
+        encoded = translator.source.encode_batch(some)
+        refuse_long(encoded, where, max_length, first)
+        if strict and [] in encoded:
+            empty = where(first + encoded.index([]))
+            raise ValueError(f"{empty}: the line is empty; remove it, or leave out --strict to keep it empty")
+        for number, (text, ids) in enumerate(zip(some, encoded, strict=True), first):
+            if UNK not in ids:
+                continue
+            unknown += 1
+            if unknown <= MAX_WARNINGS:
+                warn_unknown(unknown_source_words(translator, text)[0], where(number), strict=strict)
+        yield from some
+        first += len(some)
+    if unknown > MAX_WARNINGS:
+        typer.echo(f"regard: and {unknown - MAX_WARNINGS:,} more lines with out-of-vocabulary words", err=True)
+
+
+def warn_unknown(word: str, where: str, *, strict: bool) -> None:
+    what = f"{where}: {word if len(word) <= MAX_WORD_LETTERS else f'{word[:MAX_WORD_LETTERS]}…'!r} is out of vocabulary"
+    if strict:
+        raise ValueError(f"{what}; replace it, or leave out --strict to translate it as <unk>")
+    typer.echo(f"regard: {what}; it is translated as <unk>", err=True)
+
+
+def check_text(translator: "Translator", text: str, where: str, *, max_length: int) -> None:
+    """The same for one text."""
+    for _ in check_texts(translator, [text], lambda _: where, max_length=max_length):
+        pass
+
+
+# --- the prompt ---
+
+
+def prompt_loop(
+    translator: "Translator", search: "Search", max_length: int, *, scores: bool, precision: str = "float32"
+) -> None:
+    from regard.decode import prepare
+    from regard.decode.stepwise import StepwiseSearch
+
+    model, exact = prepare(translator.model, precision), precision == "float32"
+
+    def answer(line: str) -> None:
+        check_text(translator, line, "this line", max_length=max_length)
+        if isinstance(search, StepwiseSearch) and search.width == 1 and not scores and exact:
+            stream_words(translator, line, search)
+            return
+        for these in translations_in_order(translator, [line], search, model):
+            for one in these:
+                typer.echo(translation_line(one, scores=scores))
+
+    answer_typed_lines("Type a sentence", answer)
+
+
+def stream_words(translator: "Translator", line: str, search: "StepwiseSearch") -> None:
+    """A word is shown when the next one has begun: until then punctuation, or the rest of a letter, may join it."""
+    from regard.decode import stream
+    from regard.decode.translate import detokenize_line
+
+    shown, ids = "", []
+    for id in stream(translator.model, translator.source.encode(line), search):
+        ids.append(id)
+        settled = detokenize_line(translator, ids).rpartition(" ")[0]
+        if settled.startswith(shown):
+            typer.echo(settled[len(shown) :], nl=False)
+            shown = settled
+    text = detokenize_line(translator, ids)
+    typer.echo(text[len(shown) :] if text.startswith(shown) else f"\n{text}")
+
+
+# --- look ---
+
+
+def view_translation(translator: "Translator", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
+    from regard import see
+    from regard.decode.translate import translate_texts
+    from regard.decode.word_alignment import attend_pair
+
+    check_text(translator, text, "the sentence", max_length=request.max_tokens)
+    written = request.target
     if written is None:
-        written = translate_texts(translator, [text], build_search(asked.beam, 1.0, 0.0))[0]
+        written = translate_texts(translator, [text], build_search(request.beam, 1.0, 0.0))[0]
     if not written.strip():
         raise ValueError(f"{text!r} is translated by nothing; give a translation to look at with --target")
     seen = attend_pair(translator, text, written)
-    if asked.all_heads:
+    if request.all_heads:
         view = view_all_heads(seen)
-    elif asked.word is not None:
+    elif request.word is not None:
         view = view_deciding_words(
-            translator, seen, text, asked.word, choose_head_to_view(translator, folder, seen, asked.head)
+            translator, seen, text, request.word, choose_head_to_view(translator, folder, seen, request.head)
         )
     else:
-        head = choose_head_to_view(translator, folder, seen, asked.head)
-        view = see.build_view(build_alignment(translator, seen, text, (head,)), title=head.name)
+        head = choose_head_to_view(translator, folder, seen, request.head)
+        view = see.build_view(build_alignment(translator, seen, (head,)), title=head.name)
     return f"{text}\n{written}", view
 
 
 def choose_head_to_view(
-    translator: Translator, model: Path, seen: SentencePairAttention, asked: str | None
-) -> AlignmentHead:
+    translator: "Translator", model: Path, seen: "SentencePairAttention", wanted: str | None
+) -> "AlignmentHead":
     """The one asked for, or the one at which the page opens as well."""
-    if asked is None:
+    from regard.decode.alignment import AlignmentHead, all_heads
+    from regard.decode.word_alignment import best_head
+
+    if wanted is None:
         return best_head(translator, model, seen)
     there = all_heads(seen.attention)
-    layer, _, number = asked.rpartition(":")
+    layer, _, number = wanted.rpartition(":")
     if not number.isdecimal() or AlignmentHead(layer, int(number)) not in there:
         names = ", ".join(dict.fromkeys(f"{head.layer}:{head.head}" for head in there))
-        raise ValueError(f"--head {asked}: write LAYER:HEAD, one of {names}")
+        raise ValueError(f"--head {wanted}: write LAYER:HEAD, one of {names}")
     return AlignmentHead(layer, int(number))
 
 
-def build_alignment(translator: Translator, seen: SentencePairAttention, text: str, heads: tuple[AlignmentHead, ...]):
+def build_alignment(
+    translator: "Translator", seen: "SentencePairAttention", heads: "Sequence[AlignmentHead]"
+) -> "Alignment":
     """The matrix; a sentence of the lectures, if translated as they do, comes with its gold alignment."""
-    data, gold = translator.settings.data, frozenset()
-    sentence = find_lecture_sentence(text) if data.corpus == "world" and data.source == "en" else None
-    if sentence and sentence.words == seen.source.words and sentence.words_for(data.target) == seen.target.words:
-        gold = gold_links(sentence, data.source, data.target)
+    from regard.see.plots.attention_maps import Alignment
+    from regard.tasks.translation.task import known_alignment
+
+    gold = known_alignment(translator, seen.source.words, seen.target.words)
     return Alignment(seen.source.words, seen.target.words, seen.word_matrix(heads), gold)
 
 
-def view_all_heads(seen: SentencePairAttention) -> View:
+def view_all_heads(seen: "SentencePairAttention") -> "View":
+    from regard.decode.alignment import AlignmentHead
+    from regard.see.plots.attention_maps import head_maps
+
     panels = {
         layer: [seen.word_matrix([AlignmentHead(layer, number)]) for number in range(weights.shape[0])]
         for layer, weights in seen.attention.layers.items()
@@ -72,9 +353,14 @@ def view_all_heads(seen: SentencePairAttention) -> View:
 
 
 def view_deciding_words(
-    translator: Translator, seen: SentencePairAttention, text: str, word: str, head: AlignmentHead
-) -> View:
+    translator: "Translator", seen: "SentencePairAttention", text: str, word: str, head: "AlignmentHead"
+) -> "View":
     """Two strips: where the model looked for the word's translation, and without which words it is another."""
+    import torch
+
+    from regard.decode.word_alignment import find_deciding_words
+    from regard.see.plots.attention_maps import stack, strip
+
     if word not in seen.source.words:
         raise ValueError(f"--word {word}: not in the sentence; its words are {' '.join(seen.source.words)}")
     at, weights = seen.source.words.index(word), seen.word_matrix([head])[:, :-1]
@@ -91,16 +377,5 @@ def view_deciding_words(
     return replace(shown, notes=tuple((f"no {words[place]}", written) for place, written in others.items()))
 
 
-TRANSLATION = Task(
-    settings=TranslationSettings,
-    examples="pairs",
-    read=lambda settings, split, folder: read_translation_pairs(settings.data, split, folder),
-    from_examples=Translator.from_examples,
-    from_description=Translator.from_description,
-    load=Translator.load,
-    token_ids=lambda translator, pairs: translator.source.encode_batch(pair.source for pair in pairs),
-    evaluate=lambda translator, pairs: evaluate_translations(translator, pairs, build_search(5, 1.0, 0.0)),
-    view=view_translation,
-    suggested_command=lambda folder: ("translate", folder),
-    after_training=save_alignment_heads,
-)
+COMMANDS = {"translate": translate}
+view = view_translation

@@ -88,8 +88,8 @@ def read_translation_pairs(
 
 def world_pairs(data: TranslationData, split: Split, count: int) -> list[SentencePair]:
     if data.corpus == "stories":
-        told = graded_story_pairs if split == "train" else story_pairs
-        return [SentencePair(*pair) for pair in told(Stories(words=data.max_length, relevant=1), count, split)]
+        make_pairs = graded_story_pairs if split == "train" else story_pairs
+        return [SentencePair(*pair) for pair in make_pairs(Stories(words=data.max_length, relevant=1), count, split)]
     world = World(min_length=data.min_length, max_length=data.max_length)
     if data.source == "en":
         return [SentencePair(*pair) for pair in translation_pairs(world, data.target, count, split)]

@@ -1,7 +1,9 @@
-"""Translation: label-smoothed and R-Drop losses, the training job of a seq2seq model, and the Translator."""
+"""Translation: label-smoothed and R-Drop losses, the training job of a seq2seq model, the Translator and its task."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from einops import repeat
@@ -10,20 +12,37 @@ from torch import Tensor, nn
 
 from regard.attention import MultiHeadAttention
 from regard.data.batching import Batch, Example, collate, pair_lengths
+from regard.data.files import write_text_atomic
 from regard.data.parallel import SentencePair
 from regard.data.tokenizers.base import PAD, Tokenizer
 from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.tokenizer_io import load_tokenizer
-from regard.models.config import build_model
+from regard.decode.alignment import AlignmentHead, Links
+from regard.decode.beam import Beam
+from regard.decode.stepwise import Greedy
+from regard.decode.translate import translate_texts
+from regard.decode.word_alignment import (
+    HEADS_FILE,
+    attend_pair,
+    best_head,
+    gold_links,
+    select_head_by_coverage,
+    select_heads_by_gold,
+)
+from regard.models.config import RNN_KINDS, build_model
 from regard.models.flops import flops
 from regard.models.seq2seq import PackableModel, Seq2Seq
 from regard.models.transformer import Transformer
 from regard.tasks.config import PairTokenizerSettings, TrainSettings
 from regard.tasks.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import VARIABLE_SHAPES, TrainingJob
-from regard.tasks.tokenizer_training import train_tokenizer
-from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.protocol import EXAMPLE_SENTENCE, VARIABLE_SHAPES, TaskInput, TokenAxis, TrainingJob, no_progress
+from regard.tasks.splits import Split
+from regard.tasks.tokenizers import train_tokenizer
+from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+from regard.tasks.translation.metrics import evaluate_translations
+from regard.tasks.translation.seq2seq import Seq2SeqTask
+from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence
 
 
 @dataclass(frozen=True)
@@ -98,11 +117,11 @@ def validation(
 
 
 def seq2seq_job(
-    learner: PretrainedModel, examples: Sequence[Example], held_out: Sequence[Example], device: str
+    task_model: PretrainedModel, examples: Sequence[Example], held_out: Sequence[Example], device: str
 ) -> TrainingJob:
     """The training of whatever writes a target for a source."""
-    train = learner.settings.train
-    if train.packed and (why := packing_objections(learner.model)):
+    train = task_model.settings.train
+    if train.packed and (why := packing_objections(task_model.model)):
         raise ValueError(f"train.packed = true cannot be had: {'; '.join(why)}; leave it out")
     corpus = (
         PackedCorpus.of(examples, train, device)
@@ -110,19 +129,19 @@ def seq2seq_job(
         else Corpus.of(examples, pair_lengths, collate, train, device)
     )
     held = drop_long(held_out, pair_lengths, train)
-    if train.compile and isinstance(learner.model, Transformer):
-        for layer in (*learner.model.encoder, *learner.model.decoder):
+    if train.compile and isinstance(task_model.model, Transformer):
+        for layer in (*task_model.model.encoder, *task_model.model.decoder):
             layer.compile(dynamic=False)  # one graph for all layers of a stack
     return TrainingJob(
-        learner.model.to(device),
+        task_model.model.to(device),
         corpus,
         build_loss(train),
         lambda model: validation(model, held, device=device),
         train,
-        learner.settings.model.model,
-        learner.describe,
+        task_model.settings.model.model,
+        task_model.describe,
         corpus.left_out + len(held_out) - len(held),
-        flops_per_token(learner.model, examples, train),
+        flops_per_token(task_model.model, examples, train),
         capture_objection="" if train.packed else VARIABLE_SHAPES,
     )
 
@@ -201,3 +220,106 @@ class Translator(PretrainedModel):
         source, target = (load_tokenizer(folder / f"{side}.json") for side in ("source", "target"))
         torch.manual_seed(settings.train.seed)
         return Translator(build_model(settings.model, source.size, target.size), source, target, settings)
+
+
+# --- alignment heads ---
+
+
+MAX_SENTENCES = 100  # on which the heads are chosen
+MAX_PAIR_TOKENS = 256  # tokens of a side: the attention weights of longer pairs take too much memory
+
+
+def save_alignment_heads(
+    translator: Translator, held_out: list[SentencePair], folder: Path
+) -> tuple[AlignmentHead, ...]:
+    """Chooses on held-out sentences, by gold alignments where available; none for a model without attention."""
+    heads = choose_alignment_heads(translator, held_out)
+    rows = [[head.layer, head.head, head.shift] for head in heads]
+    write_text_atomic(folder / HEADS_FILE, json.dumps(rows) + "\n")
+    return heads
+
+
+def choose_alignment_heads(translator: Translator, held_out: list[SentencePair]) -> tuple[AlignmentHead, ...]:
+    config, data = translator.settings.model, translator.settings.data
+    if config.kind in RNN_KINDS:
+        return ()
+    if data.corpus == "world":
+        world = World(min_length=data.min_length, max_length=data.max_length)
+        return select_heads_by_gold(translator, [world.sentence(number, "valid") for number in range(MAX_SENTENCES)])
+    lengths = [max(map(len, example)) for example in translator.examples(held_out)]
+    short = [
+        (pair.source, pair.target) for pair, length in zip(held_out, lengths, strict=True) if length <= MAX_PAIR_TOKENS
+    ]
+    return select_head_by_coverage(translator, short[:MAX_SENTENCES]) if short else ()
+
+
+def alignment_heads_from_texts(translator: Translator, texts: Sequence[str]) -> tuple[AlignmentHead, ...]:
+    """For an unfinished run, which has saved none: chosen on its own translations of the first of these texts."""
+    if translator.settings.model.kind in RNN_KINDS:
+        return ()
+    short = [text for text in texts if 0 < len(translator.source.encode(text)) <= MAX_PAIR_TOKENS][:MAX_SENTENCES]
+    pairs = [pair for pair in zip(short, translate_texts(translator, short, Greedy()), strict=True) if pair[1].strip()]
+    return select_head_by_coverage(translator, pairs) if pairs else ()
+
+
+# --- the task ---
+
+
+class TranslationTask(Seq2SeqTask):
+    """Translation: a sentence in another language."""
+
+    settings = TranslationSettings
+    task_model = Translator
+    examples = "pairs"
+    searches = True
+    suggested_command = "translate"
+    beam = 5
+
+    def read(self, settings: TranslationSettings, split: Split, folder: Path | None = None):
+        return read_translation_pairs(settings.data, split, folder)
+
+    def token_ids(self, task_model: Translator, examples: Sequence[SentencePair]):
+        return task_model.source.encode_batch(pair.source for pair in examples)
+
+    def evaluate(self, task_model: Translator, examples: Sequence[SentencePair], *, search=None, progress=no_progress):
+        return evaluate_translations(task_model, examples, search or Beam(5, length_penalty=1.0), progress)
+
+    def after_training(
+        self, task_model: Translator, held_out: Sequence[SentencePair], folder: Path, *, progress=no_progress
+    ) -> None:
+        save_alignment_heads(task_model, list(held_out), folder)
+
+    def describe(self, task_model: Translator) -> str:
+        return f"{task_model.settings.data.source} → {task_model.settings.data.target}"
+
+    def example_input(self, task_model: Translator) -> TaskInput:
+        data = task_model.settings.data
+        if data.corpus != "world" or data.source == "en":
+            return super().example_input(task_model)
+        sentence = find_lecture_sentence(EXAMPLE_SENTENCE) or LECTURE_SENTENCES[0]
+        return TaskInput(" ".join(sentence.words_for(data.source)))
+
+    def pair(self, task_model: Translator) -> tuple[Tokenizer, Tokenizer]:
+        return task_model.source, task_model.target
+
+    def gold_alignment(self, task_model: Translator, source: TokenAxis, target: TokenAxis):
+        return known_alignment(task_model, source.words, target.words)
+
+    def preferred_head(self, task_model: Translator, folder: Path | None, axes: Mapping[str, TokenAxis]):
+        source, target = axes["source"], axes["written"]
+        if not target.words:
+            return None
+        head = best_head(task_model, folder, attend_pair(task_model, " ".join(source.words), " ".join(target.words)))
+        return head.layer, head.head
+
+
+def known_alignment(translator: Translator, source: Sequence[str], target: Sequence[str]) -> Links:
+    """The gold alignment of a sentence of the lectures, if it is translated as they do."""
+    data = translator.settings.data
+    sentence = find_lecture_sentence(" ".join(source)) if data.corpus == "world" and data.source == "en" else None
+    if sentence and (sentence.words, sentence.words_for(data.target)) == (tuple(source), tuple(target)):
+        return gold_links(sentence, data.source, data.target)
+    return frozenset()
+
+
+TASK = TranslationTask()

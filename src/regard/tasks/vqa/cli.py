@@ -1,78 +1,147 @@
-"""Visual question answering on the command line: accuracy, and views of attention over patches."""
+"""`regard answer`: answers questions about an image (VQA)."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-from einops import reduce
+import typer
 
-from regard import see
-from regard.attention import record_attention
-from regard.cli.options import with_progress
-from regard.data.batching import pad_rows
-from regard.data.images.labelled_images import LabelledImage, read_image
-from regard.see.plots.panels import View
-from regard.tasks.image_classification.cli import parse_head
-from regard.tasks.image_classification.task import AT_ONCE
-from regard.tasks.registry import Task, ViewRequest
-from regard.tasks.vqa.data import ImageQuestion, VQASettings, read_image_questions
-from regard.tasks.vqa.task import QuestionAnswerer, chunk_questions
+from regard.cli.options import (
+    MAX_LENGTH_NAMES,
+    CheckpointOption,
+    DeviceOption,
+    InputLines,
+    ModelArgument,
+    OutOption,
+    answer_typed_lines,
+    parse_head,
+    read_input,
+    refuse_long,
+    resolve_device,
+    writable_file,
+    write_lines,
+)
+from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-@dataclass(frozen=True)
-class VQAMetrics:
-    """Which answers were right, by kind of question where it is known, else by what the answer should have been."""
-
-    pictures: int
-    by: str
-    wanted: Counter[str]
-    right: Counter[str]
-    outputs: tuple[str, ...] = field(repr=False)
-
-    @property
-    def accuracy(self) -> float:
-        return 100 * self.right.total() / self.wanted.total()
-
-    @property
-    def signature(self) -> str:
-        return f"questions:{self.wanted.total()}|pictures:{self.pictures}"
-
-    def table(self) -> str:
-        wide = max(map(len, self.wanted))
-        lines = [f"accuracy {self.accuracy:.2f} %   {self.signature}", ""]
-        lines += [f"{one:<{wide}} {100 * self.right[one] / n:6.2f} %  of {n:,}" for one, n in self.wanted.most_common()]
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        counts = {one: {"questions": n, "right": self.right[one]} for one, n in self.wanted.most_common()}
-        return {"accuracy": self.accuracy, "signature": self.signature, f"by_{self.by}": counts}
-
-    def lines(self) -> list[str]:
-        return list(self.outputs)
+    from regard.see.plots.panels import View
+    from regard.tasks.vqa.task import QuestionAnswerer
 
 
-def evaluate_vqa(answerer: QuestionAnswerer, questions: Sequence[ImageQuestion]) -> VQAMetrics:
-    answerer.label_ids(questions)  # refuses an answer that the model does not know
-    batches = with_progress(chunk_questions(questions), "answering", -(-len(questions) // AT_ONCE))
-    found = torch.cat([answerer.probabilities(some) for some in batches]).argmax(-1).tolist()
-    answers = tuple(answerer.labels.name(n) for n in found)
-    by = "kind" if all(one.kind for one in questions) else "answer"
-    kinds = [one.kind if by == "kind" else one.answer for one in questions]
-    right = (kind for kind, one, said in zip(kinds, questions, answers, strict=True) if one.answer == said)
-    return VQAMetrics(len({one.picture for one in questions}), by, Counter(kinds), Counter(right), answers)
+def answer(
+    model: ModelArgument,
+    image: Annotated[Path, typer.Argument(help="A PNG or JPEG file.")],
+    question: Annotated[
+        str | None, typer.Argument(help="Default: the questions of --file, of stdin, or typed.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="A text file with a question on every line; - for stdin.")] = None,
+    out: OutOption = None,
+    best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k answers.")] = 1,
+    scores: Annotated[bool, typer.Option("--scores", help="Write each answer's probability behind it.")] = False,  # noqa: FBT002
+    max_length: Annotated[
+        int,
+        typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a question; a longer one is refused."),
+    ] = MAX_SENTENCE_TOKENS,
+    checkpoint: CheckpointOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Answer questions about an image.
+
+    To train on your own: a .tsv with lines of image, tab, question, tab, answer, or a .jsonl with the fields picture,
+    question and answer; paths of images are relative to the file. A folder or archive in the layout of easy-VQA also
+    works: images/0.png … and questions.json, a list of [question, answer, number of the image].
+
+    Example: `regard answer run image.png "what colour is the circle"`
+
+    Example: `regard answer run image.png --file questions.txt --scores`
+    """
+    from regard.tasks.image_batches import load_image
+    from regard.tasks.vqa.task import QuestionAnswerer
+
+    out = out and writable_file(out)
+    if question is not None and file is not None:
+        raise ValueError(f"give the question, or the file {file}, not both")
+    answerer = QuestionAnswerer.load(model, resolve_device(device), checkpoint)
+    pixels = load_image(answerer.sight, image)
+    best = min(best, len(answerer.labels))
+    scores = scores or best > 1
+    if file is None and question is None and sys.stdin.isatty():
+        prompt_loop(answerer, pixels, best, max_length, scores=scores)
+        return
+    if question is not None:
+        if not question.strip():
+            raise ValueError("the question is empty; give at least one word")
+        inputs = InputLines(iter([question]), lambda _: "the question", lambda: 1)
+    else:
+        inputs = read_input(None if file is None else str(file))
+    questions = check_questions(answerer, inputs, file or "stdin", max_length)
+    write_lines(answer_lines(answerer, pixels, questions, best, scores=scores), out, "answered")
 
 
-def view_question(answerer: QuestionAnswerer, folder: Path, text: str, asked: ViewRequest) -> tuple[str, View]:
+def check_questions(answerer: "QuestionAnswerer", inputs: InputLines, name: object, max_length: int) -> Iterator[str]:
+    """The questions, each checked before it is yielded."""
+    number = 0
+    for number, text in enumerate(inputs.texts, 1):
+        if not text.strip():
+            raise ValueError(
+                f"{inputs.location(number)}: the question is empty; give at least one word, or remove the line"
+            )
+        refuse_long([answerer.tokenizer.encode(text)], inputs.location, max_length, number)
+        yield text
+    if not number:
+        raise ValueError(f"{name}: no question; give at least one")
+
+
+def answer_lines(
+    answerer: "QuestionAnswerer", pixels: "Tensor", questions: Iterable[str], best: int, *, scores: bool
+) -> Iterator[str]:
+    from regard.data.files import chunks
+    from regard.data.images.labelled_images import LabelledImage
+    from regard.tasks.image_classification.task import AT_ONCE
+    from regard.tasks.vqa.data import ImageQuestion
+
+    image = LabelledImage(pixels, "", "the image")
+    for some in chunks(questions, AT_ONCE):
+        most = answerer.probabilities([ImageQuestion(image, text) for text in some]).topk(best)
+        for found, chances in zip(most.indices.tolist(), most.values.tolist(), strict=True):
+            named = zip((answerer.labels.name(n) for n in found), chances, strict=True)
+            yield "\t".join(f"{name}\t{chance:.4f}" if scores else name for name, chance in named)
+
+
+def prompt_loop(answerer: "QuestionAnswerer", pixels: "Tensor", best: int, max_length: int, *, scores: bool) -> None:
+    def reply(line: str) -> None:
+        inputs = InputLines(iter([line]), lambda _: "this line", lambda: 1)
+        questions = check_questions(answerer, inputs, "", max_length)
+        for row in answer_lines(answerer, pixels, questions, best, scores=scores):
+            typer.echo(row)
+
+    answer_typed_lines("Type a question about the image", reply)
+
+
+# --- look ---
+
+
+def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
     """`text` is the path of a picture. Each word of the question, and where it looked in the last layer."""
-    if refused := [name for name in ("word", "target") if getattr(asked, name) is not None]:
+    import torch
+    from einops import reduce
+
+    from regard import see
+    from regard.attention import record_attention
+    from regard.data.batching import pad_rows
+    from regard.data.images.labelled_images import LabelledImage
+    from regard.tasks.image_batches import load_image
+    from regard.tasks.vqa.data import ImageQuestion
+
+    if refused := [name for name in ("word", "target") if getattr(request, name) is not None]:
         raise ValueError(f"--{refused[0]} means nothing to a question about a picture; leave it out")
-    if asked.question is None:
+    if request.question is None:
         raise ValueError(f'{folder} answers questions: regard look {folder} {text} "what colour is the circle"')
-    pixels = answerer.sight.fit(read_image(text, mode="RGB" if answerer.sight.channels == 3 else "L"))
-    question = ImageQuestion(LabelledImage(pixels, "", text), asked.question)
+    pixels = load_image(answerer.sight, text)
+    question = ImageQuestion(LabelledImage(pixels, "", text), request.question)
     best = answerer.probabilities([question])[0].topk(min(3, len(answerer.labels)))
     named = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     said = ", ".join(f"{answerer.labels.name(n)} {100 * p:.1f} %" for n, p in named)
@@ -83,11 +152,11 @@ def view_question(answerer: QuestionAnswerer, folder: Path, text: str, asked: Vi
         names = [site.name for site in record.sites if (site.queries, site.keys) == ("text", "patches")]
         layers = [model.to_grid(record.weights(name))[0].cpu() for name in names]
     words = answerer.tokenizer.tokens(question.text)
-    if asked.all_heads:
+    if request.all_heads:
         rows = {f"layer {n}: {word}": layer[:, t] for n, layer in enumerate(layers) for t, word in enumerate(words)}
         return said, see.overlay_heads_view(pixels / 255, rows, title="where each word looked, head by head")
-    if asked.head is not None:
-        layer, head = parse_head(asked.head, [len(heads) for heads in layers])
+    if request.head is not None:
+        layer, head = parse_head(request.head, [len(heads) for heads in layers])
         seen, which = layers[layer][head], f"layer {layer}, head {head}"
     else:
         seen, which = reduce(layers[-1], "h t y x -> t y x", "mean"), "last layer"
@@ -95,16 +164,5 @@ def view_question(answerer: QuestionAnswerer, folder: Path, text: str, asked: Vi
     return said, see.overlay_view(pixels / 255, looks, title=f"where each word looked ({which})")
 
 
-VQA = Task(
-    settings=VQASettings,
-    examples="questions",
-    read=lambda settings, split, folder: read_image_questions(settings.data, split, folder),
-    from_examples=QuestionAnswerer.from_examples,
-    from_description=QuestionAnswerer.from_description,
-    load=QuestionAnswerer.load,
-    token_ids=lambda answerer, questions: answerer.tokenizer.encode_batch(one.text for one in questions),
-    evaluate=evaluate_vqa,
-    view=view_question,
-    input_description="the file of a picture and a question",
-    suggested_command=lambda folder: ("evaluate", folder),
-)
+COMMANDS = {"answer": answer}
+view = view_question

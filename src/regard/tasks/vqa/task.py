@@ -1,8 +1,11 @@
-"""Visual question answering: batches on the device, the loss, the training job, and the QuestionAnswerer."""
+"""Visual question answering: the loss, the training job, metrics, the QuestionAnswerer and its task."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,18 +22,33 @@ from regard.data.tokenizers.tokenizer_io import load_tokenizer
 from regard.models.vqa import VQAModel
 from regard.tasks.corpus import to_device_async
 from regard.tasks.image_batches import (
+    EXAMPLE_IMAGES,
     AugmentedImages,
     ImageDraws,
     OnDeviceLoss,
     Rows,
     ShuffledIndices,
     epoch_order,
+    example_world,
+    load_image,
+    patch_axis,
 )
 from regard.tasks.image_classification.task import AT_ONCE
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import TrainingJob
-from regard.tasks.tokenizer_training import train_text_tokenizer
-from regard.tasks.vqa.data import ImageQuestion, VQASettings
+from regard.tasks.protocol import (
+    EncodedInput,
+    InputSpec,
+    ProgressBar,
+    Task,
+    TaskInput,
+    TokenAxis,
+    TrainingJob,
+    no_progress,
+)
+from regard.tasks.splits import Split
+from regard.tasks.tokenizers import train_text_tokenizer
+from regard.tasks.vqa.data import ImageQuestion, VQASettings, read_image_questions
+from regard.world.shapes import draw_question
 
 IMAGE_MULTIPLE = 8  # on a GPU: batches whose pictures are as many, in steps of so many, share a recording
 
@@ -51,7 +69,7 @@ class VQABatch:
 
 @dataclass(frozen=True, eq=False)
 class QuestionDraws:
-    """What the device is told of a batch: its pictures, and each question's row and picture."""
+    """What is sent to the device for a batch: its pictures, and each question's row and picture."""
 
     pictures: ImageDraws
     questions: Int[Tensor, "b 2"]
@@ -88,18 +106,18 @@ class QuestionBatches:
         table = torch.from_numpy(np.stack((rows, about), 1))
         return QuestionDraws(self.images.draw_batch(filled, epoch), to_device_async(table, self.tokens.device))
 
-    def materialize(self, asked: QuestionDraws) -> VQABatch:
-        at, about = asked.questions.unbind(1)
+    def materialize(self, draws: QuestionDraws) -> VQABatch:
+        at, about = draws.questions.unbind(1)
         return VQABatch(
-            self.images.normalized_pixels(asked.pictures), self.tokens[at], self.lengths[at], about, self.answers[at]
+            self.images.normalized_pixels(draws.pictures), self.tokens[at], self.lengths[at], about, self.answers[at]
         )
 
 
 @lru_cache(maxsize=2)
-def order_by_image(asked: QuestionBatches, epoch: int) -> Rows:
+def order_by_image(batches: QuestionBatches, epoch: int) -> Rows:
     """All questions, by picture, the pictures in another order every epoch."""
-    places = np.argsort(epoch_order(asked.rows.seed, epoch, len(asked.images.pixels)))
-    return np.argsort(places[asked.pictures], kind="stable")
+    places = np.argsort(epoch_order(batches.rows.seed, epoch, len(batches.images.pixels)))
+    return np.argsort(places[batches.pictures], kind="stable")
 
 
 def vqa_loss(smoothing: float):
@@ -206,3 +224,99 @@ class QuestionAnswerer(PretrainedModel):
 def chunk_questions(questions: Sequence[ImageQuestion]) -> Iterator[Sequence[ImageQuestion]]:
     for first in range(0, len(questions), AT_ONCE):
         yield questions[first : first + AT_ONCE]
+
+
+@dataclass(frozen=True)
+class VQAMetrics:
+    """Which answers were right, by kind of question where it is known, else by what the answer should have been."""
+
+    pictures: int
+    by: str
+    wanted: Counter[str]
+    right: Counter[str]
+    outputs: tuple[str, ...] = field(repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * self.right.total() / self.wanted.total()
+
+    @property
+    def signature(self) -> str:
+        return f"questions:{self.wanted.total()}|pictures:{self.pictures}"
+
+    def table(self) -> str:
+        wide = max(map(len, self.wanted))
+        lines = [f"accuracy {self.accuracy:.2f} %   {self.signature}", ""]
+        lines += [f"{one:<{wide}} {100 * self.right[one] / n:6.2f} %  of {n:,}" for one, n in self.wanted.most_common()]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {one: {"questions": n, "right": self.right[one]} for one, n in self.wanted.most_common()}
+        return {"accuracy": self.accuracy, "signature": self.signature, f"by_{self.by}": counts}
+
+    def lines(self) -> list[str]:
+        return list(self.outputs)
+
+
+def evaluate_vqa(
+    answerer: QuestionAnswerer, questions: Sequence[ImageQuestion], progress: ProgressBar = no_progress
+) -> VQAMetrics:
+    answerer.label_ids(questions)  # refuses an answer that the model does not know
+    batches = progress(chunk_questions(questions), "answering", -(-len(questions) // AT_ONCE))
+    found = torch.cat([answerer.probabilities(some) for some in batches]).argmax(-1).tolist()
+    answers = tuple(answerer.labels.name(n) for n in found)
+    by = "kind" if all(one.kind for one in questions) else "answer"
+    kinds = [one.kind if by == "kind" else one.answer for one in questions]
+    right = (kind for kind, one, said in zip(kinds, questions, answers, strict=True) if one.answer == said)
+    return VQAMetrics(len({one.picture for one in questions}), by, Counter(kinds), Counter(right), answers)
+
+
+# --- the task ---
+
+
+class VQATask(Task):
+    """Visual question answering: an answer to a question about an image."""
+
+    settings = VQASettings
+    task_model = QuestionAnswerer
+    examples = "questions"
+    batch_unit = "questions"
+    inputs = InputSpec("the file of a picture and a question", "image", options=("question",))
+
+    def read(self, settings: VQASettings, split: Split, folder: Path | None = None):
+        return read_image_questions(settings.data, split, folder)
+
+    def token_ids(self, task_model: QuestionAnswerer, examples: Sequence[ImageQuestion]):
+        return task_model.tokenizer.encode_batch(one.text for one in examples)
+
+    def evaluate(
+        self, task_model: QuestionAnswerer, examples: Sequence[ImageQuestion], *, search=None, progress=no_progress
+    ):
+        return evaluate_vqa(task_model, examples, progress)
+
+    def example_input(self, task_model: QuestionAnswerer) -> TaskInput:
+        return TaskInput(EXAMPLE_IMAGES[0], question=draw_question(example_world(), 0, "test").question.text)
+
+    def texts(self, task_model: QuestionAnswerer, given: TaskInput):
+        return [(task_model.tokenizer, given.question or "")]
+
+    def normalize(self, task_model: QuestionAnswerer, text: str) -> str:
+        return task_model.tokenizer.normalizer.apply(text)
+
+    def encode(self, task_model: QuestionAnswerer, given: TaskInput) -> EncodedInput:
+        if given.question is None:
+            raise ValueError("this model answers questions about images; give question='what colour is the circle'")
+        given.refuse_long(len(ids := task_model.ids(given.question)))
+        pixels, device = load_image(task_model.sight, given.text), next(task_model.model.parameters()).device
+        tokens, lengths = (part.to(device) for part in pad_rows([ids]))
+        x, tokenizer = task_model.sight.normalize(pixels[None].to(device)), task_model.tokenizer
+        words = tuple(tokenizer.normalizer.apply(given.question).split())
+        text = TokenAxis(tuple(tokenizer.tokens(given.question)), words, tuple(tokenizer.word_ids(given.question)))
+        axes = {"text": text, "patches": patch_axis(task_model.model.image_encoder)}
+        return EncodedInput((x, tokens, lengths), axes, ("answer",), image=pixels)
+
+    def option_name(self, task_model: QuestionAnswerer, option: int) -> str:
+        return task_model.labels.name(option)
+
+
+TASK = VQATask()

@@ -32,7 +32,7 @@ class Beam extends View {
   show(scene, state) {
     put(this.#field, state.beam ?? "");
     this.scene = scene;
-    this.writes = scene.task === "language_modeling";
+    this.writes = scene.options.includes("more");
     this.greedy = this.writes && !state.beam; // then the tree is of what a beam would have kept
     if (this.fresh("key", this.writes, this.greedy))
       replace(

@@ -65,7 +65,7 @@ class Generation extends View {
       this.stop();
       this.#play.stop();
     }
-    this.#more.hidden = scene.task !== "language_modeling";
+    this.#more.hidden = !scene.options.includes("more");
     put(this.#more, state.more ?? 12);
     this.scene = scene;
     if (this.#live) return;
@@ -221,7 +221,7 @@ class Generation extends View {
       this.stale("step");
       this.#watched = scene.id === this.scene.id ? null : scene.id;
       // every view shows what was written, so the address asks for it
-      const beam = scene.task === "language_modeling" ? undefined : 1;
+      const beam = scene.options.includes("more") ? undefined : 1;
       store.set({ step: scene.steps - 1, ...(this.#watched && { beam, target: undefined, branches: undefined }) });
       this.show(this.scene, store.state);
     };

@@ -72,7 +72,7 @@ class Training extends View {
     this.at = this.steps.includes(state.checkpoint) ? this.steps.indexOf(state.checkpoint) : this.steps.length - 1;
     this.#range.value = String(this.stepOf(this.at));
     this.#range.setAttribute("aria-valuetext", this.nameOf(this.steps[this.at]));
-    this.#hold.hidden = !["translation", "autoencoding"].includes(scene.task);
+    this.#hold.hidden = !scene.options.includes("target");
     this.#fixed.checked = Boolean(state.target);
     const site = siteOf(scene, state);
     this.key = JSON.stringify([

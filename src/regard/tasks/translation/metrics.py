@@ -1,12 +1,20 @@
-"""Translation metrics: BLEU, chrF and exact match with their signatures, and BLEU by length."""
+"""Translation metrics: BLEU, chrF and exact match with their signatures, BLEU by length, and a translator's."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from regard.data.parallel import SentencePair
 from regard.data.tokenizers.normalization import TextNormalizer
+from regard.decode.search import Search
+from regard.decode.translate import translate_lines
+from regard.tasks.protocol import ProgressBar, no_progress
+
+if TYPE_CHECKING:
+    from regard.tasks.translation.task import Translator
 
 
 @dataclass(frozen=True)
@@ -90,3 +98,49 @@ def bleu_by_length(
 def check_paired(found: Sequence[str], wanted: Sequence[str]) -> None:
     if len(found) != len(wanted) or not found:
         raise ValueError(f"{len(found)} translations for {len(wanted)} references: there must be one for each")
+
+
+EDGES = (1, *range(6, 51, 5), 71)  # where buckets of sentence lengths, in words, begin
+
+
+@dataclass(frozen=True)
+class TranslationMetrics:
+    """Metrics on a set of pairs, and the translations."""
+
+    scores: tuple[MetricScore, ...]
+    lengths: tuple[LengthBucket, ...]
+    translations: tuple[str, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scores": {one.name: {"value": one.value, "signature": one.signature} for one in self.scores},
+            "by_length": [asdict(bucket) for bucket in self.lengths],
+        }
+
+    def lines(self) -> list[str]:
+        return list(self.translations)
+
+    def table(self) -> str:
+        lines = [f"{one.name:<28} {one.value:6.2f}   {one.signature}" for one in self.scores]
+        lines += ["", "words   sentences   BLEU"]
+        for bucket in self.lengths:
+            lines.append(f"{bucket!s:<7} {bucket.sentences:>9,}  {bucket.bleu:5.1f}  {'█' * round(bucket.bleu / 4)}")
+        return "\n".join(lines)
+
+
+def evaluate_translations(
+    translator: "Translator", pairs: Sequence[SentencePair], search: Search, progress: ProgressBar = no_progress
+) -> TranslationMetrics:
+    """Texts as people write them, and where the model reads them tokenised, as it reads them."""
+    arriving = translate_lines(translator, [pair.source for pair in pairs], search)
+    found = dict(progress(arriving, "translating", len(pairs)))
+    texts = [found[place][0].text for place in range(len(pairs))]
+    wanted = [pair.target for pair in pairs]
+    normal = translator.target.normalizer
+    seen, references = [normal.apply(text) for text in texts], [normal.apply(text) for text in wanted]
+    words = [len(pair.source.split()) for pair in pairs]
+    return TranslationMetrics(
+        tuple(translation_metrics(normal, texts, wanted)),
+        tuple(bleu_by_length(seen, references, words, EDGES)),
+        tuple(texts),
+    )

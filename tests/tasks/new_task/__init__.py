@@ -1,0 +1,1 @@
+"""A task in a folder of its own: is a sentence short or long? Nothing in regard names it."""

@@ -1,0 +1,140 @@
+"""Sentence length: a tiny model with one attention, its training job, its metrics and its task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from regard.attention import Alibi, MultiHeadAttention, Padding, Recipe, Sparsemax
+from regard.data.batching import pad_rows
+from regard.data.tokenizers.base import Tokenizer, WordTokenizer
+from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, TrainingJob, no_progress
+from regard.tasks.splits import Split
+
+from .data import LABELS, Example, LengthSettings, read_sentences
+
+
+class LengthModel(nn.Module):
+    """One attention over the words, whose mean is classified."""
+
+    def __init__(self, vocabulary: int, model: int, heads: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, model)
+        self.attention = MultiHeadAttention(
+            model, heads=heads, recipe=Recipe(position=Alibi(heads), normaliser=Sparsemax())
+        )
+        self.output = nn.Linear(model, len(LABELS))
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        x = self.attention(self.embedding(tokens), pattern=Padding(lengths))
+        here = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        return self.output((x * here[..., None]).sum(1))
+
+
+@dataclass(frozen=True)
+class OneBatch:
+    """Every step of training is the same batch."""
+
+    batch: tuple[Tensor, Tensor, Tensor]
+
+    def steps(self, epoch: int) -> int:
+        return 1
+
+    def at(self, epoch: int, index: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        return [self.batch]
+
+
+def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, int]:
+    tokens, lengths, labels = batch
+    return cross_entropy(model(tokens, lengths), labels, reduction="sum"), len(labels)
+
+
+@dataclass(frozen=True, eq=False)
+class LengthClassifier(PretrainedModel):
+    model: LengthModel
+    tokenizer: Tokenizer
+    settings: LengthSettings
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, settings: LengthSettings) -> "LengthClassifier":
+        torch.manual_seed(settings.train.seed)
+        model = LengthModel(tokenizer.size, settings.model.model, settings.model.heads)
+        return LengthClassifier(model, tokenizer, settings)
+
+    @staticmethod
+    def from_examples(examples: Sequence[Example], settings: LengthSettings, /) -> "LengthClassifier":
+        return LengthClassifier.of(WordTokenizer.train(text for text, _ in examples), settings)
+
+    @classmethod
+    def from_description(cls, folder: Path) -> "LengthClassifier":
+        return LengthClassifier.of(load_tokenizer(folder / "words.json"), load_settings(folder, LengthSettings))
+
+    @property
+    def parts(self) -> dict[str, Tokenizer]:
+        return {"words": self.tokenizer}
+
+    def batch(self, examples: Sequence[Example], device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+        tokens, lengths = pad_rows(self.tokenizer.encode_batch(text for text, _ in examples))
+        labels = torch.tensor([label for _, label in examples])
+        return tokens.to(device), lengths.to(device), labels.to(device)
+
+    def job(self, examples: Sequence[Example], held_out: Sequence[Example], device: str = "cpu", /) -> TrainingJob:
+        def validate(model: nn.Module) -> dict[str, float]:
+            summed, count = loss(model, self.batch(held_out, device))
+            return {"loss": summed.item() / count}
+
+        data, train = OneBatch(self.batch(examples, device)), self.settings.train
+        return TrainingJob(self.model.to(device), data, loss, validate, train, self.settings.model.model, self.describe)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    outputs: tuple[str, ...]
+    right: int
+
+    def table(self) -> str:
+        return f"accuracy {100 * self.right / len(self.outputs):.1f} %"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"right": self.right}
+
+    def lines(self) -> list[str]:
+        return list(self.outputs)
+
+
+class LengthTask(Task):
+    settings = LengthSettings
+    task_model = LengthClassifier
+    examples = "sentences"
+
+    def read(self, settings: LengthSettings, split: Split, folder: Path | None = None):
+        return read_sentences(settings, split, folder)
+
+    def evaluate(self, task_model: LengthClassifier, examples: Sequence[Example], *, search=None, progress=no_progress):
+        tokens, lengths, labels = task_model.batch(examples)
+        with torch.no_grad():
+            found = task_model.model(tokens, lengths).argmax(-1)
+        return Accuracy(tuple(LABELS[n] for n in found.tolist()), int((found == labels).sum()))
+
+    def texts(self, task_model: LengthClassifier, given: TaskInput):
+        return [(task_model.tokenizer, given.text)]
+
+    def encode(self, task_model: LengthClassifier, given: TaskInput) -> EncodedInput:
+        ids = task_model.tokenizer.encode(given.text)
+        given.refuse_long(len(ids))
+        tokens, lengths, _ = task_model.batch([(given.text, 0)], str(task_model.model.output.weight.device))
+        words = tuple(given.text.split())
+        axis = TokenAxis(words, words, tuple(range(len(ids))))
+        return EncodedInput((tokens, lengths), {"text": axis}, ("length",))
+
+    def option_name(self, task_model: LengthClassifier, option: int) -> str:
+        return LABELS[option]
+
+
+TASK = LengthTask()

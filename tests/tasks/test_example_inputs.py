@@ -1,0 +1,37 @@
+"""What the page proposes to read is made of words that the model has seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from regard.data.tokenizers.base import UNK
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import EXAMPLE_SENTENCE
+from regard.tasks.registry import get_task
+from tests.see.untrained_models import author, classifier, tagger, translator
+
+
+def example_input(task_model: PretrainedModel) -> str:
+    return get_task(task_model.settings.task).example_input(task_model).text
+
+
+@pytest.mark.parametrize("make", [translator, tagger, classifier, author])
+def test_a_model_of_another_corpus_is_shown_words_of_its_own(make):
+    task_model = make()
+    assert example_input(task_model) == EXAMPLE_SENTENCE
+    other = replace(
+        task_model, settings=replace(task_model.settings, data=replace(task_model.settings.data, corpus="files"))
+    )
+    text = example_input(other)
+    assert text != EXAMPLE_SENTENCE
+    assert len(text.split()) == 6
+    tokenizer = task_model.parts["source" if make is translator else "words"]
+    assert UNK not in tokenizer.encode(text)
+
+
+def test_a_model_that_spells_is_shown_letters():
+    task_model = author(text="characters")
+    other = replace(
+        task_model, settings=replace(task_model.settings, data=replace(task_model.settings.data, corpus="files"))
+    )
+    assert all(len(word) == 1 for word in example_input(other).split())
