@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from regard.attention import SiteName
+from regard.attention.hooks import UNDECLARED_AXES
 from regard.data.tokenizers.base import Tokenizer
 from regard.decode.alignment import Links
 from regard.decode.translate import unknown_words
@@ -235,6 +237,10 @@ def trace_model(
 
 
 def build_trace(request: TraceRequest) -> Trace:
+    return number_undeclared_axes(trace_task(request))
+
+
+def trace_task(request: TraceRequest) -> Trace:
     from regard.see.trace import task_traces
 
     task_model = request.task_model
@@ -257,6 +263,21 @@ def build_trace(request: TraceRequest) -> Trace:
         case QuestionAnswerer():
             return task_traces.trace_vqa(request, task_model)
     raise ValueError(f"{type(task_model).__name__} is no model of a task; there are {', '.join(TASK_MODELS)}")
+
+
+def number_undeclared_axes(trace: Trace) -> Trace:
+    """Which tokens the queries and keys of a site are, if its model does not declare it, nobody knows: they get
+    numbers."""
+    sites, axes = dict(trace.sites), dict(trace.axes)
+    for name, site in trace.sites.items():
+        declared = (site.site_name.queries, site.site_name.keys) != UNDECLARED_AXES
+        if declared or not isinstance(site, AttentionSite):
+            continue
+        labels = [TokenAxis(tuple(map(str, range(count)))) for count in site.shape]
+        names = [f"{count} tokens" for count in site.shape]
+        axes |= dict(zip(names, labels, strict=True))
+        sites[name] = replace(site, site_name=SiteName(name, *names))
+    return replace(trace, sites=sites, axes=axes)
 
 
 def refuse_irrelevant(request: TraceRequest) -> None:
@@ -329,7 +350,8 @@ def select_head(trace: Trace, folder: Path | None, sites: dict[str, AttentionSit
     task_model, source, written = trace.request.task_model, trace.axes.get("source"), trace.axes.get("written")
     if cells > MAX_COMPARED_CELLS:
         return next(iter(sites)), 0
-    if isinstance(task_model, Translator) and source and written and written.words:
+    across = any(site.site_name.queries == "written" for site in sites.values())
+    if isinstance(task_model, Translator) and across and source and written and written.words:
         found = best_head(task_model, folder, attend_pair(task_model, " ".join(source.words), " ".join(written.words)))
         if found.layer in sites:
             return found.layer, found.head
