@@ -38,6 +38,8 @@ class SiteName:
     keys: str
 
 
+UNDECLARED_AXES = "queries", "keys"  # of a site that nobody has declared
+
 # From the path of a layer inside a model to its site; each * of a path is one name, and stands at the same place in the
 # site's name: {"decoder.*.cross": SiteName("decoder.*.cross", "written", "source")}
 AttentionSites = Mapping[str, SiteName]
@@ -255,7 +257,7 @@ def site_of(modules: Mapping[str, nn.Module], path: str) -> SiteName:
         module = modules[outer]
         if isinstance(module, DeclaresSites) and (found := declared_site(module.attention_sites, inner)):
             return replace(found, name=".".join(filter(None, (outer, found.name))) or "attention")
-    return SiteName(path or "attention", "queries", "keys")
+    return SiteName(path or "attention", *UNDECLARED_AXES)
 
 
 def declared_site(sites: AttentionSites, path: str) -> SiteName | None:

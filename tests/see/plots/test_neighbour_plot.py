@@ -136,7 +136,7 @@ def test_a_node_is_seen_as_the_model_looked():
 
 
 def test_what_is_not_there_is_told():
-    with pytest.raises(ValueError, match=r"no layer is called 'layers\.1'; there are layers\.0"):
+    with pytest.raises(ValueError, match=r"no layer is called 'blocks\.1'; there are blocks\.0"):
         Neighbourhood.of(GRAPH, LOOKED, "b", "blocks.1")
     with pytest.raises(ValueError, match="there are none: the model has no graph attention"):
         Neighbourhood.of(GRAPH, EdgeWeights(PAIRS, {}), "b", "blocks.0")

@@ -29,8 +29,10 @@ from regard.layers.embedding import Embedding
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.see import AttentionSite, Edits, HeadOff, Mask, compare, trace_model, trace_module, trace_with_edits
 from regard.see.trace.recorder import apply_edits
+from regard.serve.model_store import ModelStore
 from tests.see.trace.test_sites import assert_untouched
 from tests.see.untrained_models import CAT, translator
+from tests.serve.client import asked, client_of, floats, site_path
 
 WIDTH = 12
 
@@ -145,6 +147,32 @@ def test_a_translator_made_of_it_is_traced_searched_and_edited_as_any_other(decl
     after = trace_with_edits(before, edits)
     assert compare(before, after).largest_change > 0
     assert bool((after.site(name).output == 0).all())
+    (n_q, n_k), site = before.site(name).shape, before.site(name).site_name
+    assert len(before.axes[site.queries].labels) == n_q
+    assert len(before.axes[site.keys].labels) == n_k
     if declares:
         assert list(before.sites) == ["encoder", "decoder.self", "decoder.cross"]
         assert before.word_weights(name, 0).shape[1] == len(CAT.split()) + 1
+
+
+@pytest.mark.parametrize("declares", [False, True])
+def test_it_is_shown_in_the_page(declares):
+    one = translator()
+    one = replace(one, model=MadeUp(one.source.size, one.target.size).eval())
+    if declares:
+        one.model.attention_sites = SITES
+    with client_of(ModelStore.from_models({"odd": one})) as client:
+        scene, before = asked(client, {"model": "odd", "text": CAT}), trace_model(one, CAT)
+        assert [card["name"] for card in scene["sites"]] == list(before.sites)
+        for card in scene["sites"]:
+            assert card["shown"]
+            assert len(scene["axes"][card["queries"]]) == card["n_q"]
+            assert len(scene["axes"][card["keys"]]) == card["n_k"]
+            row = floats(client, f"{site_path(scene, card['name'])}/heads/1/rows/0")
+            assert_close(torch.tensor(row), before.site(card["name"]).row(1, 0), atol=1e-6, rtol=0)
+            assert client.get(f"{site_path(scene, card['name'])}/heads/1/check").json()["difference"] < 1e-5
+        name = scene["sites"][-1]["name"]
+        edits = {"off": [{"site": name, "head": 0}]}
+        changed = asked(client, {"model": "odd", "text": CAT, "edits": edits})
+        row = floats(client, f"{site_path(changed, name)}/heads/0/rows/0")
+        assert not row.any()

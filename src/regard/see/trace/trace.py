@@ -21,6 +21,8 @@ from einops import rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from regard.attention import SiteName
+from regard.attention.hooks import UNDECLARED_AXES
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam
@@ -221,7 +223,7 @@ def build_trace(request: TraceRequest) -> Trace:
     with inference_mode(task_model.model), recorder.record(task_model.model):
         logits = task.forward(task_model.model, encoded).float()
     predictions = Predictions(encoded.rows, logits, partial(task.option_name, task_model))
-    return Trace(
+    trace = Trace(
         request,
         task.name,
         task.output_text(task_model, given, predictions),
@@ -233,6 +235,7 @@ def build_trace(request: TraceRequest) -> Trace:
         encoded.output_ids,
         encoded.forced_steps,
     )
+    return number_undeclared_axes(trace)
 
 
 def with_output(request: TraceRequest) -> TaskInput:
@@ -265,6 +268,21 @@ def search_tree(model: Any, generation: GenerationInput, beam: int) -> BeamTree:
         raise ValueError("nothing was generated after this text, so there are no beams; ask for some tokens: more=12")
     constraints = text_constraints(generation.tokenizer)
     return continuation_tree(model, generation.prefix, beam, generation.max_tokens, constraints)
+
+
+def number_undeclared_axes(trace: Trace) -> Trace:
+    """Which tokens the queries and keys of a site are, if its model does not declare it, nobody knows: they get
+    numbers."""
+    sites, axes = dict(trace.sites), dict(trace.axes)
+    for name, site in trace.sites.items():
+        declared = (site.site_name.queries, site.site_name.keys) != UNDECLARED_AXES
+        if declared or not isinstance(site, AttentionSite):
+            continue
+        labels = [TokenAxis(tuple(map(str, range(count)))) for count in site.shape]
+        names = [f"{count} tokens" for count in site.shape]
+        axes |= dict(zip(names, labels, strict=True))
+        sites[name] = replace(site, site_name=SiteName(name, *names))
+    return replace(trace, sites=sites, axes=axes)
 
 
 def refuse_irrelevant(request: TraceRequest) -> None:
