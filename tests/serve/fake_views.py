@@ -47,6 +47,7 @@ def scene(asked: dict[str, Any]) -> dict[str, Any]:
         "edits": asked.get("edits", {}),
         "checkpoint": asked.get("checkpoint"),
         "output": None,
+        "options": ["question"] if asked["model"] == "viewer" else ["target", "beam"],
         "picture": None,
         "python": f"# {asked.get('edits', {})}\nfrom regard.see import trace_model\n",
     }

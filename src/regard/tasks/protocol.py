@@ -346,5 +346,5 @@ class Task(ABC):
     def preferred_head(
         self, task_model: Any, folder: Path | None, axes: Mapping[str, TokenAxis]
     ) -> tuple[str, int] | None:
-        """The site and head at which the page opens; None is the most confident."""
+        """The site and head at which the page opens; None is the most confident. The axes are those of attention."""
         return None

@@ -308,12 +308,16 @@ def collect_sites(recorder: AttentionRecorder, encoded: EncodedInput) -> dict[st
 
 
 def with_known_axes(site: AttentionSite | GateSite, axes: Mapping[str, TokenAxis]) -> AttentionSite | GateSite:
-    """An attention whose model does not say what its queries and keys are: an axis of as many positions."""
+    """An attention whose model does not say what its queries and keys are: where there is but one axis of tokens, and
+    there are as many, they are those."""
     spot = site.site_name
-    if isinstance(site, GateSite) or (spot.queries, spot.keys) != ("queries", "keys"):
+    if isinstance(site, GateSite) or (spot.queries, spot.keys) != ("queries", "keys") or len(axes) != 1:
         return site
-    by_length = {len(axis.labels): name for name, axis in axes.items()}
-    queries, keys = (by_length.get(count, name) for count, name in zip(site.shape, ("queries", "keys"), strict=True))
+    ((name, axis),) = axes.items()
+    queries, keys = (
+        name if count == len(axis.labels) else unknown
+        for count, unknown in zip(site.shape, ("queries", "keys"), strict=True)
+    )
     return replace(site, site_name=replace(spot, queries=queries, keys=keys))
 
 
@@ -357,7 +361,9 @@ def select_head(trace: Trace, folder: Path | None, sites: dict[str, AttentionSit
     cells = sum(site.heads * site.shape[0] * site.shape[1] for site in sites.values())
     if cells > MAX_COMPARED_CELLS:
         return next(iter(sites)), 0
-    preferred = trace.request.task.preferred_head(trace.request.task_model, folder, trace.axes)
+    named = {axis for site in sites.values() for axis in (site.site_name.queries, site.site_name.keys)}
+    axes = {name: axis for name, axis in trace.axes.items() if name in named}
+    preferred = trace.request.task.preferred_head(trace.request.task_model, folder, axes)
     if preferred and preferred[0] in sites:
         return preferred
     focused = {name: site.statistics().confidence for name, site in sites.items()}

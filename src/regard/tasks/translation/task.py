@@ -306,8 +306,8 @@ class TranslationTask(Seq2SeqTask):
         return known_alignment(task_model, source.words, target.words)
 
     def preferred_head(self, task_model: Translator, folder: Path | None, axes: Mapping[str, TokenAxis]):
-        source, target = axes["source"], axes["written"]
-        if not target.words:
+        source, target = axes.get("source"), axes.get("written")
+        if source is None or target is None or not target.words:
             return None
         head = best_head(task_model, folder, attend_pair(task_model, " ".join(source.words), " ".join(target.words)))
         return head.layer, head.head
