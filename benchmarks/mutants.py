@@ -46,7 +46,7 @@ PARITY = files("attention", "peers_torch", "laws", "parity")
 SUITES: dict[str, Stages] = {
     "attention/": (
         files("attention", "examples", "definitions", "recipe", "bad_input", "block_map", "multihead"),
-        files("attention", "kv_cache", "numerics"),
+        files("attention", "kv_cache", "masks", "numerics"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
     ),

@@ -40,6 +40,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "(low * unit - missing).clamp(min=0)", "(low * unit).minimum(area)"),
     ],
     "attention/batch_patterns.py": [
+        ("BooleanMask", "a mask's rows begin at index 0 whatever the cache holds", "return mask_cells(self.visible, b, h, i - self.first, j)", "return mask_cells(self.visible, b, h, i, j)"),
+        ("mask_parts", "a mask of (b, i, j) is read as (h, i, j)", "else mask[:, None] if mask.dim() == 3", "else mask[None] if mask.dim() == 3"),
+        ("AdditiveMask", "every head takes the first head's numbers", "return torch.where(i >= self.first, mask_cells(self.added, b, h, i - self.first, j), 0.0)", "return torch.where(i >= self.first, mask_cells(self.added, b, h * 0, i - self.first, j), 0.0)"),
         ("Padding", "one token too long", "(j < self.lengths[batch_row", "(j <= self.lengths[batch_row"),
         ("Padding", "block map speaks for the longest sentence alone", "(self.lengths.min(),", "(self.lengths.max(),"),
         ("Padding", "reads the first sentence's length for all",
@@ -438,6 +441,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("graph attention", "filling is seen", "pattern=Padding(group.counts))", "pattern=Padding(group.counts.clamp(min=group.seen.shape[1])))"),
         ("graph attention", "edges in one direction alone", "torch.cat((one, other, itself)), torch.cat((other, one, itself))", "torch.cat((one, one, itself)), torch.cat((other, other, itself))"),
     ],
+    "models/language_model.py": [
+        ("TransformerLM", "every layer's cache is cut to the first layer's window", "[max_lookback(each.pattern) for each in recipes]", "[max_lookback(recipes[0].pattern)] * len(recipes)"),
+    ],
     "models/transformer.py": [
         ("Transformer", "the encoder reads padding", "x = layer(x, context)\n", "x = layer(x, Context())\n"),
         ("Transformer", "keys and values of the source exchanged",
@@ -447,7 +453,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Transformer", "the residual around cross-attention dropped", "self.residual_cross(x, attend_to_source, cross.output, fused=fused)", "self.residual_cross((x[0], torch.zeros_like(x[1])), attend_to_source, cross.output, fused=fused)"),
         ("Transformer", "a new word stands at the beginning", "self.embeddings.embed_target(tokens), state.layers[0].length)", "self.embeddings.embed_target(tokens), 0)"),
         ("Transformer", "the decoder sees the future where the recipe names a pattern", "else recipe.pattern & Causal())", "else recipe.pattern)"),
-        ("Transformer", "encoder and decoder share learned positions", "PositionalEmbedding(encoder.fresh()),\n            PositionalEmbedding(decoder.fresh()),", "PositionalEmbedding(encoder),\n            PositionalEmbedding(decoder),"),
+        ("Transformer", "encoder and decoder share learned positions", "PositionalEmbedding(encoders[0].fresh()),\n            PositionalEmbedding(decoders[0].fresh()),", "PositionalEmbedding(encoders[0]),\n            PositionalEmbedding(decoders[0]),"),
     ],
     "models/rnn_decoders.py": [
         ("Bahdanau", "asks with the new state", "context, steps = ask(parts[0][:, -1:], state.position + t)\n            top, parts = self.rnn.step(Ux[:, t] + linear(context[:, 0], U_context), parts)",

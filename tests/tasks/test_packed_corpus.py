@@ -139,6 +139,8 @@ PACKED_RECIPES = {
     "additive": 'score = "Additive(4, 5)"',
     "sparsemax": 'normaliser = "Sparsemax()"',
     "linear": 'score = "Feature()"\nnormaliser = "Proportional()"',
+    "a window, then linear": ('pattern = "Window(3)"', 'score = "Feature()"\nnormaliser = "Proportional()"'),
+    "strides, then all": ('pattern = "Strided(3)"', 'normaliser = "Sparsemax()"'),
 }
 
 

@@ -29,9 +29,9 @@ from regard.models.config import (
     EncoderConfig,
     make_stack_config,
     needs_tree,
-    text_recipe,
+    text_recipes,
 )
-from regard.models.config_base import Choices, ConfigBase
+from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.encoder import Encoder
 from regard.models.rnn_decoders import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
 from regard.models.seq2seq import AttendFunction, AttentionWeights, DecoderState, M, Memory, S, Seq2Seq
@@ -39,6 +39,7 @@ from regard.models.transformer import (
     DecoderLayer,
     EncodedSource,
     KVCaches,
+    LayerRecipes,
     PositionalEmbedding,
     StackConfig,
     cross_keys_values,
@@ -125,14 +126,14 @@ class TransformerLatentDecoder(LatentDecoder[EncodedSource, KVCaches]):
         latents, latent: k and m.
     """
 
-    def __init__(self, stack: StackConfig, recipe: Recipe, *, latents: int, latent: int):
+    def __init__(self, stack: StackConfig, recipe: LayerRecipes, *, latents: int, latent: int):
         super().__init__()
-        self.shape, recipe = (latents, latent), make_causal(recipe)
+        self.shape, recipes = (latents, latent), [make_causal(each) for each in stack.recipes(recipe)]
         self.latent_projection, self.positions = (
             LatentProjection(latents, latent, stack.model),
-            PositionalEmbedding(recipe.fresh()),
+            PositionalEmbedding(recipes[0].fresh()),
         )
-        self.layers = nn.ModuleList(DecoderLayer(stack, recipe, Recipe()) for _ in range(stack.layers))
+        self.layers = nn.ModuleList(DecoderLayer(stack, each, Recipe()) for each in recipes)
         self.dropout, self.norm = Dropout(stack.dropout), stack.final_norm()
 
     def memory_from_latent(self, latent):
@@ -173,7 +174,7 @@ class AutoencoderConfig(ConfigBase):
         layers: of the encoder, and as many of the decoder.
         model, hidden, dropout, directions, groups, norm, activation, attention_dropout: as in EncoderConfig.
         heads: of a Transformer's layers, and of each query of the bottleneck.
-        recipe: TOML, of both self-attentions; the decoder's is causal in any case.
+        recipe: TOML, of both self-attentions, or a list with one for each layer; the decoder's is causal in any case.
     """
 
     choices: ClassVar[Choices] = {
@@ -201,7 +202,7 @@ class AutoencoderConfig(ConfigBase):
     norm: str = "pre"
     activation: str = "relu"
     attention_dropout: float = 0.0
-    recipe: str = ""
+    recipe: RecipeText = ""
 
     def __post_init__(self):
         self.check()
@@ -218,7 +219,7 @@ class AutoencoderConfig(ConfigBase):
         if self.bottleneck == "attention" and self.encoder.width % self.heads:
             raise ValueError(f"heads = {self.heads} does not divide the states' width {self.encoder.width}")
         with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
-            if needs_tree(text_recipe(self.encoder)):
+            if needs_tree(*text_recipes(self.encoder)):
                 raise ValueError(
                     "the recipe needs the trees of whole sentences, which are unknown while one is generated; "
                     "use a position in the sequence, such as Sinusoidal()"
@@ -306,7 +307,7 @@ def build_autoencoder(config: AutoencoderConfig, size: int) -> Autoencoder:
         else AttentionBottleneck(encoder.width, heads=config.heads, **sizes)
     )
     if config.kind == "transformer":
-        decoder = TransformerLatentDecoder(make_stack_config(config.encoder), text_recipe(config.encoder), **sizes)
+        decoder = TransformerLatentDecoder(make_stack_config(config.encoder), text_recipes(config.encoder), **sizes)
         return Autoencoder(encoder, bottleneck, decoder)
     rnn = RNNLayers(config.model, config.hidden, cell=CELLS[config.kind], layers=config.layers, dropout=config.dropout)
     return Autoencoder(encoder, bottleneck, RNNLatentDecoder(rnn, model=config.model, **sizes), dropout=config.dropout)
