@@ -205,7 +205,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("attend", "a discouraged backend runs", " or backend.discouraged(recipe, q, k, positions)", ""),
     ],
     "attention/backends/reference.py": [
-        ("reference", "ignores q_at", "positions.grid(*q.shape[:2])", "Positions.of(q, k, None, None).grid(*q.shape[:2])"),
+        ("reference", "ignores q_index", "positions.grid(*q.shape[:2])", "Positions.of(q, k, None, None).grid(*q.shape[:2])"),
         ("reference", "groups repeated in the wrong order", "b (g r) j d", "b (r g) j d"),
         ("reference", "positions computed, then forgotten", "weigh(adjusted, visible)", "weigh(scores, visible)"),
         ("reference", "relative vectors get an unscaled query", "score_term(fold_query(recipe, q), ", "score_term(q, "),
@@ -265,7 +265,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiHeadAttention", "heads cut across",
          'q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)\n        k, v', 'q = rearrange(q, "b t (d h) -> b h t d", h=self.heads)\n        k, v'),
         ("MultiHeadAttention", "heads merged across", "b h t d -> b t (h d)", "b h t d -> b t (d h)"),
-        ("MultiHeadAttention", "new queries are at the beginning", "q_at=cache.length", "q_at=0"),
+        ("MultiHeadAttention", "new queries are at the beginning", "q_index=cache.length", "q_index=0"),
         ("MultiHeadAttention", "a state's new tokens are rotated as the first",
          "prepare(q, k, v, recipe, cache.length, cache.length)", "prepare(q, k, v, recipe, 0, 0)"),
         ("MultiHeadAttention", "new keys before old ones", "torch.cat((old, new), 2)", "torch.cat((new, old), 2)"),

@@ -82,7 +82,7 @@ class RNNAttention(nn.Module):
             recipe = replace(recipe, score=PrecomputedAdditive(additive))
         query = rearrange(q, "b t hidden -> b 1 t hidden").to(memory.values.dtype)
         given = query, memory.keys, memory.values, recipe
-        context, seen = (self.core(*given, q_at=at), None) if attending is None else attending(*given, at)
+        context, seen = (self.core(*given, q_index=at), None) if attending is None else attending(*given, at)
         return rearrange(context, "b 1 t states -> b t states"), seen
 
 

@@ -79,7 +79,7 @@ AttendFunction = Callable[[Tensor, Tensor, Tensor, Recipe, int], tuple[Tensor, S
 
 
 def attend_with_steps(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, at: int) -> tuple[Tensor, Steps | None]:
-    seen = steps(q, k, v, recipe, q_at=at)
+    seen = steps(q, k, v, recipe, q_index=at)
     return seen.output, seen
 
 

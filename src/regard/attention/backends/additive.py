@@ -90,8 +90,8 @@ class QueryVisibility:
     cells: IndexGrid
 
     @staticmethod
-    def of(pattern: Pattern, a: Tensor, b: Tensor, *, q_at: int = 0) -> "QueryVisibility":
-        return QueryVisibility(pattern, Positions.of(a, b, q_at, None).grid(*a.shape[:2]))
+    def of(pattern: Pattern, a: Tensor, b: Tensor, *, q_index: int = 0) -> "QueryVisibility":
+        return QueryVisibility(pattern, Positions.of(a, b, q_index, None).grid(*a.shape[:2]))
 
     def band(self, rows: slice) -> Visible:
         if self.pattern == Full():

@@ -32,12 +32,12 @@ def run_attention(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, at: int) -> T
     The reference forms every weight at once, so of a long text it gets some queries at a time.
     """
     if q.shape[1] * q.shape[2] * k.shape[2] <= MAX_KERNEL_CELLS:
-        return attend(q, k, v, recipe, q_at=at)
+        return attend(q, k, v, recipe, q_index=at)
     if choose(recipe, *prepare(q, k, v, recipe, at, None))[0] != "reference":
-        return attend(q, k, v, recipe, q_at=at)
+        return attend(q, k, v, recipe, q_index=at)
     parts = q.split(max(1, CELLS_AT_ONCE // (q.shape[1] * k.shape[2])), 2)
     starts = accumulate((part.shape[2] for part in parts), initial=at)
-    return torch.cat([attend(part, k, v, recipe, q_at=start) for part, start in zip(parts, starts, strict=False)], 2)
+    return torch.cat([attend(part, k, v, recipe, q_index=start) for part, start in zip(parts, starts, strict=False)], 2)
 
 
 class AttentionRunner(ABC):
