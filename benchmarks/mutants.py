@@ -117,7 +117,6 @@ NAMED = {
     "decode/search": "beam",
     "layers/embedding": "residual",
     "layers/feed_forward": "residual",
-    "layers/rnn_cells": "rnn",
     "models/rnn_seq2seq": "rnn_decoders",
     "see/plots/charts": "latent_plane",
     "see/plots/recipe_views": "position_views",

@@ -381,12 +381,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("embedding", "not scaled by √width", "embedding(tokens, self.weight) * self.weight.shape[1] ** 0.5", "embedding(tokens, self.weight)"),
         ("embedding", "a tied output has a table of its own", 'if tie == "none":\n            self.tables["output"]', 'if tie != "all":\n            self.tables["output"]'),
     ],
-    "layers/rnn_cells.py": [
+    "layers/rnn.py": [
         ("GRU", "z and 1 − z exchanged", "(1 - z) * n + z * h", "z * n + (1 - z) * h"),
         ("GRU", "the reset gate before the product", "Ux_n + r * Wh_n", "r * (Ux_n + Wh_n)"),
         ("LSTM", "the gates in another order", "i, f, g, o = (Ux + Wh)", "i, f, o, g = (Ux + Wh)"),
-    ],
-    "layers/rnn.py": [
         ("recurrent", "padding moves the state", "now = tuple(torch.where(real, new, old) for new, old in zip(then, now, strict=True))", "now = then"),
         ("recurrent", "both directions read forwards", "if direction == 0 else reversed(range(x.shape[1]))", "if direction < 2 else reversed(range(x.shape[1]))"),
         ("recurrent", "dropped weights are drawn for U, not W", "(U, dropout(W, rate), b, c)", "(dropout(U, rate), W, b, c)"),
@@ -564,7 +562,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "data/labelled.py": [
         ("labels", "numbered in the order of the texts", "tuple(sorted(set(labels)))", "tuple(dict.fromkeys(labels))"),
     ],
-    "data/graphs/node_features.py": [
+    "data/graphs.py": [
         ("node vectors", "not of length 1", "(counts / np.where(lengths == 0, 1, lengths))", "counts"),
         ("node vectors", "a word counts once", "counts[row, columns[word]] += 1", "counts[row, columns[word]] = 1"),
     ],

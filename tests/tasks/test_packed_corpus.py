@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.data import SentencePair, collate
-from regard.data.packed import NO_SEGMENT
+from regard.data.batching import NO_SEGMENT
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.config import ModelConfig, build_model
 from regard.models.flops import flops

@@ -10,7 +10,7 @@ from regard.cli.options import CheckpointOption, DeviceOption, ModelArgument, re
 from regard.cli.translate import write_lines
 
 if TYPE_CHECKING:
-    from regard.data.graphs.graph import Graph
+    from regard.data.graphs import Graph
     from regard.tasks.node_classification.task import NodeClassifier
 
 
@@ -31,7 +31,7 @@ def graph(
 
     Example: `regard graph run nodes.tsv.gz edges.tsv.gz --top-k 3 --out labels.tsv`
     """
-    from regard.data.graphs.graph import read_graph
+    from regard.data.graphs import read_graph
     from regard.tasks.node_classification.task import NodeClassifier
 
     out = out and writable_file(out)

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from regard.attention import CacheCell, Context, KVCache, Padding, Recipe, Steps
 from regard.layers.bottleneck import AttentionBottleneck, Bottleneck, Latent, Lengths, PooledBottleneck, Tokens
 from regard.layers.pooling import LastPooling, MeanPooling, Pooling
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS, HiddenState
+from regard.layers.rnn import CELLS, HiddenState, RNNLayers
 from regard.models.config import (
     LANGUAGE_MODEL_KINDS,
     NORM_AND_ACTIVATION,

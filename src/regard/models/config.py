@@ -26,8 +26,7 @@ from regard.layers.embedding import TIES, TiedEmbeddings
 from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, Pooling, TokenWeightPooling
 from regard.layers.residual import NORM_ORDERS
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS
+from regard.layers.rnn import CELLS, RNNLayers
 from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.rnn_decoders import READOUTS, BahdanauDecoder, InputFeedingDecoder, LuongDecoder, RNNAttentionSeq2Seq
 from regard.models.rnn_seq2seq import BackwardStateBridge, CopyBridge, RNNEncoder, RNNSeq2Seq

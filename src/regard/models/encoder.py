@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from regard.attention import Context, DependencyTree, Padding, Recipe, Steps
 from regard.layers.embedding import Embedding
 from regard.layers.pooling import Pooling, StaticPooling, token_mask
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS
+from regard.layers.rnn import CELLS, RNNLayers
 from regard.models.char_encoder import CharEncoder
 from regard.models.config import (
     RNN_KINDS,

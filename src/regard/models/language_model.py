@@ -12,8 +12,7 @@ from torch.nn.functional import dropout
 from regard.attention import CacheCell, KVCache, Pattern, Steps, Window
 from regard.attention.pattern import And, Or
 from regard.layers.embedding import Embedding
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS
+from regard.layers.rnn import CELLS, RNNLayers
 from regard.models.config import RNN_KINDS, LanguageModelConfig, make_stack_config, text_recipes
 from regard.models.rnn_seq2seq import RNNState
 from regard.models.seq2seq import AttentionWeights, DecoderState, Logits, S, Tokens

@@ -13,8 +13,7 @@ from torch.nn.functional import linear
 
 from regard.attention import Additive, AttentionCore, Full, Padding, Recipe, Score, Steps
 from regard.layers.embedding import TiedEmbeddings
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import HiddenState
+from regard.layers.rnn import HiddenState, RNNLayers
 from regard.models.rnn_seq2seq import RNNEncoder
 from regard.models.seq2seq import AttendFunction, DecoderState, Memory, Seq2Seq
 from regard.ops.dropout import Dropout

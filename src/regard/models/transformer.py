@@ -28,7 +28,7 @@ from regard.attention import (
 )
 from regard.attention.learned_parts import learned_modules
 from regard.attention.multihead import concatenate_heads
-from regard.data.packed import PackedBatch
+from regard.data.batching import PackedBatch
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.feed_forward import FeedForward
 from regard.layers.residual import NORM_ORDERS, Residual

@@ -31,12 +31,12 @@ from torch.nn.functional import pad
 
 from regard.attention.backends.tiles import Interval, ScoreTiles, Visible, triton_tile_objections
 from regard.attention.block_map import planning_objections
-from regard.attention.dtypes import accumulation_dtype
 from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough
 from regard.attention.normaliser import Normaliser
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
+from regard.ops.precision import accumulation_dtype
 
 GROUP = 128
 ROUNDS = 7  # of Philox: the fewest that pass every known test

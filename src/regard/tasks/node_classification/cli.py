@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from regard.data.graphs.graph import Graph
+from regard.data.graphs import Graph
 from regard.models.graph import EdgeWeights
 from regard.see.plots.neighbour_plot import Neighbourhood, neighbourhood_view
 from regard.see.plots.panels import View
