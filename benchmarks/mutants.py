@@ -46,7 +46,7 @@ PARITY = files("attention", "peers_torch", "laws", "parity")
 SUITES: dict[str, Stages] = {
     "attention/": (
         files("attention", "examples", "definitions", "recipe", "bad_input", "block_map", "multihead", "hooks"),
-        files("attention", "kv_cache", "numerics"),
+        files("attention", "kv_cache", "masks", "numerics"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
     ),
@@ -117,7 +117,6 @@ NAMED = {
     "decode/search": "beam",
     "layers/embedding": "residual",
     "layers/feed_forward": "residual",
-    "layers/rnn_cells": "rnn",
     "models/rnn_seq2seq": "rnn_decoders",
     "see/plots/charts": "latent_plane",
     "see/plots/recipe_views": "position_views",

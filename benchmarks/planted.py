@@ -40,6 +40,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "(low * unit - missing).clamp(min=0)", "(low * unit).minimum(area)"),
     ],
     "attention/batch_patterns.py": [
+        ("BooleanMask", "a mask's rows begin at index 0 whatever the cache holds", "return mask_cells(self.visible, b, h, i - self.first, j)", "return mask_cells(self.visible, b, h, i, j)"),
+        ("mask_parts", "a mask of (b, i, j) is read as (h, i, j)", "else mask[:, None] if mask.dim() == 3", "else mask[None] if mask.dim() == 3"),
+        ("AdditiveMask", "every head takes the first head's numbers", "return torch.where(i >= self.first, mask_cells(self.added, b, h, i - self.first, j), 0.0)", "return torch.where(i >= self.first, mask_cells(self.added, b, h * 0, i - self.first, j), 0.0)"),
         ("Padding", "one token too long", "(j < self.lengths[batch_row", "(j <= self.lengths[batch_row"),
         ("Padding", "block map speaks for the longest sentence alone", "(self.lengths.min(),", "(self.lengths.max(),"),
         ("Padding", "reads the first sentence's length for all",
@@ -202,7 +205,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("attend", "a discouraged backend runs", " or backend.discouraged(recipe, q, k, positions)", ""),
     ],
     "attention/backends/reference.py": [
-        ("reference", "ignores q_at", "positions.grid(*q.shape[:2])", "Positions.of(q, k, None, None).grid(*q.shape[:2])"),
+        ("reference", "ignores q_index", "positions.grid(*q.shape[:2])", "Positions.of(q, k, None, None).grid(*q.shape[:2])"),
         ("reference", "groups repeated in the wrong order", "b (g r) j d", "b (r g) j d"),
         ("reference", "positions computed, then forgotten", "weigh(adjusted, visible)", "weigh(scores, visible)"),
         ("reference", "relative vectors get an unscaled query", "score_term(fold_query(recipe, q), ", "score_term(q, "),
@@ -257,7 +260,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "x.repeat_interleave(q.shape[1] // x.shape[1], 1)", "x.repeat(1, q.shape[1] // x.shape[1], 1, 1)"),
     ],
     "attention/core.py": [
-        ("AttentionCore", "some queries at a time, all from the first", "initial=q_at)", "initial=0)"),
+        ("AttentionCore", "some queries at a time, all from the first", "initial=q_index)", "initial=0)"),
         ("AttentionCore", "a kernel that is passed is ignored", "        if kernel is not None:\n            return kernel(q, k, v, recipe)\n", ""),
         ("hooks", "calls of other threads are seen", "return self.active and get_ident() == self.thread", "return self.active"),
     ],
@@ -266,7 +269,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("hooks", "of several declarations the innermost", "for depth in range(len(names) + 1):", "for depth in reversed(range(len(names) + 1)):"),
         ("hooks", "a part's name without its path", "(outer, found.name)", "(found.name,)"),
         ("record", "only the last call is kept", "record.calls.setdefault(call.site.name, []).append(call)", "record.calls[call.site.name] = [call]"),
-        ("record", "keys of a cache told as the first query's", "q_at=self.q_at, k_at=self.k_at", "q_at=0, k_at=self.k_at"),
+        ("record", "keys of a cache told as the first query's", "q_index=self.q_index, k_index=self.k_index", "q_index=0, k_index=self.k_index"),
         ("record", "draws anew", "if self.computed is not None:", "if self.computed is not None and self.computed.log_probability is None:"),
     ],
     "see/trace/recorder.py": [
@@ -281,7 +284,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiHeadAttention", "heads cut across",
          'q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)\n        k, v', 'q = rearrange(q, "b t (d h) -> b h t d", h=self.heads)\n        k, v'),
         ("MultiHeadAttention", "heads merged across", "b h t d -> b t (h d)", "b h t d -> b t (d h)"),
-        ("MultiHeadAttention", "new queries are at the beginning", "q_at=cache.length", "q_at=0"),
+        ("MultiHeadAttention", "new queries are at the beginning", "q_index=cache.length", "q_index=0"),
         ("MultiHeadAttention", "a state's new tokens are rotated as the first",
          "prepare(q, k, v, recipe, cache.length, cache.length)", "prepare(q, k, v, recipe, 0, 0)"),
         ("MultiHeadAttention", "new keys before old ones", "torch.cat((old, new), 2)", "torch.cat((new, old), 2)"),
@@ -397,12 +400,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("embedding", "not scaled by √width", "embedding(tokens, self.weight) * self.weight.shape[1] ** 0.5", "embedding(tokens, self.weight)"),
         ("embedding", "a tied output has a table of its own", 'if tie == "none":\n            self.tables["output"]', 'if tie != "all":\n            self.tables["output"]'),
     ],
-    "layers/rnn_cells.py": [
+    "layers/rnn.py": [
         ("GRU", "z and 1 − z exchanged", "(1 - z) * n + z * h", "z * n + (1 - z) * h"),
         ("GRU", "the reset gate before the product", "Ux_n + r * Wh_n", "r * (Ux_n + Wh_n)"),
         ("LSTM", "the gates in another order", "i, f, g, o = (Ux + Wh)", "i, f, o, g = (Ux + Wh)"),
-    ],
-    "layers/rnn.py": [
         ("recurrent", "padding moves the state", "now = tuple(torch.where(real, new, old) for new, old in zip(then, now, strict=True))", "now = then"),
         ("recurrent", "both directions read forwards", "if direction == 0 else reversed(range(x.shape[1]))", "if direction < 2 else reversed(range(x.shape[1]))"),
         ("recurrent", "dropped weights are drawn for U, not W", "(U, dropout(W, rate), b, c)", "(dropout(U, rate), W, b, c)"),
@@ -457,6 +458,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("graph attention", "filling is seen", "pattern=Padding(group.counts))", "pattern=Padding(group.counts.clamp(min=group.seen.shape[1])))"),
         ("graph attention", "edges in one direction alone", "torch.cat((one, other, itself)), torch.cat((other, one, itself))", "torch.cat((one, one, itself)), torch.cat((other, other, itself))"),
     ],
+    "models/language_model.py": [
+        ("TransformerLM", "every layer's cache is cut to the first layer's window", "[max_lookback(each.pattern) for each in recipes]", "[max_lookback(recipes[0].pattern)] * len(recipes)"),
+    ],
     "models/transformer.py": [
         ("Transformer", "the encoder reads padding", "x = layer(x, context)\n", "x = layer(x, Context())\n"),
         ("Transformer", "keys and values of the source exchanged",
@@ -466,7 +470,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Transformer", "the residual around cross-attention dropped", "self.residual_cross(x, lambda y", "self.residual_cross((x[0], torch.zeros_like(x[1])), lambda y"),
         ("Transformer", "a new word stands at the beginning", "self.embeddings.embed_target(tokens), state.layers[0].length)", "self.embeddings.embed_target(tokens), 0)"),
         ("Transformer", "the decoder sees the future where the recipe names a pattern", "else recipe.pattern & Causal())", "else recipe.pattern)"),
-        ("Transformer", "encoder and decoder share learned positions", "PositionalEmbedding(encoder.fresh()),\n            PositionalEmbedding(decoder.fresh()),", "PositionalEmbedding(encoder),\n            PositionalEmbedding(decoder),"),
+        ("Transformer", "encoder and decoder share learned positions", "PositionalEmbedding(encoders[0].fresh()),\n            PositionalEmbedding(decoders[0].fresh()),", "PositionalEmbedding(encoders[0]),\n            PositionalEmbedding(decoders[0]),"),
     ],
     "models/rnn_decoders.py": [
         ("Bahdanau", "asks with the new state", "context = attend(parts[0][:, -1:], state.position + t)\n            top, parts = self.rnn.step(Ux[:, t] + linear(context[:, 0], U_context), parts)",
@@ -577,7 +581,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "data/labelled.py": [
         ("labels", "numbered in the order of the texts", "tuple(sorted(set(labels)))", "tuple(dict.fromkeys(labels))"),
     ],
-    "data/graphs/node_features.py": [
+    "data/graphs.py": [
         ("node vectors", "not of length 1", "(counts / np.where(lengths == 0, 1, lengths))", "counts"),
         ("node vectors", "a word counts once", "counts[row, columns[word]] += 1", "counts[row, columns[word]] = 1"),
     ],

@@ -14,7 +14,6 @@ PACKAGES = [
     *("tasks", "train", "decode", "tasks/<task>", "interop", "see", "serve", "cli"),
 ]
 ATTENTION = [
-    "dtypes",
     "dependency_tree",
     "block_map",
     "score",

@@ -78,20 +78,22 @@ from tests.attention.random_recipes import (
 def attention(case: Case) -> Tensor:
     """out[b, h, i] = Σ_j w_ij (v_j + a_ij)"""
     (batch, heads, n_q, _), (groups, n_k) = case.q.shape, case.k.shape[1:3]
-    q_at, k_at = standing(case.q_at, batch, n_q), standing(case.k_at, batch, n_k)
+    q_index, k_index = standing(case.q_index, batch, n_q), standing(case.k_index, batch, n_k)
     schemes, out = case.recipe.position.parts(), case.v.new_zeros(batch, heads, n_q, case.v.shape[3])
     for b in range(batch):
         for h in range(heads):
             g = h // (heads // groups)
-            k = placed(schemes, case.k[b, g], k_at[b])
-            q = placed(schemes, case.q[b, h], q_at[b])
-            rows = [row_of_scores(case.recipe.score, schemes, b, h, q[i], k, q_at[b][i], k_at[b]) for i in range(n_q)]
-            seen = [[sees(case.recipe.pattern, b, h, i, j) for j in k_at[b]] for i in q_at[b]]
+            k = placed(schemes, case.k[b, g], k_index[b])
+            q = placed(schemes, case.q[b, h], q_index[b])
+            rows = [
+                row_of_scores(case.recipe.score, schemes, b, h, q[i], k, q_index[b][i], k_index[b]) for i in range(n_q)
+            ]
+            seen = [[sees(case.recipe.pattern, b, h, i, j) for j in k_index[b]] for i in q_index[b]]
             weights = weigh_all(case.recipe.normaliser, rows, seen)
             for i, row in enumerate(weights):
                 total = row @ case.v[b, g]
                 for scheme in schemes:
-                    total = total + added_value(scheme, row, b, q_at[b][i], k_at[b])
+                    total = total + added_value(scheme, row, b, q_index[b][i], k_index[b])
                 out[b, h, i] = total
     return out
 
@@ -106,11 +108,11 @@ def standing(at: int | Tensor | None, batch: int, tokens: int) -> list[list[int]
 
 
 def row_of_scores(
-    score: Score, schemes: tuple[Position, ...], b: int, h: int, q: Tensor, k: Tensor, i: int, k_at: list[int]
+    score: Score, schemes: tuple[Position, ...], b: int, h: int, q: Tensor, k: Tensor, i: int, k_index: list[int]
 ) -> Tensor:
     s, query = compared(score, q, k), folded(score, q)
     for scheme in schemes:
-        s = s + torch.stack([added_score(scheme, query, b, h, i, j) for j in k_at]) if k_at else s
+        s = s + torch.stack([added_score(scheme, query, b, h, i, j) for j in k_index]) if k_index else s
     return s
 
 
@@ -207,10 +209,10 @@ def added_score(scheme: Position, q: Tensor, b: int, h: int, i: int, j: int) -> 
     return q.new_zeros(())
 
 
-def added_value(scheme: Position, weights: Tensor, b: int, i: int, k_at: list[int]) -> Tensor:
+def added_value(scheme: Position, weights: Tensor, b: int, i: int, k_index: list[int]) -> Tensor:
     """Σ_j w_ij a_ij"""
     total = weights.new_zeros(())
-    for weight, j in zip(weights, k_at, strict=True):
+    for weight, j in zip(weights, k_index, strict=True):
         match scheme:
             case RelativeVectors():
                 total = total + weight * scheme.values[related(scheme.relation, b, i, j)]

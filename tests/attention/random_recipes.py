@@ -339,8 +339,8 @@ class Case:
     q: Tensor
     k: Tensor
     v: Tensor
-    q_at: int | Tensor | None
-    k_at: int | Tensor | None
+    q_index: int | Tensor | None
+    k_index: int | Tensor | None
     held: tuple[Tensor, ...]
 
     @property
@@ -415,12 +415,12 @@ class Maker:
         q = self.numbers(self.b, self.heads, self.n_q, self.d, whole=whole)
         k = self.numbers(self.b, self.groups, self.n_k, self.c, whole=whole)
         v = self.numbers(self.b, self.groups, self.n_k, self.e)
-        q_at, k_at = self.at(self.n_q), self.at(self.n_k)
+        q_index, k_index = self.at(self.n_q), self.at(self.n_k)
         if self.dice.random() < 0.3:  # as a cache has it: the queries are the last of the keys
-            q_at, k_at = max(0, self.n_k - self.n_q), None
+            q_index, k_index = max(0, self.n_k - self.n_q), None
         recipe = Recipe(score=score, position=position, pattern=pattern, normaliser=normaliser)
         q, k, v = (x.requires_grad_() for x in (q, k, v))
-        return Case(recipe, q, k, v, q_at, k_at, tuple(self.held))
+        return Case(recipe, q, k, v, q_index, k_index, tuple(self.held))
 
     def fitting(self, make: Callable[[], Part], kinds: tuple[type, ...]) -> Part:
         """Throw again until the part is of the family."""

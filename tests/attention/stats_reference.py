@@ -82,6 +82,6 @@ def assert_stats(
 def assert_agrees(recipe: Recipe, groups: int = 6, new: int = T, wanted: StatsRequest = ALL, dtype=torch.double, **at):
     q = torch.randn(B, 6, new, D, dtype=dtype)
     k = torch.randn(B, groups, T, D, dtype=dtype)
-    at = at or {"q_at": T - new}
+    at = at or {"q_index": T - new}
     want = steps(q, k, k, recipe, **at)
     assert_stats(attention_stats(q, k, recipe, wanted, **at), want.weights, want.adjusted, want.visible, wanted)

@@ -99,7 +99,7 @@ def test_it_is_the_reference(pattern, groups):
     k, v = (torch.randn(B, groups, J, width, dtype=torch.double, requires_grad=True) for width in (D, E))
     positions = Positions.of(q, k, J - N, None)
     assert objections(recipe, q, k, positions) == []
-    want = attend(q, k, v, recipe, q_at=J - N, backend="reference")
+    want = attend(q, k, v, recipe, q_index=J - N, backend="reference")
     got = additive.attend(recipe, q, k, v, positions)
     assert_close(got, want)
     learned, upstream = (q, k, v, *recipe.learned().parameters()), torch.randn_like(want)

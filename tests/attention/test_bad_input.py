@@ -78,19 +78,19 @@ def test_numbers_that_are_none_are_found_on_request(bad):
 
 @pytest.mark.parametrize("at", [torch.arange(4), torch.zeros(3, 5, dtype=torch.long), torch.zeros(5)])
 def test_positions_that_do_not_fit(at):
-    with pytest.raises(ValueError, match="q_at must hold whole numbers"):
-        attend(X, X, X, q_at=at)
-    with pytest.raises(ValueError, match="k_at must hold whole numbers"):
-        attend(X, X, X, k_at=at)
+    with pytest.raises(ValueError, match="q_index must hold whole numbers"):
+        attend(X, X, X, q_index=at)
+    with pytest.raises(ValueError, match="k_index must hold whole numbers"):
+        attend(X, X, X, k_index=at)
 
 
 @pytest.mark.parametrize("tokens", [5, 1100])  # as many as make `choose` ask for a block map
-@pytest.mark.parametrize("name", ["q_at", "k_at"])
+@pytest.mark.parametrize("name", ["q_index", "k_index"])
 def test_places_below_zero_are_refused(name, tokens):
     x, at = torch.zeros(1, 1, tokens, 4), torch.arange(tokens).flip(0)
     for bad in (-3, at - 3, (at - 3)[None]):
         with pytest.raises(
-            ValueError, match=f"{name} begins at -3, but positions count from 0: add 3 to q_at and k_at"
+            ValueError, match=f"{name} begins at -3, but indices count from 0: add 3 to q_index and k_index"
         ):
             attend(x, x, x, Recipe(pattern=Window(3)), **{name: bad})
 
@@ -100,7 +100,7 @@ def test_places_beyond_what_a_pattern_names_are_refused_as_numbers_and_as_tensor
     x = torch.zeros(1, 1, 5, 4)
     for at in (2, torch.arange(2, 7)):
         with pytest.raises(ValueError, match="names 6 queries and 6 keys, not 7 and 5"):
-            attend(x, x, x, Recipe(pattern=pattern), q_at=at)
+            attend(x, x, x, Recipe(pattern=pattern), q_index=at)
 
 
 def test_a_pattern_for_another_batch():

@@ -79,14 +79,14 @@ def both_ways(run, q: Tensor, k: Tensor, v: Tensor, upstream: Tensor) -> list[Te
 
 
 def defined(pattern: Pattern, start: int = 0):
-    return lambda q, k, v: attend(q, k, v, Recipe(pattern=pattern), q_at=start, backend="reference")
+    return lambda q, k, v: attend(q, k, v, Recipe(pattern=pattern), q_index=start, backend="reference")
 
 
 def defined_dropping(pattern: Pattern, start: int, rate: float, seed: Tensor):
     """The definition, its weights multiplied by the mask that the seed names."""
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        weights = steps(q, k, v, Recipe(pattern=pattern), q_at=start).weights
+        weights = steps(q, k, v, Recipe(pattern=pattern), q_index=start).weights
         values = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
         return (weights * multipliers(weights, rate, seed)) @ values
 

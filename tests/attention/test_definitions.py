@@ -121,7 +121,7 @@ def test_the_log_probability_knows_of_positions():
     with torch.no_grad():
         bias.weight.copy_(LOG[1:4])
     x = torch.zeros(1, 1, 3, 1, dtype=torch.double)
-    seen = steps(x[:, :, :1], x, x, Recipe(score=Dot(), position=bias, normaliser=Sampled()), q_at=1)
+    seen = steps(x[:, :, :1], x, x, Recipe(score=Dot(), position=bias, normaliser=Sampled()), q_index=1)
     chances = torch.tensor([1, 2, 3], dtype=torch.double) / 6
     assert_close(seen.log_probability.exp().item(), (seen.weights * chances).sum().item())
 
@@ -178,9 +178,9 @@ def test_every_sentence_has_places_of_its_own(position):
     """Two sentences, one from position 0 and one from position 4: each gives what it gives alone."""
     q, k, v = torch.randn(3, 2, 3, 7, 4, dtype=torch.double)
     at, recipe = torch.tensor([[0, 1], [4, 5]]), Recipe(position=position, pattern=Causal())
-    both = attend(q[:, :, :2], k, v, recipe, q_at=at)
+    both = attend(q[:, :, :2], k, v, recipe, q_index=at)
     for b in range(2):
-        alone = attend(q[b : b + 1, :, :2], k[b : b + 1], v[b : b + 1], recipe, q_at=int(at[b, 0]))
+        alone = attend(q[b : b + 1, :, :2], k[b : b + 1], v[b : b + 1], recipe, q_index=int(at[b, 0]))
         assert_close(both[b : b + 1], alone)
 
 
@@ -206,13 +206,13 @@ def test_depths_are_told_by_waves_of_the_given_theta():
 
 def test_keys_that_stand_later_are_not_seen_though_they_are_the_first_there_are():
     q, k, v = torch.randn(3, 1, 1, 2, 4, dtype=torch.double)
-    assert (attend(q, k, v, Recipe(pattern=Causal()), k_at=3) == 0).all()
+    assert (attend(q, k, v, Recipe(pattern=Causal()), k_index=3) == 0).all()
 
 
 def test_queries_may_leave_places_out():
     q, k, v = torch.randn(3, 1, 1, 3, 4, dtype=torch.double)
     recipe = Recipe(pattern=Causal())
-    some = attend(q[:, :, [0, 2]], k, v, recipe, q_at=torch.tensor([0, 2]))
+    some = attend(q[:, :, [0, 2]], k, v, recipe, q_index=torch.tensor([0, 2]))
     assert_close(some, attend(q, k, v, recipe)[:, :, [0, 2]])
 
 
@@ -234,7 +234,7 @@ def test_two_biases_add_up(backend):
         scheme.weight.copy_(LOG[[2, 1, 3]])
         x, v = torch.zeros(1, 1, 3, 3, dtype=torch.double), torch.eye(3, dtype=torch.double)[None, None]
         once, twice = (
-            attend(x[:, :, :1], x, v, Recipe(position=position), q_at=1, backend=backend).flatten()
+            attend(x[:, :, :1], x, v, Recipe(position=position), q_index=1, backend=backend).flatten()
             for position in (scheme, scheme + scheme)
         )
     assert_close(once * 6, torch.tensor([2.0, 1.0, 3.0], dtype=torch.double))

@@ -114,18 +114,18 @@ def test_it_is_the_reference(pattern, normaliser):
     """Fewer queries than keys, heads that share keys, values wider than keys."""
     given, upstream = inputs(groups=1), torch.randn(B, H, N, E, dtype=torch.double)
     recipe = Recipe(normaliser=normaliser, pattern=PATTERNS[pattern])
-    want = attend(*given, recipe, q_at=J - N, backend="reference")
+    want = attend(*given, recipe, q_index=J - N, backend="reference")
     got = tiled(PATTERNS[pattern], normaliser)(*given)
     assert_close(both_ways(got, given, upstream), both_ways(want, given, upstream))
 
 
 @pytest.mark.usefixtures("_small_tiles")
-@pytest.mark.parametrize("q_at", [torch.tensor([3, 0, 9, 4, 4, 10, 1]), torch.arange(2 * N).view(2, N)])
-def test_places_may_be_anywhere(q_at):
+@pytest.mark.parametrize("q_index", [torch.tensor([3, 0, 9, 4, 4, 10, 1]), torch.arange(2 * N).view(2, N)])
+def test_places_may_be_anywhere(q_index):
     given = inputs()
     recipe = Recipe(normaliser=ReLU(), pattern=Causal())
-    want = attend(*given, recipe, q_at=q_at, backend="reference")
-    assert_close(elementwise.attend(recipe, *given, Positions.of(given[0], given[1], q_at, None)), want)
+    want = attend(*given, recipe, q_index=q_index, backend="reference")
+    assert_close(elementwise.attend(recipe, *given, Positions.of(given[0], given[1], q_index, None)), want)
 
 
 @pytest.mark.usefixtures("_small_tiles")
@@ -316,7 +316,9 @@ def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, normaliser, patt
     upstream = torch.randn(2, 3, 257, e).to("cuda", dtype)
     recipe, positions = Recipe(normaliser=normaliser, pattern=pattern.to("cuda")), Positions.of(*given[:2], 74, None)
     assert not isinstance(choose_engine(recipe, given[0], given[2], positions), TorchElementwise)
-    truth, coarse = (both_ways(attend(*x, recipe, q_at=74, backend="reference"), x, upstream) for x in (exact, given))
+    truth, coarse = (
+        both_ways(attend(*x, recipe, q_index=74, backend="reference"), x, upstream) for x in (exact, given)
+    )
     ours, again = (both_ways(elementwise.attend(recipe, *given, positions), given, upstream) for _ in range(2))
     for true, theirs, mine, too in zip(*(tree_leaves(x) for x in (truth, coarse, ours, again)), strict=True):
         allowed = 2 * (theirs.double() - true).abs().max() + 2e-5 * true.abs().max()

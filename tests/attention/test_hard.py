@@ -57,9 +57,9 @@ def inputs(keys: int = J, groups: int = H) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
 
 
-def defined(given: list[torch.Tensor], recipe: Recipe, key: torch.Tensor, q_at: int) -> tuple[torch.Tensor, ...]:
+def defined(given: list[torch.Tensor], recipe: Recipe, key: torch.Tensor, q_index: int) -> tuple[torch.Tensor, ...]:
     """Output and log p of these keys, with every matrix materialised."""
-    found = steps(*given, recipe, q_at=q_at)
+    found = steps(*given, recipe, q_index=q_index)
     weights = (key[..., None] == torch.arange(given[1].shape[2], device=key.device)).to(found.scores.dtype)
     v = given[2].expand(-1, weights.shape[1], -1, -1)
     return weights @ v, Sampled().log_probability(found.adjusted, found.visible, weights)
@@ -93,8 +93,8 @@ def test_the_best_key_is_the_references(pattern):
     """Fewer queries than keys, heads that share keys; the output, and the gradient of the values."""
     given, upstream = inputs(groups=1), torch.randn(B, H, N, E, dtype=torch.double)
     recipe = replace(BEST, pattern=PATTERNS[pattern])
-    want = attend(*given, recipe, q_at=J - N, backend="reference")
-    found = hard_attention(*given, recipe, q_at=J - N)
+    want = attend(*given, recipe, q_index=J - N, backend="reference")
+    found = hard_attention(*given, recipe, q_index=J - N)
     assert_close(found.out, want)
     wanted, gotten = (torch.autograd.grad(x, given[2], upstream) for x in (want, found.out))
     assert_close(gotten, wanted)
@@ -113,7 +113,7 @@ def test_rotary_positions_turn_queries_and_keys_first():
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_log_p_is_that_of_the_definition_and_so_are_all_gradients(pattern, recipe):
     given, recipe = inputs(groups=1), replace(recipe, pattern=PATTERNS[pattern])
-    found = hard_attention(*given, recipe, q_at=J - N, seed=3)
+    found = hard_attention(*given, recipe, q_index=J - N, seed=3)
     got = found.out, found.log_probability
     want = defined(given, recipe, found.key, J - N)
     assert_close(got, want)
@@ -124,7 +124,7 @@ def test_log_p_is_that_of_the_definition_and_so_are_all_gradients(pattern, recip
 def test_with_several_groups_and_tiles_too(monkeypatch):
     monkeypatch.setattr(tiles, "SIZES", (GROUP,))
     given, recipe = inputs(LONG), replace(DRAW, pattern=Causal() & Window(170))
-    found = hard_attention(*given, recipe, q_at=LONG - N, seed=5)
+    found = hard_attention(*given, recipe, q_index=LONG - N, seed=5)
     assert len(found.key.div(GROUP, rounding_mode="floor").unique()) > 1
     got, want = (found.out, found.log_probability), defined(given, recipe, found.key, LONG - N)
     assert_close(got, want)
@@ -231,9 +231,9 @@ def test_keys_are_drawn_as_often_as_softmax_says():
 def test_a_drawn_key_is_always_visible(pattern):
     q, k, v = inputs()
     recipe = replace(DRAW, pattern=PATTERNS[pattern])
-    visible = steps(q, k, v, recipe, q_at=J - N).visible
+    visible = steps(q, k, v, recipe, q_index=J - N).visible
     for seed in range(3):
-        key = hard_attention(q, k, v, recipe, q_at=J - N, seed=seed).key
+        key = hard_attention(q, k, v, recipe, q_index=J - N, seed=seed).key
         assert torch.equal(key >= 0, visible.any(-1))
         assert bool(visible.gather(-1, key.clamp(min=0)[..., None]).squeeze(-1)[key >= 0].all())
 

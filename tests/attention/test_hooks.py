@@ -185,7 +185,7 @@ def test_a_cache_that_is_recorded_keeps_every_key(recipe):
             output, cache = layer.extend(part, cache)
             parts.append(output)
     assert_close(torch.cat(parts, 1), at_once)
-    assert [call.q_at for call in record.calls["attention"]] == [0, 3, 4]
+    assert [call.q_index for call in record.calls["attention"]] == [0, 3, 4]
     assert_close(record.weights("attention"), whole.weights("attention"))
 
 
@@ -217,13 +217,13 @@ def test_a_core_alone_runs_what_it_is_given():
 )
 def test_what_the_reference_alone_runs_is_run_some_queries_at_a_time(recipe, monkeypatch):
     q, k, v = torch.randn(3, 1, 2, 97, 8)
-    at_once = AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11)
+    at_once = AttentionCore()(q[:, :, 11:], k, v, recipe, q_index=11)
     formed = []
     monkeypatch.setattr(core, "MAX_CELLS", 97)
     monkeypatch.setattr(core, "CELLS_AT_ONCE", 2 * 97 * 5)
     monkeypatch.setattr(core, "attend", lambda q, *given, **where: formed.append(q) or attend(q, *given, **where))
     with torch.no_grad():
-        torch.testing.assert_close(AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11), at_once)
+        torch.testing.assert_close(AttentionCore()(q[:, :, 11:], k, v, recipe, q_index=11), at_once)
     assert [part.shape[2] for part in formed] == [5] * 17 + [1]
-    AttentionCore()(q[:, :, 11:], k, v, recipe, q_at=11)  # whoever asks for gradients needs all weights anyway
+    AttentionCore()(q[:, :, 11:], k, v, recipe, q_index=11)  # whoever asks for gradients needs all weights anyway
     assert formed[-1].shape[2] == 86

@@ -276,13 +276,15 @@ KINDS = st.sampled_from(["none", "number", "consecutive", "scattered", "per sent
 def test_linear_attention_knows_where_keys_stand_or_objects(q_kind, k_kind, firsts, groups, is_causal, lengths):
     q = torch.rand(B, 4, 5, 3, dtype=torch.double, requires_grad=True)
     k, v = (torch.rand(B, groups, N, 3, dtype=torch.double, requires_grad=True) for _ in range(2))
-    q_at, k_at = some_places(q_kind, firsts[0], 5), some_places(k_kind, firsts[1], N)
+    q_index, k_index = some_places(q_kind, firsts[0], 5), some_places(k_kind, firsts[1], N)
     pattern = Causal() if is_causal else Full()
     recipe = replace(LINEAR, pattern=pattern & Padding(torch.tensor(lengths)) if lengths else pattern)
-    if BACKENDS["linear"].objections(recipe, q, k, Positions.of(q, k, q_at, k_at)):
+    if BACKENDS["linear"].objections(recipe, q, k, Positions.of(q, k, q_index, k_index)):
         assert is_causal  # everybody sees everybody, at whatever positions
         return
-    want, got = (attend(q, k, v, recipe, q_at=q_at, k_at=k_at, backend=name) for name in ("reference", "linear"))
+    want, got = (
+        attend(q, k, v, recipe, q_index=q_index, k_index=k_index, backend=name) for name in ("reference", "linear")
+    )
     assert_close(got, want)
     upstream = torch.rand_like(want)
     assert_close(*(torch.autograd.grad(y, (q, k, v), upstream) for y in (got, want)))

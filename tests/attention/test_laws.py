@@ -218,14 +218,14 @@ def test_a_linear_state_that_has_seen_nothing_gives_zero():
 def test_rotary_depends_on_differences_only(pairs, shift, seed):
     q, k, v = qkv(seed)
     recipe = Recipe(position=Rotary(pairs=pairs))
-    assert_close(attend(q, k, v, recipe, q_at=shift, k_at=shift), attend(q, k, v, recipe), rtol=1e-6, atol=1e-9)
+    assert_close(attend(q, k, v, recipe, q_index=shift, k_index=shift), attend(q, k, v, recipe), rtol=1e-6, atol=1e-9)
 
 
 @given(shift=st.integers(0, 10_000), seed=seeds)
 def test_alibi_depends_on_differences_only(shift, seed):
     q, k, v = qkv(seed)
     recipe = Recipe(position=Alibi(2))
-    assert_close(attend(q, k, v, recipe, q_at=shift, k_at=shift), attend(q, k, v, recipe))
+    assert_close(attend(q, k, v, recipe, q_index=shift, k_index=shift), attend(q, k, v, recipe))
 
 
 @settings(max_examples=25)

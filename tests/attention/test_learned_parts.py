@@ -438,14 +438,14 @@ def assert_agreement(
     k, v = (torch.randn(B, groups, tokens, width, dtype=torch.double).to(like).requires_grad_() for _ in range(2))
     inputs = [q, k, v, *dict.fromkeys(x for x in tensors(vars(recipe)) if x.requires_grad)]
     first, near = tokens - new, None if like.dtype == torch.double else 1e-2
-    want = attend(q, k, v, recipe, q_at=first, backend="reference")
+    want = attend(q, k, v, recipe, q_index=first, backend="reference")
     upstream = torch.randn_like(want)
     wanted = torch.autograd.grad(want, inputs, upstream, allow_unused=True, retain_graph=True)
     ran = set()
     for name, backend in BACKENDS.items():
         if backend.objections(recipe, q, k, Positions.of(q, k, first, None)):
             continue
-        got = attend(q, k, v, recipe, q_at=first, backend=name)
+        got = attend(q, k, v, recipe, q_index=first, backend=name)
         assert_close(got, want, msg=lambda said, name=name: f"{name}: {recipe}: {said}", rtol=near, atol=near)
         gotten = torch.autograd.grad(got, inputs, upstream, allow_unused=True)
         for x, y in zip(wanted, gotten, strict=True):

@@ -65,9 +65,9 @@ def agree(recipe: Recipe, backend: str, groups: int, new: int, grad: bool) -> li
     with torch.set_grad_enabled(grad):
         if why := BACKENDS[backend].objections(recipe, q, k, Positions.of(q, k, T - new, None)):
             with pytest.raises(ValueError, match="cannot run this recipe"):
-                attend(q, k, v, recipe, q_at=T - new, backend=backend)
+                attend(q, k, v, recipe, q_index=T - new, backend=backend)
             return why
-        want, got = (attend(q, k, v, recipe, q_at=T - new, backend=name) for name in ("reference", backend))
+        want, got = (attend(q, k, v, recipe, q_index=T - new, backend=name) for name in ("reference", backend))
     assert_close(got, want)
     if grad:
         inputs, upstream = (q, k, v, *recipe.learned().parameters()), torch.randn_like(want)

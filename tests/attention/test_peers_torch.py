@@ -201,7 +201,7 @@ class Fused:
     options: Callable[[Recipe], dict]
     objecting: tuple[str, ...] = ("linear",)
     groups: int = 6
-    q_at: int | None = None
+    q_index: int | None = None
 
 
 FUSED = {
@@ -209,7 +209,7 @@ FUSED = {
     "unscaled": Fused(Recipe(score=Dot()), lambda recipe: {"scale": 1.0}),
     "causal from the first key": Fused(Recipe(pattern=Causal()), lambda recipe: {"is_causal": True}),
     "causal from the last key": Fused(
-        Recipe(pattern=Causal()), lambda recipe: {"attn_mask": causal_lower_right(11, 13)}, q_at=2
+        Recipe(pattern=Causal()), lambda recipe: {"attn_mask": causal_lower_right(11, 13)}, q_index=2
     ),
     "boolean mask": Fused(
         Recipe(pattern=Edges(LIKES.nonzero().T)), lambda recipe: {"attn_mask": LIKES}, ("linear", "flex")
@@ -246,14 +246,14 @@ def test_torchs_fused_attention_is_ours_on_every_backend_that_does_not_object(ca
     expected = scaled_dot_product_attention(q, k, v, **case.options(case.recipe))
     if backend in case.objecting:
         with torch.no_grad(), pytest.raises(ValueError, match=f"{backend} cannot run this recipe"):
-            attend(q, k, v, case.recipe, q_at=case.q_at, backend=backend)
+            attend(q, k, v, case.recipe, q_index=case.q_index, backend=backend)
         return
     if backend == "flex":  # it has no backward pass on the CPU
         with torch.no_grad():
-            output = attend(q.detach(), k.detach(), v.detach(), case.recipe, q_at=case.q_at, backend=backend)
+            output = attend(q.detach(), k.detach(), v.detach(), case.recipe, q_index=case.q_index, backend=backend)
             assert_close(output, expected)
         return
-    output = attend(q, k, v, case.recipe, q_at=case.q_at, backend=backend)
+    output = attend(q, k, v, case.recipe, q_index=case.q_index, backend=backend)
     assert_close(output, expected)
     assert_close(gradients(output, q, k, v, *learned), gradients(expected, q, k, v, *learned))
 
@@ -263,7 +263,7 @@ def test_torchs_fused_attention_is_ours_on_every_backend_that_does_not_object(ca
 def test_a_backend_is_refused_exactly_when_it_objects(case: Fused, backend: str):
     q, k = torch.zeros(Q, dtype=torch.float64), torch.zeros(2, case.groups, 13, 5, dtype=torch.float64)
     with torch.no_grad():
-        objections = BACKENDS[backend].objections(case.recipe, *prepare(q, k, k, case.recipe, case.q_at, None))
+        objections = BACKENDS[backend].objections(case.recipe, *prepare(q, k, k, case.recipe, case.q_index, None))
     assert bool(objections) == (backend in case.objecting)
 
 
@@ -288,7 +288,7 @@ def test_one_query_at_the_end_is_the_last_row_of_torchs_fused_attention(pattern:
     visible = {Full(): distance > -13, Causal(): distance >= 0, Causal() & Window(4): (distance >= 0) & (distance <= 3)}
     with torch.no_grad():
         q, k, v = drawn(2, 6, 13, 5), drawn(2, 6, 13, 5), drawn(2, 6, 13, 7)
-        last = attend(q[:, :, -1:], k, v, Recipe(pattern=pattern), q_at=12, backend=backend)
+        last = attend(q[:, :, -1:], k, v, Recipe(pattern=pattern), q_index=12, backend=backend)
         assert_close(last, scaled_dot_product_attention(q, k, v, attn_mask=visible[pattern])[:, :, -1:])
 
 

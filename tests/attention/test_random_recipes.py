@@ -31,7 +31,9 @@ def run(given: Case, backend: str) -> Tensor | None:
     """None if the backend objects."""
     torch.manual_seed(0)
     try:
-        return attend(given.q, given.k, given.v, given.recipe, q_at=given.q_at, k_at=given.k_at, backend=backend)
+        return attend(
+            given.q, given.k, given.v, given.recipe, q_index=given.q_index, k_index=given.k_index, backend=backend
+        )
     except ValueError as why:
         if f"{backend} cannot run this recipe: " in str(why):
             return None
@@ -40,7 +42,7 @@ def run(given: Case, backend: str) -> Tensor | None:
 
 def not_yet(given: Case, backend: str) -> bool:
     """`linear` does not ask for the positions of the keys; see EVERY_PART_LEARNS."""
-    return not EVERY_PART_LEARNS and backend == "linear" and given.k_at is not None
+    return not EVERY_PART_LEARNS and backend == "linear" and given.k_index is not None
 
 
 def gradients(given: Case, out: Tensor) -> tuple[Tensor, ...]:
@@ -71,7 +73,7 @@ def near_a_bend(given: Case) -> bool:
     """Does a rotated query meet a key at 0, where rounding decides which slope a normaliser that bends there has?"""
     if not given.bends or not given.recipe.query_key_positions:
         return False
-    scores = steps(given.q, given.k, given.v, given.recipe, q_at=given.q_at, k_at=given.k_at).scores
+    scores = steps(given.q, given.k, given.v, given.recipe, q_index=given.q_index, k_index=given.k_index).scores
     return bool((scores.abs() < 1e-9).any())
 
 

@@ -87,8 +87,8 @@ def both_ways(run, given, learned, upstream):
     return out, torch.autograd.grad(out, (*given, *learned), upstream.to(out))
 
 
-def ours(recipe: Recipe, q, k, v, *, q_at: int | torch.Tensor = 0, k_at: torch.Tensor | None = None):
-    positions = Positions.of(q, k, q_at, k_at)
+def ours(recipe: Recipe, q, k, v, *, q_index: int | torch.Tensor = 0, k_index: torch.Tensor | None = None):
+    positions = Positions.of(q, k, q_index, k_index)
     assert objections(recipe, q, k, positions) == []
     return backends_relative.attend(recipe, q, k, v, positions)
 
@@ -106,7 +106,7 @@ def on_paper(scheme: RelativeBias | RelativeVectors) -> torch.Tensor:
     scheme.double()
     q, k = torch.ones(1, 1, 1, 1, dtype=torch.double), torch.zeros(1, 1, 2, 1, dtype=torch.double)
     v = torch.tensor([8.0, 0.0], dtype=torch.double).view(1, 1, 2, 1)
-    return ours(Recipe(position=scheme), q, k, v, q_at=1).squeeze()
+    return ours(Recipe(position=scheme), q, k, v, q_index=1).squeeze()
 
 
 def test_a_bias_on_paper():
@@ -133,8 +133,8 @@ def test_it_is_the_reference(scheme, pattern, groups):
     recipe = Recipe(position=schemes()[scheme].double(), pattern=PATTERNS[pattern])
     learned, upstream = list(recipe.learned().parameters()), torch.randn(B, H, N, D, dtype=torch.double)
     given = inputs(groups=groups)
-    want = both_ways(partial(attend, recipe=recipe, q_at=J - N, backend="reference"), given, learned, upstream)
-    got = both_ways(partial(ours, recipe, q_at=J - N), given, learned, upstream)
+    want = both_ways(partial(attend, recipe=recipe, q_index=J - N, backend="reference"), given, learned, upstream)
+    got = both_ways(partial(ours, recipe, q_index=J - N), given, learned, upstream)
     assert_close(got, want)
 
 
@@ -143,9 +143,9 @@ def test_places_of_each_sentences_own(scheme):
     recipe = Recipe(position=schemes()[scheme].double(), pattern=Causal(), score=Cosine())
     given, at = inputs(), (torch.randint(0, 20, (B, N)), torch.randint(0, 20, (B, J)))
     upstream, learned = torch.randn(B, H, N, D, dtype=torch.double), list(recipe.learned().parameters())
-    run = partial(attend, recipe=recipe, q_at=at[0], k_at=at[1], backend="reference")
+    run = partial(attend, recipe=recipe, q_index=at[0], k_index=at[1], backend="reference")
     want = both_ways(run, given, learned, upstream)
-    got = both_ways(partial(ours, recipe, q_at=at[0], k_at=at[1]), given, learned, upstream)
+    got = both_ways(partial(ours, recipe, q_index=at[0], k_index=at[1]), given, learned, upstream)
     assert_close(got, want)
 
 
@@ -331,7 +331,7 @@ def kernel_cases() -> dict[str, float]:
         got = both_ways(run, given, list(scheme.parameters()), upstream)
         exact = [x.detach().double().requires_grad_() for x in given]
         scheme.double()
-        run = partial(attend, recipe=recipe, q_at=start, backend="reference")
+        run = partial(attend, recipe=recipe, q_index=start, backend="reference")
         want = both_ways(run, exact, list(scheme.parameters()), upstream)
         pairs = zip(tree_leaves(want), tree_leaves(got), strict=True)
         differences[name] = max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)

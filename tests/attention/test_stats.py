@@ -98,13 +98,13 @@ def test_a_graph_and_documents_of_each_sentence():
 
 
 def test_places_given_one_by_one_are_seen_without_a_block_map():
-    q_at, k_at = torch.randperm(T), torch.stack((torch.randperm(T), torch.randperm(T)))
+    q_index, k_index = torch.randperm(T), torch.stack((torch.randperm(T), torch.randperm(T)))
     for recipe in (
         get_recipe("sliding window", "rotary", SIZES),
         get_recipe("causal", "alibi", SIZES),
         get_recipe("causal linear"),
     ):
-        assert_agrees(recipe, groups=3, q_at=q_at, k_at=k_at)
+        assert_agrees(recipe, groups=3, q_index=q_index, k_index=k_index)
 
 
 @dataclass(frozen=True)

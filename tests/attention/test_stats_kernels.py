@@ -140,7 +140,7 @@ def test_rows_and_columns_in_the_open_are_the_reference(pattern, scheme):
     q, k = torch.randn(2, 3, 29, 7).half(), torch.randn(2, 1, 41, 7).half()
     recipe = Recipe(pattern=PATTERNS[pattern], position=NoPosition() if scheme is None else scheme)
     with torch.no_grad():
-        want = steps(q.float(), k.float(), k.float(), recipe, q_at=12)
+        want = steps(q.float(), k.float(), k.float(), recipe, q_index=12)
         seen = seen_by(recipe, q, k, 12)
         lse = want.adjusted.masked_fill(~want.visible, -torch.inf).logsumexp(-1)
         assert_close(seen.rows((28, 3)), want.weights[:, :, [28, 3]])
@@ -222,7 +222,7 @@ def interpreted_cases() -> dict[str, str]:
         batch = pattern.batches
         q, k = torch.randn(batch, 2, n_q, width).half(), torch.randn(batch, 1, n_k, width).half()
         recipe = Recipe(pattern=pattern, position=position)
-        want = steps(q.double(), k.double(), k.double(), recipe, q_at=start)
+        want = steps(q.double(), k.double(), k.double(), recipe, q_index=start)
         lse = want.adjusted.masked_fill(~want.visible, -torch.inf).logsumexp(-1) if known else None
         try:
             seen = doubled(stats_by_kernels(seen_by(recipe, q, k, start), wanted, lse))
@@ -306,9 +306,9 @@ def assert_found_on_gpu(recipe: Recipe, wanted: StatsRequest, dtype: torch.dtype
     q, k = (x.to("cuda", dtype) for x in (q, k))
     assert objections(recipe, q, k, Positions.of(q, k, start, None), wanted.top) == []
     with torch.no_grad():
-        want = steps(q.double(), k.double(), k.double(), recipe, q_at=start)
+        want = steps(q.double(), k.double(), k.double(), recipe, q_index=start)
         lse = want.adjusted.masked_fill(~want.visible, -torch.inf).logsumexp(-1)
-        seen = attention_stats(q, k, recipe, wanted, q_at=start, log_sum_exp=lse if known else None)
+        seen = attention_stats(q, k, recipe, wanted, q_index=start, log_sum_exp=lse if known else None)
     assert_stats(doubled(seen), want.weights, want.adjusted, want.visible, wanted, rtol=2e-5, atol=3e-6)
 
 

@@ -86,7 +86,7 @@ def test_positions_stay_with_their_tokens_when_indices_begin_later(name):
     recipe, (q, k, v) = RECIPES[name](), drawn()
     recipe.learned().double()
     whole = attend(q, k, v, recipe, q_positions=POSITIONS + 3, k_positions=POSITIONS + 3)
-    later = attend(q[:, :, 6:], k, v, recipe, q_at=6, q_positions=POSITIONS[:, 6:] + 3, k_positions=POSITIONS + 3)
+    later = attend(q[:, :, 6:], k, v, recipe, q_index=6, q_positions=POSITIONS[:, 6:] + 3, k_positions=POSITIONS + 3)
     assert_close(later, whole[:, :, 6:])
     assert_close(steps(q, k, v, recipe, q_positions=POSITIONS + 3, k_positions=POSITIONS + 3).output, whole)
 
@@ -108,5 +108,5 @@ def test_mistakes_are_named():
     q, k, v = (x.detach() for x in drawn())
     with pytest.raises(ValueError, match=r"q_positions must hold whole numbers shaped \(1, 16\), not"):
         attend(q, k, v, q_positions=torch.zeros(1, 3, dtype=torch.long))
-    with pytest.raises(ValueError, match="give q_at and k_at as numbers"):
-        attend(q, k, v, q_at=torch.arange(16), q_positions=POSITIONS)
+    with pytest.raises(ValueError, match="give q_index and k_index as numbers"):
+        attend(q, k, v, q_index=torch.arange(16), q_positions=POSITIONS)

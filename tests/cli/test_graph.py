@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.graphs.graph import graph_from_town, write_graph
+from regard.data.graphs import graph_from_town, write_graph
 from regard.world.town import TownWorld
 
 from .commands import assert_done, assert_plain, assert_refused, regard

@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.graphs.graph import (
+from regard.data.graphs import (
+    BagOfWords,
     Graph,
     GraphNode,
+    StandardScaler,
     assign_splits,
+    fit_featurizer,
     graph_from_town,
     normalize_edges,
     read_graph,
     write_graph,
 )
-from regard.data.graphs.node_features import BagOfWords, StandardScaler, fit_featurizer
 from regard.world.town import TownWorld
 
 NODES = "name\tlabel\ttext\tsplit\nAnna\tbaker\toven oven flour\ttrain\nPaul\t_\tnet\t_\nNina\tsmith\t\ttest\n"

@@ -27,8 +27,7 @@ from torch import nn
 from regard.attention import Recipe
 from regard.data.corpora.download import sha256_digest
 from regard.data.files import MAX_LINE_BYTES, MAX_SMALL_BYTES, MAX_UNPACK_RATIO, GzipReader, read_lines
-from regard.data.graphs.graph import read_graph
-from regard.data.graphs.node_features import BagOfWords, StandardScaler, load_featurizer
+from regard.data.graphs import BagOfWords, StandardScaler, load_featurizer, read_graph
 from regard.data.images.image_preprocess import ImagePreprocessor
 from regard.data.images.labelled_images import PixelScaling, read_idx, read_image, read_images
 from regard.data.images.visual_questions import read_question_list, read_visual_questions

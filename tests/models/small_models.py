@@ -51,6 +51,16 @@ LADDER: dict[str, ModelConfig] = {
     "transformer, linear decoder": transformer(
         decoder='score = "Feature()"\nnormaliser = "Proportional()"\nposition = "Sinusoidal()"'
     ),
+    "transformer, a recipe per layer": transformer(
+        layers=3,
+        encoder=('pattern = "Window(2)"', "", 'score = "Feature()"\nnormaliser = "Proportional()"'),
+        decoder=(
+            'pattern = "Window(3)"',
+            'normaliser = "Sparsemax()"',
+            'score = "Feature()"\nnormaliser = "Proportional()"',
+        ),
+        cross=("", 'position = "Alibi(2)"', 'score = "Additive(4, 3)"'),
+    ),
     "transformer, additive cross": transformer(
         cross='score = "Additive(4, 3)"\nnormaliser = "Sparsemax()"', encoder='score = "Bilinear(4)"'
     ),

@@ -1,5 +1,6 @@
 """Model configurations: to plain values and back, sizes, and error messages."""
 
+import json
 import tomllib
 from dataclasses import replace
 
@@ -14,7 +15,10 @@ from tests.models.small_models import LADDER, SOURCE, TARGET
 
 def as_toml(config: ModelConfig) -> str:
     """Every value that a description holds has a place in a TOML file."""
-    lines = ((name, f"'''{value}'''" if isinstance(value, str) else value) for name, value in config.to_dict().items())
+    lines = (
+        (name, json.dumps(value) if isinstance(value, str | list) else value)
+        for name, value in config.to_dict().items()
+    )
     return "\n".join(f"{name} = {str(value).lower() if isinstance(value, bool) else value}" for name, value in lines)
 
 
@@ -87,6 +91,22 @@ MISTAKES: dict[str, tuple[dict, str]] = {
     "groups": ({"kind": "transformer", "groups": 3}, "groups = 3 does not divide heads = 4"),
     "norm": ({"kind": "transformer", "norm": "middle"}, "norm = 'middle' is unknown; choose from pre, post"),
     "a part": ({"kind": "transformer", "encoder": 'score = "Nearest()"'}, "the recipe 'encoder': cannot read"),
+    "three recipes for two layers": (
+        {"kind": "transformer", "encoder": ("", "", "")},
+        "encoder has 3 recipes for 2 layers; give one, or one for each",
+    ),
+    "several embedding positions": (
+        {"kind": "transformer", "decoder": ("", 'position = "Rotary()"')},
+        r"decoder: layers add Sinusoidal\(theta=10000.0\) and nothing to the embeddings",
+    ),
+    "several recipes for one attention": (
+        {"kind": "bahdanau", "cross": ("", "")},
+        "cross has 2 recipes, and a bahdanau has one attention; give one",
+    ),
+    "numbers for recipes": (
+        {"kind": "transformer", "cross": (1, 2)},
+        r"cross = \(1, 2\) should be text, or a list of texts, one for each layer",
+    ),
     "a line": ({"kind": "transformer", "cross": "scores = 3"}, "the recipe 'cross': a recipe has no 'scores'"),
     "not TOML": ({"kind": "transformer", "cross": "Softmax()"}, "the recipe 'cross': "),
     "slopes": ({"kind": "transformer", "encoder": 'position = "Alibi(8)"'}, "'encoder': .* slopes for 8 heads, not 4"),
@@ -116,6 +136,7 @@ CONFIGS = [
     EncoderConfig(kind="transformer", groups=2, recipe='position = "Rotary()"'),
     LanguageModelConfig(kind="lstm", tied=False),
     LanguageModelConfig(kind="transformer", recipe='pattern = "Window(5)"'),
+    LanguageModelConfig(kind="transformer", recipe=('pattern = "Window(5)"', "")),
     PoolingConfig(recipe='normaliser = "Hard()"'),
     PoolingConfig(kind="max"),
 ]
@@ -146,6 +167,11 @@ E, W, P = EncoderConfig, LanguageModelConfig, PoolingConfig
         (E, {"kind": "gru", "dropout": 1.0}, "dropout = 1.0 should lie in"),
         (E, {"kind": "transformer", "norm": "no"}, "norm = 'no' is unknown; choose from pre, post"),
         (E, {"kind": "transformer", "recipe": 'position = "Alibi(3)"'}, "the recipe: Alibi.* 3 heads, not 4"),
+        (
+            E,
+            {"kind": "transformer", "recipe": ("",)},
+            "recipe has 1 recipes for 2 layers; give one, or one for each",
+        ),
         (E, {"kind": "transformer", "recipe": 'masks = "x"'}, "the recipe: a recipe has no 'masks'"),
         (E, {"kind": "gru", "width": 3}, "EncoderConfig has no 'width'; it has kind, layers"),
         (W, {"kind": "embed"}, "kind = 'embed' is unknown; choose from elman, gru, lstm, transformer"),

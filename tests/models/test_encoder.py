@@ -39,6 +39,7 @@ ENCODERS = {
     "transformer, windows": transformer(recipe='pattern = "Window(2) | Global(1)"'),
     "transformer, linear": transformer(recipe='score = "Feature()"\nnormaliser = "Proportional()"'),
     "transformer, sparsemax": transformer(recipe='normaliser = "Sparsemax()"\nposition = "Rotary()"'),
+    "transformer, a recipe per layer": transformer(recipe=('pattern = "Window(2)"', 'normaliser = "Sparsemax()"')),
     "transformer, learned places": transformer(recipe='position = "Learned(longest=11, model=8)"'),
     "transformer, tree depth": transformer(recipe='position = "Sinusoidal() + TreeDepth()"'),
     "transformer, tree path": transformer(recipe='position = "RelativeVectors(TreePath(2), 4)"'),

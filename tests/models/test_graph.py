@@ -9,8 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from regard.attention import Additive, Cosine, Edges, Recipe, ScaledDot, Sparsemax, attend, steps
-from regard.data.graphs.graph import graph_from_town
-from regard.data.graphs.node_features import fit_featurizer
+from regard.data.graphs import fit_featurizer, graph_from_town
 from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.models.graph import GRAPH_KINDS, EdgeWeights, GraphConfig, GraphNetwork, edge_weights, graph_recipe
 from regard.models.safetensors_io import load_weights, saveable_tensors, write_weights

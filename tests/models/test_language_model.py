@@ -44,6 +44,8 @@ WRITERS = {
     "transformer, linear": transformer(LINEAR),
     "transformer, linear and rotary": transformer(LINEAR + '\nposition = "Rotary()"'),
     "transformer, sparsemax": transformer('normaliser = "Sparsemax()"'),
+    "transformer, a window, linear, all": transformer(('pattern = "Window(3)"', LINEAR, ""), layers=3),
+    "transformer, windows of its layers": transformer(('pattern = "Window(2)"', 'pattern = "Window(5)"')),
 }
 
 
@@ -131,7 +133,8 @@ def test_looking_shows_weights_and_changes_nothing(name):
     model, tokens = writer_of(name), texts()
     logits, record = call_recorded(model, tokens)
     assert_close(logits, model(tokens), **EXACT)
-    assert list(record.calls) == (["blocks.0", "blocks.1"] if name.startswith("transformer") else [])
+    layers = [f"blocks.{n}" for n in range(WRITERS[name].layers)]
+    assert list(record.calls) == (layers if name.startswith("transformer") else [])
     for weights in map(record.weights, record.calls):
         assert weights.shape == (3, 2, 11, 11)
         assert (weights.triu(1) == 0).all()
@@ -155,6 +158,19 @@ def test_a_window_and_linear_attention_remember_no_more_of_a_longer_text():
     assert sizes["transformer, window"] == [2 * 2 * 2 * 8] * 2  # two layers, keys and values, two words, their width
     assert sizes["transformer, window of itself"] == [0, 0]
     assert sizes["transformer, linear"][0] == sizes["transformer, linear"][1]
+
+
+def test_each_layer_remembers_what_its_own_recipe_needs():
+    model = writer_of("transformer, a window, linear, all")
+    for n in (5, 50):
+        window, linear, every = model.step(torch.randint(0, SIZE, (1, n)), model.start(1))[1].layers
+        assert (window.past[0].shape[2], type(linear.past).__name__, every.past[0].shape[2]) == (2, "LinearState", n)
+        assert {window.length, linear.length, every.length} == {n}
+    assert model.memory_grows(model.step(texts(), model.start(3))[1])
+    windows = writer_of("transformer, windows of its layers")
+    state = windows.step(texts(), windows.start(3))[1]
+    assert [layer.past[0].shape[2] for layer in state.layers] == [1, 4]
+    assert not windows.memory_grows(state)
 
 
 def test_how_far_back_a_pattern_sees():

@@ -8,14 +8,17 @@ from torch.testing import assert_close
 from regard.attention import (
     POSITIONS,
     RECIPES,
+    Alibi,
     Causal,
     MultiHeadAttention,
     Recipe,
     RecipeSizes,
     Sinusoidal,
+    Sparsemax,
     Window,
     get_recipe,
 )
+from regard.decode.ready import prepare
 from regard.layers import TiedEmbeddings
 from regard.models import StackConfig, Transformer
 from regard.models.transformer import make_causal
@@ -93,6 +96,27 @@ def test_a_linear_decoder_remembers_a_state_of_fixed_size():
 def test_cross_attention_has_no_embeddings():
     with pytest.raises(ValueError, match="give it to the encoder's or the decoder's recipe"):
         Transformer(TiedEmbeddings(SOURCE, TARGET, 8), STACK, cross=Recipe(position=Sinusoidal()))
+
+
+def test_a_recipe_for_each_layer():
+    recipes = [Recipe(pattern=Window(2)), Recipe(normaliser=Sparsemax())]
+    embeddings = TiedEmbeddings(SOURCE, TARGET, 8)
+    model = Transformer(embeddings, STACK, encoder=recipes, decoder=recipes, cross=recipes[::-1])
+    assert [layer.attention.recipe for layer in model.encoder] == recipes
+    assert [layer.cross.recipe for layer in model.decoder] == recipes[::-1]
+    assert [layer.attention.recipe for layer in model.decoder] == [make_causal(recipe) for recipe in recipes]
+    assert prepare(model) is model  # decoding by prepared layers asks all of them, not the first alone
+
+
+def test_recipes_that_do_not_fit_their_layers_are_refused():
+    embeddings, plain = TiedEmbeddings(SOURCE, TARGET, 8), Recipe()
+    for place in ("encoder", "decoder", "cross"):
+        with pytest.raises(ValueError, match=f"^{place} has 3 recipes for 2 layers; give one, or one for each$"):
+            Transformer(embeddings, STACK, **{place: [plain] * 3})
+    says = r"^encoder: layers add Sinusoidal\(theta=10000.0\) and nothing to the embeddings, which is done once for all"
+    with pytest.raises(ValueError, match=says):
+        Transformer(embeddings, STACK, encoder=[Recipe(position=Sinusoidal()), plain])
+    Transformer(embeddings, STACK, decoder=[Recipe(position=Sinusoidal() + Alibi(2)), Recipe(position=Sinusoidal())])
 
 
 # --- torch's own beside it ---

@@ -8,6 +8,7 @@ from regard.attention import Causal, Global, NoPosition, Recipe, RelativeBias, R
 from regard.attention.relative_position import Clipped
 from regard.layers.patches import LearnedGridPosition, Patches, patch, unpatch
 from regard.models import StackConfig, count_parameters
+from regard.models.transformer import LayerRecipes
 from regard.models.vision import POOLS, PatchEncoder, VisionTransformer
 from tests.models.overfitting import assert_learns_shapes
 from tests.recorded import call_recorded
@@ -21,10 +22,11 @@ RECIPES = {
     "relative": Recipe(position=RelativeBias(Clipped(3), heads=3)),
     "window and global": Recipe(pattern=Window(2) | Global(1), position=Sinusoidal()),
     "top 3": Recipe(normaliser=TopK(3)),
+    "a window, then all": [Recipe(pattern=Window(2), position=Sinusoidal()), Recipe(position=Sinusoidal())],
 }
 
 
-def model(recipe: Recipe | None = None, pool: str = "class") -> VisionTransformer:
+def model(recipe: LayerRecipes | None = None, pool: str = "class") -> VisionTransformer:
     made = VisionTransformer(Patches(3, 12), STACK, image_size=(6, 15), classes=7, recipe=recipe, pool=pool)
     return made.double().eval()
 

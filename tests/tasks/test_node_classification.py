@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.data.graphs.graph import Graph, GraphNode, write_graph
-from regard.data.graphs.node_features import BagOfWords, StandardScaler, load_featurizer
+from regard.data.graphs import BagOfWords, Graph, GraphNode, StandardScaler, load_featurizer, write_graph
 from regard.models.graph import GraphConfig
 from regard.tasks.config import TrainSettings
 from regard.tasks.node_classification.data import (

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.data import SentencePair, collate
-from regard.data.packed import NO_SEGMENT
+from regard.data.batching import NO_SEGMENT
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.config import ModelConfig, build_model
 from regard.models.flops import flops
@@ -139,6 +139,8 @@ PACKED_RECIPES = {
     "additive": 'score = "Additive(4, 5)"',
     "sparsemax": 'normaliser = "Sparsemax()"',
     "linear": 'score = "Feature()"\nnormaliser = "Proportional()"',
+    "a window, then linear": ('pattern = "Window(3)"', 'score = "Feature()"\nnormaliser = "Proportional()"'),
+    "strides, then all": ('pattern = "Strided(3)"', 'normaliser = "Sparsemax()"'),
 }
 
 

@@ -13,8 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard.data.images.image_preprocess import ImagePreprocessor, augment_images
-from regard.layers.rnn import RNNLayers, disable_host_sync
-from regard.layers.rnn_cells import CELLS
+from regard.layers.rnn import CELLS, RNNLayers, disable_host_sync
 from regard.models import encoder
 from regard.models.char_encoder import CharEncoder
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig

@@ -56,8 +56,8 @@ class AttentionCore(nn.Module):
         v: Tensor,
         recipe: Recipe,
         *,
-        q_at: int = 0,
-        k_at: int = 0,
+        q_index: int = 0,
+        k_index: int = 0,
         q_positions: Tensor | None = None,
         k_positions: Tensor | None = None,
         backend: str | None = None,
@@ -65,13 +65,13 @@ class AttentionCore(nn.Module):
     ) -> Tensor:
         if kernel is not None:
             return kernel(q, k, v, recipe)
-        given = {"k_at": k_at, "q_positions": q_positions, "k_positions": k_positions, "backend": backend}
-        if q.shape[1] * q.shape[2] * k.shape[2] <= MAX_CELLS or not can_split(q, k, v, recipe, q_at, **given):
-            return attend(q, k, v, recipe, q_at=q_at, **given)
+        given = {"k_index": k_index, "q_positions": q_positions, "k_positions": k_positions, "backend": backend}
+        if q.shape[1] * q.shape[2] * k.shape[2] <= MAX_CELLS or not can_split(q, k, v, recipe, q_index, **given):
+            return attend(q, k, v, recipe, q_index=q_index, **given)
         # the reference forms every weight at once, so of a long text it gets some queries at a time
         parts = q.split(max(1, CELLS_AT_ONCE // (q.shape[1] * k.shape[2])), 2)
-        starts = accumulate((part.shape[2] for part in parts), initial=q_at)
-        split = [attend(part, k, v, recipe, q_at=at, **given) for part, at in zip(parts, starts, strict=False)]
+        starts = accumulate((part.shape[2] for part in parts), initial=q_index)
+        split = [attend(part, k, v, recipe, q_index=at, **given) for part, at in zip(parts, starts, strict=False)]
         return torch.cat(split, 2)
 
 
@@ -80,9 +80,9 @@ def can_split(
     k: Tensor,
     v: Tensor,
     recipe: Recipe,
-    q_at: int,
+    q_index: int,
     *,
-    k_at: int,
+    k_index: int,
     q_positions: Tensor | None,
     k_positions: Tensor | None,
     backend: str | None,
@@ -91,7 +91,7 @@ def can_split(
     no row depends on another."""
     if torch.is_grad_enabled() or q_positions is not None or k_positions is not None or not recipe.normaliser.row_wise:
         return False
-    return (backend or choose(recipe, *prepare(q, k, v, recipe, q_at, k_at))[0]) == "reference"
+    return (backend or choose(recipe, *prepare(q, k, v, recipe, q_index, k_index))[0]) == "reference"
 
 
 class GateCore(nn.Module):

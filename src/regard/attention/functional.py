@@ -18,8 +18,8 @@ def attend(
     v: Tensor,
     recipe: Recipe = Recipe(),
     *,
-    q_at: Indices = None,
-    k_at: Indices = None,
+    q_index: Indices = None,
+    k_index: Indices = None,
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
     backend: str | None = None,
@@ -29,16 +29,16 @@ def attend(
 
     Args:
         recipe: what attention is: score × position × pattern × normaliser.
-        q_at: the index of the queries in their row or cache, which patterns ask about: of the first, or of all, (i) or
-            (b, i). Default: from 0.
-        k_at: the index of the keys, likewise.
-        q_positions: the place of the queries in their text, (b, i), which position schemes ask about. Default: q_at.
+        q_index: the index of the queries in their row or cache, which patterns ask about: of the first, or of all,
+            (i) or (b, i). Default: from 0.
+        k_index: the index of the keys, likewise.
+        q_positions: the place of the queries in their text, (b, i), which position schemes ask about. Default: q_index.
         k_positions: the place of the keys, likewise.
         backend: which backend runs it. Default: the first that neither objects nor is discouraged; see `explain`.
         check_finite: raise if q, k or v hold NaN or infinity.
     """
-    given = token_positions_of(q, k, q_at, k_at, q_positions, k_positions)
-    q, k, positions = prepare(q, k, v, recipe, q_at, k_at, given, check_finite=check_finite)
+    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions)
+    q, k, positions = prepare(q, k, v, recipe, q_index, k_index, given, check_finite=check_finite)
     recipe = recipe if given is None else at_positions(recipe, given)
     name = choose(recipe, q, k, positions)[0] if backend is None else backend
     if name not in BACKENDS:
@@ -54,14 +54,14 @@ def steps(
     v: Tensor,
     recipe: Recipe = Recipe(),
     *,
-    q_at: Indices = None,
-    k_at: Indices = None,
+    q_index: Indices = None,
+    k_index: Indices = None,
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
 ) -> reference.Steps:
     """Everything materialised: scores, adjusted, visible, weights and output, by the reference."""
-    given = token_positions_of(q, k, q_at, k_at, q_positions, k_positions)
-    q, k, positions = prepare(q, k, v, recipe, q_at, k_at, given)
+    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions)
+    q, k, positions = prepare(q, k, v, recipe, q_index, k_index, given)
     recipe = recipe if given is None else at_positions(recipe, given)
     return reference.steps(recipe, q, k, v, positions.grid(*q.shape[:2]))
 
@@ -81,11 +81,11 @@ class Explanation:
 
 
 def explain(
-    recipe: Recipe, q: Tensor, k: Tensor | None = None, *, q_at: Indices = None, k_at: Indices = None
+    recipe: Recipe, q: Tensor, k: Tensor | None = None, *, q_index: Indices = None, k_index: Indices = None
 ) -> Explanation:
     """Which backend runs this recipe for such queries (and keys, if they differ), and why the others do not."""
     k = q if k is None else k
-    q, k, positions = prepare(q, k, k, recipe, q_at, k_at)
+    q, k, positions = prepare(q, k, k, recipe, q_index, k_index)
     return Explanation(*choose(recipe, q, k, positions))
 
 
@@ -94,26 +94,26 @@ def prepare(
     k: Tensor,
     v: Tensor,
     recipe: Recipe,
-    q_at: Indices,
-    k_at: Indices,
+    q_index: Indices,
+    k_index: Indices,
     given: TokenPositions | None = None,
     *,
     check_finite: bool = False,
 ) -> tuple[Tensor, Tensor, Positions]:
     """What every backend may rely on: shapes that fit, and q and k already rotated by rotary positions."""
-    check_inputs(q, k, v, recipe, q_at, k_at)
+    check_inputs(q, k, v, recipe, q_index, k_index)
     if check_finite:
         for name, x in (("q", q), ("k", k), ("v", v)):
             if not bool(torch.isfinite(x).all()):
                 raise ValueError(f"{name} holds {int((~torch.isfinite(x)).sum())} values that are NaN or infinite")
-    positions = Positions.of(q, k, q_at, k_at)
+    positions = Positions.of(q, k, q_index, k_index)
     at_q, at_k = (positions.q, positions.k) if given is None else (given.q, given.k)
     for scheme in recipe.query_key_positions:
         q, k = scheme.rotate(q, at_q), scheme.rotate(k, at_k)
     return q, k, positions
 
 
-def check_inputs(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_at: Indices, k_at: Indices) -> None:
+def check_inputs(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_index: Indices, k_index: Indices) -> None:
     """The user's mistakes, each with the offending values and a remedy. Nothing is ever broadcast in silence."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
@@ -134,7 +134,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_at: Indices,
         if part.batches not in (1, q.shape[0]):
             raise ValueError(f"{part} holds data for {part.batches} sentences, q for {q.shape[0]}")
     ends = []
-    for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
+    for name, at, x in (("q_index", q_index, q), ("k_index", k_index, k)):
         shapes = (x.shape[2],), (x.shape[0], x.shape[2])
         if isinstance(at, Tensor) and (at.is_floating_point() or tuple(at.shape) not in shapes):
             raise ValueError(
@@ -143,7 +143,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_at: Indices,
         first, end = position_range(at, x)
         if first < 0:
             raise ValueError(
-                f"{name} begins at {first}, but positions count from 0: add {-first} to q_at and k_at alike"
+                f"{name} begins at {first}, but indices count from 0: add {-first} to q_index and k_index alike"
             )
         ends.append(end)
     for scheme in recipe.score_positions:

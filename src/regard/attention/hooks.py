@@ -72,8 +72,8 @@ class AttentionCall:
     v: Float[Tensor, "b g j e"]
     recipe: Recipe
     output: Float[Tensor, "b h i e"]
-    q_at: int = 0
-    k_at: int = 0
+    q_index: int = 0
+    k_index: int = 0
     q_positions: Tensor | None = None
     k_positions: Tensor | None = None
     computed: Steps | None = None  # where every step was computed, as by `record_steps`
@@ -83,7 +83,7 @@ class AttentionCall:
         if self.computed is not None:
             return self.computed
         where = {"q_positions": self.q_positions, "k_positions": self.k_positions}
-        return steps(self.q, self.k, self.v, self.recipe, q_at=self.q_at, k_at=self.k_at, **where)
+        return steps(self.q, self.k, self.v, self.recipe, q_index=self.q_index, k_index=self.k_index, **where)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +107,15 @@ def attention_call(
     v: Tensor,
     recipe: Recipe,
     *,
-    q_at: int = 0,
-    k_at: int = 0,
+    q_index: int = 0,
+    k_index: int = 0,
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
     backend: str | None = None,
     kernel: object = None,
 ) -> AttentionCall:
     computed = kernel.found if isinstance(kernel, StepsKernel) else None
-    return AttentionCall(site, layer, q, k, v, recipe, output, q_at, k_at, q_positions, k_positions, computed)
+    return AttentionCall(site, layer, q, k, v, recipe, output, q_index, k_index, q_positions, k_positions, computed)
 
 
 @dataclass(frozen=True, eq=False)

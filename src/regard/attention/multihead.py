@@ -188,7 +188,7 @@ class MultiHeadAttention(nn.Module):
         q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)
         recipe = self.effective_recipe(context.pattern, None, context.segments)
         positions = {} if context.segments is None else context.token_positions
-        return concatenate_heads(self.core(q, *keys_values, recipe, q_at=first, **positions, backend=self.backend))
+        return concatenate_heads(self.core(q, *keys_values, recipe, q_index=first, **positions, backend=self.backend))
 
     def look(
         self,
@@ -248,7 +248,7 @@ class MultiHeadAttention(nn.Module):
             k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))
         cell.cache = KVCache((k, v), seen)
         # a cache may have dropped its oldest keys, where no query attends so far back
-        return self.core(q, k, v, recipe, q_at=cache.length, k_at=seen - k.shape[2], backend=self.backend)
+        return self.core(q, k, v, recipe, q_index=cache.length, k_index=seen - k.shape[2], backend=self.backend)
 
     def project(
         self, x: Tensor, memory: Tensor | None, pattern: Pattern | None, *, fused: bool = False

@@ -38,8 +38,8 @@ class Positions:
     start: int | None  # set if the queries are at start, start + 1, ... and the keys at 0, 1, ...; else None
 
     @staticmethod
-    def of(q: Tensor, k: Tensor, q_at: Indices, k_at: Indices) -> "Positions":
-        (at_q, first_q), (at_k, first_k) = token_positions(q, q_at), token_positions(k, k_at)
+    def of(q: Tensor, k: Tensor, q_index: Indices, k_index: Indices) -> "Positions":
+        (at_q, first_q), (at_k, first_k) = token_positions(q, q_index), token_positions(k, k_index)
         return Positions(at_q, at_k, first_q if first_k == 0 else None)
 
     def grid(self, batch: int, heads: int) -> IndexGrid:

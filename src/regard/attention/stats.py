@@ -360,8 +360,8 @@ def attention_stats(
     recipe: Recipe = Recipe(),
     request: StatsRequest = StatsRequest(mass=True, entropy=True),
     *,
-    q_at: int | Tensor | None = None,
-    k_at: int | Tensor | None = None,
+    q_index: int | Tensor | None = None,
+    k_index: int | Tensor | None = None,
     log_sum_exp: Tensor | None = None,
 ) -> AttentionStats:
     """Exactly what `steps(q, k, v, recipe).weights` would give; half precision is computed in single.
@@ -369,12 +369,12 @@ def attention_stats(
     Args:
         recipe: what attention is; any that the reference runs, unless its normaliser samples.
         wanted: which statistics.
-        q_at: positions of the queries, as in `attend`; a number lets the pattern's empty blocks be skipped.
-        k_at: positions of the keys, likewise.
+        q_index: positions of the queries, as in `attend`; a number lets the pattern's empty blocks be skipped.
+        k_index: positions of the keys, likewise.
         log_sum_exp: log Σ exp of the scores each query sees, (b, h, i), if a fused forward pass has kept it: saves the
             kernels (on a GPU, in half precision) half of their time. Others compute it themselves.
     """
-    q, k, positions = prepare(q, k, k, recipe, q_at, k_at)
+    q, k, positions = prepare(q, k, k, recipe, q_index, k_index)
     if why := request.shape_error(q.shape[2], k.shape[2]):
         raise ValueError(why)
     if log_sum_exp is not None and log_sum_exp.shape != q.shape[:3]:

@@ -36,17 +36,19 @@ class TokenPositions:
 def token_positions_of(
     q: Tensor,
     k: Tensor,
-    q_at: Indices,
-    k_at: Indices,
+    q_index: Indices,
+    k_index: Indices,
     q_positions: Tensor | None,
     k_positions: Tensor | None,
 ) -> TokenPositions | None:
     """The positions that were given apart from the indices, if any were."""
     if q_positions is None and k_positions is None:
         return None
-    if isinstance(q_at, Tensor) or isinstance(k_at, Tensor):
-        raise ValueError("positions are given by consecutive indices; give q_at and k_at as numbers, or leave them out")
-    first_q, first_k, sides = q_at or 0, k_at or 0, []
+    if isinstance(q_index, Tensor) or isinstance(k_index, Tensor):
+        raise ValueError(
+            "positions are given by consecutive indices; give q_index and k_index as numbers, or leave them out"
+        )
+    first_q, first_k, sides = q_index or 0, k_index or 0, []
     for name, positions, x, first in (("q", q_positions, q, first_q), ("k", k_positions, k, first_k)):
         shape = (x.shape[0], x.shape[2])
         here = torch.arange(first, first + shape[1], device=x.device)[None] if positions is None else positions

@@ -1,4 +1,4 @@
-"""Batching: batches of sentence pairs by a token budget, shuffled deterministically by (seed, epoch).
+"""Batching: batches of sentence pairs by a token budget, shuffled deterministically by (seed, epoch), and packed ones.
 
     batches = TokenBatchSampler(lengths, tokens=4096, seed=0)
     batches.epoch(3)           the rows of each batch of epoch 3, a function of (seed, epoch) and nothing else
@@ -238,3 +238,28 @@ class InMemoryBatches(BatchSource):
 
 def pair_lengths(examples: Sequence[Example]) -> list[tuple[int, int]]:
     return [(len(source), len(target)) for source, target in examples]
+
+
+# --- packed batches ---
+
+
+NO_SEGMENT = 0  # the segment of what fills up a row
+
+
+@dataclass(frozen=True, eq=False)
+class PackedBatch:
+    """Tokens of several texts in each row.
+
+    Args:
+        tokens: their ids, text after text.
+        segment_ids: to which text of its row each token belongs, counted from 1; NO_SEGMENT for what fills up the row.
+        position_ids: its place in that text, counted from 0.
+    """
+
+    tokens: Int[Tensor, "n t"]
+    segment_ids: Int[Tensor, "n t"]
+    position_ids: Int[Tensor, "n t"]
+
+    def to(self, device: torch.device | str) -> "PackedBatch":
+        parts = (self.tokens, self.segment_ids, self.position_ids)
+        return PackedBatch(*(part.to(device, non_blocking=True) for part in parts))

@@ -186,7 +186,7 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
         return ["its attention is recorded or edited, which needs the model's own layers"]
     bias = model.embeddings.bias
     found = ["double precision is for a CPU"] if bias.is_cuda and bias.dtype == torch.double else []
-    for place, layer in (("encoder", model.encoder[0]), ("decoder", model.decoder[0])):
+    for place, layer in (*(("encoder", one) for one in model.encoder), *(("decoder", one) for one in model.decoder)):
         assert isinstance(layer, EncoderLayer | DecoderLayer)
         for attention in [layer.attention, *([layer.cross] if isinstance(layer, DecoderLayer) else [])]:
             recipe, parts = attention.recipe, (attention.query, attention.key, attention.value, attention.output)

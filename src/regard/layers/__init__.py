@@ -3,5 +3,4 @@
 from regard.layers.embedding import TIES, Embedding, TiedEmbeddings
 from regard.layers.feed_forward import ACTIVATIONS, FeedForward
 from regard.layers.residual import NORM_ORDERS, PostNorm, PreNorm, Residual
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS, GRU, LSTM, Cell, Elman, HiddenState
+from regard.layers.rnn import CELLS, GRU, LSTM, Cell, Elman, HiddenState, RNNLayers

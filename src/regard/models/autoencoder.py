@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from regard.attention import AttentionSites, CacheCell, Context, KVCache, Padding, Recipe, SiteName
 from regard.layers.bottleneck import AttentionBottleneck, Bottleneck, Latent, Lengths, PooledBottleneck, Tokens
 from regard.layers.pooling import LastPooling, MeanPooling, Pooling
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS, HiddenState
+from regard.layers.rnn import CELLS, HiddenState, RNNLayers
 from regard.models.config import (
     LANGUAGE_MODEL_KINDS,
     NORM_AND_ACTIVATION,
@@ -29,9 +28,9 @@ from regard.models.config import (
     EncoderConfig,
     make_stack_config,
     needs_tree,
-    text_recipe,
+    text_recipes,
 )
-from regard.models.config_base import Choices, ConfigBase
+from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.encoder import Encoder
 from regard.models.rnn_decoders import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
 from regard.models.seq2seq import DecoderState, M, Memory, S, Seq2Seq
@@ -39,6 +38,7 @@ from regard.models.transformer import (
     DecoderLayer,
     EncodedSource,
     KVCaches,
+    LayerRecipes,
     PositionalEmbedding,
     StackConfig,
     cross_keys_values,
@@ -122,14 +122,14 @@ class TransformerLatentDecoder(LatentDecoder[EncodedSource, KVCaches]):
         latents, latent: k and m.
     """
 
-    def __init__(self, stack: StackConfig, recipe: Recipe, *, latents: int, latent: int):
+    def __init__(self, stack: StackConfig, recipe: LayerRecipes, *, latents: int, latent: int):
         super().__init__()
-        self.shape, recipe = (latents, latent), make_causal(recipe)
+        self.shape, recipes = (latents, latent), [make_causal(each) for each in stack.recipes(recipe)]
         self.latent_projection, self.positions = (
             LatentProjection(latents, latent, stack.model),
-            PositionalEmbedding(recipe.fresh()),
+            PositionalEmbedding(recipes[0].fresh()),
         )
-        self.layers = nn.ModuleList(DecoderLayer(stack, recipe, Recipe()) for _ in range(stack.layers))
+        self.layers = nn.ModuleList(DecoderLayer(stack, each, Recipe()) for each in recipes)
         self.dropout, self.norm = Dropout(stack.dropout), stack.final_norm()
 
     def memory_from_latent(self, latent):
@@ -169,7 +169,7 @@ class AutoencoderConfig(ConfigBase):
         layers: of the encoder, and as many of the decoder.
         model, hidden, dropout, directions, groups, norm, activation, attention_dropout: as in EncoderConfig.
         heads: of a Transformer's layers, and of each query of the bottleneck.
-        recipe: TOML, of both self-attentions; the decoder's is causal in any case.
+        recipe: TOML, of both self-attentions, or a list with one for each layer; the decoder's is causal in any case.
     """
 
     choices: ClassVar[Choices] = {
@@ -197,7 +197,7 @@ class AutoencoderConfig(ConfigBase):
     norm: str = "pre"
     activation: str = "relu"
     attention_dropout: float = 0.0
-    recipe: str = ""
+    recipe: RecipeText = ""
 
     def __post_init__(self):
         self.check()
@@ -214,7 +214,7 @@ class AutoencoderConfig(ConfigBase):
         if self.bottleneck == "attention" and self.encoder.width % self.heads:
             raise ValueError(f"heads = {self.heads} does not divide the states' width {self.encoder.width}")
         with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
-            if needs_tree(text_recipe(self.encoder)):
+            if needs_tree(*text_recipes(self.encoder)):
                 raise ValueError(
                     "the recipe needs the trees of whole sentences, which are unknown while one is generated; "
                     "use a position in the sequence, such as Sinusoidal()"
@@ -301,7 +301,7 @@ def build_autoencoder(config: AutoencoderConfig, size: int) -> Autoencoder:
         else AttentionBottleneck(encoder.width, heads=config.heads, **sizes)
     )
     if config.kind == "transformer":
-        decoder = TransformerLatentDecoder(make_stack_config(config.encoder), text_recipe(config.encoder), **sizes)
+        decoder = TransformerLatentDecoder(make_stack_config(config.encoder), text_recipes(config.encoder), **sizes)
         return Autoencoder(encoder, bottleneck, decoder)
     rnn = RNNLayers(config.model, config.hidden, cell=CELLS[config.kind], layers=config.layers, dropout=config.dropout)
     return Autoencoder(encoder, bottleneck, RNNLatentDecoder(rnn, model=config.model, **sizes), dropout=config.dropout)

@@ -6,8 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.layers.embedding import Embedding
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS
+from regard.layers.rnn import CELLS, RNNLayers
 
 PAD_CHARACTER = 0  # padding
 CHARACTER_WIDTH = 48  # the width of a character's embedding

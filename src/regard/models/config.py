@@ -26,14 +26,13 @@ from regard.layers.embedding import TIES, TiedEmbeddings
 from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, Pooling, TokenWeightPooling
 from regard.layers.residual import NORM_ORDERS
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS
-from regard.models.config_base import Choices, ConfigBase
+from regard.layers.rnn import CELLS, RNNLayers
+from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.rnn_decoders import READOUTS, BahdanauDecoder, InputFeedingDecoder, LuongDecoder, RNNAttentionSeq2Seq
 from regard.models.rnn_seq2seq import BackwardStateBridge, CopyBridge, RNNEncoder, RNNSeq2Seq
 from regard.models.seq2seq import Seq2Seq
 from regard.models.tfidf import LogRatioPooling, TfIdfPooling
-from regard.models.transformer import StackConfig, Transformer
+from regard.models.transformer import LayerRecipes, StackConfig, Transformer
 
 RNN_KINDS = ("elman", "gru", "lstm")
 LUONG_KINDS = ("luong-dot", "luong-general")
@@ -77,7 +76,8 @@ class ModelConfig(ConfigBase):
         activation: relu or gelu.
         attention_dropout: on the attention weights.
         encoder, decoder, cross: recipes in TOML, as Recipe.to_toml writes them. A line left out means the kind's own:
-            sinusoidal positions of a Transformer, the additive score of Bahdanau and so on.
+            sinusoidal positions of a Transformer, the additive score of Bahdanau and so on. A Transformer may have a
+            list of them, one for each layer.
         cell: elman, gru or lstm, for decoders with attention (left out: gru for Bahdanau, lstm for Luong).
         directions: 2 lets the encoder read backwards as well, each way with half of `hidden`. Bahdanau's always does,
             each way with all of it.
@@ -100,9 +100,9 @@ class ModelConfig(ConfigBase):
     norm: str = "pre"
     activation: str = "relu"
     attention_dropout: float = 0.0
-    encoder: str = ""
-    decoder: str = ""
-    cross: str = ""
+    encoder: RecipeText = ""
+    decoder: RecipeText = ""
+    cross: RecipeText = ""
     cell: str = ""
     directions: int = 1
     readout: str = "maxout"
@@ -118,7 +118,10 @@ class ModelConfig(ConfigBase):
             raise ValueError(f"two directions cannot share hidden = {self.hidden}; make it even")
         with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
             for place in ("encoder", "decoder", "cross"):
-                build_seq2seq_recipe(self, place)
+                if self.kind == "transformer":
+                    make_stack_config(self).recipes(build_layer_recipes(self, place), place)
+                else:
+                    build_seq2seq_recipe(self, place)
 
     @classmethod
     def from_size(cls, kind: str, size: str = "small") -> "ModelConfig":
@@ -142,10 +145,25 @@ RECURRENT_SIZES: dict[str, Size] = {
 }
 
 
+def build_layer_recipes(config: ModelConfig, place: str) -> LayerRecipes:
+    """The recipes of one of a Transformer's three attentions: one for all layers, or one for each."""
+    return parse_recipes(getattr(config, place), lambda text: parse_seq2seq_recipe(config, place, text))
+
+
 def build_seq2seq_recipe(config: ModelConfig, place: str) -> Recipe:
-    """The recipe of one of the three attentions: what the text says, and the kind's default elsewhere."""
+    """The recipe of the one attention of a recurrent model."""
+    if not isinstance(text := getattr(config, place), str):
+        raise ValueError(f"{place} has {len(text)} recipes, and a {config.kind} has one attention; give one")
+    return parse_seq2seq_recipe(config, place, text)
+
+
+def parse_recipes(text: RecipeText, parse: Callable[[str], Recipe]) -> LayerRecipes:
+    return parse(text) if isinstance(text, str) else tuple(map(parse, text))
+
+
+def parse_seq2seq_recipe(config: ModelConfig, place: str, text: str) -> Recipe:
+    """What the text says, and the kind's default elsewhere."""
     try:
-        text = getattr(config, place)
         given, written = Recipe.from_toml(text), tomllib.loads(text)
         own = {name: part for name, part in default_parts(config, place).items() if name not in written}
         complete = replace(given, **own)
@@ -218,8 +236,8 @@ class EncoderConfig(ConfigBase):
         dropout: on embeddings, between layers or on residual branches, and on what leaves the encoder.
         directions: 2 lets a recurrent encoder read backwards as well, each way with half of `hidden`.
         heads, groups, norm, activation, attention_dropout: of a Transformer, as in ModelConfig.
-        recipe: TOML, as Recipe.to_toml writes it; positions in dependency trees need governors. Without a
-            position, a Transformer's is Sinusoidal().
+        recipe: TOML, as Recipe.to_toml writes it, or a list with one for each layer; positions in dependency trees need
+            governors. Without a position, a Transformer's is Sinusoidal().
     """
 
     choices: ClassVar[Choices] = {"kind": ENCODER_KINDS, **NORM_AND_ACTIVATION}
@@ -241,7 +259,7 @@ class EncoderConfig(ConfigBase):
     norm: str = "pre"
     activation: str = "relu"
     attention_dropout: float = 0.0
-    recipe: str = ""
+    recipe: RecipeText = ""
 
     def __post_init__(self):
         self.check()
@@ -272,8 +290,8 @@ class LanguageModelConfig(ConfigBase):
         word_dropout: drops whole tokens of the vocabulary, wherever they occur in the batch.
         weight_dropout: on the weights between recurrent states, the same for all tokens (Merity et al. 2018).
         tied: the logits use the embedding's weights.
-        recipe: TOML; causal in any case. `Window(n)` needs a cache of n − 1 tokens, linear attention
-            (`Feature()` and `Proportional()`) with a state of fixed size.
+        recipe: TOML, or a list with one for each layer; causal in any case. `Window(n)` needs a cache of n − 1 tokens,
+            linear attention (`Feature()` and `Proportional()`) a state of fixed size.
     """
 
     choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **NORM_AND_ACTIVATION}
@@ -295,13 +313,13 @@ class LanguageModelConfig(ConfigBase):
     norm: str = "pre"
     activation: str = "gelu"
     attention_dropout: float = 0.0
-    recipe: str = ""
+    recipe: RecipeText = ""
 
     def __post_init__(self):
         self.check()
-        if needs_tree(given := check_text_sizes(self)):
+        if found := [each for each in check_text_sizes(self) if needs_tree(each)]:
             raise ValueError(
-                f"{given.position} needs the trees of whole sentences, which are unknown while a text is "
+                f"{found[0].position} needs the trees of whole sentences, which are unknown while a text is "
                 "generated; use a position in the sequence, such as Sinusoidal()"
             )
 
@@ -406,34 +424,39 @@ def build_pooling(config: PoolingConfig, width: int, size: int) -> Pooling:
     return {"mean": MeanPooling, "max": MaxPooling, "last": LastPooling}[config.kind]()
 
 
-def check_text_sizes(config: EncoderConfig | LanguageModelConfig) -> Recipe:
+def check_text_sizes(config: EncoderConfig | LanguageModelConfig) -> tuple[Recipe, ...]:
     """The recipe, if it and the sizes fit each other; what it learns is not for use."""
     if config.kind == "transformer" and config.model % config.heads:
         raise ValueError(f"heads = {config.heads} does not divide model = {config.model}; choose one that does")
     if config.groups is not None and config.heads % config.groups:
         raise ValueError(f"groups = {config.groups} does not divide heads = {config.heads}; choose one that does")
     with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
-        return text_recipe(config)
+        return text_recipes(config)
 
 
-def text_recipe(config: EncoderConfig | LanguageModelConfig) -> Recipe:
-    """What the text says, and sinusoidal positions where it says nothing of positions."""
-    try:
-        recipe = Recipe.from_toml(config.recipe)
-        if "position" not in tomllib.loads(config.recipe):
-            recipe = replace(recipe, position=Sinusoidal())
-        if config.kind == "transformer":
-            head = config.model // config.heads
-            check_recipe_shapes(recipe, heads=config.heads, query=head, key=head, model=config.model)
-    except ValueError as error:
-        raise ValueError(f"the recipe: {error}") from None
-    return recipe
+def text_recipes(config: EncoderConfig | LanguageModelConfig) -> tuple[Recipe, ...]:
+    """The recipe of each layer: what the text says, and sinusoidal positions where it says nothing of positions."""
+
+    def parse(text: str) -> Recipe:
+        try:
+            recipe = Recipe.from_toml(text)
+            if "position" not in tomllib.loads(text):
+                recipe = replace(recipe, position=Sinusoidal())
+            if config.kind == "transformer":
+                head = config.model // config.heads
+                check_recipe_shapes(recipe, heads=config.heads, query=head, key=head, model=config.model)
+        except ValueError as error:
+            raise ValueError(f"the recipe: {error}") from None
+        return recipe
+
+    return make_stack_config(config).recipes(parse_recipes(config.recipe, parse))
 
 
-def needs_tree(recipe: Recipe) -> bool:
+def needs_tree(*recipes: Recipe) -> bool:
     """Does a position need dependency trees?"""
-    relations = (part.relation for part in recipe.score_positions if isinstance(part, RelativeBias | RelativeVectors))
-    return any(isinstance(part, TreeDepth | TreePath) for part in (*recipe.embedding_positions, *relations))
+    schemes = [part for recipe in recipes for part in (*recipe.embedding_positions, *recipe.score_positions)]
+    relations = [part.relation for part in schemes if isinstance(part, RelativeBias | RelativeVectors)]
+    return any(isinstance(part, TreeDepth | TreePath) for part in (*schemes, *relations))
 
 
 def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig) -> StackConfig:
@@ -465,7 +488,7 @@ def build_model(config: ModelConfig, source_size: int, target_size: int) -> Seq2
 
 
 def build_transformer(config: ModelConfig, embeddings: TiedEmbeddings) -> Transformer:
-    encoder, decoder, cross = (build_seq2seq_recipe(config, place) for place in ("encoder", "decoder", "cross"))
+    encoder, decoder, cross = (build_layer_recipes(config, place) for place in ("encoder", "decoder", "cross"))
     return Transformer(embeddings, make_stack_config(config), encoder=encoder, decoder=decoder, cross=cross)
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from types import UnionType
 from typing import Any, ClassVar, Self
 
+RecipeText = str | tuple[str, ...]  # recipes in TOML: one for all layers, or one for each
 Choices = Mapping[str, tuple[str, ...]]
 DEPTHS = ("layers", "blocks")  # suffixes of fields that count layers
 MAX_WIDTH, MAX_DEPTH = 2**24, 1000  # limits beyond any hardware, whose products still fit torch's sizes
@@ -36,9 +37,10 @@ class ConfigBase(ABC):
                     f"that uses it: {', '.join(kinds)}"
                 )
 
-    def to_dict(self) -> dict[str, str | int | float]:
-        """For a TOML file, which has no None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
+    def to_dict(self) -> dict[str, str | int | float | list[str]]:
+        """For a TOML file, which has no None, and lists instead of tuples."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -50,11 +52,16 @@ class ConfigBase(ABC):
             raise ValueError(f"{cls.__name__} needs a kind: {', '.join(cls.choices['kind'])}")
         size = values.get("size")
         start = cls.from_size(values["kind"], size).to_dict() if size else {}
-        return cls(**start | {name: value for name, value in values.items() if name != "size"})
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**start | {name: value for name, value in given.items() if name != "size"})
 
 
 def check_value(name: str, value: object, kind: type | UnionType, choices: Choices) -> None:
     """Values from a file may be anything; an integer will do for a float."""
+    if kind == RecipeText:
+        if not all(isinstance(text, str) for text in (value if isinstance(value, tuple) else (value,))):
+            raise ValueError(f"{name} = {repr(value)[:200]} should be text, or a list of texts, one for each layer")
+        return
     expected = int | float if kind is float else kind
     if not isinstance(value, expected) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{name} = {repr(value)[:200]} should be {TYPE_NAMES.get(kind, 'a whole number')}")

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from regard.attention import AttentionSites, Context, DependencyTree, Padding, Recipe, SiteName
 from regard.layers.embedding import Embedding
 from regard.layers.pooling import Pooling, StaticPooling, token_mask
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS
+from regard.layers.rnn import CELLS, RNNLayers
 from regard.models.char_encoder import CharEncoder
 from regard.models.config import (
     RNN_KINDS,
@@ -25,10 +24,10 @@ from regard.models.config import (
     check_text_sizes,
     make_stack_config,
     needs_tree,
-    text_recipe,
+    text_recipes,
 )
 from regard.models.tfidf import BagOfWordsClassifier, CorpusWeights
-from regard.models.transformer import EncoderLayer, PositionalEmbedding, StackConfig
+from regard.models.transformer import EncoderLayer, LayerRecipes, PositionalEmbedding, StackConfig
 from regard.models.word_vectors import SkipGram, WordVectors, train_vectors
 from regard.ops.dropout import Dropout
 
@@ -65,11 +64,11 @@ class RNNContext(ContextLayers):
 
 
 class TransformerContext(ContextLayers):
-    """Transformer layers with the recipe's attention."""
+    """Transformer layers with the recipe's attention; of several recipes, each has its own."""
 
-    def __init__(self, stack: StackConfig, recipe: Recipe):
+    def __init__(self, stack: StackConfig, recipe: LayerRecipes):
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(stack, recipe) for _ in range(stack.layers))
+        self.layers = nn.ModuleList(EncoderLayer(stack, each) for each in stack.recipes(recipe))
         self.norm = stack.final_norm()
 
     def forward(self, x, lengths, tree):
@@ -90,11 +89,11 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig, size: int):
         super().__init__()
-        recipe = text_recipe(config)
-        self.width, self.needs_governors = config.width, config.kind == "transformer" and needs_tree(recipe)
+        recipes = text_recipes(config)
+        self.width, self.needs_governors = config.width, config.kind == "transformer" and needs_tree(*recipes)
         self.embedding, self.dropout = Embedding(size, config.model), Dropout(config.dropout)
-        self.positions = PositionalEmbedding(recipe.fresh() if config.kind == "transformer" else Recipe())
-        self.context = build_context(config, recipe)
+        self.positions = PositionalEmbedding(recipes[0].fresh() if config.kind == "transformer" else Recipe())
+        self.context = build_context(config, recipes)
 
     def forward(
         self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: X | None = None
@@ -120,7 +119,7 @@ class Encoder(nn.Module):
         return DependencyTree.from_governors(governors.where(token_mask(tokens, lengths), 0))
 
 
-def build_context(config: EncoderConfig, recipe: Recipe) -> ContextLayers:
+def build_context(config: EncoderConfig, recipes: Sequence[Recipe]) -> ContextLayers:
     if config.kind in RNN_KINDS:
         rnn = RNNLayers(
             config.model,
@@ -131,7 +130,7 @@ def build_context(config: EncoderConfig, recipe: Recipe) -> ContextLayers:
             dropout=config.dropout,
         )
         return RNNContext(rnn, dropout=config.dropout)
-    return TransformerContext(make_stack_config(config), recipe) if config.kind == "transformer" else NoContext()
+    return TransformerContext(make_stack_config(config), recipes) if config.kind == "transformer" else NoContext()
 
 
 class SequenceClassifier(nn.Module):
@@ -217,7 +216,7 @@ def make_classifier_head(width: int, labels: int) -> nn.Linear:
 
 def check_combination(words: WordEmbeddingConfig, model: EncoderConfig, pooling: PoolingConfig) -> None:
     """One-hot tokens can only be counted, and texts come without dependency trees."""
-    if model.kind == "transformer" and needs_tree(check_text_sizes(model)):
+    if model.kind == "transformer" and needs_tree(*check_text_sizes(model)):
         raise ValueError(
             f"model.recipe = {model.recipe!r} needs dependency trees, which texts do not have; use a position in the "
             "sequence, such as Sinusoidal()"

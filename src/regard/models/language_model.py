@@ -9,16 +9,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from regard.attention import AttentionSites, CacheCell, KVCache, Pattern, Recipe, SiteName, Window
+from regard.attention import AttentionSites, CacheCell, KVCache, Pattern, SiteName, Window
 from regard.attention.core import is_hooked
 from regard.attention.pattern import And, Or
 from regard.layers.embedding import Embedding
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import CELLS
-from regard.models.config import RNN_KINDS, LanguageModelConfig, make_stack_config, text_recipe
+from regard.layers.rnn import CELLS, RNNLayers
+from regard.models.config import RNN_KINDS, LanguageModelConfig, make_stack_config, text_recipes
 from regard.models.rnn_seq2seq import RNNState
 from regard.models.seq2seq import DecoderState, Logits, S, Tokens
-from regard.models.transformer import EncoderLayer, KVCaches, PositionalEmbedding, StackConfig, make_causal
+from regard.models.transformer import (
+    EncoderLayer,
+    KVCaches,
+    LayerRecipes,
+    PositionalEmbedding,
+    StackConfig,
+    make_causal,
+)
 from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t m"]
@@ -84,18 +90,18 @@ class RNNLM(LMBackbone[RNNState]):
 
 
 class TransformerLM(LMBackbone[KVCaches]):
-    """Transformer layers with causal attention, as the recipe says.
+    """Transformer layers with causal attention, as the recipe says; of several recipes, each layer has its own.
 
     The KV cache holds every token's keys and values; with a window only those still visible; with linear attention the
     sums alone.
     """
 
-    def __init__(self, stack: StackConfig, recipe: Recipe):
+    def __init__(self, stack: StackConfig, recipe: LayerRecipes):
         super().__init__()
-        recipe = make_causal(recipe)
-        self.width, self.lookback = stack.model, max_lookback(recipe.pattern)
-        self.positions, self.dropout = PositionalEmbedding(recipe.fresh()), Dropout(stack.dropout)
-        self.layers = nn.ModuleList(EncoderLayer(stack, recipe) for _ in range(stack.layers))
+        recipes = [make_causal(each) for each in stack.recipes(recipe)]
+        self.width, self.lookbacks = stack.model, [max_lookback(each.pattern) for each in recipes]
+        self.positions, self.dropout = PositionalEmbedding(recipes[0].fresh()), Dropout(stack.dropout)
+        self.layers = nn.ModuleList(EncoderLayer(stack, each) for each in recipes)
         self.norm = stack.final_norm()
 
     def start(self, like):
@@ -107,12 +113,14 @@ class TransformerLM(LMBackbone[KVCaches]):
             x = layer(x, cache=cell)
         first = self.layers[0]
         assert isinstance(first, EncoderLayer)
-        # whoever records or edits the weights counts keys from the first
-        back = None if is_hooked(first.attention.core) else self.lookback
-        return self.norm(x), KVCaches(tuple(trim_cache(cell.cache, back) for cell in cells))
+        if is_hooked(first.attention.core):  # whoever records or edits the weights counts keys from the first
+            return self.norm(x), KVCaches(tuple(cell.cache for cell in cells))
+        caches = (trim_cache(cell.cache, back) for cell, back in zip(cells, self.lookbacks, strict=True))
+        return self.norm(x), KVCaches(tuple(caches))
 
     def memory_grows(self, state):
-        return self.lookback is None and any(isinstance(layer.past, tuple) for layer in state.layers)
+        grows = zip(state.layers, self.lookbacks, strict=True)
+        return any(back is None and isinstance(layer.past, tuple) for layer, back in grows)
 
 
 def max_lookback(pattern: Pattern) -> int | None:
@@ -206,4 +214,4 @@ def build_backbone(config: LanguageModelConfig) -> LMBackbone[Any]:
         widths = [config.model] + [config.hidden] * (config.layers - 1)
         layers = [RNNLayers(width, config.hidden, cell=CELLS[config.kind]) for width in widths]
         return RNNLM(layers, dropout=config.dropout, weight_dropout=config.weight_dropout)
-    return TransformerLM(make_stack_config(config), text_recipe(config))
+    return TransformerLM(make_stack_config(config), text_recipes(config))

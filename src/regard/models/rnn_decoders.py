@@ -14,8 +14,7 @@ from torch.nn.functional import linear
 
 from regard.attention import Additive, AttentionCore, AttentionSites, Full, Padding, Recipe, Score, SiteName
 from regard.layers.embedding import TiedEmbeddings
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import HiddenState
+from regard.layers.rnn import HiddenState, RNNLayers
 from regard.models.rnn_seq2seq import RNNEncoder
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.ops.dropout import Dropout
@@ -80,7 +79,7 @@ class RNNAttention(nn.Module):
         if additive := self.precomputable_score:
             recipe = replace(recipe, score=PrecomputedAdditive(additive))
         query = rearrange(q, "b t hidden -> b 1 t hidden").to(memory.values.dtype)
-        context = self.core(query, memory.keys, memory.values, recipe, q_at=at)
+        context = self.core(query, memory.keys, memory.values, recipe, q_index=at)
         return rearrange(context, "b 1 t states -> b t states")
 
 

@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.layers.embedding import TiedEmbeddings
-from regard.layers.rnn import RNNLayers
-from regard.layers.rnn_cells import HiddenState
+from regard.layers.rnn import HiddenState, RNNLayers
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.ops.dropout import Dropout
 

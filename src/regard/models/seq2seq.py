@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.data.packed import PackedBatch
+from regard.data.batching import PackedBatch
 from regard.layers.embedding import Embedding
 
 Tokens = Int[Tensor, "b t"]

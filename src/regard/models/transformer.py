@@ -28,7 +28,7 @@ from regard.attention import (
     SiteName,
 )
 from regard.attention.learned_parts import learned_modules
-from regard.data.packed import PackedBatch
+from regard.data.batching import PackedBatch
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.feed_forward import FeedForward
 from regard.layers.residual import NORM_ORDERS, Residual
@@ -40,6 +40,7 @@ from regard.ops.embedding_dropout import embedding_dropout
 from regard.ops.fused_qkv_linear import project_all
 
 X = Float[Tensor, "b t model"]
+LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
 KeysValues = tuple[Float[Tensor, "b g s d"], Float[Tensor, "b g s d"]]
 
 
@@ -66,6 +67,19 @@ class StackConfig:
 
     def final_norm(self) -> nn.Module:
         return NORM_ORDERS[self.norm].final_norm(self.model)
+
+    def recipes(self, given: LayerRecipes, name: str = "recipe") -> tuple[Recipe, ...]:
+        """The recipe of each layer. What they add to the embeddings is added once, so they must agree on it."""
+        each = (given,) * self.layers if isinstance(given, Recipe) else tuple(given)
+        if len(each) != self.layers:
+            raise ValueError(f"{name} has {len(each)} recipes for {self.layers} layers; give one, or one for each")
+        added = dict.fromkeys(" + ".join(map(repr, one.embedding_positions)) or "nothing" for one in each)
+        if len(added) > 1:
+            raise ValueError(
+                f"{name}: layers add {' and '.join(added)} to the embeddings, which is done once for all of them; give "
+                "every recipe the same embedding positions"
+            )
+        return each
 
     def attention(self, recipe: Recipe, branches: int) -> MultiHeadAttention:
         """A new layer, initialised by Xavier; `branches` is how many residual branches the stack adds up."""
@@ -179,7 +193,8 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         stack: the configuration of the layers of both sides.
         encoder, decoder: the recipes of the two self-attentions; the decoder's is causal in any case. Embedding
             positions are added to the embeddings.
-        cross: the recipe of the cross-attention to the source.
+        cross: the recipe of the cross-attention to the source. Each of the three is one recipe, or a list with one for
+            every layer.
     """
 
     attention_sites: ClassVar[AttentionSites] = {
@@ -193,24 +208,29 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         embeddings: TiedEmbeddings,
         stack: StackConfig,
         *,
-        encoder: Recipe = Recipe(position=Sinusoidal()),
-        decoder: Recipe = Recipe(position=Sinusoidal()),
-        cross: Recipe = Recipe(),
+        encoder: LayerRecipes = Recipe(position=Sinusoidal()),
+        decoder: LayerRecipes = Recipe(position=Sinusoidal()),
+        cross: LayerRecipes = Recipe(),
     ):
         super().__init__()
-        if cross.embedding_positions:
+        encoders, decoders, crosses = (
+            stack.recipes(given, name) for given, name in ((encoder, "encoder"), (decoder, "decoder"), (cross, "cross"))
+        )
+        if crosses[0].embedding_positions:
             raise ValueError(
-                f"{cross.position} is added to embeddings, and cross-attention has none of its own; "
+                f"{crosses[0].position} is added to embeddings, and cross-attention has none of its own; "
                 "give it to the encoder's or the decoder's recipe"
             )
         self.embeddings, self.dropout = embeddings, Dropout(stack.dropout)
         # separate weights, should encoder and decoder be given one learned scheme
         self.source_positions, self.target_positions = (
-            PositionalEmbedding(encoder.fresh()),
-            PositionalEmbedding(decoder.fresh()),
+            PositionalEmbedding(encoders[0].fresh()),
+            PositionalEmbedding(decoders[0].fresh()),
         )
-        self.encoder = nn.ModuleList(EncoderLayer(stack, encoder) for _ in range(stack.layers))
-        self.decoder = nn.ModuleList(DecoderLayer(stack, make_causal(decoder), cross) for _ in range(stack.layers))
+        self.encoder = nn.ModuleList(EncoderLayer(stack, recipe) for recipe in encoders)
+        self.decoder = nn.ModuleList(
+            DecoderLayer(stack, make_causal(recipe), across) for recipe, across in zip(decoders, crosses, strict=True)
+        )
         self.encoder_norm, self.decoder_norm = stack.final_norm(), stack.final_norm()
 
     def encode(self, source, lengths):

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from regard.attention import AttentionSites, Recipe, SiteName
 from regard.layers.patches import PATCHES, ConvolutionalPatches, Grid, LearnedGridPosition, Patches, grid_of
-from regard.models.config import check_recipe_shapes
-from regard.models.config_base import Choices, ConfigBase
+from regard.models.config import check_recipe_shapes, parse_recipes
+from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.convolution import GATES, GROUP, NORMS, ChannelCNN
-from regard.models.transformer import EncoderLayer, PositionalEmbedding, StackConfig
+from regard.models.transformer import EncoderLayer, LayerRecipes, PositionalEmbedding, StackConfig
 from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t model"]
@@ -99,7 +99,8 @@ class PatchEncoder(nn.Module):
         stack: the configuration of the layers.
         image_size: the rows and columns of an image, in pixels.
         recipe: of the attention between patches, row by row, after the class token if there is one. Embedding
-            positions are those of the patches alone. Left out: plain, with learned rows and columns.
+            positions are those of the patches alone. Left out: plain, with learned rows and columns. One for all
+            layers, or a list with one for each.
         pool: to one vector: class or mean.
     """
 
@@ -111,7 +112,7 @@ class PatchEncoder(nn.Module):
         stack: StackConfig,
         *,
         image_size: tuple[int, int],
-        recipe: Recipe | None = None,
+        recipe: LayerRecipes | None = None,
         pool: str = "mean",
     ):
         super().__init__()
@@ -122,10 +123,12 @@ class PatchEncoder(nn.Module):
         if pool not in POOLS:
             raise ValueError(f"no pool is called {pool!r}; there are {', '.join(POOLS)}")
         self.image_size, self.grid = image_size, grid_of(*image_size, patches.size)
-        recipe = Recipe(position=LearnedGridPosition(*self.grid, stack.model)) if recipe is None else recipe
+        recipes = stack.recipes(
+            Recipe(position=LearnedGridPosition(*self.grid, stack.model)) if recipe is None else recipe
+        )
         self.patches, self.dropout = patches, Dropout(stack.dropout)
-        self.positions, self.pool = PositionalEmbedding(recipe.fresh()), POOLS[pool](stack.model)
-        self.layers = nn.ModuleList(EncoderLayer(stack, recipe) for _ in range(stack.layers))
+        self.positions, self.pool = PositionalEmbedding(recipes[0].fresh()), POOLS[pool](stack.model)
+        self.layers = nn.ModuleList(EncoderLayer(stack, each) for each in recipes)
         self.norm = stack.final_norm()
 
     def forward(self, x: Pixels) -> X:
@@ -176,7 +179,7 @@ class VisionTransformer(nn.Module):
         *,
         image_size: tuple[int, int],
         classes: int,
-        recipe: Recipe | None = None,
+        recipe: LayerRecipes | None = None,
         pool: str = "class",
     ):
         super().__init__()
@@ -210,6 +213,7 @@ class VisionConfig(ConfigBase):
         layers, model, heads, hidden, dropout, attention_dropout: of a vit, as in EncoderConfig.
         pool: how a vit's tokens become one vector: class (a class token) or mean.
         recipe: of a vit's attention, in TOML. Without a position, rows and columns of patches are learned.
+            Or a list with one for each layer.
         width: channels of a cnn's first stage; the last has four times as many.
         blocks: in each of its three stages.
         attention: channel, spatial or none.
@@ -240,7 +244,7 @@ class VisionConfig(ConfigBase):
     dropout: float = 0.0
     attention_dropout: float = 0.0
     pool: str = "mean"
-    recipe: str = ""
+    recipe: RecipeText = ""
     width: int = 16
     blocks: int = 1
     attention: str = "channel"
@@ -251,7 +255,7 @@ class VisionConfig(ConfigBase):
         if self.kind == "cnn" and self.width > GROUP and self.width % GROUP:
             raise ValueError(f"width = {self.width} cannot be cut into groups of {GROUP} channels; choose a multiple")
         if self.kind == "vit":
-            check_vision_sizes(self.recipe, self.model, self.heads)
+            check_vision_sizes(self)
 
     @classmethod
     def from_size(cls, kind, size):
@@ -265,16 +269,38 @@ class VisionConfig(ConfigBase):
         return cls(kind=kind, layers=layers, model=model, hidden=hidden, heads=heads)
 
 
-def check_vision_sizes(recipe: str, model: int, heads: int) -> None:
-    """Whether the recipe and the sizes of a stack over patches fit each other."""
+def check_heads(model: int, heads: int) -> None:
     if model % heads:
         raise ValueError(f"heads = {heads} does not divide model = {model}; choose one that does")
-    with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
+
+
+def check_vision_sizes(config: VisionConfig) -> None:
+    """Whether the recipe and the sizes of a stack over patches fit each other."""
+    model, heads = config.model, config.heads
+    check_heads(model, heads)
+
+    def check(text: str) -> Recipe:
         try:
-            parsed = Recipe.from_toml(recipe)
+            parsed = build_patch_recipe(text, (1, 1), model)
             check_recipe_shapes(parsed, heads=heads, query=model // heads, key=model // heads, model=model)
         except ValueError as error:
             raise ValueError(f"the recipe: {error}") from None
+        return parsed
+
+    with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
+        vision_stack(config).recipes(parse_recipes(config.recipe, check))
+
+
+def vision_stack(config: VisionConfig) -> StackConfig:
+    return StackConfig(
+        layers=config.layers,
+        model=config.model,
+        heads=config.heads,
+        hidden=config.hidden,
+        activation="gelu",
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+    )
 
 
 def build_patch_recipe(recipe: str, grid: Grid, model: int) -> Recipe:
@@ -299,20 +325,12 @@ def build_vision_model(
             attention=config.attention,
             norm=config.norm,
         )
-    stack = StackConfig(
-        layers=config.layers,
-        model=config.model,
-        heads=config.heads,
-        hidden=config.hidden,
-        activation="gelu",
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-    )
+    grid = grid_of(rows, columns, config.patch)
     return VisionTransformer(
         PATCHES[config.stem](config.patch, config.model, channels=channels),
-        stack,
+        vision_stack(config),
         image_size=(rows, columns),
         classes=classes,
-        recipe=build_patch_recipe(config.recipe, grid_of(rows, columns, config.patch), config.model),
+        recipe=parse_recipes(config.recipe, lambda text: build_patch_recipe(text, grid, config.model)),
         pool=config.pool,
     )

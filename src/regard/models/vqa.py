@@ -20,7 +20,7 @@ from regard.models.config import EncoderConfig
 from regard.models.config_base import Choices, ConfigBase
 from regard.models.encoder import Encoder, make_classifier_head
 from regard.models.transformer import EncoderLayer, KeysValues, StackConfig
-from regard.models.vision import PatchEncoder, check_vision_sizes
+from regard.models.vision import PatchEncoder, check_heads
 
 X = Float[Tensor, "b t model"]
 Tokens = Int[Tensor, "b t"]
@@ -59,7 +59,7 @@ class VQAConfig(ConfigBase):
 
     def __post_init__(self):
         self.check()
-        check_vision_sizes("", self.model, self.heads)
+        check_heads(self.model, self.heads)
 
     def stack(self, layers: int) -> StackConfig:
         return StackConfig(

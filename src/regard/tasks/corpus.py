@@ -11,8 +11,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batching import Example, LongPolicy, TokenBatchSampler
-from regard.data.packed import NO_SEGMENT, PackedBatch
+from regard.data.batching import NO_SEGMENT, Example, LongPolicy, PackedBatch, TokenBatchSampler
 from regard.data.shuffle import combine_seeds, random_keys
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.tasks.config import TrainSettings

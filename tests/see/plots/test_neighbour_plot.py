@@ -5,7 +5,7 @@ import torch
 from matplotlib.colors import to_hex
 from rich.cells import cell_len
 
-from regard.data.graphs.graph import Graph, GraphNode
+from regard.data.graphs import Graph, GraphNode
 from regard.models.graph import EdgeWeights
 from regard.see import Neighbourhood, ascii, draw, save
 from regard.see.plots.mpl_draw import MAX_EDGE_WIDTH

@@ -24,12 +24,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.attention.block_map import planning_objections
-from regard.attention.dtypes import accumulation_dtype
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Full, Pattern
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive
+from regard.ops.precision import accumulation_dtype
 
 CELLS_AT_ONCE, CELLS_ON_A_GPU, CELLS_BACK = (
     2**21,
@@ -90,8 +90,8 @@ class QueryVisibility:
     cells: IndexGrid
 
     @staticmethod
-    def of(pattern: Pattern, a: Tensor, b: Tensor, *, q_at: int = 0) -> "QueryVisibility":
-        return QueryVisibility(pattern, Positions.of(a, b, q_at, None).grid(*a.shape[:2]))
+    def of(pattern: Pattern, a: Tensor, b: Tensor, *, q_index: int = 0) -> "QueryVisibility":
+        return QueryVisibility(pattern, Positions.of(a, b, q_index, None).grid(*a.shape[:2]))
 
     def band(self, rows: slice) -> Visible:
         if self.pattern == Full():

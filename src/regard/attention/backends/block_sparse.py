@@ -288,7 +288,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, which it never materialises" for scheme in recipe.score_positions),
         *([] if softmax_dropout(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
-        *([] if positions.start is not None else ["its tiles need consecutive positions: pass q_at as a number"]),
+        *([] if positions.start is not None else ["its tiles need consecutive positions: pass q_index as a number"]),
         *([] if q.device.type == "cuda" else ["its kernels run on a GPU"]),
         *([] if q.dtype != torch.float64 else ["its kernels count in float32, which is too coarse for float64"]),
         *([] if k.shape[3] <= WIDEST else [f"heads {k.shape[3]} wide do not fit into its tiles"]),

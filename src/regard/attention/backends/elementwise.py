@@ -21,11 +21,11 @@ from torch.autograd.function import once_differentiable
 
 from regard.attention.backends.tiles import Interval, ScoreTiles, Visible, triton_tile_objections
 from regard.attention.block_map import planning_objections
-from regard.attention.dtypes import accumulation_dtype
 from regard.attention.normaliser import Normaliser, ReLU, Sigmoid
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
+from regard.ops.precision import accumulation_dtype
 
 FEWEST = 2**16  # scores: below this the definition is as fast
 

@@ -41,7 +41,11 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return planning_objections() or [
-        *([] if positions.start is not None else ["its block map needs consecutive positions: pass q_at as a number"]),
+        *(
+            []
+            if positions.start is not None
+            else ["its block map needs consecutive positions: pass q_index as a number"]
+        ),
         *([] if recipe.normaliser.row_wise else [f"{recipe.normaliser} is not RowWise, so no row may be cut out"]),
         *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.depends_on_head else []),
     ]

@@ -31,12 +31,12 @@ from torch.nn.functional import pad
 
 from regard.attention.backends.tiles import Interval, ScoreTiles, Visible, triton_tile_objections
 from regard.attention.block_map import planning_objections
-from regard.attention.dtypes import accumulation_dtype
 from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough
 from regard.attention.normaliser import Normaliser
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
+from regard.ops.precision import accumulation_dtype
 
 GROUP = 128
 ROUNDS = 7  # of Philox: the fewest that pass every known test
@@ -65,8 +65,8 @@ def hard_attention(
     v: Float[Tensor, "b g j e"],
     recipe: Recipe = Recipe(normaliser=Hard()),
     *,
-    q_at: int | Tensor | None = None,
-    k_at: int | Tensor | None = None,
+    q_index: int | Tensor | None = None,
+    k_index: int | Tensor | None = None,
     seed: int | None = None,
 ) -> HardOutput:
     """One key per query: the best if the recipe's normaliser is Hard, a sample if it is Sampled. Never n × n.
@@ -80,7 +80,7 @@ def hard_attention(
         raise ValueError(f"q, k and v do not fit: {', '.join(f'{tuple(x.shape)}' for x in (q, k, v))}")
     if why := recipe.score.shape_error(q.shape[3], k.shape[3]):
         raise ValueError(why)
-    positions = Positions.of(q, k, q_at, k_at)
+    positions = Positions.of(q, k, q_index, k_index)
     if why := objections(recipe, q, k, positions):
         raise ValueError(f"hard attention cannot run this recipe: {'; '.join(why)}")
     for scheme in recipe.query_key_positions:

@@ -23,13 +23,13 @@ from torch.nn.functional import one_hot
 from regard.attention.backends.additive import QueryVisibility, hide_scores
 from regard.attention.batch_patterns import Padding
 from regard.attention.block_map import planning_objections
-from regard.attention.dtypes import accumulation_dtype
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Clipped, LogBuckets, Relation, RelativeBias, RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot
+from regard.ops.precision import accumulation_dtype
 
 CELLS_AT_ONCE = 2**20  # scores of a band, or indicators of its relations
 FEWEST = 16  # queries, on a GPU: below this torch's own kernels waste less

@@ -79,7 +79,7 @@ def triton_tile_objections(pattern: Pattern, positions: Positions, q: Tensor, v:
     return [
         *([f"a program cannot hold heads of width {widest}, only {WIDEST}"] if widest > WIDEST else []),
         *(["its kernels count in float32, which is too coarse for float64"] if q.dtype == torch.float64 else []),
-        *([] if positions.start is not None else ["its kernels need consecutive positions: pass q_at as a number"]),
+        *([] if positions.start is not None else ["its kernels need consecutive positions: pass q_index as a number"]),
         *([] if Interval.of(pattern) else [f"{pattern} is more than an interval of i − j and padding"]),
     ]
 

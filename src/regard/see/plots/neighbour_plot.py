@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.data.graphs.graph import Graph
+from regard.data.graphs import Graph
 from regard.models.graph import EdgeWeights
 from regard.see.plots.attention_maps import assert_weights, to_cpu_double, word_labels
 from regard.see.plots.labels import format_number, truncate_label, visible_text

@@ -67,14 +67,14 @@ def edit_heads(site: AttentionSite) -> Tensor:
 
 def build_site(call: AttentionCall, edits: SiteEdits) -> AttentionSite:
     """An attention as it ran, before its edits."""
-    if call.k_at:
+    if call.k_index:
         raise ValueError(
-            f"the cache of {call.site.name} has dropped its first {call.k_at} keys; record from the first token on"
+            f"the cache of {call.site.name} has dropped its first {call.k_index} keys; record from the first token on"
         )
-    given = token_positions_of(call.q, call.k, call.q_at, call.k_at, call.q_positions, call.k_positions)
-    q, k, _ = prepare(call.q, call.k, call.v, call.recipe, call.q_at, call.k_at, given)
+    given = token_positions_of(call.q, call.k, call.q_index, call.k_index, call.q_positions, call.k_positions)
+    q, k, _ = prepare(call.q, call.k, call.v, call.recipe, call.q_index, call.k_index, given)
     recipe = call.recipe if given is None else at_positions(call.recipe, given)
-    return AttentionSite(call.site, q, k, call.v, recipe, call.output, call.q_at, edits)
+    return AttentionSite(call.site, q, k, call.v, recipe, call.output, call.q_index, edits)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from regard.cli.options import CheckpointOption, DeviceOption, ModelArgument, re
 from regard.tasks.registry import ViewRequest
 
 if TYPE_CHECKING:
-    from regard.data.graphs.graph import Graph
+    from regard.data.graphs import Graph
     from regard.models.graph import EdgeWeights
     from regard.see.plots.panels import View
     from regard.tasks.node_classification.task import NodeClassifier
@@ -35,7 +35,7 @@ def graph(
 
     Example: `regard graph run nodes.tsv.gz edges.tsv.gz --top-k 3 --out labels.tsv`
     """
-    from regard.data.graphs.graph import read_graph
+    from regard.data.graphs import read_graph
     from regard.tasks.node_classification.task import NodeClassifier
 
     out = out and writable_file(out)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.graphs.graph import Graph, GraphNode, assign_splits, graph_from_town, read_graph
+from regard.data.graphs import Graph, GraphNode, assign_splits, graph_from_town, read_graph
 from regard.models.graph import GraphConfig
 from regard.tasks.config import DataSettings, RunSettings, TrainSettings
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard.attention import record_attention
-from regard.data.graphs.graph import Graph
-from regard.data.graphs.node_features import NodeFeaturizer, fit_featurizer, load_featurizer
+from regard.data.graphs import Graph, NodeFeaturizer, fit_featurizer, load_featurizer
 from regard.data.labelled import Labels
 from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.models.graph import EdgeWeights, GraphNetwork, edge_weights

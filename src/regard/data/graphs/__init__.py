@@ -1,1 +1,0 @@
-"""Graphs: nodes, edges and splits, and node features."""
