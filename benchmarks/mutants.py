@@ -109,7 +109,6 @@ SUITES: dict[str, Stages] = {
 NAMED = {
     "data/shuffle": "batching",
     "data/streaming": "batching",
-    "decode/aer": "alignment",
     "decode/beam_state": "beam",
     "decode/quantized_linear": "batched_beam",
     "decode/scoring": "models",

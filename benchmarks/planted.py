@@ -723,8 +723,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("alignment", "shifted the other way", "rows[self.shift : rows.shape[0] - 1 + self.shift]", "rows[1 - self.shift : rows.shape[0] - self.shift]"),
         ("alignment", "pieces of a target word are summed", "return total / rearrange(rows.sum(0).clamp_min(1), \"w -> w 1\")", "return total"),
         ("alignment", "pieces of a source word are averaged", 'einsum(rows, weights, columns, ', 'einsum(rows, weights, columns / columns.sum(0).clamp_min(1), '),
-    ],
-    "decode/aer.py": [
         ("AER", "possible links do not count for precision", "len(predicted & (possible | sure))", "len(predicted & sure)"),
         ("AER", "over what was found alone", "both = self.predicted + self.sure", "both = 2 * self.predicted"),
         ("AER", "recall of what is possible", "return self.predicted_and_sure / self.sure if", "return self.predicted_and_possible / self.sure if"),

@@ -24,7 +24,7 @@ from regard.cli.options import resolve_device
 from regard.cli.training_progress import train_with_progress
 from regard.cli.translation import choose_alignment_heads, evaluate_translations
 from regard.decode import AlignmentHead, Greedy
-from regard.decode.aer import annotated_attention_maps, evaluate_heads
+from regard.decode.alignment import annotated_attention_maps, evaluate_heads
 from regard.decode.word_alignment import annotate_pair, attend_pair, find_deciding_words
 from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
 from regard.tasks.translation.task import Translator
