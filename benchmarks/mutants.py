@@ -109,6 +109,7 @@ SUITES: dict[str, Stages] = {
 NAMED = {
     "data/shuffle": "batching",
     "data/streaming": "batching",
+    "decode/beam_decoder": "beam",
     "decode/beam_state": "beam",
     "decode/quantized_linear": "batched_beam",
     "decode/scoring": "models",

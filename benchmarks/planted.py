@@ -675,14 +675,16 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
     ],
     "decode/beam.py": [
+        ("Beam", "a rule is asked about the best prefix alone", "(*before[parent], token)", "(*before[0], token)"),
+        ("Beam", "a rule forbids nothing", "allowed[row] = False", "allowed[row] = True"),
+        ("Beam", "finished sentences are computed further", "(self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]", "self.beams.totals > -torch.inf"),
+    ],
+    "decode/beam_decoder.py": [
         ("Beam", "states do not follow their parents", "rows, tokens = self.row_of.gather(1, parents), ", "rows, tokens = self.row_of, "),
         ("Beam", "sentences that stay are given the states of those that left", "self.row_of = self.row_of[rows]", "self.row_of = self.row_of[: len(rows)]"),
         ("Beam", "sources do not follow their sentences", "self.memory = self.memory.pick(rows)", "self.memory = self.memory.pick(self.owners[rows] * 0)"),
         ("Beam", "coverage does not follow its parents", "self.coverage.weights = self.coverage.weights[rows]", "self.coverage.weights = self.coverage.weights[rows.sort().values]"),
         ("Beam", "coverage is the last attention alone", "self.weights + mean_cross_attention(attention)", "mean_cross_attention(attention)"),
-        ("Beam", "a rule is asked about the best prefix alone", "(*before[parent], token)", "(*before[0], token)"),
-        ("Beam", "a rule forbids nothing", "allowed[row] = False", "allowed[row] = True"),
-        ("Beam", "finished sentences are computed further", "(self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]", "self.beams.totals > -torch.inf"),
     ],
     "decode/beam_state.py": [
         ("Beam", "finishes with the length before the end", "length_penalty(length, alpha) for length in range(1, steps + 1)", "length_penalty(length, alpha) for length in range(steps)"),

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, UNK, LosslessTokenizer, Tokenizer, WordTokenizer
-from regard.decode.beam import Beam, BeamSearch, ModelBeams
+from regard.decode.beam import Beam, BeamSearch
+from regard.decode.beam_decoder import ModelBeams
 from regard.decode.beam_state import NO_EOS
 from regard.decode.model import inference_mode
 from regard.decode.search import Constraints, DecodingRequest, LengthLimit, PartialHypothesis
