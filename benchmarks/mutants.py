@@ -110,7 +110,7 @@ NAMED = {
     "attention/core": "hooks",
     "data/shuffle": "batching",
     "data/streaming": "batching",
-    "decode/aer": "alignment",
+    "decode/beam_decoder": "beam",
     "decode/beam_state": "beam",
     "decode/quantized_linear": "batched_beam",
     "decode/scoring": "models",

@@ -698,14 +698,16 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
     ],
     "decode/beam.py": [
+        ("Beam", "a rule is asked about the best prefix alone", "(*before[parent], token)", "(*before[0], token)"),
+        ("Beam", "a rule forbids nothing", "allowed[row] = False", "allowed[row] = True"),
+        ("Beam", "finished sentences are computed further", "(self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]", "self.beams.totals > -torch.inf"),
+    ],
+    "decode/beam_decoder.py": [
         ("Beam", "states do not follow their parents", "rows, tokens = self.row_of.gather(1, parents), ", "rows, tokens = self.row_of, "),
         ("Beam", "sentences that stay are given the states of those that left", "self.row_of = self.row_of[rows]", "self.row_of = self.row_of[: len(rows)]"),
         ("Beam", "sources do not follow their sentences", "self.memory = self.memory.pick(rows)", "self.memory = self.memory.pick(self.owners[rows] * 0)"),
         ("Beam", "coverage does not follow its parents", "self.coverage.weights = self.coverage.weights[rows]", "self.coverage.weights = self.coverage.weights[rows.sort().values]"),
         ("Beam", "coverage is the last attention alone", "self.weights + mean_cross_attention(record)", "mean_cross_attention(record)"),
-        ("Beam", "a rule is asked about the best prefix alone", "(*before[parent], token)", "(*before[0], token)"),
-        ("Beam", "a rule forbids nothing", "allowed[row] = False", "allowed[row] = True"),
-        ("Beam", "finished sentences are computed further", "(self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]", "self.beams.totals > -torch.inf"),
     ],
     "decode/beam_state.py": [
         ("Beam", "finishes with the length before the end", "length_penalty(length, alpha) for length in range(1, steps + 1)", "length_penalty(length, alpha) for length in range(steps)"),
@@ -746,8 +748,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("alignment", "shifted the other way", "rows[self.shift : rows.shape[0] - 1 + self.shift]", "rows[1 - self.shift : rows.shape[0] - self.shift]"),
         ("alignment", "pieces of a target word are summed", "return total / rearrange(rows.sum(0).clamp_min(1), \"w -> w 1\")", "return total"),
         ("alignment", "pieces of a source word are averaged", 'einsum(rows, weights, columns, ', 'einsum(rows, weights, columns / columns.sum(0).clamp_min(1), '),
-    ],
-    "decode/aer.py": [
         ("AER", "possible links do not count for precision", "len(predicted & (possible | sure))", "len(predicted & sure)"),
         ("AER", "over what was found alone", "both = self.predicted + self.sure", "both = 2 * self.predicted"),
         ("AER", "recall of what is possible", "return self.predicted_and_sure / self.sure if", "return self.predicted_and_possible / self.sure if"),

@@ -23,7 +23,7 @@ from machine import RESULTS, write
 from regard.cli.options import resolve_device
 from regard.cli.training_progress import train_with_progress
 from regard.decode import AlignmentHead, Greedy
-from regard.decode.aer import annotated_attention_maps, evaluate_heads
+from regard.decode.alignment import annotated_attention_maps, evaluate_heads
 from regard.decode.word_alignment import annotate_pair, attend_pair, find_deciding_words
 from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
 from regard.tasks.translation.metrics import evaluate_translations

@@ -14,8 +14,7 @@ from torch.testing import assert_close
 
 from regard.attention.position import Sinusoidal
 from regard.attention.relative_position import Alibi
-from regard.decode.aer import aer
-from regard.decode.alignment import argmax_links
+from regard.decode.alignment import aer, argmax_links
 from regard.models.safetensors_io import saveable_tensors
 from regard.see import AttentionSite, trace_model
 from regard.see.plots.recipe_views import mask

@@ -1,20 +1,18 @@
 """Decoding: greedy search, sampling, beam search, scoring and word alignment with a trained model."""
 
-from regard.decode.aer import (
+from regard.decode.alignment import (
     AlignmentCounts,
+    AlignmentHead,
     AnnotatedPair,
     aer,
-    choose_head,
-    choose_heads,
-    count_links,
-    evaluate_heads,
-)
-from regard.decode.alignment import (
-    AlignmentHead,
     all_heads,
     argmax_links,
     argmax_links_or_null,
     average_heads,
+    choose_head,
+    choose_heads,
+    count_links,
+    evaluate_heads,
     merge_subwords,
 )
 from regard.decode.beam import Beam

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, UNK, LosslessTokenizer, Tokenizer, WordTokenizer
-from regard.decode.beam import Beam, BeamSearch, ModelBeams
+from regard.decode.beam import Beam, BeamSearch
+from regard.decode.beam_decoder import ModelBeams
 from regard.decode.beam_state import NO_EOS
-from regard.decode.model import inference_mode, log_probabilities
-from regard.decode.search import Constraints, DecodingRequest, LengthLimit, PartialHypothesis, mask_disallowed
+from regard.decode.model import inference_mode
+from regard.decode.search import Constraints, DecodingRequest, LengthLimit, PartialHypothesis
 from regard.decode.stepwise import StepwiseSearch
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import DecoderState
@@ -55,9 +56,7 @@ def generate(
     for _ in range(tokens):
         with inference_mode(model):  # not around the yield: the caller may need gradients
             x, state = model.decode_hidden(torch.tensor([unread], device=model.embedding.weight.device), state)
-            scores = mask_disallowed(log_probabilities(model.logits(x[:, -1:])[:, 0]), [row], constraints)
-            token = int(search.choose(scores, [row]))
-        value = float(scores[0, token])
+            [(token, value)] = search.choose_allowed(model.logits(x[:, -1:])[:, 0], [row], constraints)
         if value == -torch.inf:
             return
         yield GeneratedToken(token, value)

@@ -35,6 +35,15 @@ class StepwiseSearch(Search):
     def choose(self, scores: Float[Tensor, "n v"], rows: Sequence[PartialHypothesis]) -> Int[Tensor, " n"]:
         """The next token of every row; disallowed tokens have -∞."""
 
+    def choose_allowed(
+        self, logits: Float[Tensor, "n v"], rows: Sequence[PartialHypothesis], constraints: Constraints
+    ) -> list[tuple[int, float]]:
+        """The next token of every row, and the model's log-probability of it: -∞ where no token is allowed."""
+        scores = mask_disallowed(log_probabilities(logits), rows, constraints)
+        chosen = self.choose(scores, rows)
+        values = scores.gather(-1, rearrange(chosen, "n -> n 1"))[:, 0]
+        return list(zip(chosen.tolist(), values.tolist(), strict=True))
+
     def run(
         self, model: DecodableModel, requests: Sequence[DecodingRequest], constraints: Constraints
     ) -> list[list[Hypothesis]]:
@@ -68,12 +77,10 @@ def advance_stepwise(
     """Every row extended by one token. Finished rows leave the batch, so that nothing more is computed for them."""
     last = torch.tensor([row.tokens[-1] if row.tokens else BOS for row in before.rows], device=device_of(model))
     logits, state = model.step(rearrange(last, "n -> n 1"), before.state, before.memory)
-    scores = mask_disallowed(log_probabilities(logits[:, -1]), before.rows, constraints)
-    chosen = search.choose(scores, before.rows)
-    values = scores.gather(-1, rearrange(chosen, "n -> n 1"))[:, 0]
+    chosen = search.choose_allowed(logits[:, -1], before.rows, constraints)
 
     rows, unfinished, finished = [], [], dict(before.finished)
-    for n, (row, token, value) in enumerate(zip(before.rows, chosen.tolist(), values.tolist(), strict=True)):
+    for n, (row, (token, value)) in enumerate(zip(before.rows, chosen, strict=True)):
         key = row.request.index, row.sample_index
         if value == -torch.inf:  # no token is allowed
             finished[key] = row.truncate(row.total)

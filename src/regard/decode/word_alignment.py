@@ -11,8 +11,16 @@ from torch import Tensor
 
 from regard.data.files import require_small_file
 from regard.data.tokenizers.base import Tokenizer
-from regard.decode.aer import AnnotatedPair, choose_heads
-from regard.decode.alignment import AlignmentHead, Links, all_heads, argmax_links_or_null, average_heads, merge_subwords
+from regard.decode.alignment import (
+    AlignmentHead,
+    AnnotatedPair,
+    Links,
+    all_heads,
+    argmax_links_or_null,
+    average_heads,
+    choose_heads,
+    merge_subwords,
+)
 from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import translate_texts

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from regard.decode.aer import aer
-from regard.decode.alignment import argmax_links
+from regard.decode.alignment import aer, argmax_links
 from regard.see.trace.sites import AttentionSite, GateSite, HeadStatistics
 from regard.see.trace.trace import Trace
 from regard.serve.encoding import Floats, RequestError, bin_starts, max_pool

@@ -11,8 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.decode.aer import aer
-from regard.decode.alignment import Links, argmax_links
+from regard.decode.alignment import Links, aer, argmax_links
 from regard.see.plots.labels import truncate_label, visible_text
 from regard.see.plots.panels import Axis, ColourScale, Outline, Panel, PanelRow, Strip, View, grid
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from regard.decode.beam import Beam, BeamSearch, ModelBeams
+from regard.decode.beam import Beam, BeamSearch
+from regard.decode.beam_decoder import ModelBeams
 from regard.decode.generation import continuation_search
 from regard.decode.model import DecodableModel, inference_mode
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, PartialHypothesis
@@ -38,7 +39,8 @@ def beam_tree(model: DecodableModel, source: tuple[int, ...], beam: Beam, prefix
     """The beam search of one sentence alone; it finds what `beam.run` finds."""
     requests = [DecodingRequest(source, prefix)]
     with inference_mode(model):
-        return run_tree(BeamSearch.begin(ModelBeams.begin(model, requests, beam), beam, requests, Constraints()))
+        decoder = ModelBeams.begin(model, [source], beam.size, beam.coverage_penalty)
+        return run_tree(BeamSearch.begin(decoder, beam, requests, Constraints()))
 
 
 def continuation_tree(

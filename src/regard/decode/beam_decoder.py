@@ -1,0 +1,140 @@
+"""Beam decoder of any model: its beams are rows of the model's own state, copied where beams fork."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.attention import record_attention
+from regard.attention.hooks import is_recorded
+from regard.data.tokenizers.base import BOS
+from regard.decode.model import DecodableModel, Reorderable, encode_sources
+from regard.decode.search import coverage_penalty, mean_cross_attention
+
+
+@dataclass(eq=False)
+class Coverage:
+    """How much each source token was attended to by the tokens of each row, for the coverage penalty."""
+
+    model: DecodableModel
+    beta: float
+    lengths: Int[Tensor, " b"]
+    weights: Float[Tensor, "n s"]
+
+    @staticmethod
+    def begin(model: DecodableModel, lengths: Int[Tensor, " b"], beta: float) -> "Coverage":
+        return Coverage(model, beta, lengths, torch.zeros(len(lengths), int(lengths.max()), device=lengths.device))
+
+    def step(self, tokens: Int[Tensor, "n t"], state: Any, memory: Any) -> tuple[Float[Tensor, "n t v"], Reorderable]:
+        """As the model's own step; the cross-attention of the last token is added."""
+        if is_recorded(self.model):
+            raise ValueError("a search with a coverage penalty looks at the model as it is; use none with edits")
+        with record_attention(self.model) as record:
+            logits, state = self.model.step(tokens, state, memory)
+        self.weights = self.weights + mean_cross_attention(record)
+        return logits, state
+
+    def penalties(self, owners: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return coverage_penalty(self.weights, self.lengths[owners], self.beta)
+
+
+@dataclass(eq=False)
+class ModelBeams:
+    """The beams of any model: one row of the model's own state for every beam that goes on.
+
+    Args:
+        forward: from tokens, state and memory to the logits of what follows each token, and the state after them.
+        memory: the encoded sources, if there are any.
+        owners: the sentence of every row, by its number at the beginning.
+        row_of: the row of every beam.
+        first: the logits of the first step, until they are asked for.
+    """
+
+    forward: Callable[[Tensor, Any, Any], tuple[Tensor, Reorderable]]
+    state: Reorderable
+    memory: Reorderable | None
+    owners: Int[Tensor, " n"]
+    row_of: Int[Tensor, "b k"]
+    coverage: Coverage | None = None
+    first: Float[Tensor, "n v"] | None = None
+    vocabulary: int = 0
+    bias: None = None
+
+    @staticmethod
+    def begin(model: DecodableModel, sources: Sequence[Sequence[int]], beams: int, beta: float = 0.0) -> "ModelBeams":
+        memory, lengths = encode_sources(model, sources)
+        bos = torch.full_like(lengths, BOS)[:, None]
+        if not beta:
+            return ModelBeams.after(bos, model.step, model.start(memory), memory, beams)
+        coverage = Coverage.begin(model, lengths, beta)
+        return ModelBeams.after(bos, coverage.step, model.start(memory), memory, beams, coverage)
+
+    @staticmethod
+    def after(
+        tokens: Int[Tensor, "b t"],
+        forward: Callable[[Tensor, Any, Any], tuple[Tensor, Reorderable]],
+        state: Reorderable,
+        memory: Reorderable | None,
+        beams: int,
+        coverage: Coverage | None = None,
+    ) -> "ModelBeams":
+        """What all beams of a sentence begin with is read at once, in one row; the logits tell the vocabulary."""
+        rows = torch.arange(len(tokens), device=tokens.device)
+        decoder = ModelBeams(forward, state, memory, rows, rows[:, None].expand(-1, beams), coverage)
+        decoder.first = decoder.read(tokens)
+        decoder.vocabulary = decoder.first.shape[-1]
+        return decoder
+
+    @property
+    def device(self) -> torch.device:
+        return self.owners.device
+
+    @property
+    def covered(self) -> Float[Tensor, "b k"] | None:
+        return None if self.coverage is None else self.coverage.penalties(self.owners)[self.row_of]
+
+    def output(self, hidden: Tensor) -> Tensor:
+        """The model's own steps end with logits."""
+        return hidden
+
+    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
+        return None if goes.all() else goes.flatten().nonzero()[:, 0]
+
+    def step(
+        self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n v"]:
+        if self.first is not None:
+            logits, self.first = self.first, None
+            return logits
+        rows, tokens = self.row_of.gather(1, parents), rearrange(tokens, "b k -> (b k) 1")
+        self.reorder(rows.flatten() if live is None else rows.flatten()[live])
+        row_of = torch.arange(len(tokens), device=tokens.device)
+        if live is not None:
+            row_of, tokens = torch.zeros_like(row_of).index_copy(0, live, row_of[: len(live)]), tokens[live]
+        self.row_of = row_of.view(parents.shape)
+        return self.read(tokens)
+
+    def reorder(self, rows: Int[Tensor, " n"]) -> None:
+        """A sentence's beams share its encoded source, so it is copied only if owners move."""
+        if not torch.equal(rows, torch.arange(len(self.owners), device=rows.device)):
+            self.state = self.state.pick(rows)
+        if not torch.equal(owners := self.owners[rows], self.owners) and self.memory is not None:
+            self.memory = self.memory.pick(rows)
+        self.owners = owners
+        if self.coverage is not None:
+            self.coverage.weights = self.coverage.weights[rows]
+
+    def read(self, tokens: Int[Tensor, "n t"]) -> Float[Tensor, "n v"]:
+        logits, self.state = self.forward(tokens, self.state, self.memory)
+        return logits[:, -1]
+
+    def keep(self, rows: Int[Tensor, " n"]) -> "ModelBeams":
+        self.row_of = self.row_of[rows]
+        return self
+
+    def ensure_slots(self) -> None:
+        """The model's own state grows by itself."""
