@@ -51,6 +51,7 @@ BACKENDS = [
     "elementwise",
     "hard",
     "packed",
+    "masked",
     "block_sparse",
     "gather",
 ]

@@ -11,13 +11,13 @@ from regard.decode import beam_state as laning
 from regard.decode.beam_state import SearchRules, initial_beam_state, select_candidates
 from regard.decode.constraints import Constraints
 from regard.decode.hypothesis import DecodingRequest
+from regard.decode.kv_cache import TransformerBeams
 from regard.decode.quantized_linear import RowQuantizer
-from regard.decode.ready import PreparedModel
-from regard.decode.room import room_for
 from regard.decode.topk_logprobs import CHUNK, ChunkedVocabLinear, chunked_vocab_topk, topk_logprobs_cpu
+from regard.models.transformer import Transformer
 
 from .test_models import SOURCES, model
-from .toy_models import same
+from .toy_models import Plain, same
 
 
 def scored(vocabulary, rows):
@@ -108,20 +108,21 @@ def test_beams_that_leave_are_not_asked_and_nothing_else_changes(monkeypatch, al
     monkeypatch.setattr(quickly, "FEW", 1)
     monkeypatch.setattr(quickly, "LEAVING", 100)
     made, beam = model("transformer").double(), Beam(3, alpha, n_best=best)
-    for one, other in zip(translate(prepare(made), SOURCES, beam), translate(made, SOURCES, beam), strict=True):
+    for one, other in zip(translate(prepare(made), SOURCES, beam), translate(Plain(made), SOURCES, beam), strict=True):
         assert all(same(*pair, within=1e-9) for pair in zip(one, other, strict=True)), (one, other)
 
 
 def test_who_stays_keeps_his_keys():
     ready = prepare(model("transformer"))
-    assert isinstance(ready, PreparedModel)
+    assert isinstance(ready, Transformer)
     with torch.inference_mode():
-        room = room_for(ready, SOURCES, 3, 7)
-        for kv in room.past:
-            kv.normal_()
-        before = [kv.clone() for kv in (*room.sources, *room.past)]
+        cache = TransformerBeams.of(ready, SOURCES, beams=3, slots=7, steps=9).cache
+        stores = [part for pair in (*cache.sources, *cache.past) for part in pair]
+        for store in stores:
+            store.normal_()
+        before = [store.clone() for store in stores]
         rows = torch.tensor([0, 4, 2])
-        kept = room.keep(rows)
-    for now, then in zip((*kept.sources, *kept.past), before, strict=True):
-        assert torch.equal(now, then[:, rows])
-    assert torch.equal(kept.hidden, room.hidden[rows])
+        kept = cache.keep(rows)
+    for now, then in zip((part for pair in (*kept.sources, *kept.past) for part in pair), before, strict=True):
+        assert torch.equal(now, then[rows])
+    assert torch.equal(kept.source_mask, cache.source_mask[rows])

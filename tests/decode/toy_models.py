@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import log
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,16 @@ class Read:
 @dataclass(frozen=True)
 class Looked:
     weights: dict[str, Tensor]
+
+
+class Plain:
+    """A model that only its protocol is known of: it is searched by the definition, step by step."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
 
 class Toy(nn.Module):

@@ -20,7 +20,7 @@ from regard.decode.alignment import (
 from regard.decode.beam import Beam
 from regard.decode.constraints import Constraints
 from regard.decode.hypothesis import Hypothesis, LengthLimit
-from regard.decode.ready import PreparedModel, prepare
+from regard.decode.quantize import is_prepared, prepare
 from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps, perplexity, score, score_targets
 from regard.decode.search import Search
 from regard.decode.stepwise import Greedy, Sampling

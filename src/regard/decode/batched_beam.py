@@ -1,4 +1,4 @@
-"""Batched beam search: beam search over tensors for a prepared model, with finished sentences released.
+"""Batched beam search: beam search over tensors for a Transformer, with finished sentences released.
 
 The definition is beam.py; this agrees with it or objects. Finished sentences leave the batch once there are enough.
 """
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from regard.attention import Learned
-from regard.decode import stages
+from regard.decode import cuda_graphs, kv_cache
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
 from regard.decode.constraints import Constraints
 from regard.decode.hypothesis import DecodingRequest, Hypothesis
-from regard.decode.ready import PreparedModel
-from regard.decode.room import BeamKVCache, room_for, step
+from regard.decode.kv_cache import TransformerBeams
+from regard.models.transformer import Transformer
 
 if TYPE_CHECKING:
     from regard.decode.beam import Beam
@@ -29,47 +29,48 @@ SLOTS = 16  # KV cache slots per beam at first; many more are rarely in use at o
 
 
 def objections(
-    ready: PreparedModel, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints
+    model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints
 ) -> list[str]:
     """Why a search cannot run batched."""
     longest = max(request.max_length(beam.max_length) for request in requests)
-    learned = [part for part in ready.model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
+    learned = [part for part in model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
     return [
+        *kv_cache.objections(model),
         *(["a coverage penalty needs the attention weights"] if beam.coverage_penalty else []),
         *(["allowed_next is a function of every prefix"] if constraints.allowed_next is not None else []),
         *(f"{part} ends before the limit of {longest}" for part in learned if part.max_length < longest),
-        *(["the beam is wider than the vocabulary"] if beam.size > len(ready.model.embeddings.bias) else []),
+        *(["the beam is wider than the vocabulary"] if beam.size > len(model.embeddings.bias) else []),
     ]
 
 
 def run(
-    ready: PreparedModel, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints
+    model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints
 ) -> list[list[Hypothesis]]:
-    if ready.device.type == "cuda":
-        return stages.run(ready, beam, requests, constraints)
+    if model.embeddings.bias.device.type == "cuda":
+        return cuda_graphs.run(model, beam, requests, constraints)
     cores = min(torch.get_num_threads(), len(requests) // SENTENCES_PER_CORE)
     return (
-        search_by_cores(ready, beam, requests, constraints, cores)
+        search_by_cores(model, beam, requests, constraints, cores)
         if cores > 1
-        else search_single_threaded(ready, beam, requests, constraints)
+        else search_single_threaded(model, beam, requests, constraints)
     )
 
 
 def search_single_threaded(
-    ready: PreparedModel, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints
+    model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints
 ) -> list[list[Hypothesis]]:
     with torch.inference_mode():
-        return BatchedBeamSearch.begin(ready, beam, requests, constraints).run()
+        return BatchedBeamSearch.begin(model, beam, requests, constraints).run()
 
 
 def search_by_cores(
-    ready: PreparedModel, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints, cores: int
+    model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints, cores: int
 ) -> list[list[Hypothesis]]:
     """Every core searches its own part of the sentences, single-threaded."""
     threads, parts = torch.get_num_threads(), [requests[first::cores] for first in range(cores)]
     try:
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            found = [pool.submit(search_single_threaded, ready, beam, part, constraints) for part in parts]
+            found = [pool.submit(search_single_threaded, model, beam, part, constraints) for part in parts]
             by_index = {
                 request.index: hypotheses
                 for part, one in zip(parts, found, strict=True)
@@ -84,38 +85,39 @@ def search_by_cores(
 class BatchedBeamSearch:
     """A running search: the requests that are left, their KV cache and their beams."""
 
-    ready: PreparedModel
     beam: "Beam"
     rules: SearchRules
     requests: list[DecodingRequest]
-    room: BeamKVCache
+    decoder: TransformerBeams
     beams: BeamState
     forced: int
 
     @staticmethod
     def begin(
-        ready: PreparedModel, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints
+        model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], constraints: Constraints
     ) -> "BatchedBeamSearch":
         limits = [request.max_length(beam.max_length) for request in requests]
-        rules = SearchRules.of(beam.length_penalty, constraints, beam.size, max(limits), ready.model.embeddings.bias)
-        room = room_for(ready, [request.source for request in requests], beam.size, SLOTS * beam.size)
+        rules = SearchRules.of(beam.length_penalty, constraints, beam.size, max(limits), model.embeddings.bias)
+        decoder = TransformerBeams.of(
+            model,
+            [request.source for request in requests],
+            beams=beam.size,
+            slots=SLOTS * beam.size,
+            steps=max(limits),
+        )
         beams = initial_beam_state(requests, limits, rules, beam.n_best, beam.length_penalty, max(limits))
         return BatchedBeamSearch(
-            ready, beam, rules, list(requests), room, beams, max(len(request.prefix) for request in requests)
+            beam, rules, list(requests), decoder, beams, max(len(request.prefix) for request in requests)
         )
 
     def run(self) -> list[list[Hypothesis]]:
         asked, found = list(self.requests), dict[int, list[Hypothesis]]()
-        places = self.ready.places(len(self.beams.backpointers.tokens))
         at = 0
         while self.requests:
-            if int(self.room.seen.any(1).sum(-1).max()) + self.beam.size > self.room.slots:
-                self.room = self.room.wider(2 * self.room.slots)
-            here, live, bias = self.room.at.clone(), self.live_rows(), self.ready.model.embeddings.bias
-            states = step(self.ready, self.room, self.beams.tokens, self.beams.parents, places[at], live=live)
-            advance_beams(
-                self.beams, self.rules, states, self.ready.words, bias, here, forcing=at < self.forced, live=live
-            )
+            self.decoder.ensure_slots()
+            here, live, output, bias = torch.tensor([at]), self.live_rows(), self.decoder.output, self.decoder.bias
+            states = self.decoder.step(self.beams.tokens, self.beams.parents, live)
+            advance_beams(self.beams, self.rules, states, output, bias, here, forcing=at < self.forced, live=live)
             at += 1
             found |= self.release_finished(at)
         return [found[request.index] for request in asked]
@@ -144,6 +146,6 @@ class BatchedBeamSearch:
         staying = [last.pop() if done[row] else row for row in range(len(staying))]
         self.requests = [self.requests[row] for row in staying]
         if staying:
-            rows = torch.tensor(staying, device=self.room.at.device)
-            self.room, self.beams = self.room.keep(rows), self.beams.select(rows)
+            rows = torch.tensor(staying, device=self.decoder.device)
+            self.decoder, self.beams = self.decoder.keep(rows), self.beams.select(rows)
         return found

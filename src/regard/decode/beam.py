@@ -13,7 +13,6 @@ from regard.decode import batched_beam
 from regard.decode.constraints import Constraints, mask_disallowed
 from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit, PartialHypothesis
 from regard.decode.model import DecodableModel, Reorderable, encode_sources, log_probabilities
-from regard.decode.ready import PreparedModel
 from regard.decode.search import (
     MAX_PENALTY,
     Search,
@@ -23,6 +22,7 @@ from regard.decode.search import (
     score_upper_bound,
     stable_topk,
 )
+from regard.models.transformer import Transformer
 
 Candidate = tuple[float, int]  # a token's log-probability, and the token
 
@@ -63,10 +63,8 @@ class Beam(Search):
     def run(
         self, model: DecodableModel, requests: Sequence[DecodingRequest], constraints: Constraints
     ) -> list[list[Hypothesis]]:
-        if isinstance(model, PreparedModel):
-            if not (why := batched_beam.objections(model, self, requests, constraints)):
-                return batched_beam.run(model, self, requests, constraints)
-            model = model.as_it_was(why)
+        if isinstance(model, Transformer) and not batched_beam.objections(model, self, requests, constraints):
+            return batched_beam.run(model, self, requests, constraints)
         finished: dict[int, list[Hypothesis]] = {}
         unfinished = [
             SentenceBeam(request, request.max_length(self.max_length), (PartialHypothesis(request),))

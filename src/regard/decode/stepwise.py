@@ -11,12 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
+from regard.decode import batched_beam
 from regard.decode.beam import Beam
 from regard.decode.constraints import Constraints, mask_disallowed
 from regard.decode.hypothesis import DecodingRequest, Hypothesis, LengthLimit, PartialHypothesis
 from regard.decode.model import DecodableModel, Reorderable, device_of, encode_sources, log_probabilities
-from regard.decode.ready import PreparedModel
 from regard.decode.search import Search, stable_topk
+from regard.models.transformer import Transformer
 
 
 class StepwiseSearch(Search):
@@ -99,9 +100,9 @@ class Greedy(StepwiseSearch):
         return 1
 
     def run(self, model, requests, constraints):
-        # beam search of size 1 is greedy search, and runs batched
-        if isinstance(model, PreparedModel):
-            return Beam(1, max_length=self.max_length).run(model, requests, constraints)
+        beam = Beam(1, max_length=self.max_length)  # is greedy search
+        if isinstance(model, Transformer) and not batched_beam.objections(model, beam, requests, constraints):
+            return beam.run(model, requests, constraints)
         return super().run(model, requests, constraints)
 
     def choose(self, scores, rows):

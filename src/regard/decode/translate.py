@@ -9,7 +9,7 @@ from regard.data.tokenizers.base import UNK, Tokenizer
 from regard.decode.constraints import Constraints
 from regard.decode.hypothesis import DecodingRequest, Hypothesis, make_requests
 from regard.decode.model import DecodableModel, batch_by_tokens, inference_mode
-from regard.decode.ready import prepare
+from regard.decode.quantize import prepare
 from regard.decode.search import Search
 from regard.decode.stepwise import StepwiseSearch, advance_stepwise, start_stepwise
 
