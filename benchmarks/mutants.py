@@ -95,7 +95,11 @@ SUITES: dict[str, Stages] = {
         files("tasks", "autoencoding_latents"),
     ),
     "decode/beam_state_kernel": (files("decode", "kernels"),),
-    "decode/room_kernel": (files("decode", "kernels"),),
+    "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
+    "decode/quantize": (files("decode", "batched_beam"),),
+    "attention/kernels/masked": (files("decode", "kernels"),),
+    "attention/backends/masked": (files("attention", "masked"),),
+    "ops/padding_removal": (files("ops", "padding_removal"),),
     "see/": (
         files(
             "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"

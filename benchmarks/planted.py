@@ -282,8 +282,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiHeadAttention", "keys and values exchanged",
          "project_all(x, (self.query, self.key, self.value), fused=fused)", "project_all(x, (self.query, self.value, self.key))"),
         ("MultiHeadAttention", "heads cut across",
-         'q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)\n        k, v', 'q = rearrange(q, "b t (d h) -> b h t d", h=self.heads)\n        k, v'),
-        ("MultiHeadAttention", "heads merged across", "b h t d -> b t (h d)", "b h t d -> b t (d h)"),
+         "x.view(b, t, heads, width // heads).transpose(1, 2)", "x.view(b, t, width // heads, heads).permute(0, 3, 1, 2)"),
+        ("MultiHeadAttention", "heads merged across", "heads.transpose(1, 2).flatten(2)", "heads.permute(0, 2, 3, 1).flatten(2)"),
         ("MultiHeadAttention", "new queries are at the beginning", "q_index=cache.length", "q_index=0"),
         ("MultiHeadAttention", "a state's new tokens are rotated as the first",
          "prepare(q, k, v, recipe, cache.length, cache.length)", "prepare(q, k, v, recipe, 0, 0)"),
@@ -431,8 +431,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "ops/dropout_add_layernorm.py": [
         ("PostNorm", "the sub-layer is normed before it is added",
-         "x = residual + dropout(project(y))\n    x = x if norm is None else norm(x)",
-         "x = dropout(project(y))\n    x = residual + (x if norm is None else norm(x))"),
+         "x = residual + (dropout(y) if dropout.training else y)\n    x = x if norm is None else torch_layernorm(x, norm)",
+         "x = dropout(y) if dropout.training else y\n    x = residual + (x if norm is None else torch_layernorm(x, norm))"),
         ("project_dropout_add_norm", "fused without the bias of the projection",
          "return dropout_add(residual, y, project.bias, noise)", "return dropout_add(residual, y, 0 * project.bias, noise)"),
     ],
@@ -765,8 +765,22 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("lanes", "kernel: of equals the higher word", "lowest = tl.min(tl.where(equal, word, NONE), 0)", "lowest = tl.max(tl.where(equal, word, -1), 0)"),
         ("offers", "kernel: the largest of the first stretch for all", "part * tl.exp(top - most)", "part"),
     ],
-    "decode/room_kernel.py": [
-        ("KV cache", "kernel: weights of earlier keys not shrunk", "total = total * shrunk + tl.sum(weights, 1)", "total = total + tl.sum(weights, 1)"),
+    "decode/kv_cache.py": [
+        ("KV cache", "a beam sees what it saw, not what its parent saw", "cache.seen.gather(1, parents[:, :, None].expand(-1, -1, c))", "cache.seen.clone()"),
+        ("KV cache", "the source's padding is seen", ".masked_fill(padding, -torch.inf)", ".masked_fill(padding, 0.0)"),
+        ("KV cache", "keys are not rotated", "q, k = scheme.rotate(q, self.positions), scheme.rotate(k, self.positions)", "q = scheme.rotate(q, self.positions)"),
+    ],
+    "decode/quantize.py": [
+        ("prepare", "scores are scaled twice", "attention.recipe = replace(attention.recipe, score=Dot())", "pass"),
+    ],
+    "attention/kernels/masked/kernels.py": [
+        ("masked", "kernel: weights of earlier keys not shrunk", "total = total * shrunk + tl.sum(weights, 1)", "total = total + tl.sum(weights, 1)"),
+    ],
+    "attention/backends/masked.py": [
+        ("masked", "groups repeated in the wrong order", "x.repeat_interleave(shared, 1)", "x.repeat(1, shared, 1, 1)"),
+    ],
+    "ops/padding_removal.py": [
+        ("padding removal", "tokens at the places of others", "whole[0].index_select(0, tokens.rows)", "whole[0].index_select(0, tokens.rows.flip(0))"),
     ],
     "see/trace/sites.py": [
         ("statistics", "distances from the first query on", "queries.float()[:, None] + query_offset - keys.float()", "queries.float()[:, None] - keys.float()"),

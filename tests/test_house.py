@@ -52,6 +52,7 @@ BACKENDS = [
     "elementwise",
     "hard",
     "packed",
+    "masked",
     "block_sparse",
     "gather",
 ]

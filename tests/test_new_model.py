@@ -131,7 +131,9 @@ def translator(**train: Any) -> Translator:
         data=TranslationData(corpus="files", train=("pairs.tsv",)),
         text=PairTokenizerSettings(kind="words", joint=False),
         model=ModelConfig(kind="transformer", model=WIDTH, heads=HEADS),
-        train=TrainSettings(**{"steps": 150, "tokens": 120, "packed": True, "rate": 2e-2, "average": 1} | train),
+        train=TrainSettings(
+            **{"steps": 150, "batch_size": 120, "packed": True, "learning_rate": 2e-2, "average_checkpoints": 1} | train
+        ),
     )
     source, target = train_tokenizers(PAIRS, settings.text)
     torch.manual_seed(3)

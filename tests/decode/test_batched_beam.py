@@ -9,32 +9,36 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import linear
 from torch.testing import assert_close
 
+from regard.attention.hooks import hook_attention
 from regard.decode import (
     Beam,
     Constraints,
     Greedy,
     LengthLimit,
-    PreparedModel,
     Sampling,
+    cuda_graphs,
+    is_prepared,
     prepare,
+    score,
     stream,
     translate,
     translate_all,
 )
 from regard.decode import beam as searching
-from regard.decode import stages as staging
 from regard.decode.beam import search_single_threaded
 from regard.decode.model import inference_mode
-from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, MkldnnLinear, TorchLinear
+from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, MkldnnLinear
 from regard.decode.search import make_requests, stable_topk
 from regard.decode.topk_logprobs import chunked_topk
 from regard.models import ModelConfig, build_model
+from regard.models.transformer import Transformer
 
 from .reference_beam import reference_translate
 from .test_models import SOURCES, model
-from .toy_models import same
+from .toy_models import Plain, same
 
 LIMIT = LengthLimit(1.0, 5)
 PREFIXES = [(4,), (), (3, 5, 6), (), (9,)]
@@ -61,6 +65,7 @@ def test_it_finds_what_the_definition_finds(size, alpha, best):
     made, beam = model("transformer").double(), Beam(size, alpha, n_best=best, max_length=LIMIT)
     found = translate(prepare(made), SOURCES, beam)
     assert_same(found, reference_translate(made, SOURCES, beam))
+    assert_same(found, translate(made, SOURCES, beam))
     assert any(h.finished for some in found for h in some)
 
 
@@ -71,13 +76,14 @@ def test_it_finds_what_the_definition_finds(size, alpha, best):
         {"groups": 3, "tie": "target"},
         {"groups": 2, "decoder": 'position = "Rotary()"', "encoder": 'position = "Rotary()"'},
         {"decoder": 'position = "Learned(30, 12)"', "cross": 'score = "Cosine()"'},
+        {"cross": 'position = "Rotary()"'},
     ],
-    ids=["post norm", "grouped", "rotary", "learned and cosine"],
+    ids=["post norm", "grouped", "rotary", "learned and cosine", "rotary across"],
 )
 def test_whatever_the_transformer_is_made_of(changes):
     made, beam = decided(**changes), Beam(3, 0.7, n_best=3, max_length=LIMIT)
     ready = prepare(made)
-    assert isinstance(ready, PreparedModel)
+    assert is_prepared(ready)
     assert_same(translate(ready, SOURCES, beam), reference_translate(made, SOURCES, beam))
 
 
@@ -104,7 +110,7 @@ def test_where_nothing_may_follow_what_stands_is_cut():
 
 def test_greedy_search_runs_the_same_way():
     made = model("transformer").double()
-    assert_same(translate(prepare(made), SOURCES, Greedy(LIMIT)), translate(made, SOURCES, Greedy(LIMIT)))
+    assert_same(translate(prepare(made), SOURCES, Greedy(LIMIT)), translate(Plain(made), SOURCES, Greedy(LIMIT)))
 
 
 def test_no_company_changes_a_translation():
@@ -141,18 +147,19 @@ def test_company_changes_a_score_in_8_bits_within_its_bound():
 @pytest.mark.parametrize("prefixes", [None, PREFIXES], ids=["free", "forced"])
 def test_stages_of_other_shapes_take_over_from_each_other(monkeypatch, prefixes):
     """The GPU's way, run on the CPU without its graphs: sentences leave by halves, slots are few and become more."""
-    monkeypatch.setattr(staging, "LEAST", 2)
-    monkeypatch.setattr(staging, "SLOTS", 16)
+    monkeypatch.setattr(cuda_graphs, "MIN_SENTENCES", 2)
+    monkeypatch.setattr(cuda_graphs, "SLOTS", 16)
     made, beam = model("transformer").double(), Beam(3, 1.0, n_best=3, max_length=LengthLimit(1.0, 9))
     ready, allowed = prepare(made), Constraints(min_length=2)
-    assert isinstance(ready, PreparedModel)
-    with inference_mode(made):
-        found = staging.run(ready, beam, make_requests(SOURCES, prefixes), allowed)
-        again = staging.run(ready, beam, make_requests(SOURCES, prefixes), allowed)
+    assert isinstance(ready, Transformer)
+    with inference_mode(ready):
+        found = cuda_graphs.run(ready, beam, make_requests(SOURCES, prefixes), allowed)
+        again = cuda_graphs.run(ready, beam, make_requests(SOURCES, prefixes), allowed)
     assert_same(found, reference_translate(made, SOURCES, beam, prefixes=prefixes, constraints=allowed))
     assert_same(found, again, within=0.0)
-    assert len({shape.slots for shape in ready.stages}) > 1
-    assert len({shape.sentences for shape in ready.stages}) > 1
+    shapes = cuda_graphs.captured_steps(ready).by_shape
+    assert len({shape.slots for shape in shapes}) > 1
+    assert len({shape.sentences for shape in shapes}) > 1
 
 
 @pytest.mark.parametrize("cores", [2, 3])
@@ -165,6 +172,7 @@ def test_cores_that_search_apart_find_the_same_in_the_same_order(monkeypatch, co
         lambda *given: threads.append(torch.get_num_threads()) or search_single_threaded(*given),
     )
     ready = prepare(made)
+    assert isinstance(ready, Transformer)
     found = searching.search_by_cores(ready, beam, asked, Constraints(), cores)
     assert_same(found, search_single_threaded(ready, beam, asked, Constraints()), within=1e-12)
     assert threads == [1] * cores
@@ -201,13 +209,48 @@ def test_a_search_that_needs_more_falls_back_on_the_model_or_refuses():
     other = reference_translate(made, SOURCES, narrow, constraints=rule)
     assert_same(one, other)
     assert tuple(stream(ready, SOURCES[0], Greedy(LIMIT))) == translate(ready, SOURCES[:1], Greedy(LIMIT))[0][0].ids
-    eight = prepare(model("transformer"), "int8")
-    with pytest.raises(
-        ValueError, match="cannot run in int8: a coverage penalty needs the attention weights; use precision float32"
-    ):
-        translate(eight, SOURCES, beam)
-    with pytest.raises(ValueError, match="cannot run in int8: it asks the model word by word"):
-        translate(eight, SOURCES, Sampling(max_length=LIMIT))
+
+
+def test_in_8_bits_too_every_search_runs_the_model_that_was_prepared():
+    made = model("transformer")
+    eight = prepare(made, "int8")
+    assert eight is prepare(eight)
+    for search in (Beam(3, 0.8, 0.2, max_length=LIMIT), Sampling(top_k=1, max_length=LIMIT)):
+        found = zip(translate(eight, SOURCES, search), translate(made, SOURCES, search), strict=True)
+        assert sum(one[0].ids == other[0].ids for one, other in found) >= 3
+    beam = Beam(3, n_best=3, max_length=LIMIT)
+    found = translate(eight, SOURCES, beam)
+    assert_same(found, translate(Plain(eight), SOURCES, beam), within=INT8_BATCH_TOLERANCE)
+    ended = [(source, one) for some, source in zip(found, SOURCES, strict=True) for one in some if one.finished]
+    assert ended
+    for source, one in ended:  # and a score is that model's own log-probability
+        assert score(eight, [source], [one.ids]) == pytest.approx([one.log_probability], abs=INT8_BATCH_TOLERANCE)
+
+
+def test_a_prepared_model_is_the_model():
+    """Its weights stay the model's own where they are not swapped, and the model stays as it was."""
+    made = model("transformer").double()
+    before = {name: weight.clone() for name, weight in made.state_dict().items()}
+    ready = prepare(made)
+    assert isinstance(ready, Transformer)
+    assert made.training
+    assert not ready.training
+    assert made.state_dict().keys() == before.keys()
+    assert all(torch.equal(weight, before[name]) for name, weight in made.state_dict().items())
+    source, lengths = torch.randint(4, 11, (2, 6)), torch.tensor([6, 4])
+    target = torch.randint(4, 11, (2, 5))
+    with inference_mode(made):
+        assert_close(ready(source, lengths, target), made(source, lengths, target))
+
+
+def test_a_model_whose_attention_is_watched_runs_as_it_is():
+    made, seen = model("transformer"), []
+    with hook_attention(made, lambda call: seen.append(call.q.shape)):
+        assert prepare(made) is made
+        found = translate(made, SOURCES, Beam(3, max_length=LIMIT))
+    assert seen
+    assert any(shape[2] == 1 for shape in seen)  # one token of each row, as the hook expects it
+    assert_same(found, translate(made, SOURCES, Beam(3, max_length=LIMIT)), within=1e-4)
 
 
 def test_broken_weights_are_told():
@@ -230,7 +273,7 @@ def test_many_batches_are_prepared_once_and_change_nothing():
 @pytest.mark.parametrize("rows", [1, 5])
 def test_packed_weights_multiply_as_they_did(rows):
     weight, bias, x = torch.randn(19, 13), torch.randn(19), torch.randn(rows, 13)
-    assert_close(MkldnnLinear.of(weight, bias)(x), TorchLinear(weight, bias)(x))
+    assert_close(MkldnnLinear(weight, bias)(x), linear(x, weight, bias))
 
 
 def test_eight_bits_on_paper():
@@ -238,13 +281,13 @@ def test_eight_bits_on_paper():
     weight = torch.tensor([[1.0, -1.0, 0.0], [127.0, 0.0, -64.0]]) / 127
     x = torch.tensor([[1.27, 0.50, -0.02], [-127.0, 0.4, 100.6]])
     whole = torch.tensor([[1.27, 0.50, -0.02], [-127.0, 0.0, 101.0]])
-    assert_close(Int8Linear.of(weight, torch.tensor([3.0, 5.0]))(x), whole @ weight.T + torch.tensor([3.0, 5.0]))
+    assert_close(Int8Linear(weight, torch.tensor([3.0, 5.0]))(x), whole @ weight.T + torch.tensor([3.0, 5.0]))
 
 
 def test_eight_bits_are_near_and_nobody_s_neighbours_change_them():
     weight, bias, x = torch.randn(31, 64), torch.randn(31), torch.randn(7, 64) * torch.rand(7, 1) * 9
     x[3] = 0.0
-    eight = Int8Linear.of(weight, bias)
+    eight = Int8Linear(weight, bias)
     assert (eight(x) - x @ weight.T - bias).norm() / (x @ weight.T).norm() < 0.02
     assert_close(eight(x)[3], bias)
     alone = torch.cat([eight(x[n : n + 1]) for n in range(7)])
@@ -253,7 +296,7 @@ def test_eight_bits_are_near_and_nobody_s_neighbours_change_them():
 
 def test_eight_bits_say_what_thirty_two_said_where_the_model_is_sure():
     made, beam = model("transformer"), Beam(3, max_length=LIMIT)
-    exact, eight = translate(made, SOURCES, beam), translate(prepare(made, "int8"), SOURCES, beam)
+    exact, eight = reference_translate(made, SOURCES, beam), translate(prepare(made, "int8"), SOURCES, beam)
     assert sum(one[0].ids == other[0].ids for one, other in zip(exact, eight, strict=True)) >= 3
 
 

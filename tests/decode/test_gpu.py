@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from regard.decode import Beam, Constraints, Greedy, LengthLimit, PreparedModel, prepare, translate
-from regard.decode import stages as staging
+from regard.decode import Beam, Constraints, Greedy, LengthLimit, cuda_graphs, is_prepared, prepare, translate
 from regard.decode.topk_logprobs import topk_logprobs_torch, topk_logprobs_triton
 
 from .reference_beam import reference_translate
@@ -22,12 +21,12 @@ LIMIT = LengthLimit(1.0, 9)
 @pytest.mark.parametrize("prefixes", [None, PREFIXES], ids=["free", "forced"])
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_a_graph_finds_what_the_definition_finds(monkeypatch, size, prefixes):
-    monkeypatch.setattr(staging, "LEAST", 2)
-    monkeypatch.setattr(staging, "SLOTS", 16)
+    monkeypatch.setattr(cuda_graphs, "MIN_SENTENCES", 2)
+    monkeypatch.setattr(cuda_graphs, "SLOTS", 16)
     made, beam = model("transformer").cuda(), Beam(size, 0.8, n_best=size, max_length=LIMIT)
     ready, allowed = prepare(made), Constraints(min_length=2)
-    assert isinstance(ready, PreparedModel)
-    for _ in range(2):  # the second time every stage is there already
+    assert is_prepared(ready)
+    for _ in range(2):  # the second time every step is captured already
         found = translate(ready, SOURCES, beam, prefixes=prefixes, constraints=allowed)
         assert_same(
             found, reference_translate(made, SOURCES, beam, prefixes=prefixes, constraints=allowed), within=1e-4
@@ -43,7 +42,7 @@ def test_whatever_the_transformer_is_made_of(changes):
 
 def test_half_the_bits_say_nearly_the_same():
     made, beam = model("transformer").cuda(), Beam(3, max_length=LIMIT)
-    exact, half = translate(made, SOURCES, beam), translate(prepare(made, "bfloat16"), SOURCES, beam)
+    exact, half = reference_translate(made, SOURCES, beam), translate(prepare(made, "bfloat16"), SOURCES, beam)
     assert sum(one[0].ids == other[0].ids for one, other in zip(exact, half, strict=True)) >= 3
 
 

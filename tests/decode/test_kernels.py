@@ -5,17 +5,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from regard.attention.backends import masked
 from regard.data.tokenizers.base import EOS
 from regard.decode import (
     Beam,
     Constraints,
     LengthLimit,
     beam_state,
+    cuda_graphs,
+    kv_cache,
     prepare,
-    ready,
-    room,
-    stages,
+    quantize,
+    quantized_linear,
     topk_logprobs,
 )
 from regard.decode.beam_state import (
@@ -27,6 +30,8 @@ from regard.decode.beam_state import (
     select_candidates,
 )
 from regard.decode.search import DecodingRequest
+from regard.models.transformer import Transformer
+from regard.ops import dispatch, dropout_add_layernorm
 from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
 
 from .reference_beam import reference_translate
@@ -47,30 +52,42 @@ SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
 
 def as_on_a_gpu() -> None:
     """From now on the search runs by the kernels."""
-    from regard.decode import beam_state_kernel, norm_kernel, room_kernel
+    from regard.attention.kernels.masked.kernels import masked_attention
+    from regard.decode import beam_state_kernel, kv_cache_kernel
+    from regard.ops.dropout_add_layernorm_triton import ResidualInputs, launch_forward
 
-    plain = ready.PreparedResidual.after
-
-    def after(self: Any, x: Any, y: Any) -> Any:
-        if not self.post:
-            return plain(self, x, y)
-        return norm_kernel.added_and_normed(x, y, self.weight, self.bias, self.eps)
+    def forward(x: Any, f: Any, bias: Any, weight: Any, shift: Any, seed: Any, p: float, eps: float, dtype: Any) -> Any:
+        out, stats = dropout_add_layernorm.empty_forward(x, weight, dtype)
+        launch_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
+        return out, stats
 
     def on_gpu(logits: Any, closed: Any, count: int, must: Any, allowed: Any) -> Any:
         return topk_logprobs.topk_logprobs_triton(logits, torch.zeros(logits.shape[1]), closed, count, must)
 
-    ready.PreparedResidual.after = after
-    room.follow = lambda room, parents, dtype: room_kernel.followed(room.seen, parents, dtype)
-    room.cells_of = lambda slots, _: slots
-    room.write, room.attended = room_kernel.keep, room_kernel.looked
+    dispatch.use_fused = lambda x: True
+    dispatch.implementation = lambda op: forward if "dropout_add_layernorm" in op._qualname else op._init_fn
+    plain = kv_cache.Context
+    kv_cache.Context = lambda *given, **named: plain(*given, **named | {"captured": True})
+    quantize.build_linear = torch_linear
+    kv_cache.follow_parents = lambda cache, parents, dtype: kv_cache_kernel.follow_parents_triton(
+        cache.seen, parents, dtype
+    )
+    kv_cache.slot_rows = lambda slots, _: slots
+    kv_cache.write_slots = kv_cache_kernel.write_slots_triton
+    masked.softmax_attention = masked_attention
     beam_state.select_candidates = lambda *given: beam_state_kernel.select_candidates_triton(*given[:5])
     beam_state.topk_logprobs_torch = on_gpu
-    stages.LEAST, stages.SLOTS = 2, 16
+    cuda_graphs.MIN_SENTENCES, cuda_graphs.SLOTS = 2, 16
+
+
+def torch_linear(weight: torch.Tensor, bias: torch.Tensor, precision: str) -> nn.Module:
+    """As on a GPU, whose residual connections know torch's layer alone."""
+    return quantized_linear.build_linear(weight.double(), bias.double(), precision).float()
 
 
 def seen_again() -> dict[str, float]:
     """The largest differences of attention from its formula, where keys that nobody sees are not numbers."""
-    from regard.decode.room_kernel import looked
+    from regard.attention.kernels.masked.kernels import masked_attention
 
     found = {}
     for name, (b, h, g, t, c, d) in {"beams": (3, 4, 4, 4, 64, 8), "groups": (2, 6, 2, 5, 131, 24)}.items():
@@ -82,7 +99,7 @@ def seen_again() -> dict[str, float]:
             k, v = (part.repeat_interleave(h // g, 1) for part in kv)
             wanted = (q @ k.mT + added).softmax(-1) @ v
             poisoned = kv.masked_fill(~sees.any(2)[None, ..., None], torch.nan)
-            found[kind] = float((looked(q, poisoned[0], poisoned[1], added) - wanted).abs().max())
+            found[kind] = float((masked_attention(q, poisoned[0], poisoned[1], added) - wanted).abs().max())
     return found
 
 
@@ -151,12 +168,12 @@ def cases() -> dict[str, Any]:
     as_on_a_gpu()
     for name, (made, beam, prefixes) in SEARCHES.items():
         prepared = prepare(made)
-        assert isinstance(prepared, ready.PreparedModel)
+        assert isinstance(prepared, Transformer)
         asked = [
             DecodingRequest(tuple(source), tuple((prefixes or [()] * 5)[n]), n) for n, source in enumerate(SOURCES)
         ]
-        for _ in range(2 if name == "plain" else 1):  # the second time every stage is there already
-            again = stages.run(prepared, beam, asked, allowed)
+        for _ in range(2 if name == "plain" else 1):  # the second time every step is there already
+            again = cuda_graphs.run(prepared, beam, asked, allowed)
             found[name] = all(
                 same(*pair, within=1e-4)
                 for some, others in zip(again, wanted[name], strict=True)
@@ -196,22 +213,22 @@ def test_a_search_by_kernels_finds_what_the_definition_finds(name, kernels_inter
 def test_they_compile_for_a_hopper(kind):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
+    from regard.attention.kernels.masked.kernels import masked_attention_kernel
     from regard.decode.beam_state_kernel import select_candidates_kernel, subtract_logsumexp_kernel
-    from regard.decode.norm_kernel import add_layernorm_kernel
-    from regard.decode.room_kernel import following, keeping, looking
+    from regard.decode.kv_cache_kernel import follow_parents_kernel, write_slots_kernel
 
     tile = {"BEAMS": 4, "HEADS": 1, "WIDTH": 64, "QUERIES": 16, "KEYS": 64, "WW": 64}
-    states = dict.fromkeys(("q", "k", "v", "added", "out", "past", "key", "value", "x", "y", "weight", "bias"), kind)
+    states = dict.fromkeys(("q", "k", "v", "mask", "visible", "out", "key", "value"), kind)
     whole = dict.fromkeys(("slots", "parents", "words", "at", "tokens", "ended", "limits", "said", "grown"), "*i64")
     double = dict.fromkeys(("penalties", "totals", "leading", "farthest", "each", "sums"), "*fp64")
+    stores = {**states, "keys": kind, "values": kind, "slots": "*i64"}
     kinds = {**states, **whole, **double, "seen": "*u8", "values": "*fp32", "eps": "fp32"}
-    product = compile_for_hopper(looking, tile, kinds, num_warps=4, num_stages=2)
+    product = compile_for_hopper(masked_attention_kernel, tile, kinds, num_warps=4, num_stages=2)
     assert ("mma" in product.asm["ptx"]) == (kind == "*bf16")
-    compile_for_hopper(keeping, {"BEAMS": 4, "GROUPS": 8, "WIDTH": 64, "WW": 512}, kinds, num_warps=2)
-    compile_for_hopper(following, {"BEAMS": 4, "SLOTS": 64, "BB": 4, "SS": 64}, kinds, num_warps=1)
+    compile_for_hopper(write_slots_kernel, {"BEAMS": 4, "GROUPS": 8, "WIDTH": 64, "WW": 512}, stores, num_warps=2)
+    compile_for_hopper(follow_parents_kernel, {"BEAMS": 4, "SLOTS": 64, "BB": 4, "SS": 64}, kinds, num_warps=1)
     sizes = {"BEAMS": 4, "OFFERS": 32, "BEST": 1, "BB": 4, "OO": 128, "WW": 1}
     compile_for_hopper(select_candidates_kernel, {"END": 2, "EMPTY": 0, **sizes}, kinds, num_warps=1)
-    compile_for_hopper(add_layernorm_kernel, {"WIDTH": 512, "WW": 512}, kinds, num_warps=1)
     floats = {**kinds, **dict.fromkeys(("values", "highest", "sums", "whole"), "*fp32")}
     compile_for_hopper(subtract_logsumexp_kernel, {"COUNT": 4, "PIECES": 8, "CC": 32}, floats, num_warps=1)
 
@@ -220,22 +237,23 @@ def test_they_compile_for_a_hopper(kind):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_they_do_so_too():
-    from regard.decode.room_kernel import followed, keep, looked
+    from regard.attention.kernels.masked.kernels import masked_attention
+    from regard.decode.kv_cache_kernel import follow_parents_triton, write_slots_triton
 
     torch.manual_seed(3)
     assert all(chosen_again(*shape, device="cuda") for shape in [*CHOICES, (256, 4, 8, 4), (300, 8, 12, 2)])
     seen, parents = torch.rand(256, 4, 64) < 0.2, torch.randint(4, (256, 4))
     one, past = seen.cuda(), torch.zeros(2, 256, 8, 64, 64, dtype=torch.bfloat16)
-    here = room.BeamKVCache((), torch.zeros(256, 1, 1, 16), (), seen, torch.zeros(1, dtype=torch.long))
-    slots, added = room.follow(here, parents, torch.bfloat16)
-    there, more = followed(one, parents.cuda(), torch.bfloat16)
+    here = kv_cache.BeamKVCache((), torch.zeros(256, 1, 1, 16), (), seen, torch.zeros(1, dtype=torch.long))
+    slots, added = kv_cache.follow_parents(here, parents, torch.bfloat16)
+    there, more = follow_parents_triton(one, parents.cuda(), torch.bfloat16)
     assert all(torch.equal(x.cpu(), y) for x, y in ((there, slots), (more, added), (one, here.seen)))
     q, k, v = torch.randn(256, 4, 3, 8, 64, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)
     again = past.cuda()
-    keep(again, k.cuda(), v.cuda(), there)
-    room.write(past, k, v, room.cells_of(slots, past))
+    write_slots_triton(tuple(again), k.cuda(), v.cuda(), there)
+    kv_cache.write_slots(tuple(past), k, v, kv_cache.slot_rows(slots, past[0]))
     assert torch.equal(again.cpu(), past)
     k, v = torch.randn(past.shape).bfloat16()
     wanted = (q.float() @ k.float().mT + added[:, None].float()).softmax(-1) @ v.float()
-    found = looked(q.cuda(), k.cuda(), v.cuda(), more[:, None])
+    found = masked_attention(q.cuda(), k.cuda(), v.cuda(), more[:, None])
     torch.testing.assert_close(found.cpu().float(), wanted, atol=0.03, rtol=0.03)

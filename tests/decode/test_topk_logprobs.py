@@ -5,15 +5,15 @@ import torch
 from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
-from regard.decode import Beam, prepare, translate
+from regard.decode import Beam, kv_cache, prepare, translate
 from regard.decode import beam as searching
 from regard.decode import beam_state as laning
 from regard.decode.beam_state import SearchRules, initial_beam_state, select_candidates
+from regard.decode.kv_cache import TransformerBeams
 from regard.decode.quantized_linear import RowQuantizer
-from regard.decode.ready import PreparedModel
-from regard.decode.room import room_for
 from regard.decode.search import Constraints, DecodingRequest
 from regard.decode.topk_logprobs import CHUNK, ChunkedVocabLinear, chunked_vocab_topk, topk_logprobs_torch
+from regard.models.transformer import Transformer
 
 from .reference_beam import reference_translate
 from .test_models import SOURCES, model
@@ -108,7 +108,7 @@ def test_a_beam_that_a_long_translation_would_reward_is_not_dropped():
 
 @pytest.mark.parametrize(("alpha", "best"), [(0.0, 1), (0.0, 2), (1.0, 3)])
 def test_beams_that_leave_are_not_asked_and_nothing_else_changes(monkeypatch, alpha, best):
-    monkeypatch.setattr(searching, "FEW", 1)
+    monkeypatch.setattr(kv_cache, "FEW_BEAMS", 1)
     monkeypatch.setattr(searching, "LEAVING", 100)
     made, beam = model("transformer").double(), Beam(3, alpha, n_best=best)
     for one, other in zip(
@@ -119,14 +119,15 @@ def test_beams_that_leave_are_not_asked_and_nothing_else_changes(monkeypatch, al
 
 def test_who_stays_keeps_his_keys():
     ready = prepare(model("transformer"))
-    assert isinstance(ready, PreparedModel)
+    assert isinstance(ready, Transformer)
     with torch.inference_mode():
-        room = room_for(ready, SOURCES, 3, 7)
-        for kv in room.past:
-            kv.normal_()
-        before = [kv.clone() for kv in (*room.sources, *room.past)]
+        cache = TransformerBeams.of(ready, SOURCES, beams=3, slots=7, steps=9).cache
+        stores = [part for pair in (*cache.sources, *cache.past) for part in pair]
+        for store in stores:
+            store.normal_()
+        before = [store.clone() for store in stores]
         rows = torch.tensor([0, 4, 2])
-        kept = room.keep(rows)
-    for now, then in zip((*kept.sources, *kept.past), before, strict=True):
-        assert torch.equal(now, then[:, rows])
-    assert torch.equal(kept.hidden, room.hidden[rows])
+        kept = cache.keep(rows)
+    for now, then in zip((part for pair in (*kept.sources, *kept.past) for part in pair), before, strict=True):
+        assert torch.equal(now, then[rows])
+    assert torch.equal(kept.source_mask, cache.source_mask[rows])

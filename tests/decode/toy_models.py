@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import log
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -47,6 +47,16 @@ class Gazing(nn.Module):
     def forward(self, weights: Tensor) -> Tensor:
         keys = torch.eye(weights.shape[-1], dtype=weights.dtype).expand(*weights.shape[:2], -1, -1)
         return self.core(weights, keys, keys, Recipe(score=Dot(), normaliser=Proportional()))
+
+
+class Plain:
+    """A model that only its protocol is known of: it is searched by the definition, step by step."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
 
 class Toy(nn.Module):

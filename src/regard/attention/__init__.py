@@ -2,7 +2,15 @@
 
 from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
-from regard.attention.batch_patterns import AdditiveMask, BooleanMask, Documents, Edges, PackedSequences, Padding
+from regard.attention.batch_patterns import (
+    AdditiveMask,
+    BooleanMask,
+    Documents,
+    Edges,
+    FloatMask,
+    PackedSequences,
+    Padding,
+)
 from regard.attention.block_map import EMPTY, FULL, MIXED, BlockMap
 from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
 from regard.attention.core import AttentionCore, GateCore

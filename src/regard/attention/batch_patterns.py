@@ -73,6 +73,34 @@ class Padding(BatchPattern):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class FloatMask(BatchPattern):
+    """A mask that is there already: 0 where a query sees a key, -∞ elsewhere, to be added to the scores.
+
+    Every query sees one key at least. `mask` is (b, 1, i, j), and i is 1 where all queries see the same.
+    """
+
+    mask: Tensor
+
+    def __post_init__(self):
+        if self.mask.dim() != 4 or self.mask.shape[1] != 1 or not self.mask.is_floating_point():
+            raise ValueError(f"FloatMask wants numbers shaped (b, 1, i, j), not {describe_tensor(self.mask)}")
+
+    def shape_error(self, n_q, n_k):
+        queries, keys = self.mask.shape[2:]
+        if n_k <= keys and (n_q <= queries or queries == 1):
+            return None
+        return f"{self} has {queries} queries and {keys} keys, not {n_q} and {n_k}"
+
+    def sees(self, b, h, i, j):
+        i = i if self.mask.shape[2] > 1 else i * 0
+        return self.mask[batch_row(b, self.mask), 0, i, j] == 0
+
+    @property
+    def batches(self):
+        return len(self.mask)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Documents(BatchPattern):
     """Several documents in one row: segment_ids[b, t] is the document of token t; only tokens of one see each other.
 

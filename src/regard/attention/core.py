@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.backends import choose
+from regard.attention.backends import choose, masked
 from regard.attention.functional import attend, prepare
 from regard.attention.recipe import Recipe
 
@@ -65,6 +65,8 @@ class AttentionCore(nn.Module):
     ) -> Tensor:
         if kernel is not None:
             return kernel(q, k, v, recipe)
+        if q_positions is None and backend is None and masked.is_decoding(recipe):
+            return masked.attend(recipe, q, k, v)
         given = {"k_index": k_index, "q_positions": q_positions, "k_positions": k_positions, "backend": backend}
         if q.shape[1] * q.shape[2] * k.shape[2] <= MAX_CELLS or not can_split(q, k, v, recipe, q_index, **given):
             return attend(q, k, v, recipe, q_index=q_index, **given)

@@ -1,10 +1,10 @@
 """Multi-head attention: projections around `attend`. Grouping (MHA, GQA, MQA) is a number; crossing is an argument."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from regard.attention.backends import BACKENDS, linear
@@ -23,6 +23,7 @@ from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import Segments
 from regard.ops.fused_qkv_linear import project_all
+from regard.ops.padding_removal import UnpaddedTokens, pad, unpad
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,8 @@ class Context:
         tree: the dependency trees of the batch.
         segments: of rows of packed texts.
         bias: added to the scores besides the recipe's own: an additive mask.
+        tokens: x holds these tokens of the batch alone, one after the other, (1, n, model).
+        captured: the kernels are captured in a CUDA graph.
     """
 
     pattern: Pattern | None = None
@@ -57,11 +60,13 @@ class Context:
     tree: DependencyTree | None = None
     segments: Segments | None = None
     bias: Bias | None = None
+    tokens: UnpaddedTokens | None = None
+    captured: bool = False
 
     @property
     def fused(self) -> bool:
         """Packed rows are many tokens in few shapes: worth the fused operations, which cost a CPU more to launch."""
-        return self.segments is not None
+        return self.segments is not None or self.captured
 
     @property
     def token_positions(self) -> dict[str, Tensor | None]:
@@ -70,15 +75,45 @@ class Context:
         return {"q_positions": self.positions, "k_positions": self.positions}
 
 
+class SlotCache(ABC):
+    """Abstract: a KV cache of a fixed number of slots, written in place, which knows who sees which of them."""
+
+    first: int = 0  # index of the queries, which are counted anew at every step
+
+    @abstractmethod
+    def write(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor, Recipe]:
+        """Takes the new tokens' keys and values; returns what to attend to, and how."""
+
+
 @dataclass
 class CacheCell:
     """Where a layer reads its KV cache, and leaves the longer one. A cell is made for one call."""
 
     cache: KVCache
 
+    @property
+    def first(self) -> int:
+        """The index of the first query."""
+        return self.cache.length
+
+
+def with_pattern(recipe: Recipe, pattern: Pattern) -> Recipe:
+    """The recipe with another pattern; the other parts are not checked again, for a step of decoding is short."""
+    other = object.__new__(Recipe)
+    other.__dict__.update(recipe.__dict__, pattern=pattern)
+    return other
+
+
+# not by einops: for one sentence it would take a tenth of a decoding step
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """b t (h d) -> b h t d"""
+    b, t, width = x.shape
+    return x.view(b, t, heads, width // heads).transpose(1, 2)
+
 
 def concatenate_heads(heads: Tensor) -> Tensor:
-    return rearrange(heads, "b h t d -> b t (h d)")
+    """b h t d -> b t (h d)"""
+    return heads.transpose(1, 2).flatten(2)
 
 
 class MultiHeadAttention(nn.Module):
@@ -144,7 +179,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         tree: DependencyTree | None = None,
         positions: Tensor | None = None,
-        cache: CacheCell | None = None,
+        cache: CacheCell | SlotCache | None = None,
     ) -> Tensor:
         """x is (b, t, model) and attends to itself, or to `memory`, (b, s, width).
 
@@ -160,7 +195,7 @@ class MultiHeadAttention(nn.Module):
         if mask is not None:
             if self.compress is not None:
                 raise ValueError(f"{self.compress} mixes all keys, so a mask cannot be applied any more; leave it out")
-            first = 0 if cache is None else cache.cache.length
+            first = 0 if cache is None else cache.first
             keys = first + (x if memory is None else memory).shape[1]
             visible, bias = mask_parts(mask, (x.shape[0], self.heads, x.shape[1], keys), first)
             pattern = visible if pattern is None else pattern & visible
@@ -171,24 +206,27 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         memory: Tensor | None = None,
         context: Context = Context(),
-        cache: CacheCell | None = None,
+        cache: CacheCell | SlotCache | None = None,
     ) -> Tensor:
         """concat(head_1, ..., head_h): what the output projection reads."""
-        q, k, v = self.project(x, memory, context.pattern, fused=context.fused)
+        q, k, v = self.project(x, memory, context.pattern, context.tokens, fused=context.fused)
         recipe = self.effective_recipe(context.pattern, context.tree, context.segments)
         if context.bias is not None:
             recipe = replace(recipe, position=recipe.position + context.bias)
         if cache is not None:
-            return concatenate_heads(self.attend_cached(q, k, v, recipe, cache))
-        return concatenate_heads(self.core(q, k, v, recipe, **context.token_positions, backend=self.backend))
+            return unpad(concatenate_heads(self.attend_cached(q, k, v, recipe, cache)), context.tokens)
+        heads = self.core(q, k, v, recipe, **context.token_positions, backend=self.backend)
+        return unpad(concatenate_heads(heads), context.tokens)
 
     def cross_heads(self, x: Tensor, keys_values: tuple[Tensor, Tensor], context: Context, first: int = 0) -> Tensor:
         """The same for keys and values that are known already; the queries' indices begin at the first."""
         (q,) = project_all(x, (self.query,), fused=context.fused)
-        q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)
+        (q,) = pad(context.tokens, q)
+        q = split_heads(q, self.heads)
         recipe = self.effective_recipe(context.pattern, None, context.segments)
-        positions = {} if context.segments is None else context.token_positions
-        return concatenate_heads(self.core(q, *keys_values, recipe, q_index=first, **positions, backend=self.backend))
+        positions = {"q_positions": context.positions} if context.segments is None else context.token_positions
+        heads = self.core(q, *keys_values, recipe, q_index=first, **positions, backend=self.backend)
+        return unpad(concatenate_heads(heads), context.tokens)
 
     def look(
         self,
@@ -211,8 +249,11 @@ class MultiHeadAttention(nn.Module):
         cell = CacheCell(KVCache() if cache is None else cache)
         return self(x, pattern=pattern, mask=mask, cache=cell), cell.cache
 
-    def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, cell: "CacheCell") -> Tensor:
+    def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, cell: CacheCell | SlotCache) -> Tensor:
         """Attention of new tokens to those of the cache and to themselves."""
+        if isinstance(cell, SlotCache):
+            q, k, v, recipe = cell.write(q, k, v, recipe)
+            return self.core(q, k, v, recipe, backend=self.backend)
         cache = cell.cache
         if self.compress is not None:
             raise ValueError(
@@ -251,18 +292,24 @@ class MultiHeadAttention(nn.Module):
         return self.core(q, k, v, recipe, q_index=cache.length, k_index=seen - k.shape[2], backend=self.backend)
 
     def project(
-        self, x: Tensor, memory: Tensor | None, pattern: Pattern | None, *, fused: bool = False
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        pattern: Pattern | None,
+        tokens: UnpaddedTokens | None = None,
+        *,
+        fused: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of queries, keys and values."""
-        for name, tensor in (("x", x), ("memory", memory)):
-            if tensor is not None and tensor.dim() != 3:
-                raise ValueError(f"{name} must be (batch, tokens, width), not {tuple(tensor.shape)}")
+        if x.dim() != 3:
+            raise ValueError(f"x must be (batch, tokens, width), not {tuple(x.shape)}")
+        if memory is not None and memory.dim() != 3:
+            raise ValueError(f"memory must be (batch, tokens, width), not {tuple(memory.shape)}")
         if memory is None:
-            q, k, v = project_all(x, (self.query, self.key, self.value), fused=fused)
+            q, k, v = pad(tokens, *project_all(x, (self.query, self.key, self.value), fused=fused))
         else:
             q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=fused)
-        q = rearrange(q, "b t (h d) -> b h t d", h=self.heads)
-        k, v = (rearrange(part, "b s (g d) -> b g s d", g=self.groups) for part in (k, v))
+        q, k, v = split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
         if self.compress is None:
             return q, k, v
         if isinstance(pattern, Padding):
@@ -282,7 +329,7 @@ class MultiHeadAttention(nn.Module):
                 raise ValueError(f"{self.compress} mixes all keys of a row, and so those of several texts; do not pack")
             recipe = replace(recipe, pattern=segments.within(recipe.pattern))
         if pattern is not None and self.compress is None:
-            recipe = replace(recipe, pattern=pattern if recipe.pattern == Full() else recipe.pattern & pattern)
+            recipe = with_pattern(recipe, pattern if recipe.pattern == Full() else recipe.pattern & pattern)
         if not self.training:
             return recipe
         recipe = recipe.for_training()

@@ -16,7 +16,7 @@ from regard.decode.alignment import (
     merge_subwords,
 )
 from regard.decode.beam import Beam
-from regard.decode.ready import PreparedModel, prepare
+from regard.decode.quantize import is_prepared, prepare
 from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps, perplexity, score, score_targets
 from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search
 from regard.decode.stepwise import Greedy, Sampling

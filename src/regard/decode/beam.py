@@ -1,7 +1,7 @@
 """Beam search: keeps the k best prefixes of each sentence, until none can overtake the finished hypotheses.
 
 All sentences of a batch are searched at once, their beams held in tensors (beam_state.py). Hidden states come from a
-`BeamDecoder`: `ModelBeams` for any model, `PreparedBeams` for a prepared Transformer.
+`BeamDecoder`: `ModelBeams` for any model, `TransformerBeams`, which share one KV cache, for a Transformer.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -9,17 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.attention import Learned
-from regard.attention.hooks import is_recorded
-from regard.decode import stages
+from regard.decode import cuda_graphs, kv_cache
 from regard.decode.beam_decoder import ModelBeams
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
+from regard.decode.kv_cache import TransformerBeams
 from regard.decode.model import BeamDecoder, DecodableModel
-from regard.decode.ready import PreparedModel
-from regard.decode.room import BeamKVCache, room_for, step
 from regard.decode.search import (
     MAX_PENALTY,
     Constraints,
@@ -29,10 +27,10 @@ from regard.decode.search import (
     Search,
     token_index,
 )
+from regard.models.transformer import Transformer
 
 SENTENCES_PER_CORE = 8  # from so many on, one search per core pays: waking threads takes 50 µs each time
 LEAVING = 8  # once one sentence in so many is finished they are released: others move to their rows
-FEW = 16  # beams, whose matrix products take as long as one beam's
 SLOTS = 16  # KV cache slots per beam at first; many more are rarely in use at once
 
 
@@ -72,10 +70,8 @@ class Beam(Search):
     def run(
         self, model: DecodableModel, requests: Sequence[DecodingRequest], constraints: Constraints
     ) -> list[list[Hypothesis]]:
-        if isinstance(model, PreparedModel):
-            if not (why := objections(model, self, requests, constraints)):
-                return search_prepared(model, self, requests, constraints)
-            model = model.as_it_was(why)
+        if isinstance(model, Transformer) and not objections(model, self, requests, constraints):
+            return search_transformer(model, self, requests, constraints)
         sources = [request.source for request in requests]
         decoder = ModelBeams.begin(model, sources, self.size, self.coverage_penalty)
         return BeamSearch.begin(decoder, self, requests, constraints).run()
@@ -201,104 +197,54 @@ class AllowedNext:
         self.prefixes = [self.prefixes[row] for row in rows]
 
 
-# --- the beams of a prepared Transformer ---
-
-
-@dataclass(eq=False)
-class PreparedBeams:
-    """The beams of a prepared Transformer: the keys and values of all of them in one KV cache."""
-
-    ready: PreparedModel
-    cache: BeamKVCache
-    positions: Float[Tensor, "t model"]
-    steps: int = 0
-    covered: None = None
-
-    @staticmethod
-    def begin(ready: PreparedModel, requests: Sequence[DecodingRequest], beam: Beam) -> "PreparedBeams":
-        steps = max(request.max_length(beam.max_length) for request in requests)
-        cache = room_for(ready, [request.source for request in requests], beam.size, SLOTS * beam.size)
-        return PreparedBeams(ready, cache, ready.places(steps))
-
-    @property
-    def device(self) -> torch.device:
-        return self.ready.device
-
-    @property
-    def vocabulary(self) -> int:
-        return len(self.ready.model.embeddings.bias)
-
-    @property
-    def output(self) -> Callable[[Tensor], Tensor]:
-        return self.ready.words
-
-    @property
-    def bias(self) -> Tensor:
-        return self.ready.model.embeddings.bias
-
-    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
-        """None if nearly all beams go on, or if there are too few for it to matter."""
-        if goes.numel() < FEW or int(goes.sum()) * 20 > goes.numel() * 19:
-            return None
-        return goes.flatten().nonzero()[:, 0]
-
-    def step(
-        self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
-    ) -> Float[Tensor, "n model"]:
-        self.steps += 1
-        return step(self.ready, self.cache, tokens, parents, self.positions[self.steps - 1], live=live)
-
-    def keep(self, rows: Int[Tensor, " n"]) -> "PreparedBeams":
-        return PreparedBeams(self.ready, self.cache.keep(rows), self.positions, self.steps)
-
-    def ensure_slots(self) -> None:
-        if int(self.cache.seen.any(1).sum(-1).max()) + self.cache.seen.shape[1] > self.cache.slots:
-            self.cache = self.cache.wider(2 * self.cache.slots)
+# --- the beams of a Transformer ---
 
 
 def objections(
-    ready: PreparedModel, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
 ) -> list[str]:
-    """Why a search cannot run on a prepared model."""
+    """Why the beams of a search cannot share one KV cache."""
     longest = max(request.max_length(beam.max_length) for request in requests)
-    learned = [part for part in ready.model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
+    learned = [part for part in model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
     return [
+        *kv_cache.objections(model),
         *(["a coverage penalty needs the attention weights"] if beam.coverage_penalty else []),
-        *(["its attention is recorded or edited"] if is_recorded(ready) else []),
         *(["allowed_next is a function of every prefix"] if constraints.allowed_next is not None else []),
         *(f"{part} ends before the limit of {longest}" for part in learned if part.max_length < longest),
-        *(["the beam is wider than the vocabulary"] if beam.size > len(ready.model.embeddings.bias) else []),
+        *(["the beam is wider than the vocabulary"] if beam.size > len(model.embeddings.bias) else []),
     ]
 
 
-def search_prepared(
-    ready: PreparedModel, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+def search_transformer(
+    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
 ) -> list[list[Hypothesis]]:
-    if ready.device.type == "cuda":
-        return stages.run(ready, beam, requests, constraints)
+    if model.embeddings.bias.is_cuda:
+        return cuda_graphs.run(model, beam, requests, constraints)
     cores = min(torch.get_num_threads(), len(requests) // SENTENCES_PER_CORE)
     return (
-        search_by_cores(ready, beam, requests, constraints, cores)
+        search_by_cores(model, beam, requests, constraints, cores)
         if cores > 1
-        else search_single_threaded(ready, beam, requests, constraints)
+        else search_single_threaded(model, beam, requests, constraints)
     )
 
 
 def search_single_threaded(
-    ready: PreparedModel, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
 ) -> list[list[Hypothesis]]:
+    sources, steps = [request.source for request in requests], max(one.max_length(beam.max_length) for one in requests)
     with torch.inference_mode():
-        return BeamSearch.begin(PreparedBeams.begin(ready, requests, beam), beam, requests, constraints).run()
+        decoder = TransformerBeams.of(model, sources, beams=beam.size, slots=SLOTS * beam.size, steps=steps)
+        return BeamSearch.begin(decoder, beam, requests, constraints).run()
 
 
 def search_by_cores(
-    ready: PreparedModel, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints, cores: int
+    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints, cores: int
 ) -> list[list[Hypothesis]]:
     """Every core searches its own part of the sentences, single-threaded."""
     threads, parts = torch.get_num_threads(), [requests[first::cores] for first in range(cores)]
     try:
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            found = [pool.submit(search_single_threaded, ready, beam, part, constraints) for part in parts]
+            found = [pool.submit(search_single_threaded, model, beam, part, constraints) for part in parts]
             by_index = {
                 request.index: hypotheses
                 for part, one in zip(parts, found, strict=True)

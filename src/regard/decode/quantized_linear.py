@@ -1,12 +1,12 @@
-"""Quantised and prepacked linear layers for inference: int8, oneDNN, fused ReLU, and without bias."""
+"""Linear layers for inference, swapped for a model's own: int8, prepacked for oneDNN, and the output layer."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn.functional import linear
+from torch import Tensor, nn
 
+Linear = Callable[[Tensor], Tensor]  # x Wᵀ + b
 PRECISIONS = {
     "float32": "as the model is",
     "bfloat16": "half the memory; for a GPU",
@@ -16,60 +16,36 @@ INT8_BATCH_TOLERANCE = 0.1  # in int8, of a log-probability; 0.019 is the larges
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
 
 
-class Linear(ABC):
-    """Abstract: x Wᵀ + b, for x of (rows, in)."""
+class OutputLinear(nn.Module):
+    """x Wᵀ + b in float32 at least, whatever the precision of W, so that logits keep their differences."""
 
-    @abstractmethod
-    def __call__(self, x: Tensor) -> Tensor: ...
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        self.weight, self.bias = weight.detach(), bias.detach()
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.multiply(x) + self.bias
 
-@dataclass(frozen=True, eq=False)
-class TorchLinear(Linear):
-    """torch's own linear: on a GPU, and in float64."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __call__(self, x):
-        return linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True, eq=False)
-class LinearReLU(Linear):
-    """max(0, x Wᵀ + b): on a GPU the ReLU is fused into the product."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __call__(self, x):
-        return torch.ops.aten._addmm_activation(self.bias, x, self.weight.t())
-
-
-@dataclass(frozen=True, eq=False)
-class LinearNoBias(Linear):
-    """x Wᵀ in float32 whatever the precision of W, so that logits keep their differences; the caller adds the bias."""
-
-    weight: Tensor
-
-    def __call__(self, x):
-        if x.dtype in (torch.bfloat16, torch.float16):
-            return torch.mm(x, self.weight.t(), out_dtype=torch.float32)
+    def multiply(self, x: Tensor) -> Tensor:
+        """Without the bias."""
+        if x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
+            rows = torch.mm(x.flatten(0, -2), self.weight.t(), out_dtype=torch.float32)
+            return rows.unflatten(0, x.shape[:-1])
         return x @ self.weight.t()
 
 
-@dataclass(frozen=True, eq=False)
-class MkldnnLinear(Linear):
+class MkldnnLinear(nn.Module):
     """The weight prepacked for oneDNN: with few rows several times as fast as `linear`."""
 
-    weight: Tensor
-    bias: Tensor
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+        self.bias, self.op = bias.detach(), torch.ops.mkldnn._linear_pointwise.default
 
-    @staticmethod
-    def of(weight: Tensor, bias: Tensor) -> "MkldnnLinear":
-        return MkldnnLinear(torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()), bias.detach())
+    def forward(self, x: Tensor) -> Tensor:
+        return self.op(x, self.weight, self.bias, "none", [], "")
 
-    def __call__(self, x):
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+    __call__ = forward  # without hooks, which take a tenth of a small model's step
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +68,7 @@ class RowQuantizer:
         return whole.view(torch.uint8).bitwise_xor_(self.zero_point), size
 
 
-@dataclass(frozen=True, eq=False)
-class Int8Linear(Linear):
+class Int8Linear(nn.Module):
     """8 bits on both sides: y = (x̂ Ŵᵀ) sₓ s_w + b, where x̂ = round(x / sₓ) and sₓ is a row's largest |x| over 127.
 
     One scale per row of x, not one per batch, so that a result does not depend on the other rows. One exception:
@@ -103,37 +78,35 @@ class Int8Linear(Linear):
     a quarter of the speed.)
     """
 
-    weight: Tensor
-    scale: Tensor
-    zero: Tensor
-    bias: Tensor
-    quantizer: RowQuantizer
-
-    @staticmethod
-    def of(weight: Tensor, bias: Tensor) -> "Int8Linear":
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
         weight = weight.detach()
-        scale = weight.abs().amax(1).clamp_min(1e-12) / 127
-        whole = (weight / scale[:, None]).round().to(torch.int8)
-        zero = torch.zeros(len(weight), dtype=torch.long)
-        return Int8Linear(
-            torch.ops.onednn.qlinear_prepack(whole, None), scale, zero, bias.detach(), RowQuantizer.create()
-        )
+        self.scale = weight.abs().amax(1).clamp_min(1e-12) / 127
+        whole = (weight / self.scale[:, None]).round().to(torch.int8)
+        self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.zero = torch.zeros(len(weight), dtype=torch.long)
+        self.bias, self.quantizer = bias.detach(), RowQuantizer.create()
+        self.op = torch.ops.onednn.qlinear_pointwise.default
 
-    def __call__(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.multiply_quantized(*self.quantizer.quantize(x))
+
+    __call__ = forward
 
     def multiply_quantized(self, whole: Tensor, size: Tensor, out: Tensor | None = None) -> Tensor:
         """y from x̂ and its row scales, written to `out` if it is given."""
-        y = torch.ops.onednn.qlinear_pointwise(
+        y = self.op(
             whole, 1 / 127, ZERO_POINT, self.weight, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return torch.addcmul(self.bias, y, size, out=y if out is None else out)
 
 
-def build_linear(weight: Tensor, bias: Tensor, precision: str) -> Linear:
-    """`weight` is (out, in)."""
+def build_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
+    """The fastest for this device and precision; `weight` is (out, in)."""
     if precision == "int8":
-        return Int8Linear.of(weight, bias)
+        return Int8Linear(weight, bias)
     if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        return MkldnnLinear.of(weight, bias)
-    return TorchLinear(weight.detach(), bias.detach())
+        return MkldnnLinear(weight, bias)
+    linear = nn.Linear(weight.shape[1], len(weight), device="meta")
+    linear.weight, linear.bias = (nn.Parameter(part.detach(), requires_grad=False) for part in (weight, bias))
+    return linear.eval()

@@ -11,9 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
-from regard.decode.beam import Beam
+from regard.decode.beam import Beam, objections
 from regard.decode.model import DecodableModel, Reorderable, device_of, encode_sources, log_probabilities
-from regard.decode.ready import PreparedModel
 from regard.decode.search import (
     Constraints,
     DecodingRequest,
@@ -24,6 +23,7 @@ from regard.decode.search import (
     mask_disallowed,
     stable_topk,
 )
+from regard.models.transformer import Transformer
 
 
 class StepwiseSearch(Search):
@@ -113,9 +113,9 @@ class Greedy(StepwiseSearch):
         return 1
 
     def run(self, model, requests, constraints):
-        # beam search of size 1 is greedy search, and a prepared model is made for it
-        if isinstance(model, PreparedModel):
-            return Beam(1, max_length=self.max_length).run(model, requests, constraints)
+        beam = Beam(1, max_length=self.max_length)  # is greedy search
+        if isinstance(model, Transformer) and not objections(model, beam, requests, constraints):
+            return beam.run(model, requests, constraints)
         return super().run(model, requests, constraints)
 
     def choose(self, scores, rows):

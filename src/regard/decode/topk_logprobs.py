@@ -1,16 +1,17 @@
 """Top-k log-probabilities of the next token: by torch, by Triton, and over a vocabulary in chunks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.data.tokenizers.base import EOS
 from regard.decode.model import log_probabilities
-from regard.decode.quantized_linear import Int8Linear, Linear
+from regard.decode.quantized_linear import Int8Linear
 from regard.decode.search import stable_topk
 
 CHUNK = 128  # tokens whose maximum is taken first; only the chunks of the best maxima are read
@@ -106,26 +107,25 @@ SLICE = 64 * CHUNK  # tokens
 MIN_ROWS = 32  # rows whose logits outgrow the CPU caches
 
 
-@dataclass(frozen=True, eq=False)
-class ChunkedVocabLinear(Linear):
+class ChunkedVocabLinear(nn.Module):
     """The output layer in one piece, fastest for few rows, and once more in slices of the vocabulary, for many.
 
     Args:
         rows: tokens of each slice; the last may have fewer, but whole chunks: it is padded with tokens of bias -∞.
     """
 
-    whole: Int8Linear
-    parts: tuple[Int8Linear, ...]
-    rows: int
+    def __init__(self, whole: Int8Linear, parts: Sequence[Int8Linear], rows: int):
+        super().__init__()
+        self.whole, self.parts, self.rows = whole, tuple(parts), rows
 
     @staticmethod
     def of(weight: Tensor, bias: Tensor, rows: int = SLICE) -> "ChunkedVocabLinear":
         missing = -len(weight) % CHUNK
         padded, never = pad(weight.detach(), (0, 0, 0, missing)), pad(bias.detach(), (0, missing), value=-torch.inf)
         pairs = zip(padded.split(rows), never.split(rows), strict=True)
-        return ChunkedVocabLinear(Int8Linear.of(weight, bias), tuple(Int8Linear.of(*pair) for pair in pairs), rows)
+        return ChunkedVocabLinear(Int8Linear(weight, bias), [Int8Linear(*pair) for pair in pairs], rows)
 
-    def __call__(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.whole(x)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from regard.data.files import chunks
 from regard.data.tokenizers.base import UNK, Tokenizer
 from regard.decode.model import DecodableModel, batch_by_tokens, inference_mode
-from regard.decode.ready import prepare
+from regard.decode.quantize import prepare
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, Search, make_requests
 from regard.decode.stepwise import StepwiseSearch, advance_stepwise, start_stepwise
 

@@ -23,12 +23,13 @@ class Embedding(nn.Module):
     def __init__(self, size: int, width: int):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(size, width) * width**-0.5)
+        self.projection: nn.Module | None = None  # gives the logits instead of the weight, where inference is prepared
 
     def embed(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t width"]:
         return embedding(tokens, self.weight) * self.weight.shape[1] ** 0.5
 
     def logits(self, x: Float[Tensor, "b t width"], bias: Float[Tensor, " size"]) -> Float[Tensor, "b t size"]:
-        return linear(x, self.weight, bias)
+        return linear(x, self.weight, bias) if self.projection is None else self.projection(x)
 
     def loss(
         self,

@@ -21,7 +21,8 @@ class FeedForward(nn.Module):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(f"no activation is called {activation!r}; there are {', '.join(ACTIVATIONS)}")
-        self.up, self.down = nn.Linear(model, hidden), nn.Linear(hidden, model)
+        self.up: nn.Module = nn.Linear(model, hidden)
+        self.down: nn.Module = nn.Linear(hidden, model)
         self.activation = ACTIVATIONS[activation]
 
     def hidden(self, x: X, *, fused: bool = False) -> Float[Tensor, "b t hidden"]:

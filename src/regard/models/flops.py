@@ -6,6 +6,8 @@ product is used once by each token forwards and twice backwards, two operations 
 
 from collections.abc import Sequence
 
+from torch import nn
+
 from regard.models.transformer import EncoderLayer, Transformer
 
 
@@ -13,7 +15,9 @@ def flops(model: Transformer, lengths: Sequence[tuple[int, int]]) -> float:
     """Additions and multiplications, forwards and backwards; lengths in tokens, of source and target."""
     first = model.encoder[0]
     assert isinstance(first, EncoderLayer)
-    layers, width, hidden = len(model.decoder), model.embeddings.width, first.feed_forward.up.out_features
+    up = first.feed_forward.up
+    assert isinstance(up, nn.Linear)
+    layers, width, hidden = len(model.decoder), model.embeddings.width, up.out_features
     source, target = (sum(side) for side in zip(*lengths, strict=True))
     square, feed_forward = width**2, 2 * width * hidden
     # the source is also each decoder layer's keys and values

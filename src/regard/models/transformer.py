@@ -6,7 +6,6 @@ from functools import partial
 from typing import ClassVar
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding
@@ -28,6 +27,7 @@ from regard.attention import (
     SiteName,
 )
 from regard.attention.learned_parts import learned_modules
+from regard.attention.multihead import SlotCache, split_heads
 from regard.data.batching import PackedBatch
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.feed_forward import FeedForward
@@ -38,6 +38,7 @@ from regard.ops.dropout import Dropout
 from regard.ops.dropout_add_layernorm import DropoutNoise, draw_seed
 from regard.ops.embedding_dropout import embedding_dropout
 from regard.ops.fused_qkv_linear import project_all
+from regard.ops.padding_removal import pad
 
 X = Float[Tensor, "b t model"]
 LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
@@ -143,11 +144,11 @@ class DecoderLayer(nn.Module):
         source: KeysValues,
         context: Context,
         across: Context,
-        cache: CacheCell | None = None,
+        cache: CacheCell | SlotCache | None = None,
     ) -> X:
         """`source` holds the keys and values of the source, `across` which of them each token may attend to."""
         attention, cross, fused = self.attention, self.cross, context.fused
-        first = 0 if cache is None else cache.cache.length
+        first = 0 if cache is None else cache.first
         x = self.residual_attention(
             (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output, fused=fused
         )
@@ -157,16 +158,13 @@ class DecoderLayer(nn.Module):
 
 
 def cross_keys_values(
-    layers: Iterable[nn.Module], states: Float[Tensor, "b s model"], *, fused: bool = False
+    layers: Iterable[nn.Module], states: Float[Tensor, "b s model"], context: Context = Context()
 ) -> tuple[KeysValues, ...]:
     """The source's keys and values for every decoder layer, which are the same for every target token."""
     crosses = [layer.cross for layer in layers if isinstance(layer, DecoderLayer)]
-    parts = project_all(states, [part for cross in crosses for part in (cross.key, cross.value)], fused=fused)
-    heads = [
-        rearrange(part, "b s (g d) -> b g s d", g=cross.groups)
-        for cross, pair in zip(crosses, zip(parts[::2], parts[1::2], strict=True), strict=True)
-        for part in pair
-    ]
+    projections = [part for cross in crosses for part in (cross.key, cross.value)]
+    parts = pad(context.tokens, *project_all(states, projections, fused=context.fused))
+    heads = [split_heads(part, crosses[n // 2].groups) for n, part in enumerate(parts)]
     return tuple(zip(heads[::2], heads[1::2], strict=True))
 
 
@@ -240,7 +238,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
     def encode_embedded(self, x: X, context: Context) -> tuple[KeysValues, ...]:
         for layer in self.encoder:
             x = layer(x, context)
-        return cross_keys_values(self.decoder, self.encoder_norm(x), fused=context.fused)
+        return cross_keys_values(self.decoder, self.encoder_norm(x), context)
 
     def start(self, memory):
         return KVCaches((KVCache(),) * len(memory.layers))
@@ -258,7 +256,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         source: tuple[KeysValues, ...],
         context: Context,
         across: Context,
-        cells: Sequence[CacheCell | None],
+        cells: Sequence[CacheCell | SlotCache | None],
     ) -> X:
         for layer, keys_values, cell in zip(self.decoder, source, cells, strict=True):
             x = layer(x, keys_values, context, across, cell)

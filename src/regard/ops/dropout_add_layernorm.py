@@ -36,19 +36,31 @@ def project_dropout_add_norm(
 ) -> tuple[X, X]:
     """norm(residual + dropout(project(y))), twice; without a norm the sum itself: how every sub-layer ends."""
     if fused and dispatch.use_fused(residual) and type(project) is nn.Linear and project.bias is not None:
-        noise = DropoutNoise(dropout.p if dropout.training else 0.0, draw_seed(residual.device))
+        noise = draw_noise(dropout, residual.device)
         y = linear(y, project.weight)
         if norm is None:
             return dropout_add(residual, y, project.bias, noise)
         return dropout_add_layernorm(residual, y, project.bias, norm, noise)
-    x = residual + dropout(project(y))
-    x = x if norm is None else norm(x)
+    y = project(y)
+    x = residual + (dropout(y) if dropout.training else y)
+    x = x if norm is None else torch_layernorm(x, norm)
     return x, x
 
 
 def norm_input(x: X, norm: nn.LayerNorm, *, fused: bool = False) -> X:
     """norm(x), for a sub-layer to read."""
-    return layernorm(x, norm) if fused and dispatch.use_fused(x) else norm(x)
+    return layernorm(x, norm) if fused and dispatch.use_fused(x) else torch_layernorm(x, norm)
+
+
+def torch_layernorm(x: X, norm: nn.LayerNorm) -> X:
+    """torch's own, called without its module, which takes as long as the norm of a few tokens."""
+    return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+def draw_noise(dropout: Dropout, device: torch.device) -> DropoutNoise:
+    if dropout.training and dropout.p:
+        return DropoutNoise(dropout.p, draw_seed(device))
+    return DropoutNoise(0.0, torch.empty(2, dtype=torch.int32, device=device))  # nobody reads it
 
 
 def draw_seed(device: torch.device) -> Int[Tensor, " 2"]:
@@ -91,7 +103,9 @@ class DropoutAddLayerNormFunction(Function):
         if noise.p:
             check_index_range(x)
         x, f = x.contiguous(), None if f is None else f.contiguous()
-        out, stats = dropout_add_layernorm_op(x, f, bias, weight, shift, noise.seed, noise.p, eps, dtype)
+        out, stats = dispatch.implementation(dropout_add_layernorm_op)(
+            x, f, bias, weight, shift, noise.seed, noise.p, eps, dtype
+        )
         ctx.save_for_backward(x, f, bias, weight, noise.seed, stats)
         ctx.p = noise.p
         ctx.set_materialize_grads(False)

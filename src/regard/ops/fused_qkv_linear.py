@@ -24,10 +24,41 @@ def project_all(
     x: Float[Tensor, "... i"], projections: Sequence[nn.Module], *, fused: bool = False
 ) -> tuple[Tensor, ...]:
     """Each projection of x; fused, on a GPU, by one product, of which all are views."""
+    first = projections[0]
+    if type(first) is LinearPart and first.whole.parts == tuple(projections):
+        return first.whole.forward(x)
     linears = [part for part in projections if type(part) is nn.Linear and part.bias is not None]
     if len(linears) < len(projections) or not (fused and dispatch.use_fused(x)):
         return tuple(part(x) for part in projections)
     return fused_qkv_linear(x, [part.weight for part in linears], [part.bias for part in linears])
+
+
+class FusedLinear(nn.Module):
+    """Several projections of the same states as one linear layer, for inference: each is a view of its output.
+
+    Args:
+        linear: of all rows of all projections, one behind the other.
+        sizes: how many rows each has.
+    """
+
+    def __init__(self, linear: nn.Module, sizes: Sequence[int]):
+        super().__init__()
+        self.linear, self.sizes = linear, list(sizes)
+        self.parts = tuple(LinearPart(self, n) for n in range(len(sizes)))  # in a tuple, so none is a child
+
+    def forward(self, x: Float[Tensor, "... i"]) -> tuple[Tensor, ...]:
+        return self.linear(x).split(self.sizes, -1)
+
+
+class LinearPart(nn.Module):
+    """One projection of a FusedLinear. Who wants all of them asks `project_all`, which multiplies once."""
+
+    def __init__(self, whole: FusedLinear, index: int):
+        super().__init__()
+        self.whole, self.index = whole, index
+
+    def forward(self, x: Float[Tensor, "... i"]) -> Tensor:
+        return self.whole(x)[self.index]
 
 
 def fused_qkv_linear(

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear, relu
 
+from regard.ops import dispatch
 from regard.ops.column_sum import relu_backward_sum
 from regard.ops.precision import cast_for_matmul
 
@@ -17,7 +18,7 @@ from regard.ops.precision import cast_for_matmul
 def linear_relu(
     x: Float[Tensor, "... i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"]
 ) -> Float[Tensor, "... o"]:
-    return linear_relu_op(*cast_for_matmul(x, weight, bias))
+    return dispatch.implementation(linear_relu_op)(*cast_for_matmul(x, weight, bias))
 
 
 @torch.library.custom_op("regard::linear_relu", mutates_args=())

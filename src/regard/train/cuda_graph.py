@@ -12,61 +12,19 @@ them up. What changes from step to step (the batch, its number of tokens, the ra
 of the graph.
 """
 
-import gc
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.models.seq2seq import map_tensors
+from regard.ops.cuda_graph import CUDAGraphCapture, GraphCapture
 from regard.train.step import BackwardFunction, StepResult, apply_update
 
-WARMUPS = 2  # runs before capture: libraries create their handles and plans, and compilers their kernels
+OPTION, REMEDY = "train.cuda_graph = true: ", "leave cuda_graph out"
 MAX_GRAPHS = 64  # graphs that are kept; batches of further shapes are launched kernel by kernel
-
-
-class GraphCapture(Protocol):
-    """Captures work with fixed input addresses: returns what replays it, and the tensor of its result."""
-
-    def __call__(self, work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], object], Tensor]: ...
-
-
-class CUDAGraphCapture:
-    """GraphCapture by CUDA graphs. They run one after the other, so all share one memory pool."""
-
-    def __init__(self):
-        self.pool: Any = None
-
-    def __call__(self, work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], object], Tensor]:
-        if self.pool is None:
-            self.pool = torch.cuda.graph_pool_handle()
-            gc.collect()  # garbage of earlier steps belongs to another stream
-        aside = torch.cuda.Stream(device)
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
-            for _ in range(WARMUPS):
-                work()
-        torch.cuda.current_stream(device).wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # a failed capture would leave its own stream current
-            with (
-                torch.cuda.stream(torch.cuda.current_stream(device)),
-                torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"),
-            ):
-                summed = work()
-        except RuntimeError as error:
-            # the first error is the cause; the one after it says only that the capture failed
-            first = error.__context__ if isinstance(error.__context__, RuntimeError) else error
-            if isinstance(first, torch.OutOfMemoryError):
-                raise first from None
-            raise ValueError(
-                "train.cuda_graph = true: this model cannot be captured, for it synchronises with the GPU or has a new "
-                f"shape every time ({str(first).splitlines()[0]}); leave cuda_graph out"
-            ) from error
-        return graph.replay, summed
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +67,7 @@ class CapturedBackward:
         capture: GraphCapture | None = None,
     ):
         self.model, self.backward, self.warmup_batches = model, backward, warmup_batches
-        self.capture = CUDAGraphCapture() if capture is None else capture
+        self.capture = CUDAGraphCapture(OPTION, REMEDY) if capture is None else capture
         self.captured_graphs, self.seen_shapes = dict[Hashable, CapturedGraph](), set[Hashable]()
 
     def __call__(self, batch: tuple[Any, ...], scale: Tensor) -> tuple[Tensor, int]:
@@ -198,7 +156,7 @@ class CapturedStep:
         capture: GraphCapture | None = None,
     ):
         self.model, self.optimiser, self.backward, self.clip = model, optimiser, backward, clip
-        self.capture = CUDAGraphCapture() if capture is None else capture
+        self.capture = CUDAGraphCapture(OPTION, REMEDY) if capture is None else capture
         device = next(model.parameters()).device
         self.rate, self.skip_step = (torch.zeros((), device=device) for _ in range(2))
         self.captured_graphs = dict[Hashable, CapturedGraph]()

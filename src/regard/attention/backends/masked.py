@@ -1,0 +1,69 @@
+"""Masked attention: softmax(q kᵀ + mask) v under a mask that is there already, as decoding with a KV cache has it.
+
+For a few queries torch's fused kernel is slower than its three parts on a CPU, and than a kernel made for them on a
+GPU. For many it is torch's own.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard.attention.batch_patterns import FloatMask
+from regard.attention.normaliser import Softmax
+from regard.attention.positions import Positions
+from regard.attention.recipe import Recipe
+from regard.attention.score import InnerProduct
+from regard.ops import dispatch
+
+KERNEL_QUERIES = 32  # that read the same keys, at most, for our own kernel; torch's is made for more
+CPU_QUERIES = 64  # at most, for the three parts one by one
+
+
+def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
+    if not isinstance(recipe.pattern, FloatMask):
+        return [f"{recipe.pattern} is not a mask that is there already"]
+    score = recipe.score
+    return [
+        *([] if isinstance(score, InnerProduct) else [f"{score} is not an inner product"]),
+        *([f"{score} may be ∞"] if isinstance(score, InnerProduct) and score.overflows else []),
+        *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *(f"{scheme} adds to single scores" for scheme in recipe.score_positions),
+        *([] if positions.start == 0 else ["the mask begins at index 0"]),
+        *(["its kernel has no backward pass"] if q.is_cuda and torch.is_grad_enabled() else []),
+    ]
+
+
+def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
+    return []
+
+
+def is_decoding(recipe: Recipe) -> bool:
+    """Is it a step of decoding with a KV cache, so that there is nothing to check and to choose at every step?"""
+    return (
+        type(recipe.pattern) is FloatMask
+        and not recipe.position.parts()
+        and not torch.is_grad_enabled()
+        and type(recipe.normaliser) is Softmax
+        and isinstance(recipe.score, InnerProduct)
+        and not recipe.score.overflows
+    )
+
+
+def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions | None = None) -> Tensor:
+    score, mask = recipe.score, recipe.pattern.mask  # type: ignore[attr-defined]  (or it objected)
+    return softmax_attention(score.fold_q(q), score.fold_k(k), v, mask)  # type: ignore[attr-defined]
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """softmax(q kᵀ + mask) v."""
+    shared, few = q.shape[1] // k.shape[1], q.shape[2]
+    if shared * few <= KERNEL_QUERIES and k.shape == v.shape and dispatch.use_fused(q):
+        from regard.attention.kernels.masked.kernels import masked_attention
+
+        return masked_attention(q, k, v, mask)
+    if q.is_cuda or few > CPU_QUERIES:
+        mask = mask.expand(q.shape[0], q.shape[1] if q.is_cuda else 1, few, k.shape[2])
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0, enable_gqa=shared != 1)
+    if shared != 1:
+        k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
+    return (q @ k.mT).add_(mask).softmax(-1) @ v

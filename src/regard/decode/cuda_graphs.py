@@ -1,0 +1,237 @@
+"""CUDA graphs of beam search: the model's decoding step and the selection, captured once for every shape of batch.
+
+A step of a Transformer is a hundred small kernels, and to launch them one by one takes longer than to run them. So a
+step is captured once for every shape and then replayed. Shapes come in few sizes: sentences and slots in powers of
+two, sources in multiples of 16; a search moves to a smaller step when half its sentences are done, and to a wider one
+when its slots run out. The host looks one step behind, so the device never waits for it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
+from regard.decode.kv_cache import BeamKVCache, TransformerBeams
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis
+from regard.models.transformer import Transformer
+from regard.ops.cuda_graph import GraphCapture
+
+if TYPE_CHECKING:
+    from regard.decode.beam import Beam
+
+MAX_GRAPHS = 16  # kept; the one that was captured first goes first
+MIN_SENTENCES = 32  # with fewer a step is hardly faster
+SLOTS = 64
+SOURCE_MULTIPLE = 16
+NOBODY = DecodingRequest((), index=-1)
+
+
+@dataclass(frozen=True)
+class GraphShape:
+    """All that a captured step depends on besides the numbers in its buffers."""
+
+    sentences: int
+    beams: int
+    best: int
+    source: int
+    slots: int
+    steps: int
+    forcing: bool
+    shortest: int
+
+
+@dataclass(frozen=True, eq=False)
+class GraphedStep:
+    """Buffers, and the step that works on them. A graph knows addresses alone; all that it reads is held here.
+
+    Args:
+        status: how many sentences go on, slots in use, whether something is not finite.
+    """
+
+    shape: GraphShape
+    decoder: TransformerBeams
+    beams: BeamState
+    rules: SearchRules
+    status: Tensor
+    replay: Callable[[], object]
+
+
+class CapturedSteps(nn.Module):
+    """The captured steps of a prepared model, by shape; a part of the model, so that they live as long as it does.
+
+    Without `capture` a step is run kernel by kernel.
+    """
+
+    def __init__(self, capture: GraphCapture | None = None):
+        super().__init__()
+        self.by_shape: dict[GraphShape, GraphedStep] = {}
+        self.capture = capture
+
+    def of(self, model: Transformer, shape: GraphShape) -> GraphedStep:
+        if shape not in self.by_shape:
+            while len(self.by_shape) >= MAX_GRAPHS:
+                self.by_shape.pop(next(iter(self.by_shape)))
+            self.by_shape[shape] = capture_step(model, shape, self.capture)
+        return self.by_shape[shape]
+
+
+def captured_steps(model: Transformer) -> CapturedSteps:
+    """Those of a prepared model; of another nothing is captured, for its weights may change."""
+    return next((part for part in model.children() if isinstance(part, CapturedSteps)), CapturedSteps())
+
+
+def run(
+    model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], allowed: Constraints
+) -> list[list[Hypothesis]]:
+    steps, device = captured_steps(model), model.embeddings.bias.device
+    with torch.inference_mode(), mask_kernels(device):
+        found, step, left = dict[int, list[Hypothesis]](), *begin(steps, model, beam, requests, allowed)
+        status = DelayedStatus(device)
+        at = 0
+        while True:
+            step.replay()
+            at += 1
+            going, used, broken = status.read(step.status)
+            if broken:
+                raise ValueError(
+                    "the model gives probabilities that are not numbers: its weights are broken (nan or infinite)"
+                )
+            if not going:
+                break
+            if used + 3 * beam.size > step.shape.slots:
+                step = move(steps, step, step.decoder.cache.wider(2 * step.shape.slots), step.beams)
+            elif MIN_SENTENCES <= going <= step.shape.sentences // 2:
+                step, left, gone = shrink(steps, step, left, beam, at)
+                found |= gone
+        found |= backtrack(step.beams, *real(left, range(len(left))), beam, at)
+    return [found[request.index] for request in requests]
+
+
+def begin(
+    steps: CapturedSteps, model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], allowed: Constraints
+) -> tuple[GraphedStep, list[DecodingRequest]]:
+    """The first step, and whose rows it has: those beyond the requests are nobody's."""
+    asked = [*requests, *[NOBODY] * (next_power(len(requests)) - len(requests))]
+    limits = [request.max_length(beam.max_length) for request in asked]
+    length = next_power(max(limits) + 2)  # the host may be two steps late
+    bias = model.embeddings.bias
+    rules = SearchRules.of(beam.length_penalty, allowed, beam.size, length, len(bias), bias.device)
+    beams = initial_beam_state(asked, limits, rules, beam.n_best, beam.length_penalty, length)
+    beams.finished_step[len(requests) :] = 0
+    slots, sources = max(SLOTS, next_power(4 * beam.size)), [request.source for request in asked]
+    decoder = TransformerBeams.of(model, sources, beams=beam.size, slots=slots, steps=length, multiple=SOURCE_MULTIPLE)
+    step = steps.of(model, shape_of(decoder.cache, beams, rules))
+    settle((step.decoder.cache, step.beams, step.rules), (decoder.cache, beams, rules))
+    return step, asked
+
+
+def shape_of(cache: BeamKVCache, beams: BeamState, rules: SearchRules) -> GraphShape:
+    sentences, size, slots = cache.seen.shape
+    steps, forcing = len(beams.backpointers.tokens), len(beams.forced) > 0
+    best, source = beams.best_finished.shape[1], cache.source_mask.shape[-1]
+    return GraphShape(sentences, size, best, source, slots, steps, forcing, rules.min_length)
+
+
+def move(steps: CapturedSteps, step: GraphedStep, cache: BeamKVCache, beams: BeamState) -> GraphedStep:
+    """Another step that goes on where this one stands."""
+    there = steps.of(step.decoder.model, shape_of(cache, beams, step.rules))
+    settle((there.decoder.cache, there.beams, there.rules), (cache, beams, step.rules))
+    return there
+
+
+def shrink(
+    steps: CapturedSteps, step: GraphedStep, left: list[DecodingRequest], beam: "Beam", at: int
+) -> tuple[GraphedStep, list[DecodingRequest], dict[int, list[Hypothesis]]]:
+    """A step for those that go on. It is filled up with some that are done, which are backtracked with the last."""
+    done = (step.beams.finished_step >= 0).tolist()
+    rows = sorted(range(len(left)), key=lambda row: done[row])
+    count = max(next_power(len(rows) - sum(done)), MIN_SENTENCES)
+    staying, leaving = rows[:count], rows[count:]
+    gone = backtrack(step.beams, *real(left, leaving), beam, at)
+    kept = torch.tensor(staying, device=step.status.device)
+    there = move(steps, step, step.decoder.cache.pick(kept), step.beams.select(kept))
+    return there, [left[row] for row in staying], gone
+
+
+def real(left: Sequence[DecodingRequest], rows: Sequence[int]) -> tuple[list[DecodingRequest], list[int]]:
+    rows = [row for row in rows if left[row] is not NOBODY]
+    return [left[row] for row in rows], rows
+
+
+def capture_step(model: Transformer, shape: GraphShape, capture: GraphCapture | None) -> GraphedStep:
+    """Fresh buffers, and the step captured on them."""
+    nobody, bias = [NOBODY] * shape.sentences, model.embeddings.bias
+    allowed = Constraints(min_length=shape.shortest)
+    rules = SearchRules.of(0.0, allowed, shape.beams, shape.steps, len(bias), bias.device)
+    beams = initial_beam_state(nobody, [shape.steps] * shape.sentences, rules, shape.best, 0.0, shape.steps)
+    if shape.forcing:
+        beams = replace(beams, forced=torch.full((shape.steps, shape.sentences), -1, device=bias.device))
+    decoder = TransformerBeams.of(
+        model,
+        [()] * shape.sentences,
+        beams=shape.beams,
+        slots=shape.slots,
+        steps=shape.steps,
+        multiple=shape.source,
+    )
+    status = torch.zeros(3, dtype=torch.long, device=bias.device)
+
+    def work() -> Tensor:
+        at = decoder.cache.at.clone()
+        states = decoder.step(beams.tokens, beams.parents)
+        advance_beams(beams, rules, states, decoder.output, bias, at, forcing=shape.forcing)
+        used = decoder.cache.seen.any(1).sum(-1).max()
+        return status.copy_(torch.stack(((beams.finished_step < 0).sum(), used, beams.nonfinite.long())))
+
+    replay = work if capture is None or not bias.is_cuda else capture(work, bias.device)[0]
+    return GraphedStep(shape, decoder, beams, rules, status, replay)
+
+
+def settle(there: Any, here: Any) -> None:
+    """Every number of one value into the buffers of another of the same shapes."""
+    if isinstance(there, Tensor):
+        there.copy_(here)
+    elif isinstance(there, tuple):
+        for one, other in zip(there, here, strict=True):
+            settle(one, other)
+    elif is_dataclass(there):
+        for field in fields(there):
+            settle(getattr(there, field.name), getattr(here, field.name))
+
+
+def mask_kernels(device: torch.device) -> AbstractContextManager[Any]:
+    """Kernels that take a mask and need no plan of their own for every shape."""
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+class DelayedStatus:
+    """The status after the step before the last, so that one step is always under way while the host reads."""
+
+    def __init__(self, device: torch.device):
+        self.cuda, self.count = device.type == "cuda", 0
+        self.kept = [torch.zeros(3, dtype=torch.long, pin_memory=self.cuda) for _ in range(2)]
+        self.events = [torch.cuda.Event() for _ in range(2)] if self.cuda else []
+
+    def read(self, status: Tensor) -> list[int]:
+        now, before = self.count % 2, (self.count + 1) % 2
+        self.kept[now].copy_(status, non_blocking=True)
+        if self.cuda:
+            self.events[now].record()
+        self.count += 1
+        if self.count == 1:
+            return [1, 0, 0]
+        if self.cuda:
+            self.events[before].synchronize()
+        return self.kept[before].tolist()
+
+
+def next_power(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()

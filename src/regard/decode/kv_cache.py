@@ -1,0 +1,291 @@
+"""Beam KV cache: the keys and values of all beams, and a Transformer that reads one token of every beam with it.
+
+A sentence's beams share its source and one store of keys and values. A beam is the set of slots it can see, so when
+beams fork or die no key is copied: what is seen follows the parents, and slots that nobody sees are written again. To
+the model the beams are the tokens of a sentence, each of which sees its own slots.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from regard.attention import Causal, Context, FloatMask, Full, NoPosition, Recipe, Softmax
+from regard.attention.hooks import is_recorded
+from regard.attention.multihead import SlotCache, with_pattern
+from regard.attention.score import InnerProduct
+from regard.data.tokenizers.base import EOS, PAD
+from regard.decode.model import DecodableModel
+from regard.decode.quantized_linear import OutputLinear
+from regard.models.transformer import DecoderLayer, EncoderLayer, KeysValues, Transformer
+from regard.ops.padding_removal import UnpaddedTokens, unpad
+
+Slots = tuple[Float[Tensor, "b g c d"], Float[Tensor, "b g c d"]]  # the keys, and the values
+FEW_BEAMS = 16  # whose matrix products take as long as one beam's
+MAX_CELLS = 16384  # beams × slots, at most, for the Triton kernel, which holds them in registers
+
+
+@dataclass(frozen=True, eq=False)
+class BeamKVCache:
+    """The keys and values of b sentences with k beams each. It is written in place: a CUDA graph knows its addresses.
+
+    Args:
+        sources: the source's keys and values for every decoder layer.
+        source_mask: 0 at source tokens, -∞ at padding.
+        past: for every decoder layer the keys and values of the target tokens, c slots for each sentence.
+        seen: the slots that each beam sees.
+        at: how many tokens the beams have.
+    """
+
+    sources: tuple[KeysValues, ...]
+    source_mask: Float[Tensor, "b 1 1 s"]
+    past: tuple[Slots, ...]
+    seen: Bool[Tensor, "b k c"]
+    at: Int[Tensor, " 1"]
+
+    @property
+    def slots(self) -> int:
+        return self.seen.shape[2]
+
+    def keep(self, rows: Int[Tensor, " n"]) -> "BeamKVCache":
+        """These sentences alone, in this order. Keys and values are moved within this cache, which is lost; who keeps
+        its place is not moved."""
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        for store in (part for pair in (*self.sources, *self.past) for part in pair):
+            store[moved] = store[rows[moved]]
+        sources, past = (
+            tuple((k[: len(rows)], v[: len(rows)]) for k, v in layers) for layers in (self.sources, self.past)
+        )
+        return BeamKVCache(sources, self.source_mask[rows], past, self.seen[rows], self.at.clone())
+
+    def pick(self, rows: Int[Tensor, " n"]) -> "BeamKVCache":
+        """As `keep`, but copied: on a GPU one kernel to each store, and the host need not wait to know who is moved."""
+        sources, past = (tuple((k[rows], v[rows]) for k, v in layers) for layers in (self.sources, self.past))
+        return BeamKVCache(sources, self.source_mask[rows], past, self.seen[rows], self.at)
+
+    def wider(self, slots: int) -> "BeamKVCache":
+        """The same with more slots."""
+        more = slots - self.slots
+        past = tuple((pad(k, (0, 0, 0, more)), pad(v, (0, 0, 0, more))) for k, v in self.past)
+        return replace(self, past=past, seen=pad(self.seen, (0, more)))
+
+
+@dataclass(frozen=True, eq=False)
+class BeamSlots(SlotCache):
+    """One layer's slots at one step: every beam's key and value are written to a slot of its own.
+
+    Args:
+        rows: the slots that are written; on a CPU of all heads of all sentences counted through.
+        mask: the slots that each beam sees.
+        positions: where the tokens stand. Keys are kept rotated.
+    """
+
+    slots: Slots
+    rows: Int[Tensor, "..."]
+    mask: FloatMask
+    positions: Int[Tensor, " k"]
+
+    def write(self, q, k, v, recipe):
+        if recipe.position.parts():
+            for scheme in recipe.query_key_positions:
+                q, k = scheme.rotate(q, self.positions), scheme.rotate(k, self.positions)
+            recipe = replace(recipe, position=NoPosition())
+        write_slots(self.slots, k, v, self.rows)
+        (keys, values), used = self.slots, self.mask.mask.shape[3]
+        return q, keys.narrow(2, 0, used), values.narrow(2, 0, used), with_pattern(recipe, self.mask)
+
+
+@dataclass(eq=False)
+class TransformerBeams:
+    """A Transformer that decodes the beams of a batch of sentences.
+
+    Args:
+        cache: written in place.
+        embedding_positions: what is added to the token at each position, as many as there may be steps.
+        output: from hidden states to logits; on a GPU without their bias.
+        rotates_across: whether cross-attention asks for positions.
+        used: slots from here on were not in use at the last step; on a GPU it is not known.
+    """
+
+    model: Transformer
+    cache: BeamKVCache
+    embedding_positions: Float[Tensor, "t model"]
+    output: Callable[[Tensor], Tensor]
+    rotates_across: bool
+    used: int = 0
+
+    @staticmethod
+    def of(
+        model: Transformer,
+        sources: Sequence[Sequence[int]],
+        *,
+        beams: int,
+        slots: int,
+        steps: int,
+        multiple: int = 1,
+    ) -> "TransformerBeams":
+        """The sources encoded, padded to a multiple of so many tokens; nothing written yet."""
+        bias = model.embeddings.bias
+        longest = max(len(source) + 1 for source in sources)
+        longest += -longest % multiple
+        rows = np.array([[*source, EOS, *[PAD] * (longest - len(source) - 1)] for source in sources])
+        ids = torch.from_numpy(rows).to(bias.device)  # torch itself takes several times as long to read lists
+        lengths = torch.tensor([len(source) + 1 for source in sources], device=bias.device)
+        padding = torch.arange(longest, device=bias.device) >= rearrange(lengths, "b -> b 1")
+        mask = torch.zeros(padding.shape, dtype=bias.dtype, device=bias.device).masked_fill(padding, -torch.inf)
+        mask = rearrange(mask, "b s -> b 1 1 s").contiguous()
+        x = model.source_positions(model.embeddings.embed_source(ids), 0)
+        tokens = None
+        if x.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for their number
+            tokens = UnpaddedTokens.of((~padding).flatten().nonzero()[:, 0], *ids.shape)
+        context = Context(pattern=FloatMask(mask), tokens=tokens, captured=x.is_cuda)
+        encoded = model.encode_embedded(unpad(x, tokens), context)
+        one, layer = encoded[0][0], model.decoder[0]
+        assert isinstance(layer, DecoderLayer)
+        b, _, _, d = one.shape
+        size = b, layer.attention.groups, slots, d
+        past = tuple((one.new_zeros(size), one.new_zeros(size)) for _ in model.decoder)
+        seen = torch.zeros(b, beams, slots, dtype=torch.bool, device=bias.device)
+        at = torch.zeros(1, dtype=torch.long, device=bias.device)
+        cache = BeamKVCache(tuple((k.contiguous(), v.contiguous()) for k, v in encoded), mask, past, seen, at)
+        positions = model.target_positions.table(steps, model.embeddings.table("target").weight).to(bias.dtype)
+        crosses = [layer.cross for layer in model.decoder if isinstance(layer, DecoderLayer)]
+        rotates = any(cross.recipe.query_key_positions for cross in crosses)
+        return TransformerBeams(model, cache, positions, output_of(model), rotates)
+
+    @property
+    def device(self) -> torch.device:
+        return self.bias.device
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.bias)
+
+    @property
+    def bias(self) -> Tensor:
+        return self.model.embeddings.bias
+
+    @property
+    def covered(self) -> None:
+        """A coverage penalty needs the attention weights, which are not kept."""
+
+    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
+        """None if nearly all beams go on, or if there are too few for it to matter."""
+        if goes.numel() < FEW_BEAMS or int(goes.sum()) * 20 > goes.numel() * 19:
+            return None
+        return goes.flatten().nonzero()[:, 0]
+
+    def step(
+        self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n model"]:
+        """The hidden states that predict what follows these tokens, of beams that grew out of `parents`.
+
+        Args:
+            live: the beams that are asked for, of all counted through; None asks for all.
+        """
+        cache, (b, k) = self.cache, tokens.shape
+        slots, mask = follow_parents(cache, parents, self.bias.dtype)
+        self.used = cache.slots if mask.is_cuda else int(cache.seen.flatten(0, 1).any(0).nonzero()[-1]) + 1
+        mask = FloatMask(mask[:, None, :, : self.used])
+        rows, at = slots if slots.is_cuda else slot_rows(slots, cache.past[0][0]), cache.at.expand(k)
+        unpadded = None if live is None else UnpaddedTokens.of(live, b, k)
+        x = self.model.embeddings.embed_target(unpad(tokens, unpadded))
+        x = x + self.embedding_positions.index_select(0, cache.at)
+        own = Context(tokens=unpadded, captured=x.is_cuda)
+        positions = at[None] if self.rotates_across else None
+        across = Context(FloatMask(cache.source_mask), positions, tokens=unpadded, captured=x.is_cuda)
+        cells = [BeamSlots(past, rows, mask, at) for past in cache.past]
+        x = self.model.decode_embedded(x, cache.sources, own, across, cells)
+        cache.at.add_(1)
+        return x.flatten(0, 1)
+
+    def keep(self, rows: Int[Tensor, " n"]) -> "TransformerBeams":
+        """These sentences alone, in this order; what was here is lost."""
+        return replace(self, cache=self.cache.keep(rows))
+
+    def ensure_slots(self) -> None:
+        """Room for one more token of every beam."""
+        _, beams, slots = self.cache.seen.shape
+        if self.used + beams > slots and int(self.cache.seen.any(1).sum(-1).max()) + beams > slots:
+            self.cache = self.cache.wider(2 * slots)
+
+
+def output_of(model: Transformer) -> Callable[[Tensor], Tensor]:
+    """From hidden states to logits; on a GPU without their bias, which is added where the logits are read."""
+    table, bias = model.output()
+    linear = OutputLinear(table.weight, bias) if table.projection is None else table.projection
+    return linear.multiply if bias.is_cuda and isinstance(linear, OutputLinear) else linear
+
+
+def objections(model: DecodableModel | nn.Module) -> list[str]:
+    """Why a model's beams cannot share one KV cache."""
+    if not isinstance(model, Transformer):
+        return [f"a {type(model).__name__} is no Transformer"]
+    bias = model.embeddings.bias
+    found = ["double precision is for a CPU"] if bias.is_cuda and bias.dtype == torch.double else []
+    found += ["its attention is recorded or edited"] if is_recorded(model) else []
+    for layer in (*model.encoder, *model.decoder):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        sites = [(layer.attention, Causal() if isinstance(layer, DecoderLayer) else Full())]
+        sites += [(layer.cross, Full())] if isinstance(layer, DecoderLayer) else []
+        for attention, pattern in sites:
+            found += recipe_objections(attention.recipe, pattern == attention.recipe.pattern)
+            found += [f"backend {attention.backend} is forced"] if attention.backend else []
+    return list(dict.fromkeys(found))
+
+
+def recipe_objections(recipe: Recipe, plain: bool) -> list[str]:  # noqa: FBT001
+    return [
+        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *([] if plain else [f"{recipe.pattern} hides more than the future"]),
+        *(f"{scheme} adds to the scores" for scheme in recipe.score_positions),
+    ]
+
+
+# --- slots ---
+
+
+def follow_parents(
+    cache: BeamKVCache, parents: Int[Tensor, "b k"], dtype: torch.dtype
+) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k c"]]:
+    """Each beam sees what its parent saw, and the slot that is given to its new token: the first that nobody sees.
+
+    The slots, and the mask: 0 where a beam sees a slot, -∞ elsewhere.
+    """
+    if parents.is_cuda and cache.seen[0].numel() <= MAX_CELLS:
+        from regard.decode.kv_cache_kernel import follow_parents_triton
+
+        return follow_parents_triton(cache.seen, parents, dtype)
+    _, k, c = cache.seen.shape
+    seen = cache.seen.gather(1, parents[:, :, None].expand(-1, -1, c))
+    taken = seen.any(1)
+    # every slot counts down from the first, so the free ones with the highest counts come first
+    counts = torch.arange(c, 0, -1, device=parents.device).masked_fill(taken, 0)
+    slots = counts.topk(k, -1).indices
+    cache.seen.copy_(seen.scatter_(2, slots[:, :, None], True))  # noqa: FBT003  (torch's own)
+    return slots, torch.zeros((), dtype=dtype, device=parents.device).where(cache.seen, -torch.inf)
+
+
+def slot_rows(slots: Int[Tensor, "b k"], keys: Float[Tensor, "b g c d"]) -> Int[Tensor, " n"]:
+    """Where the slots of every sentence and head are, if all are counted through: whole rows are written fastest."""
+    b, g, c, _ = keys.shape
+    first = torch.arange(0, b * g * c, c, device=slots.device).view(b, g, 1)
+    return (first + slots[:, None]).flatten()
+
+
+def write_slots(slots: Slots, key: Tensor, value: Tensor, rows: Int[Tensor, "..."]) -> None:
+    """Each beam's key and value into its slot, which the Triton kernel counts through by itself."""
+    if key.is_cuda:
+        from regard.decode.kv_cache_kernel import write_slots_triton
+
+        write_slots_triton(slots, key, value, rows)
+    else:
+        width = key.shape[3]
+        slots[0].view(-1, width).index_copy_(0, rows, key.reshape(-1, width))
+        slots[1].view(-1, width).index_copy_(0, rows, value.reshape(-1, width))

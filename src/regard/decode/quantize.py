@@ -1,0 +1,144 @@
+"""Quantised and prepared models: a copy of a Transformer whose linear layers are swapped for ones that decode faster.
+
+Queries, keys and values are projected by one product, the scale of the scores is part of the queries' weights, and each
+matrix takes the form that its device multiplies by fastest (quantized_linear.py). The model stays a Transformer: it
+encodes, steps and is searched as before. Whoever translates more than one batch prepares once.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosition, ScaledDot
+from regard.attention.position import PositionSum
+from regard.decode import kv_cache
+from regard.decode.cuda_graphs import CapturedSteps
+from regard.decode.model import DecodableModel
+from regard.decode.quantized_linear import PRECISIONS, OutputLinear, build_linear
+from regard.decode.topk_logprobs import ChunkedVocabLinear
+from regard.layers.embedding import TiedEmbeddings
+from regard.layers.feed_forward import FeedForward
+from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
+from regard.ops.cuda_graph import CUDAGraphCapture
+from regard.ops.fused_qkv_linear import FusedLinear, LinearPart
+
+Weights = tuple[Tensor, Tensor]  # a linear layer's weight, (out, in), and its bias
+
+
+def prepare(model: DecodableModel, precision: str = "float32") -> DecodableModel:
+    """The same model, ready for many steps; one that cannot be prepared comes back as it is.
+
+    Its weights are copied: prepare again after they have changed.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"no precision is called {precision!r}; there are {', '.join(PRECISIONS)}")
+    if is_prepared(model):
+        return model
+    if why := objections(model):
+        if precision != "float32":
+            raise ValueError(f"this model cannot decode in {precision}: {'; '.join(why)}; use precision float32")
+        return model
+    assert isinstance(model, Transformer)
+    if precision == "int8" and model.embeddings.bias.device.type != "cpu":
+        raise ValueError(f"int8 is for a CPU, and the model is on {model.embeddings.bias.device}; use bfloat16 there")
+    return swap_linears(copy_model(model, precision), precision)
+
+
+def is_prepared(model: DecodableModel | nn.Module) -> bool:
+    return isinstance(model, Transformer) and any(isinstance(part, CapturedSteps) for part in model.children())
+
+
+def objections(model: DecodableModel | nn.Module) -> list[str]:
+    """Why a model cannot be prepared."""
+    found = kv_cache.objections(model)
+    if isinstance(model, Transformer):
+        attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+        parts = [part for each in attentions for part in (each.query, each.key, each.value, each.output)]
+        if not all(isinstance(part, nn.Linear) and part.bias is not None for part in parts):
+            found.append("a projection is not linear")
+    return found
+
+
+def copy_model(model: Transformer, precision: str) -> Transformer:
+    """Modules of its own; its weights are shared until they are swapped, unless all of them change."""
+    if precision == "bfloat16":
+        return deepcopy(model).bfloat16().eval()
+    return deepcopy(model, {id(weight): weight for weight in model.parameters()}).eval()
+
+
+def swap_linears(model: Transformer, precision: str) -> Transformer:
+    with torch.no_grad():
+        crosses = []
+        for layer in (*model.encoder, *model.decoder):
+            assert isinstance(layer, EncoderLayer | DecoderLayer)
+            swap_attention(layer.attention, precision)
+            swap_feed_forward(layer.feed_forward, precision)
+            if isinstance(layer, DecoderLayer):
+                swap_cross_queries(layer.cross, precision)
+                crosses.append(layer.cross)
+        # the source is multiplied once and read at every step: 8 bits would save little and cost most
+        fused = fuse([weights_of(part) for cross in crosses for part in (cross.key, cross.value)], "float32")
+        for n, cross in enumerate(crosses):
+            cross.key, cross.value = fused[2 * n], fused[2 * n + 1]
+        swap_output(model.embeddings, precision)
+    model.add_module("captured_steps", CapturedSteps(CUDAGraphCapture()))
+    return model
+
+
+def swap_attention(attention: MultiHeadAttention, precision: str) -> None:
+    parts = [fold_scale(attention), weights_of(attention.key), weights_of(attention.value)]
+    attention.query, attention.key, attention.value = fuse(parts, precision)
+    attention.output = build_linear(*weights_of(attention.output), precision)
+
+
+def swap_cross_queries(cross: MultiHeadAttention, precision: str) -> None:
+    cross.query = build_linear(*fold_scale(cross), precision)
+    cross.output = build_linear(*weights_of(cross.output), precision)
+
+
+def fold_scale(attention: MultiHeadAttention) -> Weights:
+    """The queries' weights, which scale the scores too; attention itself scales them no more."""
+    weight, bias = weights_of(attention.query)
+    recipe = attention.recipe  # what is added to embeddings, attention itself never sees
+    parts = tuple(part for part in recipe.position.parts() if not isinstance(part, EmbeddingPosition))
+    attention.recipe = replace(recipe, position=PositionSum(parts) if parts else NoPosition())
+    if not isinstance(attention.recipe.score, ScaledDot):
+        return weight, bias
+    attention.recipe = replace(attention.recipe, score=Dot())
+    scale = (len(weight) // attention.heads) ** -0.5
+    return weight * scale, bias * scale
+
+
+def swap_feed_forward(layer: FeedForward, precision: str) -> None:
+    layer.up, layer.down = (build_linear(*weights_of(part), precision) for part in (layer.up, layer.down))
+    if layer.activation is nn.functional.relu and layer.down.bias.device.type == "cpu":
+        layer.activation = torch.relu_
+
+
+def swap_output(embeddings: TiedEmbeddings, precision: str) -> None:
+    """The output's table is one of its own from here on, with the same weight."""
+    table, bias = embeddings.table("output"), embeddings.bias.detach()
+    table = deepcopy(table, {id(table.weight): table.weight})
+    weight = table.weight.detach()
+    if weight.is_cuda:
+        table.projection = OutputLinear(weight, bias)
+    else:
+        table.projection = (
+            ChunkedVocabLinear.of(weight, bias) if precision == "int8" else build_linear(weight, bias, precision)
+        )
+    embeddings.tables["output"] = table
+
+
+def weights_of(linear: nn.Module) -> Weights:
+    assert isinstance(linear, nn.Linear)
+    return linear.weight.detach(), linear.bias.detach()
+
+
+def fuse(parts: Sequence[Weights], precision: str) -> tuple[LinearPart, ...]:
+    """Several projections of the same states as one linear layer."""
+    weights, biases = zip(*parts, strict=True)
+    linear = build_linear(torch.cat(weights), torch.cat(biases), precision)
+    return FusedLinear(linear, [len(weight) for weight in weights]).parts
