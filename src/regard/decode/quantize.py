@@ -85,6 +85,9 @@ def swap_linears(model: Transformer, precision: str) -> Transformer:
             cross.key, cross.value = fused[2 * n], fused[2 * n + 1]
         swap_output(model.embeddings, precision)
     model.add_module("captured_steps", CapturedSteps(CUDAGraphCapture()))
+    for part in model.modules():  # torch finds a child in Python code, and a step of a small model asks for sixty
+        for name, child in part.named_children():
+            object.__setattr__(part, name, child)
     return model
 
 
