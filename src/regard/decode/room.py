@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -113,7 +113,7 @@ def only(x: Tensor, rows: Int[Tensor, " n"] | None) -> Tensor:
     return x if rows is None else x.index_select(0, rows)
 
 
-def spread(x: Float[Tensor, "n width"], real: Int[Tensor, " n"] | None, count: int) -> Float[Tensor, "count width"]:
+def spread(x: Num[Tensor, "n width"], real: Int[Tensor, " n"] | None, count: int) -> Num[Tensor, "count width"]:
     """The rows at their places among as many as there are with padding."""
     return x if real is None else x.new_zeros(count, x.shape[1]).index_copy_(0, real, x)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard.layers.channel_attention import FeatureGate, SpatialAttention, SqueezeExcite
 
 Maps = Float[Tensor, "b c h w"]
+NewMaps = Float[Tensor, "b new_c new_h new_w"]
 Pixels = Float[Tensor, "b c height width"]
 Logits = Float[Tensor, "b classes"]
 STAGES = 3  # each twice as wide as the one before, and half as high
@@ -54,16 +55,16 @@ class ConvolutionBlock(nn.Module):
         self.shortcut = None if same else convolution(inputs, outputs, kernel=1, stride=stride)
         self.gate = gate
 
-    def forward(self, x: Maps) -> Maps:
+    def forward(self, x: Maps) -> NewMaps:
         shortcut, y = self.branch(x)
         return shortcut + (y if self.gate is None else self.gate(y))
 
-    def look(self, x: Maps) -> tuple[Maps, Tensor | None]:
+    def look(self, x: Maps) -> tuple[NewMaps, Tensor | None]:
         shortcut, y = self.branch(x)
         y, weights = (y, None) if self.gate is None else self.gate.look(y)
         return shortcut + y, weights
 
-    def branch(self, x: Maps) -> tuple[Maps, Maps]:
+    def branch(self, x: Maps) -> tuple[NewMaps, NewMaps]:
         """The shortcut, and what is to be gated and added."""
         activated = torch.relu(self.norm_in(x))
         y = self.second(torch.relu(self.norm_between(self.first(activated))))
@@ -136,7 +137,7 @@ class ChannelCNN(nn.Module):
             seen |= {} if weights is None else {f"stage.{name.replace('-', '.')}": weights}
         return self.classify(x), seen
 
-    def embed(self, x: Pixels) -> Maps:
+    def embed(self, x: Pixels) -> NewMaps:
         # fast convolutions need channels last in memory, and the layers keep them so
         return self.first(self.check_shape(x)).contiguous(memory_format=torch.channels_last)
 

@@ -37,6 +37,7 @@ Lengths = Int[Tensor, " b"]
 Governors = Int[Tensor, "b t"]
 Characters = Int[Tensor, "b t c"]
 X = Float[Tensor, "b t m"]
+Embedded = Float[Tensor, "b t embedding"]
 
 
 class ContextLayers(nn.Module, ABC):
@@ -112,7 +113,7 @@ class Encoder(nn.Module):
         self.context = build_context(config, recipe)
 
     def forward(
-        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: X | None = None
+        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: Embedded | None = None
     ) -> X:
         """Text b ends after lengths[b] tokens. `governors` are the heads of CoNLL-U (1-based, 0 is the root), by token;
         `extra` is added to the embeddings."""
@@ -121,7 +122,7 @@ class Encoder(nn.Module):
         return self.context(x, lengths, tree).masked_fill(~mask[..., None], 0.0)
 
     def look(
-        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: X | None = None
+        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: Embedded | None = None
     ) -> tuple[X, AttentionWeights]:
         """As `forward`, and every layer's weights."""
         mask, tree = token_mask(tokens, lengths), self.build_tree(tokens, lengths, governors)
@@ -129,7 +130,7 @@ class Encoder(nn.Module):
         x, seen = self.context.look(self.embed(tokens, lengths, tree, extra), lengths, tree)
         return x.masked_fill(~mask[..., None], 0.0), AttentionWeights.of(seen)
 
-    def embed(self, tokens: Tokens, lengths: Lengths, tree: DependencyTree | None, extra: X | None = None) -> X:
+    def embed(self, tokens: Tokens, lengths: Lengths, tree: DependencyTree | None, extra: Embedded | None = None) -> X:
         x = self.embedding.embed(tokens.where(token_mask(tokens, lengths), 0))
         return self.dropout(self.positions(x if extra is None else x + extra, 0, tree))
 

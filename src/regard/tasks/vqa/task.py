@@ -54,7 +54,7 @@ class QuestionDraws:
     """What the device is told of a batch: its pictures, and each question's row and picture."""
 
     pictures: ImageDraws
-    questions: Int[Tensor, "b 2"]
+    questions: Int[Tensor, "questions 2"]
 
 
 @dataclass(frozen=True, eq=False)
