@@ -1,13 +1,40 @@
 """What every test shares: one seed per test, so that a failure repeats, and Ctrl-C as in a terminal."""
 
+import gc
 import signal
+from pathlib import Path
 
 import pytest
 import torch
 
+from .shapes import check_shapes
+
+HERE = Path(__file__).parent
+check_shapes()  # before anything of the package is imported
+
 # whoever starts the suite in the background, or with nohup, has it ignore these, and with it every run that is tested
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+# a sweep of all that torch, its compilers and the collected tests hold takes longer than most tests
+gc.set_threshold(50_000, 20, 100)
+
+
+# Folders whose files take longest come first, so that no worker is left with a long one at the end.
+LONGEST_FIRST = ["serve", "cli", "hostile", "train", "decode", "see", "ops", "tasks", "models", "attention"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.relative_to(HERE).parts[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -2,18 +2,66 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+
+LOADED = ("torch", "triton", "regard.attention", "regard.ops", "regard.decode", "regard.layers")
 
 
 def run_interpreted(module: str) -> dict[str, Any]:
     """What `answer` printed when this module was run with Triton's interpreter."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    return run_module(module, TRITON_INTERPRET="1")
+    with TemporaryDirectory() as folder:
+        server = fork_server()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        print(json.dumps([module, folder]), file=server.stdin, flush=True)
+        answer = server.stdout.readline().strip()
+        out, err = (Path(folder, name) for name in ("out", "err"))
+        assert answer == "0", err.read_text() if err.exists() else "the interpreter's process is dead"
+        return json.loads(out.read_text().splitlines()[-1])
+
+
+@cache
+def fork_server() -> subprocess.Popen:
+    """A process of which each module's is a fork, for torch and Triton take seconds to load; it ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", __name__],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def serve_forks() -> None:
+    for name in LOADED:
+        import_module(name)
+    for line in sys.stdin:
+        module, folder = json.loads(line)
+        if (child := os.fork()) == 0:
+            os._exit(run_in_folder(module, folder))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def run_in_folder(module: str, folder: str) -> int:
+    with open(f"{folder}/out", "w") as sys.stdout, open(f"{folder}/err", "w") as sys.stderr:
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except BaseException:
+            traceback.print_exc()
+            return 1
+    return 0
 
 
 def run_module(module: str, *arguments: str, **environment: str) -> dict[str, Any]:
@@ -70,3 +118,7 @@ def compile_for_hopper(
         {indices[name]: [["tt.divisibility", 16]] for name in aligned},
     )
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+if __name__ == "__main__":
+    serve_forks()

@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
 from regard.cli import app
+from regard.tasks import splits
+from tests.forks import FORKS
 
 # a model that trains in no time
 LITTLE = ["--set", "text.kind=words", "--set", "model.layers=1", "--set", "model.model=16"]
 LITTLE += ["--set", "model.hidden=24", "--set", "model.heads=2", "--tokens", "300"]
+WORLD_TESTS = 97  # examples of the world to validate and to test on, instead of a thousand
 
 
 def regard(*words: object, typed: str | bytes | None = None) -> Result:
@@ -48,12 +50,6 @@ def assert_plain(text: str) -> None:
 
 # --- in a process of its own, for signals, pipes, terminals and exit codes ---
 
-# each is the fork of one that has loaded everything, for torch takes seconds to load
-FORKS = get_context("forkserver")
-PRELOADED = ["pytest", "regard.cli.main", "regard.decode.translate", "regard.train.run", "regard.world"]
-FORKS.set_forkserver_preload(PRELOADED)
-
-
 PATIENCE = 300  # seconds
 
 
@@ -65,7 +61,7 @@ class Started:
 
     def ends(self) -> int | None:
         """The exit code, and None if it does not end."""
-        self.process.join(timeout=60)
+        self.process.join(timeout=PATIENCE)
         return self.process.exitcode
 
     def send(self, number: int) -> None:
@@ -92,6 +88,7 @@ def started(folder: Path, *words: object, **streams: str) -> Started:
 
 def live(words: list[str], streams: tuple[str, str, str], folder: str) -> None:
     os.chdir(folder)
+    splits.WORLD_TESTS = WORLD_TESTS
     with (
         open(streams[0], encoding="utf-8") as sys.stdin,
         open(streams[1], "w", encoding="utf-8") as sys.stdout,

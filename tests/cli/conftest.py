@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from regard.tasks import splits
 from regard.world import World, translation_pairs
 
-from .commands import LITTLE, Started, assert_done, regard, started
+from .commands import LITTLE, WORLD_TESTS, Started, assert_done, regard, started
+
+
+@pytest.fixture(scope="package", autouse=True)
+def few_tests() -> Iterator[None]:
+    """Most of what a short training takes is its validation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splits, "WORLD_TESTS", WORLD_TESTS)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from regard.tasks.sequence_classification.task import TextClassifier, collate
 from regard.world import World
 from tests.see.untrained_models import translator
 
-from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
+from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_refused, regard
 
 NAMES = ("negative", "neutral", "positive")
 WORLD = ["--set", "data.sentences=700", "--set", "data.max_length=6", "--rate", "0.01", "--steps", "60"]
@@ -108,15 +108,15 @@ def test_what_is_no_classifier_is_refused(tmp_path):
 def test_figures_count_right_labels(judge):
     said = assert_done(regard("evaluate", judge, "--save", "figures.json", "--said", "said"))
     figures = json.loads(Path("figures.json").read_text())
-    assert figures["texts"] == 1000
-    assert figures["accuracy"] == pytest.approx(100 * figures["right"] / 1000)
-    assert f"accuracy {figures['accuracy']:.2f} %   right:{figures['right']}|texts:1000|labels:3" in said
+    assert figures["texts"] == WORLD_TESTS
+    assert figures["accuracy"] == pytest.approx(100 * figures["right"] / WORLD_TESTS)
+    assert f"accuracy {figures['accuracy']:.2f} %   right:{figures['right']}|texts:{WORLD_TESTS}|labels:3" in said
     by_label = figures["by_label"]
     assert tuple(by_label) == NAMES
-    assert sum(one["texts"] for one in by_label.values()) == 1000
-    recalled = sum(one["texts"] * one["recall"] for one in by_label.values()) / 1000
+    assert sum(one["texts"] for one in by_label.values()) == WORLD_TESTS
+    recalled = sum(one["texts"] * one["recall"] for one in by_label.values()) / WORLD_TESTS
     assert recalled == pytest.approx(figures["accuracy"])
-    assert len(Path("said").read_text().splitlines()) == 1000
+    assert len(Path("said").read_text().splitlines()) == WORLD_TESTS
 
 
 def test_figures_on_paper(judge):

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from regard.data.parallel import read_pairs, write_pairs
-from regard.decode.translate import WINDOW
 from regard.tasks.translation.metrics import bleu, chrf
 
-from .commands import LITTLE, assert_done, assert_plain, assert_refused, no_room, regard
+from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_refused, no_room, regard
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +51,7 @@ def test_every_layout_of_files_is_measured_alike(name, trained, corpus):
 
 
 def test_without_pairs_it_takes_what_was_held_out(trained):
-    assert f"sentences:{WINDOW}" in assert_done(regard("evaluate", trained, "--beam", 1))
+    assert f"sentences:{WORLD_TESTS}" in assert_done(regard("evaluate", trained, "--beam", 1))
 
 
 def test_misaligned_and_empty_and_missing_pairs(trained, tmp_path):

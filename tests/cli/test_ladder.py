@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from typer.testing import Result
 
 from regard.cli.demo import LONG_SENTENCES, next_commands
 from regard.train.checkpoint import checkpoints
 
-from .commands import assert_done, assert_plain, assert_refused, regard
+from .commands import WORLD_TESTS, assert_done, assert_plain, assert_refused, regard
 
 SMALL = ["--set", "data.sentences=300", "--set", "data.max_length=7", "--set", "train.batch_size=300"]
 SMALL += ["--set", "model.model=16", "--set", "model.hidden=16", "--beam", "1", "--steps", "5"]
@@ -20,13 +21,21 @@ def size(picture: str) -> tuple[int, int]:
         return opened.size
 
 
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory) -> tuple[Path, Result]:
+    """The folder of a ladder of two rungs, and what the command answered."""
+    folder = tmp_path_factory.mktemp("climbed") / "ladder"
+    return folder, regard("ladder", "--models", "gru,bahdanau", *SMALL, "--out", folder)
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_ladder_trains_every_rung_and_draws_both_pictures():
-    answer = regard("ladder", "--models", "gru,bahdanau", *SMALL)
+def test_the_ladder_trains_every_rung_and_draws_both_pictures(climbed, monkeypatch):
+    folder, answer = climbed
+    monkeypatch.chdir(folder.parent)
     table = assert_done(answer)
     assert_plain(answer.output)
     figures = json.loads(Path("ladder/ladder.json").read_text())
@@ -40,8 +49,8 @@ def test_the_ladder_trains_every_rung_and_draws_both_pictures():
     assert not Path("ladder/alignment-gru.png").exists()  # it has no attention to draw
 
 
-def test_what_is_trained_is_not_trained_again():
-    assert_done(regard("ladder", "--models", "gru", *SMALL))
+def test_what_is_trained_is_not_trained_again(climbed, monkeypatch):
+    monkeypatch.chdir(climbed[0].parent)
     before = Path("ladder/gru/model.safetensors").stat().st_mtime_ns
     assert "trained:" not in assert_done(regard("ladder", "--models", "gru", *SMALL))
     assert Path("ladder/gru/model.safetensors").stat().st_mtime_ns == before
@@ -62,7 +71,7 @@ def test_the_demo_trains_translates_looks_and_says_what_is_next():
     assert len(checkpoints(Path("out/demo/checkpoints"))) == 3  # all along the training, for the page to go through
     assert_plain(told)
     assert "Exact match: " in told
-    assert "of 1000 sentences" in told
+    assert f"of {WORLD_TESTS} sentences" in told
     assert min(size("out/demo/alignment.png")) > 100
     for command in next_commands(Path("out/demo")):
         assert command in told

@@ -39,7 +39,7 @@ from .test_batched_beam import PREFIXES, decided
 from .test_models import SOURCES, model
 from .toy_models import same
 
-LIMIT = LengthLimit(0.5, 5)
+LIMIT = LengthLimit(0.5, 2)
 CHOICES = [(9, 4, 6, 1), (7, 3, 5, 3), (5, 1, 1, 1), (6, 5, 8, 4)]  # sentences, beams, offers of each, best
 SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
     "plain": (model("transformer"), Beam(4, 0.8, n_best=2, max_length=LIMIT), None),

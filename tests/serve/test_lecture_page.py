@@ -389,7 +389,7 @@ def test_the_projector_fills_the_window_with_the_largest_type_that_fits(page, ad
     assert page.evaluate(size) > 1.35 * before
 
 
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (640, 400)])
+@pytest.mark.parametrize(("width", "height"), [(360, 740), pytest.param(640, 400, marks=pytest.mark.slow)])
 def test_a_phone_and_a_zoom_of_200_percent_need_no_sideways_scrolling(page, address, width, height):
     page.set_viewport_size({"width": width, "height": height})
     for number in range(1, CHAPTERS + 1):
@@ -407,7 +407,7 @@ def test_matrices_are_tables_with_names_for_rows_columns_and_inputs(page, addres
     assert page.get_by_role("textbox", name="Wq, row 1, column 3").count() == 1
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_to_object_to(page, address, axe, theme):
     page.emulate_media(color_scheme=theme)
     places = [f"{number}.1" for number in range(1, CHAPTERS + 1)] + ["3.2m", "6.3m", "9.1m"]

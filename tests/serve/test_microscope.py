@@ -26,6 +26,7 @@ from .real_models import ASKED, MATRICES, STEPS, House, benchmark, numbers, stag
 SHARED = 2.5  # a machine that does other things as well may take so much longer than is promised
 WIDE = {"width": 1280, "height": 800}
 TABS = "[...document.querySelectorAll('#tabs [role=tab]')].map((tab) => tab.id.slice(4))"
+TYPED = ("pieces", "tag", "letters")  # models of each kind of tokens
 HOSTILE = {
     "markup": "<img src=x onerror=window.bad=1> <script>window.bad=1</script> \"><svg onload=alert(1)> ' ${alert(1)}",
     "right to left": "\u202eevil\u202c القط الأسود أكل الفأر \u2067שלום\u2069",
@@ -429,8 +430,14 @@ def test_a_head_that_is_off_says_so_and_proves_nothing(desk):
 # --- unhurt ---
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-@pytest.mark.parametrize("kind", ["pieces", "tag", "letters"])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [  # in the short form every text once, by each kind of tokens in turn
+        pytest.param(kind, what, marks=() if n % len(TYPED) == m else pytest.mark.slow)
+        for n, what in enumerate(HOSTILE)
+        for m, kind in enumerate(TYPED)
+    ],
+)
 def test_whatever_is_typed_stays_text(desk, kind, what):
     desk.turn("matrix", model=kind, text=CAT)
     desk.page.fill("#text", HOSTILE[what])
@@ -569,7 +576,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, scheme):
     context = browser.new_context(color_scheme=scheme, viewport=WIDE, bypass_csp=True)
     desk, found, seen = tools.Desk(context.new_page(), address), [], 0
@@ -590,7 +597,8 @@ def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, scheme):
     assert not desk.wrong
 
 
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (640, 400)])  # a phone, and 200 %
+# a phone, and 200 %
+@pytest.mark.parametrize(("width", "height"), [(360, 740), pytest.param(640, 400, marks=pytest.mark.slow)])
 def test_nothing_is_wider_than_a_small_window(browser, address, tools, width, height):
     context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=2)
     desk = tools.Desk(context.new_page(), address)

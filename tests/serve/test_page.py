@@ -1,6 +1,7 @@
 """The microscope's page in a real browser, against a server of made arrays: fast, exact, by keyboard, and unhurt."""
 
 import json
+import os
 from collections.abc import Iterator
 from gzip import compress
 from re import findall
@@ -18,11 +19,12 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 VIEWS = ["overview", "matrix", "lines", "alignment", "pair"]
 SMALL = "model=small&text=the%20black%20cat&site=decoder.0.cross"
 RAW, PACKED, FIRST = 296_000, 109_500, 94_000  # bytes of all scripts, of those as they travel, of the first view
-SHARED = 2  # a shared machine may take twice as long as is promised
+# a shared machine may take twice as long as is promised, or as many times as it has work for
+SHARED = 2 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 # wait_for_function evaluates text in the page, which the policy forbids
 UNTIL = """() => new Promise((done, give_up) => {
-  const last = performance.now() + 15000;
+  const last = performance.now() + 60000;
   const look = () => {
     if (CONDITION) done();
     else if (performance.now() > last) give_up(new Error("never came true"));
@@ -31,7 +33,7 @@ UNTIL = """() => new Promise((done, give_up) => {
   look();
 })"""
 PAINTED = """([view, before]) => new Promise((done, give_up) => {
-  const last = performance.now() + 15000;
+  const last = performance.now() + 60000;
   const look = () => {
     if (performance.now() > last) give_up(new Error(`${view} was never painted`));
     const painted = document.querySelector(`regard-${view}`)?.dataset.painted;
@@ -466,7 +468,7 @@ def test_a_head_is_switched_off_and_on_again(desk):
     desk.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
 
 
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 360])
 def test_edits_are_told_in_every_view_and_an_off_head_as_what_it_is(browser, address, width):
     context = browser.new_context(viewport={"width": width, "height": 740})
     desk = Desk(context.new_page(), address)
@@ -502,7 +504,7 @@ def test_the_theme_can_be_chosen_and_the_pictures_follow(desk):
 # --- for everybody ---
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing(browser, address, axe, scheme):
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}, bypass_csp=True)
     desk = Desk(context.new_page(), address)
@@ -518,7 +520,10 @@ def test_axe_finds_nothing(browser, address, axe, scheme):
     assert not desk.wrong
 
 
-@pytest.mark.parametrize(("width", "height", "sharp"), [(360, 740, 2), (640, 400, 2)])  # a phone, and 200 %
+# a phone, and 200 %
+@pytest.mark.parametrize(
+    ("width", "height", "sharp"), [(360, 740, 2), pytest.param(640, 400, 2, marks=pytest.mark.slow)]
+)
 def test_nothing_is_cut_off_in_a_small_window(browser, address, width, height, sharp):
     size = {"width": width, "height": height}
     context = browser.new_context(viewport=size, device_scale_factor=sharp)

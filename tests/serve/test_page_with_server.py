@@ -46,7 +46,7 @@ def address(models) -> Iterator[str]:
         thread.start()
         yield serve_server.page_url(here, TOKEN)
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ class Open:
     def painted(self, view: str, frame: Any = None) -> Any:
         """The view, once it is there."""
         found = (frame or self.page).locator(f"regard-{view}")
-        last = time.monotonic() + 20
+        last = time.monotonic() + 120
         while not (found.count() and found.get_attribute("data-painted")):
             assert time.monotonic() < last, f"{view} was never painted: {self.wrong}"
             time.sleep(0.02)

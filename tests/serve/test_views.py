@@ -575,7 +575,7 @@ def test_a_server_that_is_lost_leaves_no_output_of_another_text(desk):
 # --- everybody ---
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_axe_finds_nothing(browser, address, axe, scheme):
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}, bypass_csp=True)
     desk, found = Desk(context.new_page(), address), []
@@ -592,7 +592,8 @@ def test_axe_finds_nothing(browser, address, axe, scheme):
     assert not desk.wrong
 
 
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (640, 400)])  # a phone, and 200 %
+# a phone, and 200 %
+@pytest.mark.parametrize(("width", "height"), [pytest.param(360, 740, marks=pytest.mark.slow), (640, 400)])
 def test_nothing_is_wider_than_a_small_window(browser, address, width, height):
     context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=2)
     desk = Desk(context.new_page(), address)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -24,10 +23,7 @@ from regard.tasks.translation.task import Translator
 from regard.train import checkpoint, loop
 from regard.train.run import TrainingRun
 from regard.world import World, translation_pairs
-
-# the processes are forks of one that has loaded all this, for torch takes seconds to load
-FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "torch._inductor.config", "tests.train.killed_runs"])
+from tests.forks import FORKS
 
 OVERFLOWING = 2.0**20  # the first scale of a loss in float16, so that there are steps to skip
 TRANSFORMER = ModelConfig(kind="transformer", layers=1, model=28, heads=2, hidden=44, dropout=0.2)

@@ -25,17 +25,17 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.randn(size, width) * width**-0.5)
         self.projection: nn.Module | None = None  # gives the logits instead of the weight, where inference is prepared
 
-    def embed(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t width"]:
+    def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
         return embedding(tokens, self.weight) * self.weight.shape[1] ** 0.5
 
-    def logits(self, x: Float[Tensor, "b t width"], bias: Float[Tensor, " size"]) -> Float[Tensor, "b t size"]:
+    def logits(self, x: Float[Tensor, "*batch width"], bias: Float[Tensor, " size"]) -> Float[Tensor, "*batch size"]:
         return linear(x, self.weight, bias) if self.projection is None else self.projection(x)
 
     def loss(
         self,
-        x: Float[Tensor, "b t width"],
+        x: Float[Tensor, "*batch width"],
         bias: Float[Tensor, " size"],
-        targets: Int[Tensor, "b t"],
+        targets: Int[Tensor, "*batch"],
         *,
         smoothing: float,
         ignore_index: int,
@@ -92,11 +92,11 @@ class TiedEmbeddings(nn.Module):
         assert isinstance(table, Embedding)
         return table
 
-    def embed_source(self, tokens: Int[Tensor, "b s"]) -> Float[Tensor, "b s width"]:
+    def embed_source(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
         return self.table("source").embed(tokens)
 
-    def embed_target(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t width"]:
+    def embed_target(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
         return self.table("target").embed(tokens)
 
-    def logits(self, x: Float[Tensor, "b t output"]) -> Float[Tensor, "b t v"]:
+    def logits(self, x: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch v"]:
         return self.table("output").logits(x, self.bias)

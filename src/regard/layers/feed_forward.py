@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, relu
 from regard.ops import dispatch
 from regard.ops.linear_relu import linear_relu
 
-X = Float[Tensor, "b t model"]
+X = Float[Tensor, "*batch model"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "gelu": gelu}
 
@@ -25,7 +25,7 @@ class FeedForward(nn.Module):
         self.down: nn.Module = nn.Linear(hidden, model)
         self.activation = ACTIVATIONS[activation]
 
-    def hidden(self, x: X, *, fused: bool = False) -> Float[Tensor, "b t hidden"]:
+    def hidden(self, x: X, *, fused: bool = False) -> Float[Tensor, "*batch hidden"]:
         """φ(W₁ x + b₁)."""
         if fused and self.activation is relu and type(self.up) is nn.Linear and dispatch.use_fused(x):
             return linear_relu(x, self.up.weight, self.up.bias)

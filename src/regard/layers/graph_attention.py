@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.attention import Edges, Padding, Recipe, attend, steps
 
 Heads = Float[Tensor, "1 h n d"]
+HeadOutputs = Float[Tensor, "1 h n e"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ class Neighbours:
             weights = weights.index_copy(1, group.edges[group.mask], by_edge)
         return weights
 
-    def scatter(self, parts: list[Float[Tensor, "r h 1 d"]], q: Heads, v: Heads) -> Heads:
+    def scatter(self, parts: list[Float[Tensor, "_ h 1 e"]], q: Heads, v: Float[Tensor, "1 g n e"]) -> HeadOutputs:
         """The outputs of the groups, each at its node."""
         heads, head = q.shape[1], v.shape[3]
         out = v.new_zeros(self.nodes, heads * head)

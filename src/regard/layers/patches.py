@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from regard.attention import EmbeddingPosition
@@ -37,7 +37,7 @@ def unpatch(patches: Float[Tensor, "b t pixels"], size: int, grid: Grid) -> Floa
     return rearrange(patches, "b (y x) (p q c) -> b c (y p) (x q)", y=grid[0], p=size, q=size)
 
 
-def overlay(weights: Float[Tensor, "*any t"], size: int, grid: Grid) -> Float[Tensor, "*any height width"]:
+def overlay(weights: Num[Tensor, "*any t"], size: int, grid: Grid) -> Num[Tensor, "*any height width"]:
     """One number for each patch, repeated over all its pixels: a heat map of attention."""
     check_grid(weights.shape[-1], grid)
     return repeat(weights, "... (y x) -> ... (y p) (x q)", y=grid[0], p=size, q=size)
@@ -59,7 +59,7 @@ class Patches(nn.Module):
         self.size, self.width, self.channels = size, width, channels
         self.project = nn.Linear(size * size * channels, width)
 
-    def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t width"]:
+    def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t model"]:
         if x.dim() != 4 or x.shape[1] != self.channels:
             raise ValueError(
                 f"images are (batch, {self.channels} channels, rows, columns), not {tuple(x.shape)}; "
@@ -93,7 +93,7 @@ class ConvolutionalPatches(nn.Module):
         )
         self.project = nn.Conv2d(width, width, 1)
 
-    def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t width"]:
+    def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t model"]:
         grid_of(x.shape[2], x.shape[3], self.size)
         return rearrange(self.project(self.downsample(x)), "b m y x -> b (y x) m")
 

@@ -18,6 +18,7 @@ from regard.attention import AttentionSites, SiteName
 from regard.layers.channel_attention import FeatureGate, SpatialAttention, SqueezeExcite
 
 Maps = Float[Tensor, "b c h w"]
+NewMaps = Float[Tensor, "b new_c new_h new_w"]
 Pixels = Float[Tensor, "b c height width"]
 Logits = Float[Tensor, "b classes"]
 STAGES = 3  # each twice as wide as the one before, and half as high
@@ -57,7 +58,7 @@ class ConvolutionBlock(nn.Module):
         self.shortcut = None if same else convolution(inputs, outputs, kernel=1, stride=stride)
         self.gate = gate
 
-    def forward(self, x: Maps) -> Maps:
+    def forward(self, x: Maps) -> NewMaps:
         activated = torch.relu(self.norm_in(x))
         y = self.second(torch.relu(self.norm_between(self.first(activated))))
         shortcut = x if self.shortcut is None else self.shortcut(activated)

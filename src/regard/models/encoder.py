@@ -36,6 +36,7 @@ Lengths = Int[Tensor, " b"]
 Governors = Int[Tensor, "b t"]
 Characters = Int[Tensor, "b t c"]
 X = Float[Tensor, "b t m"]
+Embedded = Float[Tensor, "b t embedding"]
 
 
 class ContextLayers(nn.Module, ABC):
@@ -96,7 +97,7 @@ class Encoder(nn.Module):
         self.context = build_context(config, recipes)
 
     def forward(
-        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: X | None = None
+        self, tokens: Tokens, lengths: Lengths, governors: Governors | None = None, extra: Embedded | None = None
     ) -> X:
         """Text b ends after lengths[b] tokens. `governors` are the heads of CoNLL-U (1-based, 0 is the root), by token;
         `extra` is added to the embeddings."""
@@ -104,7 +105,7 @@ class Encoder(nn.Module):
         x = self.embed(tokens, lengths, tree, extra)
         return self.context(x, lengths, tree).masked_fill(~mask[..., None], 0.0)
 
-    def embed(self, tokens: Tokens, lengths: Lengths, tree: DependencyTree | None, extra: X | None = None) -> X:
+    def embed(self, tokens: Tokens, lengths: Lengths, tree: DependencyTree | None, extra: Embedded | None = None) -> X:
         x = self.embedding.embed(tokens.where(token_mask(tokens, lengths), 0))
         return self.dropout(self.positions(x if extra is None else x + extra, 0, tree))
 

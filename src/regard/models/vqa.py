@@ -81,7 +81,7 @@ class CrossAttentionLayer(nn.Module):
         self.encoder_layer = EncoderLayer(stack, Recipe())
         self.cross, self.residual_cross = stack.attention(Recipe(), branches), stack.residual()
 
-    def cross_keys_values(self, patches: X, image_index: ImageIndex | None) -> KeysValues:
+    def cross_keys_values(self, patches: Float[Tensor, "p s model"], image_index: ImageIndex | None) -> KeysValues:
         """The keys and values of each question's image, computed once for all the questions about it."""
         k, v = (
             rearrange(part(patches), "p s (g d) -> p g s d", g=self.cross.groups)

@@ -32,7 +32,13 @@ class DropoutNoise:
 
 
 def project_dropout_add_norm(
-    residual: X, y: X, project: nn.Module, dropout: Dropout, norm: nn.LayerNorm | None, *, fused: bool = False
+    residual: X,
+    y: Float[Tensor, "*batch width"],
+    project: nn.Module,
+    dropout: Dropout,
+    norm: nn.LayerNorm | None,
+    *,
+    fused: bool = False,
 ) -> tuple[X, X]:
     """norm(residual + dropout(project(y))), twice; without a norm the sum itself: how every sub-layer ends."""
     if fused and dispatch.use_fused(residual) and type(project) is nn.Linear and project.bias is not None:

@@ -54,7 +54,7 @@ class Band:
 class TileRows:
     """For row r of tiles the columns[firsts[r] : firsts[r + 1]], each with the number of its mask."""
 
-    firsts: Int[Tensor, "rows+1"]
+    firsts: Int[Tensor, " bounds"]  # one more than there are rows
     columns: Int[Tensor, "entries"]
     masks: Int[Tensor, "entries"]
 

@@ -64,7 +64,7 @@ class ImagePreprocessor:
                 )
         return stack_images((one.name, one.pixels) for one in images)
 
-    def fit(self, pixels: UInt8[Tensor, "c h w"]) -> UInt8[Tensor, "c h w"]:
+    def fit(self, pixels: UInt8[Tensor, "c h w"]) -> UInt8[Tensor, "channels height width"]:
         """Converted to grey or RGB and resized, if necessary."""
         if self.accepts(pixels):
             return pixels

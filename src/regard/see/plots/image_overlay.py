@@ -63,7 +63,7 @@ def gates_view(
     pixels: Pixels,
     *,
     spatial: Sequence[tuple[str, Map]] = (),
-    channels: Sequence[tuple[str, Float[Tensor, " c"]]] = (),
+    channels: Sequence[tuple[str, Float[Tensor, " _"]]] = (),
     title: str = "",
 ) -> View:
     """The gates of a convolutional network: of each position, laid over the image, and of each channel, as bars."""

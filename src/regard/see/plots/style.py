@@ -121,7 +121,7 @@ def upsample_patches(weights: Float[Tensor, "y x"], rows: int, columns: int) -> 
     return weights[y.long()][:, x.long()]
 
 
-def downsample(pixels: Float[Tensor, "c h w"], most: int) -> Float[Tensor, "c h w"]:
+def downsample(pixels: Float[Tensor, "c h w"], most: int) -> Float[Tensor, "c rows columns"]:
     """At most so many columns: each pixel the mean of a square of them; what does not fill a square is cut off."""
     _, rows, columns = pixels.shape
     size = -(-columns // most)

@@ -93,7 +93,7 @@ class LanguageModelingLoss:
         return table.loss(x, model.bias, wanted, smoothing=self.smoothing, ignore_index=UNSCORED, rdrop=agree), tokens
 
 
-def hidden_after_context(model: LanguageModel, inputs: Tokens, lead: int) -> Float[Tensor, "b t model"]:
+def hidden_after_context(model: LanguageModel, inputs: Tokens, lead: int) -> Float[Tensor, "b rest model"]:
     """The hidden states behind the first `lead` tokens, which give context and no loss.
 
     A state carried over from the step before would come of older weights, and could not be had again after an

@@ -72,7 +72,7 @@ class QuestionDraws:
     """What is sent to the device for a batch: its pictures, and each question's row and picture."""
 
     pictures: ImageDraws
-    questions: Int[Tensor, "b 2"]
+    questions: Int[Tensor, "questions 2"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -141,7 +141,7 @@ class TritonAdditive(AdditiveEngine):
         )
         return out
 
-    def live_tiles(self, rows: slice, visible: Visible, tile: tuple[int, int]) -> Int[Tensor, "n y x"]:
+    def live_tiles(self, rows: slice, visible: Visible, tile: tuple[int, int]) -> Int[Tensor, "*tiles"]:
         """Which tiles someone sees, found on the device; if all see everything, nobody asks."""
         if visible is None:
             return self.limits.fits
