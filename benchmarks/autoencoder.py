@@ -32,8 +32,8 @@ from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_auto
 from regard.models.seq2seq import count_parameters
 from regard.see.plots.charts import principal_components
 from regard.tasks.autoencoding.latents import decode_latents, encode_latents, interpolate_latents
-from regard.tasks.corpus import Corpus
 from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.train.corpus import Corpus
 from regard.train.loop import TrainConfig, train
 from regard.train.schedule import CosineSchedule
 from regard.world import Sentence, World

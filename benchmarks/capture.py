@@ -30,12 +30,10 @@ from profiled import kinds_and_kernels
 from regard.data.images.labelled_images import LabelledImage
 from regard.data.labelled import LabelledText
 from regard.data.tagged import TaggedSentence
-from regard.tasks.corpus import Corpus
 from regard.tasks.image_classification.data import ImageClassificationSettings
 from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.data import LanguageModelingSettings
 from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.protocol import TrainingJob
 from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.sequence_classification.task import TextClassifier
 from regard.tasks.tagging.data import TaggingSettings
@@ -43,8 +41,10 @@ from regard.tasks.tagging.task import Tagger
 from regard.tasks.vqa.data import ImageQuestion, VQASettings
 from regard.tasks.vqa.task import QuestionAnswerer
 from regard.train.checkpoint import Progress
+from regard.train.corpus import Corpus
 from regard.train.cuda_graph import CapturedBackward, no_batches
 from regard.train.determinism import use_deterministic
+from regard.train.job import TrainingJob
 from regard.train.loop import make_backward, one_step, parameter_groups
 from regard.train.run import make_train_config
 from regard.train.step import LossScaleState

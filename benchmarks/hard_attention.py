@@ -43,7 +43,6 @@ from machine import RESULTS, write
 from regard.attention import Additive, Hard, Recipe, record_attention
 from regard.layers.pooling import AttentionPooling
 from regard.models.encoder import Encoder, SequenceClassifier
-from regard.tasks.corpus import iterate_batches
 from regard.tasks.sequence_classification.hard_attention_loss import (
     ExpectedLoss,
     HardAttentionClassifier,
@@ -54,6 +53,7 @@ from regard.tasks.sequence_classification.hard_attention_loss import (
     lengths_of,
 )
 from regard.train import ConstantSchedule, TrainConfig, train
+from regard.train.corpus import iterate_batches
 from regard.train.gradient_noise import GradientNoise, compute_gradient, draw_gradients
 from regard.world import Sentence
 

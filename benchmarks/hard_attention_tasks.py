@@ -7,8 +7,6 @@ from regard.attention import Hard, Normaliser, Softmax, StraightThrough
 from regard.data.batching import TokenBatchSampler
 from regard.data.tokenizers.base import WordTokenizer
 from regard.models.config import EncoderConfig
-from regard.tasks.corpus import Corpus
-from regard.tasks.protocol import Loss
 from regard.tasks.sequence_classification.hard_attention_loss import (
     CrossEntropyLoss,
     Example,
@@ -18,6 +16,8 @@ from regard.tasks.sequence_classification.hard_attention_loss import (
     collate,
     lengths_of,
 )
+from regard.train.corpus import Corpus
+from regard.train.job import Loss
 from regard.world import Sentence, World
 from regard.world.lexicon import Split, english_forms
 from regard.world.word_tables import ADJECTIVES, ADVERBS, VERBS

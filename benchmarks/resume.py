@@ -30,10 +30,11 @@ from safetensors.torch import load_file
 from machine import alone, write
 from regard.data import SentencePair
 from regard.models.config import ModelConfig
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
 from regard.train import Report, train
+from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun, write_final_weights
 from regard.world import World, translation_pairs
 

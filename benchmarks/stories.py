@@ -36,10 +36,11 @@ from regard.decode import Greedy
 from regard.decode.translate import translate_texts
 from regard.models.config import ModelConfig
 from regard.models.transformer import EncoderLayer, Transformer
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.metrics import bleu, exact_match
 from regard.tasks.translation.task import LabelSmoothingLoss, Translator
+from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 from regard.world.retrieval import Stories, graded_story_pairs, story_pairs
 

@@ -34,8 +34,8 @@ from regard.ops.dropout_add_layernorm_triton import ResidualInputs
 from regard.ops.linear_cross_entropy_triton import RowLaunch, cross_entropy_rows
 from regard.ops.packed_attention import empty_logsumexp
 from regard.ops.packed_attention_triton import PackedLaunch, launch_backward, launch_forward
-from regard.tasks.config import TrainSettings
-from regard.tasks.corpus import PackedCorpus
+from regard.train.config import TrainSettings
+from regard.train.corpus import PackedCorpus
 from regard.train.step import gradient_norm
 from training_speed import SIDE, WORDS, say
 from training_ways import sentences

@@ -33,10 +33,10 @@ from regard.data.tokenizers.base import PAD
 from regard.models.config import ModelConfig, build_model
 from regard.models.flops import flops
 from regard.models.transformer import Transformer
-from regard.tasks.config import TrainSettings
-from regard.tasks.corpus import PackedCorpus
 from regard.tasks.translation.task import LabelSmoothingLoss
 from regard.train.checkpoint import Progress
+from regard.train.config import TrainSettings
+from regard.train.corpus import PackedCorpus
 from regard.train.determinism import use_deterministic
 from regard.train.hardware import measure_matmul_flops
 from regard.train.loop import TrainConfig, make_backward, make_captured_step, make_optimiser, one_step, parameter_groups

@@ -17,10 +17,10 @@ from regard.data.tokenizers.base import PAD
 from regard.models.config import ModelConfig, build_model
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
-from regard.tasks.config import TrainSettings
-from regard.tasks.corpus import Corpus, PackedCorpus
-from regard.tasks.protocol import Loss, TrainingData
 from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.train.config import TrainSettings
+from regard.train.corpus import Corpus, PackedCorpus
+from regard.train.job import Loss, TrainingData
 
 SMOOTHING = 0.1
 BASE = ModelConfig(

@@ -17,9 +17,10 @@ from rich.console import Console
 from machine import write
 from regard.cli.training_progress import train_with_progress
 from regard.models.config import EncoderConfig
-from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.config import TokenizerSettings
 from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings, read_tagged_sentences
 from regard.tasks.tagging.task import Tagger, evaluate_tagger
+from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 
 HEADS, MODEL = 4, 128

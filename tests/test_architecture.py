@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+from regard.decode.ready import prepare
 
 from regard.attention import Causal, Recipe, Rotary, attend
 from regard.data.parallel import SentencePair
 from regard.decode import Beam, translate
-from regard.decode.ready import prepare
 from regard.models.config import ModelConfig
 from regard.see import trace_model
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator
 from regard.train.checkpoint import Progress
+from regard.train.config import TrainSettings
 from regard.train.loop import make_captured_step, make_optimiser, one_step
 from regard.train.run import make_train_config
 from regard.train.step import LossScaleState

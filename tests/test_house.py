@@ -10,11 +10,10 @@ from .shapes import share_checked
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "regard"
-# A file imports only from its own rank and from those before it. Three packages are split: the shared files of tasks
-# come before train, a task's own folder after decode, and its command line with cli.
+# A package imports only from itself and from those before it; a task's command line stands with cli.
 PACKAGES = [
     *("ops", "attention", "world", "data", "layers", "models"),
-    *("tasks", "train", "decode", "tasks/<task>", "interop", "see", "serve", "cli"),
+    *("train", "decode", "tasks", "interop", "see", "serve", "cli"),
 ]
 ATTENTION = [
     "dependency_tree",
@@ -93,9 +92,7 @@ def imports(tree: ast.Module) -> list[str]:
 def package(module: str) -> str:
     """The entry of PACKAGES that a module belongs to."""
     first, *rest = module.split(".")[1:]
-    if first != "tasks" or not rest or not (SOURCE / "tasks" / rest[0]).is_dir():
-        return first
-    return "cli" if rest[1:2] == ["cli"] else "tasks/<task>"
+    return "cli" if first == "tasks" and rest[1:2] == ["cli"] else first
 
 
 def rank(module: str) -> tuple[int, int, int]:

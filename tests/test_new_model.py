@@ -35,9 +35,10 @@ from regard.models.seq2seq import Memory, Seq2Seq
 from regard.models.transformer import KVCaches
 from regard.see import Edits, HeadOff, trace_model
 from regard.serve.model_store import ModelStore
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator, train_tokenizers
+from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 from tests.serve.client import client_of, floats, site_path
 

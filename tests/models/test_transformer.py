@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from regard.decode.ready import prepare
 from torch import nn
 from torch.testing import assert_close
 
@@ -18,7 +19,6 @@ from regard.attention import (
     Window,
     get_recipe,
 )
-from regard.decode.ready import prepare
 from regard.layers import TiedEmbeddings
 from regard.models import StackConfig, Transformer
 from regard.models.transformer import make_causal

@@ -13,9 +13,10 @@ from regard.models.autoencoder import AutoencoderConfig
 from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings, read_plain_sentences
 from regard.tasks.autoencoding.latents import encode_latents, interpolate_sentences, reconstruct
 from regard.tasks.autoencoding.task import SentenceAutoencoder
-from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.config import TokenizerSettings
 from regard.tasks.splits import Split
 from regard.tasks.translation.task import build_loss
+from regard.train.config import TrainSettings
 from tests.tasks.resume_check import assert_resumes
 
 SIZES: dict[str, Any] = {"layers": 1, "model": 24, "hidden": 32, "latents": 3, "latent": 11, "heads": 2, "dropout": 0.0}

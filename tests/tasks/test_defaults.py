@@ -2,7 +2,6 @@
 
 import pytest
 
-from regard.tasks.config import TrainSettings
 from regard.tasks.defaults import (
     batch_tokens_for,
     effective_examples,
@@ -16,6 +15,7 @@ from regard.tasks.image_classification.data import ImageClassificationSettings
 from regard.tasks.language_modeling.data import LanguageModelingSettings
 from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.translation.data import TranslationSettings
+from regard.train.config import TrainSettings
 
 
 @pytest.mark.parametrize(

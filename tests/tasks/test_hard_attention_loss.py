@@ -14,7 +14,6 @@ from regard.data.batching import TokenBatchSampler
 from regard.layers.pooling import AttentionPooling, MeanPooling
 from regard.models.config import EncoderConfig
 from regard.models.encoder import Encoder, SequenceClassifier
-from regard.tasks.corpus import Corpus
 from regard.tasks.sequence_classification.hard_attention_loss import (
     CrossEntropyLoss,
     ExpectedLoss,
@@ -29,6 +28,7 @@ from regard.tasks.sequence_classification.hard_attention_loss import (
     word_probabilities,
 )
 from regard.train import ConstantSchedule, TrainConfig, train
+from regard.train.corpus import Corpus
 from regard.train.gradient_noise import compute_gradient
 from tests.recorded import call_recorded
 

@@ -25,7 +25,6 @@ from regard.data.images.image_preprocess import (
 from regard.data.images.labelled_images import LabelledImage, PixelScaling, images_from_scenes
 from regard.models.safetensors_io import saveable_tensors
 from regard.models.vision import VisionConfig, VisionTransformer, build_vision_model
-from regard.tasks.config import TrainSettings
 from regard.tasks.image_batches import AugmentedImages, AugmentSettings, ShuffledIndices
 from regard.tasks.image_classification.data import (
     ImageClassificationData,
@@ -35,6 +34,7 @@ from regard.tasks.image_classification.data import (
     read_labelled_images,
 )
 from regard.tasks.image_classification.task import ImageBatch, ImageClassifier, mixup_loss, validation
+from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 from regard.world.shapes import ShapeWorld
 from tests.recorded import call_recorded

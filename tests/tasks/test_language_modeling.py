@@ -14,7 +14,7 @@ from regard.data.tokenizers.base import BOS, EOS, CharTokenizer
 from regard.layers.embedding import Embedding
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
-from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.config import TokenizerSettings
 from regard.tasks.language_modeling import neural_cache as pointers
 from regard.tasks.language_modeling import token_nll
 from regard.tasks.language_modeling.data import (
@@ -32,6 +32,7 @@ from regard.tasks.language_modeling.task import (
     validation,
 )
 from regard.tasks.language_modeling.token_nll import RecurrentContext, SlidingWindows, TokenNLL, total_nats
+from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 
 TRAIN = TrainSettings(

@@ -14,11 +14,12 @@ from regard.models.config import ModelConfig, build_model
 from regard.models.flops import flops
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
-from regard.tasks.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import LabelSmoothingLoss, RDropLoss, Translator, packing_objections
 from regard.train import ConstantSchedule, TrainConfig, train
+from regard.train.config import TrainSettings
+from regard.train.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit
 from regard.train.run import TrainingRun
 from regard.world import World, translation_pairs
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from regard.models.safetensors_io import saveable_tensors, write_weights
-from regard.tasks.run_folder import checkpoint_path, checkpoints, resolve_run, resolve_weights
 from regard.train.checkpoint import Progress, write_checkpoint
 from regard.train.loop import TrainConfig, make_optimiser
+from regard.train.run_folder import checkpoint_path, checkpoints, resolve_run, resolve_weights
 from regard.train.schedule import ConstantSchedule
 from tests.train import toy
 

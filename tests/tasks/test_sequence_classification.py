@@ -12,9 +12,10 @@ from torch.testing import assert_close
 from regard.data.labelled import LabelledText
 from regard.data.tokenizers.base import UNK
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
-from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.config import TokenizerSettings
 from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings, read_labelled_texts
 from regard.tasks.sequence_classification.task import ClassificationLoss, TextClassifier, collate
+from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 
 EMBED = EncoderConfig(kind="embed", model=10, dropout=0.0)

@@ -10,9 +10,10 @@ from torch.testing import assert_close
 from regard.data.tagged import NO_VALUE, TaggedSentence
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
 from regard.models.word_vectors import WordVectors
-from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.config import TokenizerSettings
 from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings, read_tagged_sentences
 from regard.tasks.tagging.task import UNTAGGED, Tagger, TaggingLoss, collate, validation
+from regard.train.config import TrainSettings
 from tests.tasks.resume_check import assert_resumes
 
 TREES = 'position = "RelativeBias(TreePath(4), heads=2)"'

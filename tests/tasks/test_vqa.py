@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from regard.models.safetensors_io import saveable_tensors
 from regard.models.vqa import VQAConfig
-from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.config import TokenizerSettings
 from regard.tasks.image_batches import AugmentSettings
 from regard.tasks.vqa.data import (
     ImageQuestion,
@@ -26,6 +26,7 @@ from regard.tasks.vqa.data import (
     read_known_questions,
 )
 from regard.tasks.vqa.task import QuestionAnswerer, QuestionBatches, VQABatch, evaluate_vqa, order_by_image, vqa_loss
+from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 
 TINY = VQAConfig(patch=8, image_layers=1, question_layers=1, layers=1, model=12, heads=3, hidden=17, dropout=0.1)

@@ -8,7 +8,7 @@ from typing import Any
 from regard.models.config import EncoderConfig, LanguageModelConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.vision import VisionConfig
 from regard.models.vqa import VQAConfig
-from regard.tasks.config import TokenizerSettings, TrainSettings
+from regard.tasks.config import TokenizerSettings
 from regard.tasks.image_batches import AugmentSettings
 from regard.tasks.image_classification.data import (
     ImageClassificationData,
@@ -18,13 +18,14 @@ from regard.tasks.image_classification.data import (
 from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.data import LanguageModelingData, LanguageModelingSettings
 from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.protocol import TrainingJob
 from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings, read_labelled_texts
 from regard.tasks.sequence_classification.task import TextClassifier
 from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings, read_tagged_sentences
 from regard.tasks.tagging.task import Tagger
 from regard.tasks.vqa.data import VQAData, VQASettings, read_image_questions
 from regard.tasks.vqa.task import QuestionAnswerer
+from regard.train.config import TrainSettings
+from regard.train.job import TrainingJob
 
 WORDS = TokenizerSettings(kind="words")
 TRAIN = TrainSettings(

@@ -10,10 +10,11 @@ from torch.testing import assert_close
 
 from regard.data import SentencePair
 from regard.models.config import ModelConfig
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
 from regard.train import cpu_parallel
+from regard.train.config import TrainSettings
 from regard.train.cpu_parallel import Splittable, ThreadedBackward, make_pool
 from regard.train.loop import make_backward
 from regard.train.run import TrainingRun

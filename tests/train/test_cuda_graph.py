@@ -19,7 +19,6 @@ from regard.models.char_encoder import CharEncoder
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.graph import GraphConfig
-from regard.tasks.corpus import Corpus, round_up_length
 from regard.tasks.image_batches import AugmentedImages
 from regard.tasks.node_classification.data import (
     NodeClassificationData,
@@ -27,13 +26,14 @@ from regard.tasks.node_classification.data import (
     read_labelled_nodes,
 )
 from regard.tasks.node_classification.task import NodeClassifier
-from regard.tasks.protocol import TrainingJob
 from regard.tasks.sequence_classification import task as sequence_classification
 from regard.tasks.tagging import task as tagging
 from regard.tasks.tagging.data import CharacterSettings
 from regard.tasks.vqa.task import QuestionBatches
 from regard.train import cuda_graph
+from regard.train.corpus import Corpus, round_up_length
 from regard.train.cuda_graph import CapturedBackward, shape_key
+from regard.train.job import TrainingJob
 from regard.train.loop import make_backward
 from regard.train.loop import train as trains
 from regard.train.run import TrainingRun

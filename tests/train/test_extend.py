@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.tasks.run_folder import checkpoints
 from regard.train import ConstantSchedule, TrainConfig, train
+from regard.train.run_folder import checkpoints
 from tests.train import toy
 from tests.train.test_resume import assert_same_run, progress
 from tests.train.test_run import fit, weights

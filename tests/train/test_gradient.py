@@ -11,11 +11,12 @@ from torch.testing import assert_close
 from regard.data import Batch, SentencePair, collate
 from regard.data.batching import pair_lengths
 from regard.models.config import ModelConfig
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
-from regard.tasks.corpus import Corpus
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import LabelSmoothingLoss, Translator
 from regard.train import ConstantSchedule, TrainConfig, TrainingData, train
+from regard.train.config import TrainSettings
+from regard.train.corpus import Corpus
 from regard.world import World, translation_pairs
 
 TOLERANCE = 1e-7  # the loss itself is taken in float32

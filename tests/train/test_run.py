@@ -10,9 +10,10 @@ from torch.testing import assert_close
 
 from regard.data import SentencePair
 from regard.models.config import ModelConfig
-from regard.tasks.config import RANGES, PairTokenizerSettings, TrainSettings
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Corpus, Translator
+from regard.train.config import RANGES, TrainSettings
 from regard.train.run import TrainingRun, make_schedule, make_train_config
 from regard.train.schedule import ConstantSchedule, CosineSchedule, NoamSchedule
 from regard.world import World, translation_pairs

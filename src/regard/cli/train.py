@@ -346,7 +346,7 @@ def refuse_finished_run(fit: "TrainingRun", done: int, changes: Mapping[str, lis
 def resolve_task(out: Path, recipe: Path | None, name: str | None) -> "Task":
     """The task of --task, of the recipe, of the run in the folder, or translation."""
     from regard.tasks.config import DEFAULT_TASK, read_task_name, resolve_task_name
-    from regard.tasks.run_folder import SETTINGS, resolve_run
+    from regard.train.run_folder import SETTINGS, resolve_run
 
     if recipe is None:
         there = task_of_run(out) if (resolve_run(out)[0] / SETTINGS).exists() else None
@@ -366,7 +366,7 @@ def resolve_settings(
     Flags change the settings of an existing run; a recipe, or data for a run without a checkpoint, replaces them.
     A run with weights refuses settings of another model: they need a folder of their own.
     """
-    from regard.tasks.run_folder import SETTINGS
+    from regard.train.run_folder import SETTINGS
 
     saved = [name for name in ("model.safetensors", "checkpoints/*/*") if any(out.glob(name))]
     if not (out / SETTINGS).exists():
@@ -407,7 +407,7 @@ def build_settings(
     task: "Task", recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
 ) -> "RunSettings":
     """Paths in a recipe are relative to the recipe, those on the command line to the working directory."""
-    from regard.tasks.config import warmup_for
+    from regard.train.config import warmup_for
 
     if recipe is not None:
         usual = task.settings.load(recipe).with_absolute_paths(recipe.absolute().parent)

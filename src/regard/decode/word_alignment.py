@@ -24,7 +24,7 @@ from regard.decode.alignment import (
 from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import translate_texts
-from regard.tasks.run_folder import resolve_run
+from regard.train.run_folder import resolve_run
 from regard.world.sentence import Sentence
 
 if TYPE_CHECKING:

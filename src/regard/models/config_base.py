@@ -77,3 +77,8 @@ def check_value(name: str, value: object, kind: type | UnionType, choices: Choic
             raise ValueError(f"{name} = {value} should be at least 1")
         if value > limit:
             raise ValueError(f"{name} = {value} should be at most {limit:,}: nobody could hold such a model")
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(known)}")

@@ -19,7 +19,8 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-from regard.tasks.config import RunSettings, TrainSettings, warmup_for
+from regard.tasks.config import RunSettings
+from regard.train.config import TrainSettings, warmup_for
 
 LINE = 80  # characters: running text counts as if it had lines of so many
 VALIDATIONS = 20

@@ -18,10 +18,10 @@ from regard.models.safetensors_io import (
     write_weights,
 )
 from regard.tasks.config import RunSettings, read_depths
-from regard.tasks.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
+from regard.train.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 
 if TYPE_CHECKING:
-    from regard.tasks.protocol import TrainingJob
+    from regard.train.job import TrainingJob
 
 T = TypeVar("T", bound=RunSettings)
 

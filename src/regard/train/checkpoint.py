@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.models.safetensors_io import load_tensors, load_weights, saveable_tensors
-from regard.tasks.run_folder import (
+from regard.train.run_folder import (
     OPTIMISER,
     WEIGHTS,
     Progress,

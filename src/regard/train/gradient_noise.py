@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.tasks.protocol import Loss
+from regard.train.job import Loss
 
 
 @dataclass(frozen=True)

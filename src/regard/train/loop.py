@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.ops.flat_adamw import FlatAdamW
-from regard.tasks.corpus import Corpus
-from regard.tasks.protocol import Loss, TrainingData
 from regard.train.checkpoint import Progress, prune_checkpoints, read_checkpoint, remove_leftovers, write_checkpoint
+from regard.train.corpus import Corpus
 from regard.train.cpu_parallel import ThreadedBackward
 from regard.train.cuda_graph import CapturedBackward, CapturedStep, GraphCapture, no_batches
 from regard.train.determinism import use_deterministic
+from regard.train.job import Loss, TrainingData
 from regard.train.lock import lock_folder
 from regard.train.master_weights import BF16Backward, FlatBF16Backward
 from regard.train.report import AsyncScalars, Report

@@ -13,14 +13,14 @@ from pathlib import Path
 from torch import nn
 
 from regard.models.safetensors_io import load_weights, write_weights
-from regard.tasks.config import TrainSettings
-from regard.tasks.corpus import PackedCorpus
-from regard.tasks.protocol import TrainingJob
-from regard.tasks.run_folder import CHECKPOINTS, WEIGHTS, checkpoints, read_valid_state
 from regard.train.checkpoint import average
+from regard.train.config import TrainSettings
+from regard.train.corpus import PackedCorpus
+from regard.train.job import TrainingJob
 from regard.train.lock import FolderLock, lock_folder
 from regard.train.loop import Report, TrainConfig, train
 from regard.train.report import TrainingLog
+from regard.train.run_folder import CHECKPOINTS, WEIGHTS, checkpoints, read_valid_state
 from regard.train.schedule import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
 
 

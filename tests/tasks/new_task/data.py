@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from regard.models.config_base import ConfigBase
-from regard.tasks.config import DataSettings, RunSettings, TrainSettings
+from regard.tasks.config import DataSettings, RunSettings
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples
+from regard.train.config import TrainSettings
 from regard.world import World
 
 LABELS = ("short", "long")

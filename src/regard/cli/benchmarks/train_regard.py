@@ -25,11 +25,12 @@ from regard.cli.benchmarks.train_peers import RunPlan, Stopwatch, count_subwords
 from regard.data.batching import Batch, InMemoryBatches, TokenBatchSampler, pair_lengths
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.config import ModelConfig
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
-from regard.tasks.corpus import PackedPairs
-from regard.tasks.protocol import TrainingData
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings, read_translation_pairs
 from regard.tasks.translation.task import Translator
+from regard.train.config import TrainSettings
+from regard.train.corpus import PackedPairs
+from regard.train.job import TrainingData
 from regard.train.run import TrainingRun
 
 

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from regard.data.files import read_lines
 from regard.models.autoencoder import AutoencoderConfig
-from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings, TrainSettings
+from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, refuse_blank
+from regard.train.config import TrainSettings
 from regard.world import World
 
 

@@ -16,11 +16,12 @@ from regard.decode.translate import LINE_BREAKS, translate_as_found
 from regard.models.autoencoder import Autoencoder, build_autoencoder
 from regard.tasks.autoencoding.data import AutoencodingSettings, read_plain_sentences
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import ProgressBar, TokenAxis, TrainingJob, no_progress
+from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
 from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_text_tokenizer
 from regard.tasks.translation.seq2seq import Seq2SeqTask
 from regard.tasks.translation.task import seq2seq_job
+from regard.train.job import TrainingJob
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,13 +15,15 @@ from regard.data.images.labelled_images import (
     iter_images,
     read_idx_images,
 )
+from regard.models.config_base import check_choice
 from regard.models.vision import VisionConfig
-from regard.tasks.config import DataSettings, RunSettings, TrainSettings, check_choice
+from regard.tasks.config import DataSettings, RunSettings
 from regard.tasks.image_batches import (
     AugmentSettings,
     refuse_rdrop,
 )
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, split_held_out
+from regard.train.config import TrainSettings
 from regard.world.shapes import ShapeWorld
 
 HELD_OUT = 12  # of a known corpus that has no pictures to validate on, every twelfth to train on

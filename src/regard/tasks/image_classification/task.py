@@ -30,8 +30,9 @@ from regard.tasks.image_batches import (
 )
 from regard.tasks.image_classification.data import ImageClassificationSettings, read_labelled_images
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, TrainingJob, no_progress
+from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, no_progress
 from regard.tasks.splits import Split
+from regard.train.job import TrainingJob
 
 AT_ONCE = 500  # pictures, when nothing is learnt
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 from regard.data.corpora.download import corpus_path
 from regard.data.lm_blocks import read_text
 from regard.models.config import LanguageModelConfig
-from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings, TrainSettings
+from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings
 from regard.tasks.splits import HELD_OUT, ExampleReaders, LoadedExamples, Split, read_examples
+from regard.train.config import TrainSettings
 from regard.world import World
 
 SHAKESPEARE = "tinyshakespeare"  # one text, of which everybody trains on the first nine tenths of the characters

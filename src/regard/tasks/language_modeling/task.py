@@ -19,7 +19,6 @@ from regard.decode.generation import stream_text
 from regard.models.config import RNN_KINDS
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import Tokens, map_tensors
-from regard.tasks.corpus import to_device_async
 from regard.tasks.language_modeling.data import LanguageModelingSettings, read_lines_of_split
 from regard.tasks.language_modeling.neural_cache import NeuralCache, tune_cache
 from regard.tasks.language_modeling.token_nll import (
@@ -39,12 +38,13 @@ from regard.tasks.protocol import (
     Task,
     TaskInput,
     TokenAxis,
-    TrainingJob,
     no_progress,
 )
-from regard.tasks.run_folder import resolve_run
 from regard.tasks.splits import Split
 from regard.tasks.tokenizers import group_into_words, token_label, train_text_tokenizer
+from regard.train.corpus import to_device_async
+from regard.train.job import TrainingJob
+from regard.train.run_folder import resolve_run
 
 UNSCORED = -100
 ROWS = 64  # parts of a held-out text that a recurrent model reads at once while it is trained

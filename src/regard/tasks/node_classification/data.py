@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from regard.data.graphs import Graph, GraphNode, assign_splits, graph_from_town, read_graph
 from regard.models.graph import GraphConfig
-from regard.tasks.config import DataSettings, RunSettings, TrainSettings
+from regard.tasks.config import DataSettings, RunSettings
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples
+from regard.train.config import TrainSettings
 from regard.world.town import TownWorld
 
 

@@ -23,8 +23,9 @@ from regard.tasks.node_classification.data import (
     training_graph,
 )
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EncodedInput, InputSpec, Task, TaskInput, TokenAxis, TrainingJob, no_progress
+from regard.tasks.protocol import EncodedInput, InputSpec, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.splits import Split
+from regard.train.job import TrainingJob
 
 # --- training ---
 

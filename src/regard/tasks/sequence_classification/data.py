@@ -9,8 +9,9 @@ from regard.data.corpora.download import corpus_path
 from regard.data.labelled import LabelledText, raise_on_empty, read_labelled
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.encoder import check_combination
-from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings, TrainSettings
+from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, split_held_out
+from regard.train.config import TrainSettings
 from regard.world import World
 
 SENTIMENTS = {-1: "negative", 0: "neutral", 1: "positive"}

@@ -7,8 +7,9 @@ from typing import ClassVar
 from regard.data.corpora.download import corpus_path
 from regard.data.tagged import TaggedSentence, read_tagged
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
-from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings, TrainSettings
+from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples
+from regard.train.config import TrainSettings
 from regard.world import World
 
 

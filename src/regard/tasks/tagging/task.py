@@ -25,21 +25,13 @@ from regard.models.char_encoder import CharEncoder
 from regard.models.encoder import Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
-from regard.tasks.corpus import Corpus, drop_long, iterate_batches, to_device_async
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import (
-    EncodedInput,
-    Predictions,
-    Task,
-    TaskInput,
-    TokenAxis,
-    TrainingJob,
-    no_progress,
-    to_float32,
-)
+from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.splits import Split
 from regard.tasks.tagging.data import TaggingSettings, read_tagged_sentences
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
+from regard.train.corpus import Corpus, drop_long, iterate_batches, to_device_async
+from regard.train.job import TrainingJob, to_float32
 from regard.world import find_lecture_sentence
 
 UNTAGGED = -100  # stands for a word that has no tag, and for no word at all

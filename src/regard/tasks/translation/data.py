@@ -9,8 +9,9 @@ from regard.data.corpora.download import read_corpus_pairs
 from regard.data.files import file_format
 from regard.data.parallel import SentencePair, read_pairs
 from regard.models.config import ModelConfig
-from regard.tasks.config import DataSettings, PairTokenizerSettings, RunSettings, TrainSettings
+from regard.tasks.config import DataSettings, PairTokenizerSettings, RunSettings
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, refuse_blank
+from regard.train.config import TrainSettings
 from regard.world.retrieval import Stories, graded_story_pairs, story_pairs
 from regard.world.world import World, translation_pairs
 

@@ -33,15 +33,17 @@ from regard.models.config import RNN_KINDS, build_model
 from regard.models.flops import flops
 from regard.models.seq2seq import PackableModel, Seq2Seq
 from regard.models.transformer import Transformer
-from regard.tasks.config import PairTokenizerSettings, TrainSettings
-from regard.tasks.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EXAMPLE_SENTENCE, VARIABLE_SHAPES, TaskInput, TokenAxis, TrainingJob, no_progress
+from regard.tasks.protocol import EXAMPLE_SENTENCE, TaskInput, TokenAxis, no_progress
 from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_tokenizer
 from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
 from regard.tasks.translation.metrics import evaluate_translations
 from regard.tasks.translation.seq2seq import Seq2SeqTask
+from regard.train.config import TrainSettings
+from regard.train.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
+from regard.train.job import VARIABLE_SHAPES, TrainingJob
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence
 
 

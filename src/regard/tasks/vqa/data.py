@@ -15,14 +15,16 @@ from regard.data.images.visual_questions import (
     read_question_list,
     read_visual_questions,
 )
+from regard.models.config_base import check_choice
 from regard.models.vqa import VQAConfig
-from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings, TrainSettings, check_choice
+from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings
 from regard.tasks.image_batches import (
     AugmentSettings,
     refuse_rdrop,
 )
 from regard.tasks.image_classification.data import HELD_OUT
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, split_held_out
+from regard.train.config import TrainSettings
 from regard.world.shapes import HOLD_OUTS, ShapeWorld
 
 CORPUS = "easy_vqa"

@@ -20,7 +20,6 @@ from regard.data.labelled import Labels
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.tokenizer_io import load_tokenizer
 from regard.models.vqa import VQAModel
-from regard.tasks.corpus import to_device_async
 from regard.tasks.image_batches import (
     EXAMPLE_IMAGES,
     AugmentedImages,
@@ -35,19 +34,12 @@ from regard.tasks.image_batches import (
 )
 from regard.tasks.image_classification.task import AT_ONCE
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import (
-    EncodedInput,
-    InputSpec,
-    ProgressBar,
-    Task,
-    TaskInput,
-    TokenAxis,
-    TrainingJob,
-    no_progress,
-)
+from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_text_tokenizer
 from regard.tasks.vqa.data import ImageQuestion, VQASettings, read_image_questions
+from regard.train.corpus import to_device_async
+from regard.train.job import TrainingJob
 from regard.world.shapes import draw_question
 
 IMAGE_MULTIPLE = 8  # on a GPU: batches whose pictures are as many, in steps of so many, share a recording

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.data.batching import NO_SEGMENT, Example, LongPolicy, PackedBatch, TokenBatchSampler
 from regard.data.shuffle import combine_seeds, random_keys
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.tasks.config import TrainSettings
+from regard.train.config import TrainSettings
 
 E = TypeVar("E")
 Lengths = Callable[[Sequence[E]], Sequence[tuple[int, int]]]
