@@ -88,7 +88,7 @@ SUITES: dict[str, Stages] = {
         files("train", "gradient", "cpu_parallel"),
     ),
     "train/checkpoint": (files("train", "loop", "run"), files("train", "resume")),
-    "tasks/run_folder": (files("tasks", "run_folder"), files("train", "loop", "resume")),
+    "train/run_folder": (files("train", "run_folder"), files("train", "loop", "resume")),
     "decode/": (
         files("decode", "constraints", "alignment", "stepwise", "beam", "invariance", "topk_logprobs", "generation"),
         files("decode", "word_alignment", "models", "batched_beam", "translate"),

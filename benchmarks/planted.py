@@ -655,7 +655,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("checkpoint", "the optimiser's memory is lost", "            load_optimiser(optimiser, load_file(path / OPTIMISER))\n", ""),
         ("checkpoint", "the mean of all but the first", "(tensor / len(paths)).to", "(tensor / (len(paths) - 1 or 1)).to"),
     ],
-    "tasks/run_folder.py": [
+    "train/run_folder.py": [
         ("checkpoint", "does not look whether files are torn", "sound and all(checksum(path / name) == sum for name, sum in state[\"sums\"].items())", "sound"),
         ("checkpoint", "ordered by name as text", "key=lambda path: int(path.name),", "key=lambda path: path.name[::-1],"),
         ("checkpoint", "a state that was changed is whole", "sound = said in (None, state_checksum(state))", "sound = True"),

@@ -37,7 +37,8 @@ def attend(
         backend: which backend runs it. Default: the first that neither objects nor is discouraged; see `explain`.
         check_finite: raise if q, k or v hold NaN or infinity.
     """
-    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions)
+    apart = q_positions is not None or k_positions is not None
+    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions) if apart else None
     q, k, positions = prepare(q, k, v, recipe, q_index, k_index, given, check_finite=check_finite)
     recipe = recipe if given is None else at_positions(recipe, given)
     name = choose(recipe, q, k, positions)[0] if backend is None else backend
@@ -60,7 +61,8 @@ def steps(
     k_positions: Tensor | None = None,
 ) -> reference.Steps:
     """Everything materialised: scores, adjusted, visible, weights and output, by the reference."""
-    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions)
+    apart = q_positions is not None or k_positions is not None
+    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions) if apart else None
     q, k, positions = prepare(q, k, v, recipe, q_index, k_index, given)
     recipe = recipe if given is None else at_positions(recipe, given)
     return reference.steps(recipe, q, k, v, positions.grid(*q.shape[:2]))
