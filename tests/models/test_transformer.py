@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from regard.decode.ready import prepare
 from torch import nn
 from torch.testing import assert_close
 
@@ -19,6 +18,7 @@ from regard.attention import (
     Window,
     get_recipe,
 )
+from regard.decode import prepare
 from regard.layers import TiedEmbeddings
 from regard.models import StackConfig, Transformer
 from regard.models.transformer import make_causal

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.attention.backends import choose, masked
 from regard.attention.functional import attend, prepare
 from regard.attention.recipe import Recipe
+from regard.ops import dispatch
 
 MAX_CELLS = 2**26  # weights that the reference may form at once, where nobody asks for gradients
 CELLS_AT_ONCE = 2**22  # and those that it forms at once of more
@@ -68,7 +69,7 @@ class AttentionCore(nn.Module):
         if q_positions is None and backend is None and masked.is_decoding(recipe):
             return masked.attend(recipe, q, k, v)
         given = {"k_index": k_index, "q_positions": q_positions, "k_positions": k_positions, "backend": backend}
-        if q.shape[1] * q.shape[2] * k.shape[2] <= MAX_CELLS or not can_split(q, k, v, recipe, q_index, **given):
+        if not must_split(q, k, v, recipe, q_index, **given):
             return attend(q, k, v, recipe, q_index=q_index, **given)
         # the reference forms every weight at once, so of a long text it gets some queries at a time
         parts = q.split(max(1, CELLS_AT_ONCE // (q.shape[1] * k.shape[2])), 2)
@@ -77,7 +78,7 @@ class AttentionCore(nn.Module):
         return torch.cat(split, 2)
 
 
-def can_split(
+def must_split(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -89,9 +90,12 @@ def can_split(
     k_positions: Tensor | None,
     backend: str | None,
 ) -> bool:
-    """Whether the reference would run it, which may then get some queries at a time: no gradient needs all weights, and
-    no row depends on another."""
-    if torch.is_grad_enabled() or q_positions is not None or k_positions is not None or not recipe.normaliser.row_wise:
+    """Whether the reference would run it and form too many weights at once: then it gets some queries at a time. No
+    gradient may need all weights, and no row depend on another. Code that is traced must not ask for the length."""
+    if torch.is_grad_enabled() or dispatch.is_exporting() or torch.compiler.is_compiling():
+        return False
+    few = q.shape[1] * q.shape[2] * k.shape[2] <= MAX_CELLS
+    if few or q_positions is not None or k_positions is not None or not recipe.normaliser.row_wise:
         return False
     return (backend or choose(recipe, *prepare(q, k, v, recipe, q_index, k_index))[0]) == "reference"
 

@@ -42,7 +42,8 @@ from regard.ops.padding_removal import pad
 
 X = Float[Tensor, "b t model"]
 LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
-KeysValues = tuple[Float[Tensor, "b g s d"], Float[Tensor, "b g s d"]]
+# of the source sentences; b and t of a layer are 1 and n where padding is left out
+KeysValues = tuple[Float[Tensor, "sentences g s d"], Float[Tensor, "sentences g s d"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +159,7 @@ class DecoderLayer(nn.Module):
 
 
 def cross_keys_values(
-    layers: Iterable[nn.Module], states: Float[Tensor, "b s model"], context: Context = Context()
+    layers: Iterable[nn.Module], states: X, context: Context = Context()
 ) -> tuple[KeysValues, ...]:
     """The source's keys and values for every decoder layer, which are the same for every target token."""
     crosses = [layer.cross for layer in layers if isinstance(layer, DecoderLayer)]

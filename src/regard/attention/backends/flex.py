@@ -32,12 +32,11 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *(f"{scheme} adds to the values too" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
         *(
             f"{scheme} learns, and its gradient can be compiled only for numbers read by an index (RelativeBias)"
-            for scheme in recipe.score_positions
-            if torch.is_grad_enabled()
+            for scheme in (*recipe.score_positions, recipe.pattern)
+            if any(x.requires_grad for x in tensors(scheme))
             and type(scheme) is not RelativeBias
-            and any(x.requires_grad for x in tensors(scheme))
+            and (torch.is_grad_enabled() or scheme is recipe.pattern)  # no mask may hold such, whatever is wanted
         ),
-        *(["its masks hold no numbers that learn"] if any(x.requires_grad for x in tensors(recipe.pattern)) else []),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
         *([] if positions.start is not None else ["its block map needs consecutive positions"]),
         *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),
