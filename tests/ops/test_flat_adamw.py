@@ -18,8 +18,8 @@ from regard.train.loop import make_captured_step, make_optimiser, one_step, para
 from regard.train.master_weights import FlatBF16Backward
 from regard.train.step import LossScaleState
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
-from tests.tasks.test_packed_corpus import corpus, translator
 from tests.train.test_master_weights import RATE, SHAKY, rehearsed
+from tests.train.test_packed_corpus import corpus, translator
 
 HOW = {"lr": RATE, "betas": (0.9, 0.98), "eps": 1e-9}
 

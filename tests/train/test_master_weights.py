@@ -18,7 +18,7 @@ from regard.train.determinism import use_deterministic
 from regard.train.loop import make_backward, one_step, parameter_groups
 from regard.train.master_weights import BF16Backward
 from regard.train.step import LossScaleState
-from tests.tasks.test_packed_corpus import corpus, translator
+from tests.train.test_packed_corpus import corpus, translator
 
 SHAKY = ModelConfig(kind="transformer", layers=2, model=64, heads=4, hidden=96, dropout=0.0, tie="target", norm="post")
 RATE = 2.0**-7  # a float32, which a recorded rate is
