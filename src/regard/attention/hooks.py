@@ -98,26 +98,6 @@ class GateCall:
 RecordedCall = AttentionCall | GateCall
 
 
-def attention_call(
-    site: SiteName,
-    layer: nn.Module,
-    output: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    recipe: Recipe,
-    *,
-    q_index: int = 0,
-    k_index: int = 0,
-    q_positions: Tensor | None = None,
-    k_positions: Tensor | None = None,
-    backend: str | None = None,
-    kernel: object = None,
-) -> AttentionCall:
-    computed = kernel.found if isinstance(kernel, StepsKernel) else None
-    return AttentionCall(site, layer, q, k, v, recipe, output, q_index, k_index, q_positions, k_positions, computed)
-
-
 @dataclass(frozen=True, eq=False)
 class AttentionRecord:
     """Every call, by the name of its site, in the order of their first calls."""
@@ -188,7 +168,10 @@ def core_hook(
     def hook(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
         if isinstance(core, GateCore):
             return function(GateCall(site, output, core.note))
-        return function(attention_call(site, layer, output, *args, **kwargs))
+        kernel = kwargs.get("kernel")
+        computed = kernel.found if isinstance(kernel, StepsKernel) else None
+        q, k, v, recipe = args
+        return function(AttentionCall(site, layer, q, k, v, recipe, output, computed=computed, **placement(kwargs)))
 
     return hook
 
@@ -228,8 +211,12 @@ class StepsKernel:
 
 
 def use_steps(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    where = {name: one for name, one in kwargs.items() if name not in ("backend", "kernel")}
-    return args, kwargs | {"kernel": StepsKernel(where)}
+    return args, kwargs | {"kernel": StepsKernel(placement(kwargs))}
+
+
+def placement(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The indices and positions of queries and keys among a core's named arguments."""
+    return {name: one for name, one in kwargs.items() if name not in ("backend", "kernel")}
 
 
 def is_recorded(model: HasModules) -> bool:

@@ -158,9 +158,7 @@ class DecoderLayer(nn.Module):
         return self.residual_feed_forward(x, hidden, self.feed_forward.down, fused=fused)[0]
 
 
-def cross_keys_values(
-    layers: Iterable[nn.Module], states: X, context: Context = Context()
-) -> tuple[KeysValues, ...]:
+def cross_keys_values(layers: Iterable[nn.Module], states: X, context: Context = Context()) -> tuple[KeysValues, ...]:
     """The source's keys and values for every decoder layer, which are the same for every target token."""
     crosses = [layer.cross for layer in layers if isinstance(layer, DecoderLayer)]
     projections = [part for cross in crosses for part in (cross.key, cross.value)]
