@@ -1,4 +1,4 @@
-"""CUDA graphs of beam search: the model's decoding step and the selection, captured once for every shape of batch.
+"""CUDA graphs of beam search: the encoder, and the decoding step with its selection, captured for every shape of batch.
 
 A step of a Transformer is a hundred small kernels, and to launch them one by one takes longer than to run them. So a
 step is captured once for every shape and then replayed. Shapes come in few sizes: sentences and slots in powers of
@@ -9,22 +9,23 @@ when its slots run out. The host looks one step behind, so the device never wait
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
-from regard.decode.kv_cache import BeamKVCache, TransformerBeams
+from regard.decode.kv_cache import BeamKVCache, PaddedSources, TransformerBeams
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis
-from regard.models.transformer import Transformer
+from regard.models.transformer import KeysValues, Transformer
 from regard.ops.cuda_graph import GraphCapture
 
 if TYPE_CHECKING:
     from regard.decode.beam import Beam
 
-MAX_GRAPHS = 16  # kept; the one that was captured first goes first
+Captured = TypeVar("Captured")
+MAX_GRAPHS = 16  # kept, of steps and of encoders
 MIN_SENTENCES = 32  # with fewer a step is hardly faster
 SLOTS = 64
 SOURCE_MULTIPLE = 16
@@ -61,23 +62,49 @@ class GraphedStep:
     replay: Callable[[], object]
 
 
-class CapturedSteps(nn.Module):
-    """The captured steps of a prepared model, by shape; a part of the model, so that they live as long as it does.
+@dataclass(frozen=True, eq=False)
+class GraphedEncoder:
+    """Buffers of padded sources, and the encoder that leaves their keys and values in buffers of its own."""
 
-    Without `capture` a step is run kernel by kernel.
+    sources: PaddedSources
+    encoded: tuple[KeysValues, ...]
+    replay: Callable[[], object]
+
+
+class CapturedSteps(nn.Module):
+    """The captured steps and encoders of a prepared model, by shape; a part of the model, so that they live as long as
+    it does.
+
+    Without `capture` they are run kernel by kernel.
     """
 
     def __init__(self, capture: GraphCapture | None = None):
         super().__init__()
         self.by_shape: dict[GraphShape, GraphedStep] = {}
+        self.encoders: dict[torch.Size, GraphedEncoder] = {}
         self.capture = capture
 
     def of(self, model: Transformer, shape: GraphShape) -> GraphedStep:
-        if shape not in self.by_shape:
-            while len(self.by_shape) >= MAX_GRAPHS:
-                self.by_shape.pop(next(iter(self.by_shape)))
-            self.by_shape[shape] = capture_step(model, shape, self.capture)
-        return self.by_shape[shape]
+        return get_or_capture(self.by_shape, shape, lambda: capture_step(model, shape, self.capture))
+
+    def encode(self, model: Transformer, sources: PaddedSources) -> tuple[KeysValues, ...]:
+        """The keys and values of the sources, there until something else is replayed: all graphs share their memory."""
+        if self.capture is None or not sources.ids.is_cuda:
+            return sources.encode(model)
+        key, capture = sources.ids.shape, self.capture
+        encoder = get_or_capture(self.encoders, key, lambda: capture_encoder(model, sources, capture))
+        settle(encoder.sources, sources)
+        encoder.replay()
+        return encoder.encoded
+
+
+def get_or_capture(kept: dict[Any, Captured], shape: object, capture: Callable[[], Captured]) -> Captured:
+    """What was captured for a shape; beyond MAX_GRAPHS the one that was captured first goes."""
+    if shape not in kept:
+        while len(kept) >= MAX_GRAPHS:
+            kept.pop(next(iter(kept)))
+        kept[shape] = capture()
+    return kept[shape]
 
 
 def captured_steps(model: Transformer) -> CapturedSteps:
@@ -123,23 +150,28 @@ def begin(
     rules = SearchRules.of(beam.length_penalty, allowed, beam.size, length, len(bias), bias.device)
     beams = initial_beam_state(asked, limits, rules, beam.n_best, beam.length_penalty, length)
     beams.finished_step[len(requests) :] = 0
-    slots, sources = max(SLOTS, next_power(4 * beam.size)), [request.source for request in asked]
-    decoder = TransformerBeams.of(model, sources, beams=beam.size, slots=slots, steps=length, multiple=SOURCE_MULTIPLE)
-    step = steps.of(model, shape_of(decoder.cache, beams, rules))
-    settle((step.decoder.cache, step.beams, step.rules), (decoder.cache, beams, rules))
+    sources = PaddedSources.of([request.source for request in asked], bias, SOURCE_MULTIPLE)
+    slots = max(SLOTS, next_power(4 * beam.size))
+    step = steps.of(model, shape_of((len(asked), beam.size, slots), sources.mask, beams, rules))
+    cache = step.decoder.cache
+    encoded = steps.encode(model, sources)
+    settle((cache.sources, cache.source_mask, step.beams, step.rules), (encoded, sources.mask, beams, rules))
+    cache.seen.zero_()
+    cache.at.zero_()
     return step, asked
 
 
-def shape_of(cache: BeamKVCache, beams: BeamState, rules: SearchRules) -> GraphShape:
-    sentences, size, slots = cache.seen.shape
+def shape_of(seen: Sequence[int], source_mask: Tensor, beams: BeamState, rules: SearchRules) -> GraphShape:
+    """Of a cache's `seen` of this shape, its mask, and what belongs to them."""
+    sentences, size, slots = seen
     steps, forcing = len(beams.backpointers.tokens), len(beams.forced) > 0
-    best, source = beams.best_finished.shape[1], cache.source_mask.shape[-1]
+    best, source = beams.best_finished.shape[1], source_mask.shape[-1]
     return GraphShape(sentences, size, best, source, slots, steps, forcing, rules.min_length)
 
 
 def move(steps: CapturedSteps, step: GraphedStep, cache: BeamKVCache, beams: BeamState) -> GraphedStep:
     """Another step that goes on where this one stands."""
-    there = steps.of(step.decoder.model, shape_of(cache, beams, step.rules))
+    there = steps.of(step.decoder.model, shape_of(cache.seen.shape, cache.source_mask, beams, step.rules))
     settle((there.decoder.cache, there.beams, there.rules), (cache, beams, step.rules))
     return there
 
@@ -190,6 +222,18 @@ def capture_step(model: Transformer, shape: GraphShape, capture: GraphCapture | 
 
     replay = work if capture is None or not bias.is_cuda else capture(work, bias.device)[0]
     return GraphedStep(shape, decoder, beams, rules, status, replay)
+
+
+def capture_encoder(model: Transformer, sources: PaddedSources, capture: GraphCapture) -> GraphedEncoder:
+    """The encoder captured on the sources of a first batch."""
+    encoded: list[tuple[KeysValues, ...]] = []
+
+    def work() -> Tensor:
+        encoded[:] = [sources.encode(model)]
+        return encoded[0][0][0]
+
+    replay, _ = capture(work, sources.ids.device)
+    return GraphedEncoder(sources, encoded[0], replay)
 
 
 def settle(there: Any, here: Any) -> None:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.attention import Causal, Context, FloatMask, Full, NoPosition, Recipe, Softmax
-from regard.attention.hooks import is_recorded
+from regard.attention.core import is_hooked
 from regard.attention.multihead import SlotCache, with_pattern
 from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import EOS, PAD
@@ -100,6 +99,35 @@ class BeamSlots(SlotCache):
         return q, keys.narrow(2, 0, used), values.narrow(2, 0, used), with_pattern(recipe, self.mask)
 
 
+@dataclass(frozen=True, eq=False)
+class PaddedSources:
+    """Source texts as rows of one length.
+
+    Args:
+        mask: 0 at tokens, -∞ at padding.
+    """
+
+    ids: Int[Tensor, "b s"]
+    mask: Float[Tensor, "b 1 1 s"]
+
+    @staticmethod
+    def of(sources: Sequence[Sequence[int]], like: Tensor, multiple: int = 1) -> "PaddedSources":
+        """Padded to a multiple of so many tokens; on the device and in the dtype of a tensor."""
+        longest = max(len(source) + 1 for source in sources)
+        longest += -longest % multiple
+        # torch itself takes several times as long to read lists
+        ids = np.array([[*source, EOS, *[PAD] * (longest - len(source) - 1)] for source in sources])
+        there = np.arange(longest) <= np.array([[len(source)] for source in sources])
+        mask = torch.from_numpy(np.where(there, np.float32(0), -np.inf)[:, None, None])
+        return PaddedSources(torch.from_numpy(ids).to(like.device), mask.to(like.device, like.dtype))
+
+    def encode(self, model: Transformer, tokens: UnpaddedTokens | None = None) -> tuple[KeysValues, ...]:
+        """Each decoder layer's keys and values of the sources."""
+        x = model.source_positions(model.embeddings.embed_source(self.ids), 0)
+        context = Context(pattern=FloatMask(self.mask), tokens=tokens, captured=x.is_cuda)
+        return model.encode_embedded(unpad(x, tokens), context)
+
+
 @dataclass(eq=False)
 class TransformerBeams:
     """A Transformer that decodes the beams of a batch of sentences.
@@ -130,22 +158,21 @@ class TransformerBeams:
         multiple: int = 1,
     ) -> "TransformerBeams":
         """The sources encoded, padded to a multiple of so many tokens; nothing written yet."""
-        bias = model.embeddings.bias
-        longest = max(len(source) + 1 for source in sources)
-        longest += -longest % multiple
-        rows = np.array([[*source, EOS, *[PAD] * (longest - len(source) - 1)] for source in sources])
-        ids = torch.from_numpy(rows).to(bias.device)  # torch itself takes several times as long to read lists
-        lengths = torch.tensor([len(source) + 1 for source in sources], device=bias.device)
-        padding = torch.arange(longest, device=bias.device) >= rearrange(lengths, "b -> b 1")
-        mask = torch.zeros(padding.shape, dtype=bias.dtype, device=bias.device).masked_fill(padding, -torch.inf)
-        mask = rearrange(mask, "b s -> b 1 1 s").contiguous()
-        x = model.source_positions(model.embeddings.embed_source(ids), 0)
+        padded = PaddedSources.of(sources, model.embeddings.bias, multiple)
         tokens = None
-        if x.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for their number
-            tokens = UnpaddedTokens.of((~padding).flatten().nonzero()[:, 0], *ids.shape)
-        context = Context(pattern=FloatMask(mask), tokens=tokens, captured=x.is_cuda)
-        encoded = model.encode_embedded(unpad(x, tokens), context)
-        one, layer = encoded[0][0], model.decoder[0]
+        if padded.ids.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for them
+            there = padded.mask.flatten() == 0
+            tokens = UnpaddedTokens.of(there.nonzero()[:, 0], *padded.ids.shape)
+        return TransformerBeams.from_encoded(
+            model, padded.encode(model, tokens), padded.mask, beams=beams, slots=slots, steps=steps
+        )
+
+    @staticmethod
+    def from_encoded(
+        model: Transformer, encoded: Sequence[KeysValues], mask: Tensor, *, beams: int, slots: int, steps: int
+    ) -> "TransformerBeams":
+        """Beams of sources whose keys and values are known; nothing written yet."""
+        one, layer, bias = encoded[0][0], model.decoder[0], model.embeddings.bias
         assert isinstance(layer, DecoderLayer)
         b, _, _, d = one.shape
         size = b, layer.attention.groups, slots, d
@@ -228,7 +255,6 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
         return [f"a {type(model).__name__} is no Transformer"]
     bias = model.embeddings.bias
     found = ["double precision is for a CPU"] if bias.is_cuda and bias.dtype == torch.double else []
-    found += ["its attention is recorded or edited"] if is_recorded(model) else []
     for layer in (*model.encoder, *model.decoder):
         assert isinstance(layer, EncoderLayer | DecoderLayer)
         sites = [(layer.attention, Causal() if isinstance(layer, DecoderLayer) else Full())]
@@ -236,6 +262,7 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
         for attention, pattern in sites:
             found += recipe_objections(attention.recipe, pattern == attention.recipe.pattern)
             found += [f"backend {attention.backend} is forced"] if attention.backend else []
+            found += ["its attention is recorded or edited"] if is_hooked(attention.core) else []
     return list(dict.fromkeys(found))
 
 

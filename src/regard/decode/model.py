@@ -107,7 +107,8 @@ class EvalModeCounter:
 
     def begin(self, model: DecodableModel | nn.Module) -> list[nn.Module]:
         with self.lock:
-            held = [part for part in model.modules() if part.training or part in self.parts]
+            others = bool(self.parts)
+            held = [part for part in model.modules() if part.training or (others and part in self.parts)]
             for part in held:
                 self.parts[part] = self.parts.get(part, 0) + 1
                 part.training = False

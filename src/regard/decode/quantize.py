@@ -88,7 +88,7 @@ def swap_linears(model: Transformer, precision: str) -> Transformer:
     for part in model.modules():  # torch finds a child in Python code, and a step of a small model asks for sixty
         for name, child in part.named_children():
             object.__setattr__(part, name, child)
-    return model
+    return model.eval()  # what was swapped in as well
 
 
 def swap_attention(attention: MultiHeadAttention, precision: str) -> None:

@@ -86,8 +86,7 @@ def chunked_topk(scores: Float[Tensor, "n v"], count: int) -> tuple[Float[Tensor
         return stable_topk(scores, count)
     maxima = chunk_maxima(scores)
     chunks = stable_topk(maxima, count)[1].sort(-1).values
-    tokens = rearrange(chunks, "n k -> n k 1") * CHUNK + torch.arange(CHUNK, device=scores.device)
-    tokens = rearrange(tokens, "n k token -> n (k token)")
+    tokens = (chunks[:, :, None] * CHUNK + torch.arange(CHUNK, device=scores.device)).flatten(1)
     values = scores.gather(1, tokens.clamp_max(v - 1)).masked_fill_(tokens >= v, -torch.inf)
     values, picked = stable_topk(values, count)
     return values, tokens.gather(1, picked)
@@ -96,7 +95,7 @@ def chunked_topk(scores: Float[Tensor, "n v"], count: int) -> tuple[Float[Tensor
 def chunk_maxima(scores: Float[Tensor, "n v"]) -> Float[Tensor, "n chunks"]:
     """The maximum of every chunk of tokens, and of the rest."""
     whole = scores.shape[1] // CHUNK * CHUNK
-    maxima = rearrange(scores[:, :whole], "n (chunk token) -> n chunk token", token=CHUNK).amax(-1)
+    maxima = scores[:, :whole].unflatten(1, (-1, CHUNK)).amax(-1)
     return maxima if whole == scores.shape[1] else torch.cat((maxima, scores[:, whole:].amax(-1, keepdim=True)), 1)
 
 

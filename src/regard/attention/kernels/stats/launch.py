@@ -63,7 +63,7 @@ class KernelStats:
     entropy: Float[Tensor, "n i"] | None
     mass: Float[Tensor, "n j"] | None
     map: Float[Tensor, "n r c"] | None
-    peaks: Float[Tensor, "n c r"] | None
+    peaks: Float[Tensor, "n rows columns"] | None
     keys: Tensor | None
     weights: Tensor | None
 
