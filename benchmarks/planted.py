@@ -712,9 +712,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "decode/beam_state.py": [
         ("Beam", "finishes with the length before the end", "length_penalty(length, alpha) for length in range(1, steps + 1)", "length_penalty(length, alpha) for length in range(steps)"),
         ("Beam", "hope of the shortest, not of the longest translation", "length_penalty(limit, alpha) for limit in limits", "length_penalty(1, alpha) for limit in limits"),
-        ("Beam", "stops as soon as one is finished", 'overtaken = (least >= best / rearrange(beams.max_length_penalty, "b -> b 1")) & (least > -torch.inf)', "overtaken = (least > -torch.inf) & there"),
+        ("Beam", "stops as soon as one is finished", "overtaken = (least >= best / beams.max_length_penalty[:, None]) & (least > -torch.inf)", "overtaken = (least > -torch.inf) & there"),
         ("Beam", "never stops early", "goes = goes & ~overtaken", "goes = goes & ~ends"),
-        ("Beam", "the log-probability so far is forgotten", 'rearrange(beams.totals, "b k -> b k 1") + values', 'rearrange(beams.totals.clamp_max(0.0).sign().nan_to_num(), "b k -> b k 1") + values'),
+        ("Beam", "the log-probability so far is forgotten", "(beams.totals[:, :, None] + values)", "(beams.totals.clamp_max(0.0).sign().nan_to_num()[:, :, None] + values)"),
         ("Beam", "of equals the higher token", "tokens.sort(dim=-1, stable=True).indices", "tokens.sort(dim=-1, stable=True, descending=True).indices"),
         ("Beam", "one hypothesis too few", "there = totals > -torch.inf", "there = (totals > -torch.inf) & (torch.arange(k, device=totals.device) < max(1, k - 1))"),
         ("Beam", "the coverage penalty is subtracted", "scores = scores + penalty", "scores = scores - penalty"),
@@ -767,7 +767,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/kv_cache.py": [
         ("KV cache", "a beam sees what it saw, not what its parent saw", "cache.seen.gather(1, parents[:, :, None].expand(-1, -1, c))", "cache.seen.clone()"),
-        ("KV cache", "the source's padding is seen", ".masked_fill(padding, -torch.inf)", ".masked_fill(padding, 0.0)"),
+        ("KV cache", "the source's padding is seen", "np.where(there, np.float32(0), -np.inf)", "np.where(there, np.float32(0), np.float32(0))"),
         ("KV cache", "keys are not rotated", "q, k = scheme.rotate(q, self.positions), scheme.rotate(k, self.positions)", "q = scheme.rotate(q, self.positions)"),
     ],
     "decode/quantize.py": [
