@@ -107,7 +107,7 @@ def measured(translator: Any, pairs: Any, search: Any) -> float:
 
     found = dict(translate_lines(translator, [pair.source for pair in pairs], search, tokens=65_536))
     texts = [found[place][0].text for place in range(len(pairs))]
-    return translation_metrics(translator.target.normal, texts, [pair.target for pair in pairs])[0].value
+    return translation_metrics(translator.target.normalizer, texts, [pair.target for pair in pairs])[0].value
 
 
 def arguments() -> argparse.Namespace:

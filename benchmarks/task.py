@@ -71,7 +71,7 @@ def one_run(
         raise SystemExit(f"stopped: {folder}")
     if left:
         task.after_training(task_model, examples["valid"], folder)
-    trained = kind.load(folder, asked.device)
+    trained = task.task_model.load(folder, asked.device)
     weights = sum(weight.numel() for weight in trained.model.parameters())
     for split in [split for split in examples if split != "train"]:
         figures = task.evaluate(trained, examples[split]).to_json()
