@@ -1,4 +1,4 @@
-"""Results in; the table of figures in the README out, so that no figure is typed by hand."""
+"""The README's table of figures, written from benchmarks/results."""
 
 import json
 from pathlib import Path
@@ -50,51 +50,26 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-# result, split, figure, and what it is
-REAL = (
-    (
-        "tag-ud-ewt",
-        "test",
-        "accuracy",
-        "UD English-EWT, test, parts of speech of gold words, an LSTM both ways, three seeds",
-    ),
-    ("classify-sst2", "test", "accuracy", "SST-2, test, an LSTM both ways with attention, three seeds"),
-    ("classify-imdb", "test", "accuracy", "IMDB, test, words, pairs and triples weighed by a formula, three seeds"),
-    (
-        "write-shakespeare",
-        "valid",
-        "loss_in_blocks",
-        "tiny Shakespeare, validation loss of a character, in blocks as nanoGPT counts, three seeds",
-    ),
-    (
-        "write-wikitext2",
-        "test",
-        "perplexity_per_word_with_cache",
-        "WikiText-2, test, perplexity of a word, an LSTM with a continuous cache, three seeds",
-    ),
-    ("picture-mnist-vit", "test", "accuracy", "MNIST, test, a Vision Transformer, three seeds"),
-    (
-        "picture-mnist-cnn",
-        "test",
-        "accuracy",
-        "MNIST, test, a convolutional network with channel attention, three seeds",
-    ),
-    ("picture-cifar10-vit", "test", "accuracy", "CIFAR-10 as JPEG, test, a Vision Transformer, three seeds"),
-    (
-        "picture-cifar10-cnn",
-        "test",
-        "accuracy",
-        "CIFAR-10 as JPEG, test, a convolutional network with channel attention, three seeds",
-    ),
-    ("picture-fashion-mnist-vit", "test", "accuracy", "Fashion-MNIST, test, a Vision Transformer, three seeds"),
-    (
-        "picture-fashion-mnist-cnn",
-        "test",
-        "accuracy",
-        "Fashion-MNIST, test, a convolutional network with channel attention, three seeds",
-    ),
-    ("answer-easy-vqa", "test", "accuracy", "easy-VQA, test, words look at patches by cross-attention, three seeds"),
-)
+# of recipes on real corpora, three seeds each
+REAL = {
+    "tagging-ud-ewt": "UD English-EWT, test, parts of speech of gold words, a bidirectional LSTM",
+    "sequence_classification-sst2": "SST-2, test, a bidirectional LSTM with attention",
+    "sequence_classification-imdb": "IMDB, test, words, bigrams and trigrams weighed by log-count ratios",
+    "language_modeling-shakespeare": "tiny Shakespeare, validation loss of a character, in blocks as nanoGPT counts",
+    "language_modeling-wikitext2": "WikiText-2, test, perplexity of a word, an LSTM with a continuous cache",
+    "image_classification-mnist-vit": "MNIST, test, a Vision Transformer",
+    "image_classification-mnist-cnn": "MNIST, test, a convolutional network with channel attention",
+    "image_classification-cifar10-vit": "CIFAR-10 as JPEG, test, a Vision Transformer",
+    "image_classification-cifar10-cnn": "CIFAR-10 as JPEG, test, a convolutional network with channel attention",
+    "image_classification-fashion-mnist-vit": "Fashion-MNIST, test, a Vision Transformer",
+    "image_classification-fashion-mnist-cnn": "Fashion-MNIST, test, a convolutional network with channel attention",
+    "vqa-easy-vqa": "easy-VQA, test, words attend to patches by cross-attention",
+}
+# split and metric where they are not the accuracy on test
+METRICS = {
+    "language_modeling-shakespeare": ("valid", "loss_in_blocks"),
+    "language_modeling-wikitext2": ("test", "perplexity_per_word_with_cache"),
+}
 
 
 def translation_rows() -> list[tuple[str, str, str]]:
@@ -150,13 +125,14 @@ def translation_rows() -> list[tuple[str, str, str]]:
     ]
 
 
-def real_row(name: str, split: str, figure: str, what: str) -> tuple[str, str, str]:
-    """One recipe on a real corpus: mean and spread of three seeds."""
-    found = result(name)["summary"][split][figure]
+def real_row(name: str, what: str) -> tuple[str, str, str]:
+    """One recipe on a real corpus: mean and standard deviation of three seeds."""
+    split, metric = METRICS.get(name, ("test", "accuracy"))
+    found = result(name)["summary"][split][metric]
     digits = 1 if found["mean"] > 10 else 3
-    shown = f"{found['mean']:.{digits}f} ± {found['spread']:.{digits + (digits == 1)}f}{' %' * (figure == 'accuracy')}"
-    asked = " --test" if split == "test" else ""
-    return what, shown, f"python benchmarks/task.py recipes/{name.split('-', 1)[1]}.toml --data FOLDER{asked}"
+    shown = f"{found['mean']:.{digits}f} ± {found['spread']:.{digits + (digits == 1)}f}{' %' * (metric == 'accuracy')}"
+    command = f"python benchmarks/task.py recipes/{name.split('-', 1)[1]}.toml --data FOLDER"
+    return f"{what}, three seeds", shown, command + " --test" * (split == "test")
 
 
 def task_rows() -> list[tuple[str, str, str]]:
@@ -175,7 +151,7 @@ def task_rows() -> list[tuple[str, str, str]]:
         if row["numbers"] == 128 and (row["bottleneck"] == "attention") == (row["latents"] > 1)
     }
     return [
-        *(real_row(*line) for line in REAL),
+        *(real_row(name, what) for name, what in REAL.items()),
         (
             "sentiment of the world's sentences, from counting to context, three seeds",
             ", ".join(f"{rungs[rung]:.1f} % {called}" for rung, called in RUNGS.items()),
@@ -192,7 +168,7 @@ def task_rows() -> list[tuple[str, str, str]]:
             "python benchmarks/graphs.py",
         ),
         (
-            "sentences rebuilt exactly from 128 numbers",
+            "sentences reconstructed exactly from a latent of 128 numbers",
             "; ".join(f"{value:.0f} % {kind}, {way}" for (kind, way), value in bottlenecks.items()),
             "python benchmarks/autoencoder.py",
         ),
@@ -208,10 +184,10 @@ RUNGS = {
 
 
 def speed_rows() -> list[tuple[str, str, str]]:
-    """What training, decoding and looking cost, beside others or beside the plain way."""
-    training, recorded = result("training-speed"), result("capture")
+    """Speed of training and decoding, beside other toolkits or beside plain torch."""
+    training, captured = result("training-speed"), result("capture")
     best = max(training["rows"], key=lambda row: row["tokens/s"])
-    gains = [row["faster"] for row in recorded["rows"] if "faster" in row]
+    gains = [row["faster"] for row in captured["rows"] if "faster" in row]
     peers = result("bench-train-cpu")
     # "way" is the former key of "implementation"
     names = [(row.get("implementation") or row["way"], row["ratio"]) for row in peers["rows"]]
@@ -220,21 +196,21 @@ def speed_rows() -> list[tuple[str, str, str]]:
     run = result("speedrun")
 
     def times(device: str, ours: str, theirs: str) -> str:
-        """Theirs in the way that is the fastest for them."""
+        """The ratio to the fastest configuration of theirs."""
         rows = [row for row in decoding[device]["rows"] if row["who"] == f"regard {ours}"]
         least = [min(ratio for name, ratio in row["times"].items() if name.startswith(theirs)) for row in rows]
         return ", ".join(f"{ratio:.2f} (batch {row['batch']})" for ratio, row in zip(least, rows, strict=True))
 
     return [
         (
-            "a GPU trains Transformer-base, tokens a second, and the share of its matrix rate",
+            "a GPU trains Transformer-base, tokens a second, and the share of its matrix-multiply rate",
             f"{best['tokens/s'] / 1e6:.2f} million, {100 * best['utilisation']:.0f} %",
             "python benchmarks/training_speed.py",
         ),
         (
-            f"a GPU's training steps, recorded and told as a whole, in {len(gains)} recipes",
+            f"a GPU's training steps captured in a CUDA graph, against kernels launched one by one, {len(gains)} recipes",
             f"{min(gains):.1f} to {max(gains):.1f} times as fast, with the same bits where batches are the same",
-            recorded["command"],
+            captured["command"],
         ),
         ("two cores train a small Transformer on Multi30k, times the speed of", ahead, peers["command"]),
         (
@@ -243,7 +219,7 @@ def speed_rows() -> list[tuple[str, str, str]]:
             decoding["cuda"]["command"],
         ),
         (
-            "two cores translate, Transformer-base, beam 4, times the speed of CTranslate2 in the same numbers",
+            "two cores translate, Transformer-base, beam 4, times the speed of CTranslate2 in the same precision",
             "; ".join(f"{kind} {times('cpu', kind, f'ctranslate2 {kind}')}" for kind in ("float32", "int8")),
             decoding["cpu"]["command"],
         ),
@@ -261,20 +237,20 @@ def kernel_rows() -> list[tuple[str, str, str]]:
         result(name) for name in ("probes-cuda", "additive-cuda", "relative_bias", "window")
     )
     every = {row["log_sum_exp"]: row for row in probes["rows"] if row["kind"] == "all"}
-    looked, alone = every["given"], every["found"]
+    given, alone = every["given"], every["found"]
     added = {row["way"]: row for row in additive["rows"] if row["dtype"] == "bfloat16"}
     learned = {row["way"]: row["ms"] for row in bias["rows"]}
     seen = [row for row in window["rows"] if (row["way"], row["pattern"]) == ("regard", "Window(512)")]
     return [
         (
-            f"a GPU finds mass, entropy, largest weights, map, peaks, rows and columns of {looked['tokens']:,} tokens",
-            f"{looked['ratio']:.2f} times cuDNN's forward pass if that has kept its log-sum-exp, "
-            f"{alone['ratio']:.2f} if not; {looked['mib_of_all']:,.0f} and {alone['mib_of_all']:,.0f} MiB "
-            f"(the weights would be {looked['mib_of_weights'] / 1024:,.0f} GiB)",
+            f"a GPU finds mass, entropy, largest weights, map, peaks, rows and columns of {given['tokens']:,} tokens",
+            f"{given['ratio']:.2f} times cuDNN's forward pass if that has kept its log-sum-exp, "
+            f"{alone['ratio']:.2f} if not; {given['mib_of_all']:,.0f} and {alone['mib_of_all']:,.0f} MiB "
+            f"(the weights would be {given['mib_of_weights'] / 1024:,.0f} GiB)",
             probes["command"],
         ),
         (
-            "a GPU's additive attention, 8 sentences of 1,024 × 1,024 words, width 512, bfloat16",
+            "a GPU's additive attention, 8 sentences of 1,024 × 1,024 tokens, width 512, bfloat16",
             f"{added['regard']['ms']:.1f} ms and {added['regard']['mib']:.0f} MiB (torch eager "
             f"{added['eager']['ms']:.1f} and {added['eager']['mib']:,.0f}, compiled {added['compiled']['ms']:.1f} and "
             f"{added['compiled']['mib']:,.0f})",
