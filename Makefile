@@ -2,26 +2,48 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check browser bench peers gallery mutants hostile clean
+NPM := axe-core@4.14.0 @biomejs/biome@2.6.7
+
+.PHONY: demo test check lint types docs wheel browser chromium page-tools browser-check bench peers gallery mutants hostile clean
 
 demo: .venv/ready        ## draw the gallery and walk through the lectures' example
 	$(BIN)/regard demo
 
-test: .venv/ready browser  ## the whole suite
+test: .venv/ready browser-check  ## the whole suite
 	$(BIN)/pytest
 
-check: .venv/ready browser  ## ruff, pyright and the suite
+check:                   ## all that must hold before a push: format and lint, types, the site, then the suite
+	$(MAKE) lint types test
+
+lint: .venv/ready        ## ruff over the Python, biome over the page's JavaScript
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
-	$(BIN)/pytest
+	@if [ -x node_modules/.bin/biome ]; then node_modules/.bin/biome lint src/regard/serve/page/js; \
+	else echo "biome is not here, so the page's JavaScript is not linted; install npm, then: make page-tools"; fi
 
-browser:                 ## Debian's Chromium and axe-core, with which the page is tested; without them those tests are skipped
+types: .venv/ready       ## pyright
+	$(BIN)/pyright
+
+docs: .venv/docs         ## the site, in out/site; a broken link or a request to another server fails
+	$(BIN)/mkdocs build --strict --quiet
+
+wheel: .venv/ready       ## a wheel, in dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+browser: chromium page-tools  ## install what the page is tested and linted with; `make test` installs none of it
+
+chromium:                ## Debian's Chromium; needs root
+	command -v chromium || command -v chromium-browser || command -v google-chrome \
+	|| { apt-get update -qq && apt-get install -qq -y chromium; }
+
+page-tools:              ## axe-core and biome, by npm, into node_modules
+	npm install --silent --no-save --no-package-lock $(NPM)
+
+browser-check:           ## say what is missing; the tests of the page that need it are skipped
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
-	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -qq -y chromium; } \
-	|| echo "there is no Chromium, and it cannot be installed here: the page's tests will be skipped"
-	@[ -d node_modules/axe-core ] || npm install --silent --no-save --no-package-lock axe-core 2> /dev/null \
-	|| echo "axe-core cannot be had from npm: whether everybody can use the page will not be tested"
+	|| echo "there is no Chromium, so the page's tests are skipped; on Debian: sudo apt-get install chromium"
+	@[ -d node_modules/axe-core ] \
+	|| echo "axe-core is not here, so whether everybody can use the page is not tested; install npm, then: make page-tools"
 
 bench: .venv/ready       ## what needs no corpus and no GPU, in about an hour; writes benchmarks/results
 	$(BIN)/python benchmarks/growth.py
@@ -43,7 +65,7 @@ gallery: .venv/ready     ## redraw docs/gallery.md and its pictures
 mutants: .venv/ready     ## plant one error at a time; each must turn a test red
 	$(BIN)/python benchmarks/mutants.py
 
-hostile: .venv/ready browser  ## bad files, fuzzed requests, kill -9, planted links, bombs: the long form, in minutes
+hostile: .venv/ready browser-check  ## bad files, fuzzed requests, kill -9, planted links, bombs: the long form, in minutes
 	$(BIN)/pytest tests/hostile -m "not gpu"
 
 .venv/ready: pyproject.toml constraints.txt
@@ -54,5 +76,9 @@ hostile: .venv/ready browser  ## bad files, fuzzed requests, kill -9, planted li
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+.venv/docs: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv out
+	rm -rf .venv out dist

@@ -1,6 +1,7 @@
 """Progress of a training run: progress bar, time estimate, Ctrl-C and TensorBoard."""
 
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -146,7 +147,7 @@ def format_duration(seconds: float) -> str:
 def graceful_stop() -> Iterator[Event]:
     """SIGINT, SIGTERM and SIGHUP set an event, which is read between two steps; a second signal stops at once.
 
-    Signals that the caller ignores, as nohup does, stay ignored.
+    Windows has no SIGHUP.     Signals that the caller ignores, as nohup does, stay ignored.
     """
     stop = Event()
 
@@ -156,7 +157,10 @@ def graceful_stop() -> Iterator[Event]:
         stop.set()
 
     before: dict[int, Callable | int | None] = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32":
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         if signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, ask)
     try:

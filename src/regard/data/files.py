@@ -14,7 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 T = TypeVar("T")
@@ -34,6 +36,7 @@ UNPACKED_ALWAYS_ALLOWED, MAX_UNPACK_RATIO = 2**26, 100
 MAX_PADDING_BYTES = 2**24  # zero bytes after the end of a .gz; tapes pad by some thousands
 GZIP = 31  # zlib's wbits for any window size with a gzip header
 BLOCK = 2**17
+LOCKED_BYTE = 2**30
 CHUNK = 2**22  # characters of lines that are held in memory together
 
 
@@ -288,8 +291,6 @@ def check_replaceable(path: Path) -> int | None:
 
 def remove_stale_parts(path: Path) -> None:
     """Delete the temporary files that killed processes left of this file; those still being written are locked."""
-    if sys.platform == "win32":
-        return  # there are no locks to tell by
     for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with suppress(OSError):  # another process was faster, or is writing it
             if part.is_file() and not part.is_symlink():
@@ -300,7 +301,17 @@ def remove_stale_parts(path: Path) -> None:
 
 def lock_file(file: IO[Any]) -> None:
     """An exclusive lock; BlockingIOError if another process has it. The system releases it when a process dies."""
-    if sys.platform != "win32":
+    if sys.platform == "win32":
+        # a lock of Windows keeps others from reading the byte, so it is one far behind what the file holds
+        before = os.lseek(file.fileno(), 0, os.SEEK_CUR)
+        os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError(error.errno, "another process has locked it") from None
+        finally:
+            os.lseek(file.fileno(), before, os.SEEK_SET)
+    else:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

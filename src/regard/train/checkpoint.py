@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
@@ -140,7 +141,9 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
 
 def sync(path: Path) -> None:
     """Flush to disk, so that a power cut cannot reorder what was written."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if sys.platform == "win32" and path.is_dir():
+        return  # only files can be flushed there
+    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

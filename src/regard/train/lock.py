@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import IO
 from regard.data.files import lock_file, make_folder
 
 LOCK = ".lock"
+# Windows has neither flag: its links need special rights, and its pipes have no names in folders.
+REGULAR = 0 if sys.platform == "win32" else os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ def lock_folder(folder: Path) -> Iterator[FolderLock]:
             yield FolderLock(folder)
         finally:
             if fresh and [path.name for path in folder.iterdir()] == [LOCK]:
+                if sys.platform == "win32":  # an open file cannot be removed there
+                    file.close()
                 (folder / LOCK).unlink()
                 with suppress(OSError):  # another process created the file again meanwhile
                     folder.rmdir()
@@ -74,7 +79,7 @@ def is_same_file(file: IO[str], path: Path) -> bool:
 def open_regular_file(name: str, flags: int) -> int:
     """A regular file without links: to write through a link would change its target."""
     try:
-        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        descriptor = os.open(name, flags | REGULAR, 0o666)
     except FileNotFoundError:
         raise
     except OSError as error:

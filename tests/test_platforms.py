@@ -1,0 +1,103 @@
+"""Platforms: without what only Unix has, the package imports, loads a model, decodes and locks its files."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.see.untrained_models import translator
+
+SOURCE = Path(__file__).parents[1] / "src"
+# Windows as far as Python shows it: the name of the platform, modules and names that are missing there, and msvcrt.
+# Other libraries are imported before, since they would look for the DLLs of their Windows builds.
+WINDOWS = """
+from fcntl import LOCK_EX, LOCK_NB, flock
+import importlib, os, pkgutil, signal, sys, types
+import matplotlib.pyplot, numpy, sacrebleu, safetensors.torch, tokenizers, torch, torch.utils.flop_counter, typer
+import uvicorn, starlette.applications, starlette.staticfiles, tempfile, rich.progress, rich.table, PIL.Image
+
+def locking(descriptor, mode, count):
+    assert os.lseek(descriptor, 0, os.SEEK_CUR) >= os.fstat(descriptor).st_size, "its bytes could not be read"
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        raise PermissionError(13, "Permission denied") from None
+
+sys.platform = "win32"
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
+for missing in ("fcntl", "resource", "termios", "pwd", "grp"):
+    sys.modules[missing] = None
+for module, names in (
+    (signal, ("SIGHUP", "SIGKILL", "SIGQUIT", "SIGUSR1", "setitimer", "alarm")),
+    (os, ("fork", "getuid", "geteuid", "O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY", "O_CLOEXEC", "fchmod", "sysconf")),
+):
+    for name in names:
+        delattr(module, name)
+"""
+IMPORTS = """
+import regard
+names = [one.name for one in pkgutil.walk_packages(regard.__path__, "regard.")]
+for name in names:
+    if ".kernels." not in name and not name.endswith(("_triton", "_kernel")):  # Triton is for Linux
+        importlib.import_module(name)
+print(len(names))
+"""
+DECODES = """
+from regard.decode import Beam
+from regard.decode.translate import translate_texts
+from regard.tasks.translation.task import Translator
+(text,) = translate_texts(Translator.load({folder!r}), ["the black cat ate the mouse"], Beam(2))
+print(repr(text))
+"""
+LOCKS = """
+from pathlib import Path
+from regard.data.files import open_atomic, write_text_atomic
+from regard.train.checkpoint import sync
+from regard.train.lock import lock_folder
+from regard.cli.training_progress import graceful_stop
+
+folder = Path({folder!r})
+with lock_folder(folder):
+    try:
+        with lock_folder(folder):
+            print("two have locked it")
+    except ValueError as error:
+        print(error)
+write_text_atomic(folder / "text", "one")
+with open_atomic(folder / "text") as file:
+    file.write(b"two")
+    write_text_atomic(folder / "text", "three")  # the one that is being written is locked, and stays
+print((folder / "text").read_text(), sorted(path.name for path in folder.iterdir()))
+sync(folder / "text")
+sync(folder)
+with graceful_stop() as stop:
+    print(stop.is_set())
+"""
+
+
+def run_as_windows(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", WINDOWS + script], capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_module_is_imported_without_what_only_unix_has():
+    assert int(run_as_windows(IMPORTS)) > 150
+
+
+def test_a_model_is_loaded_and_decodes_there_as_it_does_here(tmp_path):
+    from regard.decode import Beam
+    from regard.decode.translate import translate_texts
+
+    model = translator()
+    model.save(tmp_path)
+    (here,) = translate_texts(model, ["the black cat ate the mouse"], Beam(2))
+    assert run_as_windows(DECODES.format(folder=str(tmp_path))) == f"{here!r}\n"
+
+
+def test_a_folder_is_locked_there_by_its_own_means(tmp_path):
+    refused, written, stopped = run_as_windows(LOCKS.format(folder=str(tmp_path / "run"))).splitlines()
+    assert refused.startswith("this process itself is training in")
+    assert written == "two ['text']"
+    assert stopped == "False"
