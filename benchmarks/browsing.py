@@ -17,6 +17,8 @@ from regard.serve.server import create_server, new_token, open_socket, page_url
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 FLAGS += " --disable-component-update --disable-sync --force-color-profile=srgb"
+# every new window would load the list below the address bar, a page of its own that costs as much as ours
+FLAGS += " --disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup"
 MISSING = "no Chromium can be had ({}); `apt install chromium`, or `make browser`"
 
 # Playwright's own waiting evaluates text in the page, which its policy forbids

@@ -15,6 +15,9 @@ from .client import client_of, learners
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
+# every new window would load the list below the address bar, a page of its own that costs as much as ours
+FLAGS += ["--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup"]
+WIDE = {"width": 1280, "height": 800}
 AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"  # where `make browser` puts it
 
 
@@ -40,6 +43,25 @@ def browser() -> Iterator[Any]:
             pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
         yield running
         running.close()
+
+
+@pytest.fixture(scope="module")
+def module_page(browser) -> Iterator[Any]:
+    """One page for the tests of a file: a window and a process for each test would take most of the time."""
+    context = browser.new_context(viewport=WIDE)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def shared_page(module_page) -> Iterator[Any]:
+    """The page of the file, empty again after each test, as it was when it was new."""
+    yield module_page
+    module_page.unroute_all(behavior="ignoreErrors")
+    module_page.goto("about:blank")
+    module_page.set_viewport_size(WIDE)
+    module_page.emulate_media(color_scheme="null")
+    module_page.context.clear_permissions()
 
 
 @pytest.fixture(scope="session")

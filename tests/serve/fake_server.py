@@ -183,7 +183,7 @@ class Answers(BaseHTTPRequestHandler):
             path = PAGE / ("/".join(parts[1:]) if parts[0] == "static" else "index.html")
             if not path.is_file():
                 return self.tell({"error": f"there is no {path.name}; ask for another"}, 404)
-            return self.send(path.read_bytes(), KINDS[path.suffix])
+            return self.send(path.read_bytes(), KINDS[path.suffix], Cache_Control="max-age=600")
         except Refused as reason:
             return self.tell({"error": str(reason)}, 404)
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from itertools import chain
 from math import exp, tanh
 from urllib.parse import quote
@@ -18,13 +17,12 @@ from regard.serve.app import create_app
 from regard.serve.lecture_view import DEFAULTS, MAX_DIMENSIONS, MAX_KEYS, walk_through_example
 from regard.serve.model_store import ModelEntry, ModelStore
 from tests.see.untrained_models import CAT, translator
+from tests.serve.browser_page import BrowserPage
 from tests.serve.client import TOKEN
 from tests.serve.lecture_host import app, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
 
-CHROMIUM = shutil.which("chromium")
-QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 CHAPTERS = 10
 READ = """id => [...document.querySelectorAll(`regard-lecture table[data-id="${id}"] tbody tr`)].map(line =>
   [...line.querySelectorAll("td")].map(td => {
@@ -51,28 +49,14 @@ def address(scene):
         yield url
 
 
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    with playwright.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
-def page(browser, address):
+def page(shared_page, address):
     """A page that must neither complain nor ask anybody else."""
-    one = browser.new_page(viewport={"width": 1280, "height": 800})
-    said, asked = [], []
-    one.on("console", lambda line: said.append(line.text) if "400 (Bad Request)" not in line.text else None)
-    one.on("pageerror", lambda error: said.append(str(error)))
-    one.on("request", lambda request: asked.append(request.url))
-    yield one
-    one.close()
-    assert said == []
-    assert [url for url in asked if not url.startswith((address, "data:"))] == []
+    found = BrowserPage(shared_page, address)
+    yield shared_page
+    found.stop()
+    assert [line for line in found.wrong if "400 (Bad Request)" not in line] == []
+    assert [url for url in found.asked if not url.startswith((address, "data:", "about:"))] == []
 
 
 def opened(page, address: str, at: str = "1.0", more: str = ""):

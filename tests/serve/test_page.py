@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.serve import fake_server
+from tests.serve.browser_page import BrowserPage
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
@@ -52,17 +53,7 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
-class Desk:
-    """A page, what it asked for, and what went wrong in it."""
-
-    def __init__(self, page: Any, address: str):
-        self.page, self.address = page, address
-        self.asked: list[str] = []
-        self.wrong: list[str] = []
-        page.on("request", lambda request: self.asked.append(request.url))
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("console", lambda line: self.wrong.append(line.text) if line.type == "error" else None)
-
+class Desk(BrowserPage):
     def open(self, state: str, view: str) -> Any:
         self.page.goto("about:blank")
         self.page.goto(f"{self.address}#{state}&view={view}")
@@ -85,11 +76,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk(browser: Any, address: str) -> Iterator[Desk]:
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    found = Desk(context.new_page(), address)
+def desk(shared_page: Any, address: str) -> Iterator[Desk]:
+    found = Desk(shared_page, address)
     yield found
-    context.close()
+    found.stop()
     assert not found.wrong
     assert {urlsplit(url).hostname for url in found.asked} <= {"127.0.0.1", None}  # data: has none
     assert any("/api/" in url for url in found.asked)

@@ -1,6 +1,5 @@
 """The real server and its page in a real browser, and the page in a file: every view, exact numbers, nobody asked."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +15,11 @@ from regard.serve.app import create_app
 from regard.serve.model_store import ModelStore
 from tests.see.untrained_models import CAT
 
+from .browser_page import BrowserPage
 from .client import TOKEN
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 EVIL = "</script><script>window.evil=1</script> <img src=x onerror=window.evil=1> ‮שלום‬ 👩‍👧 e\u0301"
 SHOWN = {
     "translate": [
@@ -49,29 +47,7 @@ def address(models) -> Iterator[str]:
         thread.join(timeout=120)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with playwright.sync_playwright() as engine:
-        try:
-            started = engine.chromium.launch(executable_path=found, args=FLAGS)
-        except playwright.Error as reason:
-            pytest.skip(f"no Chromium can be had ({str(reason).splitlines()[0]}); `apt install chromium`")
-        yield started
-        started.close()
-
-
-class Open:
-    """A page, whom it asked, and what went wrong in it."""
-
-    def __init__(self, browser: Any):
-        self.page = browser.new_page(viewport={"width": 1280, "height": 800})
-        self.asked: list[str] = []
-        self.wrong: list[str] = []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda line: self.wrong.append(line.text) if line.type == "error" else None)
-
+class Open(BrowserPage):
     def painted(self, view: str, frame: Any = None) -> Any:
         """The view, once it is there."""
         found = (frame or self.page).locator(f"regard-{view}")
@@ -83,10 +59,10 @@ class Open:
 
 
 @pytest.fixture
-def open_page(browser) -> Iterator[Open]:
-    found = Open(browser)
+def open_page(shared_page, address) -> Iterator[Open]:
+    found = Open(shared_page, address)
     yield found
-    found.page.close()
+    found.stop()
     assert not found.wrong
 
 

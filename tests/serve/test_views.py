@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.serve import fake_views as fake
+from tests.serve.browser_page import BrowserPage
 from tests.serve.fake_server import start
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
@@ -46,17 +47,7 @@ UNTIL = """() => new Promise((done, give_up) => {
 })"""
 
 
-class Desk:
-    """A page, what it asked for, and what went wrong in it."""
-
-    def __init__(self, page: Any, address: str):
-        self.page, self.address = page, address
-        self.asked: list[str] = []
-        self.wrong: list[str] = []
-        page.on("request", lambda request: self.asked.append(request.url))
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("console", lambda line: self.wrong.append(line.text) if line.type == "error" else None)
-
+class Desk(BrowserPage):
     def open(self, view: str, **state: Any) -> Any:
         self.page.goto("about:blank")
         self.page.goto(self.address + hashed(view, state))
@@ -99,12 +90,11 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture
-def desk(browser: Any, address: str) -> Iterator[Desk]:
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    found = Desk(context.new_page(), address)
+def desk(shared_page: Any, address: str) -> Iterator[Desk]:
+    found = Desk(shared_page, address)
     yield found
     bad = found.page.evaluate("window.bad")
-    context.close()
+    found.stop()
     assert bad is None  # no token was run as a script
     assert not found.wrong
     assert {urlsplit(url).hostname for url in found.asked} <= {"127.0.0.1", None}  # data: has none

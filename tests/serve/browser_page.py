@@ -1,0 +1,22 @@
+"""A page of the browser, the addresses that it requested and the errors that were reported in it."""
+
+from typing import Any
+
+
+class BrowserPage:
+    def __init__(self, page: Any, address: str):
+        self.page, self.address = page, address
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.listeners = {
+            "request": lambda request: self.asked.append(request.url),
+            "pageerror": lambda error: self.wrong.append(str(error)),
+            "console": lambda line: self.wrong.append(line.text) if line.type == "error" else None,
+        }
+        for event, listener in self.listeners.items():
+            page.on(event, listener)
+
+    def stop(self) -> None:
+        """The page belongs to another test."""
+        for event, listener in self.listeners.items():
+            self.page.remove_listener(event, listener)
