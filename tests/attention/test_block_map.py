@@ -49,6 +49,13 @@ def test_the_map_agrees_with_the_dense_mask(pattern, n_q, n_k, block, start):
     assert torch.equal(torch.stack((row, col)).T.long(), (truth != EMPTY).nonzero())
 
 
+@pytest.mark.parametrize(("pattern", "state"), [(Global(4) | ~Global(4), FULL), (Global(4) & ~Global(4), EMPTY)])
+def test_two_halves_of_a_block_make_it_full_and_have_nothing_in_common(pattern, state):
+    """Of the block at 3 ... 5, 5 of 9 cells are global and 4 are not: the bounds of their union are 5 and 9 cells, of
+    what they share 0 and 4, so that only its cells can tell."""
+    assert (pattern.blocks(9, 9, 3).dense() == state).all()
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(patterns, st.integers(1, 23), st.integers(1, 6))
 def test_without_patience_the_map_is_still_safe(pattern, n, block):
