@@ -33,9 +33,10 @@ from regard.models.seq2seq import count_parameters
 from regard.see.plots.charts import principal_components
 from regard.tasks.autoencoding.latents import decode_latents, encode_latents, interpolate_latents
 from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.train.config import TrainConfig
 from regard.train.corpus import Corpus
-from regard.train.loop import TrainConfig, train
-from regard.train.schedule import CosineSchedule
+from regard.train.loop import train
+from regard.train.step import CosineSchedule
 from regard.world import Sentence, World
 
 NAME, COMMAND = "autoencoder", "python benchmarks/autoencoder.py"

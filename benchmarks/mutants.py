@@ -130,9 +130,9 @@ NAMED = {
     "see/trace/compare": "edits",
     "see/trace/projections": "sites",
     "see/trace/recorder": "edits",
+    "train/config": "run",
     "train/loop": "step",
     "train/cuda_graph": "master_weights",
-    "train/schedule": "loop",
 }
 OPTIONS = ["-x", "-q", "-n0", "-pno:cacheprovider", "-pno:anyio", "-Wignore::pytest.PytestAssertRewriteWarning"]
 # imported once; every run is a fork of a process that has them, and loads our own code and tests anew

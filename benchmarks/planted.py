@@ -607,20 +607,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("step", "an overflow leaves the loss scale as it is", "torch.where(skipped > 0, self.scale / 2, grown)", "grown"),
         ("step", "skipped steps are counted although others lie between", "(self.skips + 1) * skipped", "self.skips + skipped"),
         ("step", "a gradient that is no number is applied", "norm.isfinite() & loss.isfinite()", "loss.isfinite()"),
-    ],
-    "train/loop.py": [
-        ("loop", "the same dropout noise at every step", "step_seed(plan.seed, step)", "step_seed(plan.seed, 0)"),
-        ("loop", "the same dropout noise for every seed", "step_seed(plan.seed, step)", "step_seed(0, step)"),
-        ("loop", "of equal validations the later one is the best", "better = numbers and found < (", "better = numbers and found <= ("),
-        ("loop", "the least accuracy is the best", 'figures[by] if by == "loss" else -figures[by]', "figures[by]"),
-        ("loop", "one validation too many before it gives up", "progress.worse >= plan.patience", "progress.worse > plan.patience"),
-        ("loop", "patience counts the validations that were better, too", "worse=0 if better else", "worse=progress.worse if better else"),
-        ("loop", "biases and norms decay", "if parameter.dim() <= 1]\n    return [{\"params\": wide, \"weight_decay\": decay}, {\"params\": flat, \"weight_decay\": 0.0}]",
-         "if parameter.dim() <= 1]\n    return [{\"params\": wide, \"weight_decay\": decay}, {\"params\": flat, \"weight_decay\": decay}]"),
-        ("loop", "nothing decays", '{"params": wide, "weight_decay": decay}', '{"params": wide, "weight_decay": 0.0}'),
-        ("loop", "the same epoch again and again", "epoch=progress.epoch if more else progress.epoch + 1", "epoch=progress.epoch"),
-    ],
-    "train/schedule.py": [
         ("schedule", "Noam: warms up to the power of one", "step * self.warmup**-1.5", "step * self.warmup**-1"),
         ("schedule", "Noam: without the model's width", "self.factor * self.model**-0.5", "self.factor"),
         ("schedule", "cosine: a whole wave", "cos(pi * done)", "cos(2 * pi * done)"),
@@ -628,6 +614,14 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "(step - self.warmup) / (self.steps - self.warmup)", "step / self.steps"),
         ("schedule", "cosine: rises again after its last step", "min(1.0, (step - self.warmup) / (self.steps - self.warmup))", "(step - self.warmup) / (self.steps - self.warmup)"),
         ("schedule", "constant: goes on rising", "min(1.0, step / max(1, self.warmup))", "step / max(1, self.warmup)"),
+    ],
+    "train/loop.py": [
+        ("loop", "the same dropout noise at every step", "step_seed(config.seed, step)", "step_seed(config.seed, 0)"),
+        ("loop", "the same dropout noise for every seed", "step_seed(config.seed, step)", "step_seed(0, step)"),
+        ("loop", "biases and norms decay", "if parameter.dim() <= 1]\n    return [{\"params\": wide, \"weight_decay\": decay}, {\"params\": flat, \"weight_decay\": 0.0}]",
+         "if parameter.dim() <= 1]\n    return [{\"params\": wide, \"weight_decay\": decay}, {\"params\": flat, \"weight_decay\": decay}]"),
+        ("loop", "nothing decays", '{"params": wide, "weight_decay": decay}', '{"params": wide, "weight_decay": 0.0}'),
+        ("loop", "the same epoch again and again", "epoch=progress.epoch if more else progress.epoch + 1", "epoch=progress.epoch"),
     ],
     "ops/flat_adamw.py": [
         ("FlatAdamW", "without bias correction", "(1 - self.betas ** flat.steps[0].double()).float()",
@@ -654,19 +648,25 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("checkpoint", "goes on from the oldest", "for path in reversed(checkpoints(folder)):", "for path in checkpoints(folder):"),
         ("checkpoint", "the optimiser's memory is lost", "            load_optimiser(optimiser, load_file(path / OPTIMISER))\n", ""),
         ("checkpoint", "the mean of all but the first", "(tensor / len(paths)).to", "(tensor / (len(paths) - 1 or 1)).to"),
+        ("loop", "of equal validations the later one is the best", "better = numbers and found < (", "better = numbers and found <= ("),
+        ("loop", "the least accuracy is the best", 'figures[by] if by == "loss" else -figures[by]', "figures[by]"),
+        ("loop", "one validation too many before it gives up", "progress.worse >= config.patience", "progress.worse > config.patience"),
+        ("loop", "patience counts the validations that were better, too", "worse=0 if better else", "worse=progress.worse if better else"),
     ],
     "train/run_folder.py": [
         ("checkpoint", "does not look whether files are torn", "sound and all(checksum(path / name) == sum for name, sum in state[\"sums\"].items())", "sound"),
         ("checkpoint", "ordered by name as text", "key=lambda path: int(path.name),", "key=lambda path: path.name[::-1],"),
         ("checkpoint", "a state that was changed is whole", "sound = said in (None, state_checksum(state))", "sound = True"),
     ],
+    "train/config.py": [
+        ("TrainingRun", "keeps fewer checkpoints than it averages", "keep=max(2, train.average_checkpoints, train.keep_checkpoints)", "keep=max(2, train.keep_checkpoints)"),
+    ],
     "train/run.py": [
-        ("Fit", "averages the oldest checkpoints", "chosen = paths[-count:] if count > 1", "chosen = paths[:count] if count > 1"),
-        ("Fit", "the last checkpoint for the best", "if int(path.name) == best] or paths[-1:]", "if int(path.name) == best and False] or paths[-1:]"),
-        ("Fit", "keeps fewer checkpoints than it averages", "keep=max(2, train.average_checkpoints, train.keep_checkpoints)", "keep=max(2, train.keep_checkpoints)"),
+        ("TrainingRun", "averages the oldest checkpoints", "chosen = paths[-count:] if count > 1", "chosen = paths[:count] if count > 1"),
+        ("TrainingRun", "the last checkpoint for the best", "if int(path.name) == best] or paths[-1:]", "if int(path.name) == best and False] or paths[-1:]"),
     ],
     "train/cpu_parallel.py": [
-        ("Apart", "parts are not scaled", "torch.autograd.grad(summed * scale, self.weights", "torch.autograd.grad(summed, self.weights"),
+        ("ThreadedBackward", "parts are not scaled", "torch.autograd.grad(summed * scale, self.weights", "torch.autograd.grad(summed, self.weights"),
     ],
     "train/master_weights.py": [
         ("BF16Backward", "the copy's weights are never brought up to date", "            copy_all(copies, weights)\n", "            pass\n"),
@@ -674,8 +674,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("BF16Backward", "trains as it evaluates", "        self.copy.train(self.model.training)\n        with torch.no_grad():\n", "        self.copy.eval()\n        with torch.no_grad():\n"),
     ],
     "train/gradient_noise.py": [
-        ("Noise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),
-        ("Noise", "the mean's own scatter is not taken off", "(mean.square().sum() - variance / len(estimates))", "mean.square().sum()"),
+        ("GradientNoise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),
+        ("GradientNoise", "the mean's own scatter is not taken off", "(mean.square().sum() - variance / len(estimates))", "mean.square().sum()"),
     ],
     "train/cuda_graph.py": [
         ("CapturedStep", "a rehearsal moves the weights", "self.skip_step.fill_(1.0)", "self.skip_step.fill_(0.0)"),

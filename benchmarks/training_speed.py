@@ -35,13 +35,12 @@ from regard.models.flops import flops
 from regard.models.transformer import Transformer
 from regard.tasks.translation.task import LabelSmoothingLoss
 from regard.train.checkpoint import Progress
-from regard.train.config import TrainSettings
+from regard.train.config import TrainConfig, TrainSettings
 from regard.train.corpus import PackedCorpus
 from regard.train.determinism import use_deterministic
 from regard.train.hardware import measure_matmul_flops
-from regard.train.loop import TrainConfig, make_backward, make_captured_step, make_optimiser, one_step, parameter_groups
-from regard.train.schedule import ConstantSchedule
-from regard.train.step import LossScaleState
+from regard.train.loop import make_backward, make_captured_step, make_optimiser, one_step, parameter_groups
+from regard.train.step import ConstantSchedule, LossScaleState
 from training_ways import BASE, SMOOTHING, TINY, Way, sentences, ways
 
 WORDS, SIDE, WARM = 32_000, 14_350, 8
@@ -61,7 +60,7 @@ def measured(
     plan = TrainConfig(
         ConstantSchedule(1e-4), WARM + steps, precision=precision, deterministic=way.exact, cuda_graph=way.capture
     )
-    optimiser = make_optimiser(way.model, plan, whole=way.whole and (GPU or plan.precision == "bf16-pure"))
+    optimiser = make_optimiser(way.model, plan, captured=way.whole and (GPU or plan.precision == "bf16-pure"))
     if way.torchs:
         how = {"lr": 1e-4, "betas": plan.betas, "eps": 1e-9, "capturable": way.whole and GPU}
         optimiser = torch.optim.AdamW(parameter_groups(way.model, 0.0), **how, fused=True)

@@ -18,9 +18,8 @@ from regard.models.config import ModelConfig, build_model
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
 from regard.tasks.translation.task import LabelSmoothingLoss
-from regard.train.config import TrainSettings
+from regard.train.config import Loss, TrainingData, TrainSettings
 from regard.train.corpus import Corpus, PackedCorpus
-from regard.train.job import Loss, TrainingData
 
 SMOOTHING = 0.1
 BASE = ModelConfig(

@@ -24,9 +24,8 @@ from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator
 from regard.train.checkpoint import Progress
-from regard.train.config import TrainSettings
+from regard.train.config import TrainSettings, make_train_config
 from regard.train.loop import make_captured_step, make_optimiser, one_step
-from regard.train.run import make_train_config
 from regard.train.step import LossScaleState
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +33,7 @@ SOURCE = ROOT / "src" / "regard"
 PAGE = ROOT / "docs" / "architecture.md"
 PAIRS = [SentencePair(*pair) for pair in (("the cat sleeps", "le chat dort"), ("a dog", "un chien"))] * 8
 # files and lines that a reader may have to open, at most; the attention of a longer walk is a walk of its own
-LIMITS = {"attend": (9, 1100), "training step": (28, 4500), "decoding": (17, 3150), "trace": (30, 6000)}
+LIMITS = {"attend": (9, 1100), "training step": (20, 3500), "decoding": (17, 3150), "trace": (30, 6000)}
 
 
 def entered_files(run: Callable[[], Any]) -> list[str]:
@@ -76,7 +75,7 @@ def training_step() -> Callable[[], Any]:
     """Packed rows, and the step captured as a whole: on a CPU the capture runs it."""
     job = translator().job(PAIRS, PAIRS[:2])
     config = make_train_config(job.train, job.width)
-    optimiser = make_optimiser(job.model, config, whole=False)
+    optimiser = make_optimiser(job.model, config, captured=False)
 
     def capture(work: Callable[[], torch.Tensor], device: torch.device) -> tuple[Callable[[], object], torch.Tensor]:
         return lambda: None, work()

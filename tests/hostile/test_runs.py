@@ -12,8 +12,7 @@ from regard.models import safetensors_io as weights_module
 from regard.tasks import pretrained
 from regard.train import checkpoint
 from regard.train import run as train_run
-from regard.train.lock import lock_folder
-from regard.train.run_folder import checkpoints
+from regard.train.run_folder import checkpoints, lock_folder
 from regard.world import World, translation_pairs
 from tests.cli.commands import FORKS, LITTLE, assert_done, assert_refused, held, live, regard, started
 from tests.train.killed_runs import Moment, done, half_written, not_done

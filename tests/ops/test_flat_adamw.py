@@ -113,7 +113,7 @@ def trained(*, flat: bool, steps: int = 5) -> tuple[list[Tensor], list[float]]:
     made = translator(replace(SHAKY, dropout=0.2, attention_dropout=0.1))
     model, data = made.model, corpus(made)
     plan = TrainConfig(ConstantSchedule(RATE), steps, clip=0.7, weight_decay=0.1, precision="bf16-pure")
-    optimiser = make_optimiser(model, plan, whole=flat)
+    optimiser = make_optimiser(model, plan, captured=flat)
     step = make_captured_step(model, LabelSmoothingLoss(0.1), plan, optimiser, rehearsed)
     assert isinstance(step.backward, FlatBF16Backward) == flat == isinstance(optimiser, FlatAdamW)
     progress, health, figures = Progress(), LossScaleState.of(0, 1.0, torch.device("cpu")), []

@@ -24,8 +24,7 @@ from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSet
 from regard.tasks.tagging.task import Tagger
 from regard.tasks.vqa.data import VQAData, VQASettings, read_image_questions
 from regard.tasks.vqa.task import QuestionAnswerer
-from regard.train.config import TrainSettings
-from regard.train.job import TrainingJob
+from regard.train.config import TrainingJob, TrainSettings
 
 WORDS = TokenizerSettings(kind="words")
 TRAIN = TrainSettings(

@@ -31,9 +31,9 @@ from regard.tasks.tagging import task as tagging
 from regard.tasks.tagging.data import CharacterSettings
 from regard.tasks.vqa.task import QuestionBatches
 from regard.train import cuda_graph
+from regard.train.config import TrainingJob
 from regard.train.corpus import Corpus, round_up_length
 from regard.train.cuda_graph import CapturedBackward, shape_key
-from regard.train.job import TrainingJob
 from regard.train.loop import make_backward
 from regard.train.loop import train as trains
 from regard.train.run import TrainingRun

@@ -19,8 +19,7 @@ from regard.train import (
     train,
 )
 from regard.train import checkpoint as checkpoint_module
-from regard.train.checkpoint import Progress, read_valid_state
-from regard.train.loop import record_validation
+from regard.train.checkpoint import Progress, read_valid_state, record_validation
 from tests.train.toy import Data, fresh, loss, plan, run, validate
 
 

@@ -13,9 +13,9 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Corpus, Translator
-from regard.train.config import RANGES, TrainSettings
-from regard.train.run import TrainingRun, make_schedule, make_train_config
-from regard.train.schedule import ConstantSchedule, CosineSchedule, NoamSchedule
+from regard.train.config import RANGES, TrainSettings, make_schedule, make_train_config
+from regard.train.run import TrainingRun
+from regard.train.step import ConstantSchedule, CosineSchedule, NoamSchedule
 from regard.world import World, translation_pairs
 
 TINY = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.1)

@@ -6,9 +6,10 @@ import pytest
 
 from regard.models.safetensors_io import saveable_tensors, write_weights
 from regard.train.checkpoint import Progress, write_checkpoint
-from regard.train.loop import TrainConfig, make_optimiser
+from regard.train.config import TrainConfig
+from regard.train.loop import make_optimiser
 from regard.train.run_folder import checkpoint_path, checkpoints, resolve_run, resolve_weights
-from regard.train.schedule import ConstantSchedule
+from regard.train.step import ConstantSchedule
 from tests.train import toy
 
 PLAN = TrainConfig(ConstantSchedule(0.1), 1000)
@@ -21,7 +22,7 @@ def run(tmp_path) -> Path:
     (tmp_path / "settings.toml").write_text("")
     for step, best in ((100, 100), (200, 200), (300, 200)):
         progress = Progress(step=step, best=1.0, best_step=best)
-        write_checkpoint(tmp_path / "checkpoints", model, make_optimiser(model, PLAN, whole=False), progress)
+        write_checkpoint(tmp_path / "checkpoints", model, make_optimiser(model, PLAN, captured=False), progress)
     return tmp_path
 
 

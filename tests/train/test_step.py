@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from regard.models.seq2seq import count_parameters
 from regard.train import ConstantSchedule, TrainConfig, train
-from regard.train.checkpoint import Progress
-from regard.train.loop import make_optimiser, record_validation
+from regard.train.checkpoint import Progress, record_validation
+from regard.train.loop import make_optimiser
 from regard.train.step import LossScaleState, take_step
 from tests.train.toy import Data, fresh, loss, plan
 
@@ -54,7 +54,7 @@ def test_matrices_decay_and_vectors_do_not():
     model = nn.Linear(1, 1)
     nn.init.ones_(model.weight)
     nn.init.ones_(model.bias)
-    optimiser = make_optimiser(model, TrainConfig(ConstantSchedule(0.5), 1, weight_decay=0.1), whole=False)
+    optimiser = make_optimiser(model, TrainConfig(ConstantSchedule(0.5), 1, weight_decay=0.1), captured=False)
     model(torch.zeros(1, 1)).mul(0.0).sum().backward()
     optimiser.step()
     assert_close([model.weight.item(), model.bias.item()], [0.95, 1.0])

@@ -154,9 +154,9 @@ def train_run(
 
     from regard.cli.training_progress import require_tensorboard, tensorboard_callback, train_with_progress
     from regard.tasks.defaults import effective_examples, fit_to_data, plan_steps
-    from regard.train.lock import lock_folder
-    from regard.train.report import write_line
-    from regard.train.run import TrainingRun, make_train_config
+    from regard.train.config import make_train_config
+    from regard.train.run import TrainingRun, write_line
+    from regard.train.run_folder import lock_folder
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     requested_device, device = device, resolve_device(device)
@@ -318,7 +318,7 @@ def change_notices(
     fit: "TrainingRun", done: int, before: "RunSettings", changes: Mapping[str, list[Any]]
 ) -> Iterator[str]:
     """The changed settings, and whether the weights will differ from those of a run that had them from the start."""
-    from regard.train.run import make_schedule
+    from regard.train.config import make_schedule
 
     for name, (was, now) in changes.items():
         yield f"changed: {name} = {now} (was {was})"

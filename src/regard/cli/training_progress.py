@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from regard.train.loop import Report
     from regard.train.run import TrainingRun
+    from regard.train.step import Report
 
 FIRST_REPORT_SECONDS, REPORT_EVERY_SECONDS = 3.0, 10.0  # seconds
 SMOOTH = 0.95  # decay of the running averages, per step

@@ -28,9 +28,8 @@ from regard.data.images.labelled_images import read_image
 from regard.data.shuffle import combine_seeds, random_keys
 from regard.models.vision import PatchEncoder
 from regard.tasks.protocol import TokenAxis
-from regard.train.config import TrainSettings
+from regard.train.config import Loss, TrainSettings
 from regard.train.corpus import to_device_async
-from regard.train.job import Loss
 from regard.world.shapes import ShapeWorld
 
 Rows = NDArray[np.int64]

@@ -21,7 +21,7 @@ from regard.tasks.config import RunSettings, read_depths
 from regard.train.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 
 if TYPE_CHECKING:
-    from regard.train.job import TrainingJob
+    from regard.train.config import TrainingJob
 
 T = TypeVar("T", bound=RunSettings)
 

@@ -1,5 +1,6 @@
 """Training: the loop, schedules, checkpoints and deterministic resuming."""
 
 from regard.train.checkpoint import Progress, average, checkpoints, read_checkpoint, write_checkpoint
-from regard.train.loop import DivergedError, Report, TrainConfig, TrainingData, train
-from regard.train.schedule import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
+from regard.train.config import TrainConfig, TrainingData
+from regard.train.loop import DivergedError, train
+from regard.train.step import ConstantSchedule, CosineSchedule, NoamSchedule, Report, Schedule

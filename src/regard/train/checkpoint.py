@@ -1,4 +1,4 @@
-"""Checkpoints: weights, optimiser state and progress, written atomically, and their average.
+"""Checkpoints: weights, optimiser state and progress, written atomically; their average; and the progress of a run.
 
 run/checkpoints/00000500/model.safetensors   the weights
                          optimiser.safetensors   the optimiser's state
@@ -9,11 +9,12 @@ run/checkpoints/00000500/model.safetensors   the weights
 
 import json
 import logging
+import math
 import os
 import shutil
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.models.safetensors_io import load_tensors, load_weights, saveable_tensors
+from regard.train.config import TrainConfig, TrainingData
 from regard.train.run_folder import (
     OPTIMISER,
     WEIGHTS,
@@ -32,6 +34,7 @@ from regard.train.run_folder import (
     read_valid_state,
     state_checksum,
 )
+from regard.train.step import LossScaleState
 
 
 def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
@@ -148,3 +151,68 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- progress: validations, the best of them, and resuming with another number of steps or other settings ---
+
+
+def has_finite_validation(progress: Progress) -> bool:
+    """False if no validation so far was finite: a checkpoint would be useless."""
+    return progress.best is not None or not progress.history
+
+
+def with_loss_scale(progress: Progress, loss_scale: LossScaleState, config: TrainConfig) -> Progress:
+    """Progress for a checkpoint, with the state of loss scaling from the device."""
+    scaler = {"scale": float(loss_scale.scale)} if config.precision == "float16" else {}
+    return replace(progress, skips=int(loss_scale.skips), scaler=scaler)
+
+
+def record_validation(progress: Progress, figures: dict[str, float], by: str = "loss") -> Progress:
+    """With this validation in the history, and as the best if it is."""
+    if by not in figures:
+        raise ValueError(f"best = {by!r}: validation finds only {', '.join(figures)}; choose one of them")
+    found = figures[by] if by == "loss" else -figures[by]
+    numbers = all(map(math.isfinite, figures.values()))  # accuracy may be finite where the loss is not
+    better = numbers and found < (math.inf if progress.best is None else progress.best)
+    return replace(
+        progress,
+        best=found if better else progress.best,
+        best_step=progress.step if better else progress.best_step,
+        worse=0 if better else progress.worse + 1,
+        history=(*progress.history, {"step": progress.step, **figures}),
+    )
+
+
+def resume_progress(progress: Progress, config: TrainConfig, data: TrainingData) -> Progress:
+    """The progress to resume from, as if the settings had always been these.
+
+    With other data, or larger batches, the epoch may be over already.
+    """
+    progress = without_final_validation(progress, config)
+    if progress.index and progress.index >= data.steps(progress.epoch):
+        return replace(progress, epoch=progress.epoch + 1, index=0)
+    return progress
+
+
+def without_final_validation(progress: Progress, config: TrainConfig) -> Progress:
+    """Without a validation that was due only because the run was at its end."""
+    rest = [
+        each for each in progress.history if each["step"] < progress.step or progress.step % config.validate_every == 0
+    ]
+    found = replace(progress, best=None, best_step=0, worse=0, history=())
+    for step, figures in ((each["step"], {k: v for k, v in each.items() if k != "step"}) for each in rest):
+        found = record_validation(replace(found, step=int(step)), figures, config.best)
+    return replace(found, step=progress.step)
+
+
+def best_steps(progress: Progress, config: TrainConfig) -> set[int]:
+    """The best checkpoint's step, and that of the best if the run is extended."""
+    return {progress.best_step, without_final_validation(progress, config).best_step}
+
+
+def is_validation_step(config: TrainConfig, step: int) -> bool:
+    return step % config.validate_every == 0 or step == config.steps
+
+
+def out_of_patience(progress: Progress, config: TrainConfig) -> bool:
+    return config.patience > 0 and progress.worse >= config.patience

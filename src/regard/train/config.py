@@ -1,10 +1,16 @@
-"""Training settings: the table [train] of a run, its values checked."""
+"""Training configuration: the settings [train] of a run, what the loop is given of them, and the job to train."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import cast
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
 
 from regard.models.config_base import check_choice
+from regard.train.step import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
 
 # what each number of [train] may be: at least, and below
 RANGES: dict[str, tuple[float, float]] = {
@@ -73,3 +79,117 @@ class TrainSettings:
             if not least <= getattr(self, name) < most:
                 below = "" if most == inf else f" and below {most}"
                 raise ValueError(f"train.{name} = {getattr(self, name)} should be at least {least}{below}")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How the loop trains: the settings as it reads them, with the schedule they name."""
+
+    schedule: Schedule
+    steps: int
+    seed: int = 0
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    # "bfloat16" and "float16" use torch's autocast; "bf16-pure" master weights and a bfloat16 copy
+    precision: str = "float32"
+    validate_every: int = 500
+    checkpoint_every: int = 500
+    best: str = "loss"  # the validation figure that selects the best checkpoint: the lowest loss, else the highest
+    patience: int = 0  # stop after so many validations without a better one; 0 never stops
+    keep: int = 5
+    deterministic: bool = True  # deterministic algorithms only; a few models have none on a GPU
+    cuda_graph: bool = False  # on a GPU, capture the backward pass as a CUDA graph for each shape of a batch
+    capture_step: bool = False  # on a GPU, capture the whole step, the optimiser included; for steps of one batch
+
+    def __post_init__(self):
+        if self.precision not in ("float32", "bfloat16", "float16", "bf16-pure"):
+            raise ValueError(
+                f"precision is float32, bfloat16 or float16, not {self.precision!r}; or bf16-pure: bfloat16 throughout"
+            )
+        for name in ("steps", "validate_every", "checkpoint_every", "keep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+def make_train_config(train: TrainSettings, width: int) -> TrainConfig:
+    return TrainConfig(
+        make_schedule(train, width),
+        train.steps,
+        seed=train.seed,
+        clip=train.max_grad_norm,
+        weight_decay=train.weight_decay,
+        precision=train.precision,
+        validate_every=train.validate_every,
+        checkpoint_every=train.checkpoint_every,
+        best=train.best_metric,
+        patience=train.patience,
+        deterministic=train.deterministic,
+        cuda_graph=train.cuda_graph,
+        # packed batches have one shape
+        capture_step=train.cuda_graph and train.packed and train.gradient_accumulation == 1,
+        keep=max(2, train.average_checkpoints, train.keep_checkpoints),  # the one before, should the newest be damaged
+    )
+
+
+def make_schedule(train: TrainSettings, width: int) -> Schedule:
+    match train.schedule:
+        case "noam":
+            return NoamSchedule(width, train.warmup_steps, train.learning_rate)
+        case "cosine":
+            return CosineSchedule(train.learning_rate, train.steps, min(train.warmup_steps, train.steps - 1))
+        case _:
+            return ConstantSchedule(train.learning_rate, train.warmup_steps)
+
+
+# --- the job ---
+
+
+class TrainingData(Protocol):
+    """Micro-batches for every step, by epoch and index, whatever came before."""
+
+    def steps(self, epoch: int) -> int:
+        """How many steps the epoch has."""
+        ...
+
+    def at(self, epoch: int, index: int) -> Sequence[Any]:
+        """The micro-batches whose gradients are added up in one step."""
+        ...
+
+
+VARIABLE_SHAPES = "its batches have many shapes, and a CUDA graph has one"
+
+# A batch's summed loss and the number of tokens (or labels) it was summed over.
+Loss = Callable[[nn.Module, Any], tuple[Tensor, int]]
+
+
+def to_float32(logits: Tensor) -> Tensor:
+    """At least float32: the softmax of a loss needs it."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingJob:
+    """A model to train, and on what.
+
+    Args:
+        validate: figures on held-out data: "loss", and "accuracy" where there is one.
+        width: of the model, by which Noam's schedule is scaled.
+        describe: writes all but the weights into the run folder, and returns the checksum that is saved with the
+            weights.
+        left_out: examples that are too long, training and held out.
+        flops: additions and multiplications that a token of the loss asks for, forwards and backwards; None where
+            nobody has counted.
+        capture_objection: why a step cannot be captured as a CUDA graph; "" where it can.
+    """
+
+    model: nn.Module
+    data: TrainingData
+    loss: Loss
+    validate: Callable[[nn.Module], dict[str, float]]
+    train: TrainSettings
+    width: int
+    describe: Callable[[Path], str]
+    left_out: int = 0
+    flops: float | None = None
+    capture_objection: str = VARIABLE_SHAPES

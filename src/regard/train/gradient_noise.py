@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.train.job import Loss
+from regard.train.config import Loss
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ Every step is a function of the weights, the optimiser's state and the step's nu
 random state. A step's gradient is that of the mean over all its tokens, so it does not depend on how they are split.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +16,28 @@ import torch
 from torch import Tensor, nn
 
 from regard.ops.flat_adamw import FlatAdamW
-from regard.train.checkpoint import Progress, prune_checkpoints, read_checkpoint, remove_leftovers, write_checkpoint
+from regard.train.checkpoint import (
+    Progress,
+    best_steps,
+    has_finite_validation,
+    is_validation_step,
+    out_of_patience,
+    prune_checkpoints,
+    read_checkpoint,
+    record_validation,
+    remove_leftovers,
+    resume_progress,
+    with_loss_scale,
+    write_checkpoint,
+)
+from regard.train.config import Loss, TrainConfig, TrainingData
 from regard.train.corpus import Corpus
 from regard.train.cpu_parallel import ThreadedBackward
 from regard.train.cuda_graph import CapturedBackward, CapturedStep, GraphCapture, no_batches
 from regard.train.determinism import use_deterministic
-from regard.train.job import Loss, TrainingData
-from regard.train.lock import lock_folder
 from regard.train.master_weights import BF16Backward, FlatBF16Backward
-from regard.train.report import AsyncScalars, Report
-from regard.train.schedule import Schedule
-from regard.train.step import BackwardFunction, LossScaleState, take_step
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to train."""
-
-    schedule: Schedule
-    steps: int
-    seed: int = 0
-    clip: float = 1.0
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.98)
-    precision: str = (
-        "float32"  # "bfloat16" and "float16" use torch's autocast; "bf16-pure" master weights and a bfloat16 copy
-    )
-    validate_every: int = 500
-    checkpoint_every: int = 500
-    best: str = "loss"  # the validation figure that selects the best checkpoint: the lowest loss, else the highest
-    patience: int = 0  # stop after so many validations without a better one; 0 never stops
-    keep: int = 5
-    deterministic: bool = True  # deterministic algorithms only; a few models have none on a GPU
-    cuda_graph: bool = False  # on a GPU, capture the backward pass as a CUDA graph for each shape of a batch
-    capture_step: bool = False  # on a GPU, capture the whole step, the optimiser included; for steps of one batch
-
-    def __post_init__(self):
-        if self.precision not in ("float32", "bfloat16", "float16", "bf16-pure"):
-            raise ValueError(
-                f"precision is float32, bfloat16 or float16, not {self.precision!r}; or bf16-pure: bfloat16 throughout"
-            )
-        for name in ("steps", "validate_every", "checkpoint_every", "keep"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+from regard.train.run_folder import lock_folder
+from regard.train.step import AsyncScalars, BackwardFunction, LossScaleState, Report, take_step
 
 
 class DivergedError(RuntimeError):
@@ -75,65 +53,64 @@ def train(
     model: nn.Module,
     data: TrainingData,
     loss: Loss,
-    plan: TrainConfig,
+    config: TrainConfig,
     folder: Path,
     validate: Callable[[nn.Module], dict[str, float]] | None = None,
 ) -> Generator[Report]:
     """Train in `folder`, resuming from its newest checkpoint if there is one; yields a report after every step.
 
-    `validate` returns figures, of which `plan.best` selects the best checkpoint. Leaving the iterator early (Ctrl-C)
+    `validate` returns figures, of which `config.best` selects the best checkpoint. Leaving the iterator early (Ctrl-C)
     writes a checkpoint, so that calling again resumes from there.
     """
-    whole = plan.capture_step and device_of(model).type == "cuda"
-    optimiser = make_optimiser(model, plan, whole=whole)
+    captured = config.capture_step and device_of(model).type == "cuda"
+    optimiser = make_optimiser(model, config, captured=captured)
     saved = folder / "checkpoints"
 
     def due(step: int) -> bool:
-        return (
-            step % plan.checkpoint_every == 0 or step == plan.steps or bool(validate and is_validation_step(plan, step))
-        )
+        validated = validate is not None and is_validation_step(config, step)
+        return step % config.checkpoint_every == 0 or step == config.steps or validated
 
     with lock_folder(saved):
         progress = read_checkpoint(saved, model, optimiser) or Progress()
         remove_leftovers(saved, progress.step)
-        prune_checkpoints(
-            saved, plan.keep, always=best_steps(progress, plan), due=due
-        )  # a killed run may not have done it
-        if progress.step < plan.steps:
-            progress = resume_progress(progress, plan, data)
-        scale = float(progress.scaler.get("scale", FIRST_SCALE)) if plan.precision == "float16" else 1.0
-        health = LossScaleState.of(progress.skips, scale, device_of(model))
-        ahead = data.longest_first if isinstance(data, Corpus) else no_batches
-        backward = (
-            make_captured_step(model, loss, plan, optimiser) if whole else make_backward(model, loss, plan, ahead)
-        )
-        written, settled, late = progress.step, True, deque[Report]()
+        # a killed run may not have done it
+        prune_checkpoints(saved, config.keep, always=best_steps(progress, config), due=due)
+        if progress.step < config.steps:
+            progress = resume_progress(progress, config, data)
+        scale = float(progress.scaler.get("scale", FIRST_SCALE)) if config.precision == "float16" else 1.0
+        loss_scale = LossScaleState.of(progress.skips, scale, device_of(model))
+        warmup_batches = data.longest_first if isinstance(data, Corpus) else no_batches
+        if captured:
+            backward = make_captured_step(model, loss, config, optimiser)
+        else:
+            backward = make_backward(model, loss, config, warmup_batches)
+        written, settled, pending = progress.step, True, deque[Report]()
         try:
-            while progress.step < plan.steps and not out_of_patience(progress, plan):
+            while progress.step < config.steps and not out_of_patience(progress, config):
                 settled = False  # an interruption from here on leaves weights, or a history, between two steps
-                with use_deterministic(device_of(model)) if plan.deterministic else nullcontext():
-                    report, progress, health = one_step(model, optimiser, data, backward, plan, progress, health)
-                    late.append(report)
-                    check_divergence(late, MAX_PENDING if not due(report.step) else 0)
-                    if validate and is_validation_step(plan, report.step):
+                with use_deterministic(device_of(model)) if config.deterministic else nullcontext():
+                    report, progress, loss_scale = one_step(
+                        model, optimiser, data, backward, config, progress, loss_scale
+                    )
+                    pending.append(report)
+                    check_divergence(pending, MAX_PENDING if not due(report.step) else 0)
+                    if validate and is_validation_step(config, report.step):
                         model.eval()
-                        with torch.no_grad(), autocast(model, plan):
+                        with torch.no_grad(), autocast(model, config):
                             figures = validate(model)
-                        progress, report = (
-                            record_validation(progress, figures, plan.best),
-                            replace(report, validation=figures),
-                        )
+                        progress = record_validation(progress, figures, config.best)
+                        report = replace(report, validation=figures)
                 if due(report.step):
-                    check_finite_weights(model, progress, plan, report)
+                    check_finite_weights(model, progress, config, report)
                 settled = True
                 if due(report.step) and has_finite_validation(progress):
-                    write_checkpoint(saved, model, optimiser, with_loss_scale(progress, health, plan))
+                    write_checkpoint(saved, model, optimiser, with_loss_scale(progress, loss_scale, config))
                     written = report.step
-                    prune_checkpoints(saved, plan.keep, always=best_steps(progress, plan), due=due)
+                    prune_checkpoints(saved, config.keep, always=best_steps(progress, config), due=due)
                 yield report
         finally:
             if settled and progress.step > written and has_finite_validation(progress) and weights_are_finite(model):
-                write_checkpoint(saved, model, optimiser, with_loss_scale(progress, health, plan))
+                write_checkpoint(saved, model, optimiser, with_loss_scale(progress, loss_scale, config))
 
 
 def one_step(
@@ -141,23 +118,23 @@ def one_step(
     optimiser: torch.optim.Optimizer,
     data: TrainingData,
     backward: BackwardFunction | CapturedStep,
-    plan: TrainConfig,
+    config: TrainConfig,
     progress: Progress,
-    health: LossScaleState,
+    loss_scale: LossScaleState,
 ) -> tuple[Report, Progress, LossScaleState]:
-    step, rate = progress.step + 1, plan.schedule.rate(progress.step + 1)
+    step, rate = progress.step + 1, config.schedule.rate(progress.step + 1)
     model.train()
-    torch.manual_seed(step_seed(plan.seed, step))
+    torch.manual_seed(step_seed(config.seed, step))
     batches = data.at(progress.epoch, progress.index)
     if isinstance(backward, CapturedStep):
-        done = backward(list(batches), health.scale, rate)
+        done = backward(list(batches), loss_scale.scale, rate)
     else:
         for group in optimiser.param_groups:
             group["lr"] = rate
-        optimiser.zero_grad(set_to_none=not plan.cuda_graph)  # a CUDA graph adds to the same addresses every time
+        optimiser.zero_grad(set_to_none=not config.cuda_graph)  # a CUDA graph adds to the same addresses every time
         with backward.limited_threads() if isinstance(backward, ThreadedBackward) else nullcontext():
-            done = take_step(optimiser, batches, backward, health.scale, clip=plan.clip)
-    health = health.after(done.skipped, step, scaled=plan.precision == "float16")
+            done = take_step(optimiser, batches, backward, loss_scale.scale, clip=config.clip)
+    loss_scale = loss_scale.after(done.skipped, step, scaled=config.precision == "float16")
     more = progress.index + 1 < data.steps(progress.epoch)
     after = replace(
         progress,
@@ -165,58 +142,54 @@ def one_step(
         epoch=progress.epoch if more else progress.epoch + 1,
         index=progress.index + 1 if more else 0,
     )
-    sent = AsyncScalars.start_copy(torch.stack((done.loss.float(), done.norm.float(), health.skips)))
-    return Report(step, rate, done.tokens, sent), after, health
+    sent = AsyncScalars.start_copy(torch.stack((done.loss.float(), done.norm.float(), loss_scale.skips)))
+    return Report(step, rate, done.tokens, sent), after, loss_scale
 
 
 def make_backward(
-    model: nn.Module, loss: Loss, plan: TrainConfig, warmup_batches: Callable[[], Iterable[Any]] = no_batches
+    model: nn.Module, loss: Loss, config: TrainConfig, warmup_batches: Callable[[], Iterable[Any]] = no_batches
 ) -> BackwardFunction:
-    def wide(batch: Any, scale: Tensor) -> tuple[Tensor, int]:
-        with autocast(model, plan):
+    def autocast_backward(batch: Any, scale: Tensor) -> tuple[Tensor, int]:
+        with autocast(model, config):
             summed, count = loss(model, batch)
         (summed * scale).backward()
         return summed.detach(), count
 
-    if device_of(model).type == "cpu" and plan.precision != "bf16-pure":
+    if device_of(model).type == "cpu" and config.precision != "bf16-pure":
         # autocast's cache of cast weights is shared by all threads
-        return ThreadedBackward(model, loss, wide, lambda: autocast(model, plan, cached=False))
-    backward = BF16Backward(model, loss) if plan.precision == "bf16-pure" else wide
-    return (
-        CapturedBackward(model, backward, warmup_batches)
-        if plan.cuda_graph and device_of(model).type == "cuda"
-        else backward
-    )
+        return ThreadedBackward(model, loss, autocast_backward, lambda: autocast(model, config, cached=False))
+    backward = BF16Backward(model, loss) if config.precision == "bf16-pure" else autocast_backward
+    if config.cuda_graph and device_of(model).type == "cuda":
+        return CapturedBackward(model, backward, warmup_batches)
+    return backward
 
 
-def make_optimiser(model: nn.Module, plan: TrainConfig, *, whole: bool) -> torch.optim.Optimizer:
-    """AdamW; FlatAdamW where a bfloat16 step is captured as a whole."""
-    groups, how = (
-        parameter_groups(model, plan.weight_decay),
-        {"lr": plan.schedule.rate(1), "betas": plan.betas, "eps": 1e-9},
-    )
-    if whole and plan.precision == "bf16-pure":
-        return FlatAdamW(groups, **how)
-    return torch.optim.AdamW(groups, **how, fused=True, capturable=whole)
+def make_optimiser(model: nn.Module, config: TrainConfig, *, captured: bool) -> torch.optim.Optimizer:
+    """AdamW; FlatAdamW where a bfloat16 step is captured as a captured."""
+    groups = parameter_groups(model, config.weight_decay)
+    options = {"lr": config.schedule.rate(1), "betas": config.betas, "eps": 1e-9}
+    if captured and config.precision == "bf16-pure":
+        return FlatAdamW(groups, **options)
+    return torch.optim.AdamW(groups, **options, fused=True, capturable=captured)
 
 
 def make_captured_step(
     model: nn.Module,
     loss: Loss,
-    plan: TrainConfig,
+    config: TrainConfig,
     optimiser: torch.optim.Optimizer,
     capture: GraphCapture | None = None,
 ) -> CapturedStep:
-    backward = make_backward(model, loss, replace(plan, cuda_graph=False))
+    backward = make_backward(model, loss, replace(config, cuda_graph=False))
     if isinstance(optimiser, FlatAdamW):
         backward = FlatBF16Backward(model, loss, optimiser)
-    return CapturedStep(model, optimiser, backward, clip=plan.clip, capture=capture)
+    return CapturedStep(model, optimiser, backward, clip=config.clip, capture=capture)
 
 
-def check_divergence(late: deque[Report], most: int) -> None:
+def check_divergence(pending: deque[Report], most: int) -> None:
     """Check the steps whose figures have arrived, and wait for those that more than `most` steps have followed."""
-    while late and (late[0].scalars.is_ready or len(late) > most):
-        report = late.popleft()
+    while pending and (pending[0].scalars.is_ready or len(pending) > most):
+        report = pending.popleft()
         if report.skips >= MAX_SKIPS:
             raise DivergedError(
                 f"step {report.step}: the loss or its gradient was not a number {report.skips} times in a row; "
@@ -224,9 +197,9 @@ def check_divergence(late: deque[Report], most: int) -> None:
             )
 
 
-def check_finite_weights(model: nn.Module, progress: Progress, plan: TrainConfig, report: Report) -> None:
+def check_finite_weights(model: nn.Module, progress: Progress, config: TrainConfig, report: Report) -> None:
     """Weights of a checkpoint must be finite, and so must some validation of a run that ends."""
-    ends = progress.step == plan.steps or out_of_patience(progress, plan)
+    ends = progress.step == config.steps or out_of_patience(progress, config)
     never = ends and not has_finite_validation(progress)
     if never or not weights_are_finite(model):
         what = "no validation" if never else "not every weight"
@@ -236,84 +209,19 @@ def check_finite_weights(model: nn.Module, progress: Progress, plan: TrainConfig
         )
 
 
-def has_finite_validation(progress: Progress) -> bool:
-    """False if no validation so far was finite: a checkpoint would be useless."""
-    return progress.best is not None or not progress.history
-
-
 def weights_are_finite(model: nn.Module) -> bool:
     return bool(torch.stack([weight.isfinite().all() for weight in model.parameters()]).all())
 
 
-def with_loss_scale(progress: Progress, health: LossScaleState, plan: TrainConfig) -> Progress:
-    """Progress for a checkpoint, with the state of loss scaling from the device."""
-    scaler = {"scale": float(health.scale)} if plan.precision == "float16" else {}
-    return replace(progress, skips=int(health.skips), scaler=scaler)
-
-
-def record_validation(progress: Progress, figures: dict[str, float], by: str = "loss") -> Progress:
-    """With this validation in the history, and as the best if it is."""
-    if by not in figures:
-        raise ValueError(f"best = {by!r}: validation finds only {', '.join(figures)}; choose one of them")
-    found = figures[by] if by == "loss" else -figures[by]
-    numbers = all(map(math.isfinite, figures.values()))  # accuracy may be finite where the loss is not
-    better = numbers and found < (math.inf if progress.best is None else progress.best)
-    return replace(
-        progress,
-        best=found if better else progress.best,
-        best_step=progress.step if better else progress.best_step,
-        worse=0 if better else progress.worse + 1,
-        history=(*progress.history, {"step": progress.step, **figures}),
-    )
-
-
-# --- resuming with another number of steps, or other settings ---
-
-
-def resume_progress(progress: Progress, plan: TrainConfig, data: TrainingData) -> Progress:
-    """The progress to resume from, as if the settings had always been these.
-
-    With other data, or larger batches, the epoch may be over already.
-    """
-    progress = without_final_validation(progress, plan)
-    if progress.index and progress.index >= data.steps(progress.epoch):
-        return replace(progress, epoch=progress.epoch + 1, index=0)
-    return progress
-
-
-def without_final_validation(progress: Progress, plan: TrainConfig) -> Progress:
-    """Without a validation that was due only because the run was at its end."""
-    rest = [
-        each for each in progress.history if each["step"] < progress.step or progress.step % plan.validate_every == 0
-    ]
-    found = replace(progress, best=None, best_step=0, worse=0, history=())
-    for step, figures in ((each["step"], {k: v for k, v in each.items() if k != "step"}) for each in rest):
-        found = record_validation(replace(found, step=int(step)), figures, plan.best)
-    return replace(found, step=progress.step)
-
-
-def best_steps(progress: Progress, plan: TrainConfig) -> set[int]:
-    """The best checkpoint's step, and that of the best if the run is extended."""
-    return {progress.best_step, without_final_validation(progress, plan).best_step}
-
-
-def is_validation_step(plan: TrainConfig, step: int) -> bool:
-    return step % plan.validate_every == 0 or step == plan.steps
-
-
-def out_of_patience(progress: Progress, plan: TrainConfig) -> bool:
-    return plan.patience > 0 and progress.worse >= plan.patience
-
-
-def autocast(model: nn.Module, plan: TrainConfig, *, cached: bool = True):
-    if plan.precision == "float32":
+def autocast(model: nn.Module, config: TrainConfig, *, cached: bool = True):
+    if config.precision == "float32":
         return nullcontext()
-    return torch.autocast(device_of(model).type, dtype=autocast_dtype(plan), cache_enabled=cached)
+    return torch.autocast(device_of(model).type, dtype=autocast_dtype(config), cache_enabled=cached)
 
 
-def autocast_dtype(plan: TrainConfig) -> torch.dtype:
+def autocast_dtype(config: TrainConfig) -> torch.dtype:
     """The dtype of matrix products."""
-    return torch.bfloat16 if plan.precision == "bf16-pure" else getattr(torch, plan.precision)
+    return torch.bfloat16 if config.precision == "bf16-pure" else getattr(torch, config.precision)
 
 
 def device_of(model: nn.Module) -> torch.device:

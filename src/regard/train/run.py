@@ -2,26 +2,35 @@
 
 A run's folder holds what the task describes (settings.toml and the like) from the start, checkpoints/ and log.jsonl
 while it runs, and in the end model.safetensors: the average of the last checkpoints, or the best of them.
+
+The log has a line for every few seconds of training, every validation and every change of settings:
+
+{"step": 300, "loss": 2.31, "rate": 0.001, "tokens_per_second": 5210.3, "time": "2026-01-31T12:00:05+00:00"}
+{"step": 400, "loss": 2.25, …, "validation": {"loss": 2.4}}
+{"step": 400, "changed": {"train.steps": [1000, 2000]}, "time": …}
+
+A run that was killed resumes from its newest checkpoint, so later steps come again: the later line holds.
 """
 
 import json
-from collections.abc import Generator
-from contextlib import closing, nullcontext
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from regard.models.safetensors_io import load_weights, write_weights
 from regard.train.checkpoint import average
-from regard.train.config import TrainSettings
+from regard.train.config import TrainConfig, TrainingJob, make_train_config
 from regard.train.corpus import PackedCorpus
-from regard.train.job import TrainingJob
-from regard.train.lock import FolderLock, lock_folder
-from regard.train.loop import Report, TrainConfig, train
-from regard.train.report import TrainingLog
-from regard.train.run_folder import CHECKPOINTS, WEIGHTS, checkpoints, read_valid_state
-from regard.train.schedule import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
+from regard.train.loop import train
+from regard.train.run_folder import CHECKPOINTS, WEIGHTS, FolderLock, checkpoints, lock_folder, read_valid_state
+from regard.train.step import Report
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,32 +94,51 @@ def write_final_weights(model: nn.Module, count: int, folder: Path, note: str = 
     model.eval()
 
 
-def make_train_config(train: TrainSettings, width: int) -> TrainConfig:
-    return TrainConfig(
-        make_schedule(train, width),
-        train.steps,
-        seed=train.seed,
-        clip=train.max_grad_norm,
-        weight_decay=train.weight_decay,
-        precision=train.precision,
-        validate_every=train.validate_every,
-        checkpoint_every=train.checkpoint_every,
-        best=train.best_metric,
-        patience=train.patience,
-        deterministic=train.deterministic,
-        cuda_graph=train.cuda_graph,
-        capture_step=train.cuda_graph
-        and train.packed
-        and train.gradient_accumulation == 1,  # packed batches have one shape
-        keep=max(2, train.average_checkpoints, train.keep_checkpoints),  # the one before, should the newest be damaged
-    )
+# --- the log ---
 
 
-def make_schedule(train: TrainSettings, width: int) -> Schedule:
-    match train.schedule:
-        case "noam":
-            return NoamSchedule(width, train.warmup_steps, train.learning_rate)
-        case "cosine":
-            return CosineSchedule(train.learning_rate, train.steps, min(train.warmup_steps, train.steps - 1))
-        case _:
-            return ConstantSchedule(train.learning_rate, train.warmup_steps)
+LOG_FILE = "log.jsonl"
+LOG_INTERVAL = 5.0  # seconds
+
+
+def write_line(folder: Path, step: int, **what: Any) -> None:
+    """Append a line. A run does not fail because its log cannot be written: its checkpoints report a full disk."""
+    line = json.dumps({"step": step, **what, "time": datetime.now(UTC).isoformat(timespec="seconds")})
+    with suppress(OSError), (folder / LOG_FILE).open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
+@dataclass
+class TrainingLog:
+    """The log of a run's steps. On a GPU figures are written when they have arrived, without waiting for them."""
+
+    folder: Path
+    pending: deque[Report] = field(default_factory=deque)
+    tokens: int = 0
+    since: float = field(default_factory=time.perf_counter)
+
+    def add(self, report: Report) -> None:
+        self.pending.append(report)
+        while self.pending and (self.pending[0].validation or self.pending[0].scalars.is_ready):
+            self.write(self.pending.popleft())
+
+    def write(self, report: Report) -> None:
+        self.tokens += report.tokens
+        took = time.perf_counter() - self.since
+        if took < LOG_INTERVAL and not report.validation:
+            return
+        what: dict[str, Any] = {"loss": finite_or_none(report.loss), "rate": report.rate}
+        what["tokens_per_second"] = round(self.tokens / max(took, 1e-9), 1)
+        if report.validation:
+            what["validation"] = finite_figures(report.validation)
+        write_line(self.folder, report.step, **what)
+        self.tokens, self.since = 0, time.perf_counter()
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if value - value == 0 else None
+
+
+def finite_figures(figures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: finite_or_none(value) for name, value in figures.items()}

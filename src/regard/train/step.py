@@ -1,18 +1,83 @@
-"""Training step: gradient accumulation, clipping, loss scaling and the optimiser, without host synchronisation.
+"""Training step: learning rate, gradient accumulation, clipping, loss scaling, the optimiser, and the step's report.
 
 A step whose loss or gradient is not finite must leave weights and optimiser as they are. Only the device knows; so it
 is the device that skips: the optimiser's own kernel divides the summed gradients by the number of tokens (and by the
 clipping factor), and does nothing where `found_inf` is 1.
+
+A GPU runs kernels long after the host launched them. To read one number is to wait for all of them, and meanwhile
+nothing new is launched; so a step starts an asynchronous copy of its few figures, which are read when it is done.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import cos, pi
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.ops.flat_adamw import FlatAdamW
+
+# --- learning rate schedules ---
+
+
+class Schedule(ABC):
+    """Abstract: the rate at each step, counted from 1."""
+
+    @abstractmethod
+    def rate(self, step: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class ConstantSchedule(Schedule):
+    """Constant after a linear warm-up."""
+
+    peak: float
+    warmup: int = 0
+
+    def rate(self, step):
+        return self.peak * min(1.0, step / max(1, self.warmup))
+
+
+@dataclass(frozen=True)
+class NoamSchedule(Schedule):
+    """factor · model^-½ · min(step^-½, step · warmup^-1½), eq. 3 of Vaswani et al. 2017."""
+
+    model: int
+    warmup: int = 4000
+    factor: float = 1.0
+
+    def __post_init__(self):
+        if self.model < 1 or self.warmup < 1:
+            raise ValueError(f"{self}: model and warmup must be at least 1")
+
+    def rate(self, step):
+        return self.factor * self.model**-0.5 * min(step**-0.5, step * self.warmup**-1.5)
+
+
+@dataclass(frozen=True)
+class CosineSchedule(Schedule):
+    """Linear warm-up to `peak`, then half a cosine down to `minimum` at the last of `steps`."""
+
+    peak: float
+    steps: int
+    warmup: int = 0
+    minimum: float = 0.0
+
+    def __post_init__(self):
+        if not 0 <= self.warmup < self.steps:
+            raise ValueError(f"{self}: a warm-up of {self.warmup} steps does not fit into {self.steps}")
+
+    def rate(self, step):
+        if step <= self.warmup:
+            return self.peak * step / self.warmup
+        done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
+        return self.minimum + (self.peak - self.minimum) * (1 + cos(pi * done)) / 2
+
+
+# --- the step ---
+
 
 MAX_SCALE = 2.0**24
 GROWTH_INTERVAL = 2000  # steps
@@ -99,3 +164,63 @@ def gradient_norm(gradients: list[Tensor]) -> Tensor:
     wide = torch.promote_types(gradients[0].dtype, torch.float32)
     norms: list[Tensor] = torch._foreach_norm(gradients, dtype=wide)  # type: ignore[reportPrivateImportUsage]
     return torch.linalg.vector_norm(torch.stack(norms))
+
+
+# --- the report ---
+
+
+@dataclass(frozen=True, eq=False)
+class AsyncScalars:
+    """A few numbers that are copied asynchronously from the device to the host."""
+
+    numbers: Tensor
+    event: torch.cuda.Event | None = None
+
+    @staticmethod
+    def start_copy(numbers: Tensor) -> "AsyncScalars":
+        if not numbers.is_cuda:
+            return AsyncScalars(numbers)
+        here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return AsyncScalars(here, event)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.event is None or self.event.query()
+
+    def read(self) -> list[float]:
+        """Waits for them, if need be."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.numbers.tolist()
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures of one step. Loss, norm and skips wait for the device when they are read."""
+
+    step: int
+    rate: float
+    tokens: int
+    scalars: AsyncScalars
+    validation: dict[str, float] | None = None
+
+    @property
+    def loss(self) -> float:
+        """The mean over the step's tokens."""
+        return self.scalars.read()[0]
+
+    @property
+    def norm(self) -> float:
+        """Of the gradient, before it was clipped."""
+        return self.scalars.read()[1]
+
+    @property
+    def skips(self) -> int:
+        """Steps in a row, up to this one, that were skipped because they were not finite."""
+        return int(self.scalars.read()[2])
+
+    @property
+    def skipped(self) -> bool:
+        return self.skips > 0

@@ -16,7 +16,7 @@ from regard.data.tokenizers.tokenizer_io import load_tokenizer
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.splits import Split
-from regard.train.job import TrainingJob
+from regard.train.config import TrainingJob
 
 from .data import LABELS, Example, LengthSettings, read_sentences
 

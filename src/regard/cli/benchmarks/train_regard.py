@@ -28,9 +28,8 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings, read_translation_pairs
 from regard.tasks.translation.task import Translator
-from regard.train.config import TrainSettings
+from regard.train.config import TrainingData, TrainSettings
 from regard.train.corpus import PackedPairs
-from regard.train.job import TrainingData
 from regard.train.run import TrainingRun
 
 

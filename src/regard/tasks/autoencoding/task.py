@@ -21,7 +21,7 @@ from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_text_tokenizer
 from regard.tasks.translation.seq2seq import Seq2SeqTask
 from regard.tasks.translation.task import seq2seq_job
-from regard.train.job import TrainingJob
+from regard.train.config import TrainingJob
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from regard.tasks.image_classification.data import ImageClassificationSettings, 
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, no_progress
 from regard.tasks.splits import Split
-from regard.train.job import TrainingJob
+from regard.train.config import TrainingJob
 
 AT_ONCE = 500  # pictures, when nothing is learnt
 

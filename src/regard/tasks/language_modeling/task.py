@@ -42,8 +42,8 @@ from regard.tasks.protocol import (
 )
 from regard.tasks.splits import Split
 from regard.tasks.tokenizers import group_into_words, token_label, train_text_tokenizer
+from regard.train.config import TrainingJob
 from regard.train.corpus import to_device_async
-from regard.train.job import TrainingJob
 from regard.train.run_folder import resolve_run
 
 UNSCORED = -100

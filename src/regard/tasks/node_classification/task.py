@@ -25,7 +25,7 @@ from regard.tasks.node_classification.data import (
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, InputSpec, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.splits import Split
-from regard.train.job import TrainingJob
+from regard.train.config import TrainingJob
 
 # --- training ---
 

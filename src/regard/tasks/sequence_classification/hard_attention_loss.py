@@ -22,7 +22,7 @@ from regard.attention import Softmax, record_steps, reinforce, steps
 from regard.data.batching import Ids, pad_rows
 from regard.layers.pooling import AttentionPooling, MeanPooling, Weights
 from regard.models.encoder import Lengths, SequenceClassifier, Tokens, X
-from regard.train.job import to_float32
+from regard.train.config import to_float32
 
 Logits = Float[Tensor, "b labels"]
 Example = tuple[Ids, int]  # a text and the number of its label

@@ -28,8 +28,8 @@ from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
 from regard.tasks.splits import Split
 from regard.tasks.tokenizers import token_strings, train_tokenizer_with_vectors
+from regard.train.config import TrainingJob, to_float32
 from regard.train.corpus import Corpus, drop_long, iterate_batches, to_device_async
-from regard.train.job import TrainingJob, to_float32
 
 Example = tuple[Ids, int]  # the terms of a text, and its label
 UNLABELLED = -100  # as in torch: nothing is learnt of such a text

@@ -30,8 +30,8 @@ from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, To
 from regard.tasks.splits import Split
 from regard.tasks.tagging.data import TaggingSettings, read_tagged_sentences
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
+from regard.train.config import TrainingJob, to_float32
 from regard.train.corpus import Corpus, drop_long, iterate_batches, to_device_async
-from regard.train.job import TrainingJob, to_float32
 from regard.world import find_lecture_sentence
 
 UNTAGGED = -100  # stands for a word that has no tag, and for no word at all

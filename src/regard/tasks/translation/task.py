@@ -41,9 +41,8 @@ from regard.tasks.tokenizers import train_tokenizer
 from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
 from regard.tasks.translation.metrics import evaluate_translations
 from regard.tasks.translation.seq2seq import Seq2SeqTask
-from regard.train.config import TrainSettings
+from regard.train.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
 from regard.train.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
-from regard.train.job import VARIABLE_SHAPES, TrainingJob
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence
 
 

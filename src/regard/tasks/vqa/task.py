@@ -38,8 +38,8 @@ from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, Ta
 from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_text_tokenizer
 from regard.tasks.vqa.data import ImageQuestion, VQASettings, read_image_questions
+from regard.train.config import TrainingJob
 from regard.train.corpus import to_device_async
-from regard.train.job import TrainingJob
 from regard.world.shapes import draw_question
 
 IMAGE_MULTIPLE = 8  # on a GPU: batches whose pictures are as many, in steps of so many, share a recording
