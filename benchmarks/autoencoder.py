@@ -31,8 +31,8 @@ from regard.decode.translate import translate_all
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
 from regard.models.seq2seq import count_parameters
 from regard.see.plots.charts import principal_components
-from regard.tasks.autoencoding.latents import decode_latents, encode_latents, interpolate_latents
-from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.tasks.autoencoding.task import decode_latents, encode_latents, interpolate_latents
+from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.train.config import TrainConfig
 from regard.train.corpus import Corpus
 from regard.train.loop import train

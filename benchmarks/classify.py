@@ -21,7 +21,7 @@ from rich.table import Table
 
 from machine import write
 from regard.cli.options import resolve_device
-from regard.cli.training_progress import train_with_progress
+from regard.cli.train import train_with_progress
 from regard.data.labelled import LabelledText
 from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
 from regard.tasks.sequence_classification.task import TextClassifier, evaluate_classifier

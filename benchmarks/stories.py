@@ -29,7 +29,7 @@ from torch import nn
 from machine import alone, forget_peak, peak_mib, write
 from regard.attention import Normaliser, Softmax
 from regard.cli.options import resolve_device
-from regard.cli.training_progress import train_with_progress
+from regard.cli.train import train_with_progress
 from regard.data.batching import collate
 from regard.data.parallel import SentencePair
 from regard.decode import Greedy
@@ -37,9 +37,9 @@ from regard.decode.translate import translate_texts
 from regard.models.config import ModelConfig
 from regard.models.transformer import EncoderLayer, Transformer
 from regard.tasks.config import PairTokenizerSettings
+from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.tasks.translation.data import TranslationData, TranslationSettings
-from regard.tasks.translation.metrics import bleu, exact_match
-from regard.tasks.translation.task import LabelSmoothingLoss, Translator
+from regard.tasks.translation.task import Translator, bleu, exact_match
 from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 from regard.world.retrieval import Stories, graded_story_pairs, story_pairs

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from machine import spend, spent, write
-from regard.cli.training_progress import train_with_progress
+from regard.cli.train import train_with_progress
 from regard.tasks.config import read_task_name
 from regard.tasks.protocol import Task
 from regard.tasks.registry import get_task

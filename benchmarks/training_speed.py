@@ -33,7 +33,7 @@ from regard.data.tokenizers.base import PAD
 from regard.models.config import ModelConfig, build_model
 from regard.models.flops import flops
 from regard.models.transformer import Transformer
-from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.train.checkpoint import Progress
 from regard.train.config import TrainConfig, TrainSettings
 from regard.train.corpus import PackedCorpus

@@ -17,7 +17,7 @@ from regard.data.tokenizers.base import PAD
 from regard.models.config import ModelConfig, build_model
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
-from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.train.config import Loss, TrainingData, TrainSettings
 from regard.train.corpus import Corpus, PackedCorpus
 

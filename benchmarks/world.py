@@ -21,13 +21,12 @@ from rich.console import Console
 
 from machine import RESULTS, write
 from regard.cli.options import resolve_device
-from regard.cli.training_progress import train_with_progress
+from regard.cli.train import train_with_progress
 from regard.decode import AlignmentHead, Greedy
 from regard.decode.alignment import annotated_attention_maps, evaluate_heads
 from regard.decode.word_alignment import annotate_pair, attend_pair, find_deciding_words
 from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
-from regard.tasks.translation.metrics import evaluate_translations
-from regard.tasks.translation.task import Translator, choose_alignment_heads
+from regard.tasks.translation.task import Translator, choose_alignment_heads, evaluate_translations
 from regard.train.run import TrainingRun
 from regard.world import Ambiguity, Sentence, World, find_lecture_sentence
 

@@ -53,7 +53,7 @@ from pathlib import Path
 from regard.data.files import open_atomic, write_text_atomic
 from regard.train.checkpoint import sync
 from regard.train.run_folder import lock_folder
-from regard.cli.training_progress import graceful_stop
+from regard.cli.train import graceful_stop
 
 folder = Path({folder!r})
 with lock_folder(folder):

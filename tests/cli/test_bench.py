@@ -25,8 +25,7 @@ from regard.cli.benchmarks.harness import (
     measure,
 )
 from regard.cli.benchmarks.train_peers import Stopwatch
-from regard.cli.benchmarks.train_regard import TRAINERS
-from regard.cli.benchmarks.training import TrainingResult, judge, read_result, train, write_texts
+from regard.cli.benchmarks.training import TRAINERS, TrainingResult, judge, read_result, train, write_texts
 from regard.data import SentencePair
 from regard.world import World, translation_pairs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.parallel import read_pairs, write_pairs
-from regard.tasks.translation.metrics import bleu, chrf
+from regard.tasks.translation.task import bleu, chrf
 
 from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_refused, no_room, regard
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from regard.cli import app, training_progress
+from regard.cli import app
+from regard.cli import train as train_command
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
 
@@ -27,7 +28,7 @@ TYPED = {
 
 def stopped(folder: Path, *words: object) -> Path:
     """A run stopped by Ctrl-C at its first validation, at step 2 of 9."""
-    said = training_progress.validation_line
+    said = train_command.validation_line
 
     def interrupted(report, running):
         signal.raise_signal(signal.SIGINT)
@@ -35,7 +36,7 @@ def stopped(folder: Path, *words: object) -> Path:
 
     often = ["--steps", 9, "--set", "train.validate_every=2", "--set", "train.schedule=constant"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_progress, "validation_line", interrupted)
+        patch.setattr(train_command, "validation_line", interrupted)
         answer = regard("train", *words, *often, "--out", folder)
     assert answer.exit_code == 130, answer.output
     return folder
@@ -204,8 +205,8 @@ def test_the_time_left_is_said_once_to_a_terminal_and_again_to_a_pipe():
     for again, said in ((False, [4]), (True, [4, 14, 24])):
         now = iter(range(1000))
         pace, running = (
-            training_progress.TimeEstimate(1001, repeat=again, clock=lambda now=now: float(next(now))),
-            training_progress.RunningStats(),
+            train_command.TimeEstimate(1001, repeat=again, clock=lambda now=now: float(next(now))),
+            train_command.RunningStats(),
         )
         lines = {step: pace.line(step, running) for step in range(1, 31)}
         assert [step for step, line in lines.items() if line] == said

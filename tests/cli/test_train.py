@@ -12,7 +12,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from regard.cli import training_progress
+from regard.cli import train as train_command
 from regard.data import read_pairs
 from regard.data.parallel import write_pairs
 from regard.tasks.translation.data import TranslationSettings
@@ -150,14 +150,14 @@ def test_ctrl_c_saves_and_going_on_ends_with_the_same_bits(number, corpus, tmp_p
     words += ["--set", "train.average_checkpoints=2", "--set", "train.checkpoint_every=3"]
     straight, left = tmp_path / "straight", tmp_path / "left"
     assert_done(regard(*words, "--out", straight))
-    said = training_progress.validation_line
+    said = train_command.validation_line
 
     def interrupted(report, running):
         signal.raise_signal(number)
         return said(report, running)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_progress, "validation_line", interrupted)
+        patch.setattr(train_command, "validation_line", interrupted)
         answer = regard(*words, "--device", "cpu", "--out", left)
     again = f"regard train --out {left} --device cpu"
     assert answer.exit_code == 130
@@ -172,7 +172,7 @@ def test_what_the_caller_ignores_stays_ignored():
     """As nohup ignores that the terminal is closed."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with training_progress.graceful_stop() as stop:
+        with train_command.graceful_stop() as stop:
             signal.raise_signal(signal.SIGHUP)
             assert not stop.is_set()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -185,7 +185,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_no_checkpoint(corpus, tmp_path,
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(training_progress, "validation_line", interrupted)
+    monkeypatch.setattr(train_command, "validation_line", interrupted)
     answer = regard(
         "train",
         "--train",
@@ -269,8 +269,8 @@ def test_nothing_but_text_is_written_where_no_terminal_is(corpus, tmp_path):
 
 def test_a_terminal_sees_a_bar_with_loss_speed_and_time_left():
     out = StringIO()
-    with training_progress.progress_bar(Console(file=out, force_terminal=True, width=100)) as progress:
-        running = training_progress.RunningStats()
+    with train_command.progress_bar(Console(file=out, force_terminal=True, width=100)) as progress:
+        running = train_command.RunningStats()
         running.add(Report(1, rate=0.1, tokens=70, scalars=AsyncScalars(torch.tensor([2.5, 1.0, 0.0]))))
         progress.add_task("training", total=10, completed=4, stats=str(running))
     assert "4/10" in out.getvalue()
@@ -291,7 +291,7 @@ def test_tensorboard_shows_every_step_once_even_if_it_was_taken_twice(corpus, tm
 
 
 def test_without_tensorboard_the_remedy_is_said_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(training_progress, "find_spec", lambda _: None)
+    monkeypatch.setattr(train_command, "find_spec", lambda _: None)
     answer = regard("train", "--tensorboard", "--out", tmp_path / "run")
     assert_refused(answer, "--tensorboard needs a package that is missing; pip install 'regard[track]'")
     assert not (tmp_path / "run").exists()
@@ -325,10 +325,10 @@ def test_a_full_disk_costs_the_last_interval_at_most(room, corpus, tmp_path):
 def test_a_full_disk_leaves_earlier_checkpoints_whole(corpus, tmp_path, monkeypatch):
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 8, "--set", "train.checkpoint_every=2"]
     words += ["--set", "train.validate_every=4"]
-    said = training_progress.validation_line
+    said = train_command.validation_line
     with monkeypatch.context() as patch:
         patch.setattr(
-            training_progress, "validation_line", lambda *both: (signal.raise_signal(signal.SIGINT), said(*both))[1]
+            train_command, "validation_line", lambda *both: (signal.raise_signal(signal.SIGINT), said(*both))[1]
         )
         assert regard(*words, "--out", tmp_path / "run").exit_code == 130
     before = held(tmp_path / "run")

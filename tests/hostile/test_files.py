@@ -42,7 +42,7 @@ from regard.decode.word_alignment import load_alignment_heads
 from regard.models.safetensors_io import load_weights, saveable_tensors
 from regard.models.word_vectors import WordVectors
 from regard.see.parse import parse_file
-from regard.tasks.language_modeling.neural_cache import NeuralCache
+from regard.tasks.language_modeling.token_nll import NeuralCache
 from regard.tasks.pretrained import SavedPart
 from regard.tasks.translation.data import TranslationSettings
 from regard.train.checkpoint import Progress, read_checkpoint, write_checkpoint

@@ -13,7 +13,7 @@ from regard.data.files import CHUNK, chunks
 from regard.data.tagged import NO_VALUE, TaggedSentence, read_conllu
 from regard.decode import Greedy
 from regard.decode.translate import translate_lines
-from regard.tasks.autoencoding.latents import reconstruct
+from regard.tasks.autoencoding.task import reconstruct
 from regard.tasks.registry import get_task
 from regard.tasks.tagging.cli import tag_sentences
 from regard.tasks.translation.cli import check_texts

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard.data.batching import collate
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
 from regard.models.seq2seq import count_parameters
-from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.tasks.seq2seq import LabelSmoothingLoss
 from tests.recorded import call_recorded
 
 SIZE, LENGTHS = 17, (7, 2, 5)

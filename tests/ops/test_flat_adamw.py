@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from regard.models.safetensors_io import saveable_tensors
 from regard.ops.flat_adamw import FlatAdamW, adamw_torch
-from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.train import ConstantSchedule, TrainConfig
 from regard.train.checkpoint import Progress, read_checkpoint, write_checkpoint
 from regard.train.cuda_graph import CapturedStep

@@ -11,11 +11,10 @@ from torch.testing import assert_close
 from regard.data.batching import collate
 from regard.models.autoencoder import AutoencoderConfig
 from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings, read_plain_sentences
-from regard.tasks.autoencoding.latents import encode_latents, interpolate_sentences, reconstruct
-from regard.tasks.autoencoding.task import SentenceAutoencoder
+from regard.tasks.autoencoding.task import SentenceAutoencoder, encode_latents, interpolate_sentences, reconstruct
 from regard.tasks.config import TokenizerSettings
+from regard.tasks.seq2seq import build_loss
 from regard.tasks.splits import Split
-from regard.tasks.translation.task import build_loss
 from regard.train.config import TrainSettings
 from tests.tasks.resume_check import assert_resumes
 

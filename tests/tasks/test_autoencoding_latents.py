@@ -8,7 +8,7 @@ from regard.decode import Beam, Greedy
 from regard.decode.search import LengthLimit
 from regard.decode.translate import translate
 from regard.models.autoencoder import AutoencoderConfig, build_autoencoder
-from regard.tasks.autoencoding.latents import decode_latents, encode_latents, interpolate_latents
+from regard.tasks.autoencoding.task import decode_latents, encode_latents, interpolate_latents
 
 SIZE = 13
 SOURCES = [[5, 4, 3], [7], [9, 10, 11, 12, 3], [4, 4]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.tasks.defaults import (
+from regard.tasks.config import (
     batch_tokens_for,
     effective_examples,
     epochs_for,

@@ -15,7 +15,6 @@ from regard.layers.embedding import Embedding
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.language_modeling import neural_cache as pointers
 from regard.tasks.language_modeling import token_nll
 from regard.tasks.language_modeling.data import (
     LanguageModelingData,
@@ -23,7 +22,6 @@ from regard.tasks.language_modeling.data import (
     read_lines_of_split,
     split_lines,
 )
-from regard.tasks.language_modeling.neural_cache import NeuralCache, cache_probabilities, interpolate_nats, tune_cache
 from regard.tasks.language_modeling.task import (
     BlockStream,
     LanguageModelingLoss,
@@ -31,7 +29,16 @@ from regard.tasks.language_modeling.task import (
     hidden_after_context,
     validation,
 )
-from regard.tasks.language_modeling.token_nll import RecurrentContext, SlidingWindows, TokenNLL, total_nats
+from regard.tasks.language_modeling.token_nll import (
+    NeuralCache,
+    RecurrentContext,
+    SlidingWindows,
+    TokenNLL,
+    cache_probabilities,
+    interpolate_nats,
+    total_nats,
+    tune_cache,
+)
 from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 
@@ -344,7 +351,7 @@ def test_the_cache_does_not_depend_on_how_the_text_comes(monkeypatch):
     states, words, nats = torch.randn(37, 5), torch.randint(0, 7, (37,)), torch.rand(37)
     told = TokenNLL(states, words, nats)
     whole = torch.cat(list(NeuralCache(11, 0.7, 0.3).token_nats([told])))
-    monkeypatch.setattr(pointers, "AT_ONCE", 5)
+    monkeypatch.setattr(token_nll, "CACHE_CHUNK", 5)
     pieces = [TokenNLL(states[a:b], words[a:b], nats[a:b]) for a, b in ((0, 1), (1, 14), (14, 37))]
     assert_close(torch.cat(list(NeuralCache(11, 0.7, 0.3).token_nats(pieces))), whole)
 
@@ -356,7 +363,7 @@ def test_a_cache_is_chosen_where_it_helps_and_only_there():
     helpful = TokenNLL(nn.functional.one_hot(words, 5).float() * 3, words, costs)
     found = tune_cache([helpful], 50)
     assert found.size == 50
-    assert found.share == pointers.SHARES[-1]
+    assert found.share == token_nll.SHARES[-1]
     assert found.theta > 1
     sure = TokenNLL(torch.randn(200, 5), words, torch.full((200,), 1e-3))
     assert tune_cache([sure], 50).share == 0

@@ -12,9 +12,9 @@ from regard.data.batching import pair_lengths
 from regard.decode import Greedy, translate_all
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
+from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, build_loss, validation
 from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.metrics import bleu, bleu_by_length, chrf, exact_match
-from regard.tasks.translation.task import LabelSmoothingLoss, RDropLoss, Translator, build_loss, validation
+from regard.tasks.translation.task import Translator, bleu, bleu_by_length, chrf, exact_match
 from regard.train import ConstantSchedule, TrainConfig, train
 from regard.train.config import TrainSettings
 from regard.train.corpus import Corpus

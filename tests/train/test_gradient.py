@@ -12,8 +12,9 @@ from regard.data import Batch, SentencePair, collate
 from regard.data.batching import pair_lengths
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
+from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import LabelSmoothingLoss, Translator
+from regard.tasks.translation.task import Translator
 from regard.train import ConstantSchedule, TrainConfig, TrainingData, train
 from regard.train.config import TrainSettings
 from regard.train.corpus import Corpus

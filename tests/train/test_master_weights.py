@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from regard.models.config import ModelConfig
 from regard.ops import dispatch
-from regard.tasks.translation.task import LabelSmoothingLoss
+from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.train import ConstantSchedule, TrainConfig, train
 from regard.train.checkpoint import Progress
 from regard.train.cuda_graph import CapturedStep

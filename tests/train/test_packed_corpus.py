@@ -15,8 +15,9 @@ from regard.models.flops import flops
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
 from regard.tasks.config import PairTokenizerSettings
+from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, packing_objections
 from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import LabelSmoothingLoss, RDropLoss, Translator, packing_objections
+from regard.tasks.translation.task import Translator
 from regard.train import ConstantSchedule, TrainConfig, train
 from regard.train.config import TrainSettings
 from regard.train.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit

@@ -46,8 +46,7 @@ def demo(
     from regard.decode.word_alignment import attend_pair, load_alignment_heads
     from regard.tasks.translation.cli import build_alignment
     from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
-    from regard.tasks.translation.metrics import exact_match
-    from regard.tasks.translation.task import Translator
+    from regard.tasks.translation.task import Translator, exact_match
 
     console = Console()
     console.print(Rule("1. Training a small Transformer: English to French", align="left"))
@@ -116,7 +115,7 @@ def lecture(folder: Annotated[Path, typer.Option(help="Where the gallery is draw
 
 
 if TYPE_CHECKING:
-    from regard.tasks.translation.metrics import TranslationMetrics
+    from regard.tasks.translation.task import TranslationMetrics
 
 RUNGS = ("gru", "bahdanau", "luong-dot", "transformer")
 # the default corpus: long sentences, so that BLEU can fall with the length
@@ -158,8 +157,7 @@ def ladder(
     from regard.see.plots.charts import LengthCurves
     from regard.tasks.config import DEFAULT_TASK
     from regard.tasks.translation.data import read_translation_pairs
-    from regard.tasks.translation.metrics import evaluate_translations
-    from regard.tasks.translation.task import Translator
+    from regard.tasks.translation.task import Translator, evaluate_translations
 
     console, device = Console(stderr=True), resolve_device(device)
     overrides: dict[str, Any] = {} if recipe else dict(LONG_SENTENCES)

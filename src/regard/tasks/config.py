@@ -1,14 +1,14 @@
-"""Run settings: the tables of a settings.toml as checked dataclasses, and what all tasks share of them."""
+"""Run settings: the tables of a settings.toml as checked dataclasses, and defaults that depend on the data."""
 
 import json
 import os
 import re
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -16,6 +16,7 @@ from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
 from regard.models.config import WordEmbeddingConfig
 from regard.models.config_base import DEPTHS, ConfigBase, check_choice
+from regard.train.config import TrainSettings, warmup_for
 
 T = TypeVar("T")
 MAX_SHOWN = 200  # letters of a value that are said again
@@ -357,3 +358,73 @@ class TokenizerSettings:
 
     def __post_init__(self):
         check_choice("text.kind", self.kind, ("bpe", "unigram", "words", "characters", "bytes"))
+
+
+# --- defaults that depend on the data ---
+
+LINE_CHARACTERS = 80  # running text counts as if it had lines of so many
+VALIDATIONS = 20
+MIN_STEPS, MAX_STEPS = 250, 100_000
+
+
+def effective_examples(examples: Sequence[Any]) -> int:
+    """How many there are; of running text, whose lines may be as long as they like, in lines of the usual length."""
+    texts = [one for one in examples if isinstance(one, str)]
+    return max(len(examples), sum(map(len, texts)) // LINE_CHARACTERS)
+
+
+def batch_tokens_for(examples: int) -> int:
+    return 512 << sum(examples >= limit for limit in (250, 2_500, 25_000))
+
+
+def vocabulary_size_for(examples: int) -> int:
+    return min(8000, max(500, round(examples * 2 / 3000) * 1000))
+
+
+def epochs_for(examples: int) -> float:
+    return min(100.0, max(2.0, 20 * sqrt(30_000 / examples)))
+
+
+def steps_for(examples: int, epoch: int) -> int:
+    """So many steps make an epoch."""
+    return min(MAX_STEPS, max(MIN_STEPS, round(epochs_for(examples) * epoch)))
+
+
+def fit_to_data(settings: RunSettings, examples: int, given: Collection[str]) -> RunSettings:
+    """Batch and vocabulary size for so many examples, unless given; never more than is usual for the task.
+
+        examples     tokens in a batch     subwords           epochs
+        n            512; from 250 on      two thirds of n,   20 · √(30,000 / n), from 2 to 100;
+                     1,024, 2,500 2,048,   500 to 8,000       in steps 250 to 100,000
+                     25,000 4,096
+
+    A subword must be seen a few dozen times to be learnt; a sentence pair has about two dozen, so there should be fewer
+    subwords than pairs. Few examples ask for small batches, because many uncertain steps teach more than few exact
+    ones, and for more epochs, though less work in all: a hundred times the examples are shown a tenth as often. More
+    epochs than a model needs do no harm but take time: it is validated twenty times, and the checkpoint with the least
+    held-out loss is the one that stays, so what it learns by heart after that is thrown away.
+
+    What is given on the command line is never changed; recipes and the miniature world bring figures of their own.
+    """
+    changes: dict[str, Any] = {}
+    if "train.batch_size" not in given:
+        tokens = min(settings.train.batch_size, max(batch_tokens_for(examples), 2 * settings.train.max_length))
+        changes["train"] = replace(settings.train, batch_size=tokens)
+    if "text" in settings.table_names() and "text.vocab_size" not in given:
+        text = vars(settings)["text"]
+        if text.kind in ("bpe", "unigram"):
+            changes["text"] = replace(text, vocab_size=min(text.vocab_size, vocabulary_size_for(examples)))
+    return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def plan_steps(train: TrainSettings, examples: int, epoch: int, given: Collection[str]) -> TrainSettings:
+    """Steps, and what follows from them, but for what was given; so many steps make an epoch."""
+    steps = train.steps if "train.steps" in given else steps_for(examples, epoch)
+    often = min(train.validate_every, max(10, steps // VALIDATIONS))
+    follows = {
+        "steps": steps,
+        "warmup_steps": warmup_for(steps),
+        "validate_every": often,
+        "checkpoint_every": min(train.checkpoint_every, often),
+    }
+    return replace(train, **{name: value for name, value in follows.items() if f"train.{name}" not in given})

@@ -59,8 +59,7 @@ def autoencode(
 
     Example: `regard autoencode run text.txt --latents latents.png`
     """
-    from regard.tasks.autoencoding.latents import interpolate_sentences, reconstruct
-    from regard.tasks.autoencoding.task import SentenceAutoencoder
+    from regard.tasks.autoencoding.task import SentenceAutoencoder, interpolate_sentences, reconstruct
 
     out, latents = writable_files(out=out, latents=latents)
     if interpolate and (file or latents):
@@ -106,7 +105,7 @@ def latent_map(autoencoder: "SentenceAutoencoder", texts: list[str], name: str, 
     """The latents on their two principal components, coloured by sentence length."""
     from regard import see
     from regard.see.plots.charts import latents_view
-    from regard.tasks.autoencoding.latents import encode_latents
+    from regard.tasks.autoencoding.task import encode_latents
 
     full = [text for text in texts if text.strip()]
     if len(full) < 2:
@@ -128,7 +127,7 @@ def length_groups(texts: Sequence[str]) -> list[str]:
 
 
 def prompt_loop(autoencoder: "SentenceAutoencoder", max_length: int) -> None:
-    from regard.tasks.autoencoding.latents import reconstruct
+    from regard.tasks.autoencoding.task import reconstruct
 
     def answer(line: str) -> None:
         checked = list(check_sentences(autoencoder, [line], lambda _: "this line", max_length))
@@ -146,7 +145,7 @@ def view_bottleneck(
     """Which words entered which vector of the latent: in the mean of the heads, in one, or in every one."""
     from regard.see.plots.attention_maps import END, word_labels
     from regard.see.plots.panels import Axis, ColourScale, Panel, View, grid
-    from regard.tasks.autoencoding.latents import reconstruct
+    from regard.tasks.autoencoding.task import reconstruct
 
     if refused := [name for name in ("word", "target") if vars(request)[name] is not None]:
         raise ValueError(f"--{refused[0]} means nothing to a model that rebuilds; leave it out")

@@ -20,13 +20,14 @@ from regard.models.config import RNN_KINDS
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import Tokens, map_tensors
 from regard.tasks.language_modeling.data import LanguageModelingSettings, read_lines_of_split
-from regard.tasks.language_modeling.neural_cache import NeuralCache, tune_cache
 from regard.tasks.language_modeling.token_nll import (
     EvaluationContext,
+    NeuralCache,
     RecurrentContext,
     SlidingWindows,
     TokenNLL,
     total_nats,
+    tune_cache,
 )
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import (

@@ -1,26 +1,26 @@
-"""Translation: label-smoothed and R-Drop losses, the training job of a seq2seq model, the Translator and its task."""
+"""Translation: the Translator, its alignment heads, its metrics (BLEU, chrF, exact match) and its task."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from einops import repeat
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
-from regard.attention import MultiHeadAttention
-from regard.data.batching import Batch, Example, collate, pair_lengths
+from regard.data.batching import Example
 from regard.data.files import write_text_atomic
 from regard.data.parallel import SentencePair
-from regard.data.tokenizers.base import PAD, Tokenizer
+from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.tokenizer_io import load_tokenizer
 from regard.decode.alignment import AlignmentHead, Links
 from regard.decode.beam import Beam
+from regard.decode.search import Search
 from regard.decode.stepwise import Greedy
-from regard.decode.translate import translate_texts
+from regard.decode.translate import translate_lines, translate_texts
 from regard.decode.word_alignment import (
     HEADS_FILE,
     attend_pair,
@@ -30,129 +30,16 @@ from regard.decode.word_alignment import (
     select_heads_by_gold,
 )
 from regard.models.config import RNN_KINDS, build_model
-from regard.models.flops import flops
-from regard.models.seq2seq import PackableModel, Seq2Seq
-from regard.models.transformer import Transformer
+from regard.models.seq2seq import Seq2Seq
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EXAMPLE_SENTENCE, TaskInput, TokenAxis, no_progress
+from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
+from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_tokenizer
 from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
-from regard.tasks.translation.metrics import evaluate_translations
-from regard.tasks.translation.seq2seq import Seq2SeqTask
-from regard.train.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
-from regard.train.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
+from regard.train.config import TrainingJob
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence
-
-
-@dataclass(frozen=True)
-class LabelSmoothingLoss:
-    """Cross-entropy summed over the target tokens, a share `smoothing` of it against the uniform distribution."""
-
-    smoothing: float = 0.0
-
-    def __call__(self, model: nn.Module, batch: tuple[Batch | PackedPairs, int]) -> tuple[Tensor, int]:
-        given, tokens = batch
-        assert isinstance(model, Seq2Seq)
-        x, wanted = decoder_states(model, given)
-        return model.loss(x, wanted, smoothing=self.smoothing, ignore_index=PAD), tokens
-
-
-@dataclass(frozen=True)
-class RDropLoss:
-    """The loss of two passes under different dropout, and how far they disagree (R-Drop, Liang et al. 2021).
-
-    Per token: the mean of both cross-entropies + weight · ½ (KL(p ‖ q) + KL(q ‖ p)). Small corpora gain most.
-    """
-
-    smoothing: float
-    weight: float
-
-    def __call__(self, model: nn.Module, batch: tuple[Batch | PackedPairs, int]) -> tuple[Tensor, int]:
-        given, tokens = batch
-        assert isinstance(model, Seq2Seq)
-        x, wanted = decoder_states(model, repeat_batch(given))
-        return model.loss(x, wanted, smoothing=self.smoothing, ignore_index=PAD, rdrop=self.weight), tokens
-
-
-def decoder_states(model: Seq2Seq, given: Batch | PackedPairs) -> tuple[Float[Tensor, "b t model"], Int[Tensor, "b t"]]:
-    """The decoder's hidden states, and the labels."""
-    if isinstance(given, Batch):
-        return model.hidden_states(given.source, given.source_lengths, given.target[:, :-1]), given.target[:, 1:]
-    assert isinstance(model, PackableModel)  # or it objected
-    return model.packed_hidden_states(given.source, given.target), given.labels
-
-
-def repeat_batch(given: Batch | PackedPairs) -> Batch | PackedPairs:
-    """Every sentence two times, first all of them, then all again."""
-    if isinstance(given, PackedPairs):
-        return given.repeated()
-    parts = (given.source, given.source_lengths, given.target, given.target_lengths)
-    return Batch(*(repeat(part, "b ... -> (two b) ...", two=2) for part in parts))
-
-
-def build_loss(settings: TrainSettings) -> LabelSmoothingLoss | RDropLoss:
-    if settings.rdrop:
-        return RDropLoss(settings.label_smoothing, settings.rdrop)
-    return LabelSmoothingLoss(settings.label_smoothing)
-
-
-def packing_objections(model: nn.Module) -> list[str]:
-    """Why a model cannot be trained on packed texts; empty if it can."""
-    if not isinstance(model, PackableModel):
-        return [f"{type(model).__name__} reads token after token, not all texts at once"]
-    compressed = {part.compress for part in model.modules() if isinstance(part, MultiHeadAttention)} - {None}
-    return [f"{compress} mixes all keys of a row, and so those of several texts" for compress in compressed]
-
-
-def validation(
-    model: nn.Module, examples: Sequence[Example], *, tokens: int = 8192, device: str = "cpu"
-) -> dict[str, float]:
-    """The mean negative log-probability of a held-out target token."""
-    total, count = 0.0, 0
-    for _, batch, predictions in iterate_batches(examples, pair_lengths, collate, tokens=tokens, device=device):
-        summed, _ = LabelSmoothingLoss()(model, (batch, predictions))
-        total, count = total + summed.item(), count + predictions
-    return {"loss": total / count}
-
-
-def seq2seq_job(
-    task_model: PretrainedModel, examples: Sequence[Example], held_out: Sequence[Example], device: str
-) -> TrainingJob:
-    """The training of whatever writes a target for a source."""
-    train = task_model.settings.train
-    if train.packed and (why := packing_objections(task_model.model)):
-        raise ValueError(f"train.packed = true cannot be had: {'; '.join(why)}; leave it out")
-    corpus = (
-        PackedCorpus.of(examples, train, device)
-        if train.packed
-        else Corpus.of(examples, pair_lengths, collate, train, device)
-    )
-    held = drop_long(held_out, pair_lengths, train)
-    if train.compile and isinstance(task_model.model, Transformer):
-        for layer in (*task_model.model.encoder, *task_model.model.decoder):
-            layer.compile(dynamic=False)  # one graph for all layers of a stack
-    return TrainingJob(
-        task_model.model.to(device),
-        corpus,
-        build_loss(train),
-        lambda model: validation(model, held, device=device),
-        train,
-        task_model.settings.model.model,
-        task_model.describe,
-        corpus.left_out + len(held_out) - len(held),
-        flops_per_token(task_model.model, examples, train),
-        capture_objection="" if train.packed else VARIABLE_SHAPES,
-    )
-
-
-def flops_per_token(model: nn.Module, examples: Sequence[Example], train: TrainSettings) -> float | None:
-    """FLOPs for each target token; R-Drop passes twice."""
-    if not isinstance(model, Transformer):
-        return None
-    lengths = [(len(source) + 1, len(target) + 1) for source, target in examples]
-    return flops(model, lengths) / sum(target for _, target in lengths) * (2 if train.rdrop else 1)
 
 
 def train_tokenizers(pairs: Sequence[SentencePair], settings: PairTokenizerSettings) -> tuple[Tokenizer, Tokenizer]:
@@ -261,6 +148,138 @@ def alignment_heads_from_texts(translator: Translator, texts: Sequence[str]) -> 
     short = [text for text in texts if 0 < len(translator.source.encode(text)) <= MAX_PAIR_TOKENS][:MAX_SENTENCES]
     pairs = [pair for pair in zip(short, translate_texts(translator, short, Greedy()), strict=True) if pair[1].strip()]
     return select_head_by_coverage(translator, pairs) if pairs else ()
+
+
+# --- evaluation ---
+
+
+@dataclass(frozen=True)
+class MetricScore:
+    """A score and the signature that says exactly how it was computed."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f} ({self.signature})"
+
+
+def bleu(found: Sequence[str], wanted: Sequence[str], *, tokenised: bool = False) -> MetricScore:
+    """Corpus BLEU by sacreBLEU; `tokenised` texts are split at blanks alone."""
+    check_paired(found, wanted)
+    metric = BLEU(tokenize="none" if tokenised else "13a", force=tokenised)
+    score = metric.corpus_score(list(found), [list(wanted)])
+    return MetricScore("BLEU", min(score.score, 100.0), str(metric.get_signature()))  # rounding may carry it beyond
+
+
+def chrf(found: Sequence[str], wanted: Sequence[str]) -> MetricScore:
+    check_paired(found, wanted)
+    metric = CHRF()
+    return MetricScore("chrF", metric.corpus_score(list(found), [list(wanted)]).score, str(metric.get_signature()))
+
+
+def exact_match(found: Sequence[str], wanted: Sequence[str]) -> MetricScore:
+    """The share of sentences that are right to the letter, in percent."""
+    check_paired(found, wanted)
+    hits = sum(one == other for one, other in zip(found, wanted, strict=True))
+    return MetricScore("exact match", 100 * hits / len(found), f"sentences:{len(found)}")
+
+
+def translation_metrics(normal: TextNormalizer, found: Sequence[str], wanted: Sequence[str]) -> list[MetricScore]:
+    """All that can be said of texts in this normal form: a lower-cased one has no capitals to be judged by."""
+    if normal.lower:
+        return [tokenized_bleu(normal, found, wanted)]
+    forms = [replace(normal, lower=True), normal] if normal.language else []
+    words = [tokenized_bleu(form, found, wanted) for form in forms]
+    return [*words, bleu(found, wanted), chrf(found, wanted), exact_match(found, wanted)]
+
+
+def tokenized_bleu(normal: TextNormalizer, found: Sequence[str], wanted: Sequence[str]) -> MetricScore:
+    """BLEU over the words of this normal form."""
+    score = bleu([normal.apply(text) for text in found], [normal.apply(text) for text in wanted], tokenised=True)
+    return replace(score, name=f"BLEU, {'lower-cased, ' if normal.lower else ''}tokenised")
+
+
+@dataclass(frozen=True)
+class LengthBucket:
+    """The sentences whose source has from `first` to `last` words: how many, their mean length, their BLEU."""
+
+    first: int
+    last: int
+    sentences: int
+    length: float
+    bleu: float
+
+    def __str__(self) -> str:
+        return f"{self.first}–{self.last}"
+
+
+def bleu_by_length(
+    found: Sequence[str], wanted: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
+) -> list[LengthBucket]:
+    """BLEU of tokenised texts by the length of their source; a bucket reaches from one edge to the next."""
+    check_paired(found, wanted)
+    rows = []
+    for low, high in zip(edges, (*edges[1:], max(*lengths, *edges) + 1), strict=True):
+        mine = [n for n, length in enumerate(lengths) if low <= length < high]
+        if mine:
+            score = bleu([found[n] for n in mine], [wanted[n] for n in mine], tokenised=True)
+            rows.append(
+                LengthBucket(low, high - 1, len(mine), round(sum(lengths[n] for n in mine) / len(mine), 1), score.value)
+            )
+    return rows
+
+
+def check_paired(found: Sequence[str], wanted: Sequence[str]) -> None:
+    if len(found) != len(wanted) or not found:
+        raise ValueError(f"{len(found)} translations for {len(wanted)} references: there must be one for each")
+
+
+EDGES = (1, *range(6, 51, 5), 71)  # where buckets of sentence lengths, in words, begin
+
+
+@dataclass(frozen=True)
+class TranslationMetrics:
+    """Metrics on a set of pairs, and the translations."""
+
+    scores: tuple[MetricScore, ...]
+    lengths: tuple[LengthBucket, ...]
+    translations: tuple[str, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scores": {one.name: {"value": one.value, "signature": one.signature} for one in self.scores},
+            "by_length": [asdict(bucket) for bucket in self.lengths],
+        }
+
+    def lines(self) -> list[str]:
+        return list(self.translations)
+
+    def table(self) -> str:
+        lines = [f"{one.name:<28} {one.value:6.2f}   {one.signature}" for one in self.scores]
+        lines += ["", "words   sentences   BLEU"]
+        for bucket in self.lengths:
+            lines.append(f"{bucket!s:<7} {bucket.sentences:>9,}  {bucket.bleu:5.1f}  {'█' * round(bucket.bleu / 4)}")
+        return "\n".join(lines)
+
+
+def evaluate_translations(
+    translator: Translator, pairs: Sequence[SentencePair], search: Search, progress: ProgressBar = no_progress
+) -> TranslationMetrics:
+    """Texts as people write them, and where the model reads them tokenised, as it reads them."""
+    arriving = translate_lines(translator, [pair.source for pair in pairs], search)
+    found = dict(progress(arriving, "translating", len(pairs)))
+    texts = [found[place][0].text for place in range(len(pairs))]
+    wanted = [pair.target for pair in pairs]
+    normal = translator.target.normalizer
+    seen, references = [normal.apply(text) for text in texts], [normal.apply(text) for text in wanted]
+    words = [len(pair.source.split()) for pair in pairs]
+    return TranslationMetrics(
+        tuple(translation_metrics(normal, texts, wanted)),
+        tuple(bleu_by_length(seen, references, words, EDGES)),
+        tuple(texts),
+    )
 
 
 # --- the task ---
