@@ -66,7 +66,7 @@ def shape_of(scoring: tuple, pulling: tuple) -> Any:
 
 def kernels() -> Any:
     """Only on a GPU is Triton needed."""
-    from regard.attention.kernels.additive import launch as additive
+    from regard.attention.kernels import additive
 
     return additive
 

@@ -178,8 +178,8 @@ def off_log_p(device: str, tokens: int) -> float:
 
 def kernel(name: str, shape: tuple[int, ...], tokens: int) -> Callable[[], Any]:
     """One kernel alone, with tiles of this shape."""
-    from regard.attention.kernels.elementwise import kernels as elementwise_kernels
-    from regard.attention.kernels.hard import kernels as chosen
+    from regard.attention.kernels import elementwise as elementwise_kernels
+    from regard.attention.kernels import hard as chosen
 
     (q, k, v), cut = (x.detach() for x in numbers("cuda", tokens)), elementwise_kernels.TileShape(*shape)
     if name.startswith("relu"):

@@ -263,13 +263,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("AttentionCore", "some queries at a time, all from the first", "initial=q_index)", "initial=0)"),
         ("AttentionCore", "a kernel that is passed is ignored", "        if kernel is not None:\n            return kernel(q, k, v, recipe)\n", ""),
         ("hooks", "calls of other threads are seen", "return self.active and get_ident() == self.thread", "return self.active"),
-    ],
-    "attention/hooks.py": [
         ("hooks", "stay behind after an error", "    finally:\n", "    except ZeroDivisionError:\n"),
         ("hooks", "of several declarations the innermost", "for depth in range(len(names) + 1):", "for depth in reversed(range(len(names) + 1)):"),
         ("hooks", "a part's name without its path", "(outer, found.name)", "(found.name,)"),
         ("record", "only the last call is kept", "record.calls.setdefault(call.site.name, []).append(call)", "record.calls[call.site.name] = [call]"),
-        ("record", "keys of a cache told as the first query's", "q_index=self.q_index, k_index=self.k_index", "q_index=0, k_index=self.k_index"),
+        ("record", "keys of a cache taken for the first query's", "q_index=self.q_index, k_index=self.k_index", "q_index=0, k_index=self.k_index"),
         ("record", "draws anew", "if self.computed is not None:", "if self.computed is not None and self.computed.log_probability is None:"),
     ],
     "see/trace/recorder.py": [
@@ -315,7 +313,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("tiles", "of two paddings the longer", "torch.minimum(*both)", "torch.maximum(*both)"),
         ("tiles", "of two intervals the wider", "Interval(max(self.low, other.low), min(self.high, other.high), lengths)", "Interval(min(self.low, other.low), max(self.high, other.high), lengths)"),
     ],
-    "attention/kernels/block_sparse/kernels.py": [
+    "attention/kernels/block_sparse.py": [
         ("block_sparse", "what earlier keys gave is not shrunk", "acc * shrink[:, None], input_precision", "acc, input_precision"),
         ("block_sparse", "the sum of earlier weights is not shrunk", "total = total * shrink + tl.sum(p, 1)", "total = total + tl.sum(p, 1)"),
         ("block_sparse", "keeps the maximum for the log-sum-exp", 'float("inf"), top + tl.log2(total))', 'float("inf"), top)'),
@@ -337,7 +335,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Gumbel noise", "noise upside down", ".neg().log1p().neg().log()", ".neg().log1p().neg().log().neg()"),
         ("Gumbel noise", "one round of Philox too few", "ROUNDS = 7", "ROUNDS = 6"),
     ],
-    "attention/kernels/additive/kernels.py": [
+    "attention/kernels/additive.py": [
         ("additive", "earlier weights are not shrunk", "total = total * tl.exp(top - base)", "total = total"),
         ("additive", "softmax's backward pass without its mean", "weight * (slope - mean))", "weight * slope)"),
         ("additive", "scores upside down", "most * (-2.0 * SCALE)", "most * (2.0 * SCALE)"),
@@ -345,13 +343,13 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("additive", "half the gradient", "slope = 4.0 * tl.load", "slope = 2.0 * tl.load"),
         ("additive", "v learns from even keys alone", "plain += tl.sum(g0 * r0, 3) + tl.sum(g1 * r1, 3)", "plain += tl.sum(g0 * r0, 3)"),
     ],
-    "attention/kernels/relative/kernels.py": [
+    "attention/kernels/relative_kernels.py": [
         ("relative", "causal excludes itself in the backward pass", "p = tl.where(apart <= 0, p, 0.0)", "p = tl.where(apart < 0, p, 0.0)"),
     ],
-    "attention/kernels/relative/launch.py": [
+    "attention/kernels/relative.py": [
         ("relative", "a mass read as it is kept, a logarithm", "tl.exp2(m - tl.load(total + r, r < rows, 0.0))", "m - tl.load(total + r, r < rows, 0.0)"),
     ],
-    "attention/kernels/stats/kernels.py": [
+    "attention/kernels/stats_kernels.py": [
         ("statistics kernel", "entropy in bits", "(tl.log2(some) - bent / some) * LN_2)", "(tl.log2(some) - bent / some))"),
     ],
     "ops/dropout_add_layernorm_triton.py": [
@@ -773,7 +771,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "decode/quantize.py": [
         ("prepare", "scores are scaled twice", "attention.recipe = replace(attention.recipe, score=Dot())", "pass"),
     ],
-    "attention/kernels/masked/kernels.py": [
+    "attention/kernels/masked.py": [
         ("masked", "kernel: weights of earlier keys not shrunk", "total = total * shrunk + tl.sum(weights, 1)", "total = total + tl.sum(weights, 1)"),
     ],
     "attention/backends/masked.py": [

@@ -19,9 +19,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from on_gpu import mib, milliseconds
 from probes_exact import exactness
 from regard.attention import Recipe, parse_part
-from regard.attention.kernels.stats import launch as stats
-from regard.attention.kernels.stats import plan as stats_plan
-from regard.attention.kernels.stats.plan import StatsTileShape
+from regard.attention.kernels import stats, stats_plan
+from regard.attention.kernels.stats_plan import StatsTileShape
 from regard.attention.positions import Positions
 from regard.attention.stats import StatsRequest, attention_stats
 

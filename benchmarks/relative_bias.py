@@ -86,7 +86,7 @@ def measure(
 
 def stage(kind: str, name: str, shape: tuple, length: int, given: list[Tensor]) -> Callable[[], Any]:
     """One kernel alone, with this shape."""
-    from regard.attention.kernels.relative.launch import (
+    from regard.attention.kernels.relative import (
         RelativeLaunch,
         RelativePlan,
         RelativeTileShape,
@@ -168,7 +168,7 @@ def sweep(given: list[Tensor], failed: dict[tuple, str | None]) -> tuple[list[di
 
 
 def with_shapes(recipe: Recipe, best: dict[str, tuple]) -> Callable[..., Tensor]:
-    from regard.attention.kernels.relative import launch as relative_launch
+    from regard.attention.kernels import relative as relative_launch
 
     usual = relative_launch.RelativeTileShapes.of
     chosen = {kind: relative_launch.RelativeTileShape(*shape) for kind, shape in best.items()}

@@ -30,7 +30,7 @@ from on_gpu import mib, milliseconds, recorded
 from regard.attention import Block, Causal, Documents, Global, Pattern, Random, Recipe, Window, attend
 from regard.attention.backends import block_sparse
 from regard.attention.backends.block_sparse import BlockSparseTiles
-from regard.attention.kernels.block_sparse.launch import SparseTileShape, SparseTileShapes, block_sparse_attention
+from regard.attention.kernels.block_sparse import SparseTileShape, SparseTileShapes, block_sparse_attention
 from regard.attention.positions import Positions
 
 HEADS, WIDTH = 12, 64

@@ -15,7 +15,7 @@ from jaxtyping import AbstractArray, jaxtyped
 
 SOURCE = Path(__file__).parent.parent / "src"
 SHAPES = {"Bool", "Complex", "Float", "Float32", "Inexact", "Int", "Integer", "Num", "Real", "Shaped", "UInt8"}
-# A package, module or function that stays unchecked, and why. Besides these, modules of Triton kernels: jit reads them.
+# A package, module or function that stays unchecked, and why.
 USER = "a mistake here is the user's and must be a ValueError"
 TRACED = "traced by a compiler (FlexAttention, torch.compile), which cannot see through the checks"
 HELD = "what it holds in memory is measured, and a check holds the arguments"
@@ -53,7 +53,7 @@ def is_unchecked(name: str) -> bool:
 
 def is_checked(module: str) -> bool:
     source = sources()[module]
-    return "from jaxtyping import" in source and "@triton" not in source and not is_unchecked(module)
+    return "from jaxtyping import" in source and not is_unchecked(module)
 
 
 # --- the hook; jaxtyping's own decorates every function there is, which costs seconds ---

@@ -38,7 +38,6 @@ ATTENTION = [
     "stats",
     "linformer",
     "core",
-    "hooks",
     "multihead",
     "catalogue",
     "examples",
@@ -57,6 +56,18 @@ BACKENDS = [
     "masked",
     "block_sparse",
     "gather",
+]
+KERNELS = [
+    "masked",
+    "additive",
+    "block_sparse",
+    "elementwise",
+    "hard",
+    "relative_kernels",
+    "relative",
+    "stats_plan",
+    "stats_kernels",
+    "stats",
 ]
 
 
@@ -96,12 +107,13 @@ def package(module: str) -> str:
 
 
 def rank(module: str) -> tuple[int, int, int]:
-    """Where a module stands in the order of imports: package, file of attention, and backend."""
+    """Where a module stands in the order of imports: package, file of attention, and backend or kernel."""
     parts = [*module.split(".")[1:], "", ""]
     number = PACKAGES.index(package(module))
     if parts[0] != "attention" or parts[1] not in ATTENTION:
         return number, 99, 0
-    return number, ATTENTION.index(parts[1]), BACKENDS.index(parts[2]) if parts[2] in BACKENDS else 99
+    within = {"backends": BACKENDS, "kernels": KERNELS}.get(parts[1], [])
+    return number, ATTENTION.index(parts[1]), within.index(parts[2]) if parts[2] in within else 99
 
 
 def test_a_file_imports_only_from_above():

@@ -245,7 +245,7 @@ class Held(TorchDispatchMode):
 def test_on_a_gpu_it_holds_less_than_a_tenth_of_a_gibibyte_beyond_its_inputs(monkeypatch):
     """The benchmark's size, output and gradients included; nothing runs, for neither tensors nor kernels are real."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.additive import launch as fused
+    from regard.attention.kernels import additive as fused
 
     for name in KINDS:
         monkeypatch.setattr(fused, name, defaultdict(lambda: lambda *given, **constants: None))
@@ -324,7 +324,7 @@ SIZES |= {"SOME": True, "APPROXIMATE": True, "FOLD": True, "WHOLE": 64, "TOKENS"
 def kernel_cases() -> dict[str, float]:
     """Run under Triton's interpreter: the largest relative difference between kernels and tiles, for each case."""
     torch.set_deterministic_debug_mode("error")  # fills what is empty with NaN: nobody may read what nobody wrote
-    from regard.attention.kernels.additive.launch import (
+    from regard.attention.kernels.additive import (
         AdditiveTileShapes,
         GradientTileShape,
         ScoreTileShape,
@@ -367,7 +367,7 @@ def kernel_cases() -> dict[str, float]:
 
 def rows_in_parts() -> float:
     """Rows of 19 keys, 8 at a time, one of which sees none: weights, and gradients of the scores."""
-    from regard.attention.kernels.additive.kernels import softmax_backward, softmax_forward
+    from regard.attention.kernels.additive import softmax_backward, softmax_forward
 
     s, upstream = (9 * torch.randn(2, 3, 19) for _ in range(2))
     s[1, 2] = -torch.inf
@@ -381,7 +381,7 @@ def rows_in_parts() -> float:
 
 def far_cases() -> dict[str, float]:
     """Scores at the ends of the range: how far from the definition; infinitely if they did not take the short way."""
-    from regard.attention.kernels.additive.launch import TritonAdditive
+    from regard.attention.kernels.additive import TritonAdditive
 
     differences = {}
     for far in (0.0, 8.0, -8.0):
@@ -440,7 +440,7 @@ def test_numbers_out_of_range_never_take_the_short_way(kernels_interpreted):
 def test_the_kernels_compile_for_a_hopper(kernel):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.additive import kernels as additive_kernels
+    from regard.attention.kernels import additive as additive_kernels
 
     function = (vars(additive_kernels) | vars(additive_kernels) | vars(additive_kernels))[kernel]
     given = {name: SIZES[name] for name in function.arg_names if name in SIZES}
@@ -490,7 +490,7 @@ def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, scale, pattern):
 @pytest.mark.parametrize("sizes", [(1, 2, 17, 5, 3), (3, 1, 131, 307, 70)])
 @pytest.mark.parametrize("cut", ["default", "two widths a thread", "small and alone"])
 def test_on_a_gpu_the_shapes_of_tiles_change_nothing(sizes, cut):
-    from regard.attention.kernels.additive.launch import (
+    from regard.attention.kernels.additive import (
         AdditiveTileShapes,
         GradientTileShape,
         ScoreTileShape,

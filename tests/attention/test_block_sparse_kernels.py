@@ -104,7 +104,7 @@ def multipliers(weights: Tensor, rate: float, seed: Tensor) -> Tensor:
 
 
 def ours(pattern: Pattern, start: int = 0, shapes: Any = None, **dropping: Any):
-    from regard.attention.kernels.block_sparse.launch import block_sparse_attention
+    from regard.attention.kernels.block_sparse import block_sparse_attention
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         tiles = BlockSparseTiles.of(pattern, q.shape[2], k.shape[2], start=start, device=q.device)
@@ -119,7 +119,7 @@ def furthest(want: list[Tensor], got: list[Tensor]) -> float:
 
 def meetings_differ(device: str = "cpu") -> float:
     """In how many numbers the kernels for packed texts differ from plain torch."""
-    from regard.attention.kernels.block_sparse.kernels import segment_reach_kernel
+    from regard.attention.kernels.block_sparse import segment_reach_kernel
 
     differing = 0
     for rows, others, n, m in ((1, 1, 37, 61), (3, 1, 16, 5), (1, 2, 1, 300), (2, 2, 129, 1023)):
@@ -133,7 +133,7 @@ def meetings_differ(device: str = "cpu") -> float:
 
 def kernel_cases() -> dict[str, float]:
     """Under Triton's interpreter, in float64: the largest difference between kernels and definition, for each case."""
-    from regard.attention.kernels.block_sparse.launch import SparseTileShape, SparseTileShapes
+    from regard.attention.kernels.block_sparse import SparseTileShape, SparseTileShapes
 
     backends_block_sparse.SIZES = {32: 1.0}
     torch.manual_seed(0)
@@ -199,7 +199,7 @@ def made(kernel: str, kind: str, cut: int = 0) -> Any:
     pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
 
-    from regard.attention.kernels.block_sparse import kernels as block_sparse_kernels
+    from regard.attention.kernels import block_sparse as block_sparse_kernels
 
     function = getattr(block_sparse_kernels, kernel)
     given: dict[str, Any] = {"D": 64, "DD": 64, "E": 64, "EE": 64, "WIDE": tl.float32, "OWN": 64, "TILE": 64}
@@ -249,7 +249,7 @@ def test_without_dropout_nothing_of_it_is_compiled(kernel):
 
 def test_the_kernels_for_names_compile_for_a_hopper():
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.block_sparse import kernels as block_sparse_kernels
+    from regard.attention.kernels import block_sparse as block_sparse_kernels
 
     types = {**dict.fromkeys(("names", "least", "most"), "*i64"), "found": "*i32"}
     for kernel, sizes in (
@@ -275,7 +275,7 @@ def test_a_dropout_mask_looks_random():
 
 def test_no_length_is_compiled_for():
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.block_sparse import kernels as block_sparse_kernels
+    from regard.attention.kernels import block_sparse as block_sparse_kernels
 
     for kernel in (
         block_sparse_kernels.forward_kernel,
@@ -288,7 +288,7 @@ def test_no_length_is_compiled_for():
 
 def test_a_scale_below_zero_is_refused():
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.block_sparse.launch import block_sparse_attention
+    from regard.attention.kernels.block_sparse import block_sparse_attention
 
     q = torch.zeros(1, 1, 3, 4)
     with pytest.raises(ValueError, match=r"scale=-1\.0: .* put the sign into q"):
@@ -366,7 +366,7 @@ class TestOnAGpu:
         assert "sdpa" in explain(Recipe(), q, k).backend
 
     def test_another_length_compiles_nothing_anew(self):
-        from regard.attention.kernels.block_sparse import kernels as block_sparse_kernels
+        from regard.attention.kernels import block_sparse as block_sparse_kernels
 
         def compiled() -> int:
             kernels = (

@@ -243,7 +243,7 @@ CASES = {
 
 def kernel_cases() -> dict[str, float]:
     """The largest relative difference between kernels and tiles, for each case."""
-    from regard.attention.kernels.elementwise.kernels import ElementwiseTileShapes, TileShape, TritonElementwise
+    from regard.attention.kernels.elementwise import ElementwiseTileShapes, TileShape, TritonElementwise
 
     differences, shape = {}, TileShape(16, 16, 1, 1)
     for name, (normaliser, pattern, start) in CASES.items():
@@ -274,7 +274,7 @@ def test_the_kernels_interpreted_agree_with_the_tiles(case, found):
 def test_the_kernels_compile_for_a_hopper(kernel):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.elementwise import kernels
+    from regard.attention.kernels import elementwise as kernels
     from tests.attention.triton_interpreter import compile_to_ptx
 
     given = {

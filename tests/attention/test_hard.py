@@ -323,7 +323,7 @@ CASES: dict[str, tuple[int | None, Pattern]] = {
 
 
 def engines(seed: int | None, pattern: Pattern, q: torch.Tensor, k: torch.Tensor, start: int, shapes=None):
-    from regard.attention.kernels.hard.kernels import TritonHard
+    from regard.attention.kernels.hard import TritonHard
 
     named = None if seed is None else torch.tensor(seed, device=q.device)
     interval = Interval.of(pattern)
@@ -334,7 +334,7 @@ def engines(seed: int | None, pattern: Pattern, q: torch.Tensor, k: torch.Tensor
 
 def kernel_cases() -> dict[str, tuple[bool, float]]:
     """Whether kernels and tiles choose the same keys, and how far all else is apart, for each case."""
-    from regard.attention.kernels.hard.kernels import HardTileShapes, TileShape
+    from regard.attention.kernels.hard import HardTileShapes, TileShape
 
     found, shape = {}, TileShape(16, 32, 1, 1)
     for name, (seed, pattern) in CASES.items():
@@ -367,7 +367,7 @@ def test_the_kernels_interpreted_choose_the_same_keys_as_the_tiles(case, found):
 def test_the_kernels_compile_for_a_hopper(kernel):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.hard import kernels
+    from regard.attention.kernels import hard as kernels
 
     function = getattr(kernels, kernel)
     given = {"D": 13, "DP": 16, "E": 16, "EP": 16, "OWN": 64, "OTHER": 16, "SAMPLED": True, "ROUNDS": 7}

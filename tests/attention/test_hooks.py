@@ -31,7 +31,7 @@ from regard.attention import (
     record_steps,
     steps,
 )
-from regard.attention.hooks import hook_attention, is_recorded
+from regard.attention.core import hook_attention, is_recorded
 
 ODD = Recipe(position=Alibi(2), pattern=Window(3), normaliser=Sparsemax())
 

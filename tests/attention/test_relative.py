@@ -314,7 +314,7 @@ CASES = {  # scheme, pattern, sentences, heads, position of the first query
 
 def kernel_cases() -> dict[str, float]:
     """Run under Triton's interpreter: the largest relative difference from the reference in float64, for each case."""
-    from regard.attention.kernels.relative.launch import RelativeTileShape, RelativeTileShapes
+    from regard.attention.kernels.relative import RelativeTileShape, RelativeTileShapes
 
     small = RelativeTileShapes(
         RelativeTileShape(16, 32, 1, 1), RelativeTileShape(16, 16, 1, 1), RelativeTileShape(32, 16, 1, 1), side=16
@@ -351,7 +351,7 @@ def test_the_kernels_interpreted_agree_with_the_reference(case, under_the_interp
 def test_sums_along_diagonals_on_paper():
     """Two tiles of 2 × 2 beside each other: rows 1 2 | 3 4 and 5 6 | 7 8, distances from -1 - 1 on."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.relative.kernels import by_distance, slots
+    from regard.attention.kernels.relative_kernels import by_distance, slots
 
     assert slots(2, 2) == 2
     tiles = torch.tensor([[[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]]]).view(1, 1, 2, 1, 2, 2)
@@ -370,9 +370,9 @@ def test_the_kernels_compile_for_a_hopper(kernel, vectors):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from regard.attention.kernels.relative import kernels as relative_kernels
-    from regard.attention.kernels.relative import launch as relative_launch
-    from regard.attention.kernels.relative.launch import RelativeTileShapes
+    from regard.attention.kernels import relative as relative_launch
+    from regard.attention.kernels import relative_kernels
+    from regard.attention.kernels.relative import RelativeTileShapes
 
     home = dict.fromkeys(SMALL, relative_launch)
     function = getattr(home.get(kernel, relative_kernels), kernel)

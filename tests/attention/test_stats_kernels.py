@@ -34,8 +34,8 @@ from regard.attention import (
     attention_stats,
     steps,
 )
-from regard.attention.kernels.stats import plan as stats
-from regard.attention.kernels.stats.plan import (
+from regard.attention.kernels import stats_plan as stats
+from regard.attention.kernels.stats_plan import (
     FAR,
     DifferenceRange,
     SlabMemory,
@@ -192,7 +192,7 @@ def interpreted_cases() -> dict[str, str]:
     """Run under Triton's interpreter, in many small slabs: for each case nothing, or what is wrong with it."""
     from triton.runtime import interpreter
 
-    from regard.attention.kernels.stats import launch as kernels
+    from regard.attention.kernels import stats as kernels
 
     wrap, wrapped = interpreter._patch_lang, set()
 
@@ -265,7 +265,7 @@ ONE_WARP = ("fold_block_stats", "pick_keys", "pool_cells")
 def compiled(kernel: str, **options: int | None) -> Any:
     """For a GPU that need not be there."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.stats import launch as kernels
+    from regard.attention.kernels import stats as kernels
 
     function = vars(kernels)[kernel]
     given: dict[str, Any] = dict(CONSTANTS, PEAKS=True, WIDE=128) if kernel in ONE_WARP else dict(CONSTANTS)
@@ -286,7 +286,7 @@ def test_they_compile_for_a_hopper_without_a_single_atomic(kernel):
 def test_the_pass_over_columns_takes_few_instructions_for_each_weight():
     """An exponential, its exponent, the sum, the entropy and the largest are 5; 4 programs must fit side by side."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.stats.plan import COLUMNS
+    from regard.attention.kernels.stats_plan import COLUMNS
 
     made = compiled("column_pass", num_warps=COLUMNS.warps, num_stages=COLUMNS.stages, maxnreg=COLUMNS.registers)
     ptx, cells = made.asm["ptx"], COLUMNS.queries * COLUMNS.keys // (32 * COLUMNS.warps)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear
 from torch.testing import assert_close
 
-from regard.attention.hooks import hook_attention
+from regard.attention.core import hook_attention
 from regard.decode import (
     Beam,
     Constraints,

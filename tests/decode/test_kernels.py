@@ -55,7 +55,7 @@ SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
 
 def as_on_a_gpu() -> None:
     """From now on the search runs by the kernels."""
-    from regard.attention.kernels.masked.kernels import masked_attention
+    from regard.attention.kernels.masked import masked_attention
     from regard.decode import beam_state_kernel, kv_cache_kernel
     from regard.ops.dropout_add_layernorm_triton import ResidualInputs, launch_forward
 
@@ -90,7 +90,7 @@ def torch_linear(weight: torch.Tensor, bias: torch.Tensor, precision: str) -> nn
 
 def seen_again() -> dict[str, float]:
     """The largest differences of attention from its formula, where keys that nobody sees are not numbers."""
-    from regard.attention.kernels.masked.kernels import masked_attention
+    from regard.attention.kernels.masked import masked_attention
 
     found = {}
     for name, (b, h, g, t, c, d) in {"beams": (3, 4, 4, 4, 64, 8), "groups": (2, 6, 2, 5, 131, 24)}.items():
@@ -216,7 +216,7 @@ def test_a_search_by_kernels_finds_what_the_definition_finds(name, kernels_inter
 def test_they_compile_for_a_hopper(kind):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.masked.kernels import masked_attention_kernel
+    from regard.attention.kernels.masked import masked_attention_kernel
     from regard.decode.beam_state_kernel import select_candidates_kernel, subtract_logsumexp_kernel
     from regard.decode.kv_cache_kernel import follow_parents_kernel, write_slots_kernel
 
@@ -240,7 +240,7 @@ def test_they_compile_for_a_hopper(kind):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_they_do_so_too():
-    from regard.attention.kernels.masked.kernels import masked_attention
+    from regard.attention.kernels.masked import masked_attention
     from regard.decode.kv_cache_kernel import follow_parents_triton, write_slots_triton
 
     torch.manual_seed(3)

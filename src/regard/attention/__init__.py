@@ -13,20 +13,21 @@ from regard.attention.batch_patterns import (
 )
 from regard.attention.block_map import EMPTY, FULL, MIXED, BlockMap
 from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
-from regard.attention.core import AttentionCore, GateCore
-from regard.attention.dependency_tree import DependencyTree
-from regard.attention.examples import EXAMPLES, WorkedExample
-from regard.attention.functional import Explanation, attend, explain, steps
-from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
-from regard.attention.hooks import (
+from regard.attention.core import (
     AttentionCall,
+    AttentionCore,
     AttentionRecord,
     AttentionSites,
     GateCall,
+    GateCore,
     SiteName,
     record_attention,
     record_steps,
 )
+from regard.attention.dependency_tree import DependencyTree
+from regard.attention.examples import EXAMPLES, WorkedExample
+from regard.attention.functional import Explanation, attend, explain, steps
+from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import (
     CacheCell,

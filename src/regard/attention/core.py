@@ -1,20 +1,32 @@
-"""Attention core: the modules without weights that every attention and every gate of every model passes.
+"""Attention core and its hooks: the weightless modules that every attention and gate passes, and who sees them.
 
-They keep nothing, so that a forward hook can see them, or replace what they return, whatever the model around them is:
-see hooks.py.
+    with record_attention(model) as record:
+        logits = model(tokens)
+    record.weights("encoder.0")                     b h t t
+
+The modules keep nothing, so a forward hook can see them, or replace what they return, whatever the model around them
+is. A model may name its attentions, in `attention_sites` beside its definition; one that names none is recorded by the
+paths of its modules. Nothing is kept on the model, and other threads that use it are not recorded.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import accumulate
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from regard.attention.backends import choose, masked
-from regard.attention.functional import attend, prepare
+from regard.attention.backends.reference import Steps
+from regard.attention.functional import attend, prepare, steps
 from regard.attention.recipe import Recipe
 from regard.ops import dispatch
 
@@ -113,3 +125,242 @@ class GateCore(nn.Module):
 
     def forward(self, weights: Tensor) -> Tensor:
         return weights
+
+
+# --- sites ---
+
+
+@dataclass(frozen=True)
+class SiteName:
+    """Which attention: its name in the model, and the names of the axes of its queries and keys."""
+
+    name: str
+    queries: str
+    keys: str
+
+
+UNDECLARED_AXES = "queries", "keys"  # of a site that nobody has declared
+
+# From the path of a layer inside a model to its site; each * of a path is one name, and stands at the same place in the
+# site's name: {"decoder.*.cross": SiteName("decoder.*.cross", "written", "source")}
+AttentionSites = Mapping[str, SiteName]
+
+
+@runtime_checkable
+class DeclaresSites(Protocol):
+    """A module that says how the attentions inside of it are called."""
+
+    attention_sites: AttentionSites
+
+
+class HasModules(Protocol):
+    """A model, or whatever runs one."""
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
+
+
+# --- calls ---
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """One call of an AttentionCore: what it was given, and what the layer goes on with."""
+
+    site: SiteName
+    layer: nn.Module  # whose core it is
+    q: Float[Tensor, "b h i d"]
+    k: Float[Tensor, "b g j c"]
+    v: Float[Tensor, "b g j e"]
+    recipe: Recipe
+    output: Float[Tensor, "b h i e"]
+    q_index: int = 0
+    k_index: int = 0
+    q_positions: Tensor | None = None
+    k_positions: Tensor | None = None
+    computed: Steps | None = None  # where every step was computed, as by `record_steps`
+
+    def steps(self) -> Steps:
+        """Every step on the way to the output, by the reference."""
+        if self.computed is not None:
+            return self.computed
+        where = {"q_positions": self.q_positions, "k_positions": self.k_positions}
+        return steps(self.q, self.k, self.v, self.recipe, q_index=self.q_index, k_index=self.k_index, **where)
+
+
+@dataclass(frozen=True, eq=False)
+class GateCall:
+    """One call of a GateCore."""
+
+    site: SiteName
+    weights: Float[Tensor, "b ..."]
+    note: str
+
+
+RecordedCall = AttentionCall | GateCall
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRecord:
+    """Every call, by the name of its site, in the order of their first calls."""
+
+    calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
+
+    @property
+    def sites(self) -> list[SiteName]:
+        return [calls[0].site for calls in self.calls.values()]
+
+    def calls_of(self, name: str) -> list[RecordedCall]:
+        if name not in self.calls:
+            raise ValueError(f"there is no site {name!r:.80}; there are {', '.join(self.calls) or 'none'}")
+        return self.calls[name]
+
+    def steps(self, name: str) -> list[Steps]:
+        """Every step of each call of an attention."""
+        return [call.steps() for call in self.calls_of(name) if isinstance(call, AttentionCall)]
+
+    def weights(self, name: str) -> Float[Tensor, "b h t s"]:
+        """The weights of a site; several calls are one after the other in time. Those of a static pooling are those of
+        one head and one query; those of a gate are as they are."""
+        gates = [call.weights for call in self.calls_of(name) if isinstance(call, GateCall)]
+        if gates:
+            return rearrange(gates[0], "b t -> b 1 1 t") if gates[0].dim() == 2 else gates[0]
+        weights = [found.weights for found in self.steps(name)]
+        keys = max(each.shape[-1] for each in weights)  # a KV cache grows from call to call
+        return torch.cat([pad(each, (0, keys - each.shape[-1])) for each in weights], 2)
+
+    def log_probability(self, name: str) -> Float[Tensor, "b h t"] | None:
+        """Of the keys that sampled hard attention drew, for `reinforce`; None where nothing was drawn. The draw of the
+        output itself is known to `record_steps` alone."""
+        drawn = [found.log_probability for found in self.steps(name)]
+        return torch.cat([one for one in drawn if one is not None], 2) if None not in drawn and drawn else None
+
+
+# --- hooks ---
+
+
+@contextmanager
+def hook_modules(functions: Iterable[tuple[nn.Module, Callable[..., Any]]], *, before: bool = False) -> Iterator[None]:
+    """Forward hooks for this thread's calls while the block lasts: a function gets module, arguments, named arguments
+    and output, and may return another output. One that runs before may return other arguments."""
+    hooks, handles = list[ThreadHook](), []
+    try:
+        for module, function in functions:
+            hooks.append(ThreadHook(function, get_ident()))
+            register = module.register_forward_pre_hook if before else module.register_forward_hook
+            handles.append(register(hooks[-1], with_kwargs=True))
+        yield
+    finally:
+        for hook in hooks:
+            hook.active = False  # should a thread be stopped while it removes them
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def hook_attention(model: HasModules, function: Callable[[RecordedCall], Tensor | None]) -> Iterator[None]:
+    """Every attention and gate of a model is shown to the function, which may return another output."""
+    with hook_modules((core, core_hook(site, layer, function)) for core, layer, site in find_sites(model)):
+        yield
+
+
+def core_hook(
+    site: SiteName, layer: nn.Module, function: Callable[[RecordedCall], Tensor | None]
+) -> Callable[..., Tensor | None]:
+    def hook(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
+        if isinstance(core, GateCore):
+            return function(GateCall(site, output, core.note))
+        kernel = kwargs.get("kernel")
+        computed = kernel.found if isinstance(kernel, StepsKernel) else None
+        q, k, v, recipe = args
+        return function(AttentionCall(site, layer, q, k, v, recipe, output, computed=computed, **placement(kwargs)))
+
+    return hook
+
+
+@contextmanager
+def record_attention(model: HasModules) -> Iterator[AttentionRecord]:
+    """Keeps what every attention was given and gave; weights are computed when they are asked for. No bit of the
+    model's output changes."""
+    record = AttentionRecord()
+
+    def keep(call: RecordedCall) -> None:
+        record.calls.setdefault(call.site.name, []).append(call)
+
+    with hook_attention(model, keep):
+        yield record
+
+
+@contextmanager
+def record_steps(model: HasModules) -> Iterator[AttentionRecord]:
+    """As `record_attention`, with every attention computed step by step by the reference: where weights are drawn, as
+    by hard attention while training, those recorded are those of the output."""
+    cores = [core for core, _, _ in find_sites(model) if isinstance(core, AttentionCore)]
+    with record_attention(model) as record, hook_modules(((core, use_steps) for core in cores), before=True):
+        yield record
+
+
+@dataclass(eq=False)
+class StepsKernel:
+    """The reference, which keeps every step of its one call."""
+
+    where: dict[str, Any]
+    found: Steps | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
+        self.found = steps(q, k, v, recipe, **self.where)
+        return self.found.output
+
+
+def use_steps(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    return args, kwargs | {"kernel": StepsKernel(placement(kwargs))}
+
+
+def placement(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The indices and positions of queries and keys among a core's named arguments."""
+    return {name: one for name, one in kwargs.items() if name not in ("backend", "kernel")}
+
+
+def is_recorded(model: HasModules) -> bool:
+    """Does this thread record or edit the model's attention? Then it must run as it is, and not by other layers."""
+    return any(is_hooked(part) for _, part in model.named_modules() if isinstance(part, AttentionCore | GateCore))
+
+
+# --- names ---
+
+
+def find_sites(model: HasModules) -> Iterator[tuple[nn.Module, nn.Module, SiteName]]:
+    """Every core of a model, the layer that it belongs to, and the name of its site."""
+    modules = dict(model.named_modules())
+    for path, core in modules.items():
+        if isinstance(core, AttentionCore | GateCore):
+            owner = path.rpartition(".")[0]
+            yield core, modules[owner], site_of(modules, owner)
+
+
+def site_of(modules: Mapping[str, nn.Module], path: str) -> SiteName:
+    """As the outermost module around the layer calls it; else by its path."""
+    names = path.split(".") if path else []
+    for depth in range(len(names) + 1):
+        outer, inner = ".".join(names[:depth]), ".".join(names[depth:])
+        module = modules[outer]
+        if isinstance(module, DeclaresSites) and (found := declared_site(module.attention_sites, inner)):
+            return replace(found, name=".".join(filter(None, (outer, found.name))) or "attention")
+    return SiteName(path or "attention", *UNDECLARED_AXES)
+
+
+def declared_site(sites: AttentionSites, path: str) -> SiteName | None:
+    for pattern, site in sites.items():
+        if found := path_pattern(pattern).fullmatch(path):
+            return replace(site, name=fill_name(site.name, found.groups()))
+    return None
+
+
+@cache
+def path_pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", r"(\w+)"))
+
+
+def fill_name(name: str, parts: Sequence[str]) -> str:
+    for part in parts:
+        name = name.replace("*", part, 1)
+    return name

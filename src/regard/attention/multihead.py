@@ -11,11 +11,10 @@ from regard.attention.backends import BACKENDS, linear
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Padding, mask_parts
 from regard.attention.causality import is_causal
-from regard.attention.core import AttentionCore, is_hooked
+from regard.attention.core import AttentionCore, is_hooked, record_steps
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.functional import prepare
 from regard.attention.hard_normaliser import Hard
-from regard.attention.hooks import record_steps
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern

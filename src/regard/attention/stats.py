@@ -24,7 +24,7 @@ from regard.attention.backends import reference
 from regard.attention.block_map import MIXED
 from regard.attention.functional import prepare
 from regard.attention.hard_normaliser import Sampled, StraightThrough
-from regard.attention.kernels.stats import plan
+from regard.attention.kernels import stats_plan as plan
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax, TopK
 from regard.attention.pattern import Pattern
 from regard.attention.position import PositionSum, ScorePosition
@@ -399,7 +399,7 @@ def stats_by_kernels(seen: plan.StatsInputs, wanted: StatsRequest, log_sum_exp: 
         return AttentionStats(
             rows=rows, columns=None, top=None, map=None, peaks=None, mass=None, entropy=None, log_sum_exp=None
         )
-    from regard.attention.kernels.stats.launch import compute_stats  # only here is Triton needed
+    from regard.attention.kernels.stats import compute_stats  # only here is Triton needed
 
     with torch.cuda.device_of(seen.q):
         found, heads = compute_stats(seen, wanted, log_sum_exp), seen.q.shape[1]

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.attention import record_attention
-from regard.attention.hooks import is_recorded
+from regard.attention.core import is_recorded
 from regard.data.tokenizers.base import BOS
 from regard.decode.model import DecodableModel, Reorderable, encode_sources
 from regard.decode.search import coverage_penalty, mean_cross_attention

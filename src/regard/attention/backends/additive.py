@@ -2,7 +2,7 @@
 
 Never anything of the size queries × keys × width, forward or backward. Queries are taken in bands whose scores fit into
 a fixed space. All that needs a triple (i, j, d) is asked of an `AdditiveEngine`: here in plain torch, in cache-sized
-tiles; `kernels/additive/` has the Triton kernels. With r = 1 / (1 + e^{2a} e^{2b}) and hence tanh(a + b) = 1 − 2r,
+tiles; `kernels/additive.py` has the Triton kernels. With r = 1 / (1 + e^{2a} e^{2b}) and hence tanh(a + b) = 1 − 2r,
 
     s_ij = −2 Σ_d v_d r_ijd        (plus Σ_d v_d, which no softmax feels)
     g_ij = ∂L/∂s_ij = p_ij (ō_i·value_j − Σ_j p_ij ō_i·value_j)
@@ -149,7 +149,7 @@ def additive_attention(
 def choose_engine(a: Tensor) -> Callable[[Tensor, Tensor, Tensor], AdditiveEngine]:
     if a.device.type != "cuda" or triton_additive_objections(a):
         return TorchAdditive.of
-    from regard.attention.kernels.additive.launch import TritonAdditive  # only here is Triton needed
+    from regard.attention.kernels.additive import TritonAdditive  # only here is Triton needed
 
     return TritonAdditive.of
 

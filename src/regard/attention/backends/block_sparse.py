@@ -264,7 +264,7 @@ def segment_reach(own: Tensor, other: Tensor, size: int, step: int) -> Int[Tenso
     that id. Both are exact where ids ascend, as in a packing, and right for any others.
     """
     if own.is_cuda:
-        from regard.attention.kernels.block_sparse.kernels import segment_reach_kernel  # needs Triton
+        from regard.attention.kernels.block_sparse import segment_reach_kernel  # needs Triton
 
         return segment_reach_kernel(own, other, size, step)
     low, high = (x[..., None] for x in block_min_max(own, Span(0, own.shape[1], size)))
@@ -316,7 +316,7 @@ def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> l
 
 
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
-    from regard.attention.kernels.block_sparse.launch import block_sparse_attention  # needs Triton
+    from regard.attention.kernels.block_sparse import block_sparse_attention  # needs Triton
 
     score, scale = recipe.score, 1.0
     assert isinstance(score, InnerProduct)  # or it objected

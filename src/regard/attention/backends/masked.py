@@ -58,7 +58,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """softmax(q kᵀ + mask) v."""
     shared, few = q.shape[1] // k.shape[1], q.shape[2]
     if shared * few <= KERNEL_QUERIES and k.shape == v.shape and dispatch.use_fused(q):
-        from regard.attention.kernels.masked.kernels import masked_attention
+        from regard.attention.kernels.masked import masked_attention
 
         return masked_attention(q, k, v, mask)
     if q.is_cuda or few > CPU_QUERIES:

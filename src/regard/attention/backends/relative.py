@@ -2,7 +2,7 @@
 
 For T5's buckets, Shaw's keys and values and paths through a tree. Nothing of the size queries × keys waits for the
 backward pass, and no single numbers are added to an index. Here in plain torch, queries in bands whose scores fit a
-fixed space; `kernels/relative/` has the Triton kernels. A pair (i, j) of relation r has
+fixed space; `kernels/relative.py` has the Triton kernels. A pair (i, j) of relation r has
 
     S_ij = q_i·k_j + B_ir       O_i = Σ_j P_ij v_j,   M_ir = Σ of P_ij over the pairs of relation r
     G_ij = P_ij (ō_i·v_j + M̄_ir − Δ_i),   Δ_i = Σ_j P_ij (ō_i·v_j + M̄_ir),   B̄_ir = Σ of G_ij over the same pairs.
@@ -220,7 +220,7 @@ def triton_relative_objections(recipe: Recipe, q: Tensor, k: Tensor, positions: 
 
 
 def attend_by_kernels(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
-    from regard.attention.kernels.relative.launch import (  # only here is Triton needed
+    from regard.attention.kernels.relative import (  # only here is Triton needed
         RelativeBiasFunction,
         RelativePlan,
         RelativeTileShapes,

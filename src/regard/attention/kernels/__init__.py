@@ -1,4 +1,1 @@
-"""Triton kernels, a folder per backend; nothing here is imported on loading regard but stats/plan.
-
-So Triton need not be installed.
-"""
+"""Triton kernels, by backend. Loading regard imports none of them but stats_plan, so Triton need not be installed."""

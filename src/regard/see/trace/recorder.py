@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import AttentionCall, GateCall, MultiHeadAttention, Pattern
+from regard.attention.core import HasModules, RecordedCall, hook_attention, hook_modules
 from regard.attention.functional import prepare
-from regard.attention.hooks import HasModules, RecordedCall, hook_attention, hook_modules
 from regard.attention.text_positions import at_positions, token_positions_of
 from regard.decode.model import inference_mode
 from regard.see.trace.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown

@@ -22,7 +22,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from regard.attention import SiteName
-from regard.attention.hooks import UNDECLARED_AXES
+from regard.attention.core import UNDECLARED_AXES
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam

@@ -1,4 +1,4 @@
-"""Attention statistics on a GPU: launches the kernels of `kernels.py`, a slab of queries and heads at a time.
+"""Attention statistics on a GPU: launches the kernels of `stats_kernels.py`, a slab of queries and heads at a time.
 
 The log-sum-exp comes from the forward pass, if it was kept, or from a pass of its own. All else takes one pass, over a
 slab of queries of a few heads at a time, so that the partial results of each block of keys fit into a fixed space:
@@ -19,7 +19,7 @@ import triton
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.attention.kernels.stats.kernels import (
+from regard.attention.kernels.stats_kernels import (
     BY_BLOCK,
     BY_KEY,
     GROUP,
@@ -32,7 +32,7 @@ from regard.attention.kernels.stats.kernels import (
     pool_cells,
     row_pass,
 )
-from regard.attention.kernels.stats.plan import (
+from regard.attention.kernels.stats_plan import (
     COLUMNS,
     FAR,
     LOG_2_E,

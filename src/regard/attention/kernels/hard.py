@@ -1,7 +1,7 @@
 """Hard attention as Triton kernels: selects one key per query, with log p and the gradients.
 
 What is computed is at the head of `backends/hard.py`, how tiles follow one another at that of
-`kernels/elementwise/kernels.py`. `choose_kernel` owns queries and goes over groups of keys with one product a tile: it
+`kernels/elementwise.py`. `choose_kernel` owns queries and goes over groups of keys with one product a tile: it
 holds the candidate's scores in registers, so that the selected key's own score is at hand in the end. `row_dq` and
 `row_dk` are the backward pass of log p, `dv_kernel` that of the output: keys own the queries that selected them, which
 a sort has put side by side, and add them up by a product with a matrix of zeros and ones. No atomics: the gradients are
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.attention.backends.hard import GROUP, ROUNDS, HardEngine
 from regard.attention.backends.tiles import Interval
-from regard.attention.kernels.elementwise.kernels import (
+from regard.attention.kernels.elementwise import (
     NUMBERS,
     SMALL,
     TileShape,

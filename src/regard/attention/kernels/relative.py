@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.attention.kernels.relative import kernels as relative_kernels
+from regard.attention.kernels import relative_kernels as relative_kernels
 
 HIGH, PIECE = 64, 256  # rows a tile, and rows a piece of `sum_up`
 

@@ -1,1 +1,0 @@
-"""Additive attention on a GPU: the kernels and their launcher."""

@@ -1,1 +1,0 @@
-"""Block-sparse attention on a GPU: the kernels and their launcher."""

@@ -1,1 +1,0 @@
-"""Elementwise attention on a GPU: the kernels and their launcher."""

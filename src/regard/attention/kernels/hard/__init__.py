@@ -1,1 +1,0 @@
-"""Hard attention on a GPU: the kernels and their launcher."""

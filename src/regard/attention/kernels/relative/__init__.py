@@ -1,1 +1,0 @@
-"""Relative-position attention on a GPU: the kernels and their launcher."""
