@@ -107,7 +107,7 @@ export async function block(id, name, number, [top, bottom, left, right]) {
   const starts = Array.from({ length: Math.ceil((bottom - top) / band) }, (_, n) => top + n * band);
   const ask = (row) => cells(id, name, number, [row, Math.min(row + band, bottom), left, right]);
   const all = new Float32Array((bottom - top) * wide);
-  (await Promise.all(starts.map(ask))).forEach(({ data }, n) => all.set(data, n * band * wide));
+  for (const [n, { data }] of (await Promise.all(starts.map(ask))).entries()) all.set(data, n * band * wide);
   return all;
 }
 export const row = (id, name, number, i, stage = "weights") =>
@@ -133,7 +133,8 @@ export const exportUrl = (id, values) => new URL(`${scenes(id)}/export${query(va
 export async function overview(id, size, found) {
   const response = await ask(`${scenes(id)}/overview${query({ size })}`);
   const shapes = response.headers.get("X-Shape").split(";").map(numbers);
-  const ends = shapes.reduce((ends, [heads, rows, columns]) => [...ends, ends.at(-1) + heads * rows * columns], [0]);
+  const ends = [0];
+  for (const [heads, rows, columns] of shapes) ends.push(ends.at(-1) + heads * rows * columns);
   const all = new Uint8Array(ends.at(-1));
   const reader = response.body.getReader();
   let [filled, next] = [0, 0];

@@ -99,6 +99,7 @@ const OPEN = { "\n": "⏎", "\t": "⇥", " ": "␣" };
 
 // blanks that would vanish, and letters that turn the text around them, are made visible or taken out
 export function shown(text) {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are the letters it is about
   const clean = text.replace(/[\u0000-\u0008\u000b-\u001f\u007f\u202a-\u202e\u2066-\u2069]/g, "·");
   return clean.replace(/[\n\t]|^ +| +$/g, (blank) => OPEN[blank] ?? OPEN[" "].repeat(blank.length)) || "∅";
 }

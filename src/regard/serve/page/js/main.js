@@ -268,7 +268,7 @@ store.addEventListener("change", ({ detail: { changed } }) => {
   header();
   if (changed.includes("view")) {
     say(""); // it was about the view before
-    missing.forEach((name) => elements.delete(name)); // and may be there by now
+    for (const name of missing) elements.delete(name); // and may be there by now
     missing.clear();
     tabs();
   }

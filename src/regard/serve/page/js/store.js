@@ -84,7 +84,7 @@ function read(hash) {
       const value = decodeURIComponent(part.slice(cut + 1));
       found[part.slice(0, cut)] = value.startsWith("~") ? JSON.parse(value.slice(1)) : value;
     } catch {
-      continue; // a torn address: what can be read of it holds
+      // a torn address: what can be read of it holds
     }
   }
   return sound(found);

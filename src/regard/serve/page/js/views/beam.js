@@ -70,7 +70,7 @@ class Beam extends View {
     const rows = Math.max(...this.#steps.map((step) => step.length), 1);
     const links = [];
     const nodes = [];
-    this.#steps.forEach((step, n) =>
+    this.#steps.forEach((step, n) => {
       step.forEach((one, place) => {
         const [x, y] = [this.wide * n + 8, HIGH * place + 8];
         if (one.parent !== null) {
@@ -98,8 +98,8 @@ class Beam extends View {
             drawing("text", { x: 9, y: 31, class: "score" }, digits(one.log_probability, 4)),
           ),
         );
-      }),
-    );
+      });
+    });
     const size = { width: this.wide * this.#steps.length + 8, height: HIGH * rows + 8 };
     replace(this.#tree, drawing("svg", { ...size, "aria-hidden": "true" }, links, nodes));
   }

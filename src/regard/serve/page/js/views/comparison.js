@@ -137,7 +137,7 @@ class Comparison extends View {
     const { a, b } = this;
     const alike = a.rows === b.rows && a.columns === b.columns;
     const room = (n) => ({ width: Math.max(200, this.#panels[n].clientWidth), height: 340 });
-    names.forEach((name, n) => replace(this.#titles[n], name));
+    for (const [n, name] of names.entries()) replace(this.#titles[n], name);
     this.#panels[2].hidden = !alike;
     this.#heats[0].draw(picture(a, room(0)));
     this.#heats[1].draw(picture(b, room(1)));
@@ -164,7 +164,8 @@ class Comparison extends View {
     const { a, b, alike } = this;
     if (!a) return;
     for (const heat of this.#heats) heat.point(cell);
-    const mine = (this.turn = (this.turn ?? 0) + 1);
+    this.turn = (this.turn ?? 0) + 1;
+    const mine = this.turn;
     const inside = (one) => [Math.min(cell[0], one.rows - 1), Math.min(cell[1], one.columns - 1)];
     const numbers = await this.ask(Promise.all([this.rows[0](...inside(a)), this.rows[1](...inside(b))]));
     if (!numbers || mine !== this.turn) return;

@@ -1,7 +1,7 @@
 // Registry of the views: tab, shortcut, which traces it fits, and its module, loaded on demand.
 
-const seen = (scene) => scene !== null && scene.sites.some((site) => site.shown);
-const gated = (scene) => scene !== null && scene.sites.some((site) => site.kind === "gate");
+const seen = (scene) => scene?.sites.some((site) => site.shown) ?? false;
+const gated = (scene) => scene?.sites.some((site) => site.kind === "gate") ?? false;
 const always = () => true;
 const NOTHING = "This model has no attention layer to show; choose another model.";
 const WRITES = "This model generates no tokens; choose a translation or language model.";

@@ -1,7 +1,7 @@
 // Lecture view: the worked example, or one query of the loaded model, chapter by chapter and cell by cell.
 
 import { lecture, Problem } from "../api.js";
-import { h, replace } from "../dom.js";
+import { replace } from "../dom.js";
 import { same, store } from "../store.js";
 import { latest, siteOf, View } from "../view.js";
 import { askedOf, placeIn, written } from "./lecture_address.js";
@@ -151,7 +151,7 @@ export class Lecture extends View {
     const kept = [...this.#tables.values()].map(({ spec }) => spec);
     const still = !this.fresh("chapter", mode, chapter) && wanted.length === kept.length;
     if (still && wanted.every((spec, n) => sameShape(spec, kept[n]))) {
-      wanted.forEach((spec) => fill(this.#tables.get(spec.id), spec));
+      for (const spec of wanted) fill(this.#tables.get(spec.id), spec);
     } else {
       this.#build(stage);
     }
@@ -237,7 +237,9 @@ export class Lecture extends View {
     this.parts.back.disabled = !step && !this.#at.chapter;
     this.parts.next.disabled = asking && this.#at.chapter + 1 === this.#stages.length;
     this.#explain(under ? placeOf(under) : here, asking ? "And a question." : HINT);
-    this.#cells.forEach((one, n) => this.#td(one).classList.toggle("lecture-later", !asking && n >= step));
+    for (const [n, one] of this.#cells.entries()) {
+      this.#td(one).classList.toggle("lecture-later", !asking && n >= step);
+    }
   }
 
   #explain(here, otherwise) {
@@ -260,7 +262,10 @@ export class Lecture extends View {
       step: (target, by) => this.#step(target, by),
       chapter: (by) => this.#chapter(by),
       first: () => this.#go({ step: 0 }, "title"),
-      last: () => (this.#go({ step: Infinity }), this.#focusStep()),
+      last: () => {
+        this.#go({ step: Infinity });
+        this.#focusStep();
+      },
       title: () => this.parts.title.focus(),
       projector: () => this.#project(),
       veil: () => this.#veil(),

@@ -66,10 +66,13 @@ export function tell(parts, chapter, count, about, stage) {
   const { title, formula, prose } = CHAPTERS[chapter];
   parts.chapters.forEach((one, n) => {
     one.hidden = n >= count;
-    if (n !== chapter) return one.removeAttribute("aria-current");
+    if (n !== chapter) {
+      one.removeAttribute("aria-current");
+      return;
+    }
     const list = one.closest("ol"); // it scrolls on a phone
     list.scrollLeft = one.offsetLeft - list.offsetLeft - (list.clientWidth - one.offsetWidth) / 2;
-    return one.setAttribute("aria-current", "step");
+    one.setAttribute("aria-current", "step");
   });
   parts.number.textContent = String(chapter + 1);
   parts.title.textContent = title;

@@ -94,9 +94,9 @@ function tables(data) {
   const values = count(data.v[0].length);
   const others = about.n_k - about.keys.length;
   const more = { count: inner.width - dims.length, what: "dimensions" };
-  const traced = (i, j, value, name) => ({ left: `${name}, as the layer made it`, result: say.n(value), uses: [] });
+  const traced = (value, name) => ({ left: `${name}, as the layer made it`, result: say.n(value), uses: [] });
   const dots = inner.dots && {
-    says: (i, j) =>
+    says: (_i, j) =>
       say.product(inner.q[0], inner.k[j], inner.dots[0][j], [row("q", 0), column("kt", j)], {
         ...more,
         value: inner.rest[0][j],
@@ -105,7 +105,7 @@ function tables(data) {
   const scoreSays = (i, j) => {
     if (inner.root) return say.divided(inner.dots[0][j], inner.root, data.scores[0][j], [cell("dots", 0, j)]);
     if (inner.dots) return dots.says(i, j);
-    if (!inner.additive) return traced(i, j, data.scores[0][j], about.score);
+    if (!inner.additive) return traced(data.scores[0][j], about.score);
     const { v, wq, uk, width } = inner.additive;
     const rest = { count: width - uk[j].length, what: "dimensions", value: inner.rest[0][j] };
     return say.additive(v[0], wq[0], uk[j], data.scores[0][j], [], rest);
@@ -113,24 +113,24 @@ function tables(data) {
   const seen = (j) => data.masked[0][j] !== null;
   return {
     tokens: matrix("tokens", "keys of this query", ["token"], count(about.keys.length), [about.keys]),
-    q: matrix("q", "q", asks, count(inner.q[0].length), inner.q, { says: (i, j) => traced(i, j, inner.q[i][j], "q") }),
-    k: matrix("k", "k", about.keys, dims, inner.k, { says: (i, j) => traced(i, j, inner.k[i][j], "k") }),
-    v: matrix("v", "v", about.keys, values, data.v, { says: (i, j) => traced(i, j, data.v[i][j], "v") }),
-    kt: matrix("kt", "k^T", dims, about.keys, turned(inner.k), { says: (i, j) => traced(i, j, inner.k[j][i], "k") }),
+    q: matrix("q", "q", asks, count(inner.q[0].length), inner.q, { says: (i, j) => traced(inner.q[i][j], "q") }),
+    k: matrix("k", "k", about.keys, dims, inner.k, { says: (i, j) => traced(inner.k[i][j], "k") }),
+    v: matrix("v", "v", about.keys, values, data.v, { says: (i, j) => traced(data.v[i][j], "v") }),
+    kt: matrix("kt", "k^T", dims, about.keys, turned(inner.k), { says: (i, j) => traced(inner.k[j][i], "k") }),
     dots: dots && matrix("dots", "q k^T", asks, about.keys, inner.dots, dots),
     scores: matrix("scores", inner.root ? "scaled" : "scores", asks, about.keys, data.scores, { says: scoreSays }),
     masked: matrix("masked", "masked", asks, about.keys, data.masked, {
-      says: (i, j) => say.added(data.scores[0][j], data.bias[0][j], seen(j), data.masked[0][j], [cell("scores", 0, j)]),
+      says: (_i, j) => say.added(data.scores[0][j], data.bias[0][j], seen(j), data.masked[0][j], [cell("scores", 0, j)]),
     }),
     exponentials:
       softmax &&
       matrix("exponentials", "exp(s − largest)", asks, about.keys, softmax.exponentials, {
-        says: (i, j) =>
+        says: (_i, j) =>
           say.exponential(data.masked[0][j], softmax.peak[0][0], softmax.exponentials[0][j], [cell("masked", 0, j)]),
       }),
     weights: matrix("weights", "weights", asks, about.keys, data.weights, {
       kind: "weights",
-      says: (i, j) =>
+      says: (_i, j) =>
         softmax
           ? say.share(
               softmax.exponentials[0],
@@ -140,10 +140,10 @@ function tables(data) {
               [row("exponentials", 0)],
               others,
             )
-          : traced(i, j, data.weights[0][j], about.normaliser),
+          : traced(data.weights[0][j], about.normaliser),
     }),
     z: matrix("z", "z", asks, values, data.output, {
-      says: (i, j) =>
+      says: (_i, j) =>
         say.product(data.weights[0], turned(data.v)[j], data.output[0][j], [row("weights", 0), column("v", j)], {
           count: others,
           what: "keys",
@@ -166,7 +166,7 @@ function tables(data) {
       },
     ),
     layer: matrix("layer", "the layer's own", asks, values, data.layer, {
-      says: (i, j) => ({
+      says: (_i, j) => ({
         left: `recomputed: ${say.n(data.output[0][j])}; as the layer gave it`,
         result: say.n(data.layer[0][j]),
         uses: [cell("z", 0, j)],

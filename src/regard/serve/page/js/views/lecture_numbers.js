@@ -2,16 +2,18 @@
 
 // edits: null (all as the lectures have it), {patch}, or one cell {name, i, j, value(old)}
 export function edited(numbers, given, edits) {
-  return edits.reduce((now, edit) => {
-    if (!edit) return {};
-    if (edit.patch) return { ...now, ...edit.patch };
-    const { name, i, j, value } = edit;
-    const old = Array.isArray(now[name]) ? now[name] : given[name];
-    return {
-      ...now,
-      [name]: old.map((line, row) => line.map((cell, at) => (row === i && at === j ? value(cell) : cell))),
-    };
-  }, numbers);
+  let now = numbers;
+  for (const edit of edits) {
+    if (!edit) now = {};
+    else if (edit.patch) now = { ...now, ...edit.patch };
+    else {
+      const { name, i, j, value } = edit;
+      const old = Array.isArray(now[name]) ? now[name] : given[name];
+      const changed = (line, row) => line.map((cell, at) => (row === i && at === j ? value(cell) : cell));
+      now = { ...now, [name]: old.map(changed) };
+    }
+  }
+  return now;
 }
 
 // what cannot be read goes to the server as it was typed, which says what is wrong with it

@@ -60,7 +60,9 @@ export const plain = (text) => text.replace(/[_^{}]/g, "");
 // new numbers into the same table; what somebody is typing into stays as it is
 export function fill(made, spec) {
   made.spec = spec;
-  spec.values.forEach((line, i) => line.forEach((value, j) => fillCell(made.cells[i][j], spec, value)));
+  for (const [i, line] of spec.values.entries()) {
+    for (const [j, value] of line.entries()) fillCell(made.cells[i][j], spec, value);
+  }
 }
 
 function fillCell(td, spec, value) {
@@ -117,14 +119,14 @@ export function widen(stage, tables) {
 // the cells that an explanation speaks of
 export function mark(tables, now, uses) {
   for (const { spec, cells } of tables.values()) {
-    cells.forEach((line, i) =>
+    cells.forEach((line, i) => {
       line.forEach((td, j) => {
         const hit = ({ table, i: row, j: column }) =>
           table === spec.id && (row === undefined || row === i) && (column === undefined || column === j);
         td.classList.toggle("lecture-used", uses.some(hit));
         td.classList.toggle("lecture-now", now?.table === spec.id && now.i === i && now.j === j);
-      }),
-    );
+      });
+    });
   }
 }
 

@@ -15,7 +15,7 @@ const NAMES = Object.keys(PARTS).map((part) => part.split("(")[0]);
 
 export function mistake(text) {
   const words = [];
-  const pattern = /\s+|[A-Za-z_]\w*|\d+(?:\.\d+)?|[&|~(),=-]|[^]/gu;
+  const pattern = /\s+|[A-Za-z_]\w*|\d+(?:\.\d+)?|[&|~(),=-]|[\s\S]/gu;
   for (const found of text.matchAll(pattern)) {
     const [word] = found;
     if (!/^\s/.test(word)) words.push({ word, at: found.index });
