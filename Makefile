@@ -18,14 +18,14 @@ check:                   ## all that must hold before a push: format and lint, t
 lint: .venv/ready        ## ruff over the Python, biome over the page's JavaScript
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	@if [ -x node_modules/.bin/biome ]; then node_modules/.bin/biome lint src/regard/serve/page/js; \
+	@if [ -x node_modules/.bin/biome ]; then node_modules/.bin/biome lint --error-on-warnings src/regard/serve/page/js; \
 	else echo "biome is not here, so the page's JavaScript is not linted; install npm, then: make page-tools"; fi
 
 types: .venv/ready       ## pyright
 	$(BIN)/pyright
 
 docs: .venv/docs         ## the site, in out/site; a broken link or a request to another server fails
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/build_site.py
 
 wheel: .venv/ready       ## a wheel, in dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

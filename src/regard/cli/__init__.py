@@ -2,6 +2,8 @@
 
 from typing import Any
 
+__all__ = ["app"]
+
 
 def __getattr__(name: str) -> Any:
     if name != "app":
@@ -9,3 +11,7 @@ def __getattr__(name: str) -> Any:
     from regard.cli.main import app
 
     return app
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -237,6 +237,7 @@ class InMemoryBatches(BatchSource):
 
 
 def pair_lengths(examples: Sequence[Example]) -> list[tuple[int, int]]:
+    """How many tokens the source and the target of each example have."""
     return [(len(source), len(target)) for source, target in examples]
 
 

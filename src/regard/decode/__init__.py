@@ -21,3 +21,37 @@ from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps, perp
 from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search
 from regard.decode.stepwise import Greedy, Sampling
 from regard.decode.translate import stream, translate, translate_all, translate_as_found
+
+__all__ = [
+    "AlignmentCounts",
+    "AlignmentHead",
+    "AnnotatedPair",
+    "Beam",
+    "Constraints",
+    "CrossAttentionMaps",
+    "Greedy",
+    "Hypothesis",
+    "LengthLimit",
+    "Sampling",
+    "Search",
+    "aer",
+    "all_heads",
+    "argmax_links",
+    "argmax_links_or_null",
+    "average_heads",
+    "choose_head",
+    "choose_heads",
+    "count_links",
+    "cross_attention_maps",
+    "evaluate_heads",
+    "is_prepared",
+    "merge_subwords",
+    "perplexity",
+    "prepare",
+    "score",
+    "score_targets",
+    "stream",
+    "translate",
+    "translate_all",
+    "translate_as_found",
+]

@@ -44,6 +44,7 @@ class AlignmentHead:
 
 
 def all_heads(attention: CrossAttentionMaps) -> list[AlignmentHead]:
+    """Every cross-attention head, read at the step that writes a token and at the step after it."""
     return [
         AlignmentHead(layer, head, shift)
         for layer, weights in attention.layers.items()

@@ -48,6 +48,7 @@ def prepare(model: DecodableModel, precision: str = "float32") -> DecodableModel
 
 
 def is_prepared(model: DecodableModel | nn.Module) -> bool:
+    """Whether `prepare` made it."""
     return isinstance(model, Transformer) and any(isinstance(part, CapturedSteps) for part in model.children())
 
 

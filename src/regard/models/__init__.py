@@ -13,3 +13,27 @@ from regard.models.rnn_decoders import (
 from regard.models.rnn_seq2seq import BackwardStateBridge, Bridge, CopyBridge, RNNEncoder, RNNSeq2Seq
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq, count_parameters
 from regard.models.transformer import StackConfig, Transformer
+
+__all__ = [
+    "KINDS",
+    "READOUTS",
+    "BackwardStateBridge",
+    "BahdanauDecoder",
+    "Bridge",
+    "CopyBridge",
+    "DecoderState",
+    "InputFeedingDecoder",
+    "LuongDecoder",
+    "Maxout",
+    "Memory",
+    "ModelConfig",
+    "RNNAttentionSeq2Seq",
+    "RNNEncoder",
+    "RNNSeq2Seq",
+    "Seq2Seq",
+    "StackConfig",
+    "TanhReadout",
+    "Transformer",
+    "build_model",
+    "count_parameters",
+]

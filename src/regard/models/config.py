@@ -477,6 +477,7 @@ def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig)
 
 
 def build_model(config: ModelConfig, source_size: int, target_size: int) -> Seq2Seq:
+    """A model with new weights, for vocabularies of these sizes."""
     output = config.hidden if config.kind in RNN_KINDS else config.model
     embeddings = TiedEmbeddings(source_size, target_size, config.model, tie=config.tie, output=output)
     if config.kind == "transformer":

@@ -4,3 +4,5 @@
 `name_triton.py`, which is imported when a GPU first runs it: macOS has no Triton, and with the kernels it would make
 `import regard.models` a tenth of a second longer for everybody else.
 """
+
+__all__: list[str] = []

@@ -4,3 +4,20 @@ from regard.train.checkpoint import Progress, average, checkpoints, read_checkpo
 from regard.train.config import TrainConfig, TrainingData
 from regard.train.loop import DivergedError, train
 from regard.train.step import ConstantSchedule, CosineSchedule, NoamSchedule, Report, Schedule
+
+__all__ = [
+    "ConstantSchedule",
+    "CosineSchedule",
+    "DivergedError",
+    "NoamSchedule",
+    "Progress",
+    "Report",
+    "Schedule",
+    "TrainConfig",
+    "TrainingData",
+    "average",
+    "checkpoints",
+    "read_checkpoint",
+    "train",
+    "write_checkpoint",
+]

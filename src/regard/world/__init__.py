@@ -3,3 +3,19 @@
 from regard.world.lexicon import SENSES, SPLITS, Split, composition_split
 from regard.world.sentence import LANGUAGES, Ambiguity, Rendering, Renderings, Sentence
 from regard.world.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs
+
+__all__ = [
+    "LANGUAGES",
+    "LECTURE_SENTENCES",
+    "SENSES",
+    "SPLITS",
+    "Ambiguity",
+    "Rendering",
+    "Renderings",
+    "Sentence",
+    "Split",
+    "World",
+    "composition_split",
+    "find_lecture_sentence",
+    "translation_pairs",
+]

@@ -13,6 +13,7 @@ KINDS = (WordTokenizer.kind, CharTokenizer.kind, SubwordTokenizer.kind, ByteToke
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer that a file holds, whichever its kind."""
     path = require_small_file(path)
     try:
         saved = json.loads(path.read_bytes().decode("utf-8"))

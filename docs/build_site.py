@@ -1,0 +1,192 @@
+"""The site: prepares docs/ for MkDocs, builds it strictly, and checks the pages it wrote.
+
+    python docs/build_site.py    writes out/docs (the pages, the API reference, the sources they link to) and out/site
+
+A link from a page to a file outside docs/ leads to a page that shows the file, so that the site needs no other server.
+"""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES, SITE = ROOT / "out" / "docs", ROOT / "out" / "site"
+PACKAGES = ("attention", "data", "layers", "models", "train", "decode", "tasks", "see", "world")
+LINK = re.compile(r"(\]\()(\.\.?/[^)#\s]+|[^):#\s]+)(#[^)\s]*)?(\))")
+FENCE = "`" * 8
+LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".sh": "bash", ".md": "markdown"}
+MAX_SHOWN_BYTES = 200_000
+LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "audio": "src", "video": "src"}
+# rel of a <link> that makes a browser ask for its href
+FETCHED = {"stylesheet", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload", "icon", "manifest"}
+CSS_URL = re.compile(r"""@import\s+["']?([^"';)]+)|url\(\s*["']?([^"')]+)""")
+
+
+# --- the pages ---
+
+
+def prepare(pages: Path = PAGES) -> None:
+    """The folder that MkDocs reads: docs/ itself, the API reference, and the files that pages link to."""
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    linked: set[Path] = set()
+    for page in sorted(pages.rglob("*.md")):
+        page.write_text(link_sources(page.read_text("utf-8"), ROOT / "docs" / page.relative_to(pages), linked), "utf-8")
+    for path in sorted(linked):
+        target = pages / source_page(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(show_source(path), "utf-8")
+    reference = pages / "reference"
+    reference.mkdir()
+    for name in ("", *PACKAGES):
+        (reference / f"{name or 'regard'}.md").write_text(reference_page(name), "utf-8")
+
+
+def link_sources(text: str, page: Path, linked: set[Path]) -> str:
+    """The page's text; a link that leaves docs/ leads to the page that shows the file, which is added to `linked`."""
+
+    def follow(found: re.Match[str]) -> str:
+        opening, target, anchor, closing = found.groups(default="")
+        path = (page.parent / target).resolve()
+        if not path.is_relative_to(ROOT) or path.is_relative_to(ROOT / "docs") or not path.exists():
+            return found[0]  # within docs/, or a broken link, at which the strict build fails
+        linked.add(path)
+        shown = os.path.relpath(ROOT / "docs" / source_page(path), page.parent)
+        return f"{opening}{shown}{anchor}{closing}"
+
+    return LINK.sub(follow, text)
+
+
+def source_page(path: Path) -> Path:
+    """Where the site shows a file or folder of the repository, relative to its pages."""
+    return Path("source", f"{path.relative_to(ROOT)}.md")
+
+
+def show_source(path: Path) -> str:
+    """A page with the file's text, or with the folder's names."""
+    opening = f"---\nsearch:\n  exclude: true\n---\n# {path.relative_to(ROOT)}\n\n"
+    if path.is_dir():
+        return opening + "".join(f"- `{one.name}`\n" for one in sorted(path.iterdir()) if one.name[0] not in "._")
+    text = path.read_bytes()[:MAX_SHOWN_BYTES].decode("utf-8", "ignore")
+    return f"{opening}{FENCE}{LANGUAGES.get(path.suffix, 'text')}\n{text}\n{FENCE}\n"
+
+
+def read_module(name: str) -> ast.Module:
+    path = ROOT / "src" / name.replace(".", "/")
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8"))
+
+
+def public_names(package: ast.Module) -> dict[str, str]:
+    """The names in `__all__` of a package, each with the module that defines it, read without importing anything."""
+    homes = {
+        alias.name: node.module or ""
+        for node in ast.walk(package)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in package.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return {name: homes[name] for name in ast.literal_eval(node.value)}
+    raise ValueError("a package of the reference has no __all__; list in it the names that are for users")
+
+
+def is_definition(name: str, module: str) -> bool:
+    """Whether it is a class or a function; otherwise it is a constant."""
+    kinds = ast.ClassDef, ast.FunctionDef
+    return any(isinstance(node, kinds) and node.name == name for node in read_module(module).body)
+
+
+def reference_page(package: str) -> str:
+    """The public classes and functions of a package in full, and its constants by name."""
+    module = f"regard.{package}" if package else "regard"
+    tree = read_module(module)
+    homes = public_names(tree)
+    constants = [f"- `{name}`, of `{home}`\n" for name, home in homes.items() if not is_definition(name, home)]
+    defined = [f"::: {module}.{name}\n\n" for name, home in homes.items() if is_definition(name, home)]
+    listed = ["## Constants\n\n", *constants] if constants else []
+    return "".join([f"# {module}\n\n{ast.get_docstring(tree) or ''}\n\n", *defined, *listed])
+
+
+# --- the check ---
+
+
+class PageLinks(HTMLParser):
+    """What a page loads, where it leads, and the anchors it has."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.loads: list[str] = []
+        self.leads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag in LOADING and LOADING[tag] in given:
+            self.loads.append(given[LOADING[tag]])
+        if tag == "link" and FETCHED & set(given.get("rel", "").split()):
+            self.loads.append(given.get("href", ""))
+        self.loads += [one.split()[0] for one in given.get("srcset", "").split(",") if one.strip()]
+        self.loads += css_loads(given.get("style", ""))
+        if tag == "a" and "href" in given:
+            self.leads.append(given["href"])
+
+
+def css_loads(text: str) -> list[str]:
+    """What a style sheet loads."""
+    return [(imported or url).strip() for imported, url in CSS_URL.findall(text)]
+
+
+def is_foreign(address: str) -> bool:
+    """Whether a browser would ask another server for it."""
+    return bool(urlsplit(address).netloc)
+
+
+def faults(site: Path = SITE) -> Iterator[str]:
+    """Every request to another server, and every link within the site that leads nowhere."""
+    pages = {path: PageLinks(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+    for path, page in pages.items():
+        where = path.relative_to(site)
+        yield from (f"{where}: loads {one} from another server" for one in page.loads if is_foreign(one))
+        if where.name == "404.html":
+            continue  # its links are from the root, since it may be shown for any address
+        for target in (*page.loads, *page.leads):
+            address = urlsplit(target)
+            if address.scheme or address.netloc:
+                continue
+            file = (path.parent / unquote(address.path)).resolve() if address.path else path
+            file = file / "index.html" if file.is_dir() else file
+            if not file.is_file():
+                yield f"{where}: leads to {target}, which is not there"
+            elif address.fragment and file in pages and unquote(address.fragment) not in pages[file].anchors:
+                yield f"{where}: leads to {target}, which has no such heading"
+    for path in sorted(site.rglob("*.css")):
+        yield from (
+            f"{path.relative_to(site)}: loads {one} from another server"
+            for one in css_loads(path.read_text("utf-8"))
+            if is_foreign(one)
+        )
+
+
+def build() -> int:
+    prepare()
+    # the warning is about a version of MkDocs that constraints.txt does not install
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    if code := subprocess.run(command, cwd=ROOT, env=environment).returncode:
+        return code
+    found = list(faults())
+    print("\n".join(found) or f"the site is in {SITE.relative_to(ROOT)}; open {SITE.relative_to(ROOT)}/index.html")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(build())
