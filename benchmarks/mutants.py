@@ -75,7 +75,7 @@ SUITES: dict[str, Stages] = {
     ),
     "layers/graph_attention": (files("models", "graph"),),
     "models/": (
-        files("models", "rnn_decoders", "tfidf", "build_classifier", "vqa", "vision", "encoder", "transformer"),
+        files("models", "rnn_seq2seq", "tfidf", "build_classifier", "vqa", "vision", "encoder", "transformer"),
         files("models", "masked_lm", "language_model", "contracts", "convolution", "word_vectors", "graph"),
         files("models", "autoencoder"),
     ),
@@ -121,7 +121,6 @@ NAMED = {
     "decode/search": "beam",
     "layers/embedding": "residual",
     "layers/feed_forward": "residual",
-    "models/rnn_seq2seq": "rnn_decoders",
     "see/plots/charts": "latent_plane",
     "see/plots/recipe_views": "position_views",
     "see/plots/style": "image_overlay",

@@ -470,7 +470,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Transformer", "the decoder sees the future where the recipe names a pattern", "else recipe.pattern & Causal())", "else recipe.pattern)"),
         ("Transformer", "encoder and decoder share learned positions", "PositionalEmbedding(encoders[0].fresh()),\n            PositionalEmbedding(decoders[0].fresh()),", "PositionalEmbedding(encoders[0]),\n            PositionalEmbedding(decoders[0]),"),
     ],
-    "models/rnn_decoders.py": [
+    "models/rnn_seq2seq.py": [
+        ("bridge", "the forward reader's last state", '"b (l d) h -> d b l h", d=2)[1]', '"b (l d) h -> d b l h", d=2)[0]'),
+        ("bridge", "without tanh", "tuple(torch.tanh(weight(part)) for", "tuple(weight(part) for"),
         ("Bahdanau", "asks with the new state", "context = attend(parts[0][:, -1:], state.position + t)\n            top, parts = self.rnn.step(Ux[:, t] + linear(context[:, 0], U_context), parts)",
          "_, asked = self.rnn.step(Ux[:, t], parts)\n            context = attend(asked[0][:, -1:], state.position + t)\n            top, parts = self.rnn.step(Ux[:, t] + linear(context[:, 0], U_context), parts)"),
         ("Bahdanau", "the context does not enter the state", "self.rnn.step(Ux[:, t] + linear(context[:, 0], U_context), parts)", "self.rnn.step(Ux[:, t], parts)"),
@@ -478,10 +480,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Luong", "what is fed stays the first", "            fed = outs[-1][:, 0]\n", ""),
         ("maxout", "the sum of every two", ".amax(-1)", ".sum(-1)"),
         ("cross-attention", "looks at padding", "pattern=padding if recipe.pattern == Full() else", "pattern=Full() if recipe.pattern == Full() else"),
-    ],
-    "models/rnn_seq2seq.py": [
-        ("bridge", "the forward reader's last state", '"b (l d) h -> d b l h", d=2)[1]', '"b (l d) h -> d b l h", d=2)[0]'),
-        ("bridge", "without tanh", "tuple(torch.tanh(weight(part)) for", "tuple(weight(part) for"),
     ],
     "models/encoder.py": [
         ("Tagger", "tags of the first sentence for all", "torch.arange(len(x), device=x.device)[:, None] * x.shape[1]", "torch.arange(len(x), device=x.device)[:, None] * 0"),

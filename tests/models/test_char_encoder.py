@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.models.char_encoder import CharEncoder
+from regard.models.encoder import CharEncoder
 
 LETTERS = 11
 

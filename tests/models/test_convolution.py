@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from regard.models import count_parameters
-from regard.models.convolution import GATES, ChannelCNN
+from regard.models.vision import GATES, ChannelCNN
 from tests.models.overfitting import assert_learns_shapes
 from tests.recorded import call_recorded
 

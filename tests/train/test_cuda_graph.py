@@ -15,8 +15,8 @@ from torch.testing import assert_close
 from regard.data.images.image_preprocess import ImagePreprocessor, augment_images
 from regard.layers.rnn import CELLS, RNNLayers, disable_host_sync
 from regard.models import encoder
-from regard.models.char_encoder import CharEncoder
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
+from regard.models.encoder import CharEncoder
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.graph import GraphConfig
 from regard.tasks.image_batches import AugmentedImages

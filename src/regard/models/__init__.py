@@ -1,16 +1,20 @@
 """Models: from the recurrent encoder–decoder to the Transformer, on one interface."""
 
 from regard.models.config import KINDS, ModelConfig, build_model
-from regard.models.rnn_decoders import (
+from regard.models.rnn_seq2seq import (
     READOUTS,
+    BackwardStateBridge,
     BahdanauDecoder,
+    Bridge,
+    CopyBridge,
     InputFeedingDecoder,
     LuongDecoder,
     Maxout,
     RNNAttentionSeq2Seq,
+    RNNEncoder,
+    RNNSeq2Seq,
     TanhReadout,
 )
-from regard.models.rnn_seq2seq import BackwardStateBridge, Bridge, CopyBridge, RNNEncoder, RNNSeq2Seq
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq, count_parameters
 from regard.models.transformer import StackConfig, Transformer
 

@@ -25,14 +25,16 @@ from regard.models.config import (
     NORM_AND_ACTIVATION,
     RNN_KINDS,
     TRANSFORMER_FIELDS,
+    Choices,
+    ConfigBase,
     EncoderConfig,
+    RecipeText,
     make_stack_config,
     needs_tree,
     text_recipes,
 )
-from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.encoder import Encoder
-from regard.models.rnn_decoders import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
+from regard.models.rnn_seq2seq import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
 from regard.models.seq2seq import DecoderState, M, Memory, S, Seq2Seq
 from regard.models.transformer import (
     DecoderLayer,

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from regard.attention import AttentionSites, Context, Padding, Recipe, SiteName
 from regard.layers.patches import PATCHES
 from regard.layers.pooling import AttentionPooling
-from regard.models.config import EncoderConfig
-from regard.models.config_base import Choices, ConfigBase
+from regard.models.config import Choices, ConfigBase, EncoderConfig
 from regard.models.encoder import Encoder, make_classifier_head
 from regard.models.transformer import EncoderLayer, KeysValues, StackConfig
 from regard.models.vision import PatchEncoder, check_heads

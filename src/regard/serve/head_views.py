@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, InnerProduct, ScaledDot, Score
-from regard.models.rnn_decoders import PrecomputedAdditive
+from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.see.plots.recipe_views import one_line_repr
 from regard.see.trace.edits import refuse_index
 from regard.see.trace.sites import AttentionSite

@@ -18,7 +18,7 @@ from regard.attention.pattern import Causal, Full, Pattern, StrictCausal
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive, Bilinear, Dot, InnerProduct, ScaledDot
-from regard.models.rnn_decoders import PrecomputedAdditive
+from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.see.trace.edits import refuse_index
 from regard.see.trace.sites import AttentionSite
 

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
-from regard.models.config import WordEmbeddingConfig
-from regard.models.config_base import DEPTHS, ConfigBase, check_choice
+from regard.models.config import DEPTHS, ConfigBase, WordEmbeddingConfig, check_choice
 from regard.train.config import TrainSettings, warmup_for
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from regard.models.config_base import check_choice
+from regard.models.config import check_choice
 from regard.train.step import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
 
 # what each number of [train] may be: at least, and below

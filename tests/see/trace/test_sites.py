@@ -38,12 +38,11 @@ from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, Mea
 from regard.models import build_model
 from regard.models.autoencoder import AutoencoderConfig, build_autoencoder
 from regard.models.config import EncoderConfig, LanguageModelConfig
-from regard.models.convolution import ChannelCNN
 from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
 from regard.models.graph import GraphConfig, GraphNetwork, edge_weights
 from regard.models.language_model import LanguageModel
 from regard.models.tfidf import BagOfWordsClassifier
-from regard.models.vision import VisionConfig, build_vision_model
+from regard.models.vision import ChannelCNN, VisionConfig, build_vision_model
 from regard.models.vqa import VQAConfig, VQAModel
 from regard.see.trace.edits import Edits, GateOff, Mask, Temperature
 from regard.see.trace.recorder import AttentionRecorder, apply_edits, trace_layer

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from regard.models.config_base import ConfigBase
+from regard.models.config import ConfigBase
 from regard.tasks.config import DataSettings, RunSettings
 from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples
 from regard.train.config import TrainSettings

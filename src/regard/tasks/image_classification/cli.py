@@ -22,8 +22,7 @@ from regard.tasks.registry import ViewRequest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.models.convolution import ChannelCNN
-    from regard.models.vision import VisionTransformer
+    from regard.models.vision import ChannelCNN, VisionTransformer
     from regard.see.plots.panels import View
     from regard.tasks.image_classification.task import ImageClassifier
 
@@ -108,7 +107,7 @@ def view_image(classifier: "ImageClassifier", folder: Path, text: str, request: 
     """`text` is the path of a picture."""
     import torch
 
-    from regard.models.convolution import ChannelCNN
+    from regard.models.vision import ChannelCNN
     from regard.tasks.image_batches import load_image
 
     if refused := [name for name in ("word", "target") if getattr(request, name) is not None]:

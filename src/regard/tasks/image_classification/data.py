@@ -15,7 +15,7 @@ from regard.data.images.labelled_images import (
     iter_images,
     read_idx_images,
 )
-from regard.models.config_base import check_choice
+from regard.models.config import check_choice
 from regard.models.vision import VisionConfig
 from regard.tasks.config import DataSettings, RunSettings
 from regard.tasks.image_batches import (

@@ -17,8 +17,7 @@ from regard.data.images.labelled_images import (
     stack_images,
 )
 from regard.data.labelled import Labels
-from regard.models.convolution import ChannelCNN
-from regard.models.vision import VisionTransformer, build_vision_model
+from regard.models.vision import ChannelCNN, VisionTransformer, build_vision_model
 from regard.tasks.image_batches import (
     EXAMPLE_IMAGES,
     AugmentedImages,

@@ -21,8 +21,7 @@ from regard.data.tokenizers.base import UNK, CharTokenizer, Tokenizer
 from regard.data.tokenizers.tokenizer_io import load_tokenizer
 from regard.data.tokenizers.word_pieces import WordPieces, encode_words
 from regard.layers.rnn import disable_host_sync
-from regard.models.char_encoder import CharEncoder
-from regard.models.encoder import Encoder, initialise_embedding
+from regard.models.encoder import CharEncoder, Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
 from regard.tasks.pretrained import PretrainedModel, load_settings

@@ -15,7 +15,7 @@ from regard.data.images.visual_questions import (
     read_question_list,
     read_visual_questions,
 )
-from regard.models.config_base import check_choice
+from regard.models.config import check_choice
 from regard.models.vqa import VQAConfig
 from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings
 from regard.tasks.image_batches import (

@@ -1,4 +1,4 @@
-"""Recurrent decoders: Bahdanau's and Luong's models against their formulas."""
+"""Recurrent encoder–decoders: Bahdanau's and Luong's models against their formulas."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard.attention import Recipe, Sinusoidal, reinforce
 from regard.models import build_model
-from regard.models.rnn_decoders import RNNAttention
+from regard.models.rnn_seq2seq import RNNAttention
 from tests.models.small_models import LENGTHS, SOURCE, TARGET, model_of, recurrent, sentences
 from tests.recorded import call_with_steps
 
