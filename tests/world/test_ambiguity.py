@@ -1,13 +1,21 @@
 """Ambiguous words: both readings occur, they come out differently, and the word said to decide does decide."""
 
 from collections import Counter, defaultdict
+from functools import cache
 
 from regard.world import SENSES, World
 from regard.world.entries import Adjective, Noun, Verb
 from tests.world.derivations import ADJECTIVE, NOUN, VERB
 
-SENTENCES = [World(seed=9, max_length=9).sentence(number) for number in range(5003)]
-FOUND = [(sentence, ambiguity) for sentence in SENTENCES for ambiguity in sentence.ambiguities]
+
+@cache
+def drawn_sentences():
+    return [World(seed=9, max_length=9).sentence(number) for number in range(5003)]
+
+
+@cache
+def drawn_ambiguities():
+    return [(sentence, ambiguity) for sentence in drawn_sentences() for ambiguity in sentence.ambiguities]
 
 
 def word_with(sentence, index):
@@ -16,13 +24,16 @@ def word_with(sentence, index):
 
 
 def test_a_third_of_the_sentences_has_one():
-    assert sum(bool(sentence.ambiguities) for sentence in SENTENCES) > len(SENTENCES) / 4
+    assert sum(bool(sentence.ambiguities) for sentence in drawn_sentences()) > len(drawn_sentences()) / 4
 
 
 def test_all_readings_of_at_least_eight_words_occur():
-    seen = Counter(ambiguity.sense for _, ambiguity in FOUND)
+    seen = Counter(ambiguity.sense for _, ambiguity in drawn_ambiguities())
     words = {
-        reading.split(".")[0] for _, ambiguity in FOUND for reading in ambiguity.senses if len(ambiguity.languages) == 2
+        reading.split(".")[0]
+        for _, ambiguity in drawn_ambiguities()
+        for reading in ambiguity.senses
+        if len(ambiguity.languages) == 2
     }
     assert len(words) >= 8
     for entries in SENSES.values():
@@ -30,13 +41,13 @@ def test_all_readings_of_at_least_eight_words_occur():
 
 
 def test_every_word_with_several_readings_is_reported():
-    for sentence in SENTENCES:
+    for sentence in drawn_sentences():
         assert {a.index for a in sentence.ambiguities} == {i for i, word in enumerate(sentence.words) if word in SENSES}
 
 
 def test_readings_come_out_as_different_words():
     said = defaultdict(set)
-    for sentence, ambiguity in FOUND:
+    for sentence, ambiguity in drawn_ambiguities():
         for language in ambiguity.languages:
             said[language, sentence.words[ambiguity.index], ambiguity.sense].add(
                 sentence.expected_words(ambiguity, language)
@@ -48,14 +59,14 @@ def test_readings_come_out_as_different_words():
 
 
 def test_the_decider_is_another_word():
-    for sentence, ambiguity in FOUND:
+    for sentence, ambiguity in drawn_ambiguities():
         assert 0 <= ambiguity.decider < len(sentence.words)
         assert ambiguity.decider != ambiguity.index
 
 
 def test_the_deciding_adjective_or_verb_suits_one_reading_only():
     checked = 0
-    for sentence, ambiguity in FOUND:
+    for sentence, ambiguity in drawn_ambiguities():
         entry, decider = NOUN.get(ambiguity.sense), sentence.words[ambiguity.decider]
         rivals = [NOUN[reading] for reading in ambiguity.senses if reading in NOUN and reading != ambiguity.sense]
         if entry is None or not rivals:
@@ -76,7 +87,7 @@ def test_the_deciding_adjective_or_verb_suits_one_reading_only():
 
 
 def test_an_ambiguous_adjective_is_decided_by_its_noun():
-    for sentence, ambiguity in FOUND:
+    for sentence, ambiguity in drawn_ambiguities():
         if ambiguity.sense in ADJECTIVE:
             assert sentence.tags[ambiguity.decider] == "NOUN"
             nouns = [noun for noun in NOUN.values() if sentence.words[ambiguity.decider] in noun.en]

@@ -1,5 +1,6 @@
 """French agreement over many sentences, checked by scanning the words with the lexicon as the only oracle."""
 
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,11 @@ FEMININE = {"la", "une", "cette", "ma", "sa"}
 # Words that must not stand before a vowel, and those that must.
 FULL = {"le", "la", "de", "ne", "que", "ce", "ma", "sa", "au", "du", "beau", "vieux", "nouveau"}
 ELIDED = {"l'", "d'", "n'", "qu'", "cet", "bel", "vieil", "nouvel"}
-SENTENCES = [World(seed=5, max_length=17).sentence(number) for number in range(2003)]
+
+
+@cache
+def drawn_sentences():
+    return [World(seed=5, max_length=17).sentence(number) for number in range(2003)]
 
 
 def noun_behind(words, index):
@@ -36,7 +41,7 @@ def test_no_noun_form_has_two_genders():
 
 def test_articles_agree_with_their_nouns():
     seen = 0
-    for sentence in SENTENCES:
+    for sentence in drawn_sentences():
         words = sentence.renderings["fr"].words
         for index, word in enumerate(words):
             if word in MASCULINE or word in FEMININE:
@@ -49,7 +54,7 @@ def test_articles_agree_with_their_nouns():
 
 
 def test_words_elide_before_a_vowel_and_only_there():
-    for sentence in SENTENCES:
+    for sentence in drawn_sentences():
         words = sentence.renderings["fr"].words
         for word, follows in pairwise(words):
             if word in ("beau", "vieux", "nouveau") and follows not in GENDER:
@@ -65,7 +70,7 @@ def test_words_elide_before_a_vowel_and_only_there():
 
 
 def test_prepositions_and_articles_contract():
-    texts = [" " + " ".join(sentence.renderings["fr"].words) + " " for sentence in SENTENCES]
+    texts = [" " + " ".join(sentence.renderings["fr"].words) + " " for sentence in drawn_sentences()]
     for wrong in (" de le ", " de les ", " à le ", " à les ", " que il", " le a ", " la a "):
         assert not any(wrong in text for text in texts), wrong
     for right in (" du ", " au ", " à la ", " de l' ", " qu' il"):
@@ -73,7 +78,7 @@ def test_prepositions_and_articles_contract():
 
 
 def test_ne_comes_with_pas_and_not():
-    for sentence in SENTENCES:
+    for sentence in drawn_sentences():
         words = sentence.renderings["fr"].words
         assert words.count("ne") + words.count("n'") == words.count("pas") == sentence.words.count("not")
 

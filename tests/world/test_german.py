@@ -1,12 +1,18 @@
 """German agreement over many sentences, checked by scanning the words with the lexicon as the only oracle."""
 
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 
 from regard.world import World
 from regard.world.word_tables import NOUNS
 
-SENTENCES = [World(seed=6, max_length=17).sentence(number) for number in range(2003)]
+
+@cache
+def drawn_sentences():
+    return [World(seed=6, max_length=17).sentence(number) for number in range(2003)]
+
+
 # Written out by hand: the forms of der and ein by case and by gender (p for plural), melted or not.
 ARTICLES = {
     "nominative": {"m": {"der", "ein"}, "f": {"die", "eine"}, "n": {"das", "ein"}, "p": {"die"}},
@@ -35,7 +41,7 @@ def case_of(sentence, noun):
 
 def test_articles_agree_with_their_nouns_in_gender_number_and_case():
     seen = Counter()
-    for sentence in SENTENCES:
+    for sentence in drawn_sentences():
         rendering = sentence.renderings["de"]
         for index, word in enumerate(sentence.words):
             if word not in ("the", "a", "an"):
@@ -55,13 +61,13 @@ def test_articles_agree_with_their_nouns_in_gender_number_and_case():
 
 
 def test_in_dem_and_zu_dem_melt():
-    texts = [" " + " ".join(sentence.renderings["de"].words) + " " for sentence in SENTENCES]
+    texts = [" " + " ".join(sentence.renderings["de"].words) + " " for sentence in drawn_sentences()]
     assert not any(wrong in text for text in texts for wrong in (" in dem ", " zu dem ", " zu der "))
     assert all(any(right in text for text in texts) for right in (" im ", " zum "))
 
 
 def test_commas_never_meet_nor_end_nor_begin():
-    for sentence in SENTENCES:
+    for sentence in drawn_sentences():
         words = sentence.renderings["de"].words
         assert "," not in (words[0], words[-1])
         assert not any(word == follows == "," for word, follows in pairwise(words))
@@ -70,7 +76,7 @@ def test_commas_never_meet_nor_end_nor_begin():
 def test_the_verb_stands_last_behind_weil():
     finite = {"ist", "sind", "hat", "haben", "wird", "werden", "war", "waren"}
     seen = 0
-    for sentence in SENTENCES:
+    for sentence in drawn_sentences():
         words = sentence.renderings["de"].words
         if "weil" in words and "," not in words[words.index("weil") :]:
             rest = words[words.index("weil") + 1 :]
@@ -80,7 +86,7 @@ def test_the_verb_stands_last_behind_weil():
 
 
 def test_animals_fress_and_people_ess():
-    for sentence in SENTENCES:
+    for sentence in drawn_sentences():
         for ambiguity in sentence.ambiguities:
             if ambiguity.sense.startswith("eat"):
                 words = " ".join(sentence.expected_words(ambiguity, "de"))

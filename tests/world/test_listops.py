@@ -1,6 +1,7 @@
 """Expressions of lists: of the length asked for, with the answer that someone else computes, every answer as often."""
 
 from collections import Counter
+from functools import cache
 from statistics import median_low
 
 import pytest
@@ -20,7 +21,11 @@ from regard.world.listops import (
 from regard.world.splitmix import SplitMix64
 
 WORLD = ListOps(seed=3, words=61, depth=3)
-SOME = {split: [WORLD.expression(number, split) for number in range(211)] for split in SPLITS}
+
+
+@cache
+def examples():
+    return {split: [WORLD.expression(number, split) for number in range(211)] for split in SPLITS}
 
 
 def value(text: str) -> tuple[int, int]:
@@ -50,7 +55,7 @@ def test_the_evaluator_agrees_with_paper():
 
 def test_every_answer_is_what_the_expression_comes_to():
     for split in SPLITS:
-        for found in SOME[split]:
+        for found in examples()[split]:
             assert str(value(found.text)[0]) == found.answer
 
 
@@ -66,10 +71,10 @@ def test_length_and_depth_are_dials(words, depth):
 
 
 def test_every_answer_is_equally_frequent_and_every_word_occurs():
-    counts = Counter(found.answer for some in SOME.values() for found in some)
+    counts = Counter(found.answer for some in examples().values() for found in some)
     assert set(counts) == set(DIGITS)
     assert all(35 < count < 95 for count in counts.values())
-    assert {word for found in SOME["train"] for word in found.words} == set(VOCABULARY)
+    assert {word for found in examples()["train"] for word in found.words} == set(VOCABULARY)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -102,13 +107,15 @@ def test_splits_are_disjoint_even_where_texts_are_short():
     texts = {split: {world.expression(number, split).text for number in range(499)} for split in SPLITS}
     assert not texts["train"] & (texts["valid"] | texts["test"])
     assert not texts["valid"] & texts["test"]
-    assert all(expression_split(found.words) == split for split, some in SOME.items() for found in some)
+    assert all(expression_split(found.words) == split for split, some in examples().items() for found in some)
 
 
 def test_an_expression_is_a_function_of_its_number():
-    assert WORLD.expression(17, "test") == SOME["test"][17]
-    assert ListOps(seed=4, words=61).expression(17, "test") != SOME["test"][17]
-    assert list(listops_examples(WORLD, 2, "valid", start=5)) == [(one.text, one.answer) for one in SOME["valid"][5:7]]
+    assert WORLD.expression(17, "test") == examples()["test"][17]
+    assert ListOps(seed=4, words=61).expression(17, "test") != examples()["test"][17]
+    assert list(listops_examples(WORLD, 2, "valid", start=5)) == [
+        (one.text, one.answer) for one in examples()["valid"][5:7]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -9,7 +10,11 @@ from regard.world import SPLITS
 from regard.world.retrieval import PEOPLE, TOWNS, Retrieval, filler_sentences, retrieval_examples, state_facts
 
 WORLD = Retrieval(seed=3, words=127, chains=3, hops=2)
-SOME = {split: [WORLD.question(number, split) for number in range(101)] for split in SPLITS}
+
+
+@cache
+def examples():
+    return {split: [WORLD.question(number, split) for number in range(101)] for split in SPLITS}
 
 
 def answered(text: str) -> str:
@@ -28,13 +33,13 @@ def test_the_solver_agrees_with_paper():
 
 
 def test_every_answer_is_found_by_whoever_reads_the_text():
-    for some in SOME.values():
+    for some in examples().values():
         for found in some:
             assert answered(found.text) == found.answer
 
 
 def test_the_places_that_matter_lead_to_the_answer():
-    for found in SOME["train"]:
+    for found in examples()["train"]:
         first, last = (found.words[at : at + 5] for at in found.evidence)
         assert first[0] == found.words[2]
         assert first[1:3] == ("lives", "with")
@@ -79,10 +84,10 @@ def test_splits_share_no_filler():
 
 
 def test_a_text_is_a_function_of_its_number():
-    assert WORLD.question(17, "test") == SOME["test"][17]
-    assert Retrieval(seed=4, words=127, chains=3, hops=2).question(17, "test") != SOME["test"][17]
+    assert WORLD.question(17, "test") == examples()["test"][17]
+    assert Retrieval(seed=4, words=127, chains=3, hops=2).question(17, "test") != examples()["test"][17]
     assert list(retrieval_examples(WORLD, 2, "valid", start=5)) == [
-        (one.text, one.answer) for one in SOME["valid"][5:7]
+        (one.text, one.answer) for one in examples()["valid"][5:7]
     ]
 
 

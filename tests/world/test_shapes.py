@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,8 +30,16 @@ from regard.world.shapes import (
 
 WORLD = ShapeWorld(seed=3)
 UNSEEN = ShapeWorld(seed=3, most=1, held_out="pictures")
-SOME = {split: [draw_question(WORLD, number, split) for number in range(307)] for split in SPLITS}
-EVERY = [asked for some in SOME.values() for asked in some]
+
+
+@cache
+def examples():
+    return {split: [draw_question(WORLD, number, split) for number in range(307)] for split in SPLITS}
+
+
+@cache
+def all_examples():
+    return [asked for some in examples().values() for asked in some]
 
 
 def scene(*things: ColouredShape) -> Scene:
@@ -78,7 +87,7 @@ def test_a_box_is_the_smallest_that_holds_what_is_drawn(shape):
 
 
 def test_things_lie_in_the_picture_and_touch_no_other():
-    for asked in EVERY:
+    for asked in all_examples():
         total = sum(thing.coverage(32) > 0 for thing in asked.scene.shapes)
         assert total.max() == 1
         for thing in asked.scene.shapes:
@@ -88,7 +97,7 @@ def test_things_lie_in_the_picture_and_touch_no_other():
 
 
 def test_colours_are_found_in_the_pixels():
-    for asked in EVERY:
+    for asked in all_examples():
         pixels = asked.scene.pixels()
         for thing in asked.scene.shapes:
             assert tuple(pixels[thing.y, thing.x]) == COLOURS[thing.colour]
@@ -111,8 +120,8 @@ def test_the_pixels_are_the_same_everywhere():
         for seed in ("1", "97")
     }
     assert len(runs) == 1
-    assert draw_question(WORLD, 17, "test") == SOME["test"][17]
-    assert draw_question(ShapeWorld(seed=4), 17, "test") != SOME["test"][17]
+    assert draw_question(WORLD, 17, "test") == examples()["test"][17]
+    assert draw_question(ShapeWorld(seed=4), 17, "test") != examples()["test"][17]
 
 
 @pytest.mark.parametrize("size", [24, 37, 64])
@@ -123,7 +132,7 @@ def test_any_size_holds_as_many_as_wanted(size):
 
 
 def test_every_number_of_things_is_equally_frequent():
-    counts = Counter(len(asked.scene.shapes) for asked in EVERY)
+    counts = Counter(len(asked.scene.shapes) for asked in all_examples())
     assert set(counts) == {1, 2, 3, 4}
     assert all(180 < count < 280 for count in counts.values())
 
@@ -132,7 +141,7 @@ def test_every_number_of_things_is_equally_frequent():
 
 
 def test_train_never_shows_what_is_held_out_and_the_others_always_do():
-    for split, some in SOME.items():
+    for split, some in examples().items():
         for asked in some:
             shown = {shape_split(*thing.composition) for thing in asked.scene.shapes}
             assert shown <= {"train", split}
@@ -140,7 +149,7 @@ def test_train_never_shows_what_is_held_out_and_the_others_always_do():
 
 
 def test_no_question_speaks_of_what_another_split_holds():
-    for split, some in SOME.items():
+    for split, some in examples().items():
         for asked in some:
             spoken = {shape_split(*pair) for pair in asked.question.compositions}
             assert spoken <= {"train", split}
@@ -167,7 +176,7 @@ def test_held_out_pictures_show_every_composition_and_a_thing_that_train_never_s
 
 
 def test_one_thing_in_ten_is_held_out_for_each_of_valid_and_test():
-    counts = Counter(thing.split for asked in SOME["train"] for thing in asked.scene.shapes)
+    counts = Counter(thing.split for asked in examples()["train"] for thing in asked.scene.shapes)
     for split in ("valid", "test"):
         assert 0.08 < counts[split] / counts.total() < 0.12
 
@@ -252,7 +261,7 @@ def test_sides_are_those_of_the_picture():
 
 
 def test_answers_follow_from_the_things_that_matter():
-    for asked in EVERY:
+    for asked in all_examples():
         question, things = asked.question, asked.scene.shapes
         matter = [things[n] for n in question.evidence]
         assert question.answer in ANSWERS
@@ -282,10 +291,10 @@ def test_boxes_are_those_of_the_things_that_matter():
 
 def test_kinds_and_answers_are_balanced():
     for split in SPLITS:
-        kinds = Counter(asked.question.kind for asked in SOME[split])
+        kinds = Counter(asked.question.kind for asked in examples()[split])
         assert set(kinds) == set(KINDS)
         assert all(count > 30 for count in kinds.values())
-        presence = Counter(asked.question.answer for asked in SOME[split] if asked.question.kind == "presence")
+        presence = Counter(asked.question.answer for asked in examples()[split] if asked.question.kind == "presence")
         assert 0.3 < presence["yes"] / presence.total() < 0.7
 
 

@@ -1,12 +1,18 @@
 """Stories and their extracts: all that is told of a person and nothing else, whatever the length."""
 
+from functools import cache
+
 import pytest
 
 from regard.world import SPLITS
 from regard.world.retrieval import PEOPLE, Stories, Story, graded_story_pairs, story_pairs, story_sentences
 
 WORLD = Stories(seed=3, words=101)
-SOME = {split: [WORLD.story(number, split) for number in range(53)] for split in SPLITS}
+
+
+@cache
+def examples():
+    return {split: [WORLD.story(number, split) for number in range(53)] for split in SPLITS}
 
 
 def extracted(source: str) -> str:
@@ -25,7 +31,7 @@ def test_a_story_on_paper():
 
 
 def test_an_extract_is_all_that_is_told_of_the_person():
-    for some in SOME.values():
+    for some in examples().values():
         for story in some:
             assert extracted(story.source) == story.target
             assert len(story.evidence) == 2
@@ -44,7 +50,7 @@ def test_length_is_a_dial(words, told, longest):
 
 
 def test_what_matters_may_stand_anywhere():
-    starts = [story.evidence[0] / len(story.sentences) for story in SOME["train"]]
+    starts = [story.evidence[0] / len(story.sentences) for story in examples()["train"]]
     assert min(starts) < 0.1
     assert max(starts) > 0.6
 
@@ -53,7 +59,7 @@ def test_splits_share_no_sentence():
     pools = {split: set(story_sentences(6, split, 0)) for split in SPLITS}
     assert not pools["train"] & (pools["valid"] | pools["test"])
     assert not pools["valid"] & pools["test"]
-    for split, some in SOME.items():
+    for split, some in examples().items():
         assert {one for story in some for one in story.sentences} <= pools[split]
 
 
@@ -72,9 +78,11 @@ def test_lessons_begin_with_short_stories():
 
 
 def test_a_story_is_a_function_of_its_number():
-    assert WORLD.story(17, "test") == SOME["test"][17]
-    assert Stories(seed=4, words=101).story(17, "test") != SOME["test"][17]
-    assert list(story_pairs(WORLD, 2, "valid", start=5)) == [(one.source, one.target) for one in SOME["valid"][5:7]]
+    assert WORLD.story(17, "test") == examples()["test"][17]
+    assert Stories(seed=4, words=101).story(17, "test") != examples()["test"][17]
+    assert list(story_pairs(WORLD, 2, "valid", start=5)) == [
+        (one.source, one.target) for one in examples()["valid"][5:7]
+    ]
 
 
 @pytest.mark.parametrize(

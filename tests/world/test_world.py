@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -24,13 +25,25 @@ from regard.world.word_tables import ADJECTIVES, NOUNS, VERBS
 
 UPOS = {"ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB"}
 WORLD = World(seed=3)
-SOME = {split: [WORLD.sentence(number, split) for number in range(1009)] for split in SPLITS}
-LONG = [World(seed=4, min_length=19, max_length=61).sentence(number) for number in range(211)]
-EVERY = [*SOME["train"], *SOME["valid"], *SOME["test"], *LONG]
+
+
+@cache
+def examples():
+    return {split: [WORLD.sentence(number, split) for number in range(1009)] for split in SPLITS}
+
+
+@cache
+def long_sentences():
+    return [World(seed=4, min_length=19, max_length=61).sentence(number) for number in range(211)]
+
+
+@cache
+def all_sentences():
+    return [*examples()["train"], *examples()["valid"], *examples()["test"], *long_sentences()]
 
 
 def test_alignments_are_total_on_both_sides():
-    for sentence in EVERY:
+    for sentence in all_sentences():
         for language in LANGUAGES:
             rendering = sentence.renderings[language]
             assert {here for here, _ in rendering.alignment} == set(range(len(sentence.words))), sentence.text()
@@ -38,13 +51,13 @@ def test_alignments_are_total_on_both_sides():
 
 
 def test_tags_are_universal_and_as_many_as_words():
-    for sentence in EVERY:
+    for sentence in all_sentences():
         assert len(sentence.tags) == len(sentence.words)
         assert set(sentence.tags) <= UPOS
 
 
 def test_heads_are_a_projective_tree_with_one_root():
-    for sentence in EVERY:
+    for sentence in all_sentences():
         heads = sentence.governors
         assert len(heads) == len(sentence.words)
         assert heads.count(0) == 1
@@ -60,7 +73,7 @@ def test_heads_are_a_projective_tree_with_one_root():
 
 
 def test_words_are_single_and_text_is_joined_for_people():
-    for sentence in EVERY:
+    for sentence in all_sentences():
         for language in ("en", *LANGUAGES):
             assert not any(" " in word or not word for word in sentence.words_for(language))
             assert "' " not in sentence.text(language)
@@ -69,14 +82,17 @@ def test_words_are_single_and_text_is_joined_for_people():
 
 def test_a_becomes_an_before_a_vowel():
     found = {
-        (word, follows[0]) for sentence in EVERY for word, follows in pairwise(sentence.words) if word in ("a", "an")
+        (word, follows[0])
+        for sentence in all_sentences()
+        for word, follows in pairwise(sentence.words)
+        if word in ("a", "an")
     }
     assert all((word == "an") == (letter in "aeiou") for word, letter in found)
     assert {word for word, _ in found} == {"a", "an"}
 
 
 def test_every_length_is_equally_frequent():
-    counts = Counter(len(sentence.words) for sentence in SOME["train"])
+    counts = Counter(len(sentence.words) for sentence in examples()["train"])
     assert set(counts) == set(range(3, 13))
     assert all(60 < count < 145 for count in counts.values())
 
@@ -89,22 +105,22 @@ def test_the_length_dial_is_exact(length):
 
 
 def test_train_never_shows_what_is_held_out_and_the_others_always_do():
-    for sentence in SOME["train"]:
+    for sentence in examples()["train"]:
         assert {composition_split(*pair) for pair in sentence.compositions} <= {"train"}
     for split in ("valid", "test"):
-        for sentence in SOME[split]:
+        for sentence in examples()[split]:
             shown = {composition_split(*pair) for pair in sentence.compositions}
             assert split in shown
             assert shown <= {"train", split}
 
 
 def test_no_sentence_is_in_two_splits_and_few_are_twice_in_one():
-    texts = {split: {sentence.words for sentence in SOME[split]} for split in SPLITS}
+    texts = {split: {sentence.words for sentence in examples()[split]} for split in SPLITS}
     assert not texts["train"] & texts["test"]
     assert not texts["train"] & texts["valid"]
     assert not texts["valid"] & texts["test"]
     for split in SPLITS:
-        longer = [sentence.words for sentence in SOME[split] if len(sentence.words) >= 6]
+        longer = [sentence.words for sentence in examples()[split] if len(sentence.words) >= 6]
         assert len(set(longer)) > 0.98 * len(longer)
 
 
@@ -126,10 +142,10 @@ def test_every_single_word_occurs_in_train():
 
 
 def test_a_sentence_is_a_function_of_its_number():
-    assert WORLD.sentence(977) == SOME["train"][977]
-    assert World(seed=3).sentence(12, "test") == SOME["test"][12]
-    assert World(seed=4).sentence(977) != SOME["train"][977]
-    assert hash(SOME["train"][0]) == hash(WORLD.sentence(0))
+    assert WORLD.sentence(977) == examples()["train"][977]
+    assert World(seed=3).sentence(12, "test") == examples()["test"][12]
+    assert World(seed=4).sentence(977) != examples()["train"][977]
+    assert hash(examples()["train"][0]) == hash(WORLD.sentence(0))
 
 
 def test_the_same_sentences_in_every_process():
@@ -156,7 +172,7 @@ def test_the_draws_are_pinned():
 
 def test_pairs_are_the_words_joined_by_spaces():
     found = list(translation_pairs(WORLD, "fr", 5, "valid", start=17))
-    sentences = SOME["valid"][17:22]
+    sentences = examples()["valid"][17:22]
     assert found == [(" ".join(s.words), " ".join(s.renderings["fr"].words)) for s in sentences]
 
 
