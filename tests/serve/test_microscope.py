@@ -136,7 +136,12 @@ def becomes(desk, selector: str, wanted: float) -> None:
 # --- every view, every model ---
 
 
-@pytest.mark.parametrize("kind", [*ASKED, "kept"])
+TWINS = {"translate": "kept", "places": "cnn", "tag": "classify"}  # a model whose views are those of another
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in TWINS else ()) for kind in [*ASKED, "kept"]]
+)
 def test_every_view_that_fits_opens(desk, kind):
     asked = ASKED.get(kind, {"model": kind, "text": CAT})
     desk.open("masks", **asked)

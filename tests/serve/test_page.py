@@ -385,7 +385,10 @@ def test_an_exported_picture_has_the_colours_of_the_page(desk, theme):
 # --- by keyboard ---
 
 
-@pytest.mark.parametrize("view", VIEWS)
+# in the short form test_microscope.py walks through all views
+@pytest.mark.parametrize(
+    "view", [pytest.param(view, marks=() if view == "pair" else pytest.mark.slow) for view in VIEWS]
+)
 def test_tab_reaches_everything_and_shows_where_one_is(desk, view):
     page = desk.open(SMALL, view)
     page.wait_for_timeout(200)

@@ -79,7 +79,10 @@ def assert_holds(view: Any, number: float) -> None:
     assert min(abs(one - number) for one in values(view)) <= 1e-6
 
 
-@pytest.mark.parametrize("model", SHOWN)
+# of the others test_microscope.py opens every view in the short form
+@pytest.mark.parametrize(
+    "model", [pytest.param(kind, marks=() if kind in ("answer", "graph") else pytest.mark.slow) for kind in SHOWN]
+)
 def test_every_view_shows_what_the_server_says(address, open_page, model):
     text = {"graph": "Martin-0", "picture": "example 3", "answer": "example 3"}.get(model, CAT)
     page, views = open_page.page, SHOWN[model]

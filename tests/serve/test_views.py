@@ -565,7 +565,8 @@ def test_a_server_that_is_lost_leaves_no_output_of_another_text(desk):
 # --- everybody ---
 
 
-@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
+@pytest.mark.slow  # in the short form test_microscope.py tests all views
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(browser, address, axe, scheme):
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}, bypass_csp=True)
     desk, found = Desk(context.new_page(), address), []
