@@ -13,7 +13,7 @@ test: .venv/ready browser-check  ## the whole suite
 	$(BIN)/pytest
 
 check:                   ## all that must hold before a push: format and lint, types, the site, then the suite
-	$(MAKE) lint types test
+	$(MAKE) lint types docs test
 
 lint: .venv/ready        ## ruff over the Python, biome over the page's JavaScript
 	$(BIN)/ruff format --check .
@@ -80,5 +80,5 @@ hostile: .venv/ready browser-check  ## bad files, fuzzed requests, kill -9, plan
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
 	touch $@
 
-clean:
+clean:                   ## remove what make made
 	rm -rf .venv out dist

@@ -208,7 +208,8 @@ def speed_rows() -> list[tuple[str, str, str]]:
             "python benchmarks/training_speed.py",
         ),
         (
-            f"a GPU's training steps captured in a CUDA graph, against kernels launched one by one, {len(gains)} recipes",
+            "a GPU's training steps captured in a CUDA graph, against kernels launched one by one, "
+            f"{len(gains)} recipes",
             f"{min(gains):.1f} to {max(gains):.1f} times as fast, with the same bits where batches are the same",
             captured["command"],
         ),
