@@ -23,7 +23,7 @@ from machine import write
 from regard.cli.options import resolve_device
 from regard.cli.train import train_with_progress
 from regard.data.labelled import LabelledText
-from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
+from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.sequence_classification.task import TextClassifier, evaluate_classifier
 from regard.tasks.splits import Split
 from regard.train.run import TrainingRun
@@ -125,9 +125,7 @@ def main() -> None:
         torch.set_num_threads(1)
     rows, named = [], list(RUNGS)[: given.rungs]
     parts: tuple[Split, ...] = ("train", "valid", split)
-    texts = {
-        part: read_labelled_texts(settings_of(given.corpus, named[0], 0), part, given.data).examples for part in parts
-    }
+    texts = {part: settings_of(given.corpus, named[0], 0).data.read(part, given.data).examples for part in parts}
     for rung in named:
         runs = [settings_of(given.corpus, rung, seed) for seed in range(given.seeds)]
         rows.append(row_of(rung, [measure(settings, texts, split) for settings in runs]))

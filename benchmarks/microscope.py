@@ -17,7 +17,7 @@ from microscope_shots import shelf_of_runs, shoot
 from regard.models.config import EncoderConfig
 from regard.serve.model_store import ModelStore
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.tagging.data import TaggingData, TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.data import TaggingData, TaggingSettings
 from regard.tasks.tagging.task import Tagger
 
 WORDS = ("the", "black", "cat", "ate", "a", "mouse", "and", "man", "carries", "light", "box")
@@ -41,7 +41,7 @@ def reader(layers: int, heads: int, head: int) -> Tagger:
     """An untrained Transformer of that size: what it attends to is as dear to show as after training."""
     model = EncoderConfig(kind="transformer", layers=layers, model=heads * head, heads=heads, hidden=4 * head)
     settings = TaggingSettings(data=TaggingData(sentences=97), text=TokenizerSettings(kind="words"), model=model)
-    return Tagger.from_examples(read_tagged_sentences(settings, "train").examples, settings)
+    return Tagger.from_examples(settings.data.read("train").examples, settings)
 
 
 def models(head: int = 64) -> dict[str, Tagger]:

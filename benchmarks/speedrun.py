@@ -38,7 +38,7 @@ def main() -> None:
     import torch
 
     from regard.decode import Beam
-    from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+    from regard.tasks.translation.data import TranslationSettings
     from regard.tasks.translation.task import Translator
     from regard.train.run import TrainingRun
 
@@ -49,9 +49,7 @@ def main() -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.zeros(1, device="cuda")
         say("the GPU answers")
-    pairs, held_out = (
-        read_translation_pairs(settings.data, split, asked.data).examples for split in ("train", "valid")
-    )
+    pairs, held_out = (settings.data.read(split, asked.data).examples for split in ("train", "valid"))
     translator = Translator.from_examples(pairs, settings)
     say("the vocabulary is learnt")
     folder = Path(tempfile.mkdtemp(dir=asked.scratch))
@@ -85,7 +83,7 @@ def main() -> None:
     steps.close()
     more: dict[str, Any] = {"seconds": round(seconds, 1), "valid": round(best[0], 2), "step": best[1]}
     if asked.test:
-        test = read_translation_pairs(settings.data, "test", asked.data).examples
+        test = settings.data.read("test", asked.data).examples
         more["test"] = round(measured(Translator.load(folder / "best", asked.device), test, search), 2)
         say(f"BLEU {more['test']:.2f} on test")
     if asked.write:

@@ -15,7 +15,7 @@ from regard.data.parallel import SentencePair
 from regard.decode import Beam
 from regard.decode.translate import translate_lines
 from regard.tasks.splits import Split
-from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator, translation_metrics
 from regard.train.run import TrainingRun
 
@@ -27,7 +27,7 @@ def main() -> None:
     settings = TranslationSettings.from_toml(asked.recipe.read_text(encoding="utf-8"))
     console = Console(stderr=True)
     splits: list[Split] = [split for split in get_args(Split) if split != "test" or asked.test]
-    pairs = {split: read_translation_pairs(settings.data, split, asked.data).examples for split in splits}
+    pairs = {split: settings.data.read(split, asked.data).examples for split in splits}
     translator = trained(settings, asked, pairs["train"], pairs["valid"], console)
     searches = [Beam(asked.beam, length_penalty=alpha) for alpha in asked.length_penalty]
     found = {search: measured(translator, "valid", pairs["valid"], search, console) for search in searches}

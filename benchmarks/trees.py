@@ -18,7 +18,7 @@ from machine import write
 from regard.cli.train import train_with_progress
 from regard.models.config import EncoderConfig
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
 from regard.tasks.tagging.task import Tagger, evaluate_tagger
 from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
@@ -52,7 +52,7 @@ def main() -> None:
         spelling=CharacterSettings(read=asked.corpus != "world", hide=0.1),
         train=train,
     )
-    examples, held_out = (read_tagged_sentences(settings, split, asked.data).examples for split in ("train", "valid"))
+    examples, held_out = (settings.data.read(split, asked.data).examples for split in ("train", "valid"))
     rows = []
     for name, position in PLACES.items():
         config = EncoderConfig(

@@ -25,7 +25,7 @@ from regard.cli.train import train_with_progress
 from regard.decode import AlignmentHead, Greedy
 from regard.decode.alignment import annotated_attention_maps, evaluate_heads
 from regard.decode.word_alignment import annotate_pair, attend_pair, find_deciding_words
-from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator, choose_alignment_heads, evaluate_translations
 from regard.train.run import TrainingRun
 from regard.world import Ambiguity, Sentence, World, find_lecture_sentence
@@ -60,9 +60,7 @@ AMBIGUOUS = ("the man carries the light box", "she turned off the light")
 def measure(kind: str) -> Path:
     console, device = Console(stderr=True), resolve_device("auto")
     settings = TranslationSettings.of_world().with_changes({**SHARED, **RUNGS[kind]})
-    pairs, held_out, tests = (
-        read_translation_pairs(settings.data, split).examples for split in ("train", "valid", "test")
-    )
+    pairs, held_out, tests = (settings.data.read(split).examples for split in ("train", "valid", "test"))
     translator = Translator.from_examples(pairs, settings)
     with tempfile.TemporaryDirectory() as folder:
         if not train_with_progress(TrainingRun(translator.job(pairs, held_out, device), Path(folder)), console):
@@ -132,7 +130,7 @@ def matrix(translator: Translator, heads: tuple[AlignmentHead, ...]) -> dict[str
 def deciding() -> Path:
     """By the model of `make demo`: of ambiguous words, how many hang on one other word, and is it the grammar's?"""
     settings = TranslationSettings.of_world()
-    pairs, held_out = (read_translation_pairs(settings.data, split).examples for split in ("train", "valid"))
+    pairs, held_out = (settings.data.read(split).examples for split in ("train", "valid"))
     translator = Translator.from_examples(pairs, settings)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

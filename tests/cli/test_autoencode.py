@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from regard.tasks.autoencoding.cli import bottleneck_weights, length_groups
-from regard.tasks.autoencoding.data import read_plain_sentences
 from regard.tasks.autoencoding.task import SentenceAutoencoder, evaluate_autoencoder
 
 from .commands import assert_done, assert_plain, assert_refused, regard
@@ -24,7 +23,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def learnt(run) -> list[str]:
-    return read_plain_sentences(SentenceAutoencoder.load(run).settings, "train").examples
+    return SentenceAutoencoder.load(run).settings.data.read("train").examples
 
 
 @pytest.fixture(autouse=True)

@@ -14,33 +14,29 @@ from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.graph import GraphConfig
 from regard.models.vision import VisionConfig
 from regard.models.vqa import VQAConfig
-from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings, read_plain_sentences
+from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings
 from regard.tasks.autoencoding.task import SentenceAutoencoder
 from regard.tasks.config import PairTokenizerSettings, TokenizerSettings
 from regard.tasks.image_classification.data import (
     ImageClassificationData,
     ImageClassificationSettings,
-    read_labelled_images,
 )
 from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.data import LanguageModelingData, LanguageModelingSettings
-from regard.tasks.language_modeling.data import read_lines_of_split as running_texts
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.node_classification.data import (
     NodeClassificationData,
     NodeClassificationSettings,
-    read_labelled_nodes,
 )
 from regard.tasks.node_classification.task import NodeClassifier
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
-from regard.tasks.sequence_classification.data import read_labelled_texts as labelled_texts
 from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.data import TaggingData, TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.data import TaggingData, TaggingSettings
 from regard.tasks.tagging.task import Tagger
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.tasks.vqa.data import VQAData, VQASettings, read_image_questions
+from regard.tasks.vqa.data import VQAData, VQASettings
 from regard.tasks.vqa.task import QuestionAnswerer
 from regard.world import World, translation_pairs
 
@@ -64,14 +60,12 @@ def tagger() -> Tagger:
     settings = TaggingSettings(
         data=TaggingData(sentences=97), text=TokenizerSettings(kind="bpe", vocab_size=301), model=READER
     )
-    return Tagger.from_examples(read_tagged_sentences(settings, "train").examples, settings)
+    return Tagger.from_examples(settings.data.read("train").examples, settings)
 
 
 def classifier() -> TextClassifier:
     settings = ClassificationSettings(data=ClassificationData(sentences=97), text=WORDS, model=READER)
-    return TextClassifier.from_examples(
-        [*labelled_texts(settings, "train").examples, LabelledText(CAT, "neutral")], settings
-    )
+    return TextClassifier.from_examples([*settings.data.read("train").examples, LabelledText(CAT, "neutral")], settings)
 
 
 def author(text: str = "words", recipe: str = 'position = "Rotary()"') -> TextGenerator:
@@ -79,20 +73,20 @@ def author(text: str = "words", recipe: str = 'position = "Rotary()"') -> TextGe
     settings = LanguageModelingSettings(
         data=LanguageModelingData(sentences=97), text=TokenizerSettings(kind=text), model=model
     )
-    return TextGenerator.from_examples([*running_texts(settings.data, "train", None).examples, f"{CAT}\n"], settings)
+    return TextGenerator.from_examples([*settings.data.read("train", None).examples, f"{CAT}\n"], settings)
 
 
 def recogniser(kind: str = "vit", attention: str = "channel") -> ImageClassifier:
     vit = VisionConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, pool="class")
     model = vit if kind == "vit" else VisionConfig(kind="cnn", width=8, blocks=1, attention=attention)
     settings = ImageClassificationSettings(data=ImageClassificationData(images=29), model=model)
-    return ImageClassifier.from_examples(read_labelled_images(settings, "train").examples, settings)
+    return ImageClassifier.from_examples(settings.data.read("train").examples, settings)
 
 
 def answerer() -> QuestionAnswerer:
     model = VQAConfig(patch=8, image_layers=1, question_layers=1, layers=1, model=12, heads=3, hidden=17)
     settings = VQASettings(data=VQAData(images=29, each=1), text=WORDS, model=model)
-    return QuestionAnswerer.from_examples(read_image_questions(settings.data, "train").examples, settings)
+    return QuestionAnswerer.from_examples(settings.data.read("train").examples, settings)
 
 
 def labeller() -> NodeClassifier:
@@ -100,7 +94,7 @@ def labeller() -> NodeClassifier:
         data=NodeClassificationData(people=97),
         model=GraphConfig(kind="attention", layers=1, model=12, heads=2, hidden=14),
     )
-    return NodeClassifier.from_examples(read_labelled_nodes(settings, "train").examples, settings)
+    return NodeClassifier.from_examples(settings.data.read("train").examples, settings)
 
 
 def rebuilder(kind: str = "transformer") -> SentenceAutoencoder:
@@ -109,7 +103,7 @@ def rebuilder(kind: str = "transformer") -> SentenceAutoencoder:
         text=WORDS,
         model=AutoencoderConfig(kind=kind, latents=3, latent=5, layers=1, model=12, hidden=14, heads=2),
     )
-    return SentenceAutoencoder.from_examples([*read_plain_sentences(settings, "train").examples, CAT], settings)
+    return SentenceAutoencoder.from_examples([*settings.data.read("train").examples, CAT], settings)
 
 
 LEARNERS: dict[str, Callable[[], PretrainedModel]] = {

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from regard.data.batching import collate
 from regard.models.autoencoder import AutoencoderConfig
-from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings, read_plain_sentences
+from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings
 from regard.tasks.autoencoding.task import SentenceAutoencoder, encode_latents, interpolate_sentences, reconstruct
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.seq2seq import build_loss
@@ -35,7 +35,7 @@ SETTINGS = AutoencodingSettings(
 
 
 def sentences(split: Split = "train", **changes) -> list[str]:
-    return read_plain_sentences(replace(SETTINGS, **changes), split).examples
+    return replace(SETTINGS, **changes).data.read(split).examples
 
 
 def rebuilder(kind: str = "transformer", **changes) -> SentenceAutoencoder:
@@ -102,10 +102,10 @@ def test_lines_of_files_are_sentences():
     data = AutoencodingData(corpus="files", train=("a.txt", "b.txt"), valid=("b.txt",))
     with pytest.raises(ValueError, match=r"a\.txt:2: an empty line; fill it in, remove it, or train with --set data"):
         sentences(data=data)
-    found = read_plain_sentences(replace(SETTINGS, data=replace(data, skip_empty=True)), "train")
+    found = replace(SETTINGS, data=replace(data, skip_empty=True)).data.read("train")
     assert found.examples == ["the cat ran", "the dog ran", "we ran"]
     assert found.skipped == ("a.txt:2: an empty line",)
-    with pytest.raises(ValueError, match=r"data\.corpus = 'imdb' is not for rebuilding; give files of text"):
+    with pytest.raises(ValueError, match=r"data\.corpus = 'imdb' is not for autoencoding; give text files"):
         sentences(data=AutoencodingData(corpus="imdb"))
 
 

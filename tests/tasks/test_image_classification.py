@@ -31,7 +31,6 @@ from regard.tasks.image_classification.data import (
     ImageClassificationSettings,
     read_image_files,
     read_known_images,
-    read_labelled_images,
 )
 from regard.tasks.image_classification.task import ImageBatch, ImageClassifier, mixup_loss, validation
 from regard.train.config import TrainSettings
@@ -97,7 +96,7 @@ def test_settings_that_make_no_sense(text, says):
 
 
 def test_the_world_shows_its_splits():
-    splits = {split: read_labelled_images(settings(), split).examples for split in ("train", "valid", "test")}
+    splits = {split: settings().data.read(split).examples for split in ("train", "valid", "test")}
     assert [len(one) for one in splits.values()] == [31, 1000, 1000]
     assert {one.label for one in splits["train"]} == {"circle", "square", "triangle"}
     assert splits["train"][0].pixels.shape == (3, 32, 32)
@@ -137,13 +136,13 @@ def test_a_known_corpus_holds_out_every_twelfth(tmp_path):
         header = struct.pack(f">4B{len(axes)}I", 0, 0, 8, len(axes), *axes)
         (home / f"train-{name}-ubyte").write_bytes(header + held.tobytes())
     mnist = replace(settings(), data=ImageClassificationData(corpus="mnist"))
-    train, valid = (read_labelled_images(mnist, split, tmp_path).examples for split in ("train", "valid"))
+    train, valid = (mnist.data.read(split, tmp_path).examples for split in ("train", "valid"))
     assert [one.name.rpartition(":")[2] for one in valid] == ["11", "23"]
     assert len(train) == 23
     with pytest.raises(ValueError, match="mnist is not in"):
-        read_labelled_images(mnist, "test", tmp_path)
+        mnist.data.read("test", tmp_path)
     with pytest.raises(ValueError, match="imdb holds no pictures of classes; choose from mnist"):
-        read_labelled_images(replace(settings(), data=ImageClassificationData(corpus="imdb")), "train", tmp_path)
+        replace(settings(), data=ImageClassificationData(corpus="imdb")).data.read("train", tmp_path)
     read_known_images.cache_clear()
 
 
@@ -339,9 +338,9 @@ def test_a_recipe_may_say_who_looks_at_whom():
 @pytest.mark.slow
 def test_shapes_in_colours_never_seen_are_learnt(tmp_path):
     world = ImageClassificationSettings.of_world()
-    pictures, held_out = (read_labelled_images(world, split).examples for split in ("train", "test"))
+    pictures, held_out = (world.data.read(split).examples for split in ("train", "test"))
     recogniser = ImageClassifier.from_examples(pictures, world)
-    for _ in TrainingRun(recogniser.job(pictures, read_labelled_images(world, "valid").examples), tmp_path).steps():
+    for _ in TrainingRun(recogniser.job(pictures, world.data.read("valid").examples), tmp_path).steps():
         pass
     chosen = recogniser.probabilities([one.pixels for one in held_out]).argmax(-1)
     assert (chosen == recogniser.label_ids(held_out)).double().mean() > 0.98

@@ -19,7 +19,6 @@ from regard.tasks.language_modeling import token_nll
 from regard.tasks.language_modeling.data import (
     LanguageModelingData,
     LanguageModelingSettings,
-    read_lines_of_split,
     split_lines,
 )
 from regard.tasks.language_modeling.task import (
@@ -85,7 +84,7 @@ def test_settings_survive_a_file():
         ("[measure]\nstride = 9\n[train]\nmax_length = 7", "measure.stride = 9 would leave tokens out"),
         (
             "[train]\nbatch_size = 6\nmax_length = 7",
-            "train.batch_size = 6 has no room for a block of train.max_length = 7",
+            "train.batch_size = 6 is too small for a block of train.max_length = 7",
         ),
         ("[measure]\ncache = -1", "measure.cache = -1 should be at least 0"),
         ("[data]\nlead = -1", "data.lead = -1"),
@@ -107,44 +106,44 @@ def test_a_text_without_one_to_validate_on_gives_its_last_hundredth_from_a_words
     text = "".join(f"line {number} of it\n" for number in range(60))
     (tmp_path / "all.txt").write_text(text)
     data = LanguageModelingData(corpus="files", train=(str(tmp_path / "all.txt"),))
-    train, valid = ("".join(read_lines_of_split(data, split).examples) for split in ("train", "valid"))
+    train, valid = ("".join(data.read(split).examples) for split in ("train", "valid"))
     assert train + valid == text
     assert train[-1] in " \n"
     assert 1 <= len(valid) - len(text) // 100 < 10
     with pytest.raises(ValueError, match=r"data.test names no files"):
-        read_lines_of_split(data, "test")
+        data.read("test")
 
 
 def test_files_follow_each_other_line_by_line(tmp_path):
     for name, text in (("a.txt", "one"), ("b.txt", "two\nthree")):
         (tmp_path / name).write_text(text)
     paths = tuple(str(tmp_path / name) for name in ("a.txt", "b.txt"))
-    assert read_lines_of_split(LanguageModelingData(corpus="files", train=paths, valid=paths), "valid").examples == [
+    assert LanguageModelingData(corpus="files", train=paths, valid=paths).read("valid").examples == [
         "one\n",
         "two\n",
         "three\n",
     ]
     (tmp_path / "a.txt").write_text(" \n")
     with pytest.raises(ValueError, match=r"a.txt: there is no text"):
-        read_lines_of_split(LanguageModelingData(corpus="files", test=paths[:1]), "test")
+        LanguageModelingData(corpus="files", test=paths[:1]).read("test")
     (tmp_path / "a.txt").write_text("word")
     with pytest.raises(ValueError, match="no text is left for train"):
-        read_lines_of_split(LanguageModelingData(corpus="files", train=paths[:1]), "train")
+        LanguageModelingData(corpus="files", train=paths[:1]).read("train")
 
 
 def test_of_shakespeare_the_first_nine_tenths_of_the_characters_are_for_training(tmp_path):
     (tmp_path / "tinyshakespeare").mkdir()
     (tmp_path / "tinyshakespeare" / "input.txt").write_text("First Citizen:\nBefore we proceed\n")  # 33 characters
     data = LanguageModelingData(corpus="tinyshakespeare")
-    train, valid = (read_lines_of_split(data, split, tmp_path).examples for split in ("train", "valid"))
+    train, valid = (data.read(split, tmp_path).examples for split in ("train", "valid"))
     assert train == ["First Citizen:\n", "Before we proc"]
     assert valid == ["eed\n"]
     with pytest.raises(ValueError, match="has no split 'test'"):
-        read_lines_of_split(data, "test", tmp_path)
+        data.read("test", tmp_path)
 
 
 def test_the_world_speaks_in_lines():
-    lines = read_lines_of_split(LanguageModelingData(sentences=7, max_length=5), "train").examples
+    lines = LanguageModelingData(sentences=7, max_length=5).read("train").examples
     assert len(lines) == 7
     assert all(line.endswith("\n") and 3 <= len(line.split()) <= 5 for line in lines)
 

@@ -12,7 +12,6 @@ from regard.tasks.node_classification.data import (
     LabelledNode,
     NodeClassificationData,
     NodeClassificationSettings,
-    read_labelled_nodes,
 )
 from regard.tasks.node_classification.task import NodeClassifier, graph_of, node_loss, validation
 from regard.tasks.splits import Split
@@ -27,7 +26,7 @@ SETTINGS = NodeClassificationSettings(
 
 
 def people(split: Split = "train", **changes) -> list[LabelledNode]:
-    return read_labelled_nodes(replace(SETTINGS, **changes), split).examples
+    return replace(SETTINGS, **changes).data.read(split).examples
 
 
 def files(name: str = "a", *, content: bool = True, split: bool = False) -> tuple[str, str]:

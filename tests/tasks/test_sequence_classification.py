@@ -13,7 +13,7 @@ from regard.data.labelled import LabelledText
 from regard.data.tokenizers.base import UNK
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings, read_labelled_texts
+from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
 from regard.tasks.sequence_classification.task import ClassificationLoss, TextClassifier, collate
 from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
@@ -53,7 +53,7 @@ def settings_of(rung: str, **train) -> ClassificationSettings:
 
 
 def texts_of(settings: ClassificationSettings) -> tuple[list[LabelledText], list[LabelledText]]:
-    train = read_labelled_texts(settings, "train").examples
+    train = settings.data.read("train").examples
     return train, train[:23]
 
 
@@ -85,7 +85,7 @@ def test_settings_that_make_no_sense(text, says):
 
 
 def test_the_world_says_how_it_feels():
-    found = read_labelled_texts(settings_of("tf-idf"), "train").examples
+    found = settings_of("tf-idf").data.read("train").examples
     assert len(found) == 97
     assert {one.label for one in found} == {"positive", "negative", "neutral"}
 
@@ -106,15 +106,15 @@ def corpora(tmp_path) -> Path:
 
 def test_sst2_with_and_without_its_phrases(corpora):
     plain = ClassificationSettings(data=ClassificationData(corpus="sst2"))
-    assert [one.text for one in read_labelled_texts(plain, "train", corpora).examples] == ["a fine film", "a dull film"]
+    assert [one.text for one in plain.data.read("train", corpora).examples] == ["a fine film", "a dull film"]
     more = replace(plain, data=replace(plain.data, phrases=True))
-    assert [one.text for one in read_labelled_texts(more, "train", corpora).examples][2:] == ["fine"]
-    assert read_labelled_texts(more, "valid", corpora).examples == [LabelledText("dull", "0")]
+    assert [one.text for one in more.data.read("train", corpora).examples][2:] == ["fine"]
+    assert more.data.read("valid", corpora).examples == [LabelledText("dull", "0")]
 
 
 def test_of_imdb_every_twelfth_review_is_held_out(corpora):
     settings = ClassificationSettings(data=ClassificationData(corpus="imdb"))
-    train, valid = (read_labelled_texts(settings, split, corpora).examples for split in ("train", "valid"))
+    train, valid = (settings.data.read(split, corpora).examples for split in ("train", "valid"))
     assert [one.text for one in valid] == ["review 11", "review 23"]
     assert len(train) == 23
     assert train[0] == LabelledText("review 0", "0")
@@ -122,11 +122,9 @@ def test_of_imdb_every_twelfth_review_is_held_out(corpora):
 
 def test_a_corpus_without_labels_is_refused(corpora):
     with pytest.raises(ValueError, match="'wikitext2' is no known corpus of texts with labels; choose from sst2, imdb"):
-        read_labelled_texts(ClassificationSettings(data=ClassificationData(corpus="wikitext2")), "train", corpora)
+        ClassificationSettings(data=ClassificationData(corpus="wikitext2")).data.read("train", corpora)
     with pytest.raises(ValueError, match="imdb has no split 'phrases'"):
-        read_labelled_texts(
-            ClassificationSettings(data=ClassificationData(corpus="imdb", phrases=True)), "train", corpora
-        )
+        ClassificationSettings(data=ClassificationData(corpus="imdb", phrases=True)).data.read("train", corpora)
 
 
 def test_files_with_columns_of_any_name(tmp_path):
@@ -135,12 +133,12 @@ def test_files_with_columns_of_any_name(tmp_path):
     lines.write_text('{"said": "well", "is": "good"}\n')
     data = ClassificationData(corpus="files", columns=("stars", "is", "said"), text="said", label="is")
     settings = ClassificationSettings(data=replace(data, train=(str(table),), valid=(str(table),)))
-    assert read_labelled_texts(settings, "train").examples == [
+    assert settings.data.read("train").examples == [
         LabelledText("so good", "good"),
         LabelledText("so bad", "bad"),
     ]
     settings = ClassificationSettings(data=replace(data, columns=(), train=(str(lines),), valid=(str(lines),)))
-    assert read_labelled_texts(settings, "valid").examples == [LabelledText("well", "good")]
+    assert settings.data.read("valid").examples == [LabelledText("well", "good")]
 
 
 @pytest.mark.parametrize(
@@ -156,14 +154,14 @@ def test_a_wrong_line_is_named(line, says, tmp_path):
     path.write_text(f"fine\tgood\n{line}\n")
     settings = ClassificationSettings(data=ClassificationData(corpus="files", train=(str(path),), valid=(str(path),)))
     with pytest.raises(ValueError, match=says):
-        read_labelled_texts(settings, "train")
+        settings.data.read("train")
 
 
 def test_empty_texts_are_left_out_on_request(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("fine\tgood\n\tbad\n")
     data = ClassificationData(corpus="files", train=(str(path),), valid=(str(path),), skip_empty=True)
-    found = read_labelled_texts(ClassificationSettings(data=data), "train")
+    found = ClassificationSettings(data=data).data.read("train")
     assert found.examples == [LabelledText("fine", "good")]
     assert found.skipped == (f"{path}:2: the text is empty",)
 

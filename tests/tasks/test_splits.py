@@ -8,7 +8,7 @@ import pytest
 
 from regard.data import SentencePair
 from regard.tasks.splits import WORLD_TESTS
-from regard.tasks.translation.data import TranslationData, TranslationSettings, read_pair_files, read_translation_pairs
+from regard.tasks.translation.data import TranslationData, TranslationSettings
 
 
 def numbered(count: int) -> list[SentencePair]:
@@ -31,24 +31,22 @@ def files(tmp_path, monkeypatch):
 
 
 def test_the_world_in_both_directions():
-    there = read_translation_pairs(TranslationData(sentences=7, max_length=6), "train").examples
-    back = read_translation_pairs(
-        TranslationData(sentences=7, max_length=6, source="fr", target="en"), "train"
-    ).examples
+    there = TranslationData(sentences=7, max_length=6).read("train").examples
+    back = TranslationData(sentences=7, max_length=6, source="fr", target="en").read("train").examples
     assert len(there) == 7
     assert back == [pair.swapped() for pair in there]
 
 
 def test_the_world_holds_out_other_sentences():
     data = TranslationData(sentences=7, max_length=5, target="de")
-    valid, test = (read_translation_pairs(data, split).examples for split in ("valid", "test"))
+    valid, test = (data.read(split).examples for split in ("valid", "test"))
     assert len(valid) == len(test) == WORLD_TESTS
     assert not set(valid) & set(test)
 
 
 def test_the_world_knows_its_languages():
     with pytest.raises(ValueError, match="the world translates from or into en, not from 'fr' into 'de'"):
-        read_translation_pairs(TranslationData(source="fr", target="de"), "train")
+        TranslationData(source="fr", target="de").read("train")
 
 
 # --- files ---
@@ -60,22 +58,20 @@ def test_the_world_knows_its_languages():
 def test_without_files_to_validate_on_every_hundredth_pair_is_held_out(count, held_out, files):
     data = TranslationData(corpus="files", train=files(count))
     every = numbered(count)
-    assert read_translation_pairs(data, "valid").examples == [every[n - 1] for n in held_out]
-    assert read_translation_pairs(data, "train").examples == [
-        pair for n, pair in enumerate(every, 1) if n not in held_out
-    ]
+    assert data.read("valid").examples == [every[n - 1] for n in held_out]
+    assert data.read("train").examples == [pair for n, pair in enumerate(every, 1) if n not in held_out]
 
 
 def test_with_files_to_validate_on_nothing_is_held_out(files):
     data = TranslationData(corpus="files", train=files(150), valid=files(3, "valid.tsv"), test=files(5, "test.tsv"))
-    assert [len(read_translation_pairs(data, split).examples) for split in ("train", "valid", "test")] == [150, 3, 5]
+    assert [len(data.read(split).examples) for split in ("train", "valid", "test")] == [150, 3, 5]
 
 
 def test_a_jsonl_is_read_by_its_languages(tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"de": "die Katze", "en": "the cat", "fr": "le chat"}) + "\n")
     data = TranslationData(corpus="files", source="de", target="en", train=(str(path),), valid=(str(path),))
-    assert read_translation_pairs(data, "train").examples == [SentencePair("die Katze", "the cat")]
+    assert data.read("train").examples == [SentencePair("die Katze", "the cat")]
 
 
 def test_empty_sides_are_refused_or_left_out(tmp_path):
@@ -84,8 +80,8 @@ def test_empty_sides_are_refused_or_left_out(tmp_path):
     with pytest.raises(
         ValueError, match=r"pairs\.tsv:2: the target is empty; fill it in, remove .* data.skip_empty=tr"
     ):
-        read_pair_files([str(path)], TranslationData())
-    found = read_pair_files([str(path)], TranslationData(skip_empty=True))
+        TranslationData().from_files([str(path)], "train")
+    found = TranslationData(skip_empty=True).from_files([str(path)], "train")
     assert found.examples == [SentencePair("a", "b"), SentencePair("f", "g")]
     assert found.skipped == (f"{path}:2: the target is empty", f"{path}:3: the source is empty")
 
@@ -93,12 +89,12 @@ def test_empty_sides_are_refused_or_left_out(tmp_path):
 @pytest.mark.parametrize("count", [0, 1])
 def test_too_few_pairs_to_hold_one_out(count, files):
     with pytest.raises(ValueError, match=r"pairs\.tsv: no pair is left for train; give more, or files of its own"):
-        read_translation_pairs(TranslationData(corpus="files", train=files(count)), "train")
+        TranslationData(corpus="files", train=files(count)).read("train")
 
 
 def test_two_tables_are_not_the_two_sides_of_one(files):
     with pytest.raises(ValueError, match=r"b\.tsv holds both sides already; give it alone, or two files of plain text"):
-        read_pair_files(["a.en", *files(3, "b.tsv")], TranslationData())
+        TranslationData().from_files(["a.en", *files(3, "b.tsv")], "train")
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
@@ -106,19 +102,19 @@ def test_files_that_are_not_named(split, files):
     named = {} if split in ("train", "valid") else {"train": files(3)}
     wanted = "train" if split == "valid" else split
     with pytest.raises(ValueError, match=rf"data\.{split} names no files; e\.g\. {split} = \[|data\.{wanted} names"):
-        read_translation_pairs(TranslationData(corpus="files", **named), split)
+        TranslationData(corpus="files", **named).read(split)
 
 
 def test_files_that_would_not_be_read_are_refused(files):
     with pytest.raises(
         ValueError, match=r"pairs\.tsv would not be read, since data\.corpus = 'world'; set it to files"
     ):
-        read_translation_pairs(TranslationData(valid=files(3)), "train")
+        TranslationData(valid=files(3)).read("train")
 
 
 def test_a_split_by_another_name():
     with pytest.raises(ValueError, match="a split is one of train, valid, test, not 'dev'"):
-        read_translation_pairs(TranslationData(), "dev")  # type: ignore[arg-type]
+        TranslationData().read("dev")  # type: ignore[arg-type]
 
 
 # --- known corpora ---
@@ -129,9 +125,9 @@ def test_a_known_corpus_is_read_from_its_folder(tmp_path):
     for language, line in (("en", "a cat\n"), ("de", "eine Katze\n")):
         (tmp_path / f"multi30k/train.{language}.xz").write_bytes(lzma.compress(line.encode()))
     data = TranslationData(corpus="multi30k", source="de", target="en")
-    assert read_translation_pairs(data, "train", tmp_path).examples == [SentencePair("eine Katze", "a cat")]
+    assert data.read("train", tmp_path).examples == [SentencePair("eine Katze", "a cat")]
     with pytest.raises(ValueError, match="multi30k: its folder is not set; name it with --data FOLDER"):
-        read_translation_pairs(data, "train")
+        data.read("train")
 
 
 # --- settings ---
@@ -166,8 +162,8 @@ def test_data_settings_that_make_no_sense(text, says):
 
 def test_stories_are_long_and_their_extracts_are_in_them():
     data = TranslationData(corpus="stories", sentences=7, max_length=61)
-    found = read_translation_pairs(data, "train").examples
+    found = data.read("train").examples
     assert [len(pair.source.split()) for pair in found] == [30, 61, 30, 61, 30, 61, 30]
     assert all(pair.target in pair.source for pair in found)
-    tests = read_translation_pairs(data, "test").examples
+    tests = data.read("test").examples
     assert [len(pair.source.split()) for pair in tests] == [61] * WORLD_TESTS

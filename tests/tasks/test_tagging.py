@@ -11,7 +11,7 @@ from regard.data.tagged import NO_VALUE, TaggedSentence
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
 from regard.models.word_vectors import WordVectors
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
 from regard.tasks.tagging.task import UNTAGGED, Tagger, TaggingLoss, collate, validation
 from regard.train.config import TrainSettings
 from tests.tasks.resume_check import assert_resumes
@@ -34,7 +34,7 @@ SETTINGS = TaggingSettings(
 
 
 def sentences(count: int = 30) -> list[TaggedSentence]:
-    return read_tagged_sentences(replace(SETTINGS, data=replace(SETTINGS.data, sentences=count)), "train").examples
+    return replace(SETTINGS, data=replace(SETTINGS.data, sentences=count)).data.read("train").examples
 
 
 def tagger(kind: str = "transformer", **changes) -> Tagger:

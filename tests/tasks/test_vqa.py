@@ -21,7 +21,6 @@ from regard.tasks.vqa.data import (
     ImageQuestion,
     VQAData,
     VQASettings,
-    read_image_questions,
     read_known_part,
     read_known_questions,
 )
@@ -40,7 +39,7 @@ SETTINGS = VQASettings(
 
 
 def some(count: int, split: str = "train") -> list[ImageQuestion]:
-    return read_image_questions(SETTINGS.data, split).examples[:count]  # type: ignore[arg-type]
+    return SETTINGS.data.read(split).examples[:count]  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +73,11 @@ def test_the_world_asks_about_its_pictures(asked):
 
 
 def test_several_questions_share_a_picture():
-    found = read_image_questions(VQAData(images=5, each=3, most=2), "train").examples
+    found = VQAData(images=5, each=3, most=2).read("train").examples
     assert [found.index(one) // 3 for one in found] == [n for n in range(5) for _ in range(3)]
     assert len({one.picture for one in found}) == 5
     assert len({one.text for one in found}) > 5
-    alone = read_image_questions(VQAData(images=5, each=1, most=2), "train").examples
+    alone = VQAData(images=5, each=1, most=2).read("train").examples
     assert [one.text for one in alone] == [one.text for one in found[::3]]
 
 
@@ -86,7 +85,7 @@ def test_the_world_holds_out_what_it_is_told_to():
     default = VQASettings.of_world().data
     assert default.held_out == "pictures"
     for held_out, numbers in (("pictures", {"zero", "one"}), ("compositions", {"one"})):
-        found = read_image_questions(replace(default, held_out=held_out), "valid").examples
+        found = replace(default, held_out=held_out).read("valid").examples
         assert {one.answer for one in found if one.kind == "count"} == numbers
     with pytest.raises(ValueError, match=r"data.held_out = 'colours' is unknown; choose from compositions, pictures"):
         VQAData(held_out="colours")
@@ -101,7 +100,7 @@ def test_a_list_of_ones_own_is_read(ending, tmp_path):
     path = tmp_path / f"questions.{ending}"
     path.write_text("".join(f"{line}\n" for line in lines))
     for place in (path, tmp_path):  # the list, or the folder that holds it
-        found = read_image_questions(VQAData(corpus="files", train=(), test=(str(place),)), "test").examples
+        found = VQAData(corpus="files", train=(), test=(str(place),)).read("test").examples
         assert [(one.text, one.answer) for one in found] == [row[1:] for row in rows]
         assert found[0].picture is found[2].picture
         assert found[1].picture.pixels.unique().tolist() == [50]
@@ -124,7 +123,7 @@ def test_a_list_with_a_mistake_names_the_line(line, says, tmp_path):
     path = tmp_path / "questions.tsv"
     path.write_text(f"a.png\twhat is it\tdog\n{line}\n")
     with pytest.raises(ValueError, match=says):
-        read_image_questions(VQAData(corpus="files", test=(str(path),)), "test")
+        VQAData(corpus="files", test=(str(path),)).read("test")
 
 
 def test_questions_about_one_picture_stay_together(tmp_path):
@@ -220,9 +219,9 @@ def test_a_model_is_kept_and_loaded_with_its_words(asked, tmp_path):
 @pytest.mark.slow
 def test_every_kind_of_question_about_the_world_is_learnt(tmp_path):
     world = VQASettings.of_world()
-    questions, held_out = (read_image_questions(world.data, split).examples for split in ("train", "test"))
+    questions, held_out = (world.data.read(split).examples for split in ("train", "test"))
     answerer = QuestionAnswerer.from_examples(questions, world)
-    for _ in TrainingRun(answerer.job(questions, read_image_questions(world.data, "valid").examples), tmp_path).steps():
+    for _ in TrainingRun(answerer.job(questions, world.data.read("valid").examples), tmp_path).steps():
         pass
     found = evaluate_vqa(QuestionAnswerer.load(tmp_path), held_out)
     assert set(found.wanted) == {"colour", "shape", "presence", "count"}

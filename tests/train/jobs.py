@@ -13,16 +13,15 @@ from regard.tasks.image_batches import AugmentSettings
 from regard.tasks.image_classification.data import (
     ImageClassificationData,
     ImageClassificationSettings,
-    read_labelled_images,
 )
 from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.data import LanguageModelingData, LanguageModelingSettings
 from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings, read_labelled_texts
+from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
 from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
 from regard.tasks.tagging.task import Tagger
-from regard.tasks.vqa.data import VQAData, VQASettings, read_image_questions
+from regard.tasks.vqa.data import VQAData, VQASettings
 from regard.tasks.vqa.task import QuestionAnswerer
 from regard.train.config import TrainingJob, TrainSettings
 
@@ -49,7 +48,7 @@ def picture(model: VisionConfig, augment: AugmentSettings, device: str, **train:
         model=model,
         train=replace(TRAIN, **{"gradient_accumulation": 2, **train}),
     )
-    examples = read_labelled_images(settings, "train").examples
+    examples = settings.data.read("train").examples
     return ImageClassifier.from_examples(examples, settings).job(examples, examples[:11], device)
 
 
@@ -63,7 +62,7 @@ def answer(device: str, **train: Any) -> TrainingJob:
         ),
         train=replace(TRAIN, **{"batch_size": 17, **train}),
     )
-    examples = read_image_questions(settings.data, "train").examples
+    examples = settings.data.read("train").examples
     return QuestionAnswerer.from_examples(examples, settings).job(examples, examples[:11], device)
 
 
@@ -85,7 +84,7 @@ def tag(model: EncoderConfig, spelling: CharacterSettings, device: str, **train:
         model=model,
         train=replace(TRAIN, **{"batch_size": 90, **train}),
     )
-    examples = read_tagged_sentences(settings, "train").examples
+    examples = settings.data.read("train").examples
     return Tagger.from_examples(examples, settings).job(examples, examples[:11], device)
 
 
@@ -100,7 +99,7 @@ def classify(
         pooling=pooling,
         train=replace(TRAIN, **{"batch_size": 90, **train}),
     )
-    examples = read_labelled_texts(settings, "train").examples
+    examples = settings.data.read("train").examples
     return TextClassifier.from_examples(examples, settings).job(examples, examples[:11], device)
 
 

@@ -23,7 +23,6 @@ from regard.tasks.image_batches import AugmentedImages
 from regard.tasks.node_classification.data import (
     NodeClassificationData,
     NodeClassificationSettings,
-    read_labelled_nodes,
 )
 from regard.tasks.node_classification.task import NodeClassifier
 from regard.tasks.sequence_classification import task as sequence_classification
@@ -333,7 +332,7 @@ def test_who_cannot_be_recorded_is_told_why():
         model=GraphConfig(kind="attention", layers=1, model=12, heads=2, hidden=14),
         train=replace(TRAIN, batch_size=4096),
     )
-    nodes = read_labelled_nodes(settings, "train").examples
+    nodes = settings.data.read("train").examples
     refused(NodeClassifier.from_examples(nodes, settings).job(nodes, nodes), "its batches have many shapes")
     for name, job in JOBS.items():
         assert TrainingRun(job("cpu"), None).config.cuda_graph, name  # type: ignore[arg-type]

@@ -12,8 +12,9 @@ from regard.data import SentencePair
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Corpus, Translator
+from regard.tasks.translation.task import Translator
 from regard.train.config import RANGES, TrainSettings, make_schedule, make_train_config
+from regard.train.corpus import Corpus
 from regard.train.run import TrainingRun
 from regard.train.step import ConstantSchedule, CosineSchedule, NoamSchedule
 from regard.world import World, translation_pairs

@@ -45,7 +45,7 @@ def demo(
     from regard.decode.translate import translate_texts
     from regard.decode.word_alignment import attend_pair, load_alignment_heads
     from regard.tasks.translation.cli import build_alignment
-    from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+    from regard.tasks.translation.data import TranslationSettings
     from regard.tasks.translation.task import Translator, exact_match
 
     console = Console()
@@ -59,7 +59,7 @@ def demo(
     train_run(None, checkpoints | ({"train.steps": steps} if steps else {}), out, None, "cpu")
     translator = Translator.load(out)
     console.print(Rule("2. Held-out sentences", align="left"))
-    held_out = read_translation_pairs(translator.settings.data, "test").examples
+    held_out = translator.settings.data.read("test").examples
     with console.status(f"translating {len(held_out)} held-out sentences"):
         translations = translate_texts(translator, [pair.source for pair in held_out], Greedy())
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -156,7 +156,6 @@ def ladder(
     from regard import see
     from regard.see.plots.charts import LengthCurves
     from regard.tasks.config import DEFAULT_TASK
-    from regard.tasks.translation.data import read_translation_pairs
     from regard.tasks.translation.task import Translator, evaluate_translations
 
     console, device = Console(stderr=True), resolve_device(device)
@@ -175,7 +174,7 @@ def ladder(
         if not (folder / "model.safetensors").exists():
             train_run(recipe, changes, folder, data, device)
         translator = Translator.load(folder, device)
-        pairs = read_translation_pairs(translator.settings.data, split, data).examples
+        pairs = translator.settings.data.read(split, data).examples
         results[kind] = evaluate_translations(translator, pairs, build_search(beam, length_penalty, 0.0), with_progress)
         text = sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)
         if kind not in ("elman", "gru", "lstm"):

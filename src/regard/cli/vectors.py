@@ -60,13 +60,13 @@ def learn(
 
 def read_texts(texts: list[Path], corpora: list[str], data: Path | None) -> Iterator[str]:
     from regard.data.files import read_lines
-    from regard.tasks.sequence_classification.data import ClassificationData, read_known_texts
+    from regard.tasks.sequence_classification.data import ClassificationData
 
     for path in texts:
         yield from read_lines(path)
     for name in corpora:
-        asked = ClassificationData(corpus=name, phrases=name == "sst2")
-        yield from (one.text.replace("<br />", " ") for one in read_known_texts(asked, name, "train", data))
+        known = ClassificationData(corpus=name, phrases=name == "sst2")
+        yield from (one.text.replace("<br />", " ") for one in known.from_corpus("train", data))
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Run settings: the tables of a settings.toml as checked dataclasses, and defaults that depend on the data."""
 
 import json
-import os
 import re
 import tomllib
 from abc import ABC, abstractmethod
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
 from regard.models.config import DEPTHS, ConfigBase, WordEmbeddingConfig, check_choice
+from regard.tasks.splits import DataSettings
 from regard.train.config import TrainSettings, warmup_for
 
 T = TypeVar("T")
@@ -65,23 +65,6 @@ RENAMED_VALUES = {  # and former values
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Abstract: the table [data]. Where examples come from: the miniature world, files, or a known corpus."""
-
-    corpus: str = "world"  # world, files, or the name of a corpus that `regard data` knows
-    train: tuple[str, ...] = ()  # for files
-    valid: tuple[str, ...] = ()  # left out: every hundredth training example is held out
-    test: tuple[str, ...] = ()
-    skip_empty: bool = False  # leave out empty examples instead of refusing them
-
-    def with_absolute_paths(self, folder: Path) -> Self:
-        train, valid, test = (
-            tuple(os.path.abspath(folder / path) for path in paths) for paths in (self.train, self.valid, self.test)
-        )
-        return replace(self, train=train, valid=valid, test=test)
-
-
 class RunSettings(ABC):
     """Abstract: the settings of one run, a frozen dataclass whose fields are the tables of a file.
 
@@ -96,7 +79,7 @@ class RunSettings(ABC):
     @classmethod
     @abstractmethod
     def of_world(cls) -> Self:
-        """What `regard train` does when it is told nothing but the task: something of the miniature world, soon."""
+        """What `regard train` does when only the task is given: learns the miniature world, in about a minute."""
 
     def with_absolute_paths(self, folder: Path) -> Self:
         """Absolute paths, since a run may go on from another folder."""
@@ -359,7 +342,13 @@ class TokenizerSettings:
         check_choice("text.kind", self.kind, ("bpe", "unigram", "words", "characters", "bytes"))
 
 
-# --- defaults that depend on the data ---
+# --- defaults of the miniature world, and those that depend on the data ---
+
+
+def world_training(**changes: Any) -> TrainSettings:
+    """Training on the miniature world: where the right answer is certain, labels are not smoothed."""
+    return TrainSettings(label_smoothing=0.0, **changes)
+
 
 LINE_CHARACTERS = 80  # running text counts as if it had lines of so many
 VALIDATIONS = 20

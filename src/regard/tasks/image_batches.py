@@ -1,4 +1,4 @@
-"""Image batches: shuffled indices, and augmented, normalised and mixed images on the device."""
+"""Image batches: settings of images, shuffled indices, and augmented, normalised and mixed images on the device."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,14 +24,18 @@ from regard.data.images.image_preprocess import (
     apply_augmentations,
     random_draws,
 )
-from regard.data.images.labelled_images import read_image
+from regard.data.images.labelled_images import IMAGE_MODES, read_image
 from regard.data.shuffle import combine_seeds, random_keys
+from regard.models.config import check_choice
 from regard.models.vision import PatchEncoder
 from regard.tasks.protocol import TokenAxis
+from regard.tasks.splits import DataSettings
 from regard.train.config import Loss, TrainSettings
 from regard.train.corpus import to_device_async
 from regard.world.shapes import ShapeWorld
 
+E = TypeVar("E")
+B = TypeVar("B")
 Rows = NDArray[np.int64]
 ImageDraws = Int[Tensor, "b columns"]  # a picture's row, its draws, and those of the one it is mixed with
 PARTNER, KIND, PLACE = 100, 101, 102  # what mixing draws for; changes draw for 0, 1 and so on
@@ -67,6 +71,29 @@ class AugmentSettings:
 
     def mix(self) -> MixupCutmix | None:
         return MixupCutmix(self.mixup, self.cutmix) if self.mixup or self.cutmix else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData(DataSettings[E]):
+    """Abstract: the table [data] of tasks with images."""
+
+    images: int = 6000  # for the world: how many
+    mode: str = "RGB"  # of files: RGB, or L for greyscale
+    height: int = 0  # of files: to resize to; 0 leaves images as they are
+    width: int = 0
+
+    def __post_init__(self):
+        check_choice("data.mode", self.mode, IMAGE_MODES)
+        if self.images < 1:
+            raise ValueError(f"data.images = {self.images} should be at least 1")
+        if min(self.height, self.width) < 0 or (self.height > 0) != (self.width > 0):
+            raise ValueError(
+                f"data.height = {self.height}, data.width = {self.width}: a size to resize to has both height and width"
+            )
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        return (self.height, self.width) if self.height else None
 
 
 def refuse_rdrop(train: TrainSettings) -> None:
@@ -155,9 +182,6 @@ class AugmentedImages:
         others, kinds, places = table.tensor_split((own, 2 * own, 2 * own + 2), 1)[1:]
         pixels, share = mix.apply(pixels, self.augment_pixels(others), kinds, places)
         return self.sight.normalize(pixels), others[:, 0], share
-
-
-B = TypeVar("B")
 
 
 @dataclass(frozen=True, eq=False)

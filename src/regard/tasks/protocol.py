@@ -214,7 +214,6 @@ class Task(ABC):
 
     settings: ClassVar[type[RunSettings]]  # the tables of its runs; its name is theirs
     task_model: ClassVar[type[PretrainedModel]]
-    examples: ClassVar[str]  # what they are called, in the plural
     batch_unit: ClassVar[str] = "tokens"  # what `train.batch_size` counts; "" where a batch is everything
     max_tokens: ClassVar[int] = MAX_SENTENCE_TOKENS  # of an example, when a model is evaluated
     inputs: ClassVar[InputSpec] = InputSpec()
@@ -227,9 +226,14 @@ class Task(ABC):
 
     # --- data, training and evaluation ---
 
-    @abstractmethod
+    @property
+    def examples(self) -> str:
+        """What they are called, in the plural."""
+        return self.settings().data.examples
+
     def read(self, settings: Any, split: Split, folder: Path | None = None) -> LoadedExamples[Any]:
         """The examples of a split; the folder holds known corpora."""
+        return settings.data.read(split, folder)
 
     def token_ids(self, task_model: Any, examples: Sequence[Any]) -> Iterable[Sequence[int]]:
         """Those that the model reads at once; none if it reads images, or a text in windows."""

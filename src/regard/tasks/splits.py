@@ -1,11 +1,13 @@
-"""Data splits: reads the examples of train, valid or test from the world, files or a known corpus."""
+"""Data splits: the table [data] of a run, and the examples of train, valid or test that it stands for."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, Literal, NoReturn, TypeVar, get_args
+from typing import ClassVar, Generic, Literal, NoReturn, Self, TypeVar, get_args
 
-from regard.tasks.config import DataSettings
+from regard.world import Sentence, World
 
 Split = Literal["train", "valid", "test"]
 HELD_OUT = 100  # of training examples without validation files, every hundredth is held out, of fewer the last
@@ -21,55 +23,87 @@ class LoadedExamples(Generic[E]):
     skipped: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ExampleReaders(Generic[E]):
-    """How a task reads its examples, wherever they come from.
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(ABC, Generic[E]):
+    """Abstract: the table [data]. Where examples come from: the miniature world, files, or a known corpus."""
 
-    Args:
-        world: so many examples of a split of the miniature world; there are always others.
-        files: what the files of one split hold.
-        known: a split of a known corpus, by its name, in a folder.
-        examples: what they are called.
-        files_hint: for a split, how its files are given in a recipe and on the command line.
-        generated: the corpora that `world` makes.
-    """
+    examples: ClassVar[str]  # what they are called, in the plural
+    generated: ClassVar[tuple[str, ...]] = ("world",)  # the corpora that `from_world` makes
 
-    world: Callable[[Split, int | None], list[E]]
-    files: Callable[[Sequence[str]], LoadedExamples[E]]
-    known: Callable[[str, Split, Path | None], list[E]]
-    examples: str
-    files_hint: Callable[[Split], str]
-    generated: tuple[str, ...] = ("world",)
+    corpus: str = "world"  # world, files, or the name of a corpus that `regard data` knows
+    train: tuple[str, ...] = ()  # for files
+    valid: tuple[str, ...] = ()  # left out: every hundredth training example is held out
+    test: tuple[str, ...] = ()
+    skip_empty: bool = False  # leave out empty examples instead of refusing them
+
+    @abstractmethod
+    def from_world(self, split: Split, count: int | None) -> list[E]:
+        """So many examples of the miniature world; None is as many as the settings say, to train on."""
+
+    @abstractmethod
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[E]:
+        """All that the files of one split hold."""
+
+    @abstractmethod
+    def from_corpus(self, split: Split, folder: Path | None) -> list[E]:
+        """A split of the known corpus, which the folder holds."""
+
+    @classmethod
+    def files_hint(cls, split: Split) -> str:
+        """How files are given in a recipe and on the command line."""
+        return f'{split} = ["{split}.txt"], or on the command line --{split} {split}.txt'
+
+    def read(self, split: Split, folder: Path | None = None) -> LoadedExamples[E]:
+        """The examples of a split; the folder holds known corpora."""
+        if split not in get_args(Split):
+            raise ValueError(f"a split is one of {', '.join(get_args(Split))}, not {split!r}")
+        if self.corpus == "files":
+            return self.read_files(split)
+        if named := self.train or self.valid or self.test:
+            raise ValueError(f"{named[0]} would not be read, since data.corpus = {self.corpus!r}; set it to files")
+        if self.corpus in self.generated:
+            return LoadedExamples(self.from_world(split, None if split == "train" else WORLD_TESTS))
+        return LoadedExamples(self.from_corpus(split, folder))
+
+    def read_files(self, split: Split) -> LoadedExamples[E]:
+        held_out = split != "test" and not self.valid
+        if not (paths := self.train if held_out else self.paths(split)):
+            raise ValueError(f"data.{split} names no files; e.g. {self.files_hint(split)}")
+        found = self.from_files(paths, split)
+        if held_out:
+            found = LoadedExamples(split_held_out(found.examples, split), found.skipped)
+        if not found.examples:
+            one = self.examples.removesuffix("s")
+            raise ValueError(f"{' and '.join(paths)}: no {one} is left for {split}; give more, or files of its own")
+        return found
+
+    def read_nonempty(self, read: Callable[[Callable[[str], object]], Iterable[E]]) -> LoadedExamples[E]:
+        """What `read` yields; it calls its argument with a sentence that tells where an example is empty."""
+        skipped: list[str] = []
+        found = list(read(skipped.append if self.skip_empty else refuse_empty))
+        return LoadedExamples(found, tuple(skipped))
+
+    def paths(self, split: Split) -> tuple[str, ...]:
+        return {"train": self.train, "valid": self.valid, "test": self.test}[split]
+
+    def with_absolute_paths(self, folder: Path) -> Self:
+        train, valid, test = (
+            tuple(os.path.abspath(folder / path) for path in self.paths(split)) for split in get_args(Split)
+        )
+        return replace(self, train=train, valid=valid, test=test)
 
 
-def read_examples(
-    sources: ExampleReaders[E], data: DataSettings, split: Split, folder: Path | None = None
-) -> LoadedExamples[E]:
-    """`folder` holds the known corpora."""
-    if split not in get_args(Split):
-        raise ValueError(f"a split is one of {', '.join(get_args(Split))}, not {split!r}")
-    if data.corpus == "files":
-        return read_from_files(sources, data, split)
-    if named := data.train or data.valid or data.test:
-        raise ValueError(f"{named[0]} would not be read, since data.corpus = {data.corpus!r}; set it to files")
-    if data.corpus in sources.generated:
-        return LoadedExamples(sources.world(split, None if split == "train" else WORLD_TESTS))
-    return LoadedExamples(sources.known(data.corpus, split, folder))
+@dataclass(frozen=True, kw_only=True)
+class SentenceData(DataSettings[E]):
+    """Abstract: examples that are made of the sentences of the miniature world."""
 
+    sentences: int = 20_000  # for the world: how many, and of how many words
+    min_length: int = 3
+    max_length: int = 12
 
-def read_from_files(sources: ExampleReaders[E], data: DataSettings, split: Split) -> LoadedExamples[E]:
-    named: dict[Split, tuple[str, ...]] = {"train": data.train, "valid": data.valid, "test": data.test}
-    from_train = split == "valid" and not data.valid
-    paths = data.train if from_train else named[split]
-    if not paths:
-        raise ValueError(f"data.{split} names no files; e.g. {sources.files_hint(split)}")
-    found = sources.files(paths)
-    if from_train or (split == "train" and not data.valid):
-        found = LoadedExamples(split_held_out(found.examples, split), found.skipped)
-    if not found.examples:
-        examples = sources.examples.removesuffix("s")
-        raise ValueError(f"{' and '.join(paths)}: no {examples} is left for {split}; give more, or files of its own")
-    return found
+    def world_sentences(self, split: Split, count: int | None) -> Iterator[Sentence]:
+        world = World(min_length=self.min_length, max_length=self.max_length)
+        return (world.sentence(number, split) for number in range(count or self.sentences))
 
 
 def split_held_out(examples: Sequence[E], split: Split, every: int = HELD_OUT) -> list[E]:
@@ -78,5 +112,5 @@ def split_held_out(examples: Sequence[E], split: Split, every: int = HELD_OUT) -
     return [one for n, one in enumerate(examples) if (n in held_out) == (split == "valid")]
 
 
-def refuse_blank(sentence: str) -> NoReturn:
+def refuse_empty(sentence: str) -> NoReturn:
     raise ValueError(f"{sentence}; fill it in, remove it, or train with --set data.skip_empty=true")

@@ -1,22 +1,37 @@
 """Data of sentence lengths: sentences of the miniature world, and whether they have many words."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from regard.models.config import ConfigBase
-from regard.tasks.config import DataSettings, RunSettings
-from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples
+from regard.tasks.config import RunSettings
+from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.train.config import TrainSettings
-from regard.world import World
 
 LABELS = ("short", "long")
 Example = tuple[str, int]  # a sentence, and the index of its label
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthData(DataSettings):
+class LengthData(SentenceData[Example]):
+    examples: ClassVar[str] = "sentences"
+
     sentences: int = 64
+
+    def from_world(self, split: Split, count: int | None) -> list[Example]:
+        return label_by_length(" ".join(sentence.words) for sentence in self.world_sentences(split, None))
+
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[Example]:
+        return LoadedExamples(label_by_length(line for path in paths for line in Path(path).read_text().splitlines()))
+
+    def from_corpus(self, split: Split, folder: Path | None) -> list[Example]:
+        raise ValueError(f"{self.corpus} is not for this task")
+
+
+def label_by_length(texts: Iterable[str]) -> list[Example]:
+    return [(text, int(len(text.split()) > 6)) for text in texts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,26 +51,10 @@ class LengthConfig(ConfigBase):
 class LengthSettings(RunSettings):
     task: ClassVar[str] = "sentence_length"
 
-    data: LengthData = field(default_factory=LengthData)
-    model: LengthConfig = field(default_factory=LengthConfig)
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(steps=6, validate_every=3, checkpoint_every=3))
+    data: LengthData = LengthData()
+    model: LengthConfig = LengthConfig()
+    train: TrainSettings = TrainSettings(steps=6, validate_every=3, checkpoint_every=3)
 
     @classmethod
     def of_world(cls):
         return cls()
-
-
-def read_sentences(settings: LengthSettings, split: Split, folder: Path | None = None) -> LoadedExamples[Example]:
-    def from_world(split: Split, count: int | None) -> list[Example]:
-        texts = [" ".join(World().sentence(n, split).words) for n in range(settings.data.sentences)]
-        return [(text, int(len(text.split()) > 6)) for text in texts]
-
-    def from_files(paths):
-        lines = [line for path in paths for line in Path(path).read_text().splitlines()]
-        return LoadedExamples([(line, int(len(line.split()) > 6)) for line in lines])
-
-    def from_corpus(name, split, folder):
-        raise ValueError(f"{name} is not for this task")
-
-    readers = ExampleReaders(from_world, from_files, from_corpus, "sentences", lambda split: f"--{split} {split}.txt")
-    return read_examples(readers, settings.data, split, folder)

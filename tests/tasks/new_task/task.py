@@ -15,10 +15,9 @@ from regard.data.tokenizers.base import Tokenizer, WordTokenizer
 from regard.data.tokenizers.tokenizer_io import load_tokenizer
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
-from regard.tasks.splits import Split
 from regard.train.config import TrainingJob
 
-from .data import LABELS, Example, LengthSettings, read_sentences
+from .data import LABELS, Example, LengthSettings
 
 
 class LengthModel(nn.Module):
@@ -112,10 +111,6 @@ class Accuracy:
 class LengthTask(Task):
     settings = LengthSettings
     task_model = LengthClassifier
-    examples = "sentences"
-
-    def read(self, settings: LengthSettings, split: Split, folder: Path | None = None):
-        return read_sentences(settings, split, folder)
 
     def evaluate(self, task_model: LengthClassifier, examples: Sequence[Example], *, search=None, progress=no_progress):
         tokens, lengths, labels = task_model.batch(examples)

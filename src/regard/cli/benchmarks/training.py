@@ -35,7 +35,7 @@ from regard.data.tokenizers.base import BOS, EOS, NUM_SPECIAL_TOKENS, PAD
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationData, TranslationSettings, read_translation_pairs
+from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator
 from regard.train.config import TrainingData, TrainSettings
 from regard.train.corpus import PackedPairs
@@ -107,7 +107,7 @@ class TrainingResult:
 
 def train(setting: BenchmarkSettings) -> Iterator[Case]:
     data = WORLD if setting.data is None else MULTI30K
-    pairs, valid = (read_translation_pairs(data, split, setting.data).examples for split in ("train", "valid"))
+    pairs, valid = (data.read(split, setting.data).examples for split in ("train", "valid"))
     texts = write_texts(pairs, valid, setting.folder / "texts")
     ours, others = (
         [
@@ -229,7 +229,7 @@ def settings_of(plan: RunPlan) -> TranslationSettings:
 def train_regard(plan: RunPlan, watch: Stopwatch, **more: Any) -> tuple[float, int]:
     settings = settings_of(plan)
     settings = replace(settings, train=replace(settings.train, **more))
-    pairs, held_out = (read_translation_pairs(settings.data, split).examples for split in ("train", "valid"))
+    pairs, held_out = (settings.data.read(split).examples for split in ("train", "valid"))
     translator = Translator.from_examples(pairs, settings)
     fit = TrainingRun(translator.job(pairs, held_out, plan["device"]), Path(plan["folder"]))
     loss = float("nan")
@@ -298,7 +298,7 @@ class TorchTransformer(nn.Module):
 
 def torch_transformer(plan: RunPlan, watch: Stopwatch) -> tuple[float, int]:
     settings, device = settings_of(plan), plan["device"]
-    pairs, held_out = (read_translation_pairs(settings.data, split).examples for split in ("train", "valid"))
+    pairs, held_out = (settings.data.read(split).examples for split in ("train", "valid"))
     translator = Translator.from_examples(pairs, settings)  # for its vocabulary
     torch.manual_seed(plan["seed"])
     model = TorchTransformer(plan, translator.source.size).to(device)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +18,10 @@ from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, m
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import LINE_BREAKS, WINDOW, translate_all, translate_as_found
 from regard.models.autoencoder import Autoencoder, build_autoencoder
-from regard.tasks.autoencoding.data import AutoencodingSettings, read_plain_sentences
+from regard.tasks.autoencoding.data import AutoencodingSettings
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
-from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_text_tokenizer
 from regard.train.config import TrainingJob
 
@@ -230,12 +228,8 @@ class AutoencodingTask(Seq2SeqTask):
 
     settings = AutoencodingSettings
     task_model = SentenceAutoencoder
-    examples = "sentences"
     suggested_command = "autoencode"
     beam = 1
-
-    def read(self, settings: AutoencodingSettings, split: Split, folder: Path | None = None):
-        return read_plain_sentences(settings, split, folder)
 
     def token_ids(self, task_model: SentenceAutoencoder, examples: Sequence[str]):
         return task_model.tokenizer.encode_batch(examples)

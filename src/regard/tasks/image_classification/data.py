@@ -1,7 +1,7 @@
 """Image classification data: the settings of a run, and its labelled images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -9,20 +9,15 @@ from typing import ClassVar
 from regard.data.archives import split_archive_path
 from regard.data.corpora.download import find_corpus, find_file
 from regard.data.images.labelled_images import (
-    IMAGE_MODES,
     LabelledImage,
     images_from_scenes,
     iter_images,
     read_idx_images,
 )
-from regard.models.config import check_choice
 from regard.models.vision import VisionConfig
-from regard.tasks.config import DataSettings, RunSettings
-from regard.tasks.image_batches import (
-    AugmentSettings,
-    refuse_rdrop,
-)
-from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, split_held_out
+from regard.tasks.config import RunSettings, world_training
+from regard.tasks.image_batches import AugmentSettings, ImageData, refuse_rdrop
+from regard.tasks.splits import LoadedExamples, Split, split_held_out
 from regard.train.config import TrainSettings
 from regard.world.shapes import ShapeWorld
 
@@ -33,37 +28,40 @@ CORPORA = (*IDX, "cifar10")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassificationData(DataSettings):
-    """Pictures: a folder or archive with one folder for each class, or two idx files, of pictures and of labels."""
+class ImageClassificationData(ImageData[LabelledImage]):
+    """Images: a folder or archive with one folder for each class, or two idx files, of images and of labels."""
 
-    images: int = 6000  # for the world: how many, each with one shape
-    mode: str = "RGB"  # of folders: RGB, or L for grey
-    height: int = 0  # of folders: to resize to; 0 leaves pictures as they are
-    width: int = 0
+    examples: ClassVar[str] = "pictures"
 
-    def __post_init__(self):
-        check_choice("data.mode", self.mode, IMAGE_MODES)
-        if self.images < 1 or min(self.height, self.width) < 0 or (self.height > 0) != (self.width > 0):
-            raise ValueError(
-                f"data.images = {self.images}, data.height = {self.height}, data.width = {self.width}: there is "
-                "at least one picture, and a size to resize to has both height and width"
-            )
+    def from_world(self, split: Split, count: int | None) -> list[LabelledImage]:
+        world = ShapeWorld(fewest=1, most=1)
+        return list(images_from_scenes([world.scene(number, split) for number in range(count or self.images)]))
 
-    @property
-    def size(self) -> tuple[int, int] | None:
-        return (self.height, self.width) if self.height else None
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[LabelledImage]:
+        return LoadedExamples(read_image_files(paths, self))
+
+    def from_corpus(self, split: Split, folder: Path | None) -> list[LabelledImage]:
+        part = read_known_images(self.corpus, "test" if split == "test" else "train", folder)
+        return list(part) if split == "test" else split_held_out(part, split, HELD_OUT)
+
+    @classmethod
+    def files_hint(cls, split: Split) -> str:
+        return (
+            f'{split} = ["photos/{split}"], a folder that holds one for each class, or two idx files; '
+            f"on the command line --{split} photos/{split}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageClassificationSettings(RunSettings):
-    """Of telling pictures apart."""
+    """Of image classification."""
 
     task: ClassVar[str] = "image_classification"
 
-    data: ImageClassificationData = field(default_factory=ImageClassificationData)
-    augment: AugmentSettings = field(default_factory=AugmentSettings)
-    model: VisionConfig = field(default_factory=lambda: VisionConfig.from_size("vit", "tiny"))
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(batch_size=128))
+    data: ImageClassificationData = ImageClassificationData()
+    augment: AugmentSettings = AugmentSettings()
+    model: VisionConfig = VisionConfig.from_size("vit", "tiny")
+    train: TrainSettings = TrainSettings(batch_size=128)
 
     def __post_init__(self):
         refuse_rdrop(self.train)
@@ -75,37 +73,8 @@ class ImageClassificationSettings(RunSettings):
             data=ImageClassificationData(images=4000),
             augment=AugmentSettings(flip=True, grayscale=0.5),
             model=VisionConfig(kind="vit", patch=4, layers=3, model=48, heads=4, hidden=96),
-            train=TrainSettings(
-                steps=600, batch_size=48, learning_rate=3e-3, warmup_steps=100, label_smoothing=0.0, validate_every=150
-            ),
+            train=world_training(steps=600, batch_size=48, learning_rate=3e-3, warmup_steps=100, validate_every=150),
         )
-
-
-def read_labelled_images(
-    settings: ImageClassificationSettings, split: Split, folder: Path | None = None
-) -> LoadedExamples[LabelledImage]:
-    """The pictures of a split."""
-    data = settings.data
-
-    def of_world(split: Split, count: int | None) -> list[LabelledImage]:
-        world = ShapeWorld(fewest=1, most=1)
-        return list(images_from_scenes([world.scene(number, split) for number in range(count or data.images)]))
-
-    def of_known(name: str, split: Split, folder: Path | None) -> list[LabelledImage]:
-        part = read_known_images(name, "test" if split == "test" else "train", folder)
-        return list(part) if split == "test" else split_held_out(part, split, HELD_OUT)
-
-    sources = ExampleReaders(
-        world=of_world,
-        files=lambda paths: LoadedExamples(read_image_files(paths, data)),
-        known=of_known,
-        examples="pictures",
-        files_hint=lambda split: (
-            f'{split} = ["photos/{split}"], a folder that holds one for each class, or two idx files; '
-            f"on the command line --{split} photos/{split}"
-        ),
-    )
-    return read_examples(sources, data, split, folder)
 
 
 def read_image_files(paths: Sequence[str], data: ImageClassificationData) -> list[LabelledImage]:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,10 +26,9 @@ from regard.tasks.image_batches import (
     load_image,
     patch_axis,
 )
-from regard.tasks.image_classification.data import ImageClassificationSettings, read_labelled_images
+from regard.tasks.image_classification.data import ImageClassificationSettings
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, no_progress
-from regard.tasks.splits import Split
 from regard.train.config import TrainingJob
 
 AT_ONCE = 500  # pictures, when nothing is learnt
@@ -232,12 +230,8 @@ class ImageClassificationTask(Task):
 
     settings = ImageClassificationSettings
     task_model = ImageClassifier
-    examples = "pictures"
     batch_unit = "pictures"
     inputs = InputSpec("the file of a picture", "image", "an image")
-
-    def read(self, settings: ImageClassificationSettings, split: Split, folder: Path | None = None):
-        return read_labelled_images(settings, split, folder)
 
     def evaluate(
         self, task_model: ImageClassifier, examples: Sequence[LabelledImage], *, search=None, progress=no_progress

@@ -19,7 +19,7 @@ from regard.decode.generation import stream_text
 from regard.models.config import RNN_KINDS
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import Tokens, map_tensors
-from regard.tasks.language_modeling.data import LanguageModelingSettings, read_lines_of_split
+from regard.tasks.language_modeling.data import LanguageModelingSettings
 from regard.tasks.language_modeling.token_nll import (
     EvaluationContext,
     NeuralCache,
@@ -41,7 +41,6 @@ from regard.tasks.protocol import (
     TokenAxis,
     no_progress,
 )
-from regard.tasks.splits import Split
 from regard.tasks.tokenizers import group_into_words, token_label, train_text_tokenizer
 from regard.train.config import TrainingJob
 from regard.train.corpus import to_device_async
@@ -354,12 +353,8 @@ class LanguageModelingTask(Task):
 
     settings = LanguageModelingSettings
     task_model = TextGenerator
-    examples = "lines"
     inputs = InputSpec(options=("beam", "more"))
     suggested_command = "generate"
-
-    def read(self, settings: LanguageModelingSettings, split: Split, folder: Path | None = None):
-        return read_lines_of_split(settings.data, split, folder)
 
     def evaluate(self, task_model: TextGenerator, examples: Sequence[str], *, search=None, progress=no_progress):
         return evaluate_language_model(task_model, examples, progress)

@@ -7,58 +7,10 @@ from typing import ClassVar
 
 from regard.data.graphs import Graph, GraphNode, assign_splits, graph_from_town, read_graph
 from regard.models.graph import GraphConfig
-from regard.tasks.config import DataSettings, RunSettings
-from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples
+from regard.tasks.config import RunSettings, world_training
+from regard.tasks.splits import DataSettings, LoadedExamples, Split
 from regard.train.config import TrainSettings
 from regard.world.town import TownWorld
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeClassificationData(DataSettings):
-    """A graph: two files, of nodes and of edges. Nodes to validate and to test on are in it, or in graphs of their own.
-
-    Where the nodes' file has no splits, nodes are divided by their names.
-    """
-
-    people: int = 2000  # for the world: of the town
-    town: int = 0  # another number, another town
-
-    def __post_init__(self):
-        TownWorld(seed=self.town, people=self.people)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeClassificationSettings(RunSettings):
-    """Of labelling the nodes of a graph. Every step reads all of it, whatever train.batch_size is."""
-
-    task: ClassVar[str] = "node_classification"
-
-    data: NodeClassificationData = field(default_factory=NodeClassificationData)
-    model: GraphConfig = field(default_factory=lambda: GraphConfig(kind="attention", dropout=0.3))
-    train: TrainSettings = field(
-        default_factory=lambda: TrainSettings(
-            steps=250,
-            learning_rate=3e-3,
-            warmup_steps=20,
-            label_smoothing=0.0,
-            weight_decay=0.1,
-            validate_every=20,
-            checkpoint_every=100,
-        )
-    )
-
-    def __post_init__(self):
-        if self.train.gradient_accumulation != 1:
-            raise ValueError(
-                f"train.gradient_accumulation = {self.train.gradient_accumulation} is for batches, and a graph is read "
-                "whole; leave it out"
-            )
-
-    @classmethod
-    def of_world(cls):
-        """The trades of a town, in a minute."""
-        usual = cls()
-        return replace(usual, train=replace(usual.train, batch_size=1))  # a town is too small to be worth two threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,28 +25,71 @@ class LabelledNode:
         return self.graph.nodes[self.number]
 
 
-def read_labelled_nodes(
-    settings: NodeClassificationSettings, split: Split, folder: Path | None = None
-) -> LoadedExamples[LabelledNode]:
-    """The nodes of a split, all in one graph."""
-    data = settings.data
-    named = {"train": data.train, "valid": data.valid, "test": data.test}
+@dataclass(frozen=True, kw_only=True)
+class NodeClassificationData(DataSettings[LabelledNode]):
+    """A graph: two files, of nodes and of edges. Nodes to validate and to test on are in it, or in graphs of their own.
 
-    def of_known(name: str, split: Split, folder: Path | None) -> list[LabelledNode]:
-        raise ValueError(f"data.corpus = {name!r} is no graph; give two files: --train nodes.tsv --train edges.tsv")
+    Where the nodes' file has no splits, nodes are divided by their names.
+    """
 
-    sources = ExampleReaders(
-        world=lambda split, count: labelled_nodes(world_graph(data), split, "the town"),
-        files=lambda paths: LoadedExamples(labelled_nodes(split_graph(paths, data, split), split, " and ".join(paths))),
-        known=of_known,
-        examples="nodes",
-        files_hint=lambda split: (
-            f'{split} = ["nodes.tsv", "edges.tsv"], or on the command line --{split} nodes.tsv --{split} edges.tsv'
-        ),
+    examples: ClassVar[str] = "nodes"
+
+    people: int = 2000  # for the world: of the town
+    town: int = 0  # another number, another town
+
+    def __post_init__(self):
+        TownWorld(seed=self.town, people=self.people)
+
+    def from_world(self, split: Split, count: int | None) -> list[LabelledNode]:
+        return labelled_nodes(world_graph(self), split, "the town")
+
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[LabelledNode]:
+        return LoadedExamples(labelled_nodes(split_graph(paths, self, split), split, " and ".join(paths)))
+
+    def read_files(self, split: Split) -> LoadedExamples[LabelledNode]:
+        if paths := self.paths(split) or self.train:
+            return self.from_files(paths, split)  # whichever split it is, the nodes of one graph stay together
+        return super().read_files(split)
+
+    def from_corpus(self, split: Split, folder: Path | None) -> list[LabelledNode]:
+        raise ValueError(
+            f"data.corpus = {self.corpus!r} is no graph; give two files: --train nodes.tsv --train edges.tsv"
+        )
+
+    @classmethod
+    def files_hint(cls, split: Split) -> str:
+        return f'{split} = ["nodes.tsv", "edges.tsv"], or on the command line --{split} nodes.tsv --{split} edges.tsv'
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClassificationSettings(RunSettings):
+    """Of node classification. Every step reads all of it, whatever train.batch_size is."""
+
+    task: ClassVar[str] = "node_classification"
+
+    data: NodeClassificationData = NodeClassificationData()
+    model: GraphConfig = GraphConfig(kind="attention", dropout=0.3)
+    train: TrainSettings = world_training(
+        steps=250,
+        learning_rate=3e-3,
+        warmup_steps=20,
+        weight_decay=0.1,
+        validate_every=20,
+        checkpoint_every=100,
     )
-    if data.corpus == "files" and (paths := named.get(split) or data.train):
-        return sources.files(paths)  # whichever split it is, the nodes of one graph stay together
-    return read_examples(sources, data, split, folder)
+
+    def __post_init__(self):
+        if self.train.gradient_accumulation != 1:
+            raise ValueError(
+                f"train.gradient_accumulation = {self.train.gradient_accumulation} is for batches, and a graph is read "
+                "whole; leave it out"
+            )
+
+    @classmethod
+    def of_world(cls):
+        """The trades of a town, in a minute."""
+        usual = cls()
+        return replace(usual, train=replace(usual.train, batch_size=1))  # a town is too small to be worth two threads
 
 
 def training_graph(data: NodeClassificationData) -> Graph:

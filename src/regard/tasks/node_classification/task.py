@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,12 +18,10 @@ from regard.models.graph import EdgeWeights, GraphNetwork, edge_weights
 from regard.tasks.node_classification.data import (
     LabelledNode,
     NodeClassificationSettings,
-    read_labelled_nodes,
     training_graph,
 )
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, InputSpec, Task, TaskInput, TokenAxis, no_progress
-from regard.tasks.splits import Split
 from regard.train.config import TrainingJob
 
 # --- training ---
@@ -225,12 +222,8 @@ class NodeClassificationTask(Task):
 
     settings = NodeClassificationSettings
     task_model = NodeClassifier
-    examples = "nodes"
     batch_unit = ""
     inputs = InputSpec("the name of a node", "node", "a graph")
-
-    def read(self, settings: NodeClassificationSettings, split: Split, folder: Path | None = None):
-        return read_labelled_nodes(settings, split, folder)
 
     def evaluate(
         self, task_model: NodeClassifier, examples: Sequence[LabelledNode], *, search=None, progress=no_progress

@@ -1,18 +1,17 @@
 """Sequence classification data: the settings of a run, and its labelled texts."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from regard.data.corpora.download import corpus_path
-from regard.data.labelled import LabelledText, raise_on_empty, read_labelled
+from regard.data.labelled import LabelledText, read_labelled
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.encoder import check_combination
-from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings
-from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, split_held_out
+from regard.tasks.config import RunSettings, TokenizerSettings, world_training
+from regard.tasks.splits import LoadedExamples, SentenceData, Split, split_held_out
 from regard.train.config import TrainSettings
-from regard.world import World
 
 SENTIMENTS = {-1: "negative", 0: "neutral", 1: "positive"}
 KNOWN = {"sst2": ("text", "label"), "imdb": ("label", "rating", "text")}  # corpora with labels, and their columns
@@ -20,31 +19,56 @@ HELD_OUT = {"imdb": 12}  # where no texts are set aside to validate on, every tw
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationData(DataSettings):
+class ClassificationData(SentenceData[LabelledText]):
     """Texts with labels; files are .tsv or .jsonl."""
+
+    examples: ClassVar[str] = "texts"
 
     text: str = "text"  # the names of the two columns, or of the fields of a .jsonl
     label: str = "label"
     columns: tuple[str, ...] = ()  # of a .tsv, all in their order; left out, the text and then the label
     phrases: bool = False  # for sst2: train on labelled parts of the sentences as well
     max_tokens: int = 0  # ids of a text that are read: the first quarter of them, then the end of the text; 0 reads all
-    sentences: int = 20_000  # for the world: how many, and of how many words
-    min_length: int = 3
-    max_length: int = 12
+
+    def from_world(self, split: Split, count: int | None) -> list[LabelledText]:
+        return [
+            LabelledText(" ".join(one.words), SENTIMENTS[one.sentiment]) for one in self.world_sentences(split, count)
+        ]
+
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[LabelledText]:
+        fields, columns = (self.text, self.label), self.columns or None
+        return self.read_nonempty(
+            lambda on_empty: (
+                one for path in paths for one in read_labelled(path, fields=fields, columns=columns, on_empty=on_empty)
+            )
+        )
+
+    def from_corpus(self, split: Split, folder: Path | None) -> list[LabelledText]:
+        if self.corpus not in KNOWN:
+            raise ValueError(f"{self.corpus!r} is no known corpus of texts with labels; choose from {', '.join(KNOWN)}")
+        every = None if split == "test" else HELD_OUT.get(self.corpus)
+        files = ["train" if every else split] + (["phrases"] if self.phrases and split == "train" else [])
+        paths = [corpus_path(self.corpus, file, folder) for file in files]
+        texts = [one for path in paths for one in read_labelled(path, columns=KNOWN[self.corpus])]
+        return split_held_out(texts, split, every) if every else texts
+
+    @classmethod
+    def files_hint(cls, split: Split) -> str:
+        return f'{split} = ["{split}.tsv"], or on the command line --{split} {split}.tsv'
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationSettings(RunSettings):
-    """Of classification."""
+    """Of sequence classification."""
 
     task: ClassVar[str] = "sequence_classification"
 
-    data: ClassificationData = field(default_factory=ClassificationData)
-    text: TokenizerSettings = field(default_factory=TokenizerSettings)
-    words: WordEmbeddingConfig = field(default_factory=WordEmbeddingConfig)
-    model: EncoderConfig = field(default_factory=lambda: EncoderConfig.from_size("transformer", "tiny"))
-    pooling: PoolingConfig = field(default_factory=PoolingConfig)
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(label_smoothing=0.0))
+    data: ClassificationData = ClassificationData()
+    text: TokenizerSettings = TokenizerSettings()
+    words: WordEmbeddingConfig = WordEmbeddingConfig()
+    model: EncoderConfig = EncoderConfig.from_size("transformer", "tiny")
+    pooling: PoolingConfig = PoolingConfig()
+    train: TrainSettings = TrainSettings(label_smoothing=0.0)
 
     def __post_init__(self):
         check_combination(self.words, self.model, self.pooling)
@@ -59,50 +83,5 @@ class ClassificationSettings(RunSettings):
             model=EncoderConfig(
                 kind="transformer", layers=2, model=64, heads=4, hidden=128, dropout=0.0, recipe=rotary
             ),
-            train=TrainSettings(
-                steps=2000,
-                batch_size=512,
-                learning_rate=3e-3,
-                warmup_steps=100,
-                label_smoothing=0.0,
-                validate_every=400,
-            ),
+            train=world_training(steps=2000, batch_size=512, learning_rate=3e-3, warmup_steps=100, validate_every=400),
         )
-
-
-def read_labelled_texts(
-    settings: ClassificationSettings, split: Split, folder: Path | None = None
-) -> LoadedExamples[LabelledText]:
-    """The texts of a split."""
-    data = settings.data
-
-    def of_world(split: Split, count: int | None) -> list[LabelledText]:
-        world = World(min_length=data.min_length, max_length=data.max_length)
-        sentences = (world.sentence(number, split) for number in range(count or data.sentences))
-        return [LabelledText(" ".join(one.words), SENTIMENTS[one.sentiment]) for one in sentences]
-
-    def of_files(paths: Sequence[str]) -> LoadedExamples[LabelledText]:
-        skipped: list[str] = []
-        blank: Callable[[str], object] = skipped.append if data.skip_empty else raise_on_empty
-        fields, columns = (data.text, data.label), data.columns or None
-        texts = (read_labelled(path, fields=fields, columns=columns, on_empty=blank) for path in paths)
-        return LoadedExamples([one for some in texts for one in some], tuple(skipped))
-
-    sources = ExampleReaders(
-        world=of_world,
-        files=of_files,
-        known=lambda name, split, folder: read_known_texts(data, name, split, folder),
-        examples="texts",
-        files_hint=lambda split: f'{split} = ["{split}.tsv"], or on the command line --{split} {split}.tsv',
-    )
-    return read_examples(sources, data, split, folder)
-
-
-def read_known_texts(data: ClassificationData, name: str, split: Split, folder: Path | None) -> list[LabelledText]:
-    if name not in KNOWN:
-        raise ValueError(f"{name!r} is no known corpus of texts with labels; choose from {', '.join(KNOWN)}")
-    every = None if split == "test" else HELD_OUT.get(name)
-    files = ["train" if every else split] + (["phrases"] if data.phrases and split == "train" else [])
-    paths = [corpus_path(name, file, folder) for file in files]
-    texts = [one for path in paths for one in read_labelled(path, columns=KNOWN[name])]
-    return split_held_out(texts, split, every) if every else texts

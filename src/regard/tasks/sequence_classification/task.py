@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,7 @@ from regard.models.tfidf import BagOfWordsClassifier
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.registry import MAX_TEXT_TOKENS
-from regard.tasks.sequence_classification.data import ClassificationSettings, read_labelled_texts
-from regard.tasks.splits import Split
+from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.tokenizers import token_strings, train_tokenizer_with_vectors
 from regard.train.config import TrainingJob, to_float32
 from regard.train.corpus import Corpus, drop_long, iterate_batches, to_device_async
@@ -312,12 +310,8 @@ class SequenceClassificationTask(Task):
 
     settings = ClassificationSettings
     task_model = TextClassifier
-    examples = "texts"
     max_tokens = MAX_TEXT_TOKENS
     suggested_command = "classify"
-
-    def read(self, settings: ClassificationSettings, split: Split, folder: Path | None = None):
-        return read_labelled_texts(settings, split, folder)
 
     def token_ids(self, task_model: TextClassifier, examples: Sequence[LabelledText]):
         return task_model.tokenizer.encode_batch(one.text for one in examples)

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,7 @@ from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
-from regard.tasks.splits import Split
-from regard.tasks.tagging.data import TaggingSettings, read_tagged_sentences
+from regard.tasks.tagging.data import TaggingSettings
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
 from regard.train.config import TrainingJob, to_float32
 from regard.train.corpus import Corpus, drop_long, iterate_batches, to_device_async
@@ -349,11 +347,7 @@ class TaggingTask(Task):
 
     settings = TaggingSettings
     task_model = Tagger
-    examples = "sentences"
     suggested_command = "tag"
-
-    def read(self, settings: TaggingSettings, split: Split, folder: Path | None = None):
-        return read_tagged_sentences(settings, split, folder)
 
     def token_ids(self, task_model: Tagger, examples: Sequence[TaggedSentence]):
         return (one.pieces.ids for one in task_model.examples(map(without_tags, examples)))

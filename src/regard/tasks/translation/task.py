@@ -35,9 +35,8 @@ from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
-from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_tokenizer
-from regard.tasks.translation.data import TranslationSettings, read_translation_pairs
+from regard.tasks.translation.data import TranslationSettings
 from regard.train.config import TrainingJob
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence
 
@@ -290,13 +289,9 @@ class TranslationTask(Seq2SeqTask):
 
     settings = TranslationSettings
     task_model = Translator
-    examples = "pairs"
     searches = True
     suggested_command = "translate"
     beam = 5
-
-    def read(self, settings: TranslationSettings, split: Split, folder: Path | None = None):
-        return read_translation_pairs(settings.data, split, folder)
 
     def token_ids(self, task_model: Translator, examples: Sequence[SentencePair]):
         return task_model.source.encode_batch(pair.source for pair in examples)

@@ -1,6 +1,7 @@
 """Visual question answering data: the settings of a run, and its questions about images."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -8,7 +9,7 @@ from typing import ClassVar
 from regard.data.archives import split_archive_path
 from regard.data.corpora.download import find_corpus, find_file
 from regard.data.files import file_format
-from regard.data.images.labelled_images import IMAGE_MODES, LabelledImage
+from regard.data.images.labelled_images import LabelledImage
 from regard.data.images.visual_questions import (
     VisualQuestionSet,
     make_world_questions,
@@ -17,13 +18,10 @@ from regard.data.images.visual_questions import (
 )
 from regard.models.config import check_choice
 from regard.models.vqa import VQAConfig
-from regard.tasks.config import DataSettings, RunSettings, TokenizerSettings
-from regard.tasks.image_batches import (
-    AugmentSettings,
-    refuse_rdrop,
-)
+from regard.tasks.config import RunSettings, TokenizerSettings, world_training
+from regard.tasks.image_batches import AugmentSettings, ImageData, refuse_rdrop
 from regard.tasks.image_classification.data import HELD_OUT
-from regard.tasks.splits import ExampleReaders, LoadedExamples, Split, read_examples, split_held_out
+from regard.tasks.splits import LoadedExamples, Split, split_held_out
 from regard.train.config import TrainSettings
 from regard.world.shapes import HOLD_OUTS, ShapeWorld
 
@@ -42,45 +40,51 @@ class ImageQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VQAData(DataSettings):
-    """Questions: a .tsv or .jsonl of picture, question and answer, or a folder or archive such as easy-VQA's."""
+class VQAData(ImageData[ImageQuestion]):
+    """Questions: a .tsv or .jsonl of image, question and answer, or a folder or archive such as easy-VQA's."""
 
-    images: int = 5000  # for the world: how many
-    each: int = 4  # for the world: questions about each picture to train on
-    most: int = 1  # for the world: things in a picture
+    examples: ClassVar[str] = "questions"
+
+    images: int = 5000
+    each: int = 4  # for the world: questions about each image to train on
+    most: int = 1  # for the world: things in an image
     held_out: str = "compositions"  # for the world: compositions that training never shows, or pictures alone
-    mode: str = "RGB"  # of files: RGB, or L for grey
-    height: int = 0  # of files: to resize to; 0 leaves pictures as they are
-    width: int = 0
 
     def __post_init__(self):
-        check_choice("data.mode", self.mode, IMAGE_MODES)
+        super().__post_init__()
         check_choice("data.held_out", self.held_out, HOLD_OUTS)
-        if min(self.images, self.each) < 1 or min(self.height, self.width) < 0 or (self.height > 0) != (self.width > 0):
-            raise ValueError(
-                f"data.images = {self.images}, data.each = {self.each}, data.height = {self.height}, data.width = "
-                f"{self.width}: there is at least one picture with a question, and a size to resize to has both "
-                "height and width"
-            )
+        if self.each < 1:
+            raise ValueError(f"data.each = {self.each} should be at least 1")
 
-    @property
-    def size(self) -> tuple[int, int] | None:
-        return (self.height, self.width) if self.height else None
+    def from_world(self, split: Split, count: int | None) -> list[ImageQuestion]:
+        world, each = ShapeWorld(most=self.most, held_out=self.held_out), self.each if count is None else 1
+        return to_image_questions(make_world_questions(world, count or self.images, split, questions_per_image=each))
+
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[ImageQuestion]:
+        return LoadedExamples([one for path in paths for one in to_image_questions(read_question_file(path, self))])
+
+    def from_corpus(self, split: Split, folder: Path | None) -> list[ImageQuestion]:
+        return read_known_questions(self.corpus, split, folder)
+
+    @classmethod
+    def files_hint(cls, split: Split) -> str:
+        return (
+            f'{split} = ["{split}.tsv"] with lines of image, tab, question, tab, answer, '
+            f"or on the command line --{split} {split}.tsv"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class VQASettings(RunSettings):
-    """Of answering questions about pictures."""
+    """Of visual question answering."""
 
     task: ClassVar[str] = "vqa"
 
-    data: VQAData = field(default_factory=VQAData)
-    augment: AugmentSettings = field(default_factory=AugmentSettings)
-    text: TokenizerSettings = field(
-        default_factory=lambda: TokenizerSettings(kind="words", lowercase=True, language="en")
-    )
-    model: VQAConfig = field(default_factory=VQAConfig)
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(batch_size=128))
+    data: VQAData = VQAData()
+    augment: AugmentSettings = AugmentSettings()
+    text: TokenizerSettings = TokenizerSettings(kind="words", lowercase=True, language="en")
+    model: VQAConfig = VQAConfig()
+    train: TrainSettings = TrainSettings(batch_size=128)
 
     def __post_init__(self):
         refuse_rdrop(self.train)
@@ -99,32 +103,8 @@ class VQASettings(RunSettings):
             data=VQAData(images=10_000, each=4, held_out="pictures"),
             text=TokenizerSettings(kind="words"),
             model=VQAConfig(layers=1, model=48, heads=4, hidden=96),
-            train=TrainSettings(
-                steps=900, batch_size=128, learning_rate=3e-3, warmup_steps=100, label_smoothing=0.0, validate_every=300
-            ),
+            train=world_training(steps=900, batch_size=128, learning_rate=3e-3, warmup_steps=100, validate_every=300),
         )
-
-
-def read_image_questions(data: VQAData, split: Split, folder: Path | None = None) -> LoadedExamples[ImageQuestion]:
-    """The questions of a split."""
-
-    def of_world(split: Split, count: int | None) -> list[ImageQuestion]:
-        world, each = ShapeWorld(most=data.most, held_out=data.held_out), data.each if count is None else 1
-        return to_image_questions(make_world_questions(world, count or data.images, split, questions_per_image=each))
-
-    sources = ExampleReaders(
-        world=of_world,
-        files=lambda paths: LoadedExamples(
-            [one for path in paths for one in to_image_questions(read_question_file(path, data))]
-        ),
-        known=read_known_questions,
-        examples="questions",
-        files_hint=lambda split: (
-            f'{split} = ["{split}.tsv"] with lines of picture, tab, question, tab, answer, '
-            f"or on the command line --{split} {split}.tsv"
-        ),
-    )
-    return read_examples(sources, data, split, folder)
 
 
 def to_image_questions(held: VisualQuestionSet) -> list[ImageQuestion]:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,8 @@ from regard.tasks.image_batches import (
 from regard.tasks.image_classification.task import AT_ONCE
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, TokenAxis, no_progress
-from regard.tasks.splits import Split
 from regard.tasks.tokenizers import train_text_tokenizer
-from regard.tasks.vqa.data import ImageQuestion, VQASettings, read_image_questions
+from regard.tasks.vqa.data import ImageQuestion, VQASettings
 from regard.train.config import TrainingJob
 from regard.train.corpus import to_device_async
 from regard.world.shapes import draw_question
@@ -271,12 +269,8 @@ class VQATask(Task):
 
     settings = VQASettings
     task_model = QuestionAnswerer
-    examples = "questions"
     batch_unit = "questions"
     inputs = InputSpec("the file of a picture and a question", "image", options=("question",))
-
-    def read(self, settings: VQASettings, split: Split, folder: Path | None = None):
-        return read_image_questions(settings.data, split, folder)
 
     def token_ids(self, task_model: QuestionAnswerer, examples: Sequence[ImageQuestion]):
         return task_model.tokenizer.encode_batch(one.text for one in examples)
