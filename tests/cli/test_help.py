@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from regard.cli import app
+from tests.forks import FORKS
 
 from .commands import assert_refused, regard
 
@@ -137,10 +138,15 @@ def test_a_line_that_quotes_a_whole_file_is_cut_in_its_middle(monkeypatch):
 
 def test_streams_that_are_closed_are_empty():
     """As in: regard draw ... <&- >&- 2>&-."""
-    code = (
-        "import sys; sys.stdin = sys.stdout = sys.stderr = None; from regard.cli import app; app(['draw', 'Window(0)'])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 2
+    process = FORKS.Process(target=draw_without_streams)
+    process.start()
+    process.join()
+    assert process.exitcode == 2
+
+
+def draw_without_streams() -> None:
+    sys.stdin = sys.stdout = sys.stderr = None
+    app(["draw", "Window(0)"])
 
 
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
