@@ -27,7 +27,7 @@ from torch import nn
 
 from machine import write
 from profiled import kinds_and_kernels
-from regard.data.images.labelled_images import LabelledImage
+from regard.data.images import LabelledImage
 from regard.data.labelled import LabelledText
 from regard.data.tagged import TaggedSentence
 from regard.tasks.image_classification.data import ImageClassificationSettings

@@ -81,8 +81,9 @@ SUITES: dict[str, Stages] = {
     ),
     "data/": (
         files("data", "batching", "lm_blocks", "tagged", "word_pieces", "ngrams", "labelled", "normalization"),
-        files("data", "tokenizers", "parallel", "graphs", "labelled_images", "image_preprocess"),
+        files("data", "tokenizers", "parallel", "graphs", "images", "image_preprocess"),
     ),
+    "world/splitmix": (files("data", "batching"),),
     "train/": (
         files("train", "step", "loop", "gradient_noise", "run", "master_weights"),
         files("train", "gradient", "cpu_parallel"),
@@ -112,8 +113,6 @@ SUITES: dict[str, Stages] = {
 # Where the tests of a file have another name than the file.
 NAMED = {
     "attention/core": "hooks",
-    "data/shuffle": "batching",
-    "data/streaming": "batching",
     "decode/beam_decoder": "beam",
     "decode/beam_state": "beam",
     "decode/quantized_linear": "batched_beam",

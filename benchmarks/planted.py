@@ -508,7 +508,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "models/masked_lm.py": [
         ("masked LM", "padding is asked for", "& (positions < lengths[:, None]) & (tokens != UNK)", "& (tokens != UNK)"),
     ],
-    "data/shuffle.py": [
+    "world/splitmix.py": [
         ("shuffle", "seeds of a run and an epoch are merely added", "state = random_key(state ^ (number & MASK), 0)", "state = state + number"),
         ("shuffle", "keys of many are not the keys of one", "(numbers + np.uint64(1)) * np.uint64(GOLDEN_GAMMA)", "numbers * np.uint64(GOLDEN_GAMMA)"),
     ],
@@ -526,8 +526,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("TokenBatchSampler", "parts are neighbouring rows", "side[first::parts] for side in sides", "side[first : first + 1] for side in sides"),
         ("TokenBatchSampler", "a limit for the source alone", "over | (source > limit) | (target > limit)", "over | (source > limit)"),
         ("TokenBatchSampler", "resuming begins an epoch anew", "for rows in self.batches.epoch(epoch)[start:])", "for rows in self.batches.epoch(epoch))"),
-    ],
-    "data/streaming.py": [
         ("ShuffleBuffer", "the rest of the buffer is not shuffled", "for slot in random_keys(combine_seeds(seed, 1), len(held)).argsort(kind=\"stable\"))", "for slot in range(len(held)))"),
         ("ShuffleBuffer", "the same slot for every item", "slot = random_key(seed, n) % self.buffer", "slot = random_key(seed, 0) % self.buffer"),
         ("ShuffleBuffer", "shuffled without the epoch", "self._through_buffer(combine_seeds(self.seed, epoch))", "self._through_buffer(combine_seeds(self.seed))"),
@@ -546,14 +544,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("TextNormalizer", "lower case before punctuation is cut off", "text = word_tokenize(text, self.language) if self.language else text\n        text = text.lower() if self.lower else text", "text = text.lower() if self.lower else text\n        text = word_tokenize(text, self.language) if self.language else text"),
     ],
     "data/tokenizers/ngrams.py": [
-        ("n-grams", "a pair is the same whichever word comes first", "(words[length - 1 :] * np.uint64(0x9E3779B97F4A7C15))", "words[length - 1 :]"),
+        ("n-grams", "a pair is the same whichever word comes first", "(words[length - 1 :] * np.uint64(GOLDEN_GAMMA))", "words[length - 1 :]"),
         ("n-grams", "pairs share the ids of words", "mixed % np.uint64(self.buckets) + np.uint64(self.words)", "mixed % np.uint64(self.buckets)"),
         ("n-grams", "the last run is left out", "for start in range(words - length + 1)", "for start in range(words - length)"),
-    ],
-    "data/tokenizers/word_pieces.py": [
-        ("pieces", "the value of a word's last piece", "return [values[first] for first in self.first_indices]", "return [values[stop - 1] for _, stop in self.spans]"),
-        ("pieces", "further pieces hang on the word's head", "else self.first_indices[word] + 1\n            for at, word", "else above[word] for at, word"),
-        ("pieces", "a word that is nothing to the tokeniser has no piece", "*(pieces or [UNK])]", "*pieces]"),
     ],
     "data/tagged.py": [
         ("CoNLL-U", "the language's own tag, not the universal one", "tuple(cells[3] for _, cells in words)", "tuple(cells[4] for _, cells in words)"),
@@ -562,6 +555,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("CoNLL-U", "the last sentence is lost without a blank line", "held, taken = [], 0\n    if held:\n        yield held\n", "held, taken = [], 0\n"),
         ("CoNLL-U", "heads may run in a circle", "        if at not in reaches:\n", "        if False:\n"),
         ("CoNLL-U", "words that were not said are words", "NON_WORD_ID = re.compile(r\"[1-9][0-9]*-[1-9][0-9]*|[0-9]+\\.[1-9][0-9]*\")", "NON_WORD_ID = re.compile(r\"[1-9][0-9]*-[1-9][0-9]*\")"),
+        ("pieces", "the value of a word's last piece", "return [values[first] for first in self.first_indices]", "return [values[stop - 1] for _, stop in self.spans]"),
+        ("pieces", "further pieces hang on the word's head", "else self.first_indices[word] + 1\n            for at, word", "else above[word] for at, word"),
+        ("pieces", "a word that is nothing to the tokeniser has no piece", "*(pieces or [UNK])]", "*pieces]"),
     ],
     "data/lm_blocks.py": [
         ("blocks", "a model predicts what it reads", "torch.where(inside, stream[at + 1], PAD)", "torch.where(inside, stream[at], PAD)"),
@@ -581,7 +577,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("node vectors", "not of length 1", "(counts / np.where(lengths == 0, 1, lengths))", "counts"),
         ("node vectors", "a word counts once", "counts[row, columns[word]] += 1", "counts[row, columns[word]] = 1"),
     ],
-    "data/images/image_preprocess.py": [
+    "data/image_preprocess.py": [
         ("mixup", "the share is the other picture's", "(wide * pixels + (1 - wide) * others)", "((1 - wide) * pixels + wide * others)"),
         ("CutMix", "the share that was drawn, not the one that was cut", "torch.where(is_cut, own_area, torch.where", "torch.where(is_cut, share, torch.where"),
     ],

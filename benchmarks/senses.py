@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 
 from machine import write
 from regard import see
-from regard.data.corpora.download import corpus_path
+from regard.data.corpora import corpus_path
 from regard.data.tagged import read_tagged
 from regard.models.config import EncoderConfig
 from regard.models.masked_lm import MaskedLMConfig, Occurrences, train_masked_lm

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.corpora.download import CORPORA
+from regard.data.corpora import CORPORA
 from regard.tasks.config import read_task_name
 from regard.tasks.registry import get_task
 from regard.train.config import make_train_config

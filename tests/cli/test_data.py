@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from regard.cli.data import data
 from regard.cli.main import OneLineErrorGroup
 from regard.data import SentencePair, read_pairs
-from regard.data.corpora.catalogue import CORPORA
+from regard.data.corpora import CORPORA
 from regard.world import World, translation_pairs
 
 COMMANDS = ["show", "check", "convert", "world", "fetch"]

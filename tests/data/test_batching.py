@@ -19,7 +19,7 @@ from regard.data import (
     pad_rows,
     pair_lengths,
 )
-from regard.data.shuffle import combine_seeds, random_key, random_keys
+from regard.world.splitmix import combine_seeds, random_key, random_keys
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), min_size=1, max_size=101)
 

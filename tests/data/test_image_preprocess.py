@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.data.images.image_preprocess import (
+from regard.data.image_preprocess import (
     Cutout,
     MixupCutmix,
     RandomCrop,
@@ -12,8 +12,7 @@ from regard.data.images.image_preprocess import (
     augment_images,
     random_draws,
 )
-from regard.data.images.labelled_images import ImageSet, PixelScaling, images_from_scenes
-from regard.data.images.visual_questions import make_world_questions
+from regard.data.images import ImageSet, PixelScaling, images_from_scenes, make_world_questions
 from regard.world.shapes import COLOURS, ShapeWorld
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.corpora.download import corpus_path
+from regard.data.corpora import corpus_path
 from regard.data.labelled import LabelledText, Labels, read_labelled
 
 FILMS = [LabelledText("a warm , funny film", "1"), LabelledText("dull č\u2028 😀", "0"), LabelledText(" fine ", "1")]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import BOS, EOS, PAD, CharTokenizer, TextNormalizer, WordTokenizer, load_tokenizer
-from regard.data.corpora.download import corpus_path
+from regard.data.corpora import corpus_path
 from regard.data.files import read_lines
 from regard.data.lm_blocks import (
     BlockOrder,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.corpora.download import corpus_path, sha256_digest
+from regard.data.corpora import corpus_path, sha256_digest
 from regard.data.tagged import TaggedSentence, read_columns, read_conllu, read_tagged, write_columns, write_conllu
 
 UNPACKED = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress}

@@ -25,19 +25,24 @@ from safetensors.torch import save
 from torch import nn
 
 from regard.attention import Recipe
-from regard.data.corpora.download import sha256_digest
+from regard.data.corpora import sha256_digest
 from regard.data.files import MAX_LINE_BYTES, MAX_SMALL_BYTES, MAX_UNPACK_RATIO, GzipReader, read_lines
 from regard.data.graphs import BagOfWords, StandardScaler, load_featurizer, read_graph
-from regard.data.images.image_preprocess import ImagePreprocessor
-from regard.data.images.labelled_images import PixelScaling, read_idx, read_image, read_images
-from regard.data.images.visual_questions import read_question_list, read_visual_questions
+from regard.data.image_preprocess import ImagePreprocessor
+from regard.data.images import (
+    PixelScaling,
+    read_idx,
+    read_image,
+    read_images,
+    read_question_list,
+    read_visual_questions,
+)
 from regard.data.labelled import Labels, read_labelled
 from regard.data.lm_blocks import read_text
 from regard.data.parallel import read_pairs
 from regard.data.tagged import read_tagged
 from regard.data.tokenizers.base import ByteTokenizer, CharTokenizer, WordTokenizer
-from regard.data.tokenizers.subwords import SubwordTokenizer
-from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer
 from regard.decode.word_alignment import load_alignment_heads
 from regard.models.safetensors_io import load_weights, saveable_tensors
 from regard.models.word_vectors import WordVectors

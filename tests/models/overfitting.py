@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from regard.data.images.labelled_images import PixelScaling, images_from_scenes
+from regard.data.images import PixelScaling, images_from_scenes
 from regard.world.shapes import ShapeWorld
 
 

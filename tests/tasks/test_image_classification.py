@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from regard.data.images.image_preprocess import (
+from regard.data.image_preprocess import (
     ImagePreprocessor,
     MixupCutmix,
     RandomAffine,
@@ -22,7 +22,7 @@ from regard.data.images.image_preprocess import (
     augment_images,
     random_draws,
 )
-from regard.data.images.labelled_images import LabelledImage, PixelScaling, images_from_scenes
+from regard.data.images import LabelledImage, PixelScaling, images_from_scenes
 from regard.models.safetensors_io import saveable_tensors
 from regard.models.vision import VisionConfig, VisionTransformer, build_vision_model
 from regard.tasks.image_batches import AugmentedImages, AugmentSettings, ShuffledIndices

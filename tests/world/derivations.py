@@ -1,7 +1,6 @@
 """Short ways to say a derivation, for the tests."""
 
 from regard.world.grammar import AdjectivePhrase, Clause, ClauseLink, Derivation, NounPhrase, PrepositionalPhrase
-from regard.world.sentence import Sentence, build_sentence
 from regard.world.word_tables import (
     ADJECTIVES,
     ADVERBS,
@@ -15,6 +14,7 @@ from regard.world.word_tables import (
     Conjunction,
     Determiner,
 )
+from regard.world.world import Sentence, build_sentence
 
 NOUN = {noun.key: noun for noun in (*NOUNS, *NAMES, *PRONOUNS)}
 VERB = {verb.key: verb for verb in VERBS}

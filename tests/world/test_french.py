@@ -6,9 +6,8 @@ from itertools import pairwise
 import pytest
 
 from regard.world import World
-from regard.world.entries import french_plural
 from regard.world.french import starts_with_vowel
-from regard.world.word_tables import ADJECTIVES, NAMES, NOUNS
+from regard.world.word_tables import ADJECTIVES, NAMES, NOUNS, french_plural
 
 GENDER = {form: noun.fr_gender for noun in (*NOUNS, *NAMES) for form in noun.fr}
 BEFORE = {form for adjective in ADJECTIVES if adjective.precedes_noun for form in adjective.fr}

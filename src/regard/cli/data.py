@@ -12,8 +12,7 @@ from regard.cli.options import DataFolder, Split, with_progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from regard.data.corpora.catalogue import CorpusInfo
-    from regard.data.corpora.download import FileCheck
+    from regard.data.corpora import CorpusInfo, FileCheck
     from regard.data.parallel import SentencePair
 
 CorpusName = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
@@ -39,7 +38,7 @@ def list_corpora(context: typer.Context, folder: DataFolder = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from regard.data.corpora.download import CORPORA
+    from regard.data.corpora import CORPORA
 
     table = Table("name", "languages", "size", "licence", "here", box=None, header_style="bold", pad_edge=False)
     for corpus in CORPORA.values():
@@ -52,7 +51,7 @@ def list_corpora(context: typer.Context, folder: DataFolder = None) -> None:
 
 
 def availability(corpus: "CorpusInfo", folder: Path | None) -> str:
-    from regard.data.corpora.download import locate_file
+    from regard.data.corpora import locate_file
 
     found = sum(locate_file(part, folder) is not None for part in corpus.files)
     return "yes" if found == len(corpus.files) else f"{found} of {len(corpus.files)}" if found else "no"
@@ -64,7 +63,7 @@ def show(name: CorpusName, folder: DataFolder = None) -> None:
 
     Example: `regard data show multi30k --data corpora`
     """
-    from regard.data.corpora.download import find_corpus, locate_file
+    from regard.data.corpora import find_corpus, locate_file
 
     corpus = find_corpus(name)
     verb = "may" if corpus.redistributable else "may not"
@@ -92,8 +91,8 @@ def check(name: CorpusName, folder: DataFolder = None) -> None:
 
     Example: `regard data check multi30k --data corpora`
     """
-    from regard.data.corpora.download import FileState, find_corpus, find_file
-    from regard.data.corpora.download import check_corpus as checks
+    from regard.data.corpora import FileState, find_corpus, find_file
+    from regard.data.corpora import check_corpus as checks
 
     corpus = find_corpus(name)
     find_file(corpus, corpus.files, folder)
@@ -133,7 +132,7 @@ def convert(
 
     Example: `regard data convert mine.tsv mine --from en --to de` (writes mine.en and mine.de)
     """
-    from regard.data.corpora.download import CORPORA, read_corpus_pairs
+    from regard.data.corpora import CORPORA, read_corpus_pairs
     from regard.data.parallel import raise_on_empty, read_pairs
 
     skipped: list[str] = []
@@ -186,7 +185,7 @@ def fetch(name: CorpusName, folder: Annotated[Path, typer.Argument(help="The fol
 
     Example: `regard data fetch multi30k corpora`
     """
-    from regard.data.corpora.download import FileState, check_file, download, find_corpus, missing_downloads
+    from regard.data.corpora import FileState, check_file, download, find_corpus, missing_downloads
 
     corpus = find_corpus(name)
     typer.echo(f"{corpus.name}: {corpus.licence} ({corpus.homepage})")

@@ -10,13 +10,15 @@ if TYPE_CHECKING:
         Example,
         InMemoryBatches,
         LongPolicy,
+        ShuffleBuffer,
+        StreamCount,
+        StreamingBatches,
         TokenBatchSampler,
         collate,
         pad_rows,
         pair_lengths,
     )
-    from regard.data.corpora.catalogue import CORPORA
-    from regard.data.corpora.download import corpus_path, read_corpus_pairs
+    from regard.data.corpora import CORPORA, corpus_path, read_corpus_pairs
     from regard.data.files import iter_lines, read_lines
     from regard.data.labelled import LabelledText, Labels, read_labelled
     from regard.data.lm_blocks import (
@@ -38,13 +40,19 @@ if TYPE_CHECKING:
         read_pairs,
         write_pairs,
     )
-    from regard.data.streaming import ShuffleBuffer, StreamCount, StreamingBatches
-    from regard.data.tagged import TaggedSentence, read_columns, read_conllu, read_tagged, write_columns, write_conllu
+    from regard.data.tagged import (
+        TaggedSentence,
+        WordPieces,
+        encode_words,
+        read_columns,
+        read_conllu,
+        read_tagged,
+        write_columns,
+        write_conllu,
+    )
     from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer
     from regard.data.tokenizers.normalization import TextNormalizer
-    from regard.data.tokenizers.subwords import SubwordTokenizer
-    from regard.data.tokenizers.tokenizer_io import load_tokenizer
-    from regard.data.tokenizers.word_pieces import WordPieces, encode_words
+    from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer
 
 __all__ = [
     "BOS",
@@ -109,13 +117,15 @@ NAMES = {
         "Example",
         "InMemoryBatches",
         "LongPolicy",
+        "ShuffleBuffer",
+        "StreamCount",
+        "StreamingBatches",
         "TokenBatchSampler",
         "collate",
         "pad_rows",
         "pair_lengths",
     ),
-    "corpora.catalogue": ("CORPORA",),
-    "corpora.download": ("corpus_path", "read_corpus_pairs"),
+    "corpora": ("CORPORA", "corpus_path", "read_corpus_pairs"),
     "files": ("iter_lines", "read_lines"),
     "labelled": ("LabelledText", "Labels", "read_labelled"),
     "lm_blocks": (
@@ -137,13 +147,19 @@ NAMES = {
         "read_pairs",
         "write_pairs",
     ),
-    "streaming": ("ShuffleBuffer", "StreamCount", "StreamingBatches"),
-    "tagged": ("TaggedSentence", "read_columns", "read_conllu", "read_tagged", "write_columns", "write_conllu"),
+    "tagged": (
+        "TaggedSentence",
+        "WordPieces",
+        "encode_words",
+        "read_columns",
+        "read_conllu",
+        "read_tagged",
+        "write_columns",
+        "write_conllu",
+    ),
     "tokenizers.base": ("BOS", "EOS", "PAD", "UNK", "ByteTokenizer", "CharTokenizer", "Tokenizer", "WordTokenizer"),
     "tokenizers.normalization": ("TextNormalizer",),
-    "tokenizers.subwords": ("SubwordTokenizer",),
-    "tokenizers.tokenizer_io": ("load_tokenizer",),
-    "tokenizers.word_pieces": ("WordPieces", "encode_words"),
+    "tokenizers.subwords": ("SubwordTokenizer", "load_tokenizer"),
 }
 HOMES = {name: module for module, names in NAMES.items() for name in names}
 

@@ -1,18 +1,26 @@
-"""Batching: batches of sentence pairs by a token budget, shuffled deterministically by (seed, epoch), and packed ones.
+"""Batching: batches of sentence pairs by a token budget, shuffled by (seed, epoch); packed ones; and streams.
 
     batches = TokenBatchSampler(lengths, tokens=4096, seed=0)
     batches.epoch(3)           the rows of each batch of epoch 3, a function of (seed, epoch) and nothing else
     collate(examples)          the tensors of one batch
 
 A sentence pair is two lists of ids without BOS and EOS. `collate` adds them, and the counts of a batch include them.
+
+A corpus larger than memory is a stream, read through a shuffle buffer:
+
+    items = ShuffleBuffer(lambda: read_pairs("europarl.tsv.xz"), buffer=100_000, seed=0)
+    batches = StreamingBatches(items, lambda pair: (en.encode(pair.source), de.encode(pair.target)), tokens=4096)
+
+It has no state, so to resume at a position is to read up to it again, without making tensors.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +28,8 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.shuffle import combine_seeds, random_keys
 from regard.data.tokenizers.base import BOS, EOS, PAD
+from regard.world.splitmix import combine_seeds, random_key, random_keys
 
 Ids = Sequence[int]
 Example = tuple[Ids, Ids]
@@ -105,7 +113,7 @@ class TokenBatchSampler:
     """Every pair once in an epoch; neither tensor of a batch holds more than `tokens` ids, padding included.
 
     Pairs of about the same lengths share a batch. Which of them, and in which order the batches come, is shuffled by
-    (seed, epoch) through shuffle.py. Every epoch has as many batches, and about as much padding.
+    (seed, epoch). Every epoch has as many batches, and about as much padding.
     """
 
     lengths: Sequence[tuple[int, int]] = field(repr=False)
@@ -264,3 +272,101 @@ class PackedBatch:
     def to(self, device: torch.device | str) -> "PackedBatch":
         parts = (self.tokens, self.segment_ids, self.position_ids)
         return PackedBatch(*(part.to(device, non_blocking=True) for part in parts))
+
+
+# --- streams ---
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class ShuffleBuffer(Generic[Item]):
+    """Whatever `read` reads, each item once in an epoch, through a buffer: an item comes early by at most its size.
+
+    The order is a function of (seed, epoch, buffer) and of the items' order in the corpus.
+    """
+
+    read: Callable[[], Iterable[Item]]
+    """Opens the corpus again."""
+    _: KW_ONLY
+    buffer: int = 65_536
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.buffer < 1:
+            raise ValueError(f"buffer={self.buffer} must hold at least 1 item")
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Item]:
+        """The items from number `start` on, in the order of this epoch."""
+        if epoch < 0 or start < 0:
+            raise ValueError(f"epoch={epoch} and start={start} count from 0")
+        return islice(self._through_buffer(combine_seeds(self.seed, epoch)), start, None)
+
+    def _through_buffer(self, seed: int) -> Iterator[Item]:
+        items = iter(self.read())
+        held = list(islice(items, self.buffer))
+        for n, item in enumerate(items):
+            slot = random_key(seed, n) % self.buffer
+            yield held[slot]
+            held[slot] = item
+        yield from (held[slot] for slot in random_keys(combine_seeds(seed, 1), len(held)).argsort(kind="stable"))
+
+
+@dataclass(frozen=True)
+class StreamCount:
+    """The counts of one pass over a stream."""
+
+    batches: int
+    pairs: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class StreamingBatches(BatchSource, Generic[Item]):
+    """Batches of a stream. As many items as the buffer holds are sorted by length and cut at a time: see
+    `TokenBatchSampler`."""
+
+    items: ShuffleBuffer[Item]
+    encode: Callable[[Item], Example]
+    _: KW_ONLY
+    tokens: int = 4096
+    sentences: int | None = None
+    limit: int | None = None
+    long: LongPolicy = LongPolicy.REFUSE
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        if start < 0:
+            raise ValueError(f"start={start}: batches count from 0")
+        return (collate(examples) for examples in islice(self._groups(epoch), start, None))
+
+    def count(self, epoch: int = 0) -> StreamCount:
+        """Reads the whole corpus, twice. Epochs have the same pairs, but may differ in the number of batches."""
+        sizes = [len(examples) for examples in self._groups(epoch)]
+        return StreamCount(len(sizes), sum(sizes), sum(1 for _ in self.items.read()) - sum(sizes))
+
+    def _groups(self, epoch: int) -> Iterator[list[Example]]:
+        examples, part = self._examples(epoch), 0
+        while pool := list(islice(examples, self.items.buffer)):
+            batches = TokenBatchSampler(
+                pair_lengths(pool),
+                tokens=self.tokens,
+                sentences=self.sentences,
+                limit=self.limit,
+                long=self.long,
+                seed=combine_seeds(self.items.seed, part),
+            )
+            yield from ([pool[row] for row in rows] for rows in batches.epoch(epoch))
+            part += 1
+        if part == 0:
+            raise ValueError("no batch in the whole stream: the corpus is empty, or every pair is too long")
+
+    def _examples(self, epoch: int) -> Iterator[Example]:
+        for item in self.items.epoch(epoch):
+            source, target = self.encode(item)
+            over = exceeds_limit(len(source), len(target), self.tokens, self.limit)
+            if over and self.long == LongPolicy.REFUSE:
+                why = describe_excess(len(source), len(target), self.tokens, self.limit)
+                raise ValueError(f"too long: {why}; raise the limit, or drop such pairs: {str(item)[:60]!r}...")
+            if not over or self.long == LongPolicy.ALONE:
+                yield source, target

@@ -22,8 +22,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.data.files import decode_lines, open_decompressed, require_file
-from regard.data.shuffle import combine_seeds, random_key, random_keys
 from regard.data.tokenizers.base import BOS, EOS, PAD, Tokenizer, WordTokenizer
+from regard.world.splitmix import combine_seeds, random_key, random_keys
 
 
 def read_text(path: str | Path) -> str:

@@ -25,7 +25,7 @@ from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import translate_texts
 from regard.train.run_folder import resolve_run
-from regard.world.sentence import Sentence
+from regard.world.world import Sentence
 
 if TYPE_CHECKING:
     from regard.tasks.translation.task import Translator

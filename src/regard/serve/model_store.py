@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from regard.data.images.labelled_images import decode_image
+from regard.data.images import decode_image
 from regard.models.safetensors_io import load_weights
 from regard.see.trace.trace import load_pretrained
 from regard.serve.encoding import RequestError

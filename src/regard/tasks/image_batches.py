@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.data.images.image_preprocess import (
+from regard.data.image_preprocess import (
     Augmentation,
     Cutout,
     ImagePreprocessor,
@@ -24,8 +24,7 @@ from regard.data.images.image_preprocess import (
     apply_augmentations,
     random_draws,
 )
-from regard.data.images.labelled_images import IMAGE_MODES, read_image
-from regard.data.shuffle import combine_seeds, random_keys
+from regard.data.images import IMAGE_MODES, read_image
 from regard.models.config import check_choice
 from regard.models.vision import PatchEncoder
 from regard.tasks.protocol import TokenAxis
@@ -33,6 +32,7 @@ from regard.tasks.splits import DataSettings
 from regard.train.config import Loss, TrainSettings
 from regard.train.corpus import to_device_async
 from regard.world.shapes import ShapeWorld
+from regard.world.splitmix import combine_seeds, random_keys
 
 E = TypeVar("E")
 B = TypeVar("B")

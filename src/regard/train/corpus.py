@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batching import NO_SEGMENT, Example, LongPolicy, PackedBatch, TokenBatchSampler
-from regard.data.shuffle import combine_seeds, random_keys
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.train.config import TrainSettings
+from regard.world.splitmix import combine_seeds, random_keys
 
 E = TypeVar("E")
 Lengths = Callable[[Sequence[E]], Sequence[tuple[int, int]]]

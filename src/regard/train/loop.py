@@ -38,6 +38,7 @@ from regard.train.determinism import use_deterministic
 from regard.train.master_weights import BF16Backward, FlatBF16Backward
 from regard.train.run_folder import lock_folder
 from regard.train.step import AsyncScalars, BackwardFunction, LossScaleState, Report, take_step
+from regard.world.splitmix import GOLDEN_GAMMA, MIX_1, MIX_2, mix64
 
 
 class DivergedError(RuntimeError):
@@ -236,8 +237,5 @@ def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 def step_seed(seed: int, step: int) -> int:
-    """A seed of its own for every step (splitmix64)."""
-    x = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
-    return (x ^ x >> 31) % 2**63
+    """A seed of its own for every step."""
+    return mix64(seed * GOLDEN_GAMMA + step * MIX_1 + MIX_2) % 2**63

@@ -1,8 +1,17 @@
 """The miniature world: a synchronous grammar of English, French and German sentences with full annotation."""
 
 from regard.world.lexicon import SENSES, SPLITS, Split, composition_split
-from regard.world.sentence import LANGUAGES, Ambiguity, Rendering, Renderings, Sentence
-from regard.world.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs
+from regard.world.world import (
+    LANGUAGES,
+    LECTURE_SENTENCES,
+    Ambiguity,
+    Rendering,
+    Renderings,
+    Sentence,
+    World,
+    find_lecture_sentence,
+    translation_pairs,
+)
 
 __all__ = [
     "LANGUAGES",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from regard.world.entries import Adjective, Noun, Verb
 from regard.world.lexicon import (
     QUALITY,
     SENSES,
@@ -38,10 +37,13 @@ from regard.world.word_tables import (
     THE,
     TIMES,
     VERBS,
+    Adjective,
     Adverb,
     Conjunction,
     Determiner,
+    Noun,
     Preposition,
+    Verb,
 )
 
 # --- derivations ---

@@ -4,9 +4,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Literal
 
-from regard.world.entries import Adjective, Noun, Verb
 from regard.world.splitmix import hash_text
-from regard.world.word_tables import ADJECTIVES, NAMES, NOUNS, VERBS
+from regard.world.word_tables import ADJECTIVES, NAMES, NOUNS, VERBS, Adjective, Noun, Verb
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")

@@ -1,23 +1,29 @@
 """SplitMix64: reproducible random draws, the same on every machine, process and version of Python.
 
 The generator is that of Steele, Lea and Flood (2014); texts are hashed by FNV-1a. Python's own `random` and `hash`
-are never used: the first has a state that others share, the second changes from one process to the next.
+are never used: the first has a state that others share, the second changes from one process to the next. To shuffle is
+to sort by random keys: key number n of a seed is computed without those before it, so training can resume anywhere.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:  # the miniature world loads without numpy, in milliseconds
+    import numpy as np
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
 MASK = (1 << 64) - 1
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+MIX_1, MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def mix64(value: int) -> int:
     """The finaliser of SplitMix64: every input bit flips about half of the output bits."""
     value &= MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    value = ((value ^ (value >> 30)) * MIX_1) & MASK
+    value = ((value ^ (value >> 27)) * MIX_2) & MASK
     return value ^ (value >> 31)
 
 
@@ -49,3 +55,43 @@ class SplitMix64:
     def bernoulli(self, percent: int) -> bool:
         """True with this probability, in percent."""
         return self.randbelow(100) < percent
+
+
+# --- random keys, to sort by ---
+
+
+def combine_seeds(*numbers: int) -> int:
+    """One seed of several numbers: a run's seed, its epoch, the purpose."""
+    state = 0
+    for number in numbers:
+        state = random_key(state ^ (number & MASK), 0)
+    return state
+
+
+def random_key(seed: int, n: int) -> int:
+    """Key number n of a seed."""
+    return mix64(seed + (n + 1) * GOLDEN_GAMMA)
+
+
+def random_keys(seed: int, count: int) -> "NDArray[np.uint64]":
+    """Keys 0 to count - 1 of a seed, at once."""
+    import numpy as np
+
+    return random_keys_at(seed, np.arange(count, dtype=np.uint64))
+
+
+def random_keys_at(seed: int, numbers: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
+    """The keys with these numbers, at once."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
+        return mix64_all(np.uint64(seed & MASK) + (numbers + np.uint64(1)) * np.uint64(GOLDEN_GAMMA))
+
+
+def mix64_all(values: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
+    """`mix64` of every number of an array."""
+    import numpy as np
+
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(MIX_1)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(MIX_2)
+    return values ^ (values >> np.uint64(31))

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from regard.attention import Alibi, MultiHeadAttention, Padding, Recipe, Sparsemax
 from regard.data.batching import pad_rows
 from regard.data.tokenizers.base import Tokenizer, WordTokenizer
-from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.data.tokenizers.subwords import load_tokenizer
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.train.config import TrainingJob

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.world.splitmix import GOLDEN_GAMMA, mix64_all
+
 Ids = NDArray[np.int64]
 
 
@@ -42,7 +44,7 @@ class Ngrams:
         words = np.asarray(ids, dtype=np.uint64)
         ids_by_length, mixed = [words], words
         for length in range(2, min(self.longest, len(words)) + 1):
-            mixed = finalize_splitmix(mixed[:-1] ^ (words[length - 1 :] * np.uint64(0x9E3779B97F4A7C15)))
+            mixed = mix64_all(mixed[:-1] ^ (words[length - 1 :] * np.uint64(GOLDEN_GAMMA)))
             ids_by_length.append(mixed % np.uint64(self.buckets) + np.uint64(self.words))
         return np.concatenate(ids_by_length).astype(np.int64)
 
@@ -53,10 +55,3 @@ class Ngrams:
             for length in range(1, min(self.longest, words) + 1)
             for start in range(words - length + 1)
         ]
-
-
-def finalize_splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64: every bit depends on every other."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Subword tokenizers: byte-level BPE and unigram models of the `tokenizers` library.
+"""Subword tokenizers: byte-level BPE and unigram models of the `tokenizers` library; and loading any saved tokenizer.
 
 The library's ids are shifted by four, and it knows no special tokens, so no sentence can contain one. A space before
 the text encodes its first word as any other; `decode` removes it.
@@ -8,13 +8,21 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+import tokenizers as library
+from tokenizers import Regex, models, pre_tokenizers, trainers
 
+from regard.data.files import require_small_file
 from regard.data.tokenizers.base import (
+    FORMAT,
     NUM_SPECIAL_TOKENS,
+    ByteTokenizer,
+    CharTokenizer,
     LosslessTokenizer,
+    Tokenizer,
+    WordTokenizer,
     format_piece,
     require_texts,
     start_offsets,
@@ -81,7 +89,7 @@ class SubwordTokenizer(LosslessTokenizer):
         return replace(self, normalizer=normalizer)
 
     @cached_property
-    def _engine(self) -> Tokenizer:
+    def _engine(self) -> library.Tokenizer:
         # Before the library reads it: some settings would make it panic.
         settings = model_settings(self.model)
         references = [model_settings(build_engine(model).to_str()) for model in reference_models()]
@@ -89,7 +97,7 @@ class SubwordTokenizer(LosslessTokenizer):
             strange = [name for name, value in settings.items() if all(one.get(name) != value for one in references)]
             raise ValueError(f"the subword model is damaged or foreign: {', '.join(strange) or 'a part is missing'}")
         try:
-            return Tokenizer.from_str(self.model)
+            return library.Tokenizer.from_str(self.model)
         except Exception as error:  # the library raises no narrower kind
             raise ValueError(f"the subword model is damaged: {error}") from None
 
@@ -134,8 +142,8 @@ class SubwordTokenizer(LosslessTokenizer):
 # --- models of the library ---
 
 
-def build_engine(model: models.Model) -> Tokenizer:
-    engine = Tokenizer(model)
+def build_engine(model: models.Model) -> library.Tokenizer:
+    engine = library.Tokenizer(model)
     cuts = pre_tokenizers.Split(Regex(PRETOKENIZE_PATTERN), "isolated")
     into_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.pre_tokenizer = pre_tokenizers.Sequence([cuts, into_bytes])
@@ -188,3 +196,46 @@ def prune_pieces(scored: list[tuple[str, float]], most: int) -> list[tuple[str, 
 
 def _normalized_texts(texts: Iterable[str], normalizer: TextNormalizer) -> Iterator[str]:
     return (SubwordTokenizer.prefix + normalizer.apply(text) for text in require_texts(texts))
+
+
+# --- saved tokenizers, of every kind ---
+
+
+KINDS = (WordTokenizer.kind, CharTokenizer.kind, SubwordTokenizer.kind, ByteTokenizer.kind)
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer that a file holds, whichever its kind."""
+    path = require_small_file(path)
+    try:
+        saved = json.loads(path.read_bytes().decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: damaged, or no tokenizer at all ({error}); save it again") from None
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        file_format = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
+        raise ValueError(f"{path}: not a tokenizer of this Regard: its format is {file_format!r}, not {FORMAT!r}")
+    try:
+        return _tokenizer(saved)
+    except (ValueError, TypeError, KeyError) as error:
+        reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path}: damaged: {reason}; save it again") from None
+
+
+def _tokenizer(saved: dict[str, Any]) -> Tokenizer:
+    normalizer = TextNormalizer(**saved["normal"])
+    match saved["kind"]:
+        case "words":
+            return WordTokenizer(tuple(_texts(saved["vocabulary"], list)), normalizer)
+        case "characters":
+            return CharTokenizer("".join(_texts(saved["vocabulary"], str)), normalizer)
+        case "subwords":
+            return SubwordTokenizer(canonical_json(json.dumps(saved["model"])), normalizer)
+        case "bytes":
+            return ByteTokenizer(normalizer)
+    raise ValueError(f"the kind {saved['kind']!r} is none of {', '.join(KINDS)}")
+
+
+def _texts(vocabulary: Any, wanted: type) -> Any:
+    if not isinstance(vocabulary, wanted) or not all(isinstance(piece, str) for piece in vocabulary):
+        raise ValueError(f"the vocabulary is no {'list of texts' if wanted is list else 'text'}")
+    return vocabulary

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.data.batching import Example, pad_rows
 from regard.data.files import chunks
 from regard.data.tokenizers.base import EOS, UNK, Tokenizer
-from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.data.tokenizers.subwords import load_tokenizer
 from regard.decode.model import batch_by_tokens, device_of, inference_mode
 from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, make_requests
 from regard.decode.stepwise import Greedy

@@ -67,8 +67,8 @@ def image(
 
 def images_in(name: str, classifier: "ImageClassifier") -> "Sequence[tuple[str, Tensor]]":
     """The images of a file, a folder, an archive or an idx file, with their names."""
-    from regard.data.archives import ARCHIVES, iter_files
-    from regard.data.images.labelled_images import IMAGE_SUFFIXES, decode_image, image_to_tensor, read_idx, read_image
+    from regard.data.files import ARCHIVES, iter_files
+    from regard.data.images import IMAGE_SUFFIXES, decode_image, image_to_tensor, read_idx, read_image
     from regard.tasks.image_classification.data import is_idx
 
     mode = "RGB" if classifier.sight.channels == 3 else "L"

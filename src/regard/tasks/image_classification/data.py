@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.archives import split_archive_path
-from regard.data.corpora.download import find_corpus, find_file
-from regard.data.images.labelled_images import (
+from regard.data.corpora import find_corpus, find_file
+from regard.data.files import split_archive_path
+from regard.data.images import (
     LabelledImage,
     images_from_scenes,
     iter_images,

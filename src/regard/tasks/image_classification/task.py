@@ -10,8 +10,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from regard.data.images.image_preprocess import ImagePreprocessor
-from regard.data.images.labelled_images import (
+from regard.data.image_preprocess import ImagePreprocessor
+from regard.data.images import (
     LabelledImage,
     stack_images,
 )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.data.lm_blocks import LMBlock, LMBlocks, bits_per_byte, count_words, encode_stream, perplexity_per_word
 from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
-from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.data.tokenizers.subwords import load_tokenizer
 from regard.decode.generation import stream_text
 from regard.models.config import RNN_KINDS
 from regard.models.language_model import LanguageModel

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.corpora.download import corpus_path
+from regard.data.corpora import corpus_path
 from regard.data.labelled import LabelledText, read_labelled
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.encoder import check_combination

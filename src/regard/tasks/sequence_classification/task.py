@@ -16,7 +16,7 @@ from regard.data.batching import pad_rows
 from regard.data.labelled import LabelledText, Labels
 from regard.data.tokenizers.base import UNK, Tokenizer
 from regard.data.tokenizers.ngrams import Ids, Ngrams
-from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.data.tokenizers.subwords import load_tokenizer
 from regard.layers.rnn import disable_host_sync
 from regard.models.config import WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, initialise

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.corpora.download import corpus_path
+from regard.data.corpora import corpus_path
 from regard.data.tagged import TaggedSentence, read_tagged
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training

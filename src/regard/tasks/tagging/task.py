@@ -15,10 +15,9 @@ from torch.nn.functional import cross_entropy
 from regard.attention import record_attention
 from regard.data.batching import pad_rows
 from regard.data.labelled import Labels
-from regard.data.tagged import NO_VALUE, TaggedSentence
+from regard.data.tagged import NO_VALUE, TaggedSentence, WordPieces, encode_words
 from regard.data.tokenizers.base import UNK, CharTokenizer, Tokenizer
-from regard.data.tokenizers.tokenizer_io import load_tokenizer
-from regard.data.tokenizers.word_pieces import WordPieces, encode_words
+from regard.data.tokenizers.subwords import load_tokenizer
 from regard.layers.rnn import disable_host_sync
 from regard.models.encoder import CharEncoder, Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.corpora.download import read_corpus_pairs
+from regard.data.corpora import read_corpus_pairs
 from regard.data.files import file_format
 from regard.data.parallel import SentencePair, read_pairs
 from regard.models.config import ModelConfig

@@ -15,7 +15,7 @@ from regard.data.files import write_text_atomic
 from regard.data.parallel import SentencePair
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.normalization import TextNormalizer
-from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.data.tokenizers.subwords import load_tokenizer
 from regard.decode.alignment import AlignmentHead, Links
 from regard.decode.beam import Beam
 from regard.decode.search import Search

@@ -99,7 +99,7 @@ def answer_lines(
     answerer: "QuestionAnswerer", pixels: "Tensor", questions: Iterable[str], best: int, *, scores: bool
 ) -> Iterator[str]:
     from regard.data.files import chunks
-    from regard.data.images.labelled_images import LabelledImage
+    from regard.data.images import LabelledImage
     from regard.tasks.image_classification.task import AT_ONCE
     from regard.tasks.vqa.data import ImageQuestion
 
@@ -132,7 +132,7 @@ def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request
     from regard import see
     from regard.attention import record_attention
     from regard.data.batching import pad_rows
-    from regard.data.images.labelled_images import LabelledImage
+    from regard.data.images import LabelledImage
     from regard.tasks.image_batches import load_image
     from regard.tasks.vqa.data import ImageQuestion
 

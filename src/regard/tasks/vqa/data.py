@@ -6,11 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.archives import split_archive_path
-from regard.data.corpora.download import find_corpus, find_file
-from regard.data.files import file_format
-from regard.data.images.labelled_images import LabelledImage
-from regard.data.images.visual_questions import (
+from regard.data.corpora import find_corpus, find_file
+from regard.data.files import file_format, split_archive_path
+from regard.data.images import (
+    LabelledImage,
     VisualQuestionSet,
     make_world_questions,
     read_question_list,

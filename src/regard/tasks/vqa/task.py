@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard.data.batching import pad_rows
-from regard.data.images.image_preprocess import ImagePreprocessor
-from regard.data.images.labelled_images import stack_images
+from regard.data.image_preprocess import ImagePreprocessor
+from regard.data.images import stack_images
 from regard.data.labelled import Labels
 from regard.data.tokenizers.base import Tokenizer
-from regard.data.tokenizers.tokenizer_io import load_tokenizer
+from regard.data.tokenizers.subwords import load_tokenizer
 from regard.models.vqa import VQAModel
 from regard.tasks.image_batches import (
     EXAMPLE_IMAGES,

@@ -1,4 +1,4 @@
-"""Folders, archives, idx files and picture questions in; what is torn, foreign or missing is named."""
+"""Image sets and visual questions from folders, archives and IDX files; what is torn, foreign or missing is named."""
 
 import gzip
 import io
@@ -13,8 +13,15 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.data.images.labelled_images import decode_image, read_idx, read_idx_images, read_image, read_images
-from regard.data.images.visual_questions import VisualQuestion, read_visual_questions
+from regard.data.images import (
+    VisualQuestion,
+    decode_image,
+    read_idx,
+    read_idx_images,
+    read_image,
+    read_images,
+    read_visual_questions,
+)
 
 
 def encoded(array: np.ndarray, kind: str = "PNG", **options) -> bytes:

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
 from regard.data.files import require_small_file, write_text_atomic
-from regard.data.images.labelled_images import LabelledImage, PixelScaling, format_shape, image_to_tensor, stack_images
-from regard.data.shuffle import combine_seeds, random_keys_at
+from regard.data.images import LabelledImage, PixelScaling, format_shape, image_to_tensor, stack_images
+from regard.world.splitmix import combine_seeds, random_keys_at
 
 PREPROCESSOR_FORMAT = "regard sight 1"
 

@@ -1,1 +1,0 @@
-"""Public corpora: the catalogue of their files and checksums, and the download."""

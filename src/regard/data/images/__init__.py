@@ -1,1 +1,0 @@
-"""Images: labelled image sets, preprocessing and augmentation, and questions about images."""
