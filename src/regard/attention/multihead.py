@@ -21,7 +21,7 @@ from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import Segments
-from regard.ops.fused_qkv_linear import project_all
+from regard.ops.fused_qkv_linear import find_whole, project_all
 from regard.ops.padding_removal import UnpaddedTokens, pad, unpad
 
 
@@ -250,7 +250,7 @@ class MultiHeadAttention(nn.Module):
 
     def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, cell: CacheCell | SlotCache) -> Tensor:
         """Attention of new tokens to those of the cache and to themselves."""
-        if isinstance(cell, SlotCache):
+        if not isinstance(cell, CacheCell):
             q, k, v, recipe = cell.write(q, k, v, recipe)
             return self.core(q, k, v, recipe, backend=self.backend)
         cache = cell.cache
@@ -305,6 +305,11 @@ class MultiHeadAttention(nn.Module):
         if memory is not None and memory.dim() != 3:
             raise ValueError(f"memory must be (batch, tokens, width), not {tuple(memory.shape)}")
         if memory is None:
+            if self.compress is None and (whole := find_whole(self.query, self.key, self.value)) is not None:
+                (joint,) = pad(tokens, whole.linear(x))
+                heads = split_heads(joint, self.heads + 2 * self.groups)
+                q, k, v = heads.split_with_sizes((self.heads, self.groups, self.groups), 1)
+                return q, k, v
             q, k, v = pad(tokens, *project_all(x, (self.query, self.key, self.value), fused=fused))
         else:
             q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=fused)
@@ -328,7 +333,7 @@ class MultiHeadAttention(nn.Module):
                 raise ValueError(f"{self.compress} mixes all keys of a row, and so those of several texts; do not pack")
             recipe = replace(recipe, pattern=segments.within(recipe.pattern))
         if pattern is not None and self.compress is None:
-            recipe = with_pattern(recipe, pattern if recipe.pattern == Full() else recipe.pattern & pattern)
+            recipe = with_pattern(recipe, pattern if type(recipe.pattern) is Full else recipe.pattern & pattern)
         if not self.training:
             return recipe
         recipe = recipe.for_training()

@@ -86,9 +86,9 @@ def swap_linears(model: Transformer, precision: str) -> Transformer:
             cross.key, cross.value = fused[2 * n], fused[2 * n + 1]
         swap_output(model.embeddings, precision)
     model.add_module("captured_steps", CapturedSteps(CUDAGraphCapture()))
-    for part in model.modules():  # torch finds a child in Python code, and a step of a small model asks for sixty
-        for name, child in part.named_children():
-            object.__setattr__(part, name, child)
+    for part in model.modules():  # torch finds a child or weight in Python code, and a step asks for hundreds
+        for name, own in (*part.named_children(), *part.named_parameters(recurse=False)):
+            object.__setattr__(part, name, own)
     return model.eval()  # what was swapped in as well
 
 

@@ -24,12 +24,13 @@ def project_all(
     x: Float[Tensor, "... i"], projections: Sequence[nn.Module], *, fused: bool = False
 ) -> tuple[Tensor, ...]:
     """Each projection of x; fused, on a GPU, by one product, of which all are views."""
-    first = projections[0]
-    if type(first) is LinearPart and first.whole.parts == tuple(projections):
-        return first.whole.forward(x)
+    if (whole := find_whole(*projections)) is not None:
+        return whole.forward(x)
+    if not (fused and dispatch.use_fused(x)):
+        return tuple([part(x) for part in projections])
     linears = [part for part in projections if type(part) is nn.Linear and part.bias is not None]
-    if len(linears) < len(projections) or not (fused and dispatch.use_fused(x)):
-        return tuple(part(x) for part in projections)
+    if len(linears) < len(projections):
+        return tuple([part(x) for part in projections])
     return fused_qkv_linear(x, [part.weight for part in linears], [part.bias for part in linears])
 
 
@@ -47,7 +48,7 @@ class FusedLinear(nn.Module):
         self.parts = tuple(LinearPart(self, n) for n in range(len(sizes)))  # in a tuple, so none is a child
 
     def forward(self, x: Float[Tensor, "... i"]) -> tuple[Tensor, ...]:
-        return self.linear(x).split(self.sizes, -1)
+        return self.linear(x).split_with_sizes(self.sizes, -1)
 
 
 class LinearPart(nn.Module):
@@ -59,6 +60,12 @@ class LinearPart(nn.Module):
 
     def forward(self, x: Float[Tensor, "... i"]) -> Tensor:
         return self.whole(x)[self.index]
+
+
+def find_whole(*projections: nn.Module) -> FusedLinear | None:
+    """The FusedLinear that these are all the parts of, if they are."""
+    first = projections[0]
+    return first.whole if type(first) is LinearPart and first.whole.parts == projections else None
 
 
 def fused_qkv_linear(

@@ -12,7 +12,7 @@ from regard.attention.batch_patterns import FloatMask
 from regard.attention.normaliser import Softmax
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
-from regard.attention.score import InnerProduct
+from regard.attention.score import Dot, InnerProduct
 from regard.ops import dispatch
 
 KERNEL_QUERIES = 32  # that read the same keys, at most, for our own kernel; torch's is made for more
@@ -44,8 +44,7 @@ def is_decoding(recipe: Recipe) -> bool:
         and not recipe.position.parts()
         and not torch.is_grad_enabled()
         and type(recipe.normaliser) is Softmax
-        and isinstance(recipe.score, InnerProduct)
-        and not recipe.score.overflows
+        and (type(recipe.score) is Dot or (isinstance(recipe.score, InnerProduct) and not recipe.score.overflows))
     )
 
 
