@@ -4,9 +4,9 @@
     python benchmarks/additive.py --sweep         on a GPU: first find the kernels' best shapes, then also measure those
     python benchmarks/additive.py --sweep --quick only that, where its time goes, and nothing is written
 
-On a GPU `ms` is the median between events on the device, with calls following each other, `alone_ms` the least that a
-caller waits for one call, and `recorded_ms` that of a CUDA graph. On the CPU each way runs in a process of its own. All
-on the same numbers; the last column says how far the norms of output and gradients are from eager torch's.
+On a GPU `ms` is the median between CUDA events, of calls in a row, `latency_ms` the least that a caller waits for one
+call, and `cuda_graph_ms` that of a CUDA graph. On the CPU each implementation runs in a process of its own. All on the
+same numbers; the last column says how far the norms of output and gradients are from eager torch's.
 """
 
 import argparse
@@ -22,19 +22,19 @@ from rich.table import Table
 from torch import Tensor
 
 from machine import alone, forget_peak, peak_mib, write
-from on_gpu import mib, milliseconds, recorded, waited
 from regard.attention.backends import additive as backends_additive
 from regard.attention.backends.additive import QueryVisibility, additive_attention
 from regard.attention.pattern import Causal, Full
+from timing import cuda_graph_milliseconds, latency, mib, milliseconds
 
 SIZES = {"cuda": (8, 1024, 1024, 512), "cpu": (2, 256, 251, 128)}  # sentences, queries, keys, width
 # down, across, share, warps, registers; the first is the default
 SCORINGS = [(16, 2, 4, 4, 128), (16, 2, 4, 8, 128), (8, 4, 4, 8, 128), (8, 2, 4, 8, 96)]
 # pairs, widths, warps, chunk, alone, registers, warps that fill the machine, ahead
-PULLINGS = [(8, 2, 16, 16, True, 128, 2048, True), (16, 1, 8, 8, True, 128, 2048, True)]
-PULLINGS += [(16, 1, 8, 8, True, 128, 2048, False), (16, 1, 8, 8, False, 128, 2048, True)]
-PULLINGS += [(16, 1, 8, 16, True, 128, 2048, True), (8, 2, 8, 8, True, 128, 2048, True)]
-PULLINGS += [(8, 2, 8, 8, True, 128, 2048, False), (8, 2, 4, 16, True, 168, 1584, True)]
+GRADIENTS = [(8, 2, 16, 16, True, 128, 2048, True), (16, 1, 8, 8, True, 128, 2048, True)]
+GRADIENTS += [(16, 1, 8, 8, True, 128, 2048, False), (16, 1, 8, 8, False, 128, 2048, True)]
+GRADIENTS += [(16, 1, 8, 16, True, 128, 2048, True), (8, 2, 8, 8, True, 128, 2048, True)]
+GRADIENTS += [(8, 2, 8, 8, True, 128, 2048, False), (8, 2, 4, 16, True, 168, 1584, True)]
 CELLS = [2**21, 3 * 2**20, 2**22, 2**23]
 CALLS = 5  # to be profiled
 
@@ -56,12 +56,12 @@ def fused(a: Tensor, b: Tensor, v: Tensor, values: Tensor, *, causal: bool = Fal
     return additive_attention(a, b, v, values, QueryVisibility.of(Causal() if causal else Full(), a, b))
 
 
-def shaped(scoring: tuple, pulling: tuple, *given: Tensor) -> Tensor:
-    return additive_attention(*given, pairs=partial(kernels().Fused.of, shape=shape_of(scoring, pulling)))
+def shaped(scoring: tuple, gradient: tuple, *given: Tensor) -> Tensor:
+    return additive_attention(*given, pairs=partial(kernels().TritonAdditive.of, shape=shape_of(scoring, gradient)))
 
 
-def shape_of(scoring: tuple, pulling: tuple) -> Any:
-    return kernels().Shape(kernels().Scoring(*scoring), kernels().Pulling(*pulling))
+def shape_of(scoring: tuple, gradient: tuple) -> Any:
+    return kernels().AdditiveTileShapes(kernels().ScoreTileShape(*scoring), kernels().GradientTileShape(*gradient))
 
 
 def kernels() -> Any:
@@ -71,26 +71,30 @@ def kernels() -> Any:
     return additive
 
 
-def ways(best: tuple[tuple, tuple] | None) -> dict[str, Callable[..., Tensor]]:
-    """By name, because a process of its own is told by name; torch.compile last, since it thinks for long."""
+def implementations(best: tuple[tuple, tuple] | None) -> dict[str, Callable[..., Tensor]]:
+    """By name, because a process of its own is passed the name; torch.compile last, since it compiles for long."""
     found: dict[str, Callable[..., Tensor]] = {"regard": fused}
     if best is not None:
         found["regard, best shapes"] = partial(shaped, *best)
-    found |= {"eager": eager, "regard, causal": partial(fused, causal=True), "regard, keeping nothing": fused}
+    found |= {
+        "eager": eager,
+        "regard, causal": partial(fused, causal=True),
+        "regard, nothing saved for the backward pass": fused,
+    }
     if best is not None:
-        found |= {f"regard, back in bands of {cells}": partial(shaped, *best) for cells in CELLS}
+        found |= {f"regard, backward in bands of {cells}": partial(shaped, *best) for cells in CELLS}
     return found | {"compiled": torch.compile(eager)}
 
 
 def measure(name: str, device: str, dtype: torch.dtype, best: tuple[tuple, tuple] | None = None) -> dict[str, Any]:
     """Milliseconds, and what is held at most beyond the inputs."""
     before = {name: vars(backends_additive)[name] for name in ("CELLS_KEPT", "CELLS_BACK")}
-    if "nothing" in name:
+    if "nothing saved" in name:
         backends_additive.CELLS_KEPT = 0
     if "bands" in name:
         backends_additive.CELLS_BACK = int(name.split()[-1])
     try:
-        row = timed(ways(best)[name], numbers(device, dtype), device)
+        row = timed(implementations(best)[name], numbers(device, dtype), device)
     finally:
         vars(backends_additive).update(before)
     return {"way": name, "device": device, "dtype": str(dtype).removeprefix("torch.")} | row
@@ -111,8 +115,8 @@ def timed(run: Callable[..., Tensor], given: list[Tensor], device: str) -> dict[
             "ms": milliseconds(once),
             "mib": mib(once),
             "norms": norms,
-            "alone_ms": waited(once),
-            "recorded_ms": recorded(once),
+            "latency_ms": latency(once),
+            "cuda_graph_ms": cuda_graph_milliseconds(once),
         }
     once(tokens=2)  # so that torch's libraries are loaded
     forget_peak()
@@ -138,8 +142,14 @@ def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]
         (rows, torch.randn(*a.shape[:2], rows.stop - rows.start, b.shape[2], device=a.device), None)
         for rows in backends_additive.bands(a, b, backends_additive.CELLS_BACK)
     ]
-    made = {scoring: kernels().Fused.of(a, b, weights, shape=shape_of(scoring, PULLINGS[0])) for scoring in SCORINGS}
-    made |= {pulling: kernels().Fused.of(a, b, weights, shape=shape_of(SCORINGS[0], pulling)) for pulling in PULLINGS}
+    made = {
+        scoring: kernels().TritonAdditive.of(a, b, weights, shape=shape_of(scoring, GRADIENTS[0]))
+        for scoring in SCORINGS
+    }
+    made |= {
+        gradient: kernels().TritonAdditive.of(a, b, weights, shape=shape_of(SCORINGS[0], gradient))
+        for gradient in GRADIENTS
+    }
 
     def work(shape: tuple) -> tuple[Tensor, ...]:
         return (made[shape].scores(rows, None),) if shape in SCORINGS else made[shape].gradients(bands)
@@ -154,14 +164,14 @@ def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]
             print(f"{shape}: {type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
             return None
 
-    for first in (SCORINGS[0], PULLINGS[0]):
+    for first in (SCORINGS[0], GRADIENTS[0]):
         attempt(work, first)
     began = time.perf_counter()
     with ThreadPoolExecutor(12) as pool:
-        list(pool.map(partial(attempt, lambda shape: flat(shape).norm()), [*SCORINGS, *PULLINGS]))
+        list(pool.map(partial(attempt, lambda shape: flat(shape).norm()), [*SCORINGS, *GRADIENTS]))
     print(f"{len(made)} shapes compiled in {time.perf_counter() - began:.0f} s", flush=True)
     found, best = [], []
-    for name, shapes in (("row_scores", SCORINGS), ("row_pulls", PULLINGS)):
+    for name, shapes in (("scores_forward", SCORINGS), ("scores_backward", GRADIENTS)):
         right, times = attempt(flat, shapes[0]), {shapes[0]: torch.inf}
         for shape in shapes if right is not None else []:
             got = attempt(flat, shape)
@@ -181,12 +191,12 @@ def quick(best: tuple[tuple, tuple] | None) -> None:
     """The fused operation alone, as it is and in the best shapes, and what each of its kernels takes."""
     for name in ["regard"] + ["regard, best shapes"] * (best is not None):
         row = measure(name, "cuda", torch.bfloat16, best)
-        waits = f"{row['alone_ms']:.3f} for a caller, {row['recorded_ms'] or torch.nan:.3f} recorded"
+        waits = f"{row['latency_ms']:.3f} for a caller, {row['cuda_graph_ms'] or torch.nan:.3f} in a CUDA graph"
         print(f"{name}: {row['ms']:.3f} ms, {waits}, {row['mib']:.1f} MiB", flush=True)
         given = numbers("cuda", torch.bfloat16)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
             for _ in range(CALLS):
-                torch.autograd.grad(ways(best)[name](*given), given, given[3].detach())
+                torch.autograd.grad(implementations(best)[name](*given), given, given[3].detach())
             torch.cuda.synchronize()
         taken = sorted(seen.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
         for kernel in taken[:18]:
@@ -198,30 +208,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="first find the best shapes of the kernels (GPU)")
     parser.add_argument("--quick", action="store_true", help="only the fused operation, nothing written (GPU)")
-    asked = parser.parse_args()
-    if asked.quick:
-        quick(sweep(torch.bfloat16)[0] if asked.sweep else None)
+    args = parser.parse_args()
+    if args.quick:
+        quick(sweep(torch.bfloat16)[0] if args.sweep else None)
         return
-    wanted = asked.sweep
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = dict(zip(("sentences", "queries", "keys", "width"), SIZES[device], strict=True))
     print(f"additive attention, forwards and backwards, {sizes}", flush=True)
     rows, found, best = [], [], None
-    command = "python benchmarks/additive.py" + " --sweep" * wanted
+    command = "python benchmarks/additive.py" + " --sweep" * args.sweep
     keep = partial(write, f"additive-{device}", command, rows, sweep=found, **sizes)
-    if wanted and device == "cuda":
+    if args.sweep and device == "cuda":
         best, shapes = sweep(torch.bfloat16)
         found += shapes
         keep()
-    for name, dtype in planned(device, list(ways(best))):
+    for name, dtype in planned(device, list(implementations(best))):
         try:
             row = alone(measure, name, device, dtype) if device == "cpu" else measure(name, device, dtype, best)
         except Exception as error:  # what was measured before is kept
             print(f"{name}, {dtype}: {type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
             continue
         rows.append(row | ({"shapes": [list(x) for x in best]} if best and "best" in name else {}))
-        told = {"for a caller": row.get("alone_ms"), "recorded": row.get("recorded_ms")}
-        waits = "".join(f", {ms:.2f} {how}" for how, ms in told.items() if ms is not None)
+        others = {"for a caller": row.get("latency_ms"), "in a CUDA graph": row.get("cuda_graph_ms")}
+        waits = "".join(f", {ms:.2f} {how}" for how, ms in others.items() if ms is not None)
         print(f"{name}, {row['dtype']}: {row['ms']:.2f} ms{waits}, {row['mib']:.0f} MiB", flush=True)
         compare(rows)
         keep()
@@ -230,7 +239,7 @@ def main() -> None:
 
 
 def planned(device: str, names: list[str]) -> list[tuple[str, torch.dtype]]:
-    """torch.compile last, since it thinks for long."""
+    """torch.compile last, since it compiles for long."""
     if device == "cpu":
         return [(name, torch.float32) for name in names if name != "compiled"]
     first = [(name, torch.bfloat16) for name in names if name != "compiled"]

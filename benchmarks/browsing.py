@@ -1,4 +1,4 @@
-"""A shelf of models in; the microscope's own server on a free port, and a browser that looks at it, out."""
+"""A browser on the microscope: its own server on a free port, and Chromium driven by Playwright."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ UNTIL = """() => new Promise((done, give_up) => {
   look();
 })"""
 READY = "document.getElementById('panel').getAttribute('aria-busy') === 'false' && !window.pending && "
-# what was asked of the server and not yet drawn: a body is read after its headers came
+# requests that are not yet drawn: a body is read after its headers came
 COUNTED = """(() => {
   const ask = window.fetch;
   window.pending = 0;
@@ -56,11 +56,11 @@ class NoBrowser(RuntimeError):
 
 
 @contextmanager
-def served(shelf: ModelStore) -> Iterator[str]:
+def served(models: ModelStore) -> Iterator[str]:
     """The address of a real server, in a thread of its own until the block ends."""
     with open_socket(0) as here:
         token = new_token()
-        server = create_server(create_app(shelf, token=token))
+        server = create_server(create_app(models, token=token))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [here]}, daemon=True)
         thread.start()
         while not server.started:

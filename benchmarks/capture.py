@@ -1,12 +1,12 @@
-"""Recipes in; milliseconds of a training step, told kernel by kernel and recorded, with made data of their shapes, out.
+"""CUDA graphs in training: steps of each recipe launched kernel by kernel and captured, on synthetic data.
 
     python benchmarks/capture.py                      all recipes, about two minutes on a GPU
     python benchmarks/capture.py --only vit sst2      those whose name contains one of these
     python benchmarks/capture.py --only vit --profile     and what the GPU does in a step
 
-Steps are those of the loop itself, data included, without validation and checkpoints. Where batches are the same both
-ways, the losses of the eighth step are compared too: they must have the same bits. Tagging and classification cut
-other batches where they are recorded, so their tokens a second count, not the milliseconds of a step.
+Steps are those of the loop itself, data included, without validation and checkpoints. Where both have the same
+batches, the losses of the eighth step are compared too: they must have the same bits. Tagging and classification have
+other batches where they are captured, so their tokens a second count, not the milliseconds of a step.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernel_profile import profile_kernels
 from machine import write
-from profiled import kinds_and_kernels
 from regard.data.images import LabelledImage
 from regard.data.labelled import LabelledText
 from regard.data.tagged import TaggedSentence
@@ -50,10 +50,10 @@ from regard.train.step import LossScaleState
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 SEEN = 8  # the step whose losses are compared
-DRAW = random.Random(0)  # of made data
+DRAW = random.Random(0)  # of synthetic data
 
 
-# --- made data ---
+# --- synthetic data ---
 
 
 def pictures(count: int, shape: tuple[int, int, int]) -> list[LabelledImage]:
@@ -64,11 +64,10 @@ def pictures(count: int, shape: tuple[int, int, int]) -> list[LabelledImage]:
 def questions() -> list[ImageQuestion]:
     """As easy-VQA has them: 64 x 64 pixels, some ten questions about each, thirteen answers."""
     words, shown = [f"word{n}" for n in range(26)], pictures(700, (3, 64, 64))
-    asked = [(one, DRAW.randint(8, 12)) for one in shown]
     return [
         ImageQuestion(one, " ".join(DRAW.choices(words, k=DRAW.randint(4, 9))), str(DRAW.randrange(13)))
-        for one, count in asked
-        for _ in range(count)
+        for one in shown
+        for _ in range(DRAW.randint(8, 12))
     ]
 
 
@@ -100,29 +99,29 @@ def lines(words: list[str], between: str, count: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A recipe's settings, what makes a learner, and its data."""
+class Trial:
+    """The settings of a recipe, its task model, and its data."""
 
     settings: Any
-    learner: Any
+    task_model: Any
     data: Callable[[], list[Any]]
 
 
-TRIED = {
-    "mnist-vit": Tried(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (1, 28, 28))),
-    "mnist-cnn": Tried(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (1, 28, 28))),
-    "cifar10-vit": Tried(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (3, 32, 32))),
-    "cifar10-cnn": Tried(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (3, 32, 32))),
-    "shakespeare": Tried(
+TRIALS = {
+    "mnist-vit": Trial(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (1, 28, 28))),
+    "mnist-cnn": Trial(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (1, 28, 28))),
+    "cifar10-vit": Trial(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (3, 32, 32))),
+    "cifar10-cnn": Trial(ImageClassificationSettings, ImageClassifier, lambda: pictures(6000, (3, 32, 32))),
+    "shakespeare": Trial(
         LanguageModelingSettings, TextGenerator, lambda: lines(list(string.ascii_letters + ",.;:!? '-"), "", 25_000)
     ),
-    "wikitext2": Tried(
+    "wikitext2": Trial(
         LanguageModelingSettings, TextGenerator, lambda: lines([f"w{n}" for n in range(33_278)], " ", 12_000)
     ),
-    "easy-vqa": Tried(VQASettings, QuestionAnswerer, questions),
-    "ud-ewt": Tried(TaggingSettings, Tagger, sentences),
-    "sst2": Tried(ClassificationSettings, TextClassifier, texts),
-    "sst2-transformer": Tried(ClassificationSettings, TextClassifier, texts),
+    "easy-vqa": Trial(VQASettings, QuestionAnswerer, questions),
+    "ud-ewt": Trial(TaggingSettings, Tagger, sentences),
+    "sst2": Trial(ClassificationSettings, TextClassifier, texts),
+    "sst2-transformer": Trial(ClassificationSettings, TextClassifier, texts),
 }
 
 
@@ -133,7 +132,7 @@ def measured(
     job: TrainingJob, seconds: float, device: torch.device, *, capture: bool, profile: bool
 ) -> dict[str, float]:
     """Steps for so many seconds, after some that are not counted."""
-    plan = replace(make_train_config(job.train, job.width), capture=capture)
+    plan = replace(make_train_config(job.train, job.width), cuda_graph=capture)
     optimiser = torch.optim.AdamW(
         parameter_groups(job.model, plan.weight_decay), lr=1e-4, betas=plan.betas, eps=1e-9, fused=True
     )
@@ -165,13 +164,13 @@ def measured(
     wait(device)
     spent = time.perf_counter() - started
     if profile:
-        kinds_and_kernels(lambda: next(steps), device, partial(print, flush=True))
+        profile_kernels(lambda: next(steps), device, partial(print, flush=True))
     return {
         "ms": 1e3 * spent / done,
         "tokens/s": tokens / spent,
         "data, ms": milliseconds_of_data(job, device),
         "first steps, s": first,
-        "recordings": len(backward.captured_graphs) if isinstance(backward, CapturedBackward) else 0,
+        "graphs": len(backward.captured_graphs) if isinstance(backward, CapturedBackward) else 0,
         "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
         **said,
     }
@@ -195,49 +194,47 @@ def weights_of(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-def rows_of(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    tried, device = TRIED[name], torch.device(asked.device)
-    examples, found = tried.data(), {}
-    for way in ("told", "recorded"):
-        settings = tried.settings.load(RECIPES / f"{name}.toml").changed(
-            {"train.cuda_graph": str(way != "told").lower()}
-        )
-        learner = tried.learner.fresh(examples, settings)
-        job = learner.job(examples, examples[:64], asked.device)
+def rows_of(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    trial, device = TRIALS[name], torch.device(args.device)
+    examples, found = trial.data(), {}
+    for way in ("launched", "captured"):
+        settings = trial.settings.load(RECIPES / f"{name}.toml").with_changes({"train.cuda_graph": way == "captured"})
+        task_model = trial.task_model.from_examples(examples, settings)
+        job = task_model.job(examples, examples[:64], args.device)
         try:
-            found[way] = measured(job, asked.each, device, capture=way != "told", profile=asked.profile)
+            found[way] = measured(job, args.each, device, capture=way == "captured", profile=args.profile)
         except Exception as error:  # one way that fails must not hide the other
             said = (str(error).splitlines() or [""])[0]
             print(f"{name:17} {way:9} {type(error).__name__}: {said[:300]}", flush=True)
             continue
         row = {"recipe": name, "way": way, "weights": weights_of(job.model), **found[way]}
         if len(found) == 2:
-            row["faster"] = found["recorded"]["tokens/s"] / found["told"]["tokens/s"]
+            row["faster"] = found["captured"]["tokens/s"] / found["launched"]["tokens/s"]
             if not isinstance(job.data, Corpus):
-                row["same loss"] = found["recorded"]["loss"] == found["told"]["loss"]
+                row["same loss"] = found["captured"]["loss"] == found["launched"]["loss"]
         shown = ", ".join(f"{key} {value:.4g}" for key, value in row.items() if not isinstance(value, str))
         print(f"{name:17} {way:9} {shown}", flush=True)
         yield row
-        del job, learner
+        del job, task_model
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
 def main() -> None:
-    asked, rows, began = arguments(), [], time.perf_counter()
-    for name in TRIED:
-        if asked.only and not any(part in name for part in asked.only):
+    args, rows, began = arguments(), [], time.perf_counter()
+    for name in TRIALS:
+        if args.only and not any(part in name for part in args.only):
             continue
-        if time.perf_counter() - began > asked.seconds:
+        if time.perf_counter() - began > args.seconds:
             print(f"{name:17} left out: no time", flush=True)
             continue
         try:
-            rows += rows_of(name, asked)
+            rows += rows_of(name, args)
         except Exception as error:
             said = (str(error).splitlines() or [""])[0]
             print(f"{name:17} {type(error).__name__}: {said[:300]}", flush=True)
-        if asked.write:  # again after each, so that a run that is killed has told most
+        if args.write:  # again after each, so that a run that is killed has written most
             write("capture", " ".join(["python", *sys.argv]), rows)
 
 
@@ -245,7 +242,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="recipes whose name contains one of these")
     parser.add_argument("--each", type=float, default=2.0, help="seconds that each way is measured")
-    parser.add_argument("--seconds", type=float, default=110.0, help="no further recipe is begun after so many")
+    parser.add_argument("--seconds", type=float, default=110.0, help="no further recipe is started after so many")
     parser.add_argument("--profile", action="store_true", help="what the GPU did in one more step of each way")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--write", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())

@@ -1,4 +1,4 @@
-"""From counting to context: every rung of the ladder on the same texts, in one table.
+"""Text classification from TF-IDF to the Transformer: every model on the same texts, in one table.
 
     python benchmarks/classify.py world                          trains and measures, writes results/classify-world.json
     python benchmarks/classify.py sst2 --data FOLDER             on dev; with --test, on the test sentences
@@ -36,13 +36,13 @@ RUNGS: dict[str, dict[str, object]] = {
     "words counted, all alike": {**COUNTED, "pooling.kind": "mean"},
     "words counted, by TF-IDF": {**COUNTED, "pooling.kind": "tf-idf"},
     "words counted, learned weights": {**COUNTED, "pooling.kind": "weights"},
-    "pairs counted, by log-count ratio": {**COUNTED, "pooling.kind": "log-ratio", "words.ngrams": 2},
+    "bigrams counted, by log-count ratio": {**COUNTED, "pooling.kind": "log-ratio", "words.ngrams": 2},
     "skip-gram vectors, mean": {**VECTORS, "words.kind": "skip-gram", "pooling.kind": "mean"},
     "learned vectors, mean": {**VECTORS, "pooling.kind": "mean"},
     "learned vectors, learned weights": {**VECTORS, "pooling.kind": "weights"},
     "learned vectors, attention": {**VECTORS, "pooling.kind": "attention"},
-    "GRU both ways, attention": {**RNN, "model.kind": "gru"},
-    "LSTM both ways, attention": {**RNN, "model.kind": "lstm"},
+    "bidirectional GRU, attention": {**RNN, "model.kind": "gru"},
+    "bidirectional LSTM, attention": {**RNN, "model.kind": "lstm"},
     "Transformer, attention": {**STACK},
     "Transformer, rotary, attention": {**STACK, "model.recipe": 'position = "Rotary()"'},
 }

@@ -1,4 +1,4 @@
-"""Tokens per second of beam search, ours and theirs: the same Transformer-base, the same weights, the same sentences.
+"""Beam search: tokens a second beside Hugging Face and CTranslate2, with the same weights and sentences.
 
     python benchmarks/decoding.py                   CPU, 2 threads: Hugging Face and CTranslate2, if installed
     python benchmarks/decoding.py --device cuda     GPU, bfloat16: Hugging Face's generate
@@ -33,12 +33,12 @@ Batches = Sequence[Sequence[Ids]]
 
 
 def ours(model: Seq2Seq, precision: str) -> Translate:
-    ready, beam = prepare(model, precision), Beam(BEAM)
-    return lambda asked: [found[0].ids for found in translate(ready, asked, beam)]
+    prepared, beam = prepare(model, precision), Beam(BEAM)
+    return lambda batch: [found[0].ids for found in translate(prepared, batch, beam)]
 
 
-def rivals(model: Seq2Seq, device: str, threads: int) -> dict[str, Callable[[], Translate]]:
-    """Who takes part, in the order of the turns; each is made only where it can be."""
+def implementations(model: Seq2Seq, device: str, threads: int) -> dict[str, Callable[[], Translate]]:
+    """Who takes part, in the order of the turns; each is built only where it is installed."""
     if device == "cuda":
         return {
             "regard bfloat16": lambda: ours(model, "bfloat16"),
@@ -53,8 +53,8 @@ def rivals(model: Seq2Seq, device: str, threads: int) -> dict[str, Callable[[], 
     return found | {"hugging face float32": lambda: hugging_face(marian(model, device, torch.float32), BEAM)}
 
 
-class Here:
-    """Someone who translates in this process."""
+class InProcess:
+    """An implementation that runs in this process."""
 
     def __init__(self, run: Translate, device: str):
         self.run, self.device = run, device
@@ -63,17 +63,17 @@ class Here:
         if self.device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
-        found = [ids for asked in batches for ids in self.run(asked)]
+        found = [ids for batch in batches for ids in self.run(batch)]
         if self.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start, found
 
-    def leave(self) -> None:
-        """Nobody waits."""
+    def close(self) -> None:
+        """No process to end."""
 
 
-class Away:
-    """Someone who translates in a process of their own, and sleeps between the turns."""
+class OwnProcess:
+    """An implementation that runs in a process of its own, and sleeps between its turns."""
 
     def __init__(self, name: str, threads: int):
         self.pipe, there = get_context("spawn").Pipe()
@@ -88,14 +88,14 @@ class Away:
             raise RuntimeError(found)
         return seconds, found
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self.pipe.send(())
 
 
 def served(pipe: Connection, name: str, threads: int) -> None:
     torch.set_num_threads(threads)
     try:
-        who = Here(rivals(copier(), "cpu", threads)[name](), "cpu")
+        who = InProcess(implementations(copier(), "cpu", threads)[name](), "cpu")
     except ImportError as error:
         pipe.send(str(error))
         return
@@ -109,7 +109,7 @@ def served(pipe: Connection, name: str, threads: int) -> None:
 
 
 def measured(
-    made: dict[str, Here | Away], batch: int, rounds: int, device: str, until: float
+    made: dict[str, InProcess | OwnProcess], batch: int, rounds: int, device: str, until: float
 ) -> tuple[dict[str, list[float]], dict[str, list[Ids]]]:
     """Seconds of every round, and what each found in the first."""
     seconds, first = {name: [] for name in made}, {}
@@ -133,9 +133,9 @@ def measured(
 def profiled(run: Translate, batch: int, device: str) -> None:
     from torch.profiler import ProfilerActivity, profile
 
-    asked = sources(batch, seed=batch)
+    texts = sources(batch, seed=batch)
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]) as seen:
-        run(asked)
+        run(texts)
     order = "self_cuda_time_total" if device == "cuda" else "self_cpu_time_total"
     print(seen.key_averages().table(sort_by=order, row_limit=30, max_name_column_width=60), flush=True)
 
@@ -153,12 +153,12 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     start = time.perf_counter()
     model = copier().to(given.device)
-    made: dict[str, Here | Away] = {}
-    for name, make in rivals(model, given.device, given.threads).items():
+    made: dict[str, InProcess | OwnProcess] = {}
+    for name, make in implementations(model, given.device, given.threads).items():
         if given.only and not any(word in name for word in given.only):
             continue
         try:
-            made[name] = Here(make(), given.device) if given.device == "cuda" else Away(name, given.threads)
+            made[name] = InProcess(make(), given.device) if given.device == "cuda" else OwnProcess(name, given.threads)
         except ImportError as error:
             print(f"{name} does not take part: {error}", flush=True)
     rows, batches = [], given.batches or ([1, 32] if given.device == "cpu" else [1, 32, 256])
@@ -198,9 +198,9 @@ def main() -> None:
         table.add_row(row["who"], str(row["batch"]), f"{row['tokens_per_second']:,}", f"{row['same']:.1%}", times)
     Console(width=160).print(table)
     for who in made.values():
-        who.leave()
+        who.close()
     if given.profile:
-        make = next(make for name, make in rivals(model, given.device, given.threads).items() if name in made)
+        make = next(make for name, make in implementations(model, given.device, given.threads).items() if name in made)
         profiled(make(), batches[-1], given.device)
 
 

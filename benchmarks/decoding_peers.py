@@ -1,4 +1,4 @@
-"""A Transformer of ours in; the same weights as Hugging Face's Marian and as CTranslate2's, and what they say, out."""
+"""Peers of beam search: the weights of a Transformer of ours as Hugging Face's Marian and as a CTranslate2 model."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,17 +15,17 @@ from regard.models import ModelConfig, Seq2Seq, build_model
 Ids = tuple[int, ...]
 Translate = Callable[[Sequence[Ids]], list[Ids]]
 WORDS, MODEL, HEADS, HIDDEN, LAYERS = 32_000, 512, 8, 2048, 6
-PLACE = 64  # features that tell where a word stands, and nothing else: as wide as a head
+POSITION = 64  # features that hold the position alone: as many as a head has
 LONGEST = 1024
 
 
 def copier(*, words: int = WORDS, layers: int = LAYERS, strength: float = 2.0) -> Seq2Seq:
-    """A Transformer-base that copies its source, hesitating: random weights, but for the last look at the source.
+    """A Transformer-base that copies its source, hesitating: random weights, but for the last cross-attention.
 
-    A random model repeats itself until the limit, and training one takes minutes. Here the first features hold the
-    place of a word alone; by them seven heads of the last cross-attention find the source word that stands where the
-    next word will, and add its other features. All other weights are random, so what was written and read before makes
-    the model surer of one word than of another, and beams differ.
+    A random model repeats itself until the limit, and training one takes minutes. Here the first features hold
+    the position of a token alone; by them seven heads of the last cross-attention find the source token at the position
+    of the next target token, and add its other features. All other weights are random, so the model is surer of one
+    token than of another, and beams differ.
     """
     torch.manual_seed(1)
     config = ModelConfig(
@@ -36,20 +36,20 @@ def copier(*, words: int = WORDS, layers: int = LAYERS, strength: float = 2.0) -
         for name, weight in model.named_parameters():
             if name.endswith(("output.weight", "down.weight")):
                 weight.mul_(0.4)
-                weight[:PLACE] = 0.0
+                weight[:POSITION] = 0.0
             elif name.endswith("bias") and "norm" not in name and name != "embeddings.bias":
                 weight.normal_(std=0.02)
                 if name.endswith(("output.bias", "down.bias")):
-                    weight[:PLACE] = 0.0
-        model.get_parameter("embeddings.tables.target.weight")[:, :PLACE] = 0.0
-        model.get_parameter("embeddings.bias")[[PAD, BOS]] = -1e4  # never said, by anybody
-        last, here, rest = f"decoder.{layers - 1}.cross", torch.arange(PLACE), torch.arange(MODEL - PLACE)
+                    weight[:POSITION] = 0.0
+        model.get_parameter("embeddings.tables.target.weight")[:, :POSITION] = 0.0
+        model.get_parameter("embeddings.bias")[[PAD, BOS]] = -1e4  # never generated
+        last, here, rest = f"decoder.{layers - 1}.cross", torch.arange(POSITION), torch.arange(MODEL - POSITION)
         for part in ("query", "key"):
             weight = model.get_parameter(f"{last}.{part}.weight").zero_()
             for head in range(HEADS):
-                weight[head * PLACE + here, here] = 5.0
-        model.get_parameter(f"{last}.value.weight").zero_()[rest, PLACE + rest] = 1.0
-        model.get_parameter(f"{last}.output.weight").zero_()[PLACE + rest, rest] = strength
+                weight[head * POSITION + here, here] = 5.0
+        model.get_parameter(f"{last}.value.weight").zero_()[rest, POSITION + rest] = 1.0
+        model.get_parameter(f"{last}.output.weight").zero_()[POSITION + rest, rest] = strength
     return model
 
 
@@ -63,12 +63,12 @@ def sources(count: int, *, words: int = WORDS, seed: int = 0, shortest: int = 8,
 
 
 def marian(model: Seq2Seq, device: str, dtype: torch.dtype) -> Any:
-    """Its position table has all sines before all cosines, ours has them in turn: each axis of features is turned."""
+    """Its position table has all sines before all cosines, ours has them in turn: each axis of features is permuted."""
     from transformers import MarianConfig, MarianMTModel
 
     weights = {name: weight.detach().float().cpu() for name, weight in model.state_dict().items()}
     words, layers = weights["embeddings.bias"].shape[0], len(list(model.get_submodule("decoder").children()))
-    turned = torch.cat((torch.arange(0, MODEL, 2), torch.arange(1, MODEL, 2)))
+    order = torch.cat((torch.arange(0, MODEL, 2), torch.arange(1, MODEL, 2)))
     config = MarianConfig(
         vocab_size=words,
         d_model=MODEL,
@@ -91,7 +91,7 @@ def marian(model: Seq2Seq, device: str, dtype: torch.dtype) -> Any:
         forced_eos_token_id=None,
     )
     theirs = MarianMTModel(config)
-    table = weights["embeddings.tables.target.weight"][:, turned]
+    table = weights["embeddings.tables.target.weight"][:, order]
     named: dict[str, Tensor] = {
         "final_logits_bias": weights["embeddings.bias"][None],
         **dict.fromkeys(
@@ -113,11 +113,11 @@ def marian(model: Seq2Seq, device: str, dtype: torch.dtype) -> Any:
         layer, place, *inner = path
         if place.startswith("residual_"):
             key = f"{around[place.removeprefix('residual_')]}.{inner[-1]}"
-            value = weight[turned]
+            value = weight[order]
         else:
             key = ".".join(filter(None, (places[place], parts[inner[0]], inner[1])))
             writes = inner[0] in ("output", "down")
-            value = weight[turned] if writes else weight[:, turned] if inner[1] == "weight" else weight
+            value = weight[order] if writes else weight[:, order] if inner[1] == "weight" else weight
         named[f"model.{side}.layers.{layer}.{key}"] = value
     missing, unexpected = theirs.load_state_dict(named, strict=False)
     assert not unexpected and all("embed_positions" in name for name in missing), (missing, unexpected)  # noqa: PT018
@@ -126,10 +126,10 @@ def marian(model: Seq2Seq, device: str, dtype: torch.dtype) -> Any:
 
 
 def hugging_face(theirs: Any, beam: int) -> Translate:
-    def translate(asked: Sequence[Ids]) -> list[Ids]:
+    def translate(batch: Sequence[Ids]) -> list[Ids]:
         device = theirs.device
-        ids = pad_sequence([torch.tensor([*one, EOS]) for one in asked], batch_first=True, padding_value=PAD).to(device)
-        longest = 2 * max(map(len, asked)) + 10
+        ids = pad_sequence([torch.tensor([*one, EOS]) for one in batch], batch_first=True, padding_value=PAD).to(device)
+        longest = 2 * max(map(len, batch)) + 10
         with torch.no_grad():
             found = theirs.generate(
                 input_ids=ids,
@@ -140,12 +140,12 @@ def hugging_face(theirs: Any, beam: int) -> Translate:
                 early_stopping=False,
                 max_new_tokens=longest,
             )
-        return [said(row) for row in found[:, 1:].tolist()]
+        return [until_eos(row) for row in found[:, 1:].tolist()]
 
     return translate
 
 
-def said(row: Sequence[int]) -> Ids:
+def until_eos(row: Sequence[int]) -> Ids:
     return tuple(row[: row.index(EOS)] if EOS in row else row)
 
 
@@ -153,7 +153,7 @@ def said(row: Sequence[int]) -> Ids:
 
 
 def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int, *, apart: bool = False) -> Translate:
-    """All threads work on one batch; `apart`, each on its part of it, as ours do where there are many sentences."""
+    """All threads work on one batch; `apart`, each on its share of it, as ours do where there are many sentences."""
     import ctranslate2
     from ctranslate2.specs import common_spec, transformer_spec
 
@@ -210,13 +210,13 @@ def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int, *, apar
     )
     names = {token: id for id, token in enumerate(tokens)}
 
-    def translate(asked: Sequence[Ids]) -> list[Ids]:
+    def translate(batch: Sequence[Ids]) -> list[Ids]:
         found = theirs.translate_batch(
-            [[*(tokens[id] for id in one), "</s>"] for one in asked],
+            [[*(tokens[id] for id in one), "</s>"] for one in batch],
             beam_size=beam,
             length_penalty=0.0,
-            max_decoding_length=2 * max(map(len, asked)) + 10,
-            max_batch_size=-(-len(asked) // workers),
+            max_decoding_length=2 * max(map(len, batch)) + 10,
+            max_batch_size=-(-len(batch) // workers),
         )
         return [tuple(names[token] for token in one.hypotheses[0]) for one in found]
 

@@ -1,9 +1,9 @@
-"""A town's trades, told by each person alone, by the mean of whom they know, or by attention; and what edges cost.
+"""Node classification: a town's trades by each node alone, by the mean of its neighbours and by attention.
 
     python benchmarks/graphs.py          writes results/graphs.json, draws docs/pictures/graph-neighbourhood.png
 
 Half of the people are trained on; the step is chosen on a fifth, and every figure is of the rest. Three seeds are three
-towns and three first weights. The row "mean, friends alone" is told what the others must find out: which edges count.
+towns and three first weights. The row "mean, friends alone" is given what the others must learn: which edges count.
 """
 
 import argparse
@@ -93,15 +93,15 @@ def fitted(kind: str, seed: int) -> tuple[Fitted, dict[str, Any]]:
 
 
 def drawn(one: Fitted) -> None:
-    """Someone held out whose own tools say nothing of the trade, and whom the model tells right."""
+    """Someone held out whose own tools say nothing of the trade, and whose label is predicted right."""
     with torch.no_grad(), record_attention(one.model) as record:
         logits = one.model(one.features, one.neighbours)
-        looked = edge_weights(record, one.neighbours)
+        weights_of_edges = edge_weights(record, one.neighbours)
     for number in one.graph.nodes_in_split("test"):
         node = one.graph.nodes[number]
         silent = not set(TOOLS[node.label or ""]) & set(map(str, node.content))
         if silent and logits[number].argmax() == one.gold[number]:
-            hood = Neighbourhood.of(one.graph, looked, node.name, "blocks.0")
+            hood = Neighbourhood.of(one.graph, weights_of_edges, node.name, "blocks.0")
             heard = f"{node.name}, of whom one hears: {', '.join(map(str, node.content))}"
             PICTURE.parent.mkdir(exist_ok=True)
             save(draw(hood, title=heard), PICTURE)

@@ -1,4 +1,4 @@
-"""Time and peak memory against length, forwards and backwards on the CPU: who grows as n², who as n."""
+"""Growth with length: time and peak memory of attention, forward and backward pass, on the CPU."""
 
 import argparse
 import statistics
@@ -52,7 +52,7 @@ def timed(run) -> float:
 
 def measure(kind: str, n: int) -> dict:
     """Median time and peak memory beyond what was there before, in this process."""
-    import regard.attention  # loaded before the memory is looked at  # noqa: F401
+    import regard.attention  # loaded before the memory is measured  # noqa: F401
 
     forget_peak()
     before = peak_mib()

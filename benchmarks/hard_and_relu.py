@@ -3,15 +3,14 @@
     python benchmarks/hard_and_relu.py                 whatever machine this is
     python benchmarks/hard_and_relu.py --sweep         on a GPU: the shapes of the kernels' tiles, to choose from
 
-Hard attention draws a key for each query; its log p goes back to q and k, its output to v. "off" is how far output
-and gradients are from eager torch's by their norms or, since draws differ, log p from that of the same keys in float64.
-Softmax by torch's fused kernel is a yardstick, not a peer: it gives something else. On a GPU `recorded_ms` is the time
-of the same work as a CUDA graph, whose kernels do not wait for the processor.
+Hard attention draws a key for each query; the gradient of its log p goes to q and k, that of its output to v. "off" is
+how far output and gradients are from eager torch's by their norms or, since draws differ, log p from that of the same
+keys in float64. Softmax by torch's fused kernel is a yardstick, not a peer: it gives something else. On a GPU
+`cuda_graph_ms` is the time of the same work captured in a CUDA graph, whose kernels do not wait for the processor.
 """
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-import on_gpu
+import timing
 from machine import alone, forget_peak, peak_mib, write
 from regard.attention import Causal, Full, Pattern, Recipe, ReLU, Sampled, attend, steps
 from regard.attention.backends import elementwise
@@ -38,7 +37,7 @@ from regard.attention.positions import Positions
 SIZES = {"cuda": (12, 64, 4096, 32_768), "cpu": (2, 32, 1024, 4096)}  # heads, width, tokens that fit eager, and not
 SWEPT, WARM_TOKENS = 8192, 512
 WORKERS = 14
-AWHILE = 0.1  # seconds that each way is timed on a GPU
+AWHILE = 0.1  # seconds that each is timed on a GPU
 # tokens a program owns, tokens a step, warps, steps in flight
 SHAPES = {
     "relu out": [(128, 64, 8, 3), (64, 64, 4, 3), (128, 128, 8, 3), (128, 64, 8, 4)],
@@ -52,7 +51,7 @@ SHAPES = {
 Run = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 
-# --- the ways ---
+# --- the implementations ---
 
 
 def relu_eager(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -83,7 +82,7 @@ def hard_plain(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 def hard_ours(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern = Full()) -> tuple[Tensor, ...]:
     chosen = hard_attention(
         q, k, v, Recipe(normaliser=Sampled(), pattern=pattern)
-    )  # a seed could not be copied while recording
+    )  # a seed could not be copied during capture
     return chosen.out, chosen.log_probability
 
 
@@ -91,7 +90,7 @@ def softmax(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> tuple[T
     return (scaled_dot_product_attention(q, k, v, is_causal=causal),)
 
 
-WAYS: dict[str, Callable[[], Run]] = {
+IMPLEMENTATIONS: dict[str, Callable[[], Run]] = {
     "relu, eager": lambda: relu_eager,
     "relu, compiled": lambda: torch.compile(relu_plain),
     "relu, regard": lambda: relu_ours,
@@ -122,19 +121,6 @@ def forwards_and_backwards(run: Run, given: list[Tensor]) -> list[Tensor]:
     return [*out, *grads]
 
 
-def rounds(run: Callable[[], Any], most: int = 10) -> float:
-    """Milliseconds on the CPU: the median of a few rounds, after one to warm up."""
-    run()
-    times = []
-    for _ in range(most):
-        began = time.perf_counter()
-        run()
-        times.append(1e3 * (time.perf_counter() - began))
-        if sum(times) > 300:
-            break
-    return statistics.median(times)
-
-
 def memory(run: Callable[[], Any]) -> float:
     """MiB that a CPU's process holds at most beyond the inputs; it does not give back what it once held."""
     forget_peak()
@@ -144,17 +130,21 @@ def memory(run: Callable[[], Any]) -> float:
 
 
 def measure(name: str, device: str, tokens: int) -> dict[str, Any]:
-    run, given = WAYS[name](), numbers(device, tokens)
+    run, given = IMPLEMENTATIONS[name](), numbers(device, tokens)
     both = partial(forwards_and_backwards, run, given)
-    ahead = lambda: run(*[x.detach() for x in given])  # noqa: E731
+    cpu = partial(timing.cpu_milliseconds, limit=300)
+    forward = lambda: run(*[x.detach() for x in given])  # noqa: E731
     row: dict[str, Any] = {"way": name, "tokens": tokens}
     if device == "cpu":
         torch.set_num_threads(1)
         forwards_and_backwards(run, numbers(device, 64))  # so that torch's libraries are loaded
-        row |= {"mib": memory(both), "norms": norms(both()), "ms": rounds(both), "forward_ms": rounds(ahead)}
+        row |= {"mib": memory(both), "norms": norms(both()), "ms": cpu(both), "forward_ms": cpu(forward)}
     else:  # the memory after a first call, in which libraries take some for themselves
-        row |= {"norms": norms(both()), "mib": on_gpu.mib(both), "ms": on_gpu.milliseconds(both, AWHILE)}
-        row |= {"forward_ms": on_gpu.milliseconds(ahead, AWHILE), "recorded_ms": on_gpu.recorded(both)}
+        row |= {"norms": norms(both()), "mib": timing.mib(both), "ms": timing.milliseconds(both, AWHILE)}
+        row |= {
+            "forward_ms": timing.milliseconds(forward, AWHILE),
+            "cuda_graph_ms": timing.cuda_graph_milliseconds(both),
+        }
     return row
 
 
@@ -206,7 +196,7 @@ def warm(job: str, shape: tuple[int, ...] | None) -> str:
     """Compile something, so that it is found ready on the disk."""
     try:
         if shape is None:
-            forwards_and_backwards(WAYS[job](), numbers("cuda", SIZES["cuda"][2]))
+            forwards_and_backwards(IMPLEMENTATIONS[job](), numbers("cuda", SIZES["cuda"][2]))
         else:
             kernel(job, shape, WARM_TOKENS)()
         torch.cuda.synchronize()
@@ -220,7 +210,7 @@ def first_line(problem: Exception) -> str:
 
 
 def warm_all(*, sweep: bool) -> None:
-    jobs: list[tuple[str, tuple[int, ...] | None]] = [(name, None) for name in WAYS if "eager" not in name]
+    jobs: list[tuple[str, tuple[int, ...] | None]] = [(name, None) for name in IMPLEMENTATIONS if "eager" not in name]
     jobs += [(name, shape) for name, shapes in SHAPES.items() for shape in shapes] if sweep else []
     with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
         for trouble in pool.map(warm, *zip(*jobs, strict=True)):
@@ -236,7 +226,7 @@ def sweep_all(until: float) -> Iterator[dict[str, Any]]:
                 say(f"no time left for {name} {shape}")
                 continue
             try:
-                ms = on_gpu.milliseconds(kernel(name, shape, SWEPT), 0.04)
+                ms = timing.milliseconds(kernel(name, shape, SWEPT), 0.04)
             except Exception as problem:
                 say(f"{name} {shape}: {first_line(problem)}")
                 continue
@@ -255,17 +245,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="also other shapes of tiles (GPU)")
     parser.add_argument("--seconds", type=float, default=35, help="after which no other shape is begun")
-    asked, began = parser.parse_args(), time.perf_counter()
+    args, began = parser.parse_args(), time.perf_counter()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the pool below is threads enough
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
-        warm_all(sweep=asked.sweep)
+        warm_all(sweep=args.sweep)
         say(f"compiled after {time.perf_counter() - began:.1f} s")
     *_, short, long = SIZES[device]
-    names = [name for name in WAYS if device == "cuda" or "compiled" not in name]
+    names = [name for name in IMPLEMENTATIONS if device == "cuda" or "compiled" not in name]
     rows: list[dict[str, Any]] = []
     heads, width = SIZES[device][:2]
-    command = "python benchmarks/hard_and_relu.py" + " --sweep" * asked.sweep
+    command = "python benchmarks/hard_and_relu.py" + " --sweep" * args.sweep
     more: dict[str, Any] = {"heads": heads, "width": width, "off_log_p": None, "swept": []}
 
     def keep() -> str:
@@ -278,13 +268,13 @@ def main() -> None:
         except Exception as problem:
             say(f"{name} at {tokens}: {first_line(problem)}")
             continue
-        told = f" ({rows[-1]['recorded_ms']:.2f} recorded)" if rows[-1].get("recorded_ms") else ""
-        say(f"{name:24} {tokens:6} tokens {rows[-1]['ms']:9.2f} ms{told} {rows[-1]['mib']:8.0f} MiB")
+        graph = f" ({rows[-1]['cuda_graph_ms']:.2f} in a CUDA graph)" if rows[-1].get("cuda_graph_ms") else ""
+        say(f"{name:24} {tokens:6} tokens {rows[-1]['ms']:9.2f} ms{graph} {rows[-1]['mib']:8.0f} MiB")
         compare(rows)
         keep()
     more["off_log_p"] = off_log_p(device, short)
     say(f"log p of drawn keys is within {more['off_log_p']:.1e} of float64's")
-    for found in sweep_all(began + asked.seconds) if asked.sweep and device == "cuda" else []:
+    for found in sweep_all(began + args.seconds) if args.sweep and device == "cuda" else []:
         more["swept"].append(found)
         keep()
     show(rows)
@@ -303,11 +293,11 @@ def compare(rows: list[dict[str, Any]]) -> None:
 
 def show(rows: list[dict[str, Any]]) -> None:
     table = Table(
-        "way", "tokens", "ms", "forward ms", "recorded", "MiB beyond the inputs", "times eager's speed", "off"
+        "way", "tokens", "ms", "forward ms", "in a CUDA graph", "MiB beyond the inputs", "times eager's speed", "off"
     )
     for row in rows:
         speed = f"{row['speed']:.1f}" if row["speed"] else ""
-        times = (row["ms"], row["forward_ms"], row.get("recorded_ms"))
+        times = (row["ms"], row["forward_ms"], row.get("cuda_graph_ms"))
         cells = (*("" if x is None else f"{x:.2f}" for x in times), f"{row['mib']:.0f}", speed)
         table.add_row(row["way"], str(row["tokens"]), *cells, f"{row['off']:.0e}" if "off" in row else "")
     Console(width=130, file=sys.stdout).print(table)

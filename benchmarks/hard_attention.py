@@ -1,12 +1,12 @@
-"""Choosing one word: hard attention trained in several ways, against soft attention, on the same three tasks.
+"""Hard attention, trained by the exact sum, REINFORCE and straight-through, against soft attention on three tasks.
 
     python benchmarks/hard_attention.py           trains, measures and draws; a few minutes on two cores
     python benchmarks/hard_attention.py draw      draws what was measured into docs/pictures
 
 The label is a sentence's sentiment in the miniature world. In `one word` exactly one word decides it, and is known; in
 `all words` several add up and "not" turns them round, so that no single word is enough; in `in context` the words of
-those same sentences pass through a Transformer's layer first, so that one place may know all. Held out are the world's
-test sentences, with compositions that occur in no training sentence.
+those same sentences pass through a Transformer's layer first, so that one position may know all. Held out are the
+world's test sentences, with compositions that occur in no training sentence.
 """
 
 import json
@@ -28,13 +28,13 @@ from rich.table import Table
 
 from hard_attention_tasks import (
     BATCH,
+    ESTIMATORS,
     FEELING,
     TASKS,
-    WAYS,
     WIDTH,
+    Estimator,
     Sentences,
     Task,
-    Way,
     sentences,
     shown_sentence,
     vocabulary,
@@ -69,7 +69,7 @@ DRAWN = ("soft", "REINFORCE, baseline", "straight-through 1")
 # --- train and measure ---
 
 
-def fresh(way: Way, task: Task, seed: int) -> HardAttentionClassifier:
+def fresh(way: Estimator, task: Task, seed: int) -> HardAttentionClassifier:
     torch.manual_seed(seed)
     encoder, labels = Encoder(task.encoder, vocabulary().size), len(task.names)
     recipe = Recipe(score=Additive(encoder.width, WIDTH), normaliser=way.normaliser)
@@ -78,8 +78,8 @@ def fresh(way: Way, task: Task, seed: int) -> HardAttentionClassifier:
     return HardAttentionClassifier(classifier, learned)
 
 
-def with_weights(way: Way, task: Task, model: HardAttentionClassifier) -> HardAttentionClassifier:
-    """Another way at the same weights."""
+def with_weights(way: Estimator, task: Task, model: HardAttentionClassifier) -> HardAttentionClassifier:
+    """Another estimator at the same weights."""
     other = fresh(way, task, seed=0)
     other.classifier.load_state_dict(model.classifier.state_dict())
     if way.learned_baseline:
@@ -87,7 +87,7 @@ def with_weights(way: Way, task: Task, model: HardAttentionClassifier) -> HardAt
     return other
 
 
-def trained(model: HardAttentionClassifier, way: Way, task: Task, seed: int) -> Iterator[int]:
+def trained(model: HardAttentionClassifier, way: Estimator, task: Task, seed: int) -> Iterator[int]:
     """The number of every step, after it."""
     plan = TrainConfig(ConstantSchedule(RATE), STEPS, seed=seed, clip=0.0, checkpoint_every=STEPS)
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def trained(model: HardAttentionClassifier, way: Way, task: Task, seed: int) -> 
 
 @torch.no_grad()
 def measured(model: HardAttentionClassifier, held_out: Sentences) -> dict[str, float]:
-    """Accuracy, and how often the word looked at most is the one that decides, where one does."""
+    """Accuracy, and how often the word with the largest weight is the one that decides, where one does."""
     model.eval()
     right, found = 0, []
     for rows, texts, _ in iterate_batches(held_out.examples, lengths_of, collate):
@@ -112,7 +112,7 @@ def measured(model: HardAttentionClassifier, held_out: Sentences) -> dict[str, f
 
 def learning(name: str, way_name: str, seed: int) -> dict[str, Any]:
     """One model, from new weights to its figures on held-out sentences."""
-    task, way = TASKS[name], WAYS[way_name]
+    task, way = TASKS[name], ESTIMATORS[way_name]
     held_out, model, early = sentences("test", task), fresh(way, task, seed), 0.0
     for step in trained(model, way, task, seed):
         if step == EARLY:
@@ -123,12 +123,12 @@ def learning(name: str, way_name: str, seed: int) -> dict[str, Any]:
         **measured(model, held_out),
         "chosen": measured(chosen, held_out)["accuracy"],
     }
-    strip = looked(model, task, shown_sentence(task)) if seed == SEEDS[0] else None
+    strip = attended(model, task, shown_sentence(task)) if seed == SEEDS[0] else None
     return {"task": name, "way": way_name, "seed": seed, **shown, "looked": strip}
 
 
 @torch.no_grad()
-def looked(model: HardAttentionClassifier, task: Task, sentence: Sentence) -> dict[str, Any]:
+def attended(model: HardAttentionClassifier, task: Task, sentence: Sentence) -> dict[str, Any]:
     model.eval()
     texts = collate([(vocabulary().encode(" ".join(sentence.words)), 0)])
     with record_attention(model.classifier) as record:
@@ -147,8 +147,8 @@ def looked(model: HardAttentionClassifier, task: Task, sentence: Sentence) -> di
 
 
 def noises(seed: int) -> list[dict[str, Any]]:
-    """Every way's gradient at the weights through which REINFORCE with a baseline passes, against the exact one."""
-    task, leader = TASKS["one word"], WAYS["REINFORCE, baseline"]
+    """Every estimator's gradient at the weights of REINFORCE with a baseline as it trains, against the exact one."""
+    task, leader = TASKS["one word"], ESTIMATORS["REINFORCE, baseline"]
     model = fresh(leader, task, seed)
     texts = collate(sentences("valid", task).examples[:BATCH])
     rows = list(noise_of(model, task, texts, {"seed": seed, "step": 0}))
@@ -162,7 +162,7 @@ def noise_of(
     model: HardAttentionClassifier, task: Task, texts: LabelledBatch, where: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
     batch = (texts, texts.tokens)
-    for name, way in WAYS.items():
+    for name, way in ESTIMATORS.items():
         other = with_weights(way, task, model).train()
         chooses = list(other.classifier.pooling.parameters())
         rest = [*other.classifier.encoder.parameters(), *other.classifier.output.parameters()]
@@ -181,15 +181,15 @@ def noise_of(
 
 
 def costs(name: str) -> dict[str, float]:
-    """The time of one loss and its gradient, in units of soft attention's; the ways take turns."""
+    """The time of one loss and its gradient, in units of soft attention's; all take turns."""
     task = TASKS[name]
-    models = {way: fresh(WAYS[way], task, 0).train() for way in WAYS}
+    models = {way: fresh(ESTIMATORS[way], task, 0).train() for way in ESTIMATORS}
     texts = collate(sentences("train", task).examples[:BATCH])
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    times: dict[str, list[float]] = {way: [] for way in ESTIMATORS}
     for _ in range(TURNS):
         for way, model in models.items():
             start = perf_counter()
-            summed, _ = WAYS[way].loss(model, (texts, texts.tokens))
+            summed, _ = ESTIMATORS[way].loss(model, (texts, texts.tokens))
             summed.backward()
             times[way].append(perf_counter() - start)
     return {
@@ -206,9 +206,9 @@ def spread(values: list[float], digits: int = 1) -> str:
 
 
 def summary(rows: list[dict[str, Any]], noise: list[dict[str, Any]], cost: dict[str, dict[str, float]]) -> list[dict]:
-    """A line for each way: means over the seeds, and of the noise the middle one, since a few draws are wild."""
+    """A line for each estimator: means over the seeds, and of the noise the middle one, since a few draws are wild."""
     lines = []
-    for way in WAYS:
+    for way in ESTIMATORS:
         line: dict[str, Any] = {"way": way}
         for task in TASKS:
             mine = [row for row in rows if row["task"] == task and row["way"] == way]
@@ -280,7 +280,7 @@ def alone() -> None:
 def main() -> None:
     alone()
     start, console = perf_counter(), Console(stderr=True)
-    jobs = [(task, way, seed) for task in TASKS for way in WAYS for seed in SEEDS]
+    jobs = [(task, way, seed) for task in TASKS for way in ESTIMATORS for seed in SEEDS]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=alone) as pool:
         found, scattered = pool.map(learning, *zip(*jobs, strict=True)), pool.map(noises, SEEDS)
         rows = list(track(found, description="learning", total=len(jobs), console=console))

@@ -1,4 +1,4 @@
-"""The miniature world in; the ways to choose a word that hard_attention.py compares, and its sentences, out."""
+"""Estimators and tasks of hard_attention.py: how hard attention is trained, and sentences of the miniature world."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -27,26 +27,26 @@ FEELING = {-1: "negative", 0: "neutral", 1: "positive"}
 SENTENCES: dict[Split, int] = {"train": 12_000, "valid": 2_000, "test": 4_000}
 
 
-# --- the ways ---
+# --- the estimators ---
 
 
 @dataclass(frozen=True)
-class Way:
-    """How scores become weights, what is minimised, and whether a baseline learns beside."""
+class Estimator:
+    """The normaliser, the loss, and whether a baseline is learned beside."""
 
     normaliser: Normaliser
     loss: Loss
     learned_baseline: bool = False
 
 
-WAYS = {
-    "soft": Way(Softmax(), CrossEntropyLoss()),
-    "hard, every word summed": Way(Hard(), ExpectedLoss()),
-    "REINFORCE": Way(Hard(), ReinforceLoss()),
-    "REINFORCE, baseline": Way(Hard(), ReinforceLoss(), learned_baseline=True),
-    "straight-through 0.5": Way(Hard(StraightThrough(0.5)), CrossEntropyLoss()),
-    "straight-through 1": Way(Hard(StraightThrough(1.0)), CrossEntropyLoss()),
-    "straight-through 2": Way(Hard(StraightThrough(2.0)), CrossEntropyLoss()),
+ESTIMATORS = {
+    "soft": Estimator(Softmax(), CrossEntropyLoss()),
+    "hard, every word summed": Estimator(Hard(), ExpectedLoss()),
+    "REINFORCE": Estimator(Hard(), ReinforceLoss()),
+    "REINFORCE, baseline": Estimator(Hard(), ReinforceLoss(), learned_baseline=True),
+    "straight-through 0.5": Estimator(Hard(StraightThrough(0.5)), CrossEntropyLoss()),
+    "straight-through 1": Estimator(Hard(StraightThrough(1.0)), CrossEntropyLoss()),
+    "straight-through 2": Estimator(Hard(StraightThrough(2.0)), CrossEntropyLoss()),
 }
 
 
@@ -55,7 +55,7 @@ WAYS = {
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """Ids and label of each sentence, and the place of the word that decides, where one does."""
+    """Ids and label of each sentence, and the position of the word that decides, where one does."""
 
     sentences: list[Sentence]
     examples: list[Example]

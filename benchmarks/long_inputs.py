@@ -5,7 +5,7 @@
     python benchmarks/long_inputs.py --show            writes what was measured into docs/16-long-inputs.md
 
 Every mechanism reads the same texts in the same order, for the same number of steps, with the same other parts: first
-short texts, of which one learns what is asked, then as many steps of long ones. The label is read from the first word.
+short texts, from which the task is learnt, then as many steps of long ones. The label is read from the first word.
 One pass of all cells is made for each seed, as long as there are minutes left.
 """
 
@@ -99,15 +99,15 @@ def encoded(name: str, words: int, vocabulary: WordTokenizer, split: str, start:
 def ordered(name: str, words: int, steps: int, *, batch: int, tests: int, pool: ProcessPoolExecutor) -> Texts:
     vocabulary = WordTokenizer.train(text for text, _ in TASKS[name].examples(min(words, 1024), 256, "train", 0))
 
-    def asked(words: int, split: str, count: int) -> tuple[Future[Arrays], ...]:
+    def submit(words: int, split: str, count: int) -> tuple[Future[Arrays], ...]:
         each = -(-count // (os.cpu_count() or 1))
         starts = range(0, count, each)
         return tuple(
             pool.submit(encoded, name, words, vocabulary, split, start, min(each, count - start)) for start in starts
         )
 
-    short = asked(min(SHORT, words // 4), "train", steps * MOST)
-    return Texts(vocabulary.size, short, asked(words, "train", steps * batch), asked(words, "test", tests))
+    short = submit(min(SHORT, words // 4), "train", steps * MOST)
+    return Texts(vocabulary.size, short, submit(words, "train", steps * batch), submit(words, "test", tests))
 
 
 def gathered(parts: tuple[Future[Arrays], ...]) -> Encoded:
@@ -119,14 +119,14 @@ def gathered(parts: tuple[Future[Arrays], ...]) -> Encoded:
 
 
 class First(StaticPooling):
-    """The vector of the first word: it asks the question or holds the outermost operator."""
+    """The vector of the first word, which begins the question or is the outermost operator."""
 
     def weights(self, tokens, lengths):
         return (torch.arange(tokens.shape[1], device=tokens.device) == 0).float().expand(tokens.shape)
 
 
 class Unpadded(ContextLayers):
-    """Layers that are told of no padding, since all texts are equally long: what the fastest kernels ask for."""
+    """Layers without a padding mask, since all texts are equally long: the fastest kernels take none."""
 
     def __init__(self, inner: TransformerContext):
         super().__init__()
@@ -194,7 +194,7 @@ def trained(model: nn.Module, texts: tuple[Encoded, ...], steps: int, device: st
     schedule, scale = CosineSchedule(RATE, len(texts) * steps, min(WARMUP, steps - 1)), torch.ones((), device=device)
     plan = TrainConfig(
         schedule, len(texts) * steps, cuda_graph=True
-    )  # on a GPU, recorded: these are many small kernels
+    )  # on a GPU, captured: these are many small kernels
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
     backward = make_backward(model, loss_of, plan)
     batches = [part.to(device).split(len(part) // steps) for kind in texts for part in kind]

@@ -1,5 +1,6 @@
-"""Runs a measurement in a process of its own, and writes results with the machine they were measured on."""
+"""Benchmark results: written with the machine they were measured on; measurements in a process of their own."""
 
+import argparse
 import json
 import resource
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 from regard.train.hardware import benchmark_record, read_file
 
 RESULTS = Path(__file__).parent / "results"
-SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all the times it was gone on with
+SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all its resumptions
 
 
 def forget_peak() -> None:
@@ -42,6 +43,16 @@ def write(name: str, command: str, rows: list[dict[str, Any]], **more: Any) -> P
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(benchmark_record(command, rows, **more), indent=1) + "\n")
     return path
+
+
+def add_recipe_options(parser: argparse.ArgumentParser, *, out: str) -> None:
+    import torch
+
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--data", type=Path, help="the folder that holds known corpora")
+    parser.add_argument("--out", type=Path, required=True, help=out)
+    parser.add_argument("--test", action="store_true", help="measure on the test set too")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def spent(folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""How fast the microscope is with its real server and real models, and pictures of each of its views.
+"""The microscope's speed with its real server and real models, and pictures of each of its views.
 
 python benchmarks/microscope.py                              times and memory; writes results/microscope.json
 python benchmarks/microscope.py --shots docs/pictures        every view, light and dark, as small PNG files
@@ -56,7 +56,7 @@ def text(words: int) -> str:
 
 
 def overview(desk: Desk) -> float:
-    """From the click on the tab to all heads of twelve layers, none of which was looked at before."""
+    """From the click on the tab to all heads of twelve layers, none of which was shown before."""
     desk.open("matrix", model="deep", text=text(MANY))
     painted = PAINTED.replace("VIEW", "overview")
     return desk.time("document.getElementById('tab-overview').click()", painted)

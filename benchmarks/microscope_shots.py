@@ -1,4 +1,4 @@
-"""Trained models and a browser in; a small picture of every view of the microscope, light and dark, out."""
+"""Screenshots of every view of the microscope, light and dark, as small PNG files."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -14,16 +14,16 @@ CAT, QUESTION = "the black cat ate the mouse", "what colour is the circle"
 TRAINED: dict[str, dict[str, Any]] = {
     "transformer": {"train.keep_checkpoints": 99, "train.validate_every": 500},
     "bahdanau": {"model.kind": "bahdanau", "model.layers": 1, "model.model": 128, "model.hidden": 128},
-    "writer": {"task": "write"},
-    "shapes": {"task": "picture"},
+    "writer": {"task": "language_modeling"},
+    "shapes": {"task": "image_classification"},
     "gated": {
-        "task": "picture",
+        "task": "image_classification",
         "model.kind": "cnn",
         "model.width": 16,
         "train.steps": 400,
         "train.validate_every": 100,
     },
-    "answers": {"task": "answer"},
+    "answers": {"task": "vqa"},
 }
 CROSS: dict[str, Any] = {
     "model": "transformer",
@@ -82,7 +82,7 @@ def shoot(browser: Any, address: str, folder: Path, only: str | None = None) -> 
 
 
 def settle(desk: Desk) -> None:
-    """Until nothing is asked any more and everything has been painted."""
+    """Until no request is open and everything has been painted."""
     desk.until("[...document.querySelectorAll('.frame canvas')].length <= document.querySelectorAll('.seen tr').length")
     desk.until("!window.pending")
     desk.page.wait_for_timeout(400)

@@ -1,4 +1,4 @@
-"""Time and memory of attention statistics without n² memory, beside the fused forward pass that shows nothing.
+"""Attention statistics: their time and memory, which is not n², beside the fused forward pass that returns no weights.
 
 python benchmarks/probes.py                          on the CPU, 4k to 16k tokens
 python benchmarks/probes.py --device cuda            on a GPU, 131,072 tokens, 12 heads of 64, bfloat16
@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "map": {"map": (64, 64)},
     "peaks": {"peaks": (64, 64)},
 }
-KINDS["all"] = {name: value for wanted in KINDS.values() for name, value in wanted.items()}
+KINDS["all"] = {name: value for request in KINDS.values() for name, value in request.items()}
 CHECKED = 1024  # tokens at which every figure is preceded by a comparison with the reference
 
 
@@ -69,12 +69,12 @@ def agrees(pattern: str) -> bool:
     seen = attention_stats(q, k, recipe, StatsRequest(mass=True, entropy=True, map=(8, 8)))
     found = [x for x in (seen.mass, seen.entropy, seen.map) if x is not None]
     weights = steps(q.double(), k.double(), k.double(), recipe).weights
-    wish = weights.sum(2), torch.special.entr(weights).sum(-1), weights.view(1, 2, 8, CHECKED // 8, 8, -1).sum((3, 5))
-    return all(torch.allclose(got.double(), want, rtol=1e-4) for got, want in zip(found, wish, strict=True))
+    exact = weights.sum(2), torch.special.entr(weights).sum(-1), weights.view(1, 2, 8, CHECKED // 8, 8, -1).sum((3, 5))
+    return all(torch.allclose(got.double(), want, rtol=1e-4) for got, want in zip(found, exact, strict=True))
 
 
 def measure(pattern: str, n: int, heads: int, kinds: list[str]) -> list[dict]:
-    """Each probe and the fused forward pass, taking turns; the memory of all probes together comes first."""
+    """Each statistic and the fused forward pass, taking turns; the memory of all together comes first."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -84,20 +84,20 @@ def measure(pattern: str, n: int, heads: int, kinds: list[str]) -> list[dict]:
     q, k, v = inputs(heads, n)
     recipe = Recipe(pattern=parse_part(pattern))
 
-    def probed(kind: str, length: int = n) -> Any:
+    def compute(kind: str, length: int = n) -> Any:
         return attention_stats(q[:, :, :length], k[:, :, :length], recipe, StatsRequest(**KINDS[kind]))
 
     def fused() -> Any:  # dense for a window: what anyone would have to run
         return scaled_dot_product_attention(q, k, v, is_causal=pattern == "Causal()")
 
-    probed("all", CHECKED)
-    mib = extra_mib(lambda: probed("all"))
+    compute("all", CHECKED)
+    mib = extra_mib(lambda: compute("all"))
     assert agrees(pattern), f"{pattern}: not what the reference says"
     rows = []
     for kind in kinds:
         fused()
         times = [
-            (seconds(lambda: probed(kind)), seconds(fused))  # noqa: B023 (called at once)
+            (seconds(lambda: compute(kind)), seconds(fused))  # noqa: B023 (called at once)
             for _ in range(1 if n > 8192 else 3)
         ]
         mine, theirs = (statistics.median(column) for column in zip(*times, strict=True))
@@ -117,30 +117,30 @@ def main() -> None:
         "--sweep", action="store_true", help="on a GPU: shapes of tiles in place of each statistic alone"
     )
     parser.add_argument("--seconds", type=float, default=35, help="on a GPU: after which nothing more is begun")
-    asked = parser.parse_args()
-    lengths = asked.tokens or ([4096, 8192, 16384] if asked.device == "cpu" else [131072])
-    heads = asked.heads or (2 if asked.device == "cpu" else 12)
+    args = parser.parse_args()
+    lengths = args.tokens or ([4096, 8192, 16384] if args.device == "cpu" else [131072])
+    heads = args.heads or (2 if args.device == "cpu" else 12)
     command = shlex.join(["python", "benchmarks/probes.py", *sys.argv[1:]])
     rows: list[dict] = []
-    if asked.device == "cuda":
+    if args.device == "cuda":
         from probes_gpu import measured
 
-        name = "probes-cuda-sweep" if asked.sweep else "probes-cuda"
+        name = "probes-cuda-sweep" if args.sweep else "probes-cuda"
         for n in lengths:
-            for row in measured(n, heads, asked.kinds, KINDS, sweep=asked.sweep, until=asked.seconds):
+            for row in measured(n, heads, args.kinds, KINDS, sweep=args.sweep, until=args.seconds):
                 rows.append(row)
                 write(name, command, rows)  # as they come: whoever ends this too early has what there was
         print(write(name, command, rows))
         return
-    for job in track([(pattern, n) for n in lengths for pattern in PATTERNS], description="probing"):
-        rows += alone(measure, *job, heads, asked.kinds)
+    for job in track([(pattern, n) for n in lengths for pattern in PATTERNS], description="measuring"):
+        rows += alone(measure, *job, heads, args.kinds)
     table = Table("tokens", "pattern", "statistic", "ms", "fused forward, ms", "ratio", "extra MiB", "weights, MiB")
     for row in rows:
         times = f"{1000 * row['seconds']:,.1f}", f"{1000 * row['sdpa_seconds']:,.1f}", f"{row['ratio']:.2f}"
         sizes = (f"{row['mib_of_all']:,.0f}", f"{row['mib_of_weights']:,.0f}") if row["kind"] == "all" else ("", "")
         table.add_row(f"{row['tokens']:,}", row["pattern"], row["kind"], *times, *sizes)
     Console(width=120).print(table)
-    print(write(f"probes-{asked.device}", command, rows))
+    print(write(f"probes-{args.device}", command, rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Probes by the GPU's kernels, beside cuDNN's forward pass in the same run; see probes.py, which calls this.
+"""Attention statistics on a GPU: our kernels beside cuDNN's forward pass in one run; called by probes.py.
 
 Prints each line as soon as it is known, and goes on where a part fails.
 """
@@ -16,53 +16,26 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from on_gpu import mib, milliseconds
-from probes_exact import exactness
 from regard.attention import Recipe, parse_part
 from regard.attention.kernels import stats, stats_plan
 from regard.attention.kernels.stats_plan import StatsTileShape
 from regard.attention.positions import Positions
-from regard.attention.stats import StatsRequest, attention_stats
+from regard.attention.stats import AttentionStats, StatsRequest, attention_stats
+from timing import mib, milliseconds
 
-# the first is the usual one
+# queries and keys a tile, warps, stages, registers, chunk; the first is the default
 COLUMNS = [
-    StatsTileShape(registers=128),
-    StatsTileShape(registers=128, chunk=32),
-    StatsTileShape(registers=168),
-    StatsTileShape(registers=168, chunk=32),
-]
-COLUMNS += [
-    StatsTileShape(stages=2, registers=128),
-    StatsTileShape(stages=4, registers=128),
-    StatsTileShape(128, 128, 8, registers=128),
-]
-COLUMNS += [
-    StatsTileShape(128, 128, 8, 2, registers=128, chunk=32),
-    StatsTileShape(128, 128, stages=2),
-    StatsTileShape(64, 64, registers=96),
+    *((64, 128, 4, 3, 128, 16), (64, 128, 4, 3, 128, 32), (64, 128, 4, 3, 168, 16), (64, 128, 4, 3, 168, 32)),
+    *((64, 128, 4, 2, 128, 16), (64, 128, 4, 4, 128, 16), (128, 128, 8, 3, 128, 16)),
+    *((128, 128, 8, 2, 128, 32), (128, 128, 4, 2, None, 16), (64, 64, 4, 3, 96, 16)),
 ]
 MASKED = [
-    StatsTileShape(registers=168),
-    StatsTileShape(registers=168, chunk=32),
-    StatsTileShape(registers=128),
-    StatsTileShape(registers=128, chunk=32),
-]
-MASKED += [
-    StatsTileShape(),
-    StatsTileShape(128, 128, 8, registers=128),
-    StatsTileShape(64, 64, registers=128),
-    StatsTileShape(stages=2, registers=168),
+    *((64, 128, 4, 3, 168, 16), (64, 128, 4, 3, 168, 32), (64, 128, 4, 3, 128, 16), (64, 128, 4, 3, 128, 32)),
+    *((64, 128, 4, 3, None, 16), (128, 128, 8, 3, 128, 16), (64, 64, 4, 3, 128, 16), (64, 128, 4, 2, 168, 16)),
 ]
 ROWS = [
-    StatsTileShape(128, 64),
-    StatsTileShape(128, 64, registers=128),
-    StatsTileShape(128, 64, registers=168),
-    StatsTileShape(128, 64, stages=4),
-]
-ROWS += [
-    StatsTileShape(128, 128, 8, registers=128),
-    StatsTileShape(64, 128, registers=128),
-    StatsTileShape(128, 64, 8, registers=128),
+    *((128, 64, 4, 3, None, 16), (128, 64, 4, 3, 128, 16), (128, 64, 4, 3, 168, 16), (128, 64, 4, 4, None, 16)),
+    *((128, 128, 8, 3, 128, 16), (64, 128, 4, 3, 128, 16), (128, 64, 8, 3, 128, 16)),
 ]
 SPACES = [2**28, 2**29, 5 * 2**27]
 OTHERS = ["Causal()", "Window(512)"]
@@ -122,10 +95,10 @@ class Given:
         """One statistic, with the log-sum-exp given and not."""
         for lse in (self.lse, None):
             run = partial(attention_stats, self.q, self.k, self.recipe, StatsRequest(**wanted), log_sum_exp=lse)
-            told = "given" if lse is not None else "found"
-            name, n, heads = f"{kind}, log-sum-exp {told}", self.q.shape[2], self.q.shape[1]
+            known = "given" if lse is not None else "found"
+            name, n, heads = f"{kind}, log-sum-exp {known}", self.q.shape[2], self.q.shape[1]
             try:
-                row = {"pattern": self.pattern, "kind": kind, "tokens": n, "heads": heads, "log_sum_exp": told}
+                row = {"pattern": self.pattern, "kind": kind, "tokens": n, "heads": heads, "log_sum_exp": known}
                 held, ours = mib(run), milliseconds(run)
                 row |= {"seconds": ours / 1e3, "sdpa_seconds": self.theirs / 1e3, "ratio": ours / self.theirs}
                 row |= {"mib_of_all": held, "mib_of_weights": heads * n * n * 4 / 2**20}
@@ -159,7 +132,7 @@ def measured(
             continue
         try:
             given = Given.of(pattern, q, k, v)
-        except Exception as error:  # the rest can still be told
+        except Exception as error:  # the rest can still be measured
             say(f"{pattern} failed: {error!r}"[:300])
             continue
         yield from given.rows("all", wanted["all"])
@@ -210,8 +183,8 @@ def compile_one(task: tuple[str, StatsTileShape], wanted: dict, heads: int) -> s
 
 
 def compile_all(wanted: dict, heads: int) -> dict[tuple[str, StatsTileShape], str | None]:
-    tasks = [("columns", shape) for shape in COLUMNS] + [("causal", shape) for shape in MASKED]
-    tasks += [("rows", shape) for shape in ROWS]
+    shapes = {"columns": COLUMNS, "causal": MASKED, "rows": ROWS}
+    tasks = [(kind, StatsTileShape(*shape)) for kind, some in shapes.items() for shape in some]
     failed: dict[tuple[str, StatsTileShape], str | None] = dict.fromkeys(tasks)
     try:
         with ProcessPoolExecutor(12, mp_context=get_context("spawn")) as pool:
@@ -222,7 +195,7 @@ def compile_all(wanted: dict, heads: int) -> dict[tuple[str, StatsTileShape], st
     for task, why in failed.items():
         if why:
             say("does not run:", *task, why)
-    say(f"compiled {len(tasks)} ways")
+    say(f"compiled {len(tasks)} kernels")
     return failed
 
 
@@ -263,3 +236,54 @@ def swept(given: Given, wanted: StatsRequest, failed: dict[tuple[str, StatsTileS
                 say(f"  in {space / 2**20:.0f} MiB: failed: {error!r}"[:200])
             finally:
                 stats_plan.SPACE = usual
+
+
+# --- errors at full length ---
+
+
+def exactness(recipe: Recipe, q: Tensor, k: Tensor, seen: AttentionStats, request: dict) -> Iterator[tuple[str, float]]:
+    """Relative errors at full length against float64: whole rows of some queries, whole columns, whole cells."""
+    n, head, rows, keys = q.shape[2], q.shape[1] - 1, [1, n_th(q, 3), n_th(q, 7) + 1], [0, n_th(k, 5) + 1]
+    lse, top, places = seen.log_sum_exp, seen.top, torch.arange(n, device=q.device)
+    assert lse is not None
+    assert top is not None
+
+    def scores(i: Tensor, j: Tensor) -> Tensor:
+        s = q[0, head, i].double() @ k[0, head, j].double().mT * q.shape[3] ** -0.5
+        zero = torch.zeros((), dtype=torch.long, device=q.device)
+        return s.masked_fill_(~recipe.pattern.sees(zero, zero, i[:, None], j), -torch.inf)
+
+    def weights(i: Tensor, j: Tensor) -> Tensor:
+        return (scores(i, j) - lse[0, head, i, None].double()).exp()
+
+    def off(got: Tensor, want: Tensor) -> float:
+        return float(((got.double() - want).abs() / want.abs().clamp(min=1e-12)).max())
+
+    chosen = torch.tensor(rows, device=q.device)
+    s = scores(chosen, places)
+    p = s.softmax(-1)
+    yield "log-sum-exp", off(lse[0, head, chosen], s.logsumexp(-1))
+    for name, got, want in (
+        ("entropy", seen.entropy, torch.special.entr(p).sum(-1)),
+        ("largest weights", top.weights, p.topk(request["top"]).values),
+    ):
+        assert got is not None
+        yield name, off(got[0, head, chosen], want)
+    named = top.keys[0, head, chosen]
+    weighed = p.gather(-1, named.clamp(min=0)).masked_fill_(named < 0, 0.0)
+    yield "weights of the keys named", off(weighed, p.topk(request["top"]).values)
+    columns = torch.tensor(keys, device=q.device)
+    assert seen.mass is not None
+    yield "mass", off(seen.mass[0, head, columns], weights(places, columns).sum(0))
+    for name, picture in (("map", seen.map), ("peaks", seen.peaks)):
+        assert picture is not None
+        down, across = picture.shape[2:]
+        row, cell = down - 1, across - 1
+        i, j = (places[places * size // n == at] for size, at in ((down, row), (across, cell)))
+        block = weights(i, j)
+        want = block.sum() if name == "map" else block.max()
+        yield name, off(picture[0, head, row, cell], want)
+
+
+def n_th(x: Tensor, part: int) -> int:
+    return x.shape[2] * part // 8

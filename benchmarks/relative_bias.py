@@ -3,10 +3,10 @@
     python benchmarks/relative_bias.py            whatever machine this is
     python benchmarks/relative_bias.py --sweep    on a GPU: also the shapes of the kernels' tiles, to choose from
 
-`ms` is the time of one call among several in a row, as the layers of a model follow one another; `recorded_ms` that of
-the same as a CUDA graph, where no kernel waits for the processor; `alone_ms` the least that a caller waits for one call
-which finds the GPU idle. One process and one run; errors of the output and of each gradient are relative, against
-float64, at a smaller size.
+`ms` is the time of one call among several in a row, as the layers of a model follow one another; `cuda_graph_ms` that
+of the same captured in a CUDA graph, where no kernel waits for the processor; `latency_ms` the least that a caller
+waits for one call which finds the GPU idle. One process and one run; errors of the output and of each gradient are
+relative, against float64, at a smaller size.
 """
 
 import argparse
@@ -21,19 +21,22 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
-import on_gpu
+import timing
+from kernel_profile import profile_kernels
 from machine import write
-from profiled import kinds_and_kernels
-from regard.attention import Causal, Full, Recipe, RelativeBias
+from regard.attention import Causal, Clipped, Full, LogBuckets, Recipe, RelativeBias, RelativeVectors, attend
 from regard.attention.backends import relative
-from relative_ways import BEGAN, HEAD, HEADS, defined, materialised, milliseconds, numbers, ours, plain, say, schemes
+from regard.attention.positions import Positions
 
+HEADS, HEAD = 12, 64
+BEGAN = time.perf_counter()
 LENGTH = {"cuda": 8192, "cpu": 512}
 SECONDS = 55  # when no further shape is tried
-MATRIX = 12  # seconds after which the bias as a matrix, which takes some, is not begun
-SHAPES = {  # queries and keys a tile, warps, stages, narrow tiles, registers
+MATRIX = 12  # seconds after which the bias as a matrix, which takes some, is not started
+SHAPES = {  # queries and keys a tile, warps, stages, width of the relation's tiles, registers
     "forward": [
         *((128, 64, 4, 3, 32, None), (128, 64, 4, 3, 16, None), (128, 64, 8, 3, 32, 128), (128, 128, 8, 3, 32, None)),
         *((64, 64, 4, 3, 16, 168), (128, 64, 4, 2, 32, None), (128, 32, 4, 4, 16, None), (64, 128, 4, 2, 32, None)),
@@ -52,6 +55,58 @@ SHAPES = {  # queries and keys a tile, warps, stages, narrow tiles, registers
 }
 
 
+# --- the implementations ---
+
+
+def say(*words: Any) -> None:
+    print(f"{time.perf_counter() - BEGAN:5.1f} s ", *words, flush=True)
+
+
+def schemes(device: str) -> dict[str, RelativeBias | RelativeVectors]:
+    return {
+        "T5": RelativeBias(LogBuckets(), heads=HEADS).to(device),
+        "Shaw": RelativeVectors(Clipped(16), head=HEAD).to(device),
+    }
+
+
+def numbers(length: int, device: str, dtype: torch.dtype) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(1, HEADS, length, HEAD, device=device).to(dtype).requires_grad_() for _ in range(3)]
+
+
+def ours(recipe: Recipe) -> Callable[..., Tensor]:
+    return lambda q, k, v: relative.attend(recipe, q, k, v, Positions.of(q, k, 0, None))
+
+
+def defined(recipe: Recipe) -> Callable[..., Tensor]:
+    return lambda q, k, v: attend(q, k, v, recipe, backend="reference")
+
+
+def plain(backend: SDPBackend) -> Callable[..., Tensor]:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(q, k, v)
+
+    return run
+
+
+def materialised(scheme: RelativeBias) -> Callable[..., Tensor]:
+    """The bias of every pair as a matrix, its gradient by torch's index."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cells = Positions.of(q, k, 0, None).grid(*q.shape[:2])
+        return scaled_dot_product_attention(q, k, v, attn_mask=scheme.bias(*cells.all()).to(q.dtype))
+
+    return run
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    return timing.milliseconds(work) if torch.cuda.is_available() else timing.cpu_milliseconds(work, warm=3)
+
+
+# --- measuring ---
+
+
 def measure(
     name: str, run: Callable[..., Tensor], given: list[Tensor], learned: Sequence[Tensor], *, few: bool = False
 ) -> dict:
@@ -61,21 +116,21 @@ def measure(
     def once() -> None:
         torch.autograd.grad(run(*given), (*given, *learned), upstream)
 
-    def ahead() -> None:
+    def forward() -> None:
         with torch.no_grad():
             run(*given)
 
     row: dict[str, Any] = {"way": name}
     try:
         if given[0].is_cuda:
-            row["mib"] = on_gpu.mib(once)
+            row["mib"] = timing.mib(once)
         if few:
-            row |= {"forward_ms": on_gpu.waited(ahead, 1), "ms": on_gpu.waited(once, 1)}
+            row |= {"forward_ms": timing.latency(forward, 1), "ms": timing.latency(once, 1)}
         else:
-            row |= {"forward_ms": milliseconds(ahead), "ms": milliseconds(once)}
+            row |= {"forward_ms": milliseconds(forward), "ms": milliseconds(once)}
         if given[0].is_cuda and not few:
-            row |= {"alone_ms": on_gpu.waited(once), "recorded_ms": on_gpu.recorded(once)}
-    except Exception as error:  # one way that fails must not hide the others
+            row |= {"latency_ms": timing.latency(once), "cuda_graph_ms": timing.cuda_graph_milliseconds(once)}
+    except Exception as error:  # one that fails must not hide the others
         row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
     say(*(f"{key} {value:.2f}" if isinstance(value, float) else value for key, value in row.items()))
     return row
@@ -134,7 +189,7 @@ def compile_all(tasks: list[tuple]) -> dict[tuple, str | None]:
             failed = dict(zip(tasks, pool.map(compile_one, tasks), strict=True))
     except Exception as error:  # then each is compiled when it is needed
         say(f"{type(error).__name__}: {error}".splitlines()[0])
-    say(f"compiled {len(tasks)} ways")
+    say(f"compiled {len(tasks)} kernels")
     for task, why in failed.items():
         if why:
             say(*task, why)
@@ -152,7 +207,7 @@ def sweep(given: list[Tensor], failed: dict[tuple, str | None]) -> tuple[list[di
             break
         try:
             rows.append({"scheme": name, "kernel": kind, "shape": shape})
-            rows[-1]["ms"] = on_gpu.milliseconds(stage(kind, name, shape, given[0].shape[2], given), 0.04)
+            rows[-1]["ms"] = timing.milliseconds(stage(kind, name, shape, given[0].shape[2], given), 0.04)
             say(name, kind, shape, f"{rows[-1]['ms']:.3f} ms")
         except Exception as error:
             rows.pop()
@@ -262,9 +317,9 @@ def main() -> None:
         assert isinstance(t5, RelativeBias)
         if sweeping or time.perf_counter() - BEGAN < MATRIX:
             note(measure("SDPA, T5 as a matrix", materialised(t5), given, [t5.weight], few=True))
-    table = Table("way", "forward ms", "forward and backward ms", "recorded", "alone", "MiB beyond the inputs")
+    table = Table("way", "forward ms", "forward and backward ms", "in a CUDA graph", "latency", "MiB beyond the inputs")
     for row in rows:
-        figures = (row.get(name) for name in ("forward_ms", "ms", "recorded_ms", "alone_ms", "mib"))
+        figures = (row.get(name) for name in ("forward_ms", "ms", "cuda_graph_ms", "latency_ms", "mib"))
         table.add_row(row["way"], *("" if x is None else f"{x:.2f}" for x in figures))
     Console(width=110).print(table)
     print(note())
@@ -279,7 +334,7 @@ def kernels_of(given: list[Tensor]) -> None:
         try:
             once = lambda: torch.autograd.grad(run(*given), (*given, *learned), upstream)  # noqa: B023, E731
             once()
-            kinds_and_kernels(once, given[0].device, say, most=16)
+            profile_kernels(once, given[0].device, say, most=16)
         except Exception as error:  # the profiler may not be allowed
             say(f"{type(error).__name__}: {error}".splitlines()[0])
 

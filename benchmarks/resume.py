@@ -1,10 +1,10 @@
-"""Kills training runs at random moments, lets them go on to the end, and compares them bit for bit with straight ones.
+"""Exact resume: training runs killed at random moments and resumed, compared bit for bit with uninterrupted ones.
 
     python benchmarks/resume.py                            on a GPU if there is one; writes results/resume-DEVICE.json
     python benchmarks/resume.py --device cpu --kills 3 --steps 30
 
 Every run is a fresh process that dies by kill -9. The texts are long enough for a GPU to add up the gradient of one
-attention in several places at once. Also told: whether two straight runs without `exact` differ, and what it costs.
+attention in several blocks at once. Also measured: whether two runs without `deterministic` differ, and what it costs.
 """
 
 import argparse
@@ -42,7 +42,7 @@ FRESH = get_context("spawn")
 MODELS = ("transformer", "bahdanau")
 SENTENCES, PARAGRAPHS = 400, 300  # of the world, and made of them
 RUNS = ("killed", "straight", "again", "free", "free again")
-FREE = "not exact"
+FREE = "not deterministic"
 INSIDE = 3  # every so many kills one waits for a checkpoint to be written
 
 
@@ -55,7 +55,7 @@ class Job:
     device: str
     precision: str
     steps: int
-    exact: bool = True
+    deterministic: bool = True
 
 
 # --- in the process that may be killed ---
@@ -93,12 +93,12 @@ def texts(sentences: int) -> list[SentencePair]:
 
 
 def steps_of(fit: TrainingRun, job: Job) -> Generator[Report]:
-    plan, given = replace(fit.config, exact=job.exact), fit.job
+    plan, given = replace(fit.config, deterministic=job.deterministic), fit.job
     return train(given.model, given.data, given.loss, plan, fit.folder, given.validate)
 
 
-def life(job: Job, pipe: Connection) -> None:
-    """Get ready, wait to be called, train; tell of every step."""
+def train_in_process(job: Job, pipe: Connection) -> None:
+    """Build the model, wait for the signal, train; send the number of every step."""
     fit = fit_of(job)
     pipe.send(0)
     pipe.recv()
@@ -108,34 +108,35 @@ def life(job: Job, pipe: Connection) -> None:
 
 
 def cost(job: Job) -> dict[str, float]:
-    """The median seconds of a step, exact or not, the two taking turns in one process."""
-    jobs = {exact: replace(job, folder=job.folder / str(exact), exact=exact, steps=10**6) for exact in (True, False)}
-    runs = {exact: steps_of(fit_of(each), each) for exact, each in jobs.items()}
+    """The median seconds of a step, deterministic or not, the two taking turns in one process."""
+    both = (True, False)
+    jobs = {only: replace(job, folder=job.folder / str(only), deterministic=only, steps=10**6) for only in both}
+    runs = {only: steps_of(fit_of(each), each) for only, each in jobs.items()}
     times: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(30):
-        for exact, run in runs.items():
+        for only, run in runs.items():
             began = time.perf_counter()
-            report = next(run)  # waits for the GPU, for it tells the loss
+            report = next(run)  # waits for the GPU, since it reads the loss
             if report.step % 5:  # no checkpoint and no validation
-                times[exact].append(time.perf_counter() - began)
+                times[only].append(time.perf_counter() - began)
     for run in runs.values():
         run.close()
-    exact, free = (statistics.median(times[kind][6:]) for kind in (True, False))
-    return {"exact": exact, "not exact": free, "ratio": exact / free}
+    exact, free = (statistics.median(times[only][6:]) for only in both)
+    return {"deterministic": exact, "not deterministic": free, "ratio": exact / free}
 
 
 # --- outside of it ---
 
 
 class Processes:
-    """Fresh processes for one run after the other. Some get ready in advance, for to load torch takes long."""
+    """Fresh processes for one run after the other. Some start in advance, since loading torch takes long."""
 
     def __init__(self, job: Job, ahead: int):
-        self.job, self.waiting = job, deque([born(job) for _ in range(ahead)])
+        self.job, self.waiting = job, deque([spawn(job) for _ in range(ahead)])
 
-    def call(self) -> tuple[Connection, SpawnProcess]:
+    def start_next(self) -> tuple[Connection, SpawnProcess]:
         """The next one, from now on training."""
-        self.waiting.append(born(self.job))
+        self.waiting.append(spawn(self.job))
         pipe, process = self.waiting.popleft()
         pipe.recv()
         pipe.send("go")
@@ -147,17 +148,17 @@ class Processes:
             process.join()
 
 
-def born(job: Job) -> tuple[Connection, SpawnProcess]:
+def spawn(job: Job) -> tuple[Connection, SpawnProcess]:
     here, there = FRESH.Pipe()
-    process = FRESH.Process(target=life, args=(job, there))
+    process = FRESH.Process(target=train_in_process, args=(job, there))
     process.start()
-    there.close()  # so that the end of the process is the end of what it has to say
+    there.close()  # so that the end of the process closes the pipe
     return here, process
 
 
 def straight(job: Job) -> float:
-    """A run that nobody disturbs; the seconds it took."""
-    pipe, process = born(job)
+    """A run that is not interrupted; the seconds it took."""
+    pipe, process = spawn(job)
     pipe.recv()
     began = time.perf_counter()
     pipe.send("go")
@@ -181,7 +182,7 @@ def killed(job: Job, kills: int, ahead: int) -> dict[str, object]:
     processes = Processes(job, ahead)
     try:
         for number, step in enumerate(sorted(chance.sample(range(1, job.steps - 5), kills)), 1):
-            pipe, process = processes.call()
+            pipe, process = processes.start_next()
             at.append(reached(pipe, step))
             if number % INSIDE == 0:
                 while process.is_alive() and not any(saved.glob(".draft-*")):
@@ -192,17 +193,17 @@ def killed(job: Job, kills: int, ahead: int) -> dict[str, object]:
             process.kill()
             process.join()
             if process.exitcode != -signal.SIGKILL:
-                raise RuntimeError(f"{job.model} ended by itself before kill {number}; ask for more --steps")
+                raise RuntimeError(f"{job.model} ended by itself before kill {number}; give more --steps")
             inside += any(saved.glob(".*-*"))
             print(f"{job.model}: kill {number} after step {at[-1]}", file=sys.stderr, flush=True)
-        to_the_end(*processes.call())
+        to_the_end(*processes.start_next())
     finally:
         processes.close()
     return {"kills": len(at), "inside a write": inside, "at": at}
 
 
 def reached(pipe: Connection, step: int) -> int:
-    """The first step from the given one on that the run tells of."""
+    """The first step from the given one on that the run reports."""
     while (now := pipe.recv()) < step:
         pass
     return now
@@ -226,16 +227,16 @@ def compared(one: Path, other: Path) -> dict[str, object]:
     return {"tensors": tensors, "different": len(different), "largest difference": largest, "first": different[:3]}
 
 
-def proof(asked: argparse.Namespace, folder: Path) -> list[dict]:
-    """Every model killed, straight, straight again, and twice without `exact`; all at once if there is room."""
+def proof(args: argparse.Namespace, folder: Path) -> list[dict]:
+    """Every model killed, straight, straight again, and twice not deterministic; all at once on many cores."""
     ahead = max(1, (os.cpu_count() or 1) // 6)
     with ThreadPoolExecutor(5 * len(MODELS) if ahead > 1 else 1) as pool:
         started = {}
         for model in MODELS:
-            job = Job(model, folder, asked.device, asked.precision, asked.steps)
-            jobs = {name: replace(job, folder=folder / model / name, exact="free" not in name) for name in RUNS}
+            job = Job(model, folder, args.device, args.precision, args.steps)
+            jobs = {name: replace(job, folder=folder / model / name, deterministic="free" not in name) for name in RUNS}
             others = {name: pool.submit(straight, jobs[name]) for name in RUNS[1:]}
-            started[model] = jobs, pool.submit(killed, jobs["killed"], asked.kills, ahead), others
+            started[model] = jobs, pool.submit(killed, jobs["killed"], args.kills, ahead), others
         rows = []
         for model, (jobs, deaths, others) in started.items():
             seconds = {name: round(run.result(), 1) for name, run in others.items()}
@@ -245,8 +246,8 @@ def proof(asked: argparse.Namespace, folder: Path) -> list[dict]:
                 FREE: ("free", "free again"),
             }
             for run, (one, other) in compare.items():
-                told = deaths.result() if run == "killed" else {"seconds": seconds[other]}
-                rows.append({"model": model, "run": run, **told, **compared(jobs[one].folder, jobs[other].folder)})
+                more = deaths.result() if run == "killed" else {"seconds": seconds[other]}
+                rows.append({"model": model, "run": run, **more, **compared(jobs[one].folder, jobs[other].folder)})
     return rows
 
 
@@ -262,30 +263,34 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--steps", type=int, default=None, help="default: 120 on a GPU, 60 on a CPU")
     parser.add_argument("--precision", default="bfloat16")
-    asked = parser.parse_args()
-    asked.device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    asked.steps = asked.steps or (120 if asked.device == "cuda" else 60)
-    if asked.steps < asked.kills + 10:
-        parser.error(f"--steps {asked.steps} are too few for {asked.kills} kills; ask for {asked.kills + 10} or more")
-    return asked
+    args = parser.parse_args()
+    args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    args.steps = args.steps or (120 if args.device == "cuda" else 60)
+    if args.steps < args.kills + 10:
+        parser.error(f"--steps {args.steps} are too few for {args.kills} kills; give {args.kills + 10} or more")
+    return args
 
 
 def main() -> int:
-    asked, began = arguments(), time.perf_counter()
+    args, began = arguments(), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="resume-") as folder:
-        rows = proof(asked, Path(folder))
+        rows = proof(args, Path(folder))
         columns = ("model", "run", "kills", "inside a write", "tensors", "different", "largest difference", "first")
         print(table(rows, columns), flush=True)
         costs = []
         for model in MODELS:
-            job = Job(model, Path(folder) / "cost" / model, asked.device, asked.precision, asked.steps)
+            job = Job(model, Path(folder) / "cost" / model, args.device, args.precision, args.steps)
             costs.append({"model": model, **alone(cost, job)})
-            print("{model}: an exact step takes {ratio:.2f} times as long ({exact:.4f} s)".format(**costs[-1]))
+            print(
+                "{model}: a deterministic step takes {ratio:.2f} times as long ({deterministic:.4f} s)".format(
+                    **costs[-1]
+                )
+            )
     wrong = [row for row in rows if row["different"] and row["run"] != FREE]
-    flags = (f"--{name} {value}" for name, value in vars(asked).items())
+    flags = (f"--{name} {value}" for name, value in vars(args).items())
     command = f"python benchmarks/resume.py {' '.join(flags)}"
     seconds = round(time.perf_counter() - began)
-    print(write(f"resume-{asked.device}", command, rows, costs=costs, seconds=seconds), f"({seconds} s)")
+    print(write(f"resume-{args.device}", command, rows, costs=costs, seconds=seconds), f"({seconds} s)")
     print("NOT the same" if wrong else "bit-identical")
     return 1 if wrong else 0
 

@@ -1,4 +1,4 @@
-"""One word, several meanings: what a static vector cannot tell and vectors in context can, counted and drawn.
+"""Word senses: whether a word's nearest occurrence has the same meaning, by static and by contextual vectors.
 
     python benchmarks/senses.py world                      the miniature world, whose ambiguous words have gold readings
     python benchmarks/senses.py ewt --data FOLDER          UD English-EWT: words that are tagged in several ways
@@ -42,7 +42,7 @@ Meant = dict[tuple[int, int], str]  # by sentence and place, the meaning of a wo
 
 @dataclass(frozen=True)
 class Text:
-    """Sentences to learn from, others to look at, and what is meant by the ambiguous words of those."""
+    """Training sentences, held-out ones, and the senses of the ambiguous words of those."""
 
     train: Sequence[Sequence[str]]
     held_out: Sequence[Sequence[str]]

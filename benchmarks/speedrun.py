@@ -1,12 +1,12 @@
-"""Multi30k, English to German, from the start of the process to a model that is good enough: how many seconds?
+"""Speed-run: seconds from the start of the process to a model of Multi30k, English to German, that is good enough.
 
     python benchmarks/speedrun.py --data FOLDER                    prints the clock at each validation
     python benchmarks/speedrun.py --data FOLDER --test --write     the test set, once, when the clock has stopped
-    python benchmarks/speedrun.py --data FOLDER --set train.steps=2000 --set train.compile=true --set train.exact=false
+    python benchmarks/speedrun.py --data FOLDER --set train.steps=2000 --set train.deterministic=false
 
-The clock counts from when the system made this process, so imports, reading, vocabularies, recording, validation and
-saving are in it. Near the end each validation also translates the validation set; the first model that reaches
---ready there is saved, and the clock stops. Without one, the best of them by validation is.
+The clock counts from when the system made this process, so imports, reading, vocabularies, CUDA graph capture,
+validation and saving are in it. Near the end each validation also translates the validation set; the first model that
+reaches --ready there is saved, and the clock stops. Without one, the best of them by validation is.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def say(*what: Any) -> None:
 
 
 def main() -> None:
-    asked = arguments()
+    args = arguments()
     say("begun")
     import torch
 
@@ -42,21 +42,21 @@ def main() -> None:
     from regard.tasks.translation.task import Translator
     from regard.train.run import TrainingRun
 
-    settings = TranslationSettings.from_toml(asked.recipe.read_text(encoding="utf-8"))
-    settings = settings.with_changes({name: value for name, _, value in (line.partition("=") for line in asked.set)})
+    settings = TranslationSettings.from_toml(args.recipe.read_text(encoding="utf-8"))
+    settings = settings.with_changes({name: value for name, _, value in (line.partition("=") for line in args.set)})
     say("torch and regard are loaded")
-    if asked.device == "cuda":
+    if args.device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.zeros(1, device="cuda")
         say("the GPU answers")
-    pairs, held_out = (settings.data.read(split, asked.data).examples for split in ("train", "valid"))
+    pairs, held_out = (settings.data.read(split, args.data).examples for split in ("train", "valid"))
     translator = Translator.from_examples(pairs, settings)
     say("the vocabulary is learnt")
-    folder = Path(tempfile.mkdtemp(dir=asked.scratch))
+    folder = Path(tempfile.mkdtemp(dir=args.scratch))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    fit = TrainingRun(translator.job(pairs, held_out, asked.device), folder)
+    fit = TrainingRun(translator.job(pairs, held_out, args.device), folder)
     say(f"{sum(weight.numel() for weight in translator.model.parameters()):,} weights, {len(pairs):,} pairs encoded")
-    search, clock = Beam(asked.beam, length_penalty=asked.length_penalty), {}
+    search, clock = Beam(args.beam, length_penalty=args.length_penalty), {}
     best, tokens, begun, steps = (-1.0, 0), 0, 0.0, fit.steps()
     for report in steps:
         if report.step == 1:
@@ -69,24 +69,24 @@ def main() -> None:
             continue
         speed = tokens / (time.perf_counter() - begun)
         figures = {"loss": report.loss, "held out": report.validation["loss"], "target tokens/s": speed}
-        if report.step >= asked.after * settings.train.steps:
+        if report.step >= args.after * settings.train.steps:
             figures["BLEU"] = measured(translator, held_out, search)
             if figures["BLEU"] > best[0]:
                 best = figures["BLEU"], report.step
                 translator.save(folder / "best")
         clock[report.step] = {"seconds": round(since_birth(), 1), **figures}
         say(f"step {report.step:,}", *(f"{name} {value:,.3f}" for name, value in figures.items()))
-        if best[1] and best[0] >= asked.ready:
+        if best[1] and best[0] >= args.ready:
             break
     seconds = since_birth()
     say(f"done: BLEU {best[0]:.2f} on valid at step {best[1]:,}; the clock stops")
     steps.close()
     more: dict[str, Any] = {"seconds": round(seconds, 1), "valid": round(best[0], 2), "step": best[1]}
-    if asked.test:
-        test = settings.data.read("test", asked.data).examples
-        more["test"] = round(measured(Translator.load(folder / "best", asked.device), test, search), 2)
+    if args.test:
+        test = settings.data.read("test", args.data).examples
+        more["test"] = round(measured(Translator.load(folder / "best", args.device), test, search), 2)
         say(f"BLEU {more['test']:.2f} on test")
-    if asked.write:
+    if args.write:
         rows = [{"step": step, **figures} for step, figures in clock.items()]
         command = " ".join(["python", *sys.argv])
         print(result(command, rows, settings=settings.to_toml().splitlines(), search=repr(search), **more))
@@ -114,7 +114,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds known corpora")
     parser.add_argument("--set", action="append", default=[], help="any line of the recipe, as table.key=value")
     parser.add_argument("--ready", type=float, default=41.9, help="BLEU on the validation set that is enough")
-    parser.add_argument("--after", type=float, default=0.9, help="the share of the steps before BLEU is looked at")
+    parser.add_argument("--after", type=float, default=0.9, help="the share of the steps before BLEU is measured")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--length-penalty", type=float, default=1.0)
     parser.add_argument("--test", action="store_true")

@@ -1,10 +1,10 @@
-"""Stories and extracts: what a long source costs by full, window and BigBird attention, and whether it is learnt.
+"""Long sources: memory, time and accuracy of full, window and BigBird attention on extracts from stories.
 
     python benchmarks/stories.py             memory up to 16k words, then training on 127 words; wants a GPU
     python benchmarks/stories.py --words 63  on a CPU: memory up to 4k words, then training for a quarter of an hour
     python benchmarks/stories.py --quick     memory up to 4k words and a little training, on a CPU; writes nothing
 
-Memory is that of one training step on one story, beside the weights. "Full, in the open" is attention as the formula
+Memory is that of one training step on one story, beside the weights. "Full, reference" is attention as the formula
 says it, every weight kept for the backward pass; "full" leaves it to torch's fused kernels, which keep none. A batch is
 timed forwards and backwards, alone on the machine; then the three learn side by side, each in a process of its own.
 """
@@ -46,18 +46,18 @@ from regard.world.retrieval import Stories, graded_story_pairs, story_pairs
 
 ROTARY = 'position = "Rotary()"\n'
 KINDS = {
-    "full, in the open": ROTARY,
+    "full, reference": ROTARY,
     "full": ROTARY,
     "window": ROTARY + 'pattern = "Window({reach})"',
     "bigbird": ROTARY + 'pattern = "Block({block}, Window(2) | Global(1) | Random(3, seed=0))"',
 }
-HEADS, LAYERS = 4, 3  # with two, words do not learn whether theirs is the sentence that is asked for
+HEADS, LAYERS = 4, 3  # with two, words do not learn whether theirs is the sentence of the question
 WARM, TIMED = 5, 20  # batches
 TOKENS = {"cuda": 16_384, "cpu": 4096}  # of a batch
 
 
 @dataclass(frozen=True)
-class InTheOpen(Normaliser):
+class UnfusedSoftmax(Normaliser):
     """Softmax by another name, which no fused kernel knows: the definition runs."""
 
     def weigh(self, scores, visible):
@@ -95,7 +95,7 @@ def settings_of(kind: str, words: int, steps: int, batch: int, device: str) -> T
     )
 
 
-def told(words: int, count: int, split) -> list[SentencePair]:
+def stories_of(words: int, count: int, split) -> list[SentencePair]:
     return [SentencePair(*pair) for pair in story_pairs(Stories(words=words, relevant=1), count, split)]
 
 
@@ -104,11 +104,11 @@ def told(words: int, count: int, split) -> list[SentencePair]:
 
 def memory(kind: str, words: int, device: str) -> dict:
     """The peak of one training step beyond what was there before."""
-    translator = Translator.from_examples(told(words, 4, "train"), settings_of(kind, words, 1, 1, device))
+    translator = Translator.from_examples(stories_of(words, 4, "train"), settings_of(kind, words, 1, 1, device))
     model = translator.model.to(device)
-    if kind == "full, in the open":
-        open_up(model)
-    batch = collate(translator.examples(told(words, 1, "train"))).to(device)
+    if kind == "full, reference":
+        use_reference(model)
+    batch = collate(translator.examples(stories_of(words, 1, "train"))).to(device)
     half = torch.autocast("cuda", torch.bfloat16) if device == "cuda" else nullcontext()
 
     def step() -> None:
@@ -129,11 +129,11 @@ def memory(kind: str, words: int, device: str) -> dict:
     return {"kind": kind, "words": words, "mib": stop(device) - before}
 
 
-def open_up(model: nn.Module) -> None:
+def use_reference(model: nn.Module) -> None:
     assert isinstance(model, Transformer)
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
-        layer.attention.recipe = replace(layer.attention.recipe, normaliser=InTheOpen())
+        layer.attention.recipe = replace(layer.attention.recipe, normaliser=UnfusedSoftmax())
 
 
 def start(device: str) -> float:
@@ -158,8 +158,11 @@ def arithmetic(words: int) -> float:
 
 def milliseconds(kind: str, words: int, batch: int, device: str) -> float:
     """Of a batch of stories of this length, forwards and backwards; the median."""
-    translator = Translator.from_examples(told(words, 4, "train"), settings_of(kind, words, 1, batch, device))
-    model, given = translator.model.to(device), collate(translator.examples(told(words, batch, "train"))).to(device)
+    translator = Translator.from_examples(stories_of(words, 4, "train"), settings_of(kind, words, 1, batch, device))
+    model, given = (
+        translator.model.to(device),
+        collate(translator.examples(stories_of(words, batch, "train"))).to(device),
+    )
     half = torch.autocast("cuda", torch.bfloat16) if device == "cuda" else nullcontext()
     found = []
     for _ in range(WARM + TIMED):
@@ -174,7 +177,7 @@ def milliseconds(kind: str, words: int, batch: int, device: str) -> float:
 
 def trained(kind: str, stories: list[SentencePair], words: int, steps: int, batch: int, device: str) -> dict:
     """On stories of all lengths up to this one; measured on stories of this one."""
-    held_out, tests = told(words, batch, "valid"), told(words, 256, "test")
+    held_out, tests = stories_of(words, batch, "valid"), stories_of(words, 256, "test")
     translator = Translator.from_examples(stories, settings_of(kind, words, steps, batch, device))
     with tempfile.TemporaryDirectory() as folder:
         if not train_with_progress(

@@ -1,4 +1,4 @@
-"""A recipe in; its model trained with several seeds and measured, mean and spread in benchmarks/results, out."""
+"""Recipes of any task but translation: trained with several seeds; mean and standard deviation of every metric."""
 
 import argparse
 import statistics
@@ -6,13 +6,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
-from machine import spend, spent, write
+from machine import add_recipe_options, spend, spent, write
 from regard.cli.train import train_with_progress
 from regard.tasks.config import read_task_name
 from regard.tasks.protocol import Task
@@ -21,14 +19,14 @@ from regard.train.run import TrainingRun
 
 
 def main() -> None:
-    asked = arguments()
-    task = get_task(read_task_name(asked.recipe))
-    settings = task.settings.load(asked.recipe).with_changes(dict(line.split("=", 1) for line in asked.set))
-    splits = ("train", "valid", "test") if asked.test else ("train", "valid")
-    examples = {split: task.read(settings, split, asked.data).examples for split in splits}
-    seeds = range(asked.seeds) if asked.only is None else [asked.only]
-    rows = [row for seed in seeds for row in one_run(task, settings, seed, examples, asked)]
-    name = f"{settings.task}-{asked.recipe.stem}" + ("" if asked.only is None else f"-{asked.only}")
+    args = arguments()
+    task = get_task(read_task_name(args.recipe))
+    settings = task.settings.load(args.recipe).with_changes(dict(line.split("=", 1) for line in args.set))
+    splits = ("train", "valid", "test") if args.test else ("train", "valid")
+    examples = {split: task.read(settings, split, args.data).examples for split in splits}
+    seeds = range(args.seeds) if args.only is None else [args.only]
+    rows = [row for seed in seeds for row in one_run(task, settings, seed, examples, args)]
+    name = f"{settings.task}-{args.recipe.stem}" + ("" if args.only is None else f"-{args.only}")
     print(write(name, " ".join(["python", *sys.argv]), rows, summary=summary(rows), settings=lines_of(settings)))
     for split, figures in summary(rows).items():
         shown = ", ".join(f"{key} {one['mean']:.4g} ± {one['spread']:.2g}" for key, one in figures.items())
@@ -39,22 +37,18 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="example: python benchmarks/task.py recipes/mnist.toml --data corpora --out runs"
     )
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("--data", type=Path, help="the folder that holds known corpora")
-    parser.add_argument("--out", type=Path, required=True, help="a folder for the runs; those it holds go on")
+    add_recipe_options(parser, out="a folder for the runs; those it holds are resumed")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--only", type=int, help="one of the seeds, so that several machines can share the work")
-    parser.add_argument("--test", action="store_true", help="measure on the test set too")
     parser.add_argument("--set", nargs="+", default=[], help="lines to change, as table.key=value")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
 
 
 def one_run(
-    task: Task, settings: Any, seed: int, examples: dict[str, list[Any]], asked: argparse.Namespace
+    task: Task, settings: Any, seed: int, examples: dict[str, list[Any]], args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """As `regard train` and `regard evaluate` do it; a run that is finished is only read."""
-    folder = asked.out / f"{asked.recipe.stem}-{seed}"
+    folder = args.out / f"{args.recipe.stem}-{seed}"
     wanted = settings.with_changes({"train.seed": seed})
     begun = (folder / "settings.toml").exists()
     task_model = (
@@ -62,7 +56,7 @@ def one_run(
     )
     if task_model.settings != wanted:
         raise ValueError(f"{folder} holds a run with other settings; choose another --out")
-    fit = TrainingRun(task_model.job(examples["train"], examples["valid"], asked.device), folder)
+    fit = TrainingRun(task_model.job(examples["train"], examples["valid"], args.device), folder)
     before, began, left = spent(folder), time.perf_counter(), wanted.train.steps - fit.last_step
     finished = train_with_progress(fit, Console(stderr=True))
     if left:
@@ -71,7 +65,7 @@ def one_run(
         raise SystemExit(f"stopped: {folder}")
     if left:
         task.after_training(task_model, examples["valid"], folder)
-    trained = task.task_model.load(folder, asked.device)
+    trained = task.task_model.load(folder, args.device)
     weights = sum(weight.numel() for weight in trained.model.parameters())
     for split in [split for split in examples if split != "train"]:
         figures = task.evaluate(trained, examples[split]).to_json()

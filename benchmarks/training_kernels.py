@@ -1,10 +1,10 @@
-"""The kernels of a training step one by one, beside torch's, in every shape they can be told.
+"""Kernels of a training step one by one, beside torch's, in several launch shapes.
 
     python benchmarks/training_kernels.py                            on a GPU, about half a minute
     python benchmarks/training_kernels.py --only residual columns    only these parts
 
-Rows and texts as `training_speed.py` packs them (Transformer-base: width 512 and 2,048, 8 heads of 64, 32,000 words,
-dropout 0.1, bfloat16). Microseconds of one call, by a recording of many, whose inputs take turns, so that they come
+Rows and texts as `training_speed.py` packs them (Transformer-base: width 512 and 2,048, 8 heads of 64, 32,000 tokens,
+dropout 0.1, bfloat16). Microseconds of one call, by a CUDA graph of many, whose inputs take turns, so that they come
 from memory and not from a cache. Kernels are compiled beforehand by several processes at once.
 """
 
@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn.functional import dropout, layer_norm
 
 from machine import write
-from on_gpu import Work, recorded
 from regard.attention import AttentionDropout, Causal, Documents, Recipe, attend
 from regard.ops import (
     column_sum_triton,
@@ -37,8 +36,9 @@ from regard.ops.packed_attention_triton import PackedLaunch, launch_backward, la
 from regard.train.config import TrainSettings
 from regard.train.corpus import PackedCorpus
 from regard.train.step import gradient_norm
+from timing import Work, cuda_graph_milliseconds
 from training_speed import SIDE, WORDS, say
-from training_ways import sentences
+from training_variants import sentences
 
 HEADS, HEAD, WIDTH, HIDDEN, DROPOUT, TIMES, PROCESSES = 8, 64, 512, 2048, 0.1, 20, 12
 
@@ -51,22 +51,22 @@ def drawn(*shape: int) -> Tensor:
 
 
 def residual(rows: int) -> dict[str, Work]:
-    """norm(x + drop(f + b)) of all words."""
+    """layer_norm(x + dropout(f + b)) of all tokens."""
     sets = [[drawn(rows, WIDTH) for _ in range(4)] for _ in range(2)]
     weight, shift, bias = (drawn(WIDTH) for _ in range(3))
     seed, out, into = torch.tensor([3, 5], dtype=torch.int32, device="cuda"), drawn(rows, WIDTH), drawn(2, rows, WIDTH)
     stats, turns = torch.ones(2, rows, device="cuda"), cycle(sets)
 
-    def forward(walk: dropout_add_layernorm_triton.ResidualLaunch) -> None:
+    def forward(shape: dropout_add_layernorm_triton.ResidualLaunch) -> None:
         x, f, *_ = next(turns)
         dropout_add_layernorm_triton.launch_forward(
-            ResidualInputs(x, f, bias, weight, seed, DROPOUT), shift, 1e-5, out, stats, walk
+            ResidualInputs(x, f, bias, weight, seed, DROPOUT), shift, 1e-5, out, stats, shape
         )
 
-    def backward(walk: dropout_add_layernorm_triton.ResidualLaunch) -> Tensor:
+    def backward(shape: dropout_add_layernorm_triton.ResidualLaunch) -> Tensor:
         x, f, grad, more = next(turns)
         given = ResidualInputs(x, f, bias, weight, seed, DROPOUT)
-        return dropout_add_layernorm_triton.launch_backward(given, grad, more, stats, (into[0], into[1]), walk)
+        return dropout_add_layernorm_triton.launch_backward(given, grad, more, stats, (into[0], into[1]), shape)
 
     def eager(*, back: bool) -> object:
         x, f, grad, more = (part.detach().requires_grad_() for part in next(turns))
@@ -77,57 +77,57 @@ def residual(rows: int) -> dict[str, Work]:
 
     found: dict[str, Work] = {
         "residual, torch, forwards": partial(eager, back=False),
-        "residual, torch, both ways": partial(eager, back=True),
+        "residual, torch, forwards and backwards": partial(eager, back=True),
     }
     for step, warps in ((1, 1), (1, 2), (2, 4), (4, 4), (4, 8), (8, 8)):
-        walk = dropout_add_layernorm_triton.ResidualLaunch(step, warps)
-        found[f"residual forwards, {step} rows, {warps} warps"] = partial(forward, walk)
+        shape = dropout_add_layernorm_triton.ResidualLaunch(step, warps)
+        found[f"residual forwards, {step} rows, {warps} warps"] = partial(forward, shape)
     for step, warps, programs, stages in (
         *((2, 4, 528, 2), (2, 4, 528, 1), (2, 4, 660, 1), (2, 4, 396, 2), (2, 4, 264, 3), (2, 4, 528, 3)),
         *((1, 1, 1056, 1), (1, 1, 1584, 1), (1, 1, 1056, 2), (1, 2, 1056, 1), (1, 2, 1056, 2), (2, 2, 792, 1)),
         *((4, 8, 264, 1), (4, 8, 264, 2), (4, 4, 396, 1), (4, 4, 264, 2)),
     ):
-        walk = dropout_add_layernorm_triton.ResidualLaunch(step, warps, programs, stages)
+        shape = dropout_add_layernorm_triton.ResidualLaunch(step, warps, programs, stages)
         name = f"residual backwards, {step} rows, {warps} warps, {programs} programs, {stages} stages"
-        found[name] = partial(backward, walk)
+        found[name] = partial(backward, shape)
     return found
 
 
 def columns(rows: int) -> dict[str, Work]:
-    """Gradients of biases, and what relu lets through."""
+    """Column sums, which are the gradients of biases, and the backward pass of ReLU."""
     found: dict[str, Work] = {}
     for width in (WIDTH, 3 * WIDTH, HIDDEN):
         turns = cycle([drawn(rows, width) for _ in range(2 if width > WIDTH else 6)])
         found[f"columns of {width}, torch"] = lambda turns=turns: next(turns).sum(0)
-        for walk in (
+        for shape in (
             column_sum_triton.ColumnLaunch(),
             column_sum_triton.ColumnLaunch(528, 32, 128),
             column_sum_triton.ColumnLaunch(1056, 16, 256),
             column_sum_triton.ColumnLaunch(264, 16, 512),
             column_sum_triton.ColumnLaunch(792, 16, 128, 4),
         ):
-            name = f"columns of {width}, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"
-            found[name] = lambda turns=turns, walk=walk: column_sum_triton.sum_columns(next(turns), walk)
-    met, turns = drawn(rows, HIDDEN), cycle([drawn(rows, HIDDEN) for _ in range(2)])
+            name = f"columns of {width}, {shape.programs} programs, {shape.rows} × {shape.columns}, {shape.warps} warps"
+            found[name] = lambda turns=turns, shape=shape: column_sum_triton.sum_columns(next(turns), shape)
+    inputs, turns = drawn(rows, HIDDEN), cycle([drawn(rows, HIDDEN) for _ in range(2)])
 
-    def torch_way() -> Tensor:
-        left = torch.where(met > 0, next(turns), 0.0)
+    def torch_relu_backward() -> Tensor:
+        left = torch.where(inputs > 0, next(turns), 0.0)
         return left.sum(0)
 
-    found["relu's gradient and its sum, torch"] = torch_way
-    for walk in (
+    found["relu's gradient and its sum, torch"] = torch_relu_backward
+    for shape in (
         column_sum_triton.ColumnLaunch(),
         column_sum_triton.ColumnLaunch(1056, 16, 256),
         column_sum_triton.ColumnLaunch(1056, 8, 512),
         column_sum_triton.ColumnLaunch(792, 16, 128, 4),
     ):
-        name = f"relu's gradient, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"
-        found[name] = lambda walk=walk: column_sum_triton.relu_backward_sum(next(turns), met, walk)
+        name = f"relu's gradient, {shape.programs} programs, {shape.rows} × {shape.columns}, {shape.warps} warps"
+        found[name] = lambda shape=shape: column_sum_triton.relu_backward_sum(next(turns), inputs, shape)
     return found
 
 
 def attention(corpus: PackedCorpus) -> dict[str, Work]:
-    """Each word's look at its own text."""
+    """Attention within packed texts."""
     source, target = corpus.at(0, 0)[0][0].source, corpus.at(0, 0)[0][0].target
     rows, length = source.tokens.shape
     q, k, v, grad = (drawn(rows, length, HEADS * HEAD) for _ in range(4))
@@ -140,15 +140,20 @@ def attention(corpus: PackedCorpus) -> dict[str, Work]:
             heads = [x.unflatten(2, (HEADS, HEAD)).transpose(1, 2) for x in given]
             return torch.autograd.grad(attend(*heads, recipe, backend=backend).transpose(1, 2).flatten(2), given, grad)
 
-        found[f"attention, {name}, both ways"] = both
+        found[f"attention, {name}, forwards and backwards"] = both
     seed, how = torch.tensor(3, device="cuda"), {"head": HEAD, "causal": True, "dropout": DROPOUT}
     into, out = tuple(torch.empty_like(x) for x in (q, k, v)), torch.empty_like(q)
-    sums, sight = empty_logsumexp(q, k, HEAD), (target.segment_ids, target.segment_ids, seed)
-    launch_forward(q, k, v, out, sums, *sight, **how)
-    for told in (PackedLaunch(8, 128), PackedLaunch(4, None, 64), PackedLaunch(4, 128, 64), PackedLaunch(4, None, 32)):
-        name = f"attention forwards, {told.num_warps} warps, {told.maxnreg} registers, {told.part} queries"
-        found[name] = partial(launch_forward, q, k, v, out, sums, *sight, launch=told, **how)
-    for told in (
+    sums, segments = empty_logsumexp(q, k, HEAD), (target.segment_ids, target.segment_ids, seed)
+    launch_forward(q, k, v, out, sums, *segments, **how)
+    for launch in (
+        PackedLaunch(8, 128),
+        PackedLaunch(4, None, 64),
+        PackedLaunch(4, 128, 64),
+        PackedLaunch(4, None, 32),
+    ):
+        name = f"attention forwards, {launch.num_warps} warps, {launch.maxnreg} registers, {launch.part} queries"
+        found[name] = partial(launch_forward, q, k, v, out, sums, *segments, launch=launch, **how)
+    for launch in (
         PackedLaunch(8, 128, 64),
         PackedLaunch(8, None, 64),
         PackedLaunch(8, 128, 32),
@@ -157,53 +162,48 @@ def attention(corpus: PackedCorpus) -> dict[str, Work]:
         PackedLaunch(4, None, 32),
         PackedLaunch(8),
     ):
-        name = f"{told.num_warps} warps, {told.maxnreg} registers, {told.part} keys, {told.num_stages} stages"
-        back = partial(launch_backward, grad, q, k, v, out, sums, into, *sight, launch=told, **how)
+        name = f"{launch.num_warps} warps, {launch.maxnreg} registers, {launch.part} keys, {launch.num_stages} stages"
+        back = partial(launch_backward, grad, q, k, v, out, sums, into, *segments, launch=launch, **how)
         found[f"attention backwards, {name}"] = back
     return found
 
 
 def vocabulary() -> dict[str, Work]:
-    """Of 4,096 words, the scores of all words there are, turned to gradients; and the products around it."""
-    scores, wanted = drawn(4096, WORDS), torch.randint(0, WORDS, (4096,), device="cuda")
+    """Cross-entropy of 4,096 tokens: logits to gradients in place, and the matrix products around it."""
+    logits, targets = drawn(4096, WORDS), torch.randint(0, WORDS, (4096,), device="cuda")
     ones, table, states = torch.ones(4096, device="cuda"), drawn(WORDS, WIDTH), drawn(4096, WIDTH)
     found: dict[str, Work] = {}
     for block, warps, deep in ((4096, 16, 4), (4096, 16, 1), (2048, 8, 4), (2048, 8, 8), (4096, 16, 8), (8192, 32, 4)):
-        turn = partial(cross_entropy_rows, scores, wanted, ones, 0.9, RowLaunch(block, warps, deep))
-        found[f"4096 rows turned, summed by {deep} × {block} words, {warps} warps"] = turn
-    shapes = (
-        (1056, 16, 128, 4),
-        (2112, 16, 128, 4),
-        (1056, 8, 256, 4),
-        (2112, 8, 256, 4),
-        (1056, 16, 256, 8),
-        (1056, 4, 512, 4),
-    )
-    for walk in (column_sum_triton.ColumnLaunch(*shape) for shape in shapes):
-        turn = partial(cross_entropy_rows, scores, wanted, ones, 0.9, RowLaunch(), walk)
-        found[f"4096 rows turned, {walk.programs} programs, {walk.rows} × {walk.columns}, {walk.warps} warps"] = turn
-    found["4096 rows' scores"] = lambda: torch.mm(states, table.T)
-    found["4096 rows' gradient of the states"] = lambda: torch.mm(scores, table)
-    found["4096 rows' gradient of the table"] = lambda: torch.mm(scores.T, states, out_dtype=torch.float32)
+        work = partial(cross_entropy_rows, logits, targets, ones, 0.9, RowLaunch(block, warps, deep))
+        found[f"cross-entropy of 4096 rows, summed by {deep} × {block} logits, {warps} warps"] = work
+    sixteen, eight = ((1056, 16, 128, 4), (2112, 16, 128, 4)), ((1056, 8, 256, 4), (2112, 8, 256, 4))
+    shapes = *sixteen, *eight, (1056, 16, 256, 8), (1056, 4, 512, 4)
+    for shape in (column_sum_triton.ColumnLaunch(*shape) for shape in shapes):
+        work = partial(cross_entropy_rows, logits, targets, ones, 0.9, RowLaunch(), shape)
+        tile = f"{shape.rows} × {shape.columns}, {shape.warps} warps"
+        found[f"cross-entropy of 4096 rows, {shape.programs} programs, {tile}"] = work
+    found["4096 rows' logits"] = lambda: torch.mm(states, table.T)
+    found["4096 rows' gradient of the hidden states"] = lambda: torch.mm(logits, table)
+    found["4096 rows' gradient of the embedding"] = lambda: torch.mm(logits.T, states, out_dtype=torch.float32)
     return found
 
 
 def optimiser() -> dict[str, Work]:
-    """A step of 60 million weights, and what stands before it."""
+    """AdamW of 60 million weights, and the gradient norm before it."""
     size = 60 * 2**20
     grads, copies = (drawn(size) for _ in range(2))
     weights, first, second = (torch.rand(size, device="cuda") for _ in range(3))
     one, fixes = torch.ones((), device="cuda"), torch.ones(2, device="cuda")
     given = one * 1e-4, one, one * 0, fixes, 0.0, 0.9, 0.98, 1e-9
-    wide = grads.float()
+    float_grads = grads.float()
     how: dict[str, Any] = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.98, "weight_decay": 0.0, "eps": 1e-9}
     how |= {"amsgrad": False, "maximize": False, "grad_scale": one, "found_inf": one * 0}
-    buffers = [weights], [wide], [first], [second], [], [one]
+    buffers = [weights], [float_grads], [first], [second], [], [one]
     found: dict[str, Work] = {
         "AdamW, torch's": lambda: torch._fused_adamw_(*buffers, **how),  # type: ignore[reportPrivateImportUsage]
-        "gradients' norm, narrow": lambda: gradient_norm([grads]),
-        "gradients' norm, wide": lambda: gradient_norm([wide]),
-        "gradients widened": lambda: wide.copy_(grads),
+        "gradient norm, bfloat16": lambda: gradient_norm([grads]),
+        "gradient norm, float32": lambda: gradient_norm([float_grads]),
+        "gradients to float32": lambda: float_grads.copy_(grads),
     }
     for block in (1024, 2048, 4096):
         step = partial(flat_adamw_triton.launch_adamw, weights, grads, first, second, copies, *given, block=block)
@@ -223,11 +223,11 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    asked = arguments()
+    args = arguments()
     helpers = []
-    if asked.warm < 0:
+    if args.warm < 0:
         for n in range(PROCESSES):
-            command = [sys.executable, __file__, "--only", *asked.only, "--warm", str(n)]
+            command = [sys.executable, __file__, "--only", *args.only, "--warm", str(n)]
             helpers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     settings = TrainSettings(batch_size=round(SIDE * 1.04), max_length=256, packed=True)
     corpus = PackedCorpus.of(sentences(20_000, WORDS), settings, "cuda")
@@ -239,9 +239,9 @@ def main() -> None:
         "vocabulary": vocabulary,
         "optimiser": optimiser,
     }
-    if asked.warm >= 0:
-        works = [work for part in asked.only for work in makers[part]().values()]
-        for work in works[asked.warm :: PROCESSES]:
+    if args.warm >= 0:
+        works = [work for part in args.only for work in makers[part]().values()]
+        for work in works[args.warm :: PROCESSES]:
             tried(work)
         return
     say(
@@ -265,21 +265,21 @@ def main() -> None:
     table: list[dict[str, object]] = []
     keep = partial(write, "training-kernels", " ".join(["python", *sys.argv]), table)
     best: dict[str, tuple[float, str]] = {}
-    for part in asked.only:
+    for part in args.only:
         for name, work in makers[part]().items():
-            if (took := recorded(work, TIMES, seconds=0.03)) is None:
+            if (took := cuda_graph_milliseconds(work, TIMES, seconds=0.03)) is None:
                 say(f"{name:66}", "was not measured")
                 continue
             table.append({"kernel": name, "microseconds": 1e3 * took})
             kind = name.split(",")[0]
             best[kind] = min(best.get(kind, (took, name)), (took, name))
             say(f"{name:66}", f"{1e3 * took:8.1f} µs")
-            if asked.write:  # as they come: whoever ends this too early has what there was
+            if args.write:  # as they come, so that a run that is stopped has written most
                 keep()
         torch.cuda.empty_cache()
     for took, name in best.values():
         say(f"the fastest: {name:66} {1e3 * took:8.1f} µs")
-    if asked.write:
+    if args.write:
         print(keep())
 
 

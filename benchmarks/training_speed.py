@@ -1,13 +1,13 @@
-"""How fast Transformer-base trains: ours in every way it can be told, and torch's nn.Transformer, in one run.
+"""Training speed of Transformer-base: every variant of ours, and torch's nn.Transformer, in one run.
 
     python benchmarks/training_speed.py                          on a GPU, about three minutes
     python benchmarks/training_speed.py --only "packed, compiled" --steps 50 --profile
     python benchmarks/training_speed.py --tiny --steps 2         on a CPU: does it run?
 
-6 + 6 layers of width 512 and 2,048 with 8 heads, one table of 32,000 words, dropout 0.1, bfloat16 by autocast, AdamW,
-clipping, label smoothing 0.1: some 28,700 real tokens of both sides a step, in sentences of made words whose lengths
-are those of WMT. Tokens are counted without padding. Utilisation is against a product of matrices measured in the same
-run. First come losses and gradients without dropout, ours and those of plain cross-entropy over all scores in float32.
+6 + 6 layers of width 512 and 2,048 with 8 heads, tied embeddings of 32,000 tokens, dropout 0.1, bfloat16 autocast,
+AdamW, clipping, label smoothing 0.1: some 28,700 real tokens of both sides a step, in synthetic sentences whose lengths
+are those of WMT. Tokens are counted without padding. Utilisation is against a matrix product measured in the same run.
+First come losses and gradients without dropout, ours and those of plain cross-entropy over all logits in float32.
 """
 
 import argparse
@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from kernel_profile import profile_kernels
 from machine import write
-from profiled import kinds_and_kernels
 from regard.data.batching import Example, collate
 from regard.data.tokenizers.base import PAD
 from regard.models.config import ModelConfig, build_model
@@ -41,7 +41,7 @@ from regard.train.determinism import use_deterministic
 from regard.train.hardware import measure_matmul_flops
 from regard.train.loop import make_backward, make_captured_step, make_optimiser, one_step, parameter_groups
 from regard.train.step import ConstantSchedule, LossScaleState
-from training_ways import BASE, SMOOTHING, TINY, Way, sentences, ways
+from training_variants import BASE, SMOOTHING, TINY, TrainingVariant, sentences, variants
 
 WORDS, SIDE, WARM = 32_000, 14_350, 8
 GPU = torch.cuda.is_available()
@@ -53,40 +53,48 @@ def say(*what: Any) -> None:
 
 
 def measured(
-    way: Way, steps: int, lengths: Sequence[tuple[int, int]], precision: str, *, profile: bool
+    variant: TrainingVariant, steps: int, lengths: Sequence[tuple[int, int]], precision: str, *, profile: bool
 ) -> dict[str, float]:
     """Steps of the loop itself, without checkpoints: seconds a step, real tokens of both sides, peak memory."""
-    device = next(way.model.parameters()).device
+    device = next(variant.model.parameters()).device
     plan = TrainConfig(
-        ConstantSchedule(1e-4), WARM + steps, precision=precision, deterministic=way.exact, cuda_graph=way.capture
+        ConstantSchedule(1e-4),
+        WARM + steps,
+        precision=precision,
+        deterministic=variant.deterministic,
+        cuda_graph=variant.cuda_graph,
     )
-    optimiser = make_optimiser(way.model, plan, captured=way.whole and (GPU or plan.precision == "bf16-pure"))
-    if way.torchs:
-        how = {"lr": 1e-4, "betas": plan.betas, "eps": 1e-9, "capturable": way.whole and GPU}
-        optimiser = torch.optim.AdamW(parameter_groups(way.model, 0.0), **how, fused=True)
+    optimiser = make_optimiser(
+        variant.model, plan, captured=variant.capture_step and (GPU or plan.precision == "bf16-pure")
+    )
+    if variant.torch_adamw:
+        how = {"lr": 1e-4, "betas": plan.betas, "eps": 1e-9, "capturable": variant.capture_step and GPU}
+        optimiser = torch.optim.AdamW(parameter_groups(variant.model, 0.0), **how, fused=True)
     backward = (
-        make_captured_step(way.model, way.loss, plan, optimiser, None if GPU else again)
-        if way.whole
-        else make_backward(way.model, way.loss, plan)
+        make_captured_step(variant.model, variant.loss, plan, optimiser, None if GPU else again)
+        if variant.capture_step
+        else make_backward(variant.model, variant.loss, plan)
     )
     progress, health = Progress(), LossScaleState.of(0, 1.0, device)
     targets, started, first, report = 0, 0.0, 0.0, None
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    with use_deterministic(device) if way.exact else nullcontext():
+    with use_deterministic(device) if variant.deterministic else nullcontext():
         for step in range(WARM + steps):
             if step == WARM:
                 wait(device)
                 started, first = time.perf_counter(), time.perf_counter() - begin
-            report, progress, health = one_step(way.model, optimiser, way.data, backward, plan, progress, health)
+            report, progress, health = one_step(
+                variant.model, optimiser, variant.data, backward, plan, progress, health
+            )
             targets += report.tokens * (step >= WARM)
         wait(device)
     seconds = (time.perf_counter() - started) / steps
     assert report is not None
     if profile:
-        kinds_and_kernels(
-            lambda: one_step(way.model, optimiser, way.data, backward, plan, progress, health), device, say
+        profile_kernels(
+            lambda: one_step(variant.model, optimiser, variant.data, backward, plan, progress, health), device, say
         )
     source, target = (sum(side) for side in zip(*lengths, strict=True))
     share = targets / steps / target  # of all sentences, in a step
@@ -102,7 +110,7 @@ def measured(
 
 
 def again(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], object], Tensor]:
-    """Where nothing can be recorded, the work is done again."""
+    """Without a GPU nothing can be captured, and the work is done again."""
     found = work().clone()
     return lambda: found.copy_(work()), found
 
@@ -112,27 +120,27 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, float]:
-    """Without dropout: plain cross-entropy of the padded model's scores, and ours in narrower ways; how far each
-    gradient is from the plain one in float32, as a share of it."""
+def compared_losses(args: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, float]:
+    """Without dropout: plain cross-entropy of the padded model's logits, and ours in lower precision; the relative
+    error of each gradient against the plain one in float32."""
     torch.manual_seed(0)
-    model = build_model(config, asked.words, asked.words).to(asked.device).eval()
+    model = build_model(config, args.words, args.words).to(args.device).eval()
     assert isinstance(model, Transformer)
-    corpus = PackedCorpus.of(examples, TrainSettings(batch_size=round(asked.side * 1.04), packed=True), asked.device)
+    corpus = PackedCorpus.of(examples, TrainSettings(batch_size=round(args.side * 1.04), packed=True), args.device)
     pack, tokens = corpus.at(0, 0)[0]
     pairs = []
     for n in range(len(pack.labels)):
         for number in range(1, int(pack.source.segment_ids[n].max()) + 1):
             source, wanted = pack.source.segment_ids[n] == number, pack.target.segment_ids[n] == number
             pairs.append((pack.source.tokens[n, source].tolist()[:-1], pack.labels[n, wanted].tolist()[:-1]))
-    batch = collate(pairs).to(asked.device)
+    batch = collate(pairs).to(args.device)
 
     def plain() -> Tensor:
-        scores = model(batch.source, batch.source_lengths, batch.target[:, :-1]).float().flatten(0, 1)
-        wanted = batch.target[:, 1:].flatten()
-        return cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING)
+        logits = model(batch.source, batch.source_lengths, batch.target[:, :-1]).float().flatten(0, 1)
+        targets = batch.target[:, 1:].flatten()
+        return cross_entropy(logits, targets, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING)
 
-    one = torch.ones((), device=asked.device)
+    one = torch.ones((), device=args.device)
     wide, autocast = TrainConfig(ConstantSchedule(1.0), 1), TrainConfig(ConstantSchedule(1.0), 1, precision="bfloat16")
     works = {
         "plain, float32": (lambda model, batch: (plain(), tokens), wide),
@@ -155,63 +163,65 @@ def compared_losses(asked: argparse.Namespace, config: ModelConfig, examples: li
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--only", nargs="*", default=[], help="ways whose name contains one of these")
-    parser.add_argument("--seconds", type=float, default=190.0, help="no further way is begun after so many")
+    parser.add_argument("--only", nargs="*", default=[], help="variants whose name contains one of these")
+    parser.add_argument("--seconds", type=float, default=190.0, help="no further variant is started after so many")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--blas", default="default", help="whose products of matrices: cublas, cublaslt, default")
-    parser.add_argument("--profile", action="store_true", help="what the GPU did in one more step of each way")
+    parser.add_argument("--blas", default="default", help="library of matrix products: cublas, cublaslt, default")
+    parser.add_argument("--profile", action="store_true", help="what the GPU did in one more step of each variant")
     parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
-    asked.words, asked.side = (500, 900) if asked.tiny else (WORDS, SIDE)
-    return asked
+    args = parser.parse_args()
+    args.words, args.side = (500, 900) if args.tiny else (WORDS, SIDE)
+    return args
 
 
 def main() -> None:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # exact steps want it before the first product
-    asked = arguments()
-    config, examples = TINY if asked.tiny else BASE, sentences(600 if asked.tiny else 20_000, asked.words)
+    os.environ.setdefault(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+    )  # deterministic steps need it before the first matrix product
+    args = arguments()
+    config, examples = TINY if args.tiny else BASE, sentences(600 if args.tiny else 20_000, args.words)
     lengths = [(len(source) + 1, len(target) + 1) for source, target in examples]
-    gpu = asked.device != "cpu"
+    gpu = args.device != "cpu"
     if gpu:
-        torch.backends.cuda.preferred_blas_library(asked.blas)
-    rate = measure_matmul_flops(asked.device) if gpu else math.nan
-    made = ways(asked, config, examples)
+        torch.backends.cuda.preferred_blas_library(args.blas)
+    rate = measure_matmul_flops(args.device) if gpu else math.nan
+    made = variants(args, config, examples)
     some = made["ours, padded"]()
     assert isinstance(some.model, Transformer)
     whole = flops(some.model, lengths)
     weights = sum(weight.numel() for weight in some.model.parameters())
-    say(f"{weights:,} weights; a product of matrices {rate / 1e12:.0f} TFLOP/s")
+    say(f"{weights:,} weights; a matrix product {rate / 1e12:.0f} TFLOP/s")
     del some
     losses = {}
     try:
-        losses = compared_losses(asked, config, examples)
+        losses = compared_losses(args, config, examples)
         say(*(f"{name} {value:.5f};" for name, value in losses.items()))
-    except Exception as error:  # a benchmark that fails in one part must still tell the others
+    except Exception as error:  # one part that fails must not hide the others
         say("losses:", type(error).__name__, str(error).splitlines()[0] if str(error) else "")
     rows = []
     more = {"losses": losses, "weights": weights, "matrix TFLOP/s": rate / 1e12}
     keep = partial(write, "training-speed", " ".join(["python", *sys.argv]), rows, **more)
-    for name in chosen(list(made), asked.only):
-        if time.perf_counter() - began > asked.seconds:
+    for name in chosen(list(made), args.only):
+        if time.perf_counter() - began > args.seconds:
             say(name, "left out: no time")
             continue
         try:
-            way = made[name]()
-            precision = way.precision if gpu or way.precision == "bf16-pure" else "float32"
-            found = measured(way, asked.steps, lengths, precision, profile=asked.profile)
+            variant = made[name]()
+            precision = variant.precision if gpu or variant.precision == "bf16-pure" else "float32"
+            found = measured(variant, args.steps, lengths, precision, profile=args.profile)
             found["utilisation"] = whole * found.pop("share") / (found["milliseconds"] / 1e3) / rate
             rows.append({"way": name, **found})
             say(f"{name:62}", *(f"{key} {value:,.3f};" for key, value in found.items()))
-            if asked.write:  # as they come: whoever ends this too early has what there was
+            if args.write:  # as they come, so that a run that is stopped has written most
                 keep()
-            del way
+            del variant
         except Exception as error:
             say(f"{name:62}", type(error).__name__, str(error).splitlines()[0][:300] if str(error) else "")
         gc.collect()
         if gpu:
             torch.cuda.empty_cache()
-    if asked.write:
+    if args.write:
         print(keep())
 
 

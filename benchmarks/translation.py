@@ -1,16 +1,14 @@
-"""A recipe in; the translator it describes trained and measured, its figures written to benchmarks/results, out."""
+"""Recipes of translation: trained, and measured by BLEU and chrF."""
 
 import argparse
 import sys
 import time
-from pathlib import Path
 from typing import get_args
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
-from machine import spend, spent, write
+from machine import add_recipe_options, spend, spent, write
 from regard.data.parallel import SentencePair
 from regard.decode import Beam
 from regard.decode.translate import translate_lines
@@ -23,61 +21,57 @@ TOKENS = 16384  # source tokens × beams translated at once; it changes no resul
 
 
 def main() -> None:
-    asked = arguments()
-    settings = TranslationSettings.from_toml(asked.recipe.read_text(encoding="utf-8"))
+    args = arguments()
+    settings = TranslationSettings.from_toml(args.recipe.read_text(encoding="utf-8"))
     console = Console(stderr=True)
-    splits: list[Split] = [split for split in get_args(Split) if split != "test" or asked.test]
-    pairs = {split: settings.data.read(split, asked.data).examples for split in splits}
-    translator = trained(settings, asked, pairs["train"], pairs["valid"], console)
-    searches = [Beam(asked.beam, length_penalty=alpha) for alpha in asked.length_penalty]
+    splits: list[Split] = [split for split in get_args(Split) if split != "test" or args.test]
+    pairs = {split: settings.data.read(split, args.data).examples for split in splits}
+    translator = trained(settings, args, pairs["train"], pairs["valid"], console)
+    searches = [Beam(args.beam, length_penalty=alpha) for alpha in args.length_penalty]
     found = {search: measured(translator, "valid", pairs["valid"], search, console) for search in searches}
     best = max(found, key=lambda search: found[search][0]["value"])  # of equals the first
     rows = [row for rows in found.values() for row in rows]
-    if asked.test:
+    if args.test:
         rows += measured(translator, "test", pairs["test"], best, console)
     more = {
-        "seconds": round(spent(asked.out)),
+        "seconds": round(spent(args.out)),
         "weights": sum(weight.numel() for weight in translator.model.parameters()),
         "search": repr(best),
         "settings": settings.to_toml().splitlines(),
     }
-    print(write(f"translation-{asked.recipe.stem}", " ".join(["python", *sys.argv]), rows, **more))
+    print(write(f"translation-{args.recipe.stem}", " ".join(["python", *sys.argv]), rows, **more))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="example: python benchmarks/translation.py recipes/world.toml --out run --test"
     )
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("--data", type=Path, help="the folder that holds known corpora")
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the run; one that holds it goes on")
-    parser.add_argument("--test", action="store_true", help="measure on the test set too")
+    add_recipe_options(parser, out="the folder of the run; one that it holds is resumed")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument(
         "--length-penalty", type=float, nargs="+", default=[1.0], help="of several, the best on valid is used on test"
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
 
 
 def trained(
     settings: TranslationSettings,
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
     pairs: list[SentencePair],
     held_out: list[SentencePair],
     console: Console,
 ) -> Translator:
     """As `regard train` does it; a run that is finished is only read."""
-    begun = (asked.out / "settings.toml").exists()
-    translator = Translator.from_description(asked.out) if begun else Translator.from_examples(pairs, settings)
+    begun = (args.out / "settings.toml").exists()
+    translator = Translator.from_description(args.out) if begun else Translator.from_examples(pairs, settings)
     if translator.settings != settings:
-        raise ValueError(f"{asked.out} holds a run with other settings; choose another --out")
-    fit = TrainingRun(translator.job(pairs, held_out, asked.device), asked.out)
-    left, before, began = settings.train.steps - fit.last_step, spent(asked.out), time.perf_counter()
+        raise ValueError(f"{args.out} holds a run with other settings; choose another --out")
+    fit = TrainingRun(translator.job(pairs, held_out, args.device), args.out)
+    left, before, began = settings.train.steps - fit.last_step, spent(args.out), time.perf_counter()
     for _ in track(fit.steps(), "training", left, console=console, transient=True):
         pass
     if left:
-        spend(asked.out, before + time.perf_counter() - began)
+        spend(args.out, before + time.perf_counter() - began)
     return translator
 
 

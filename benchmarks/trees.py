@@ -1,7 +1,7 @@
-"""Sentences with dependency trees in; how well words are tagged with places in a row, in the tree, and in both, out.
+"""Dependency trees as positions: accuracy of tagging with positions in the row, in the tree, and in both.
 
 The trees are the gold ones, so the figures say what a perfect parser would be worth to a tagger, not what tagging
-without one reaches (Wang et al. 2019 compare the same places for translation).
+without one reaches (Wang et al. 2019 compare the same positions for translation).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from regard.train.config import TrainSettings
 from regard.train.run import TrainingRun
 
 HEADS, MODEL = 4, 128
-PLACES = {
+POSITIONS = {
     "no places": "NoPosition()",
     "row, absolute": "Sinusoidal()",
     "row, relative": f"RelativeVectors(Clipped(8), head={MODEL // HEADS})",
@@ -36,25 +36,25 @@ PLACES = {
 
 
 def main() -> None:
-    asked = arguments()
+    args = arguments()
     train = TrainSettings(
-        steps=asked.steps,
+        steps=args.steps,
         batch_size=2048,
         learning_rate=2e-3,
         warmup_steps=100,
         label_smoothing=0.1,
         weight_decay=0.1,
-        validate_every=asked.steps,
+        validate_every=args.steps,
     )
     settings = TaggingSettings(
-        data=TaggingData(corpus=asked.corpus, sentences=asked.sentences),
+        data=TaggingData(corpus=args.corpus, sentences=args.sentences),
         text=TokenizerSettings(kind="words", vocab_size=12_000),
-        spelling=CharacterSettings(read=asked.corpus != "world", hide=0.1),
+        spelling=CharacterSettings(read=args.corpus != "world", hide=0.1),
         train=train,
     )
-    examples, held_out = (settings.data.read(split, asked.data).examples for split in ("train", "valid"))
+    examples, held_out = (settings.data.read(split, args.data).examples for split in ("train", "valid"))
     rows = []
-    for name, position in PLACES.items():
+    for name, position in POSITIONS.items():
         config = EncoderConfig(
             kind="transformer",
             layers=2,
@@ -65,8 +65,8 @@ def main() -> None:
             recipe=f'position = "{position}"',
         )
         scores = [
-            accuracy(replace(settings, model=config, train=replace(train, seed=seed)), examples, held_out, asked.device)
-            for seed in range(asked.seeds)
+            accuracy(replace(settings, model=config, train=replace(train, seed=seed)), examples, held_out, args.device)
+            for seed in range(args.seeds)
         ]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         rows.append(
@@ -79,7 +79,7 @@ def main() -> None:
             }
         )
         print(f"{name:<24} {rows[-1]['mean']:6.2f} ± {spread:.2f} %", flush=True)
-    print(write(f"trees-{asked.corpus}", " ".join(["python", *sys.argv]), rows, words="valid"))
+    print(write(f"trees-{args.corpus}", " ".join(["python", *sys.argv]), rows, words="valid"))
 
 
 def arguments() -> argparse.Namespace:

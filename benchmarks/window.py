@@ -6,8 +6,8 @@
     python benchmarks/window.py --sweep window texts bigbird
 
 12 heads of 64, bfloat16, batch 1. Milliseconds are medians by the GPU's own clock, of calls that follow one another
-and, forwards and backwards, of the same work recorded as a CUDA graph, which does not wait for the processor; MiB are
-what is held at most beyond the inputs. `off` is the norm of FlexAttention's difference from our output, relative to it.
+and, forwards and backwards, of the same work captured in a CUDA graph, which does not wait for the processor; MiB are
+peak memory beyond the inputs. `off` is the norm of FlexAttention's difference from our output, relative to it.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from machine import write
-from on_gpu import mib, milliseconds, recorded
 from regard.attention import Block, Causal, Documents, Global, Pattern, Random, Recipe, Window, attend
 from regard.attention.backends import block_sparse
 from regard.attention.backends.block_sparse import BlockSparseTiles
 from regard.attention.kernels.block_sparse import SparseTileShape, SparseTileShapes, block_sparse_attention
 from regard.attention.positions import Positions
+from timing import cuda_graph_milliseconds, mib, milliseconds
 
 HEADS, WIDTH = 12, 64
 LENGTHS = (32768, 131072, 8192)  # what matters most first
@@ -60,13 +60,13 @@ def say(*words: Any) -> None:
 
 
 def numbers(n: int, *, batch: int = 1) -> list[Tensor]:
-    """q, k, v and what comes back."""
+    """q, k, v and the gradient of the output."""
     torch.manual_seed(n)
     shape = batch, HEADS, n, WIDTH
     return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
 
 
-# --- the ways ---
+# --- the implementations ---
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -98,22 +98,22 @@ def shaped(pattern: Pattern, shapes: SparseTileShapes) -> Run:
 # --- measuring ---
 
 
-def measured(name: str, run: Run, n: int, *, batch: int = 1, told: Run | None = None, **more: Any) -> dict[str, Any]:
-    """One way at one length; an error is a row too, so that the rest is still measured."""
+def measured(name: str, run: Run, n: int, *, batch: int = 1, base: Run | None = None, **more: Any) -> dict[str, Any]:
+    """One implementation at one length; an error is a row too, so that the rest is still measured."""
     q, k, v, upstream = numbers(n, batch=batch)
     row: dict[str, Any] = {"way": name, "tokens": n, "batch": batch, **more}
     try:
         given = [x.detach().requires_grad_() for x in (q, k, v)]
         with torch.no_grad():
             out = run(q, k, v)
-            if told is not None:
-                other = told(q, k, v).float()
+            if base is not None:
+                other = base(q, k, v).float()
                 row["off"] = float((out.float() - other).norm() / other.norm())
             row["forward_ms"] = milliseconds(lambda: run(q, k, v))
         both = lambda: torch.autograd.grad(run(*given), given, upstream)  # noqa: E731
         row["both_ms"] = milliseconds(both)
         row["mib"] = mib(both)
-        row["recorded_ms"] = recorded(both)
+        row["cuda_graph_ms"] = cuda_graph_milliseconds(both)
     except Exception as error:
         row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     figures = {name: round(value, 4) for name, value in row.items() if isinstance(value, float)}
@@ -204,15 +204,15 @@ def texts(n: int) -> Documents:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sweep", nargs="*", choices=KINDS, help="other shapes of tiles too, for windows if not told")
-    parser.add_argument("--seconds", type=float, default=25, help="after which nothing more is begun (%(default)s)")
-    asked = parser.parse_args()
+    parser.add_argument("--sweep", nargs="*", choices=KINDS, help="other shapes of tiles too, of windows unless named")
+    parser.add_argument("--seconds", type=float, default=25, help="after which nothing more is started (%(default)s)")
+    args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this compares kernels for a GPU, and there is none")
     command, rows, swept = " ".join(["python benchmarks/window.py", *sys.argv[1:]]), [], []
 
     def note(name: str, run: Run, n: int, *, needs: float = 0.0, **more: Any) -> None:
-        if time.perf_counter() - BEGAN > asked.seconds - needs:
+        if time.perf_counter() - BEGAN > args.seconds - needs:
             say("no time left for", name, n, more["pattern"])
             return
         rows.append(measured(name, run, n, **more))
@@ -220,7 +220,7 @@ def main() -> None:
         write("window", command, rows, heads=HEADS, width=WIDTH, dtype="bfloat16", sweep=swept)
 
     best: dict[str, SparseTileShapes] = {}
-    for kind in () if asked.sweep is None else asked.sweep or ["window"]:
+    for kind in () if args.sweep is None else args.sweep or ["window"]:
         best[kind], found = sweep(kind, 32768)
         swept += found
     for n in LENGTHS:
@@ -244,14 +244,16 @@ def main() -> None:
     slow: list[tuple[int, str, Pattern]] = [(n, "Window(512)", Window(512)) for n in LENGTHS]
     slow += [(32768, "BigBird", BIGBIRD), (32768, "packed texts", causal)]
     for n, name, pattern in slow:
-        note("FlexAttention", flex(pattern), n, needs=COMPILING, told=ours(pattern), pattern=name)
+        note("FlexAttention", flex(pattern), n, needs=COMPILING, base=ours(pattern), pattern=name)
     for row in rows:
         if "times_dense" in row:
-            recording = f", recorded {row['times_dense_recorded']:.1f} ×" if "times_dense_recorded" in row else ""
+            graph = (
+                f", in a CUDA graph {row['times_dense_cuda_graph']:.1f} ×" if "times_dense_cuda_graph" in row else ""
+            )
             say(
                 f"{row['way']:18s} {row['pattern']:24s} {row['tokens']:7d}  forward {row['forward_ms']:8.3f} ms "
                 f"({row['times_dense_forward']:.1f} × dense)  both {row['both_ms']:8.3f} ms "
-                f"({row['times_dense']:.1f} ×{recording})  {row['mib']:.0f} MiB"
+                f"({row['times_dense']:.1f} ×{graph})  {row['mib']:.0f} MiB"
             )
     say(write("window", command, rows, heads=HEADS, width=WIDTH, dtype="bfloat16", sweep=swept))
 
@@ -263,8 +265,8 @@ def compare(rows: list[dict[str, Any]]) -> None:
         if "both_ms" in row and base:
             row["times_dense_forward"] = base[0]["forward_ms"] / row["forward_ms"]
             row["times_dense"] = base[0]["both_ms"] / row["both_ms"]
-            if row.get("recorded_ms") and base[0].get("recorded_ms"):
-                row["times_dense_recorded"] = base[0]["recorded_ms"] / row["recorded_ms"]
+            if row.get("cuda_graph_ms") and base[0].get("cuda_graph_ms"):
+                row["times_dense_cuda_graph"] = base[0]["cuda_graph_ms"] / row["cuda_graph_ms"]
 
 
 BEGAN = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The miniature world with its length dial: BLEU against length, alignments against gold, ambiguous words, and why.
+"""Translation in the miniature world: BLEU against length, alignment error rates, and ambiguous words.
 
     python benchmarks/world.py gru bahdanau luong-dot transformer      trains and measures, writes results/world-*.json
     python benchmarks/world.py deciding                                which word decided, by the model of `make demo`
@@ -83,7 +83,7 @@ def count(translator: Translator) -> int:
     return sum(parameter.numel() for parameter in translator.model.parameters())
 
 
-def asked(sentences: list[Sentence]) -> list[tuple[int, Ambiguity]]:
+def ambiguous_words(sentences: list[Sentence]) -> list[tuple[int, Ambiguity]]:
     """Every ambiguous word that French tells apart, with the number of its sentence."""
     return [(n, one) for n, sentence in enumerate(sentences) for one in sentence.ambiguities if "fr" in one.languages]
 
@@ -91,7 +91,7 @@ def asked(sentences: list[Sentence]) -> list[tuple[int, Ambiguity]]:
 def ambiguous(sentences: list[Sentence], translations: tuple[str, ...]) -> dict[str, Any]:
     """A reading is right if every word that shows it stands in the translation."""
     right, total = Counter[str](), Counter[str]()
-    for n, one in asked(sentences):
+    for n, one in ambiguous_words(sentences):
         wanted, written = Counter(sentences[n].expected_words(one, "fr")), Counter(translations[n].split())
         total[one.sense] += 1
         right[one.sense] += wanted <= written
@@ -139,17 +139,21 @@ def deciding() -> Path:
     world = World(min_length=settings.data.min_length, max_length=settings.data.max_length)
     sentences = [world.sentence(number, "test") for number in range(TESTS)]
     some = named = 0
-    for n, one in asked(sentences):
+    for n, one in ambiguous_words(sentences):
         words, said = sentences[n].words, sentences[n].expected_words(one, "fr")
         found = {at for word in said for at in find_deciding_words(translator, " ".join(words), word)} - {one.index}
         some, named = some + bool(found), named + (one.decider in found)
-    rows = {"words": len(asked(sentences)), "hang on another word": some, "on the one the grammar names": named}
+    rows = {
+        "words": len(ambiguous_words(sentences)),
+        "hang on another word": some,
+        "on the one the grammar names": named,
+    }
     strips = [strip_of(translator, heads, text) for text in AMBIGUOUS]
     return write("world-deciding", "python benchmarks/world.py deciding", [{**rows, "strips": strips}])
 
 
 def strip_of(translator: Translator, heads: tuple[AlignmentHead, ...], text: str) -> dict[str, Any]:
-    """Where the model looked to translate the ambiguous word, and how it translates without each other word."""
+    """What the model attended to for the ambiguous word, and how it translates without each other word."""
     sentence = find_lecture_sentence(text)
     assert sentence is not None
     (one,) = sentence.ambiguities
@@ -193,7 +197,7 @@ def draw() -> None:
     for case in json.loads((RESULTS / "world-deciding.json").read_text())["rows"][0]["strips"]:
         words, said = case["words"], case["said"]
         strips.append(
-            strip(words, torch.tensor(case["looked"]), f"where it looked to write “{said}”", highlight=case["at"])
+            strip(words, torch.tensor(case["looked"]), f"what it attended to for “{said}”", highlight=case["at"])
         )
         for at, text in case["without"].items():
             left_out = torch.tensor([float(place == int(at)) for place in range(len(words))])

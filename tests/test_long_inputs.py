@@ -37,7 +37,7 @@ def test_every_mechanism_sees_no_more_than_it_should_and_has_gradients(benchmark
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
 
 
-def test_what_is_told_of_no_padding_reads_as_the_encoder_does(benchmark):
+def test_layers_without_a_padding_mask_agree_with_the_encoder(benchmark):
     torch.manual_seed(0)
     model = benchmark.model_of("bigbird", words=64, size=11, labels=3)
     ids, lengths = torch.randint(4, 11, (2, 64)), torch.tensor([64, 64])

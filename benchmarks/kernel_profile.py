@@ -1,4 +1,4 @@
-"""A step of training in; which kernels a GPU spent it on, by kind and by name, printed. Recorded graphs included."""
+"""Kernel profile: the milliseconds of a GPU call by kind and name of its kernels, CUDA graphs included."""
 
 import re
 from collections import defaultdict
@@ -8,18 +8,18 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-# the first that fits; a product's name may have anything in it, so it comes late
+# the first that fits; the name of a matrix product may hold anything, so they come late
 KINDS = {
     "compiled": r"^triton_",
-    "vocabulary, turning scores": r"rows_summed|tiles_turned|pairs_turned|numbers_scaled",
-    "residual path, ours": r"^residual_",
-    "sums of columns, ours": r"columns_summed|parts_summed",
-    "attention": r"rows_forward|rows_backward|flash|fmha|attention|sdpa",
-    "optimiser, multi-tensor": r"multi_tensor|adam|weights_stepped",
-    "embedding": r"words_entered|words_left|embedding|radix|sort|scan|krn_partial|compute_grad_weight|sum_and_scatter",
-    "products": r"gemm|cutlass|cublas|nvjet|splitk|gemv|xmma",
+    "cross-entropy, ours": r"logsumexp_kernel|cross_entropy_kernel|rdrop_kernel|scale_kernel",
+    "dropout, residual and layer norm, ours": r"dropout_add_layernorm",
+    "column sums, ours": r"column_sum_kernel|partial_sum_kernel",
+    "attention": r"packed_forward|packed_backward|flash|fmha|attention|sdpa",
+    "optimiser, multi-tensor": r"multi_tensor|adam",
+    "embedding": r"embedding|radix|sort|scan|krn_partial|compute_grad_weight|sum_and_scatter",
+    "matrix products": r"gemm|cutlass|cublas|nvjet|splitk|gemv|xmma",
     "copies": r"memcpy|memset|copy|fill|catarray",
-    "norms": r"layer_?norm|gammabeta",
+    "layer norms": r"layer_?norm|gammabeta",
     "element-wise, sums": r"elementwise|reduce|dropout|softmax",
 }
 
@@ -30,20 +30,18 @@ def kind_of(name: str) -> str:
     return next((kind for kind, how in KINDS.items() if re.search(how, name, re.IGNORECASE)), "others")
 
 
-def kinds_and_kernels(
-    step: Callable[[], object], device: torch.device, say: Callable[..., None], most: int = 45
-) -> None:
-    """Milliseconds of one step, by kind and for the kernels that took longest; and when nothing ran."""
+def profile_kernels(step: Callable[[], object], device: torch.device, say: Callable[..., None], most: int = 45) -> None:
+    """Milliseconds of one call by kind, and of the kernels that took longest; and the time in which none ran."""
     if device.type != "cuda":
         say("  no GPU, nothing to profile")
         return
     torch.cuda.synchronize(device)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as watched:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         step()
         torch.cuda.synchronize(device)
     events = [
         event
-        for event in watched.events() or []
+        for event in profiler.events() or []
         if event.device_type == DeviceType.CUDA and not re.match(REGIONS, event.name)
     ]
     spans = [(event.name, event.time_range.start, event.time_range.elapsed_us()) for event in events]

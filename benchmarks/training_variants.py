@@ -1,4 +1,4 @@
-"""The ways to train a Transformer-base that `training_speed.py` compares: ours as they can be told, and torch's own."""
+"""Variants of training Transformer-base that `training_speed.py` compares: ours, and torch's nn.Transformer."""
 
 import argparse
 import math
@@ -22,22 +22,16 @@ from regard.train.config import Loss, TrainingData, TrainSettings
 from regard.train.corpus import Corpus, PackedCorpus
 
 SMOOTHING = 0.1
-BASE = ModelConfig(
-    kind="transformer",
-    layers=6,
-    model=512,
-    heads=8,
-    hidden=2048,
+BASE = replace(
+    ModelConfig(kind="transformer", layers=6, model=512, heads=8, hidden=2048, norm="post", tie="all"),
     dropout=0.1,
     attention_dropout=0.1,
-    norm="post",
-    tie="all",
 )
 TINY = replace(BASE, layers=2, model=64, heads=4, hidden=128)
 
 
 def sentences(count: int, words: int) -> list[Example]:
-    """Made ones; a target is about as long as its source."""
+    """Synthetic ones; a target is about as long as its source."""
     chance = np.random.default_rng(0)
     source = np.clip(np.round(np.exp(chance.normal(3.2, 0.6, count))), 3, 120).astype(int)
     target = np.clip(np.round(source * np.exp(chance.normal(0.0, 0.15, count))), 3, 120).astype(int)
@@ -51,35 +45,28 @@ def sentences(count: int, words: int) -> list[Example]:
 
 
 class Peer(nn.Module):
-    """As one writes it with torch's own parts."""
+    """nn.Transformer with tied embeddings and sinusoidal positions, as one writes it with torch's own parts."""
 
     def __init__(self, config: ModelConfig, words: int):
         super().__init__()
         self.table = nn.Embedding(words, config.model, padding_idx=PAD)
         nn.init.normal_(self.table.weight, std=config.model**-0.5)
-        self.transformer = nn.Transformer(
-            config.model,
-            config.heads,
-            config.layers,
-            config.layers,
-            config.hidden,
-            config.dropout,
-            batch_first=True,
-        )
+        sizes = config.heads, config.layers, config.layers, config.hidden
+        self.transformer = nn.Transformer(config.model, *sizes, config.dropout, batch_first=True)
         self.dropout, self.scale = nn.Dropout(config.dropout), math.sqrt(config.model)
-        at, pair = torch.arange(512)[:, None], torch.arange(0, config.model, 2)
-        angle = at * 10_000 ** (-pair / config.model)
-        self.register_buffer("places", torch.stack((angle.sin(), angle.cos()), -1).flatten(1).float())
+        position, pair = torch.arange(512)[:, None], torch.arange(0, config.model, 2)
+        angle = position * 10_000 ** (-pair / config.model)
+        self.register_buffer("positions", torch.stack((angle.sin(), angle.cos()), -1).flatten(1).float())
 
-    def embedded(self, ids: Tensor) -> Tensor:
-        return self.dropout(self.table(ids) * self.scale + self.places[: ids.shape[1]])
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.table(ids) * self.scale + self.positions[: ids.shape[1]])
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
         hidden = source == PAD
         x = self.transformer(
-            self.embedded(source),
-            self.embedded(target),
+            self.embed(source),
+            self.embed(target),
             tgt_mask=causal,
             src_key_padding_mask=hidden,
             memory_key_padding_mask=hidden,
@@ -91,32 +78,34 @@ class Peer(nn.Module):
 def peer_loss(forward: Callable[..., Tensor]) -> Loss:
     def loss(model: nn.Module, batch: tuple[Batch, int]) -> tuple[Tensor, int]:
         given, tokens = batch
-        scores = forward(given.source, given.target[:, :-1]).float().flatten(0, 1)
-        wanted = given.target[:, 1:].flatten()
-        return cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING), tokens
+        logits = forward(given.source, given.target[:, :-1]).float().flatten(0, 1)
+        targets = given.target[:, 1:].flatten()
+        return cross_entropy(logits, targets, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING), tokens
 
     return loss
 
 
-# --- one way to train ---
+# --- the variants ---
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class TrainingVariant:
     model: nn.Module
     data: TrainingData
     loss: Loss
-    capture: bool = False
-    exact: bool = False
+    cuda_graph: bool = False
+    deterministic: bool = False
     precision: str = "bfloat16"
-    whole: bool = False  # the optimiser's step is recorded as well
-    torchs: bool = False  # by torch's AdamW, where ours would do it
+    capture_step: bool = False  # the optimiser's step is captured as well
+    torch_adamw: bool = False  # in place of ours
 
 
-def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]) -> dict[str, Callable[[], Way]]:
-    words, device = asked.words, asked.device
-    packed = TrainSettings(batch_size=round(asked.side * 1.04), max_length=256, packed=True)
-    padded = TrainSettings(batch_size=round(asked.side * 1.06), max_length=256)
+def variants(
+    args: argparse.Namespace, config: ModelConfig, examples: list[Example]
+) -> dict[str, Callable[[], TrainingVariant]]:
+    words, device = args.words, args.device
+    packed = TrainSettings(batch_size=round(args.side * 1.04), max_length=256, packed=True)
+    padded = TrainSettings(batch_size=round(args.side * 1.06), max_length=256)
 
     def ours() -> Transformer:
         torch.manual_seed(0)
@@ -135,8 +124,8 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
             layer.compile(dynamic=False)
         return model
 
-    def captured(model: Transformer, **how: Any) -> Way:
-        return Way(model, packed_pairs(), LabelSmoothingLoss(SMOOTHING), capture=True, **how)
+    def captured(model: Transformer, **how: Any) -> TrainingVariant:
+        return TrainingVariant(model, packed_pairs(), LabelSmoothingLoss(SMOOTHING), cuda_graph=True, **how)
 
     @cache
     def sorted_pairs() -> Corpus:
@@ -146,24 +135,32 @@ def ways(asked: argparse.Namespace, config: ModelConfig, examples: list[Example]
     def packed_pairs() -> PackedCorpus:
         return PackedCorpus.of(examples, packed, device)
 
-    def peer(*, compile: bool) -> Way:
+    def peer(*, compile: bool) -> TrainingVariant:
         torch.manual_seed(0)
         model = Peer(config, words).to(device)
-        return Way(model, sorted_pairs(), peer_loss(torch.compile(model, dynamic=True) if compile else model))
+        return TrainingVariant(
+            model, sorted_pairs(), peer_loss(torch.compile(model, dynamic=True) if compile else model)
+        )
 
     return {
-        "ours, padded": lambda: Way(ours(), sorted_pairs(), LabelSmoothingLoss(SMOOTHING)),
-        "ours, packed, exact": lambda: Way(ours(), packed_pairs(), LabelSmoothingLoss(SMOOTHING), exact=True),
-        "ours, packed": lambda: Way(ours(), packed_pairs(), LabelSmoothingLoss(SMOOTHING)),
-        "ours, captured": lambda: captured(ours()),
-        "ours, whole": lambda: captured(ours(), whole=True),
-        "ours, bf16-pure, whole": lambda: captured(ours(), precision="bf16-pure", whole=True),
-        "ours, bf16-pure, whole, exact": lambda: captured(ours(), precision="bf16-pure", whole=True, exact=True),
-        "ours, bf16-pure, whole, torch's AdamW": lambda: captured(
-            ours(), precision="bf16-pure", whole=True, torchs=True
+        "ours, padded": lambda: TrainingVariant(ours(), sorted_pairs(), LabelSmoothingLoss(SMOOTHING)),
+        "ours, packed, deterministic": lambda: TrainingVariant(
+            ours(), packed_pairs(), LabelSmoothingLoss(SMOOTHING), deterministic=True
         ),
-        "ours, compiled, bf16-pure, whole": lambda: captured(compiled(), precision="bf16-pure", whole=True),
+        "ours, packed": lambda: TrainingVariant(ours(), packed_pairs(), LabelSmoothingLoss(SMOOTHING)),
+        "ours, captured": lambda: captured(ours()),
+        "ours, captured step": lambda: captured(ours(), capture_step=True),
+        "ours, bf16-pure, captured step": lambda: captured(ours(), precision="bf16-pure", capture_step=True),
+        "ours, bf16-pure, captured step, deterministic": lambda: captured(
+            ours(), precision="bf16-pure", capture_step=True, deterministic=True
+        ),
+        "ours, bf16-pure, captured step, torch's AdamW": lambda: captured(
+            ours(), precision="bf16-pure", capture_step=True, torch_adamw=True
+        ),
+        "ours, compiled, bf16-pure, captured step": lambda: captured(
+            compiled(), precision="bf16-pure", capture_step=True
+        ),
         "nn.Transformer": lambda: peer(compile=False),
         "nn.Transformer, compiled": lambda: peer(compile=True),
-        "ours, without our kernels, captured": lambda: captured(unfused()),  # the last: it switches them off for good
+        "ours, without fused kernels, captured": lambda: captured(unfused()),  # last: it switches them off for good
     }
