@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
 
 LENGTHS = torch.tensor([11, 5])
 # Llama takes its angles and its softmax in float32, whatever the model's type; these are float32's own tolerances.
-FLOAT32 = {"rtol": 1.3e-6, "atol": 1e-5}
+FLOAT32: Any = {"rtol": 1.3e-6, "atol": 1e-5}
 
 
 def awake(model: nn.Module) -> nn.Module:

@@ -1,6 +1,7 @@
 """Bottlenecks: a latent of one size for every length, with numbers worked by hand."""
 
 from math import log
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from regard.layers.pooling import LastPooling, MeanPooling
 from tests.recorded import call_recorded
 
 WIDTH, LATENTS, LATENT, LENGTHS = 6, 3, 5, (7, 2, 5)
-EXACT = {"rtol": 0.0, "atol": 1e-10}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 BOTTLENECKS = {
     "last": lambda: PooledBottleneck(LastPooling(), WIDTH, latents=LATENTS, latent=LATENT),
     "mean": lambda: PooledBottleneck(MeanPooling(), WIDTH, latents=LATENTS, latent=LATENT),

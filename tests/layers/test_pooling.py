@@ -1,6 +1,7 @@
 """Pooling: the weight of each token, and none for padding."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, Mea
 from tests.recorded import call_with_steps
 
 SIZE, WIDTH, LENGTHS = 13, 5, (7, 2, 3)
-EXACT = {"rtol": 0.0, "atol": 1e-10}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 POOLINGS = {
     "mean": MeanPooling,
     "last": LastPooling,

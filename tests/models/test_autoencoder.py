@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from regard.tasks.seq2seq import LabelSmoothingLoss
 from tests.recorded import call_recorded
 
 SIZE, LENGTHS = 17, (7, 2, 5)
-EXACT = {"rtol": 0.0, "atol": 1e-10}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
 def config(kind, **changes) -> AutoencoderConfig:

@@ -1,5 +1,7 @@
 """Contracts of every Seq2Seq model: padding, batch and chunking change nothing, and decoding is causal."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -9,7 +11,7 @@ from tests.models.small_models import LADDER, LENGTHS, TARGET, WITH_ATTENTION, m
 from tests.recorded import call_recorded
 
 TRANSFORMERS = [name for name in LADDER if name.startswith("transformer")]
-EXACT = {"rtol": 0.0, "atol": 1e-10}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
 @pytest.mark.parametrize("name", LADDER)

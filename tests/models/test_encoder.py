@@ -1,6 +1,7 @@
 """Text encoders and classifiers: contracts of every kind, for sequences and tokens."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from regard.models.tfidf import TfIdfPooling
 from tests.recorded import call_recorded, call_with_steps
 
 SIZE, LABELS, LENGTHS = 13, 3, (7, 2, 5)
-EXACT = {"rtol": 0.0, "atol": 1e-10}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
 def recurrent(kind, **changes) -> EncoderConfig:

@@ -1,5 +1,7 @@
 """Attention over a graph: the definition is the pattern Edges; numbering and far components change nothing."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from regard.models.seq2seq import count_parameters
 from regard.world.town import TownWorld
 from tests.recorded import call_recorded
 
-EXACT = {"rtol": 0.0, "atol": 1e-12}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-12}
 NODES, FEATURES, LABELS = 11, 5, 3
 # node 3 knows many, node 10 nobody, 7 and 8 stand apart from the others
 PAIRS = [(0, 1), (0, 2), (1, 2), (3, 0), (3, 1), (3, 2), (3, 4), (3, 5), (3, 6), (3, 9), (7, 8)]

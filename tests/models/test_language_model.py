@@ -1,6 +1,7 @@
 """Language models: chunking changes nothing, and attention is causal."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from regard.models.language_model import LanguageModel, LockedDropout, max_lookb
 from tests.recorded import call_recorded
 
 SIZE = 17
-EXACT = {"rtol": 0.0, "atol": 1e-10}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
 def recurrent(kind, **changes) -> LanguageModelConfig:

@@ -1,6 +1,7 @@
 """TF-IDF and learned weights: documents worked by hand."""
 
 from math import log, sqrt
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tests.recorded import call_recorded
 # 1 = the, 2 = cat, 3 = mouse, 4 = sleeps, 5 is in no document
 DOCUMENTS = [[1, 2, 4], [1, 3, 1, 3], [1, 2]]
 SIZE = 6
-EXACT = {"rtol": 0.0, "atol": 1e-10}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
 def batch(documents):

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from regard.train.determinism import use_deterministic
 
 N, WIDTH, SIZE, HIDDEN = 13, 7, 29, 3  # HIDDEN: the word that is ignored
 CHUNKS = {"1 row": 1, "5 rows": 5, "all rows": N}
-EXACT = {"rtol": 0.0, "atol": 1e-12}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-12}
 
 
 def operands(n=N, width=WIDTH, size=SIZE, dtype=torch.float64, device="cpu"):

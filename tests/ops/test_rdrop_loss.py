@@ -1,6 +1,7 @@
 """R-Drop loss: worked by hand, against its definition, and the Triton kernel."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from regard.ops.rdrop_loss import rdrop_loss
 from tests.attention.triton_interpreter import print_json, run_interpreted
 
 N, WIDTH, SIZE, HIDDEN = 11, 7, 29, 3
-EXACT = {"rtol": 0.0, "atol": 1e-12}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-12}
 
 
 def operands(n=N, width=WIDTH, size=SIZE, dtype=torch.float64, device="cpu"):

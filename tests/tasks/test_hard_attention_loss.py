@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import log
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from regard.train.gradient_noise import compute_gradient
 from tests.recorded import call_recorded
 
 SIZE, WIDTH, LABELS = 13, 6, 3
-EXACT = {"rtol": 0.0, "atol": 1e-10}
+EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
 @dataclass(frozen=True)
