@@ -45,16 +45,18 @@ from regard.layers.pooling import AttentionPooling
 from regard.models.encoder import Encoder, SequenceClassifier
 from regard.tasks.sequence_classification.hard_attention_loss import (
     ExpectedLoss,
+    GradientNoise,
     HardAttentionClassifier,
     LabelledBatch,
     LearnedBaseline,
     NoBaseline,
     collate,
+    compute_gradient,
+    draw_gradients,
     lengths_of,
 )
 from regard.train import ConstantSchedule, TrainConfig, train
 from regard.train.corpus import iterate_batches
-from regard.train.gradient_noise import GradientNoise, compute_gradient, draw_gradients
 from regard.world import Sentence
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"

@@ -85,9 +85,10 @@ SUITES: dict[str, Stages] = {
     ),
     "world/splitmix": (files("data", "batching"),),
     "train/": (
-        files("train", "step", "loop", "gradient_noise", "run", "master_weights"),
+        files("train", "step", "loop", "run", "master_weights"),
         files("train", "gradient", "cpu_parallel"),
     ),
+    "tasks/sequence_classification/hard_attention_loss": (files("tasks", "gradient_noise", "hard_attention_loss"),),
     "train/checkpoint": (files("train", "loop", "run"), files("train", "resume")),
     "train/run_folder": (files("train", "run_folder"), files("train", "loop", "resume")),
     "decode/": (

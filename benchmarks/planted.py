@@ -665,7 +665,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("BF16Backward", "gradients of a second batch replace those of the first", "torch._foreach_add_([old", "torch._foreach_copy_([old"),
         ("BF16Backward", "trains as it evaluates", "        self.copy.train(self.model.training)\n        with torch.no_grad():\n", "        self.copy.eval()\n        with torch.no_grad():\n"),
     ],
-    "train/gradient_noise.py": [
+    "tasks/sequence_classification/hard_attention_loss.py": [
         ("GradientNoise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),
         ("GradientNoise", "the mean's own scatter is not taken off", "(mean.square().sum() - variance / len(estimates))", "mean.square().sum()"),
     ],

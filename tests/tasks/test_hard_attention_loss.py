@@ -24,13 +24,13 @@ from regard.tasks.sequence_classification.hard_attention_loss import (
     NoBaseline,
     ReinforceLoss,
     collate,
+    compute_gradient,
     entropy,
     lengths_of,
     word_probabilities,
 )
 from regard.train import ConstantSchedule, TrainConfig, train
 from regard.train.corpus import Corpus
-from regard.train.gradient_noise import compute_gradient
 from tests.recorded import call_recorded
 
 SIZE, WIDTH, LABELS = 13, 6, 3

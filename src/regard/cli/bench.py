@@ -181,8 +181,8 @@ def write_results(
 ) -> Path:
     import json
 
+    from regard.cli.benchmarks.harness import benchmark_record
     from regard.data.files import write_text_atomic
-    from regard.train.hardware import benchmark_record
 
     more: dict[str, Any] = {
         "benchmark": benchmark.name,

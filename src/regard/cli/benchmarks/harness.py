@@ -1,6 +1,9 @@
-"""Benchmark harness: cases, implementations, timed samples, correctness, ratios and plots."""
+"""Benchmark harness: cases, implementations, timed samples, correctness, ratios, plots, and the record of a result."""
 
+import os
+import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -342,3 +345,43 @@ def plot_results(benchmark: Benchmark, rows: list[BenchmarkResult]) -> "Figure":
     better = "lower is better" if benchmark.unit == "ms" else "higher is better"
     panels[-1].set_xlabel(f"{benchmark.unit} ({better})", fontsize=8, family=WORDS, color=MUTED)
     return figure
+
+
+# --- the record of a result ---
+
+
+def describe_hardware() -> dict[str, Any]:
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in read_file("/proc/cpuinfo").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.system(),
+    }
+
+
+def read_file(path: str) -> str:
+    return Path(path).read_text() if Path(path).exists() else ""
+
+
+def git_commit() -> str:
+    try:
+        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def benchmark_record(command: str, rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """What every file of results holds: the figures, the command that produced them, and the hardware."""
+    return {"command": command, "commit": git_commit(), "machine": describe_hardware(), **more, "rows": rows}

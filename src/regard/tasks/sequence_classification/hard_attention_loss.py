@@ -1,4 +1,4 @@
-"""Losses of hard attention: REINFORCE, the exact expectation, and plain cross-entropy.
+"""Losses of hard attention: REINFORCE, the exact expectation, plain cross-entropy; and the noise of their gradients.
 
     CrossEntropyLoss()   soft attention, and Hard(StraightThrough()), which differentiates as if it were soft
     ReinforceLoss()      Hard(Sampled()): the word drawn becomes likelier if it did better than the baseline guessed
@@ -11,6 +11,8 @@ comes by its gradient alone. After training, `model.eval()` takes the best word,
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
 
 import torch
 from einops import rearrange, repeat
@@ -22,7 +24,7 @@ from regard.attention import Softmax, record_steps, reinforce, steps
 from regard.data.batching import Ids, pad_rows
 from regard.layers.pooling import AttentionPooling, MeanPooling, Weights
 from regard.models.encoder import Lengths, SequenceClassifier, Tokens, X
-from regard.train.config import to_float32
+from regard.train.config import Loss, to_float32
 
 Logits = Float[Tensor, "b labels"]
 Example = tuple[Ids, int]  # a text and the number of its label
@@ -200,3 +202,63 @@ def word_probabilities(classifier: SequenceClassifier, x: X, lengths: Lengths) -
 def entropy(chances: Weights) -> Float[Tensor, " b"]:
     """Of each row, in nats; a chance of 0 adds nothing, and no gradient that is not a number."""
     return -(chances * chances.clamp(min=torch.finfo(chances.dtype).tiny).log()).sum(-1)
+
+
+# --- the noise of a gradient estimate ---
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """Of a gradient estimated many times at the same weights on the same batch.
+
+    Args:
+        norm: of the mean gradient.
+        variance: the mean squared distance of an estimate from the mean: the trace of the covariance.
+        bias: the distance of the mean from the true gradient, divided by the true one's norm.
+        bias_error: the `bias` expected of an unbiased estimate, because the draws are finite.
+        cosine: between the mean and the true gradient.
+    """
+
+    norm: float
+    variance: float
+    bias: float
+    bias_error: float
+    cosine: float
+
+    @property
+    def relative(self) -> float:
+        """The variance in units of the squared mean: at 1 a step is as much noise as signal."""
+        return self.variance / self.norm**2 if self.norm else inf
+
+    @staticmethod
+    def of(estimates: Float[Tensor, "draws weights"], true: Float[Tensor, " weights"]) -> "GradientNoise":
+        if len(estimates) < 2:
+            raise ValueError(f"{len(estimates)} draws have no variance; draw at least 2")
+        estimates, true = estimates.double(), true.double()
+        mean = estimates.mean(0)
+        variance = (estimates - mean).square().sum() / (len(estimates) - 1)
+        # the squared norm of a noisy mean is too large by the variance of the mean
+        norm = (mean.square().sum() - variance / len(estimates)).clamp(min=0).sqrt()
+        return GradientNoise(
+            norm=norm.item(),
+            variance=variance.item(),
+            bias=((mean - true).norm() / true.norm()).item(),
+            bias_error=((variance / len(estimates)).sqrt() / true.norm()).item(),
+            cosine=torch.cosine_similarity(mean, true, dim=0).item(),
+        )
+
+
+def compute_gradient(
+    model: nn.Module, loss: Loss, batch: Any, weights: Sequence[nn.Parameter]
+) -> Float[Tensor, " weights"]:
+    """Of the mean loss, for these weights, in one row; those the loss does not touch have 0."""
+    summed, count = loss(model, batch)
+    parts = torch.autograd.grad(summed / count, weights, allow_unused=True, materialize_grads=True)
+    return torch.cat([part.flatten() for part in parts])
+
+
+def draw_gradients(
+    model: nn.Module, loss: Loss, batch: Any, weights: Sequence[nn.Parameter], *, draws: int
+) -> Float[Tensor, "draws weights"]:
+    """So many estimates, in the model's current mode."""
+    return torch.stack([compute_gradient(model, loss, batch, weights) for _ in range(draws)])
