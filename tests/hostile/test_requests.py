@@ -1,6 +1,7 @@
 """Hostile requests: every route fuzzed, requests half-sent, too many or too dear; a sentence each time, never a 5xx."""
 
 import asyncio
+import gc
 import importlib
 import json
 import random
@@ -9,11 +10,12 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection
@@ -36,7 +38,7 @@ from regard.serve.encoding import ApiResponse, RequestError, json_response
 from regard.serve.exports import export_bytes
 from regard.serve.model_store import ModelStore
 from regard.serve.security import BodyBudget
-from regard.serve.trace_cache import ArrayCache, CachedTrace, TraceCache
+from regard.serve.trace_cache import ENTRY_BYTES, ArrayCache, CachedTrace, TraceCache
 from regard.serve.workers import Workers
 from tests.see.untrained_models import CAT, recogniser, tagger
 from tests.serve.client import TOKEN, asked, assert_sentence, client_of, example, learners, site_path, visitor
@@ -342,6 +344,29 @@ def test_a_hundred_thousand_hostile_requests_leave_the_memory_flat(machine):
     assert sizes[100_000] < sizes[20_000] + 128
 
 
+def test_a_refused_request_is_freed_without_the_garbage_collector():
+    """A cycle of the exception and its frames would hold the request until a full collection, which is rare."""
+    workers, arrays = Workers(), []
+
+    def refuse() -> None:
+        array = np.zeros(9)
+        arrays.append(weakref.ref(array))
+        raise RequestError("no")
+
+    async def send() -> None:
+        with suppress(RequestError):
+            await workers.run(refuse)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(send())
+        workers.close()
+        assert arrays[0]() is None
+    finally:
+        gc.enable()
+
+
 # --- half-sent requests, against a real server ---
 
 
@@ -622,12 +647,13 @@ def test_thumbnails_of_every_size_are_counted():
 
 
 def test_what_is_kept_is_never_more_than_its_bound_or_one_array():
-    chance, arrays = random.Random(3), ArrayCache(max_bytes=1000)
+    chance, arrays = random.Random(3), ArrayCache(max_bytes=20_000)
     for _ in range(500):
         key = chance.randrange(40)
         found = arrays.get(key, lambda: (np.zeros(chance.randrange(300), np.uint8),))
         assert arrays.get(key, lambda: pytest.fail("made again")) is found
-        assert arrays.nbytes == sum(one.nbytes for (one,) in arrays.entries.values()) <= 1000
+        held = sum(one.nbytes + ENTRY_BYTES for (one,) in arrays.entries.values())
+        assert arrays.nbytes == held <= 20_000
 
 
 # --- scenes in use ---

@@ -25,6 +25,7 @@ from regard.serve.head_views import stage_row_chunks, stage_rows
 MAX_TRACES, MAX_TRACE_BYTES = 1024, 2**31
 KEEP_SECONDS = 10.0  # a trace that was used since then is in use
 MAX_ARRAY_BYTES = 2**28  # of the computed arrays
+ENTRY_BYTES = 1024  # of a cached entry besides its numbers: its key and the objects around small arrays
 LABEL_BYTES = 100  # of a token's label and its other attributes
 MAX_MATRIX_CELLS = 2**24  # cells of a matrix that is computed as a whole
 THUMBNAIL = 48
@@ -46,10 +47,14 @@ class ArrayCache:
         value = make()  # outside the lock: others need not wait
         with self.lock:
             if key not in self.entries:
-                self.entries[key], self.nbytes = value, self.nbytes + total_nbytes(value)
+                self.entries[key], self.nbytes = value, self.nbytes + entry_nbytes(value)
             while len(self.entries) > 1 and self.nbytes > self.max_bytes:
-                self.nbytes -= total_nbytes(self.entries.popitem(last=False)[1])
+                self.nbytes -= entry_nbytes(self.entries.popitem(last=False)[1])
         return value
+
+
+def entry_nbytes(value: Any) -> int:
+    return ENTRY_BYTES + total_nbytes(value)
 
 
 def total_nbytes(value: Any) -> int:
