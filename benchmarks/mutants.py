@@ -127,7 +127,6 @@ NAMED = {
     "see/plots/terminal": "length_curves",
     "see/plots/text_views": "surprisal",
     "see/trace/compare": "edits",
-    "see/trace/projections": "sites",
     "see/trace/recorder": "edits",
     "train/config": "run",
     "train/loop": "step",

@@ -789,6 +789,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("trace", "the check looks at the first sentence alone", "float((again - given).abs().max())", "float((again - given)[:1].abs().max())"),
         ("trace", "a mixture's weights transposed", "weights @ self.mixture[self.group(head)].to(weights)", "weights @ self.mixture[self.group(head)].to(weights).flip(0)"),
         ("trace", "a part's queries counted from 0", "device=device) + chosen.start\n", "device=device)\n"),
+        ("projections", "keys made of those who ask", 'HeadProjection(self.x if part == "q" else self.memory', "HeadProjection(self.x"),
+        ("projections", "the matrix of another head", "slice(number * width, (number + 1) * width)", "slice(0, width)"),
+        ("projections", "transposed", "layer.weight.detach()[some].T, bias)", "layer.weight.detach()[:, some], bias)"),
     ],
     "see/trace/edits.py": [
         ("edits", "multiplies by the temperature", "scores / self.edits.temperature", "scores * self.edits.temperature"),
@@ -817,18 +820,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("PCA", "an axis may point either way", "axes = axes[:2] * axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()", "axes = -axes[:2] * axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()"),
         ("PCA", "shares of the spread, not of the variance", "spread.square() / (float(spread.square().sum()) or 1.0)", "spread / (float(spread.sum()) or 1.0)"),
         ("latents", "the farthest from the last alone", "torch.minimum(away, near)", "near"),
-    ],
-    "see/trace/projections.py": [
-        ("projections", "keys made of those who ask", 'HeadProjection(self.x if part == "q" else self.memory', "HeadProjection(self.x"),
-        ("projections", "the matrix of another head", "slice(number * width, (number + 1) * width)", "slice(0, width)"),
-        ("projections", "transposed", "layer.weight.detach()[some].T, bias)", "layer.weight.detach()[:, some], bias)"),
+        ("graph view", "the heaviest neighbours are left out", "key=lambda n: -float(weights[:, n].sum())", "key=lambda n: float(weights[:, n].sum())"),
+        ("graph view", "what is left out is summed over the heads", "weights[:, others[MAX_NEIGHBOURS:]].sum(1).mean()", "weights[:, others[MAX_NEIGHBOURS:]].sum()"),
     ],
     "see/trace/compare.py": [
         ("compare", "the first other token is left out", "1 + sum(1 for _ in takewhile", "sum(1 for _ in takewhile"),
-    ],
-    "see/plots/neighbour_plot.py": [
-        ("graph view", "the heaviest neighbours are left out", "key=lambda n: -float(weights[:, n].sum())", "key=lambda n: float(weights[:, n].sum())"),
-        ("graph view", "what is left out is summed over the heads", "weights[:, others[MAX_NEIGHBOURS:]].sum(1).mean()", "weights[:, others[MAX_NEIGHBOURS:]].sum()"),
     ],
     "see/plots/recipe_views.py": [
         ("position view", "the scale is not symmetric", 'return ColourScale("signed", -most, most)', 'return ColourScale("signed", float(finite.min()) if len(finite) else -1.0, most)'),

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from starlette.testclient import TestClient
 
 from regard.models.safetensors_io import saveable_tensors
-from regard.serve import requests
+from regard.serve import handlers
 from regard.serve.app import create_app, page_folder
 from regard.serve.encoding import RequestError
 from regard.serve.model_store import ModelStore
@@ -317,7 +317,7 @@ def test_two_people_at_once_get_what_each_alone_would(client):
 
 
 def test_nobody_waits_for_somebody_else_s_model(client, monkeypatch):
-    begun, go_on, made = Event(), Event(), requests.build_trace
+    begun, go_on, made = Event(), Event(), handlers.build_trace
 
     def slowly(question):
         if question.text == "slow":
@@ -325,7 +325,7 @@ def test_nobody_waits_for_somebody_else_s_model(client, monkeypatch):
             assert go_on.wait(timeout=120)
         return made(question)
 
-    monkeypatch.setattr(requests, "build_trace", slowly)
+    monkeypatch.setattr(handlers, "build_trace", slowly)
     with ThreadPoolExecutor(1) as other:
         slow = other.submit(asked, client, {"model": "tag", "text": "slow"})
         assert begun.wait(timeout=120)

@@ -1,13 +1,11 @@
 """Visualisation: plots of patterns, positions, weights and recipes, and exact traces of models."""
 
 from regard.see.gallery import write_gallery
-from regard.see.notebook import show
 from regard.see.plots.attention_maps import Alignment, head_maps, self_attention_maps, stack, strip
-from regard.see.plots.charts import LengthCurves, nearest_neighbours_view, senses_view
-from regard.see.plots.draw import ascii, build_view, draw
+from regard.see.plots.charts import LengthCurves, Neighbourhood, nearest_neighbours_view, senses_view
+from regard.see.plots.draw import ascii, build_view, draw, show
 from regard.see.plots.image_overlay import gates_view, overlay_heads_view, overlay_view
 from regard.see.plots.mpl_figure import save
-from regard.see.plots.neighbour_plot import Neighbourhood
 from regard.see.plots.text_views import (
     prediction_title,
     surprisal_view,

@@ -22,9 +22,8 @@ from starlette.staticfiles import StaticFiles
 
 from regard.serve import exports, generation, handlers, playground
 from regard.serve.encoding import ApiResponse, RequestError, json_response
-from regard.serve.handlers import ApiRequest
+from regard.serve.handlers import ApiRequest, AppState
 from regard.serve.model_store import ImageStore, ModelStore
-from regard.serve.requests import AppState
 from regard.serve.security import BodyBudget, RequestBody, SecurityMiddleware
 from regard.serve.trace_cache import TraceCache
 from regard.serve.workers import Workers

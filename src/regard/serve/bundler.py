@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.see.plots.labels import truncate_label, visible_text
+from regard.see.plots.panels import truncate_label, visible_text
 from regard.see.trace.sites import AttentionSite, GateSite
-from regard.serve import serializers
 from regard.serve.encoding import RequestError, replace_nonfinite, thumbnail_bytes
 from regard.serve.generation import beam_steps, top_token_table
+from regard.serve.handlers import image_png, serialize_trace
 from regard.serve.head_views import product_terms, score_text, stage_rows
 from regard.serve.trace_cache import CachedTrace
 
@@ -150,9 +150,9 @@ def standalone_page(cached: CachedTrace, *, site: str | None = None, head: int |
 
 def embed_trace(cached: CachedTrace, site: str | None, head: int | None) -> dict[str, Any]:
     """All data of one trace that the page can request."""
-    trace, card = cached.trace, serializers.serialize_trace(cached)
+    trace, card = cached.trace, serialize_trace(cached)
     if card["picture"]:
-        card["picture"]["url"] = f"data:image/png;base64,{base64.b64encode(serializers.image_png(trace)).decode()}"
+        card["picture"]["url"] = f"data:image/png;base64,{base64.b64encode(image_png(trace)).decode()}"
     model = {"name": cached.model, "task": trace.task, "what": trace.task, "example": cached.text, "checkpoints": []}
     model |= {"question": trace.request.question or False, "picture": False}
     sites = {one.name: one for one in trace.sites.values() if isinstance(one, AttentionSite)}

@@ -14,14 +14,12 @@ import numpy as np
 import torch
 
 from regard.see.plots.draw import build_view, draw
-from regard.see.plots.labels import truncate_label, visible_text
 from regard.see.plots.mpl_figure import save
-from regard.see.plots.panels import ColourScale, Panel, View
+from regard.see.plots.panels import ColourScale, Panel, View, truncate_label, visible_text
 from regard.see.trace.sites import AttentionSite
 from regard.serve.encoding import ApiResponse, Floats, RequestError, max_pool
-from regard.serve.handlers import ApiRequest
+from regard.serve.handlers import ApiRequest, int_field
 from regard.serve.head_views import stage_rows
-from regard.serve.requests import int_field
 from regard.serve.trace_cache import CachedTrace
 
 MEDIA_TYPES = {

@@ -22,9 +22,7 @@ from regard.see.trace.recorder import AttentionRecorder
 from regard.see.trace.sites import AttentionSite
 from regard.see.trace.trace import Trace, TraceRequest
 from regard.serve.encoding import ApiResponse, RequestError, encode_json, float32_response, json_response
-from regard.serve.handlers import ApiRequest
-from regard.serve.requests import AppState, TraceQuery, int_field, text_field
-from regard.serve.serializers import serialize_trace
+from regard.serve.handlers import ApiRequest, AppState, TraceQuery, int_field, serialize_trace, text_field
 from regard.serve.trace_cache import CachedTrace
 from regard.tasks.protocol import GenerationInput
 from regard.tasks.registry import get_task

@@ -24,8 +24,7 @@ from regard.attention.sparse_patterns import Block, Random
 from regard.see.parse import PARSE_ERRORS
 from regard.see.plots.recipe_views import one_line_repr
 from regard.serve.encoding import ApiResponse, RequestError, float32_response, json_response
-from regard.serve.handlers import ApiRequest
-from regard.serve.requests import int_field, text_field
+from regard.serve.handlers import ApiRequest, int_field, text_field
 
 Mask = NDArray[np.bool_]
 RowIndices = NDArray[np.int64]

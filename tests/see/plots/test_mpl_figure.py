@@ -8,7 +8,7 @@ import torch
 
 from regard.attention import Causal
 from regard.see import draw, save
-from regard.see.plots.labels import truncate_label, visible_text
+from regard.see.plots.panels import truncate_label, visible_text
 from regard.see.plots.style import LAST_RESORT, WORDS, fonts
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from regard.data.graphs import Graph, GraphNode
 from regard.models.graph import EdgeWeights
 from regard.see import Neighbourhood, ascii, draw, save
+from regard.see.plots.charts import MAX_NEIGHBOURS
 from regard.see.plots.mpl_draw import MAX_EDGE_WIDTH
-from regard.see.plots.neighbour_plot import MAX_NEIGHBOURS
 from regard.see.plots.style import VISIBLE
 
 ANNA = Neighbourhood(

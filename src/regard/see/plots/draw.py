@@ -1,7 +1,8 @@
-"""draw and ascii: anything that has a view, as a matplotlib figure or as text."""
+"""draw, ascii and show: anything that has a view as a matplotlib figure or as text, and a trace in a notebook."""
 
 from functools import singledispatch
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -11,12 +12,17 @@ from regard.attention.pattern import Pattern
 from regard.attention.position import Position
 from regard.attention.recipe import Recipe
 from regard.see.plots.attention_maps import Alignment, alignment_view
-from regard.see.plots.charts import LengthCurves, lengths_view
+from regard.see.plots.charts import LengthCurves, Neighbourhood, lengths_view, neighbourhood_view
 from regard.see.plots.mpl_figure import draw_view
-from regard.see.plots.neighbour_plot import Neighbourhood, neighbourhood_view
 from regard.see.plots.panels import View
 from regard.see.plots.recipe_views import pattern_view, position_view, recipe_view, steps_view, weights_view
 from regard.see.plots.terminal import render_view
+from regard.see.trace.edits import Edits
+from regard.see.trace.trace import Trace, trace_model
+from regard.tasks.pretrained import PretrainedModel
+
+if TYPE_CHECKING:
+    from regard.serve.bundler import NotebookFrame
 
 
 @singledispatch
@@ -70,3 +76,38 @@ def ascii(thing: Drawable, *, numbers: bool = False, colour: bool = False, **how
     colour      pictures and words in the 24-bit colours of a terminal that has them, instead of shades
     """
     return render_view(build_view(thing, **how), numbers=numbers, colour=colour)
+
+
+# --- notebooks ---
+
+
+def show(
+    model: PretrainedModel | Path | str | Trace,
+    text: str = "",
+    *,
+    question: str | None = None,
+    target: str | None = None,
+    edits: Edits = Edits(),
+    site: str | None = None,
+    head: int | None = None,
+) -> "NotebookFrame":
+    """The microscope of one trace in a notebook's cell, without a server: overview, matrix, lines and more.
+
+    show("run", "the black cat ate the mouse")
+    show(translator, "the black cat ate the mouse", site="decoder.0.cross", head=1)
+
+    Args:
+        model: a trained model, the folder of its run, or a trace.
+        text, question, target, edits: as `trace_model` takes them.
+        site, head: what the page shows first.
+    """
+    from regard.serve.bundler import NotebookFrame, standalone_page
+    from regard.serve.trace_cache import CachedTrace
+
+    trace = (
+        model if isinstance(model, Trace) else trace_model(model, text, question=question, target=target, edits=edits)
+    )
+    folder = Path(model) if isinstance(model, (str, Path)) else None
+    said = Path(trace.request.text).name if trace.image is not None else trace.request.text
+    name = trace.task if folder is None else folder.resolve().name
+    return NotebookFrame(standalone_page(CachedTrace("copy", name, trace, said, folder), site=site, head=head))

@@ -10,8 +10,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.see.plots.attention_maps import assert_weights, to_cpu_double
-from regard.see.plots.labels import truncate_label, visible_text
-from regard.see.plots.panels import BarChart, ColourScale, ImagePanel, PanelRow, PatchOverlay, View, grid
+from regard.see.plots.panels import (
+    BarChart,
+    ColourScale,
+    ImagePanel,
+    PanelRow,
+    PatchOverlay,
+    View,
+    grid,
+    truncate_label,
+    visible_text,
+)
 
 IMAGES_PER_ROW = 5
 SMALL, LARGE = 1.2, 2.4  # inches: an image among those of many heads, and among few

@@ -9,8 +9,8 @@ from textwrap import wrap
 
 from rich.cells import cell_len
 
-from regard.see.plots.labels import NEWLINE_SIGN
 from regard.see.plots.panels import (
+    NEWLINE_SIGN,
     RADIUS,
     VERTICAL_MARGIN,
     AnyPanel,

@@ -10,7 +10,6 @@ from matplotlib.patches import Circle, PathPatch, Rectangle
 from matplotlib.path import Path
 from rich.cells import cell_len
 
-from regard.see.plots.labels import format_number
 from regard.see.plots.layout import (
     LETTER,
     LINE,
@@ -34,6 +33,7 @@ from regard.see.plots.panels import (
     Panel,
     ScatterPlot,
     Strip,
+    format_number,
 )
 from regard.see.plots.style import (
     CODE,

@@ -15,8 +15,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, RelativeBias, RelativeVectors, TreeDepth, TreePath
 from regard.attention.score import Additive, Bilinear, Dot
 from regard.attention.serialize import leaves
-from regard.see.plots.labels import make_labels
-from regard.see.plots.panels import Axis, ColourScale, Curve, Panel, PanelRow, View, grid
+from regard.see.plots.panels import Axis, ColourScale, Curve, Panel, PanelRow, View, grid, make_labels
 
 Tokens = int | Sequence[str]  # how many, or which
 

@@ -8,7 +8,6 @@ import torch
 from matplotlib.colors import to_rgb
 from rich.cells import cell_len, set_cell_size
 
-from regard.see.plots.labels import format_number, truncate_label
 from regard.see.plots.layout import flow_words, line_ends
 from regard.see.plots.mpl_draw import ink_on, word_colour
 from regard.see.plots.panels import (
@@ -26,6 +25,8 @@ from regard.see.plots.panels import (
     ScatterPlot,
     Strip,
     View,
+    format_number,
+    truncate_label,
 )
 from regard.see.plots.style import LUMA, blend_overlay, downsample, to_rgb_pixels, upsample_patches
 

@@ -7,8 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.see.plots.attention_maps import assert_weights, strip, to_cpu_double, word_labels
-from regard.see.plots.labels import format_number, truncate_label, visible_text
-from regard.see.plots.panels import ColourScale, PanelRow, Strip, View
+from regard.see.plots.panels import ColourScale, PanelRow, Strip, View, format_number, truncate_label, visible_text
 
 MAX_TAG_CELLS = 12  # terminal cells of a tag
 

@@ -22,8 +22,7 @@ from regard.attention.functional import prepare
 from regard.attention.text_positions import at_positions, token_positions_of
 from regard.decode.model import inference_mode
 from regard.see.trace.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown
-from regard.see.trace.projections import Projections
-from regard.see.trace.sites import CELLS_AT_ONCE, AttentionSite, GateSite
+from regard.see.trace.sites import CELLS_AT_ONCE, AttentionSite, GateSite, Projections
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def view_node(classifier: "NodeClassifier", folder: Path, text: str, request: Vi
 
 
 def view_neighbourhood(graph: "Graph", looked: "EdgeWeights", name: str, request: ViewRequest) -> "View":
-    from regard.see.plots.neighbour_plot import Neighbourhood, neighbourhood_view
+    from regard.see.plots.charts import Neighbourhood, neighbourhood_view
     from regard.see.plots.panels import View
 
     layers, heads = list(looked.weights), slice(None)
