@@ -83,7 +83,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Desk:
-    """A page, what it asked for, and what went wrong in it."""
+    """A page in a browser, the addresses it requested, and its errors."""
 
     def __init__(self, page: Page, address: str):
         self.page, self.address = page, address
@@ -144,7 +144,7 @@ class Desk:
         return session.send("Runtime.getHeapUsage")["usedSize"]
 
     def strangers(self) -> set[str]:
-        """Whom the page asked besides its own server; a data: address asks nobody."""
+        """Hosts of its requests besides its own server; a data: address has none."""
         mine = urlsplit(self.address).netloc
         hosts = {urlsplit(url).netloc for url in self.asked if not url.startswith(("data:", "blob:", "about:"))}
         return hosts - {mine}
