@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from regard.models import ModelConfig, Seq2Seq, build_model
 
@@ -77,3 +78,23 @@ def sentences() -> tuple[Tensor, Tensor, Tensor]:
     """Source, its lengths, and what the decoder reads."""
     source, lengths = torch.randint(3, SOURCE, (len(LENGTHS), max(LENGTHS))), torch.tensor(LENGTHS)
     return source.where(torch.arange(max(LENGTHS)) < lengths[:, None], 0), lengths, torch.randint(1, TARGET, (3, 5))
+
+
+def check_single_precision(model: Seq2Seq, batch: tuple[Tensor, Tensor, Tensor]) -> None:
+    """In float32 too, a sentence alone gives the logits that it gives in a batch."""
+    (source, lengths, target), model = batch, model.float()
+    together = model(source, lengths, target)
+    for n, length in enumerate(lengths.tolist()):
+        alone = model(source[n : n + 1, :length], lengths[n : n + 1], target[n : n + 1])[0]
+        assert_close(alone, together[n], rtol=0, atol=1e-5)
+
+
+def check_chunks(model: Seq2Seq, batch: tuple[Tensor, Tensor, Tensor], sizes: list[int]) -> None:
+    """The decoder gives the same logits for a target in chunks as for the whole."""
+    source, lengths, target = batch
+    memory = model.encode(source, lengths)
+    state, parts = model.start(memory), []
+    for tokens in target.split(sizes, 1):
+        logits, state = model.step(tokens, state, memory)
+        parts.append(logits)
+    assert_close(torch.cat(parts, 1), model(source, lengths, target), rtol=0.0, atol=1e-10)

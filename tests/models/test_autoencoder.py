@@ -12,6 +12,7 @@ from regard.data.batching import collate
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
 from regard.models.seq2seq import count_parameters
 from regard.tasks.seq2seq import LabelSmoothingLoss
+from tests.models.small_models import check_chunks, check_single_precision
 from tests.recorded import call_recorded
 
 SIZE, LENGTHS = 17, (7, 2, 5)
@@ -64,23 +65,13 @@ def test_company_and_padding_change_nothing(name):
 
 @pytest.mark.parametrize("name", ["gru, attention", "transformer, mean, cut", "transformer, attention"])
 def test_in_single_precision_too(name):
-    model, (source, lengths, target) = model_of(name).float(), sentences()
-    together = model(source, lengths, target)
-    for n, length in enumerate(LENGTHS):
-        alone = model(source[n : n + 1, :length], lengths[n : n + 1], target[n : n + 1])[0]
-        assert_close(alone, together[n], rtol=0, atol=1e-5)
+    check_single_precision(model_of(name), sentences())
 
 
 @pytest.mark.parametrize("pieces", [[1] * 5, [2, 3]], ids=str)
 @pytest.mark.parametrize("name", MODELS)
-def test_word_by_word_is_all_at_once(name, pieces):
-    model, (source, lengths, target) = model_of(name), sentences()
-    memory = model.encode(source, lengths)
-    state, parts = model.start(memory), []
-    for words in target.split(pieces, 1):
-        logits, state = model.step(words, state, memory)
-        parts.append(logits)
-    assert_close(torch.cat(parts, 1), model(source, lengths, target), **EXACT)
+def test_decoding_in_chunks_is_decoding_at_once(name, pieces):
+    check_chunks(model_of(name), sentences(), pieces)
 
 
 @pytest.mark.parametrize("name", MODELS)

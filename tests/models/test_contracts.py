@@ -7,7 +7,16 @@ import torch
 from torch.testing import assert_close
 
 from regard.models import count_parameters
-from tests.models.small_models import LADDER, LENGTHS, TARGET, WITH_ATTENTION, model_of, sentences
+from tests.models.small_models import (
+    LADDER,
+    LENGTHS,
+    TARGET,
+    WITH_ATTENTION,
+    check_chunks,
+    check_single_precision,
+    model_of,
+    sentences,
+)
 from tests.recorded import call_recorded
 
 TRANSFORMERS = [name for name in LADDER if name.startswith("transformer")]
@@ -26,23 +35,13 @@ def test_company_and_padding_change_nothing(name):
 
 @pytest.mark.parametrize("name", ["elman", "lstm", "bahdanau", "luong general, fed", *TRANSFORMERS[:3]])
 def test_in_single_precision_too(name):
-    model, (source, lengths, target) = model_of(name).float(), sentences()
-    together = model(source, lengths, target)
-    for n, length in enumerate(LENGTHS):
-        alone = model(source[n : n + 1, :length], lengths[n : n + 1], target[n : n + 1])[0]
-        assert_close(alone, together[n], rtol=0, atol=1e-5)
+    check_single_precision(model_of(name), sentences())
 
 
 @pytest.mark.parametrize("pieces", [[1] * 5, [2, 3]], ids=str)
 @pytest.mark.parametrize("name", LADDER)
-def test_word_by_word_is_all_at_once(name, pieces):
-    model, (source, lengths, target) = model_of(name), sentences()
-    memory = model.encode(source, lengths)
-    state, parts = model.start(memory), []
-    for words in target.split(pieces, 1):
-        logits, state = model.step(words, state, memory)
-        parts.append(logits)
-    assert_close(torch.cat(parts, 1), model(source, lengths, target), **EXACT)
+def test_decoding_in_chunks_is_decoding_at_once(name, pieces):
+    check_chunks(model_of(name), sentences(), pieces)
 
 
 @pytest.mark.parametrize("name", LADDER)

@@ -107,27 +107,12 @@ VIT = VisionConfig(
     kind="vit", patch=8, stem="convolution", layers=1, model=16, heads=2, hidden=18, dropout=0.1, pool="mean"
 )
 CNN = VisionConfig(kind="cnn", width=4, blocks=1, norm="batch")
-ATTENTIVE = LanguageModelConfig(
-    kind="transformer",
-    layers=2,
-    model=16,
-    heads=2,
-    hidden=18,
-    dropout=0.2,
-    attention_dropout=0.1,
-    recipe='position = "Rotary()"',
+ROTARY = 'position = "Rotary()"'
+TRANSFORMER_LM = LanguageModelConfig(
+    kind="transformer", layers=2, model=16, heads=2, hidden=18, dropout=0.2, attention_dropout=0.1, recipe=ROTARY
 )
-LSTM = LanguageModelConfig(
-    kind="lstm",
-    layers=2,
-    model=12,
-    hidden=20,
-    dropout=0.2,
-    input_dropout=0.1,
-    output_dropout=0.1,
-    word_dropout=0.1,
-    weight_dropout=0.3,
-)
+TOKEN_DROPOUT: Any = dict.fromkeys(("input_dropout", "output_dropout", "word_dropout"), 0.1)
+LSTM = LanguageModelConfig(kind="lstm", layers=2, model=12, hidden=20, dropout=0.2, weight_dropout=0.3, **TOKEN_DROPOUT)
 READER = EncoderConfig(kind="transformer", layers=1, model=16, heads=2, hidden=18, dropout=0.1)
 IN_TIME = EncoderConfig(kind="lstm", layers=2, directions=2, model=12, hidden=20, dropout=0.2)
 ATTENTION = PoolingConfig(kind="attention")
@@ -137,7 +122,7 @@ JOBS: dict[str, Callable[..., TrainingJob]] = {
     "vit": partial(picture, VIT, MIXED),
     "cnn": partial(picture, CNN, POSED),
     "answer": answer,
-    "transformer": partial(write, ATTENTIVE, 0),
+    "transformer": partial(write, TRANSFORMER_LM, 0),
     "lstm": partial(write, LSTM, 3),
     "tag": partial(tag, IN_TIME, HIDING),
     "tag, transformer": partial(tag, READER, CharacterSettings()),

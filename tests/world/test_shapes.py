@@ -1,8 +1,5 @@
 """Pictures of the miniature world: drawn by whole numbers, divided by composition, and asked about."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 
@@ -27,6 +24,7 @@ from regard.world.shapes import (
     possible_questions,
     shape_split,
 )
+from tests.world.processes import outputs_by_hash_seed
 
 WORLD = ShapeWorld(seed=3)
 UNSEEN = ShapeWorld(seed=3, most=1, held_out="pictures")
@@ -109,17 +107,7 @@ def test_the_pixels_are_the_same_everywhere():
         "a = [draw_question(ShapeWorld(7, most=6), n, 'test') for n in range(11)];"
         "print([(x.question.text, x.question.answer, x.scene, zlib.crc32(x.scene.pixels().tobytes())) for x in a])"
     )
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "97")
-    }
-    assert len(runs) == 1
+    assert len(outputs_by_hash_seed(program, "1", "97")) == 1
     assert draw_question(WORLD, 17, "test") == examples()["test"][17]
     assert draw_question(ShapeWorld(seed=4), 17, "test") != examples()["test"][17]
 

@@ -22,6 +22,7 @@ from regard.world import (
 from regard.world.lexicon import english_forms
 from regard.world.splitmix import SplitMix64, hash_text
 from regard.world.word_tables import ADJECTIVES, NOUNS, VERBS
+from tests.world.processes import outputs_by_hash_seed
 
 UPOS = {"ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB"}
 WORLD = World(seed=3)
@@ -150,17 +151,7 @@ def test_a_sentence_is_a_function_of_its_number():
 
 def test_the_same_sentences_in_every_process():
     program = "from regard.world import World; w = World(7, 3, 31); print([w.sentence(n, 'test') for n in range(23)])"
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "97")
-    }
-    assert len(said) == 1
+    assert len(outputs_by_hash_seed(program, "1", "2", "97")) == 1
 
 
 def test_the_draws_are_pinned():

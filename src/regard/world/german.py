@@ -19,29 +19,21 @@ from regard.world.word_tables import Determiner
 # The columns of every table: masculine, feminine, neuter, plural.
 COLUMN = {"m": 0, "f": 1, "n": 2}
 PLURAL = 3
-ARTICLE = {
-    "nominative": ("der", "die", "das", "die"),
-    "accusative": ("den", "die", "das", "die"),
-    "dative": ("dem", "der", "dem", "den"),
-}
+
+
+def declension(nominative: str, accusative: str, dative: str) -> dict[str, tuple[str, ...]]:
+    """The forms or endings of each case; "-" is no ending."""
+    cases = {"nominative": nominative, "accusative": accusative, "dative": dative}
+    return {case: tuple("" if form == "-" else form for form in forms.split()) for case, forms in cases.items()}
+
+
+ARTICLE = declension("der die das die", "den die das die", "dem der dem den")
 # dieser, jeder; and the ending that einige, mehrere take in the plural.
-STRONG = {
-    "nominative": ("er", "e", "es", "e"),
-    "accusative": ("en", "e", "es", "e"),
-    "dative": ("em", "er", "em", "en"),
-}
+STRONG = declension("er e es e", "en e es e", "em er em en")
 # ein, mein: without an ending where dieser would say -er or -es.
-MIXED = {"nominative": ("", "e", "", "e"), "accusative": ("en", "e", "", "e"), "dative": ("em", "er", "em", "en")}
-AFTER_DER = {
-    "nominative": ("e", "e", "e", "en"),
-    "accusative": ("en", "e", "e", "en"),
-    "dative": ("en", "en", "en", "en"),
-}
-AFTER_EIN = {
-    "nominative": ("er", "e", "es", "en"),
-    "accusative": ("en", "e", "es", "en"),
-    "dative": ("en", "en", "en", "en"),
-}
+MIXED = declension("- e - e", "en e - e", "em er em en")
+AFTER_DER = declension("e e e en", "en e e en", "en en en en")
+AFTER_EIN = declension("er e es en", "en e es en", "en en en en")
 CONTRACTED = {("in", "dem"): "im", ("zu", "dem"): "zum", ("zu", "der"): "zur"}
 BE = {"present": ("ist", "sind"), "past": ("war", "waren")}
 HAVE = ("hat", "haben")

@@ -16,6 +16,14 @@ COMMON = 60_000
 MAX_DRAW_WEIGHT = 48
 
 
+def check_request(number: int, split: str, things: str) -> None:
+    """Of a thing by number and split; `things` names it in the message."""
+    if split not in SPLITS:
+        raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
+    if number < 0:
+        raise ValueError(f"{things} are counted from 0, not from {number}")
+
+
 def english_forms(entry: Entry) -> tuple[str, ...]:
     """The English words of an entry."""
     if isinstance(entry, Adjective):

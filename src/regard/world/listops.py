@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from regard.world.lexicon import SPLITS, Split
+from regard.world.lexicon import SPLITS, Split, check_request
 from regard.world.splitmix import SplitMix64
 
 OPERATORS = ("MAX", "MIN", "MED", "SUM")
@@ -59,10 +59,7 @@ class ListOps:
 
     def expression(self, number: int, split: Split = "train") -> Expression:
         """The expression with this number, at random access."""
-        if split not in SPLITS:
-            raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
-        if number < 0:
-            raise ValueError(f"expressions are counted from 0, not from {number}")
+        check_request(number, split, "expressions")
         for attempt in range(ATTEMPTS):
             rng = SplitMix64(self.seed, SPLITS.index(split), number, attempt)
             words: list[str] = []

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Literal, TypeVar, get_args
 
-from regard.world.lexicon import SPLITS, Split
+from regard.world.lexicon import SPLITS, Split, check_request
 from regard.world.splitmix import SplitMix64
 from regard.world.word_tables import NAMES
 from regard.world.world import World
@@ -75,10 +75,7 @@ class Retrieval:
 
     def question(self, number: int, split: Split = "train") -> RetrievalQuestion:
         """The text with this number, at random access."""
-        if split not in SPLITS:
-            raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
-        if number < 0:
-            raise ValueError(f"texts are counted from 0, not from {number}")
+        check_request(number, split, "texts")
         rng = SplitMix64(self.seed, SPLITS.index(split), number)
         people = shuffle(rng, PEOPLE)
         chains = [people[n * self.hops : (n + 1) * self.hops] for n in range(self.chains)]
@@ -209,10 +206,7 @@ class Stories:
 
     def story(self, number: int, split: Split = "train") -> Story:
         """The story with this number, at random access."""
-        if split not in SPLITS:
-            raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
-        if number < 0:
-            raise ValueError(f"stories are counted from 0, not from {number}")
+        check_request(number, split, "stories")
         rng = SplitMix64(self.seed, SPLITS.index(split), number)
         person = rng.choice(PEOPLE)
         of_person, others = split_by_person(person, self.longest, split, number // SHARED)

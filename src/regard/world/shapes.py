@@ -14,7 +14,7 @@ import numpy as np
 from einops import reduce
 from numpy.typing import NDArray
 
-from regard.world.lexicon import SPLITS, Split, split_by_hash
+from regard.world.lexicon import SPLITS, Split, check_request, split_by_hash
 from regard.world.splitmix import SplitMix64
 
 ATTEMPTS = 10_000
@@ -59,13 +59,6 @@ COMPOSITIONS = tuple((colour, shape) for colour in COLOURS for shape in SHAPES)
 def shape_split(colour: str, shape: str) -> Split:
     """Where a composition may occur, in every world alike."""
     return HELD_OUT.get((colour, shape), "train")
-
-
-def check_scene_request(number: int, split: str) -> None:
-    if split not in SPLITS:
-        raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
-    if number < 0:
-        raise ValueError(f"images are counted from 0, not from {number}")
 
 
 @dataclass(frozen=True)
@@ -160,7 +153,7 @@ class ShapeWorld:
 
     def scene(self, number: int, split: Split = "train") -> Scene:
         """What the image with this number shows, at random access."""
-        check_scene_request(number, split)
+        check_request(number, split, "images")
         origin = (self.seed, SPLITS.index(split), number)
         count = self.fewest + SplitMix64(*origin).randbelow(self.most - self.fewest + 1)
         for attempt in range(ATTEMPTS):

@@ -26,7 +26,15 @@ from regard.world.grammar import (
     Tense,
     noun_phrases,
 )
-from regard.world.lexicon import SENSES, SPLITS, Entry, Split, composition_split, distinguishing_languages
+from regard.world.lexicon import (
+    SENSES,
+    SPLITS,
+    Entry,
+    Split,
+    check_request,
+    composition_split,
+    distinguishing_languages,
+)
 from regard.world.splitmix import SplitMix64
 from regard.world.word_tables import ADJECTIVES, NOUNS, PRONOUNS, THE, THIS, VERBS, Adjective, Noun, Verb
 
@@ -274,10 +282,7 @@ class World:
 
     def sentence(self, number: int, split: Split = "train") -> Sentence:
         """The sentence with this number, at random access."""
-        if split not in SPLITS:
-            raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split!r}")
-        if number < 0:
-            raise ValueError(f"sentences are counted from 0, not from {number}")
+        check_request(number, split, "sentences")
         lengths = self.max_length - self.min_length + 1
         origin = (self.seed, SPLITS.index(split), number)
         size = self.min_length + SplitMix64(*origin).randbelow(lengths)
