@@ -89,7 +89,7 @@ def test_the_backend_agrees_or_objects(name, position, backend, monkeypatch):
     monkeypatch.setattr(flex_attention, UNTRACED, position != "none" and name != "scaled dot")
     # flex traces every call anew, so it is given one grouping; the others three, one with fewer queries than keys
     for groups, new in [(3, 4)] if backend == "flex" else [(6, 11), (3, 4), (1, 11)]:
-        for grad in (False, True):
+        for grad in (False, True) if groups == 3 else (True,):
             objections = agree(recipe, backend, groups, new, grad)
             assert all(isinstance(why, str) and why for why in objections)
 

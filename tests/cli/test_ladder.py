@@ -1,6 +1,7 @@
 """regard ladder and regard demo: everything at once, in small."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from PIL import Image
 from typer.testing import Result
 
 from regard.cli.demo import LONG_SENTENCES, next_commands
+from regard.tasks.translation.data import TranslationSettings
 from regard.train.checkpoint import checkpoints
 
 from .commands import WORLD_TESTS, assert_done, assert_plain, assert_refused, regard
@@ -66,7 +68,10 @@ def test_without_a_corpus_sentences_are_long():
     assert LONG_SENTENCES["data.max_length"] >= 20
 
 
-def test_the_demo_trains_translates_looks_and_says_what_is_next():
+def test_the_demo_trains_translates_looks_and_says_what_is_next(monkeypatch):
+    usual = TranslationSettings.of_world()
+    few = replace(usual, data=replace(usual.data, sentences=1000))  # 40,000 take seconds to draw
+    monkeypatch.setattr(TranslationSettings, "of_world", lambda: few)
     told = assert_done(regard("demo", "--steps", "3"))
     assert len(checkpoints(Path("out/demo/checkpoints"))) == 3  # all along the training, for the page to go through
     assert_plain(told)

@@ -136,7 +136,12 @@ def becomes(desk, selector: str, wanted: float) -> None:
 # --- every view, every model ---
 
 
-TWINS = {"translate": "kept", "places": "cnn", "tag": "classify"}  # a model whose views are those of another
+TWINS = {
+    "translate": "kept",
+    "places": "cnn",
+    "tag": "classify",
+    "picture": "answer",
+}  # a model whose views are those of another
 
 
 @pytest.mark.parametrize(
@@ -681,6 +686,7 @@ def test_all_scripts_travel_in_150_kilobytes(desk):
     assert packed < 150_000
 
 
+@pytest.mark.slow
 def test_pictures_of_the_views_are_small_and_of_both_schemes(browser, address, tools, tmp_path):
     import microscope_shots as shots  # type: ignore[import-not-found]
 
