@@ -1,21 +1,31 @@
 """Regard: attention models you can build, train, run, trust and see.
 
-The names below are fetched when they are first used, so that `import regard` and `regard --help` do not wait for torch.
+The names below are imported when first used, so that `import regard` and `regard --help` do not wait for torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regard.api import LoadedModel, load, trace
     from regard.attention import MultiHeadAttention, Recipe, attend, explain
 
-__all__ = ["MultiHeadAttention", "Recipe", "attend", "explain"]
+MODULES = {
+    "LoadedModel": "regard.api",
+    "MultiHeadAttention": "regard.attention",
+    "Recipe": "regard.attention",
+    "attend": "regard.attention",
+    "explain": "regard.attention",
+    "load": "regard.api",
+    "trace": "regard.api",
+}
+__all__ = ["LoadedModel", "MultiHeadAttention", "Recipe", "attend", "explain", "load", "trace"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in MODULES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module("regard.attention"), name)
+    return getattr(import_module(MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,9 @@
 """`regard evaluate`: computes a model's metrics on held-out examples, with their signatures."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +24,10 @@ from regard.cli.options import (
     writable_files,
 )
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS, task_of_run
+
+if TYPE_CHECKING:
+    from regard.tasks.pretrained import PretrainedModel
+    from regard.tasks.protocol import Task
 
 DEFAULT_SEARCH: tuple[int, float, float] = (5, 1.0, 0.0)
 
@@ -69,13 +74,7 @@ def evaluate(
     save, outputs = writable_files(save=save, outputs=outputs)
     task = task_of_run(model)
     task_model = task.task_model.load(model, resolve_device(device), checkpoint)
-    settings = task_model.settings
-    if on:
-        settings = replace(settings, data=replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on)))
-    examples = task.read(settings, "test" if on else split, data).examples
-    named = on or [f"{settings.data.corpus}, {split}"]
-    if not examples:
-        raise ValueError(f"{' and '.join(named)}: no {task.examples} to evaluate on; give at least one")
+    examples, named = read_examples(task, task_model, on or [], split, data)
     refuse_long(
         task.token_ids(task_model, examples),
         lambda number: f"{task.examples[:-1]} {number}",
@@ -94,3 +93,17 @@ def evaluate(
     if save:
         write_text_atomic(save, json.dumps({**what, **found.to_json()}, indent=1, ensure_ascii=False) + "\n")
         typer.echo(f"written: {save}")
+
+
+def read_examples(
+    task: "Task", task_model: "PretrainedModel", on: list[str], split: Split, data: Path | None
+) -> tuple[Sequence[Any], list[str]]:
+    """The examples to evaluate on, and what they are called: of these files, or of a split of the model's corpus."""
+    settings = task_model.settings
+    if on:
+        settings = replace(settings, data=replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on)))
+    examples = task.read(settings, "test" if on else split, data).examples
+    named = on or [f"{settings.data.corpus}, {split}"]
+    if not examples:
+        raise ValueError(f"{' and '.join(named)}: no {task.examples} to evaluate on; give at least one")
+    return examples, named

@@ -8,11 +8,11 @@ import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
@@ -126,11 +126,18 @@ def train(
     if checkpoint and not start:
         raise ValueError(f"--checkpoint {checkpoint} is of the run to initialise from; add --init-from RUN")
     try:
-        train_run(
+        run = train_run(
             recipe, overrides, out, data, device, task=task, start=start, checkpoint=checkpoint, tensorboard=tensorboard
         )
     except ValueError as mistake:
         raise ValueError(name_flags(str(mistake), overrides)) from None
+    if run.finished:
+        typer.echo(f"trained: {out}; try: {shell_command('regard', run.task.suggested_command, out)}")
+        return
+    again = ["--out", out, *(["--data", data] if data else []), *(["--tensorboard"] if tensorboard else [])]
+    again += ["--device", device] if device != "auto" else []
+    typer.echo(f"saved: {out} at step {run.last_step:,}; resume with: {shell_command('regard', 'train', *again)}")
+    raise typer.Exit(130)
 
 
 def name_flags(message: str, overrides: Mapping[str, object]) -> str:
@@ -148,6 +155,15 @@ def name_flags(message: str, overrides: Mapping[str, object]) -> str:
     return f"{message} (set by {' and '.join(flags)})" if flags else message
 
 
+@dataclass(frozen=True)
+class TrainedRun:
+    """How training ended: at its last step, or interrupted before."""
+
+    task: "Task"
+    finished: bool
+    last_step: int
+
+
 def train_run(
     recipe: Path | None,
     overrides: Mapping[str, object],
@@ -159,7 +175,8 @@ def train_run(
     start: Path | None = None,
     checkpoint: str | None = None,
     tensorboard: bool = False,
-) -> None:
+) -> TrainedRun:
+    """Trains a run to its end, or until it is interrupted; an interrupted run is resumed."""
     import torch
     from rich.console import Console
 
@@ -169,7 +186,7 @@ def train_run(
     from regard.train.run_folder import lock_folder
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    requested_device, device = device, resolve_device(device)
+    device = resolve_device(device)
     # first, so that a refused command has changed nothing of the run that holds the lock
     with lock_folder(writable_folder(out)) as claim:
         kind = resolve_task(start or out, recipe, task)
@@ -215,12 +232,7 @@ def train_run(
         if finished:
             remove_start_weights(out)
             kind.after_training(task_model, held_out.examples, out, progress=with_progress)
-            typer.echo(f"trained: {out}; try: {shell_command('regard', kind.suggested_command, out)}")
-            return
-    again = ["--out", out, *(["--data", data] if data else []), *(["--tensorboard"] if tensorboard else [])]
-    again += ["--device", requested_device] if requested_device != "auto" else []
-    typer.echo(f"saved: {out} at step {fit.last_step:,}; resume with: {shell_command('regard', 'train', *again)}")
-    raise typer.Exit(130)
+        return TrainedRun(kind, finished=finished, last_step=fit.last_step)
 
 
 def describe_run(
@@ -587,7 +599,8 @@ def graceful_stop() -> Iterator[Event]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if sys.platform != "win32":
         numbers.append(signal.SIGHUP)
-    for number in numbers:
+    # Python lets the main thread alone handle signals
+    for number in numbers if current_thread() is main_thread() else ():
         if signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, ask)
     try:

@@ -19,6 +19,7 @@ from regard.decode.stepwise import Greedy
 from regard.decode.translate import LINE_BREAKS, WINDOW, translate_all, translate_as_found
 from regard.models.autoencoder import Autoencoder, build_autoencoder
 from regard.tasks.autoencoding.data import AutoencodingSettings
+from regard.tasks.outputs import ModelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
@@ -33,6 +34,8 @@ USUAL = Greedy(LengthLimit(0, 100))  # a latent does not say how long its senten
 @dataclass(frozen=True, eq=False)
 class SentenceAutoencoder(PretrainedModel):
     """A model with the vocabulary in which it reads and writes."""
+
+    verb = "reconstruct"
 
     model: Autoencoder
     tokenizer: Tokenizer
@@ -55,6 +58,20 @@ class SentenceAutoencoder(PretrainedModel):
     def detokenize(self, ids: Iterable[int]) -> str:
         """What the model wrote, as people write it."""
         return self.tokenizer.normalizer.detokenize(self.tokenizer.decode(ids))
+
+    def reconstruct(self, texts: str | Sequence[str]) -> Any:
+        """What the latent of a text decodes to, or of each of a list; `score` is its log-probability."""
+
+        def run(texts: Sequence[str]) -> list[ModelOutput]:
+            sources = self.tokenizer.encode_batch(texts)
+            if not all(sources):
+                raise ValueError("an empty text has no latent; give at least one word")
+            return [
+                ModelOutput(text=detokenize_line(self, best.ids), score=best.log_probability)
+                for best, *_ in translate_all(self.model, sources, Greedy())
+            ]
+
+        return one_or_many(texts, run)
 
     def job(self, sentences: Sequence[str], held_out: Sequence[str], device: str = "cpu", /) -> TrainingJob:
         return seq2seq_job(self, self.examples(sentences), self.examples(held_out), device)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from regard.tasks.image_batches import (
     patch_axis,
 )
 from regard.tasks.image_classification.data import ImageClassificationSettings
+from regard.tasks.outputs import LabelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, no_progress
 from regard.train.config import TrainingJob
@@ -85,6 +87,8 @@ def mixup_loss(smoothing: float):
 class ImageClassifier(PretrainedModel):
     """A model with how it sees and the classes it knows."""
 
+    verb = "classify"
+
     model: VisionTransformer | ChannelCNN
     sight: ImagePreprocessor
     labels: Labels
@@ -125,6 +129,15 @@ class ImageClassifier(PretrainedModel):
 
     def label_ids(self, pictures: Sequence[LabelledImage]) -> Int[Tensor, " n"]:
         return torch.tensor([self.labels.index(one.label, one.name) for one in pictures])
+
+    def classify(self, images: str | Path | Sequence[str | Path]) -> Any:
+        """The class of an image file, or of each of a list."""
+
+        def run(paths: Sequence[str | Path]) -> list[LabelOutput]:
+            found = self.probabilities([load_image(self.sight, path) for path in paths])
+            return [LabelOutput.of(self.labels.names, row) for row in found.tolist()]
+
+        return one_or_many(images, run)
 
     def probabilities(self, pictures: Sequence[UInt8[Tensor, "c h w"]]) -> Float[Tensor, "n classes"]:
         """Of every class, for images of any size; with flip_at_test the mean of a picture's and its mirror image's."""

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from regard.data.lm_blocks import LMBlock, LMBlocks, bits_per_byte, count_words, encode_stream, perplexity_per_word
 from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
-from regard.decode.generation import stream_text
+from regard.decode.generation import generate, stream_text, text_constraints
+from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
 from regard.models.config import RNN_KINDS
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import Tokens, map_tensors
@@ -29,6 +30,7 @@ from regard.tasks.language_modeling.token_nll import (
     total_nats,
     tune_cache,
 )
+from regard.tasks.outputs import ModelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import (
     EncodedInput,
@@ -110,6 +112,8 @@ def hidden_after_context(model: LanguageModel, inputs: Tokens, lead: int) -> Flo
 class TextGenerator(PretrainedModel):
     """A language model with the vocabulary it reads and writes, and a cache if one was chosen for it."""
 
+    verb = "generate"
+
     model: LanguageModel
     tokenizer: Tokenizer
     settings: LanguageModelingSettings
@@ -146,6 +150,44 @@ class TextGenerator(PretrainedModel):
         ends = accumulate(map(len, self.tokenizer.ids_to_bytes(ids)))
         opening = 1 + sum(end < len(self.tokenizer.prefix) + 1 for end in ends)
         return ids[:opening], ids[opening:]
+
+    def generate(
+        self,
+        prompts: str | Sequence[str] = "",
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> Any:
+        """So many tokens after a prompt, or after each of a list; temperature 0 takes the most probable one each time.
+
+        Args:
+            top_k, top_p: sample from the k most probable tokens, or from those that hold this share of probability.
+        """
+        search = (
+            Greedy() if temperature == 0 else Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        )
+        return one_or_many(
+            prompts, lambda prompts: [self.continue_prompt(prompt, search, tokens) for prompt in prompts]
+        )
+
+    def continue_prompt(self, prompt: str, search: StepwiseSearch, tokens: int) -> "GenerationOutput":
+        opening, ids = self.encode_prompt(prompt)
+        found = list(
+            generate(
+                self.model,
+                opening + ids,
+                search,
+                tokens=tokens,
+                constraints=text_constraints(self.tokenizer),
+                context=max(2, self.context_length),
+            )
+        )
+        text = "".join(stream_text(self.tokenizer, (token.id for token in found), opening + ids))
+        score = sum(token.log_probability for token in found)
+        return GenerationOutput(text=prompt + text, score=score, prompt=prompt, generated=text)
 
     def job(self, lines: Sequence[str], held_out: Sequence[str], device: str = "cpu", /) -> TrainingJob:
         train, held = self.settings.train, self.ids(held_out)
@@ -210,6 +252,14 @@ class TextGenerator(PretrainedModel):
         return replace(
             super().load(folder, device, checkpoint), neural_cache=NeuralCache.load(resolve_run(Path(folder))[0])
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOutput(ModelOutput):
+    """A generated text: `text` begins with the prompt, `score` is the log-probability of what was generated."""
+
+    prompt: str
+    generated: str
 
 
 def validation(model: nn.Module, ids: Int[Tensor, " n"], context: EvaluationContext) -> dict[str, float]:

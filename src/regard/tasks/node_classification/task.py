@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard.attention import record_attention
-from regard.data.graphs import Graph, NodeFeaturizer, fit_featurizer, load_featurizer
+from regard.data.graphs import Graph, NodeFeaturizer, fit_featurizer, load_featurizer, read_graph
 from regard.data.labelled import Labels
 from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.models.graph import EdgeWeights, GraphNetwork, edge_weights
@@ -20,6 +21,7 @@ from regard.tasks.node_classification.data import (
     NodeClassificationSettings,
     training_graph,
 )
+from regard.tasks.outputs import LabelOutput
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, InputSpec, Task, TaskInput, TokenAxis, no_progress
 from regard.train.config import TrainingJob
@@ -78,6 +80,8 @@ def validation(model: nn.Module, batch: NodeBatch) -> dict[str, float]:
 class NodeClassifier(PretrainedModel):
     """A model with what reads its nodes and the labels it knows."""
 
+    verb = "classify"
+
     model: GraphNetwork
     reader: NodeFeaturizer
     labels: Labels
@@ -129,6 +133,12 @@ class NodeClassifier(PretrainedModel):
             self.settings.model.model,
             self.describe,
         )
+
+    def classify(self, nodes: str | Path, edges: str | Path) -> dict[str, LabelOutput]:
+        """The label of every node of a graph in two files, by the node's name."""
+        graph = read_graph(Path(nodes), Path(edges))
+        found = self.probabilities(graph).tolist()
+        return {node.name: LabelOutput.of(self.labels.names, row) for node, row in zip(graph.nodes, found, strict=True)}
 
     def probabilities(self, graph: Graph) -> Float[Tensor, "n labels"]:
         """Of every label, for every node of any graph whose nodes are described in the same way."""

@@ -21,6 +21,7 @@ from regard.layers.rnn import disable_host_sync
 from regard.models.config import WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, initialise
 from regard.models.tfidf import BagOfWordsClassifier
+from regard.tasks.outputs import LabelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.registry import MAX_TEXT_TOKENS
@@ -115,6 +116,8 @@ class Classification:
 class TextClassifier(PretrainedModel):
     """A model with the vocabulary it reads and the labels it knows."""
 
+    verb = "classify"
+
     model: SequenceClassifier | BagOfWordsClassifier
     tokenizer: Tokenizer
     labels: Labels
@@ -179,6 +182,15 @@ class TextClassifier(PretrainedModel):
             self.describe,
             len(corpus.batches.dropped) + len(held_out) - len(held),
             capture_objection="words.kind = 'one-hot' launches but a few kernels" if one_hot else "",
+        )
+
+    def classify(self, texts: str | Sequence[str]) -> Any:
+        """The label of a text, or of each of a list."""
+        return one_or_many(
+            texts,
+            lambda texts: [
+                LabelOutput.of(self.labels.names, one.probabilities) for one in self.predict(texts, self.device)
+            ],
         )
 
     def predict(self, texts: Sequence[str], device: str = "cpu") -> list[Classification]:

@@ -1,5 +1,6 @@
 """Tagging (token classification): batches, the loss, the training job, metrics, the Tagger and its task."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from regard.layers.rnn import disable_host_sync
 from regard.models.encoder import CharEncoder, Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
+from regard.tasks.outputs import ModelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.tagging.data import TaggingSettings
@@ -141,6 +143,8 @@ class TaggingLoss:
 class Tagger(PretrainedModel):
     """A model with the vocabulary it reads and the tags it knows."""
 
+    verb = "tag"
+
     model: TaggingModel
     tokenizer: Tokenizer
     labels: Labels
@@ -213,14 +217,35 @@ class Tagger(PretrainedModel):
             capture_objection="the model's places are in trees, which only a CPU can follow" if heads else "",
         )
 
+    def tag(self, texts: str | Sequence[str]) -> Any:
+        """The tags of the words of a text, or of each of a list; words are separated by blanks."""
+
+        def run(texts: Sequence[str]) -> list[TaggingOutput]:
+            sentences = [parse_sentence(self, text) for text in texts]
+            return [
+                TaggingOutput.of(sentence.words, tags, probabilities)
+                for sentence, (tags, probabilities) in zip(
+                    sentences, self.predict_probabilities(sentences), strict=True
+                )
+            ]
+
+        return one_or_many(texts, run)
+
     def predict(self, sentences: Sequence[TaggedSentence]) -> list[list[str]]:
         """The tags of the words; those the sentences have already play no part."""
-        examples, found = self.examples(map(without_tags, sentences)), [list[str]()] * len(sentences)
+        return [tags for tags, _ in self.predict_probabilities(sentences)]
+
+    def predict_probabilities(self, sentences: Sequence[TaggedSentence]) -> list[tuple[list[str], list[float]]]:
+        """The tags of the words, and the probability of each."""
+        examples = self.examples(map(without_tags, sentences))
+        found: list[tuple[list[str], list[float]]] = [([], [])] * len(sentences)
         device = str(next(self.model.parameters()).device)
         with torch.inference_mode():
             for rows, batch, _ in iterate_batches(examples, lengths_of, collate, device=device):
-                for row, tags in zip(rows, self.model(*batch.model_inputs).argmax(-1).tolist(), strict=True):
-                    found[row] = [self.labels.name(tag) for tag in tags[: len(sentences[row].words)]]
+                best = self.model(*batch.model_inputs).float().softmax(-1).max(-1)
+                for row, tags, sure in zip(rows, best.indices.tolist(), best.values.tolist(), strict=True):
+                    count = len(sentences[row].words)
+                    found[row] = [self.labels.name(tag) for tag in tags[:count]], sure[:count]
         return found
 
     def predict_with_attention(self, sentence: TaggedSentence) -> "TaggingPrediction":
@@ -255,6 +280,28 @@ def validation(model: nn.Module, examples: Sequence[TaggingExample], device: str
         ).item()
         right, count = right + int((logits.argmax(-1) == batch.labels).sum()), count + tagged
     return {"loss": total / count, "accuracy": right / count}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingOutput(ModelOutput):
+    """The tags of a sentence: `text` is word/TAG, `score` the sum of the tags' log-probabilities."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+    @staticmethod
+    def of(words: Sequence[str], tags: Sequence[str], probabilities: Sequence[float]) -> "TaggingOutput":
+        text = " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
+        score = sum(map(math.log, probabilities))
+        return TaggingOutput(
+            text=text, score=score, words=tuple(words), tags=tuple(tags), probabilities=tuple(probabilities)
+        )
+
+    def rows(self) -> list[tuple[str, ...]]:
+        return [
+            (*row, f"{100 * sure:.1f} %") for *row, sure in zip(self.words, self.tags, self.probabilities, strict=True)
+        ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,25 @@ from regard.data.parallel import SentencePair
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.subwords import load_tokenizer
-from regard.decode.alignment import AlignmentHead, Links
+from regard.decode.alignment import AlignmentHead, Links, argmax_links_or_null
 from regard.decode.beam import Beam
+from regard.decode.quantize import prepare
 from regard.decode.search import Search
 from regard.decode.stepwise import Greedy
-from regard.decode.translate import translate_lines, translate_texts
+from regard.decode.translate import Translation, translate_lines, translate_texts
 from regard.decode.word_alignment import (
     HEADS_FILE,
     attend_pair,
     best_head,
     gold_links,
+    load_alignment_heads,
     select_head_by_coverage,
     select_heads_by_gold,
 )
 from regard.models.config import RNN_KINDS, build_model
 from regard.models.seq2seq import Seq2Seq
 from regard.tasks.config import PairTokenizerSettings
+from regard.tasks.outputs import ModelOutput, WordAlignment, one_or_many
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
@@ -72,10 +76,13 @@ def with_normalization(tokenizer: Tokenizer, normal: TextNormalizer) -> Tokenize
 class Translator(PretrainedModel):
     """A model with what it needs to read and write text."""
 
+    verb = "translate"
+
     model: Seq2Seq
     source: Tokenizer
     target: Tokenizer
     settings: TranslationSettings
+    alignment_heads: tuple[AlignmentHead, ...] = ()  # those saved with the run
 
     @staticmethod
     def from_examples(pairs: Sequence[SentencePair], settings: TranslationSettings) -> "Translator":
@@ -97,6 +104,31 @@ class Translator(PretrainedModel):
         """The training of this translator on these pairs."""
         return seq2seq_job(self, self.examples(pairs), self.examples(held_out), device)
 
+    def translate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        beam: int = 5,
+        length_penalty: float = 1.0,
+        n_best: int = 1,
+        precision: str = "float32",
+    ) -> Any:
+        """The translation of a text, or of each of a list; beyond the best, `alternatives` holds the n-best list.
+
+        Args:
+            beam: hypotheses of the search; 1 is greedy.
+            length_penalty: above 0 favours longer translations.
+            precision: float32; faster are int8 on a CPU and bfloat16 on a GPU.
+        """
+        search = Beam(beam, length_penalty=length_penalty, n_best=n_best)
+
+        def run(texts: Sequence[str]) -> list[TranslationOutput]:
+            model = prepare(self.model, precision)
+            found = dict(translate_lines(self, texts, search, model=model))
+            return [translation_output(self, text, found[index]) for index, text in enumerate(texts)]
+
+        return one_or_many(texts, run)
+
     @property
     def parts(self) -> dict[str, Tokenizer]:
         return {"source": self.source, "target": self.target}
@@ -107,6 +139,38 @@ class Translator(PretrainedModel):
         source, target = (load_tokenizer(folder / f"{side}.json") for side in ("source", "target"))
         torch.manual_seed(settings.train.seed)
         return Translator(build_model(settings.model, source.size, target.size), source, target, settings)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "cpu", checkpoint: str | int | None = None) -> "Translator":
+        return replace(super().load(folder, device, checkpoint), alignment_heads=load_alignment_heads(Path(folder)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationOutput(ModelOutput):
+    """A translation: `score` is its log-probability, `alternatives` the rest of the n-best list, best first."""
+
+    source: str
+    alternatives: tuple["TranslationOutput", ...] = ()
+    translator: Translator = field(repr=False, compare=False)
+
+    @cached_property
+    def alignment(self) -> WordAlignment:
+        """By the alignment heads of the run, or the head that covers this sentence best: one more forward pass."""
+        if self.translator.settings.model.kind in RNN_KINDS:
+            raise ValueError(f"a {self.translator.settings.model.kind} without attention aligns no words")
+        pair = attend_pair(self.translator, self.source, self.text)
+        heads = self.translator.alignment_heads or select_head_by_coverage(self.translator, [(self.source, self.text)])
+        weights = pair.word_matrix(heads)
+        return WordAlignment(pair.source.words, pair.target.words, weights, argmax_links_or_null(weights))
+
+
+def translation_output(translator: Translator, source: str, found: Sequence[Translation]) -> TranslationOutput:
+    """Of an n-best list."""
+    best, *rest = (
+        TranslationOutput(text=one.text, score=one.hypothesis.log_probability, source=source, translator=translator)
+        for one in found
+    )
+    return replace(best, alternatives=tuple(rest))
 
 
 # --- alignment heads ---

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from regard.data.batching import pad_rows
 from regard.data.image_preprocess import ImagePreprocessor
-from regard.data.images import stack_images
+from regard.data.images import LabelledImage, stack_images
 from regard.data.labelled import Labels
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
@@ -32,6 +33,7 @@ from regard.tasks.image_batches import (
     patch_axis,
 )
 from regard.tasks.image_classification.task import AT_ONCE
+from regard.tasks.outputs import LabelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.tokenizers import train_text_tokenizer
@@ -125,6 +127,8 @@ def vqa_loss(smoothing: float):
 class QuestionAnswerer(PretrainedModel):
     """A model with how it sees, the vocabulary it reads and the answers it knows."""
 
+    verb = "answer"
+
     model: VQAModel
     sight: ImagePreprocessor
     tokenizer: Tokenizer
@@ -191,6 +195,16 @@ class QuestionAnswerer(PretrainedModel):
         pixels = torch.stack([self.sight.fit(one.picture.pixels) for one in questions]).to(device)
         tokens, lengths = pad_rows([self.ids(one.text) for one in questions])
         return model(self.sight.normalize(pixels), tokens.to(device), lengths.to(device))
+
+    def answer(self, image: str | Path, questions: str | Sequence[str]) -> Any:
+        """The answer to a question about an image file, or to each of a list."""
+        pixels = LabelledImage(load_image(self.sight, image), "", str(image))
+
+        def run(questions: Sequence[str]) -> list[LabelOutput]:
+            found = self.probabilities([ImageQuestion(pixels, question) for question in questions])
+            return [LabelOutput.of(self.labels.names, row) for row in found.tolist()]
+
+        return one_or_many(questions, run)
 
     def probabilities(self, questions: Sequence[ImageQuestion]) -> Float[Tensor, "n answers"]:
         """Of every answer."""

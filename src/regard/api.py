@@ -1,0 +1,187 @@
+"""Public API: load, train and trace a model, in one line each.
+
+import regard
+
+model = regard.train(train="pairs.tsv", out="run", steps=500)
+print(model.translate("the black cat ate the mouse"))
+model.look("the black cat ate the mouse").save("alignment.png")
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from regard.cli.evaluate import read_examples
+from regard.cli.options import Split, resolve_device, with_progress
+from regard.cli.train import resolve_task, train_run
+from regard.cli.visualize import view_input
+from regard.see import Trace, ascii, draw, save, trace_model
+from regard.see.plots.panels import View
+from regard.tasks.config import RunSettings, field_names
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import Task, TaskMetrics
+from regard.tasks.registry import ViewRequest, task_of_run
+
+FilePaths = str | Path | Sequence[str | Path]
+# keys of `regard.train` that are called otherwise in the settings, as the flags of `regard train` are
+SHORT_KEYS = {"model": "model.kind", "size": "model.size"}
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionView:
+    """What a model made of an input, and its attention: text when printed, a picture in a notebook or a file."""
+
+    output: str
+    view: View
+
+    def __str__(self) -> str:
+        return f"{self.output}\n\n{ascii(self.view)}"
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the picture: .png, .svg or .pdf."""
+        return save(draw(self.view), Path(path))
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        draw(self.view).savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A trained model: callable on its inputs, and with all that its task's own object has, its verb above all.
+
+    `model.translate(...)`, `model.tag(...)`, `model.classify(...)`, `model.generate(...)`, `model.answer(...)` and
+    `model.reconstruct(...)` are methods of that object, `task_model`; `model(...)` calls the one there is.
+
+    Args:
+        task: which kind of model it is.
+        task_model: the network, its tokenizers and labels, and the settings of its run.
+        folder: of the run.
+    """
+
+    task: Task
+    task_model: PretrainedModel
+    folder: Path
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """The output for an input, or for each of a list, as the task's verb gives it."""
+        return getattr(self.task_model, self.task_model.verb)(*inputs, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in dir(self.task_model):
+            return getattr(self.task_model, name)
+        verb = self.task_model.verb
+        raise AttributeError(f"a model for the task {self.task.name!r} has no {name!r}; its verb is {verb!r}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self.task_model) if not name.startswith("_"))})
+
+    def __repr__(self) -> str:
+        return f"LoadedModel({str(self.folder)!r}, task={self.task.name!r}, verb={self.task_model.verb!r})"
+
+    def evaluate(
+        self, on: FilePaths | None = None, *, split: Split = "valid", data: str | Path | None = None, search: Any = None
+    ) -> TaskMetrics:
+        """The metrics on files in the format of the training files, or on a split of the corpus it was trained on.
+
+        Args:
+            data: the folder that holds known corpora.
+            search: how a model that writes decodes, such as `regard.decode.Beam(4)`; by default as `regard evaluate`.
+        """
+        examples, _ = read_examples(self.task, self.task_model, file_paths(on), split, Path(data) if data else None)
+        return self.task.evaluate(self.task_model, examples, search=search, progress=with_progress)
+
+    def trace(self, text: str, **options: Any) -> Trace:
+        """What the model makes of an input, with every attention as it ran; options as of `regard.trace`."""
+        return trace_model(self.task_model, text, **options)
+
+    def look(self, text: str, **options: Any) -> AttentionView:
+        """The output and its attention, to print, to show in a notebook or to save.
+
+        Args:
+            options: head, all_heads, word, target, beam, question, as of `regard look`.
+        """
+        return AttentionView(*view_input(self.task, self.task_model, self.folder, text, ViewRequest(**options)))
+
+
+def load(run: str | Path, *, device: str = "auto", checkpoint: str | int | None = None) -> LoadedModel:
+    """A trained model from the folder of its run, or of one of its checkpoints.
+
+    Args:
+        device: cpu, cuda, cuda:1 or mps; auto takes the fastest there is.
+        checkpoint: best, last or a step; by default the final weights, or the best checkpoint of an interrupted run.
+    """
+    task = task_of_run(Path(run))
+    return LoadedModel(task, task.task_model.load(run, resolve_device(device), checkpoint), Path(run))
+
+
+def train(
+    task: str | None = None,
+    *,
+    train: FilePaths | None = None,
+    valid: FilePaths | None = None,
+    out: str | Path = "run",
+    recipe: str | Path | None = None,
+    init_from: str | Path | None = None,
+    data: str | Path | None = None,
+    device: str = "auto",
+    **settings: Any,
+) -> LoadedModel:
+    """Trains a model as `regard train` does, with its defaults, progress and resuming, and loads it.
+
+    Without training files or a corpus the model learns the miniature world. Ctrl-C saves a checkpoint and returns the
+    model as it stands; the same call goes on.
+
+    Args:
+        task: translation (the default), tagging, sequence_classification, language_modeling and so on.
+        train, valid: a file, or several.
+        out: the run's folder; a run that is there is resumed.
+        recipe: a TOML file of settings.
+        init_from: a run to begin with the weights and the vocabulary of (fine-tuning).
+        data: the folder that holds known corpora.
+        settings: by their keys, such as steps=2000, model="bahdanau", size="tiny", vocab_size=4000; a key of several
+            tables with its table: **{"train.max_length": 100}.
+    """
+    out, toml, start, corpora = (Path(path) if path else None for path in (out, recipe, init_from, data))
+    assert out is not None
+    files = {"data.train": file_paths(train), "data.valid": file_paths(valid)}
+    overrides: dict[str, object] = {name: value for name, value in files.items() if value}
+    if train is not None:
+        overrides["data.corpus"] = "files"
+    kind = resolve_task(start or out, toml, task)
+    overrides |= {resolve_key(kind.settings, name): value for name, value in settings.items()}
+    train_run(toml, overrides, out, corpora, device, task=task, start=start)
+    return load(out, device=device)
+
+
+def resolve_key(settings: type[RunSettings], name: str) -> str:
+    """A setting's table and key, from its key alone if one table has it."""
+    if name in SHORT_KEYS or "." in name:
+        return SHORT_KEYS.get(name, name)
+    usual = settings()
+    keys = {table: field_names(getattr(usual, table)) for table in settings.table_names()}
+    found = [f"{table}.{name}" for table, names in keys.items() if name in names]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(
+            f"{name} is a setting of several tables, {' and '.join(found)}; name one: **{{{found[0]!r}: …}}"
+        )
+    near = get_close_matches(name, {key for names in keys.values() for key in names}, n=1)
+    hint = f"; did you mean {near[0]}?" if near else f"; see regard settings {settings.task}"
+    raise ValueError(f"the task {settings.task!r} has no setting {name!r}{hint}")
+
+
+def trace(model: LoadedModel | PretrainedModel | str | Path, text: str, **options: Any) -> Trace:
+    """What a model makes of an input, with every attention as it ran: see `regard.see.trace_model` for the options."""
+    return trace_model(model.task_model if isinstance(model, LoadedModel) else model, text, **options)
+
+
+def file_paths(files: FilePaths | None) -> list[str]:
+    if files is None:
+        return []
+    return [str(files)] if isinstance(files, str | Path) else [str(file) for file in files]
