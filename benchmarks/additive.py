@@ -57,7 +57,9 @@ def fused(a: Tensor, b: Tensor, v: Tensor, values: Tensor, *, causal: bool = Fal
 
 
 def shaped(scoring: tuple, gradient: tuple, *given: Tensor) -> Tensor:
-    return additive_attention(*given, pairs=partial(kernels().TritonAdditive.of, shape=shape_of(scoring, gradient)))
+    a, b, v, values = given
+    engine = partial(kernels().TritonAdditive.of, shape=shape_of(scoring, gradient))
+    return additive_attention(a, b, v, values, pairs=engine)
 
 
 def shape_of(scoring: tuple, gradient: tuple) -> Any:
@@ -96,7 +98,8 @@ def measure(name: str, device: str, dtype: torch.dtype, best: tuple[tuple, tuple
     try:
         row = timed(implementations(best)[name], numbers(device, dtype), device)
     finally:
-        vars(backends_additive).update(before)
+        for changed, value in before.items():
+            setattr(backends_additive, changed, value)
     return {"way": name, "device": device, "dtype": str(dtype).removeprefix("torch.")} | row
 
 
@@ -173,7 +176,9 @@ def sweep(dtype: torch.dtype) -> tuple[tuple[tuple, tuple], list[dict[str, Any]]
     found, best = [], []
     for name, shapes in (("scores_forward", SCORINGS), ("scores_backward", GRADIENTS)):
         right, times = attempt(flat, shapes[0]), {shapes[0]: torch.inf}
-        for shape in shapes if right is not None else []:
+        for shape in shapes:
+            if right is None:
+                break
             got = attempt(flat, shape)
             ms = None if got is None else attempt(lambda shape: milliseconds(lambda: work(shape), 0.04), shape)
             if got is None or ms is None:

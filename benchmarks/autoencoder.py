@@ -130,6 +130,7 @@ def shown(model: Autoencoder, data: Data) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     data, found, pictures = Data.made(), {run: [] for run in RUNS}, {}
+    rows, path = [], None
     for seed in range(SEEDS):
         for run in RUNS:
             model, seconds = trained(data, run, seed)

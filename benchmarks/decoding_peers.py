@@ -122,7 +122,7 @@ def marian(model: Seq2Seq, device: str, dtype: torch.dtype) -> Any:
     missing, unexpected = theirs.load_state_dict(named, strict=False)
     assert not unexpected and all("embed_positions" in name for name in missing), (missing, unexpected)  # noqa: PT018
     theirs.generation_config.bad_words_ids = None
-    return theirs.to(device, dtype).eval()
+    return theirs.to(device, dtype).eval()  # type: ignore[arg-type] (its decorator hides the method's type)
 
 
 def hugging_face(theirs: Any, beam: int) -> Translate:
@@ -154,8 +154,8 @@ def until_eos(row: Sequence[int]) -> Ids:
 
 def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int, *, apart: bool = False) -> Translate:
     """All threads work on one batch; `apart`, each on its share of it, as ours do where there are many sentences."""
-    import ctranslate2
-    from ctranslate2.specs import common_spec, transformer_spec
+    import ctranslate2  # pyright: ignore[reportMissingImports] (in an environment of its own: make peers)
+    from ctranslate2.specs import common_spec, transformer_spec  # pyright: ignore[reportMissingImports]
 
     weights = {name: weight.detach().float().cpu().clone().numpy() for name, weight in model.state_dict().items()}
     words, layers = weights["embeddings.bias"].shape[0], len(list(model.get_submodule("decoder").children()))

@@ -85,7 +85,10 @@ def side_by_side(n: int) -> dict:
 def exponent(rows: list[dict], kind: str, what: str) -> float:
     """The slope of log(what) against log(tokens), from FIT_FROM tokens up."""
     points = [(row["tokens"], row[what]) for row in rows if row["kind"] == kind and row["tokens"] >= FIT_FROM]
-    return float(np.polyfit(*np.log(np.array(points)).T, 1)[0]) if len(points) > 1 else float("nan")
+    if len(points) < 2:
+        return float("nan")
+    tokens, values = np.log(np.array(points)).T
+    return float(np.polyfit(tokens, values, 1)[0])
 
 
 def plot(rows: list[dict], path: Path) -> None:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import torch
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsage]
 from torch.profiler import ProfilerActivity, profile
 
 # the first that fits; the name of a matrix product may hold anything, so they come late

@@ -137,8 +137,9 @@ def attention(corpus: PackedCorpus) -> dict[str, Work]:
         given = [x.detach().requires_grad_() for x in (q, k, v)]
 
         def both(backend=backend, given=given):
-            heads = [x.unflatten(2, (HEADS, HEAD)).transpose(1, 2) for x in given]
-            return torch.autograd.grad(attend(*heads, recipe, backend=backend).transpose(1, 2).flatten(2), given, grad)
+            q, k, v = (x.unflatten(2, (HEADS, HEAD)).transpose(1, 2) for x in given)
+            output = attend(q, k, v, recipe, backend=backend).transpose(1, 2).flatten(2)
+            return torch.autograd.grad(output, given, grad)
 
         found[f"attention, {name}, forwards and backwards"] = both
     seed, how = torch.tensor(3, device="cuda"), {"head": HEAD, "causal": True, "dropout": DROPOUT}

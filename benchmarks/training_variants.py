@@ -47,6 +47,8 @@ def sentences(count: int, words: int) -> list[Example]:
 class Peer(nn.Module):
     """nn.Transformer with tied embeddings and sinusoidal positions, as one writes it with torch's own parts."""
 
+    positions: Tensor
+
     def __init__(self, config: ModelConfig, words: int):
         super().__init__()
         self.table = nn.Embedding(words, config.model, padding_idx=PAD)

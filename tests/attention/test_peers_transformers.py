@@ -106,7 +106,7 @@ def assert_same_layer(
     *,
     pattern: Pattern | None = None,
     then: Callable[[Tensor], Tensor] = lambda x: x,
-    **tolerances: float,
+    **tolerances: Any,
 ) -> None:
     """Output, weights and gradients agree, on the reference and on whichever backend runs by default."""
     read = (theirs.hidden,) if memory is None else (theirs.hidden, memory)

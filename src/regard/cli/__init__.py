@@ -1,6 +1,9 @@
 """The `regard` command: `app` is fetched when it is used, since tasks take their options from this package."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.cli.main import app
 
 __all__ = ["app"]
 

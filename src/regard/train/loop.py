@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.ops.cuda_graph import GraphCapture
 from regard.ops.flat_adamw import FlatAdamW
 from regard.train.checkpoint import (
-    Progress,
     best_steps,
     has_finite_validation,
     is_validation_step,
@@ -33,10 +33,10 @@ from regard.train.checkpoint import (
 from regard.train.config import Loss, TrainConfig, TrainingData
 from regard.train.corpus import Corpus
 from regard.train.cpu_parallel import ThreadedBackward
-from regard.train.cuda_graph import CapturedBackward, CapturedStep, GraphCapture, no_batches
+from regard.train.cuda_graph import CapturedBackward, CapturedStep, no_batches
 from regard.train.determinism import use_deterministic
 from regard.train.master_weights import BF16Backward, FlatBF16Backward
-from regard.train.run_folder import lock_folder
+from regard.train.run_folder import Progress, lock_folder
 from regard.train.step import AsyncScalars, BackwardFunction, LossScaleState, Report, take_step
 from regard.world.splitmix import GOLDEN_GAMMA, MIX_1, MIX_2, mix64
 
