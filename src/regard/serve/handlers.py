@@ -19,7 +19,7 @@ from regard.data.files import find_lone_surrogate
 from regard.see.plots.recipe_views import one_line_repr
 from regard.see.trace.edits import KINDS, Edits
 from regard.see.trace.sites import AttentionSite, GateSite
-from regard.see.trace.trace import MAX_TOKENS, TokenAxis, Trace, TraceRequest, build_trace, select_initial
+from regard.see.trace.trace import MAX_TOKENS, Trace, TraceRequest, build_trace, select_initial
 from regard.serve.encoding import (
     ApiResponse,
     RequestError,
@@ -34,7 +34,7 @@ from regard.serve.head_views import parse_stage, score_text
 from regard.serve.model_store import ImageStore, ModelStore
 from regard.serve.trace_cache import THUMBNAIL, CachedTrace, TraceCache, thumbnail_shape
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import Task, TaskInput
+from regard.tasks.protocol import Task, TaskInput, TokenAxis
 from regard.tasks.registry import get_task
 
 # --- parsing ---
