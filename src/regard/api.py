@@ -69,19 +69,19 @@ class LoadedModel:
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The output for an input, or for each of a list, as the task's verb gives it."""
-        return getattr(self.task_model, self.task_model.verb)(*inputs, **options)
+        return getattr(self.task_model, self.task.verb)(*inputs, **options)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in dir(self.task_model):
             return getattr(self.task_model, name)
-        verb = self.task_model.verb
+        verb = self.task.verb
         raise AttributeError(f"a model for the task {self.task.name!r} has no {name!r}; its verb is {verb!r}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(name for name in dir(self.task_model) if not name.startswith("_"))})
 
     def __repr__(self) -> str:
-        return f"LoadedModel({str(self.folder)!r}, task={self.task.name!r}, verb={self.task_model.verb!r})"
+        return f"LoadedModel({str(self.folder)!r}, task={self.task.name!r}, verb={self.task.verb!r})"
 
     def evaluate(
         self, on: FilePaths | None = None, *, split: Split = "valid", data: str | Path | None = None, search: Any = None

@@ -42,8 +42,8 @@ def some_examples(settings: RunSettings) -> list[Any]:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_a_verb(name):
-    kind = get_task(name).task_model
-    assert callable(getattr(kind, kind.verb))
+    task = get_task(name)
+    assert callable(getattr(task.task_model, task.verb))
 
 
 def test_a_tagger_tags():

@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from regard.data.files import make_folder, write_text_atomic
 from regard.models.safetensors_io import (
@@ -35,7 +35,6 @@ class SavedPart(Protocol):
 class PretrainedModel(ABC):
     """Abstract: a model with its settings and the parts it reads and writes with, which a folder can hold."""
 
-    verb: ClassVar[str] = ""  # the method that runs it on inputs
     model: Any  # an nn.Module
     settings: Any  # RunSettings
 

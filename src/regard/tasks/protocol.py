@@ -214,6 +214,7 @@ class Task(ABC):
 
     settings: ClassVar[type[RunSettings]]  # the tables of its runs; its name is theirs
     task_model: ClassVar[type[PretrainedModel]]
+    verb: ClassVar[str] = ""  # the method of its model that runs it on inputs
     batch_unit: ClassVar[str] = "tokens"  # what `train.batch_size` counts; "" where a batch is everything
     max_tokens: ClassVar[int] = MAX_SENTENCE_TOKENS  # of an example, when a model is evaluated
     inputs: ClassVar[InputSpec] = InputSpec()

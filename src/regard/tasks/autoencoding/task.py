@@ -35,8 +35,6 @@ USUAL = Greedy(LengthLimit(0, 100))  # a latent does not say how long its senten
 class SentenceAutoencoder(PretrainedModel):
     """A model with the vocabulary in which it reads and writes."""
 
-    verb = "reconstruct"
-
     model: Autoencoder
     tokenizer: Tokenizer
     settings: AutoencodingSettings
@@ -245,6 +243,7 @@ class AutoencodingTask(Seq2SeqTask):
 
     settings = AutoencodingSettings
     task_model = SentenceAutoencoder
+    verb = "reconstruct"
     suggested_command = "autoencode"
     beam = 1
 

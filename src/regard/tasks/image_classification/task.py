@@ -87,8 +87,6 @@ def mixup_loss(smoothing: float):
 class ImageClassifier(PretrainedModel):
     """A model with how it sees and the classes it knows."""
 
-    verb = "classify"
-
     model: VisionTransformer | ChannelCNN
     sight: ImagePreprocessor
     labels: Labels
@@ -243,6 +241,7 @@ class ImageClassificationTask(Task):
 
     settings = ImageClassificationSettings
     task_model = ImageClassifier
+    verb = "classify"
     batch_unit = "pictures"
     inputs = InputSpec("the file of a picture", "image", "an image")
 

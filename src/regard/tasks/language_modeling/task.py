@@ -112,8 +112,6 @@ def hidden_after_context(model: LanguageModel, inputs: Tokens, lead: int) -> Flo
 class TextGenerator(PretrainedModel):
     """A language model with the vocabulary it reads and writes, and a cache if one was chosen for it."""
 
-    verb = "generate"
-
     model: LanguageModel
     tokenizer: Tokenizer
     settings: LanguageModelingSettings
@@ -403,6 +401,7 @@ class LanguageModelingTask(Task):
 
     settings = LanguageModelingSettings
     task_model = TextGenerator
+    verb = "generate"
     inputs = InputSpec(options=("beam", "more"))
     suggested_command = "generate"
 

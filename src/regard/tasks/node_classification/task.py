@@ -80,8 +80,6 @@ def validation(model: nn.Module, batch: NodeBatch) -> dict[str, float]:
 class NodeClassifier(PretrainedModel):
     """A model with what reads its nodes and the labels it knows."""
 
-    verb = "classify"
-
     model: GraphNetwork
     reader: NodeFeaturizer
     labels: Labels
@@ -232,6 +230,7 @@ class NodeClassificationTask(Task):
 
     settings = NodeClassificationSettings
     task_model = NodeClassifier
+    verb = "classify"
     batch_unit = ""
     inputs = InputSpec("the name of a node", "node", "a graph")
 

@@ -116,8 +116,6 @@ class Classification:
 class TextClassifier(PretrainedModel):
     """A model with the vocabulary it reads and the labels it knows."""
 
-    verb = "classify"
-
     model: SequenceClassifier | BagOfWordsClassifier
     tokenizer: Tokenizer
     labels: Labels
@@ -322,6 +320,7 @@ class SequenceClassificationTask(Task):
 
     settings = ClassificationSettings
     task_model = TextClassifier
+    verb = "classify"
     max_tokens = MAX_TEXT_TOKENS
     suggested_command = "classify"
 

@@ -143,8 +143,6 @@ class TaggingLoss:
 class Tagger(PretrainedModel):
     """A model with the vocabulary it reads and the tags it knows."""
 
-    verb = "tag"
-
     model: TaggingModel
     tokenizer: Tokenizer
     labels: Labels
@@ -393,6 +391,7 @@ class TaggingTask(Task):
 
     settings = TaggingSettings
     task_model = Tagger
+    verb = "tag"
     suggested_command = "tag"
 
     def token_ids(self, task_model: Tagger, examples: Sequence[TaggedSentence]):

@@ -76,8 +76,6 @@ def with_normalization(tokenizer: Tokenizer, normal: TextNormalizer) -> Tokenize
 class Translator(PretrainedModel):
     """A model with what it needs to read and write text."""
 
-    verb = "translate"
-
     model: Seq2Seq
     source: Tokenizer
     target: Tokenizer
@@ -353,6 +351,7 @@ class TranslationTask(Seq2SeqTask):
 
     settings = TranslationSettings
     task_model = Translator
+    verb = "translate"
     searches = True
     suggested_command = "translate"
     beam = 5

@@ -127,8 +127,6 @@ def vqa_loss(smoothing: float):
 class QuestionAnswerer(PretrainedModel):
     """A model with how it sees, the vocabulary it reads and the answers it knows."""
 
-    verb = "answer"
-
     model: VQAModel
     sight: ImagePreprocessor
     tokenizer: Tokenizer
@@ -283,6 +281,7 @@ class VQATask(Task):
 
     settings = VQASettings
     task_model = QuestionAnswerer
+    verb = "answer"
     batch_unit = "questions"
     inputs = InputSpec("the file of a picture and a question", "image", options=("question",))
 
