@@ -16,7 +16,13 @@ from regard.attention.sparse_patterns import Block, Global, Prefix, Random
 
 @dataclass(frozen=True)
 class RecipeSizes:
-    """The numbers that a name leaves open."""
+    """The sizes that a name leaves open.
+
+    Args:
+        heads, head: how many heads, and the width of one.
+        tokens: of the text, for recipes whose parts depend on its length.
+        window, block: of sparse patterns, in tokens.
+    """
 
     heads: int = 8
     head: int = 64

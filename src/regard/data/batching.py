@@ -38,7 +38,13 @@ LENGTH_SKEW_BIN = 4  # pairs that differ by less in how much longer one side is 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Padded ids. The decoder reads target[:, :-1] and predicts target[:, 1:]."""
+    """Padded sentence pairs. The decoder reads target[:, :-1] and predicts target[:, 1:].
+
+    Args:
+        source: ids of the source tokens, EOS behind them.
+        target: ids of the target tokens between BOS and EOS.
+        source_lengths, target_lengths: how many of a row are tokens, and not padding.
+    """
 
     source: Int[Tensor, "b s"]
     source_lengths: Int[Tensor, " b"]

@@ -104,7 +104,13 @@ def argmax_links_or_null(words: Float[Tensor, "w x"]) -> Links:
 
 @dataclass(frozen=True)
 class AlignmentCounts:
-    """Counts of links, which add up over sentences. Och & Ney (2003), section 5."""
+    """Counts of links, which add up over sentences (Och & Ney 2003, section 5).
+
+    Args:
+        predicted: links of the model.
+        sure: gold links that are not in doubt.
+        predicted_and_sure, predicted_and_possible: predicted links that are among the sure, or among all gold links.
+    """
 
     predicted: int = 0
     sure: int = 0

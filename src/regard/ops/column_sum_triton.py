@@ -16,7 +16,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ColumnLaunch:
-    """Launch options: programs, and the rows and columns of a tile. They affect speed alone."""
+    """Launch options, which affect speed alone.
+
+    Args:
+        programs: that share the rows.
+        rows, columns: of a tile.
+    """
 
     programs: int = 792
     rows: int = 16

@@ -24,7 +24,13 @@ from regard.ops.dropout_triton import keep_mask
 
 @dataclass(frozen=True)
 class ResidualLaunch:
-    """Launch options: the rows of a tile, and the programs of the backward pass. They affect speed alone."""
+    """Launch options, which affect speed alone.
+
+    Args:
+        rows: of a tile.
+        programs: of the backward pass, which share the rows.
+        stages: of a program's loop over rows.
+    """
 
     rows: int = 2
     warps: int = 4

@@ -141,7 +141,12 @@ class LogitsBuffer:
 
 @dataclass(frozen=True, eq=False)
 class LossInputs:
-    """The operands in the dtype of products, and what all chunks need of them."""
+    """The operands in the dtype of products, and what all chunks need of them.
+
+    Args:
+        table, bias: of the output layer.
+        mean_embedding: the mean row of the table, for label smoothing.
+    """
 
     x: Float[Tensor, "n m"]
     table: Float[Tensor, "v m"]

@@ -41,7 +41,13 @@ AT_ONCE = 500  # pictures, when nothing is learnt
 
 @dataclass(frozen=True, eq=False)
 class ImageBatch:
-    """Pictures as the model reads them, what they are, and what the rest of each is that is not its own."""
+    """Images as the model reads them, mixed in pairs by mixup or CutMix.
+
+    Args:
+        labels: of the images themselves.
+        mixed_labels: of the images that were mixed in.
+        weight: the share of an image that is its own.
+    """
 
     pixels: Float[Tensor, "b c h w"]
     labels: Int[Tensor, " b"]

@@ -49,7 +49,15 @@ class TaggingExample:
 
 @dataclass(frozen=True, eq=False)
 class TaggingBatch:
-    """Padded sentences: what the model reads, and what each word is."""
+    """Padded sentences.
+
+    Args:
+        pieces: ids of the subword tokens.
+        first_pieces: where each word begins among them; its vector is the one that is tagged.
+        labels: of the words.
+        governors: of the tokens, for positions in dependency trees.
+        characters: of the words, where their spelling is read.
+    """
 
     pieces: Int[Tensor, "b t"]
     lengths: Int[Tensor, " b"]

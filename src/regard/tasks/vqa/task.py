@@ -50,7 +50,14 @@ IMAGE_MULTIPLE = 8  # on a GPU: batches whose pictures are as many, in steps of 
 
 @dataclass(frozen=True, eq=False)
 class VQABatch:
-    """Pictures as the model reads them, the questions, padded, which picture each is about, and the answers."""
+    """Questions about images.
+
+    Args:
+        pixels: the images as the model reads them.
+        tokens, lengths: of the questions, padded.
+        image_index: which image each question is about.
+        answers: the index of each answer among the labels.
+    """
 
     pixels: Float[Tensor, "p c h w"]
     tokens: Int[Tensor, "b t"]
