@@ -7,9 +7,7 @@ from math import atanh, log
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard.attention import (
@@ -35,6 +33,7 @@ from regard.attention.backends.additive import (
     objections,
 )
 from regard.attention.positions import Positions
+from tests.attention.accuracy import LargestTensor, PeakMemory, assert_as_accurate
 from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
@@ -65,7 +64,7 @@ def plain(a, b, v, values, pattern: Pattern = Full()):
     return Softmax().weigh(scores, visible) @ values
 
 
-def both_ways(run, given, upstream):
+def forward_and_backward(run, given, upstream):
     out = run(*given)
     return out, torch.autograd.grad(out, given, upstream.to(out))
 
@@ -112,8 +111,8 @@ def test_it_is_the_reference(pattern, groups):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_it_is_the_definition_however_large_the_numbers(scale, pattern):
     given, upstream = inputs(scale), torch.randn(B, H, N, E, dtype=torch.double)
-    wanted = both_ways(partial(plain, pattern=PATTERNS[pattern]), given, upstream)
-    gotten = both_ways(
+    wanted = forward_and_backward(partial(plain, pattern=PATTERNS[pattern]), given, upstream)
+    gotten = forward_and_backward(
         lambda *x: additive_attention(*x, QueryVisibility.of(PATTERNS[pattern], x[0], x[1])), given, upstream
     )
     assert_close(gotten, wanted)
@@ -141,7 +140,7 @@ def test_its_gradients_are_slopes(pattern):
 def test_a_row_that_sees_nothing_gives_nothing_and_learns_nothing():
     given = inputs()
     pattern = Padding(torch.tensor([0, 5]))
-    out, (da, db, _, of_values) = both_ways(
+    out, (da, db, _, of_values) = forward_and_backward(
         lambda *x: additive_attention(*x, QueryVisibility.of(pattern, x[0], x[1])), given, torch.ones(B, H, N, E)
     )
     for x in (out, da, db, of_values):
@@ -169,11 +168,11 @@ def test_a_hidden_key_cannot_be_felt():
 @pytest.mark.parametrize(("cells", "triples", "keys"), [(1, 1, 1), (B * H * J * 2, 2 * D * 3, 2), (2**21, 2**17, 32)])
 def test_the_size_of_bands_and_tiles_changes_nothing(cells, triples, keys, kept, monkeypatch):
     given, upstream = inputs(), torch.randn(B, H, N, E, dtype=torch.double)
-    want = both_ways(plain, given, upstream)
+    want = forward_and_backward(plain, given, upstream)
     sizes = {"CELLS_AT_ONCE": cells, "TRIPLES_AT_ONCE": triples, "KEYS_AT_ONCE": keys, "CELLS_KEPT": kept}
     for name, size in sizes.items():
         monkeypatch.setattr(additive, name, size)
-    assert_close(both_ways(additive_attention, given, upstream), want)
+    assert_close(forward_and_backward(additive_attention, given, upstream), want)
 
 
 def test_one_v_for_all_heads_gathers_the_gradient_of_each():
@@ -191,25 +190,10 @@ def test_half_precision_is_as_good_as_plain_torch(dtype):
     rounded = [x.detach().to(dtype).requires_grad_() for x in given]
     exact = [x.detach().double().requires_grad_() for x in rounded]
     truth, coarse, ours = (
-        both_ways(run, x, upstream.to(dtype))
+        forward_and_backward(run, x, upstream.to(dtype))
         for run, x in ((plain, exact), (plain, rounded), (additive_attention, rounded))
     )
-    for true, theirs, mine in zip(*(tree_leaves(x) for x in (truth, coarse, ours)), strict=True):
-        assert (mine.double() - true).abs().max() <= 2 * (theirs.double() - true).abs().max()
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation made."""
-
-    def __init__(self):
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        self.numel = max(self.numel, *(x.untyped_storage().nbytes() // x.element_size() for x in made), 0)
-        return out
+    assert_as_accurate(truth, coarse, ours)
 
 
 def test_nothing_ever_grows_to_queries_times_keys_times_width(monkeypatch):
@@ -218,28 +202,9 @@ def test_nothing_ever_grows_to_queries_times_keys_times_width(monkeypatch):
         monkeypatch.setattr(additive, name, size)
     a, b, values = (torch.randn(1, 1, n, 37, requires_grad=True) for n in (71, 131, 131))
     v = torch.randn(37, requires_grad=True)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         additive_attention(a, b, v, values).sum().backward()
     assert largest.numel <= 131 * 37 < 71 * 131
-
-
-class Held(TorchDispatchMode):
-    """Remembers how many bytes lived at once, in what operations made."""
-
-    def __init__(self):
-        super().__init__()
-        self.made, self.most = {}, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        given, rooms = (
-            {x.untyped_storage()._cdata: x.untyped_storage() for x in tree_leaves(xs) if isinstance(x, torch.Tensor)}
-            for xs in ((args, kwargs), out)
-        )
-        self.made = {key: (ref, size) for key, (ref, size) in self.made.items() if not ref.expired()}
-        self.made |= {key: (StorageWeakRef(room), room.nbytes()) for key, room in rooms.items() if key not in given}
-        self.most = max(self.most, sum(size for _, size in self.made.values()))
-        return out
 
 
 def test_on_a_gpu_it_holds_less_than_a_tenth_of_a_gibibyte_beyond_its_inputs(monkeypatch):
@@ -253,7 +218,7 @@ def test_on_a_gpu_it_holds_less_than_a_tenth_of_a_gibibyte_beyond_its_inputs(mon
     make = partial(torch.empty, dtype=torch.bfloat16, device="meta")
     given = [make(8, 1, 1024, 512).requires_grad_() for _ in range(3)] + [make(512).requires_grad_()]
     a, b, values, v = given
-    with Held() as held:
+    with PeakMemory() as held:
         out = additive_attention(a, b, v, values, pairs=fused.TritonAdditive.of)
         gradients = torch.autograd.grad(out, given, make(8, 1, 1024, 512).detach())
     assert [x.shape for x in gradients] == [x.shape for x in given]
@@ -357,7 +322,7 @@ def kernel_cases() -> dict[str, float]:
         assert fits == [int(scale < 10) for _ in range(sentences) for scale in scales]
         visibility, upstream = QueryVisibility.of(pattern, a, b), torch.randn(sentences, heads, queries, 3)
         want, got = (
-            both_ways(partial(additive_attention, visibility=visibility, pairs=pairs), given, upstream)
+            forward_and_backward(partial(additive_attention, visibility=visibility, pairs=pairs), given, upstream)
             for pairs in (TorchAdditive.of, partial(TritonAdditive.of, shape=shape))
         )
         pairs = zip(tree_leaves(want), tree_leaves(got), strict=True)
@@ -473,15 +438,13 @@ def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, scale, pattern):
     upstream = torch.randn(2, 3, 257, 67).to("cuda", dtype)
     chosen = Full() if pattern == "full" else (Causal() & Padding(torch.tensor([200, 331]))).to("cuda")
     assert choose_engine(given[0]).__qualname__ == "TritonAdditive.of"
-    truth, coarse = (both_ways(partial(plain, pattern=chosen), x, upstream) for x in (exact, given))
+    truth, coarse = (forward_and_backward(partial(plain, pattern=chosen), x, upstream) for x in (exact, given))
     ours, again = (
-        both_ways(lambda *x: additive_attention(*x, QueryVisibility.of(chosen, x[0], x[1])), given, upstream)
+        forward_and_backward(lambda *x: additive_attention(*x, QueryVisibility.of(chosen, x[0], x[1])), given, upstream)
         for _ in range(2)
     )
     assert all(torch.equal(x, y) for x, y in zip(tree_leaves(ours), tree_leaves(again), strict=True))
-    for true, theirs, mine in zip(*(tree_leaves(x) for x in (truth, coarse, ours)), strict=True):
-        allowed = 2 * (theirs.double() - true).abs().max() + 2e-5 * true.abs().max()
-        assert (mine.double() - true).abs().max() <= allowed
+    assert_as_accurate(truth, coarse, ours, slack=2e-5)
 
 
 @pytest.mark.gpu
@@ -513,7 +476,7 @@ def test_on_a_gpu_the_shapes_of_tiles_change_nothing(sizes, cut):
     given, upstream = [x.requires_grad_() for x in given], torch.randn(b, h, queries, 7, device="cuda")
     visibility = QueryVisibility.of(Causal() | Window(9), given[0], given[1])
     want, got = (
-        both_ways(partial(additive_attention, visibility=visibility, pairs=pairs), given, upstream)
+        forward_and_backward(partial(additive_attention, visibility=visibility, pairs=pairs), given, upstream)
         for pairs in (TorchAdditive.of, partial(TritonAdditive.of, shape=shape))
     )
     for x, y in zip(tree_leaves(want), tree_leaves(got), strict=True):

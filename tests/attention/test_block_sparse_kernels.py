@@ -72,7 +72,7 @@ def inputs(
     return [torch.randn(shape, dtype=torch.double).to(dtype).transpose(1, 2) for shape in shapes]
 
 
-def both_ways(run, q: Tensor, k: Tensor, v: Tensor, upstream: Tensor) -> list[Tensor]:
+def forward_and_backward(run, q: Tensor, k: Tensor, v: Tensor, upstream: Tensor) -> list[Tensor]:
     given = [x.detach().requires_grad_() for x in (q, k, v)]
     out = run(*given)
     return [out, *torch.autograd.grad(out, given, upstream.to(out))]
@@ -145,14 +145,16 @@ def kernel_cases() -> dict[str, float]:
             SparseTileShape(48 - own, 16, 4, 1, parts, bulk=not bulk),
         )
         given = inputs(n, m, [(16, 16), (13, 5)][number % 3 == 0], torch.double, (2, 1), pattern.batches)
-        want = both_ways(defined(pattern, start), *given)
-        got = both_ways(ours(pattern, start, SparseTileShapes(shape, other, shape)), *given)
+        want = forward_and_backward(defined(pattern, start), *given)
+        got = forward_and_backward(ours(pattern, start, SparseTileShapes(shape, other, shape)), *given)
         assert all(bool(x.isfinite().all()) for x in got), name
         differences[name] = furthest(want, got)
         if name in DROPPING:
             seed = torch.tensor(2**40 + 7 * number)
-            want = both_ways(defined_dropping(pattern, start, 0.3, seed), *given)
-            got = both_ways(ours(pattern, start, SparseTileShapes(shape, other, shape), dropout=0.3, seed=seed), *given)
+            want = forward_and_backward(defined_dropping(pattern, start, 0.3, seed), *given)
+            got = forward_and_backward(
+                ours(pattern, start, SparseTileShapes(shape, other, shape), dropout=0.3, seed=seed), *given
+            )
             differences[f"{name}, dropping"] = furthest(want, got)
         if name == "a sentence without a word":
             assert all(not x[0].any() for x in got), "a row that sees nothing gives 0 and gradient 0"
@@ -167,9 +169,9 @@ def kernel_cases() -> dict[str, float]:
     differences["gradcheck, dropping"] = float(not torch.autograd.gradcheck(run, wanting, fast_mode=True))
     differences["segment_reach"] = meetings_differ()
     given = inputs(29, 29, (16, 16), torch.float16, (2, 1), 1)
-    truth = both_ways(defined(Window(9)), *(x.double() for x in given))
+    truth = forward_and_backward(defined(Window(9)), *(x.double() for x in given))
     plain, mine = (
-        both_ways(way, *given)
+        forward_and_backward(way, *given)
         for way in (defined(Window(9)), ours(Window(9), 0, SparseTileShapes(shape, shape, shape)))
     )
     worst = [[float((x.double() - y).abs().max()) for x, y in zip(got, truth, strict=True)] for got in (plain, mine)]
@@ -322,8 +324,8 @@ LARGE: dict[str, tuple[Pattern, int, int, int]] = {
 
 def assert_as_good(pattern: Pattern, run, given: list[Tensor], start: int) -> None:
     """Error at most twice that of the definition in the same dtype, plus float32's own last digits."""
-    truth = both_ways(defined(pattern, start), *(x.double() for x in given))
-    plain, mine = both_ways(defined(pattern, start), *given), both_ways(run, *given)
+    truth = forward_and_backward(defined(pattern, start), *(x.double() for x in given))
+    plain, mine = forward_and_backward(defined(pattern, start), *given), forward_and_backward(run, *given)
     for true, theirs, got in zip(*map(tree_leaves, (truth, plain, mine)), strict=True):
         assert bool(got.isfinite().all())
         allowed = 2 * (theirs.double() - true).abs().max() + 2e-5 * true.abs().max()
@@ -379,7 +381,7 @@ class TestOnAGpu:
         counts = []
         for n, size in ((1024, 64), (1025, 1), (999, 128), (16, 100)):
             given = [x.to("cuda") for x in inputs(n, n, (64, 64), torch.bfloat16)]
-            both_ways(ours(Window(size)), *given)
+            forward_and_backward(ours(Window(size)), *given)
             counts.append(compiled())
         assert len(set(counts)) == 1
 
@@ -388,8 +390,8 @@ class TestOnAGpu:
         pattern, n, m, start = LARGE[case]
         given = [x.to("cuda") for x in inputs(n, m, (64, 64), torch.float32)]
         pattern, seed = pattern.to("cuda"), torch.tensor(2**40 + 11, device="cuda")
-        want = both_ways(defined_dropping(pattern, start, 0.3, seed), *(x.double() for x in given))
-        got = both_ways(ours(pattern, start, dropout=0.3, seed=seed), *given)
+        want = forward_and_backward(defined_dropping(pattern, start, 0.3, seed), *(x.double() for x in given))
+        got = forward_and_backward(ours(pattern, start, dropout=0.3, seed=seed), *given)
         for true, found in zip(want, got, strict=True):
             assert (found.double() - true).abs().max() <= 1e-4 * true.abs().max()
 
@@ -427,7 +429,7 @@ class TestOnAGpu:
 
     def test_gradients_are_the_same_every_time(self):
         given = [x.to("cuda") for x in inputs(1009, 1009, (64, 64), torch.bfloat16)]
-        one, two = (both_ways(ours(Window(131)), *given) for _ in range(2))
+        one, two = (forward_and_backward(ours(Window(131)), *given) for _ in range(2))
         assert all(map(torch.equal, one, two))
 
 

@@ -5,7 +5,6 @@ from math import log
 import pytest
 import torch
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard.attention import (
@@ -39,6 +38,7 @@ from regard.attention.backends.elementwise import (
 )
 from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.positions import Positions
+from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.triton_interpreter import print_json, run_interpreted
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
@@ -69,7 +69,7 @@ def inputs(groups: int = H) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
 
 
-def both_ways(out, given, upstream):
+def forward_and_backward(out, given, upstream):
     return out, torch.autograd.grad(out, given, upstream.to(out))
 
 
@@ -116,7 +116,7 @@ def test_it_is_the_reference(pattern, normaliser):
     recipe = Recipe(normaliser=normaliser, pattern=PATTERNS[pattern])
     want = attend(*given, recipe, q_index=J - N, backend="reference")
     got = tiled(PATTERNS[pattern], normaliser)(*given)
-    assert_close(both_ways(got, given, upstream), both_ways(want, given, upstream))
+    assert_close(forward_and_backward(got, given, upstream), forward_and_backward(want, given, upstream))
 
 
 @pytest.mark.usefixtures("_small_tiles")
@@ -164,9 +164,9 @@ def test_a_hidden_key_cannot_be_felt():
 @pytest.mark.parametrize("size", [1, 3, 8, 128])
 def test_the_size_of_tiles_changes_nothing(size, monkeypatch):
     given, upstream = inputs(), torch.randn(B, H, N, E, dtype=torch.double)
-    want = both_ways(tiled(PATTERNS["longformer"])(*given), given, upstream)
+    want = forward_and_backward(tiled(PATTERNS["longformer"])(*given), given, upstream)
     monkeypatch.setattr(tiles, "SIZES", (size,))
-    assert_close(both_ways(tiled(PATTERNS["longformer"])(*given), given, upstream), want)
+    assert_close(forward_and_backward(tiled(PATTERNS["longformer"])(*given), given, upstream), want)
 
 
 @pytest.mark.parametrize("normaliser", [ReLU(), Sigmoid()], ids=str)
@@ -175,30 +175,15 @@ def test_half_precision_is_as_good_as_plain_torch(normaliser):
     given, upstream = [x.detach().bfloat16().requires_grad_() for x in inputs()], torch.randn(B, H, N, E).bfloat16()
     exact = [x.detach().double().requires_grad_() for x in given]
     recipe = Recipe(normaliser=normaliser)
-    truth, coarse = (both_ways(attend(*x, recipe, backend="reference"), x, upstream) for x in (exact, given))
-    ours = both_ways(tiled(Full(), normaliser)(*given), given, upstream)
-    for true, theirs, mine in zip(*(tree_leaves(x) for x in (truth, coarse, ours)), strict=True):
-        assert (mine.double() - true).abs().max() <= 2 * (theirs.double() - true).abs().max()
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation made."""
-
-    def __init__(self):
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        self.numel = max(self.numel, *(x.untyped_storage().nbytes() // x.element_size() for x in made), 0)
-        return out
+    truth, coarse = (forward_and_backward(attend(*x, recipe, backend="reference"), x, upstream) for x in (exact, given))
+    ours = forward_and_backward(tiled(Full(), normaliser)(*given), given, upstream)
+    assert_as_accurate(truth, coarse, ours)
 
 
 def test_nothing_ever_grows_to_queries_times_keys(monkeypatch):
     monkeypatch.setattr(tiles, "SIZES", (32,))
     q, k, v = (torch.randn(1, 1, n, 17, requires_grad=True) for n in (211, 331, 331))
-    with Largest() as largest:
+    with LargestTensor() as largest:
         tiled(Causal())(q, k, v).sum().backward()
     assert largest.numel <= 331 * 17 < 211 * 331
 
@@ -254,7 +239,9 @@ def kernel_cases() -> dict[str, float]:
             TorchElementwise(normaliser, ScoreTiles.of(pattern, Positions.of(q, k, start, None), 2, 1)),
             TritonElementwise(normaliser, interval, start, ElementwiseTileShapes(shape, shape, shape)),
         )
-        want, got = (both_ways(elementwise_attention(q, k, v, engine), (q, k, v), upstream) for engine in engines)
+        want, got = (
+            forward_and_backward(elementwise_attention(q, k, v, engine), (q, k, v), upstream) for engine in engines
+        )
         pairs = zip(tree_leaves(want), tree_leaves(got), strict=True)
         differences[name] = max(float(((x - y).abs().max() / x.abs().max()).detach()) for x, y in pairs)
     return differences
@@ -317,13 +304,13 @@ def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, normaliser, patt
     recipe, positions = Recipe(normaliser=normaliser, pattern=pattern.to("cuda")), Positions.of(*given[:2], 74, None)
     assert not isinstance(choose_engine(recipe, given[0], given[2], positions), TorchElementwise)
     truth, coarse = (
-        both_ways(attend(*x, recipe, q_index=74, backend="reference"), x, upstream) for x in (exact, given)
+        forward_and_backward(attend(*x, recipe, q_index=74, backend="reference"), x, upstream) for x in (exact, given)
     )
-    ours, again = (both_ways(elementwise.attend(recipe, *given, positions), given, upstream) for _ in range(2))
-    for true, theirs, mine, too in zip(*(tree_leaves(x) for x in (truth, coarse, ours, again)), strict=True):
-        allowed = 2 * (theirs.double() - true).abs().max() + 2e-5 * true.abs().max()
-        assert (mine.double() - true).abs().max() <= allowed
-        assert torch.equal(mine, too)
+    ours, again = (
+        forward_and_backward(elementwise.attend(recipe, *given, positions), given, upstream) for _ in range(2)
+    )
+    assert_as_accurate(truth, coarse, ours, slack=2e-5)
+    assert all(map(torch.equal, tree_leaves(ours), tree_leaves(again)))
 
 
 if __name__ == "__main__":

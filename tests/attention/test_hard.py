@@ -44,7 +44,8 @@ from regard.attention.backends.hard import (
 )
 from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.positions import Positions
-from tests.attention.test_elementwise import PATTERNS, Largest
+from tests.attention.accuracy import LargestTensor, assert_as_accurate
+from tests.attention.test_elementwise import PATTERNS
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
@@ -195,14 +196,13 @@ def test_half_precision_is_as_good_as_plain_torch():
             (given, found.log_probability),
         )
     )
-    for true, theirs, mine in zip(*(tree_leaves(x) for x in (truth, coarse, ours)), strict=True):
-        assert (mine.double() - true).abs().max() <= 2 * (theirs.double() - true).abs().max()
+    assert_as_accurate(truth, coarse, ours)
 
 
 def test_nothing_ever_grows_to_queries_times_keys(monkeypatch):
     monkeypatch.setattr(tiles, "SIZES", (GROUP,))
     q, k, v = (torch.randn(1, 1, n, 17, requires_grad=True) for n in (509, 1021, 1021))
-    with Largest() as largest:
+    with LargestTensor() as largest:
         found = hard_attention(q, k, v, DRAW)
         (found.out.sum() + found.log_probability.sum()).backward()
     assert largest.numel <= 1021 * 17 < 509 * 1021
@@ -405,15 +405,13 @@ def test_on_a_gpu_the_kernels_choose_as_the_tiles_do(dtype, seed, pattern):
     assert (found.key != keys).float().mean() < 2e-3
     upstream = torch.randn(2, 3, 257, e).to("cuda", dtype), torch.randn(2, 3, 257).to("cuda", dtype)
 
-    def both_ways(given, made):
+    def forward_and_backward(given, made):
         return made, torch.autograd.grad(made, given, [x.to(y) for x, y in zip(upstream, made, strict=True)])
 
-    truth, coarse = (both_ways(x, defined(x, recipe, found.key, 74)) for x in (exact, given))
-    ours, too = (both_ways(given, (x.out, x.log_probability)) for x in (found, again))
-    for true, theirs, mine, same in zip(*(tree_leaves(x) for x in (truth, coarse, ours, too)), strict=True):
-        allowed = 2 * (theirs.double() - true).abs().max() + 2e-5 * true.abs().max()
-        assert (mine.double() - true).abs().max() <= allowed
-        assert torch.equal(mine, same)
+    truth, coarse = (forward_and_backward(x, defined(x, recipe, found.key, 74)) for x in (exact, given))
+    ours, too = (forward_and_backward(given, (x.out, x.log_probability)) for x in (found, again))
+    assert_as_accurate(truth, coarse, ours, slack=2e-5)
+    assert all(map(torch.equal, tree_leaves(ours), tree_leaves(too)))
 
 
 if __name__ == "__main__":

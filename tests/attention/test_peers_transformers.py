@@ -206,8 +206,10 @@ def ours_for_t5(layer: nn.Module, recipe: Recipe) -> MultiHeadAttention:
     return with_weights(ours, query=layer.q, key=layer.k, value=layer.v, output=layer.o)
 
 
-def t5_bias(layer: nn.Module, *, both_ways: bool) -> RelativeBias:
-    bias = RelativeBias(LogBuckets(T5["buckets"], T5["furthest"], bidirectional=both_ways), heads=T5["heads"]).double()
+def t5_bias(layer: nn.Module, *, bidirectional: bool) -> RelativeBias:
+    bias = RelativeBias(
+        LogBuckets(T5["buckets"], T5["furthest"], bidirectional=bidirectional), heads=T5["heads"]
+    ).double()
     bias.load_state_dict({"weight": layer.relative_attention_bias.weight.T})
     return bias
 
@@ -216,7 +218,7 @@ def t5_bias(layer: nn.Module, *, both_ways: bool) -> RelativeBias:
 def test_the_self_attention_of_t5_is_ours(part: str):
     model = t5()
     layer = getattr(model, part).block[0].layer[0].SelfAttention
-    bias = t5_bias(layer, both_ways=part == "encoder")
+    bias = t5_bias(layer, bidirectional=part == "encoder")
     pattern = Padding(LENGTHS) if part == "encoder" else Causal()
     ours = ours_for_t5(layer, Recipe(score=Dot(), position=bias, pattern=pattern))
     x, y = drawn(2, 11, 13), drawn(2, 11, 13)
@@ -243,16 +245,16 @@ def test_the_cross_attention_of_t5_is_ours():
     assert_same_layer(ours, theirs, read[0], pattern=Padding(LENGTHS))
 
 
-@pytest.mark.parametrize("both_ways", [True, False], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("bidirectional", [True, False], ids=["encoder", "decoder"])
 @pytest.mark.parametrize(
     ("buckets", "furthest"), [(32, 128), (8, 7), (32, 512), (64, 1000), (10, 37), (320, 800), (36, 98), (72, 98)]
 )
-def test_the_buckets_of_t5_are_ours(buckets: int, furthest: int, *, both_ways: bool):
+def test_the_buckets_of_t5_are_ours(buckets: int, furthest: int, *, bidirectional: bool):
     i, j = torch.tensor(5000), torch.arange(10_000)
     expected = T5Attention._relative_position_bucket(
-        j - i, bidirectional=both_ways, num_buckets=buckets, max_distance=furthest
+        j - i, bidirectional=bidirectional, num_buckets=buckets, max_distance=furthest
     )
-    ours = LogBuckets(buckets, furthest, bidirectional=both_ways).bucket(torch.tensor(0), i, j)
+    ours = LogBuckets(buckets, furthest, bidirectional=bidirectional).bucket(torch.tensor(0), i, j)
     assert torch.equal(ours, expected)
     assert len(ours.unique()) > buckets // 2
 

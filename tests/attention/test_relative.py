@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard.attention import (
@@ -42,6 +41,7 @@ from regard.attention.backends.relative import (
     triton_relative_objections,
 )
 from regard.attention.positions import Positions
+from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.triton_interpreter import print_json, run_interpreted
 
 B, H, N, J, D = 2, 4, 7, 11, 5
@@ -82,7 +82,7 @@ def inputs(queries: int = N, groups: int = H, head: int = D, dtype: torch.dtype 
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
-def both_ways(run, given, learned, upstream):
+def forward_and_backward(run, given, learned, upstream):
     out = run(*given)
     return out, torch.autograd.grad(out, (*given, *learned), upstream.to(out))
 
@@ -133,8 +133,10 @@ def test_it_is_the_reference(scheme, pattern, groups):
     recipe = Recipe(position=schemes()[scheme].double(), pattern=PATTERNS[pattern])
     learned, upstream = list(recipe.learned().parameters()), torch.randn(B, H, N, D, dtype=torch.double)
     given = inputs(groups=groups)
-    want = both_ways(partial(attend, recipe=recipe, q_index=J - N, backend="reference"), given, learned, upstream)
-    got = both_ways(partial(ours, recipe, q_index=J - N), given, learned, upstream)
+    want = forward_and_backward(
+        partial(attend, recipe=recipe, q_index=J - N, backend="reference"), given, learned, upstream
+    )
+    got = forward_and_backward(partial(ours, recipe, q_index=J - N), given, learned, upstream)
     assert_close(got, want)
 
 
@@ -144,8 +146,8 @@ def test_places_of_each_sentences_own(scheme):
     given, at = inputs(), (torch.randint(0, 20, (B, N)), torch.randint(0, 20, (B, J)))
     upstream, learned = torch.randn(B, H, N, D, dtype=torch.double), list(recipe.learned().parameters())
     run = partial(attend, recipe=recipe, q_index=at[0], k_index=at[1], backend="reference")
-    want = both_ways(run, given, learned, upstream)
-    got = both_ways(partial(ours, recipe, q_index=at[0], k_index=at[1]), given, learned, upstream)
+    want = forward_and_backward(run, given, learned, upstream)
+    got = forward_and_backward(partial(ours, recipe, q_index=at[0], k_index=at[1]), given, learned, upstream)
     assert_close(got, want)
 
 
@@ -170,7 +172,7 @@ def test_its_gradients_are_slopes(scheme):
 def test_a_row_that_sees_nothing_gives_nothing_and_learns_nothing(scheme):
     recipe = Recipe(position=schemes()[scheme].double(), pattern=Padding(torch.tensor([0, 5])))
     given, learned = inputs(), list(recipe.learned().parameters())
-    out, gradients = both_ways(partial(ours, recipe), given, learned, torch.ones(B, H, N, D))
+    out, gradients = forward_and_backward(partial(ours, recipe), given, learned, torch.ones(B, H, N, D))
     for x in (out, *gradients[:3]):
         assert not x[0].any()
         assert x[1].any()
@@ -199,9 +201,9 @@ def test_a_hidden_key_cannot_be_felt():
 def test_the_size_of_bands_changes_nothing(cells, scheme, monkeypatch):
     recipe = Recipe(position=schemes()[scheme].double(), pattern=Causal())
     given, learned, upstream = inputs(), list(recipe.learned().parameters()), torch.randn(B, H, N, D)
-    want = both_ways(partial(ours, recipe), given, learned, upstream)
+    want = forward_and_backward(partial(ours, recipe), given, learned, upstream)
     monkeypatch.setattr(backends_relative, "CELLS_AT_ONCE", cells)
-    assert_close(both_ways(partial(ours, recipe), given, learned, upstream), want)
+    assert_close(forward_and_backward(partial(ours, recipe), given, learned, upstream), want)
 
 
 def assert_as_good(recipe: Recipe, given: list[torch.Tensor], ours_by, slack: float = 0.0) -> None:
@@ -209,13 +211,15 @@ def assert_as_good(recipe: Recipe, given: list[torch.Tensor], ours_by, slack: fl
     dtype, upstream = given[0].dtype, torch.randn_like(given[0])
     exact = [x.detach().double().requires_grad_() for x in given]
     learned = recipe.learned().to(dtype)
-    coarse = both_ways(partial(attend, recipe=recipe, backend="reference"), given, learned.parameters(), upstream)
-    mine = both_ways(ours_by, given, learned.parameters(), upstream)
+    coarse = forward_and_backward(
+        partial(attend, recipe=recipe, backend="reference"), given, learned.parameters(), upstream
+    )
+    mine = forward_and_backward(ours_by, given, learned.parameters(), upstream)
     learned.double()
-    truth = both_ways(partial(attend, recipe=recipe, backend="reference"), exact, learned.parameters(), upstream)
-    for true, theirs, own in zip(*(tree_leaves(x) for x in (truth, coarse, mine)), strict=True):
-        allowed = 2 * (theirs.double() - true).abs().max() + slack * true.abs().max()
-        assert (own.double() - true).abs().max() <= allowed
+    truth = forward_and_backward(
+        partial(attend, recipe=recipe, backend="reference"), exact, learned.parameters(), upstream
+    )
+    assert_as_accurate(truth, coarse, mine, slack=slack)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -225,26 +229,12 @@ def test_half_precision_is_as_good_as_plain_torch(dtype, scheme):
     assert_as_good(recipe, inputs(dtype=dtype), partial(ours, recipe))
 
 
-class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation made."""
-
-    def __init__(self):
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        self.numel = max(self.numel, *(x.untyped_storage().nbytes() // x.element_size() for x in made), 0)
-        return out
-
-
 @pytest.mark.parametrize("scheme", ["t5", "shaw"])
 def test_nothing_ever_grows_to_queries_times_keys(scheme, monkeypatch):
     monkeypatch.setattr(backends_relative, "CELLS_AT_ONCE", 4000)
     q, k, v = (torch.randn(1, 1, 211, 13, requires_grad=True) for _ in range(3))
     recipe = Recipe(position=schemes(1, 13)[scheme])
-    with Largest() as largest:
+    with LargestTensor() as largest:
         ours(recipe, q, k, v).sum().backward()
     assert largest.numel <= 8000 < 211 * 211
 
@@ -328,11 +318,11 @@ def kernel_cases() -> dict[str, float]:
         recipe, upstream = Recipe(position=scheme, pattern=pattern), torch.randn_like(given[0])
         positions = Positions.of(given[0], given[1], start, None)
         run = partial(backends_relative.attend_by_kernels, recipe, positions=positions)
-        got = both_ways(run, given, list(scheme.parameters()), upstream)
+        got = forward_and_backward(run, given, list(scheme.parameters()), upstream)
         exact = [x.detach().double().requires_grad_() for x in given]
         scheme.double()
         run = partial(attend, recipe=recipe, q_index=start, backend="reference")
-        want = both_ways(run, exact, list(scheme.parameters()), upstream)
+        want = forward_and_backward(run, exact, list(scheme.parameters()), upstream)
         pairs = zip(tree_leaves(want), tree_leaves(got), strict=True)
         differences[name] = max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)
     return differences

@@ -141,21 +141,9 @@ def largest(x, tokens, d, c, TOKENS: tl.constexpr, DEEP: tl.constexpr):
 
 @triton.jit
 def exponent_limits(
-    a,
-    b,
-    v,
-    fits,
-    ones,
-    factors,
-    heads,
-    queries,
-    keys,
-    d,
-    PADDED: tl.constexpr,
-    WHOLE: tl.constexpr,
-    TOKENS: tl.constexpr,
-    DEEP: tl.constexpr,
-):
+    a, b, v, fits, ones, factors, heads, queries, keys, d,
+    PADDED: tl.constexpr, WHOLE: tl.constexpr, TOKENS: tl.constexpr, DEEP: tl.constexpr,
+):  # fmt: skip
     """For some widths of a head: do they fit, 1/v with the scale, and the factor from sums of 1/y to scores."""
     n, z = tl.program_id(0).to(tl.int64), tl.program_id(1)
     c, whole = z * DEEP + tl.arange(0, DEEP), tl.arange(0, WHOLE)
@@ -177,19 +165,9 @@ def exponent_limits(
 
 @triton.jit
 def scores_exponentials(
-    x,
-    fits,
-    ones,
-    out,
-    stride,
-    tokens,
-    d,
-    padded,
-    PAIRS: tl.constexpr,
-    FOLD: tl.constexpr,
-    TOKENS: tl.constexpr,
-    DEEP: tl.constexpr,
-):
+    x, fits, ones, out, stride, tokens, d, padded,
+    PAIRS: tl.constexpr, FOLD: tl.constexpr, TOKENS: tl.constexpr, DEEP: tl.constexpr,
+):  # fmt: skip
     """e^{2x} where that is in range (over v, to FOLD it in), else x itself, in pairs of widths, tokens last."""
     n = tl.program_id(0).to(tl.int64)
     t, c = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS), tl.program_id(2) * DEEP + tl.arange(0, DEEP)
@@ -213,29 +191,10 @@ def scores_exponentials(
 
 @triton.jit(do_not_specialize=["unit"])
 def scores_forward(
-    a,
-    b,
-    v,
-    ones,
-    factors,
-    fits,
-    live,
-    out,
-    heads,
-    high,
-    wide,
-    here,
-    there,
-    unit,
-    D: tl.constexpr,
-    PAIRS: tl.constexpr,
-    WARPS: tl.constexpr,
-    DOWN: tl.constexpr,
-    ACROSS: tl.constexpr,
-    SHARE: tl.constexpr,
-    SOME: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
-):
+    a, b, v, ones, factors, fits, live, out, heads, high, wide, here, there, unit,
+    D: tl.constexpr, PAIRS: tl.constexpr, WARPS: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr,
+    SHARE: tl.constexpr, SOME: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
     n, y, x = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     seen = 1
     if SOME:
@@ -319,30 +278,11 @@ def query_backward_far(y, word, even, odd, of_even, of_odd, plain):
 
 @triton.jit(do_not_specialize=["unit"])
 def scores_backward(
-    queries,
-    keys,
-    g,
-    fits,
-    live,
-    of_queries,
-    of_keys,
-    sums,
-    rows,
-    count,
-    wide,
-    each,
-    unit,
-    D: tl.constexpr,
-    PADDED: tl.constexpr,
-    PAIRS: tl.constexpr,
-    WARPS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    CHUNK: tl.constexpr,
-    ALONE: tl.constexpr,
-    AHEAD: tl.constexpr,
-    SOME: tl.constexpr,
+    queries, keys, g, fits, live, of_queries, of_keys, sums, rows, count, wide, each, unit,
+    D: tl.constexpr, PADDED: tl.constexpr, PAIRS: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+    CHUNK: tl.constexpr, ALONE: tl.constexpr, AHEAD: tl.constexpr, SOME: tl.constexpr,
     APPROXIMATE: tl.constexpr,
-):
+):  # fmt: skip
     n, z, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     w, lane = tl.arange(0, WARPS), z * (32 * DEPTH) + tl.arange(0, 32)[:, None] + 32 * tl.arange(0, DEPTH)[None, :]
     # `unit` is 1, which the compiler does not know: threads go along the first axis, warps along the second

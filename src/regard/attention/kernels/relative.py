@@ -82,17 +82,9 @@ def precision(x: Tensor) -> str:
 
 @triton.jit
 def dot_vectors_kernel(
-    x,
-    vectors,
-    out,
-    rows,
-    factor,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    HIGH: tl.constexpr,
-    SOME: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    x, vectors, out, rows, factor,
+    D: tl.constexpr, WIDTH: tl.constexpr, HIGH: tl.constexpr, SOME: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     r = tl.program_id(0).to(tl.int64) * HIGH + tl.arange(0, HIGH)
     c, d = tl.program_id(1) * SOME + tl.arange(0, SOME), tl.arange(0, D)
     mine = tl.load(x + r[:, None] * D + d[None, :], (r < rows)[:, None], 0.0).to(tl.float32)
@@ -103,20 +95,10 @@ def dot_vectors_kernel(
 
 @triton.jit
 def add_vectors_kernel(
-    x,
-    by_distance,
-    total,
-    vectors,
-    out,
-    rows,
-    factor,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    LOGARITHM: tl.constexpr,
-    HIGH: tl.constexpr,
-    SOME: tl.constexpr,
+    x, by_distance, total, vectors, out, rows, factor,
+    D: tl.constexpr, WIDTH: tl.constexpr, LOGARITHM: tl.constexpr, HIGH: tl.constexpr, SOME: tl.constexpr,
     PRECISION: tl.constexpr,
-):
+):  # fmt: skip
     r, d = tl.program_id(0).to(tl.int64) * HIGH + tl.arange(0, HIGH), tl.arange(0, D)
     spot = r[:, None] * D + d[None, :]
     y = tl.zeros([HIGH, D], tl.float32)
@@ -130,20 +112,10 @@ def add_vectors_kernel(
 
 @triton.jit
 def sum_vectors_kernel(
-    by_distance,
-    total,
-    y,
-    out,
-    rows,
-    factor,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    LOGARITHM: tl.constexpr,
-    PIECE: tl.constexpr,
-    HIGH: tl.constexpr,
-    SOME: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    by_distance, total, y, out, rows, factor,
+    D: tl.constexpr, WIDTH: tl.constexpr, LOGARITHM: tl.constexpr, PIECE: tl.constexpr, HIGH: tl.constexpr,
+    SOME: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     c, d = tl.program_id(1) * SOME + tl.arange(0, SOME), tl.arange(0, D)
     a = tl.zeros([SOME, D], tl.float32)

@@ -30,31 +30,10 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def forward(
-    q,
-    k,
-    v,
-    bias,
-    lengths,
-    out,
-    total,
-    band,
-    queries,
-    keys,
-    start,
-    heads,
-    share,
-    unit,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    REACH: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    PADDED: tl.constexpr,
-    VECTORS: tl.constexpr,
-    HIGH: tl.constexpr,
-    WIDE: tl.constexpr,
-    NEAR: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    q, k, v, bias, lengths, out, total, band, queries, keys, start, heads, share, unit,
+    D: tl.constexpr, E: tl.constexpr, REACH: tl.constexpr, CAUSAL: tl.constexpr, PADDED: tl.constexpr,
+    VECTORS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, NEAR: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """A tile of queries: out, L, and for Shaw log M in `band`."""
     tiles = tl.cdiv(queries, HIGH)
     n, first = (tl.program_id(0) // tiles).to(tl.int64), (tiles - 1 - tl.program_id(0) % tiles) * HIGH
@@ -111,20 +90,9 @@ def forward(
 
 @triton.jit
 def far_forward(
-    mine,
-    k,
-    v,
-    low,
-    high,
-    extra,
-    top,
-    sums,
-    scale,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    WIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    mine, k, v, low, high, extra, top, sums, scale,
+    D: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Tiles of one column: its number goes into the row's maximum. Also the mass of these tiles."""
     c, d, e = tl.arange(0, WIDE), tl.arange(0, D), tl.arange(0, E)
     mass = tl.zeros_like(top)
@@ -142,20 +110,9 @@ def far_forward(
 
 @triton.jit
 def prepare(
-    out,
-    grad,
-    total,
-    bias,
-    by_value,
-    totals,
-    deltas,
-    queries,
-    heads,
-    E: tl.constexpr,
-    WIDTH: tl.constexpr,
-    VECTORS: tl.constexpr,
-    HIGH: tl.constexpr,
-):
+    out, grad, total, bias, by_value, totals, deltas, queries, heads,
+    E: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, HIGH: tl.constexpr,
+):  # fmt: skip
     """Δ, and L and Δ as the tiles before, the tiles after and the careful ones want them."""
     tiles = tl.cdiv(queries, HIGH)
     n, first = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles * HIGH
@@ -240,34 +197,11 @@ def finite(top):
 
 @triton.jit
 def queries_backward(
-    q,
-    k,
-    v,
-    grad,
-    bias,
-    by_value,
-    lengths,
-    totals,
-    deltas,
-    of_q,
-    of_band,
-    queries,
-    keys,
-    start,
-    heads,
-    share,
+    q, k, v, grad, bias, by_value, lengths, totals, deltas, of_q, of_band, queries, keys, start, heads, share,
     unit,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    REACH: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    PADDED: tl.constexpr,
-    VECTORS: tl.constexpr,
-    HIGH: tl.constexpr,
-    WIDE: tl.constexpr,
-    NEAR: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    D: tl.constexpr, E: tl.constexpr, REACH: tl.constexpr, CAUSAL: tl.constexpr, PADDED: tl.constexpr,
+    VECTORS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, NEAR: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """A tile of queries: q̄, and B̄: for Shaw all of it, for T5 the two outer columns, a row for each query."""
     tiles = tl.cdiv(queries, HIGH)
     n, first = (tl.program_id(0) // tiles).to(tl.int64), (tiles - 1 - tl.program_id(0) % tiles) * HIGH
@@ -320,21 +254,9 @@ def queries_backward(
 
 @triton.jit
 def far_queries_backward(
-    mine,
-    upstream,
-    k,
-    v,
-    low,
-    high,
-    total,
-    delta,
-    sums,
-    scale,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    WIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    mine, upstream, k, v, low, high, total, delta, sums, scale,
+    D: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Tiles of one column: Σ G k, and the sum of G in each row."""
     c, d, e = tl.arange(0, WIDE), tl.arange(0, D), tl.arange(0, E)
     bent = tl.zeros_like(total)
@@ -352,34 +274,11 @@ def far_queries_backward(
 
 @triton.jit
 def keys_backward(
-    q,
-    k,
-    v,
-    grad,
-    bias,
-    by_value,
-    lengths,
-    totals,
-    deltas,
-    of_k,
-    of_v,
-    queries,
-    keys,
-    start,
-    heads,
-    share,
+    q, k, v, grad, bias, by_value, lengths, totals, deltas, of_k, of_v, queries, keys, start, heads, share,
     unit,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    REACH: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    PADDED: tl.constexpr,
-    VECTORS: tl.constexpr,
-    HIGH: tl.constexpr,
-    WIDE: tl.constexpr,
-    NEAR: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    D: tl.constexpr, E: tl.constexpr, REACH: tl.constexpr, CAUSAL: tl.constexpr, PADDED: tl.constexpr,
+    VECTORS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, NEAR: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """A tile of keys: k̄ and v̄, for each head that reads them. Everything is transposed: keys down, queries across."""
     tiles = tl.cdiv(keys, WIDE)
     n, first = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles * WIDE
@@ -452,22 +351,9 @@ def keys_backward(
 
 @triton.jit
 def far_keys_backward(
-    key,
-    value,
-    q,
-    grad,
-    low,
-    high,
-    totals,
-    deltas,
-    of_key,
-    of_value,
-    scale,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    HIGH: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    key, value, q, grad, low, high, totals, deltas, of_key, of_value, scale,
+    D: tl.constexpr, E: tl.constexpr, HIGH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Tiles of one column. Keys that nobody may see get numbers too, which are thrown away."""
     r, d, e = tl.arange(0, HIGH), tl.arange(0, D), tl.arange(0, E)
     for t in tl.range(low, high):  # type: ignore[misc]
@@ -506,32 +392,10 @@ def by_distance(tiles: Float[Tensor, "b h slots chunks r c"], reach: int) -> Flo
 
 @triton.jit
 def diagonals(
-    q,
-    k,
-    v,
-    grad,
-    bias,
-    lengths,
-    totals,
-    deltas,
-    sums,
-    queries,
-    keys,
-    start,
-    heads,
-    share,
-    unit,
-    chunks,
-    each,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    REACH: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    PADDED: tl.constexpr,
-    SLOTS: tl.constexpr,
-    SIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    q, k, v, grad, bias, lengths, totals, deltas, sums, queries, keys, start, heads, share, unit, chunks, each,
+    D: tl.constexpr, E: tl.constexpr, REACH: tl.constexpr, CAUSAL: tl.constexpr, PADDED: tl.constexpr,
+    SLOTS: tl.constexpr, SIDE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """G added up over tiles (i + t, j + t): for SLOTS diagonals, in pieces of `each` tiles."""
     chunk, slot = tl.program_id(0) % chunks, tl.program_id(0) // chunks % SLOTS
     n = (tl.program_id(0) // chunks // SLOTS).to(tl.int64)

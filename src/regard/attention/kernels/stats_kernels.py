@@ -70,51 +70,13 @@ def masked_scores(s, i, j, bounds, c, table, BIASED: tl.constexpr, MASKED: tl.co
 
 @triton.jit(do_not_specialize=[*PLACES, "n_k", "first_cut", "slab"])
 def column_pass(
-    q,
-    k,
-    table,
-    lengths,
-    lse,
-    cuts,
-    sums,
-    peaks,
-    noted,
-    maxima,
-    n_q,
-    n_k,
-    heads,
-    share,
-    q_b,
-    q_h,
-    q_t: tl.constexpr,
-    k_b,
-    k_h,
-    k_t,
-    start,
-    least,
-    most,
-    c,
-    differences,
-    origin,
-    first_head,
-    first_cut,
-    first_block,
-    first_query,
-    slab,
-    D: tl.constexpr,
-    WIDE: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    EVEN: tl.constexpr,
-    MASS: tl.constexpr,
-    PEAKS: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    TOP: tl.constexpr,
-    BIASED: tl.constexpr,
-    MASKED: tl.constexpr,
-    ONLY: tl.constexpr,
-):
+    q, k, table, lengths, lse, cuts, sums, peaks, noted, maxima, n_q, n_k, heads, share, q_b, q_h,
+    q_t: tl.constexpr, k_b, k_h, k_t, start, least, most, c, differences, origin, first_head, first_cut,
+    first_block, first_query, slab,
+    D: tl.constexpr, WIDE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNKS: tl.constexpr,
+    EVEN: tl.constexpr, MASS: tl.constexpr, PEAKS: tl.constexpr, ENTROPY: tl.constexpr, TOP: tl.constexpr,
+    BIASED: tl.constexpr, MASKED: tl.constexpr, ONLY: tl.constexpr,
+):  # fmt: skip
     own, block, z = tl.program_id(1), tl.program_id(0), tl.program_id(2).to(tl.int64)
     b, h = (first_head + z) // heads, (first_head + z) % heads
     length = tl.load(lengths + b)
@@ -190,21 +152,10 @@ def read_ells(ells, i, stop, EVEN: tl.constexpr):
 
 @triton.jit
 def record_tile(
-    s,
-    c,
-    ell,
-    i,
-    stop,
-    mass,
-    largest,
-    into,
-    CHUNKS: tl.constexpr,
-    EVEN: tl.constexpr,
-    MASS: tl.constexpr,
-    PEAKS: tl.constexpr,
-    ENTROPY: tl.constexpr,
+    s, c, ell, i, stop, mass, largest, into,
+    CHUNKS: tl.constexpr, EVEN: tl.constexpr, MASS: tl.constexpr, PEAKS: tl.constexpr, ENTROPY: tl.constexpr,
     TOP: tl.constexpr,
-):
+):  # fmt: skip
     """What one tile of scores says, x = c s - ℓ being the exponents of its weights."""
     noted, maxima = into
     QUERIES: tl.constexpr = s.shape[0]
@@ -259,35 +210,11 @@ def online(s, c, m, total, bent, ENTROPY: tl.constexpr):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def row_pass(
-    q,
-    k,
-    table,
-    lengths,
-    lse,
-    entropy,
-    n_q,
-    heads,
-    share,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_h,
-    k_t,
-    start,
-    least,
-    most,
-    c,
-    differences,
-    origin,
-    D: tl.constexpr,
-    WIDE: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    BIASED: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    q, k, table, lengths, lse, entropy, n_q, heads, share, q_b, q_h, q_t, k_b, k_h, k_t, start, least, most, c,
+    differences, origin,
+    D: tl.constexpr, WIDE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, ENTROPY: tl.constexpr,
+    BIASED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     z = tl.program_id(1).to(tl.int64)
     b, h = z // heads, z % heads
     first = tl.program_id(0) * QUERIES
@@ -337,26 +264,10 @@ SPAN = tl.constexpr(16)  # groups that one program folds
 
 @triton.jit(do_not_specialize=[*PLACES, "rows", "blocks", "many"])
 def fold_block_stats(
-    noted,
-    groups,
-    bent,
-    lengths,
-    heads,
-    start,
-    least,
-    most,
-    first_head,
-    first_block,
-    first_query,
-    rows,
-    blocks,
+    noted, groups, bent, lengths, heads, start, least, most, first_head, first_block, first_query, rows, blocks,
     many,
-    KEYS: tl.constexpr,
-    WIDE: tl.constexpr,
-    TOP: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    KEYS: tl.constexpr, WIDE: tl.constexpr, TOP: tl.constexpr, ENTROPY: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     """The largest maximum of each query and group of blocks, and Σ p log₂ p of SPAN groups, from notes of blocks."""
     part, z = tl.program_id(1), tl.program_id(2).to(tl.int64)
     NOTES: tl.constexpr = TOP + ENTROPY
@@ -416,48 +327,13 @@ def take(of, which):
 
 @triton.jit(do_not_specialize=[*PLACES, "rows", "blocks", "many"])
 def pick_keys(
-    q,
-    k,
-    table,
-    lengths,
-    ells,
-    noted,
-    maxima,
-    groups,
-    keys,
-    weights,
-    n_q,
-    heads,
-    share,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_h,
-    k_t: tl.constexpr,
-    start,
-    least,
-    most,
-    c,
-    differences,
-    origin,
-    first_head,
-    first_block,
-    first_query,
-    rows,
-    blocks,
-    many,
-    D: tl.constexpr,
-    WIDE: tl.constexpr,
-    KEYS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    NOTES: tl.constexpr,
-    GROUP_ROOM: tl.constexpr,
-    MOST: tl.constexpr,
-    ROOM: tl.constexpr,
-    BIASED: tl.constexpr,
+    q, k, table, lengths, ells, noted, maxima, groups, keys, weights, n_q, heads, share, q_b, q_h, q_t, k_b,
+    k_h, k_t: tl.constexpr, start, least, most, c, differences, origin, first_head, first_block, first_query,
+    rows, blocks, many,
+    D: tl.constexpr, WIDE: tl.constexpr, KEYS: tl.constexpr, CHUNKS: tl.constexpr, NOTES: tl.constexpr,
+    GROUP_ROOM: tl.constexpr, MOST: tl.constexpr, ROOM: tl.constexpr, BIASED: tl.constexpr,
     MASKED: tl.constexpr,
-):
+):  # fmt: skip
     row, z = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h, i = (first_head + z) // heads, (first_head + z) % heads, first_query + row
     group = tl.arange(0, GROUP_ROOM)
@@ -518,19 +394,9 @@ def first_key(chunk, first_block, KEYS: tl.constexpr, CHUNKS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["noted", "stride", "first_row", "first_cut", "cuts", "across", "down"])
 def pool_cells(
-    parts,
-    owners,
-    out,
-    noted,
-    stride,
-    first_row,
-    first_cut,
-    cuts,
-    across,
-    down,
-    PEAKS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+    parts, owners, out, noted, stride, first_row, first_cut, cuts, across, down,
+    PEAKS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     """Add the sums (or maxima) of keys to their cells; row r owns segments owners[r] ... owners[r + 1] - 1."""
     cell, z = tl.program_id(0) % across, tl.program_id(1).to(tl.int64)
     row = first_row + tl.program_id(0) // across
