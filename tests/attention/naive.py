@@ -8,47 +8,31 @@ from math import log, sqrt
 import torch
 from torch import Tensor
 
-from regard.attention import (
-    Additive,
-    Alibi,
+from regard.attention.batch_patterns import Documents, Edges, Padding
+from regard.attention.hard_normaliser import Hard
+from regard.attention.normaliser import (
     AttentionDropout,
-    Bilinear,
-    Block,
-    Causal,
-    Clipped,
-    Cosine,
-    Documents,
-    Dot,
-    Edges,
-    Feature,
-    Full,
-    Global,
-    Hard,
-    LogBuckets,
     Normaliser,
-    Padding,
-    Pattern,
-    Position,
-    Prefix,
     Proportional,
-    Random,
-    Relation,
-    RelativeBias,
-    RelativeVectors,
     ReLU,
-    Rotary,
-    ScaledDot,
-    Score,
     Sigmoid,
     Softmax,
     Sparsemax,
-    StrictCausal,
-    Strided,
     TopK,
-    TreePath,
-    Window,
 )
-from regard.attention.pattern import And, Not, Or
+from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, StrictCausal, Strided, Window
+from regard.attention.position import Position, Rotary
+from regard.attention.relative_position import (
+    Alibi,
+    Clipped,
+    LogBuckets,
+    Relation,
+    RelativeBias,
+    RelativeVectors,
+    TreePath,
+)
+from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
+from regard.attention.sparse_patterns import Block, Global, Prefix, Random
 from tests.attention.random_recipes import (
     AcrossQueries,
     Case,

@@ -10,20 +10,6 @@ import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
-from regard.attention import (
-    Additive,
-    Alibi,
-    AttentionDropout,
-    Causal,
-    Full,
-    Padding,
-    Pattern,
-    Recipe,
-    Softmax,
-    Window,
-    attend,
-    parse_part,
-)
 from regard.attention.backends import additive
 from regard.attention.backends.additive import (
     QueryVisibility,
@@ -32,7 +18,15 @@ from regard.attention.backends.additive import (
     discouraged,
     objections,
 )
+from regard.attention.batch_patterns import Padding
+from regard.attention.functional import attend
+from regard.attention.normaliser import AttentionDropout, Softmax
+from regard.attention.pattern import Causal, Full, Pattern, Window
 from regard.attention.positions import Positions
+from regard.attention.recipe import Recipe
+from regard.attention.relative_position import Alibi
+from regard.attention.score import Additive
+from regard.attention.serialize import parse_part
 from tests.attention.accuracy import LargestTensor, PeakMemory, assert_as_accurate
 from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
 

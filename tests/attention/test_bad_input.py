@@ -4,34 +4,18 @@ import pytest
 import torch
 
 from regard import MultiHeadAttention, Recipe, attend, explain
-from regard.attention import (
-    Additive,
-    Alibi,
-    AttentionDropout,
-    Bilinear,
-    Block,
-    Causal,
-    Clipped,
-    DependencyTree,
-    Documents,
-    Edges,
-    Feature,
-    Hard,
-    Learned,
-    Linformer,
-    PackedSequences,
-    Padding,
-    RelativeBias,
-    RelativeVectors,
-    Rotary,
-    Sinusoidal,
-    Strided,
-    TopK,
-    TreePath,
-    Window,
-    get_recipe,
-    parse_part,
-)
+from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
+from regard.attention.catalogue import get_recipe
+from regard.attention.dependency_tree import DependencyTree
+from regard.attention.hard_normaliser import Hard
+from regard.attention.linformer import Linformer
+from regard.attention.normaliser import AttentionDropout, TopK
+from regard.attention.pattern import Causal, Strided, Window
+from regard.attention.position import Learned, Rotary, Sinusoidal
+from regard.attention.relative_position import Alibi, Clipped, RelativeBias, RelativeVectors, TreePath
+from regard.attention.score import Additive, Bilinear, Feature
+from regard.attention.serialize import parse_part
+from regard.attention.sparse_patterns import Block
 
 X = torch.zeros(2, 4, 5, 8)
 FIVE = torch.zeros(1, 5).long()

@@ -6,20 +6,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import (
-    Block,
-    Causal,
-    Documents,
-    Edges,
-    Full,
-    Global,
-    PackedSequences,
-    Padding,
-    Pattern,
-    Random,
-    Strided,
-    Window,
-)
 from regard.attention.backends import block_sparse
 from regard.attention.backends import block_sparse as backends_block_sparse
 from regard.attention.backends.block_sparse import (
@@ -31,8 +17,11 @@ from regard.attention.backends.block_sparse import (
     TileRows,
     tiling_objections,
 )
+from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
+from regard.attention.pattern import Causal, Full, Pattern, Strided, Window
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
+from regard.attention.sparse_patterns import Block, Global, Random
 from tests.attention.patterns import dense, patterns
 
 

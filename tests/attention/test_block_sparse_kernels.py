@@ -8,28 +8,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from regard.attention import (
-    Block,
-    Causal,
-    Cosine,
-    Documents,
-    Full,
-    Global,
-    PackedSequences,
-    Padding,
-    Pattern,
-    Random,
-    Recipe,
-    Strided,
-    Window,
-    attend,
-    explain,
-    steps,
-)
 from regard.attention.backends import block_sparse
 from regard.attention.backends import block_sparse as backends_block_sparse
 from regard.attention.backends.block_sparse import BlockSparseTiles
+from regard.attention.batch_patterns import Documents, PackedSequences, Padding
+from regard.attention.functional import attend, explain, steps
+from regard.attention.pattern import Causal, Full, Pattern, Strided, Window
 from regard.attention.positions import Positions
+from regard.attention.recipe import Recipe
+from regard.attention.score import Cosine
+from regard.attention.sparse_patterns import Block, Global, Random
 from regard.ops.dropout import mix_bits, shift_right
 from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
 

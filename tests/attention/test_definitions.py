@@ -6,40 +6,22 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.attention import (
-    FULL,
-    MIXED,
-    Alibi,
-    AttentionDropout,
-    Block,
-    Causal,
-    Clipped,
-    Cosine,
-    DependencyTree,
-    Documents,
-    Dot,
-    Feature,
-    Learned,
-    LogBuckets,
-    NoPosition,
-    Padding,
-    Proportional,
-    Recipe,
-    RecipeSizes,
-    RelativeBias,
-    ReLU,
-    Rotary,
-    Sampled,
-    StraightThrough,
-    TreeDepth,
-    attend,
-    get_recipe,
-    parse_part,
-    reinforce,
-    steps,
-)
 from regard.attention import block_map as blocks_module
 from regard.attention.backends import flex
+from regard.attention.batch_patterns import Documents, Padding
+from regard.attention.block_map import FULL, MIXED
+from regard.attention.catalogue import RecipeSizes, get_recipe
+from regard.attention.dependency_tree import DependencyTree
+from regard.attention.functional import attend, steps
+from regard.attention.hard_normaliser import Sampled, StraightThrough, reinforce
+from regard.attention.normaliser import AttentionDropout, Proportional, ReLU
+from regard.attention.pattern import Causal
+from regard.attention.position import Learned, NoPosition, Rotary
+from regard.attention.recipe import Recipe
+from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, TreeDepth
+from regard.attention.score import Cosine, Dot, Feature
+from regard.attention.serialize import parse_part
+from regard.attention.sparse_patterns import Block
 from tests.attention.patterns import dense
 
 LOG = torch.log(torch.arange(0, 10, dtype=torch.double))  # LOG[n] is log n: softmax weights become fractions

@@ -7,27 +7,6 @@ import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
-from regard.attention import (
-    Additive,
-    Alibi,
-    Causal,
-    Documents,
-    Dot,
-    Edges,
-    Full,
-    Padding,
-    Pattern,
-    Random,
-    Recipe,
-    ReLU,
-    Sigmoid,
-    Softmax,
-    StrictCausal,
-    Strided,
-    Window,
-    attend,
-    parse_part,
-)
 from regard.attention.backends import elementwise, tiles
 from regard.attention.backends.elementwise import (
     TorchElementwise,
@@ -37,7 +16,16 @@ from regard.attention.backends.elementwise import (
     objections,
 )
 from regard.attention.backends.tiles import Interval, ScoreTiles
+from regard.attention.batch_patterns import Documents, Edges, Padding
+from regard.attention.functional import attend
+from regard.attention.normaliser import ReLU, Sigmoid, Softmax
+from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Strided, Window
 from regard.attention.positions import Positions
+from regard.attention.recipe import Recipe
+from regard.attention.relative_position import Alibi
+from regard.attention.score import Additive, Dot
+from regard.attention.serialize import parse_part
+from regard.attention.sparse_patterns import Random
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.triton_interpreter import print_json, run_interpreted
 

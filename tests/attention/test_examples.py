@@ -4,44 +4,28 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.attention import (
-    EXAMPLES,
-    Additive,
+from regard.attention.batch_patterns import Edges, Padding
+from regard.attention.dependency_tree import DependencyTree
+from regard.attention.examples import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, X, tensor
+from regard.attention.functional import attend, steps
+from regard.attention.linformer import Linformer
+from regard.attention.multihead import MultiHeadAttention, no_projection
+from regard.attention.normaliser import AttentionDropout, Sigmoid
+from regard.attention.pattern import Causal, Strided, Window
+from regard.attention.position import Rotary, Sinusoidal
+from regard.attention.positions import Positions
+from regard.attention.recipe import Recipe
+from regard.attention.relative_position import (
     Alibi,
-    AttentionDropout,
-    Bilinear,
-    Block,
-    Causal,
     Clipped,
-    Cosine,
-    DependencyTree,
-    Dot,
-    Edges,
-    Feature,
-    Global,
-    Linformer,
     LogBuckets,
-    MultiHeadAttention,
-    Padding,
-    Prefix,
-    Random,
-    Recipe,
     RelativeBias,
     RelativeVectors,
-    Rotary,
-    ScaledDot,
-    Sigmoid,
-    Sinusoidal,
-    Strided,
     TreeDepth,
     TreePath,
-    Window,
-    attend,
-    no_projection,
-    steps,
 )
-from regard.attention.examples import HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, X, tensor
-from regard.attention.positions import Positions
+from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot
+from regard.attention.sparse_patterns import Block, Global, Prefix, Random
 
 
 def matrix(pattern, n=4):

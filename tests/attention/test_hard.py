@@ -8,26 +8,6 @@ import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
-from regard.attention import (
-    Additive,
-    Alibi,
-    Causal,
-    Dot,
-    Full,
-    Hard,
-    Padding,
-    Pattern,
-    Recipe,
-    Rotary,
-    Sampled,
-    Softmax,
-    StraightThrough,
-    StrictCausal,
-    Window,
-    attend,
-    reinforce,
-    steps,
-)
 from regard.attention.backends import hard, tiles
 from regard.attention.backends import hard as backends_hard
 from regard.attention.backends.hard import (
@@ -43,7 +23,16 @@ from regard.attention.backends.hard import (
     philox,
 )
 from regard.attention.backends.tiles import Interval, ScoreTiles
+from regard.attention.batch_patterns import Padding
+from regard.attention.functional import attend, steps
+from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
+from regard.attention.normaliser import Softmax
+from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Window
+from regard.attention.position import Rotary
 from regard.attention.positions import Positions
+from regard.attention.recipe import Recipe
+from regard.attention.relative_position import Alibi
+from regard.attention.score import Additive, Dot
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.test_elementwise import PATTERNS
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted

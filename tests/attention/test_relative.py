@@ -9,27 +9,6 @@ import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
-from regard.attention import (
-    Additive,
-    Alibi,
-    AttentionDropout,
-    Causal,
-    Clipped,
-    Cosine,
-    DependencyTree,
-    Documents,
-    Full,
-    LogBuckets,
-    Padding,
-    Pattern,
-    Recipe,
-    RelativeBias,
-    RelativeVectors,
-    TreePath,
-    Window,
-    attend,
-    parse_part,
-)
 from regard.attention.backends import relative as backends_relative
 from regard.attention.backends.relative import (
     by_distance,
@@ -40,7 +19,16 @@ from regard.attention.backends.relative import (
     objections,
     triton_relative_objections,
 )
+from regard.attention.batch_patterns import Documents, Padding
+from regard.attention.dependency_tree import DependencyTree
+from regard.attention.functional import attend
+from regard.attention.normaliser import AttentionDropout
+from regard.attention.pattern import Causal, Full, Pattern, Window
 from regard.attention.positions import Positions
+from regard.attention.recipe import Recipe
+from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
+from regard.attention.score import Additive, Cosine
+from regard.attention.serialize import parse_part
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.triton_interpreter import print_json, run_interpreted
 

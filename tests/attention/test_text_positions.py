@@ -8,29 +8,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.attention import (
-    Additive,
-    Alibi,
-    Causal,
-    Clipped,
-    Context,
-    Documents,
-    Global,
-    LogBuckets,
-    MultiHeadAttention,
-    Prefix,
-    Random,
-    Recipe,
-    RelativeBias,
-    RelativeVectors,
-    Rotary,
-    Segments,
-    Sparsemax,
-    Strided,
-    Window,
-    attend,
-    steps,
-)
+from regard.attention.batch_patterns import Documents
+from regard.attention.functional import attend, steps
+from regard.attention.multihead import Context, MultiHeadAttention
+from regard.attention.normaliser import Sparsemax
+from regard.attention.pattern import Causal, Strided, Window
+from regard.attention.position import Rotary
+from regard.attention.recipe import Recipe
+from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors
+from regard.attention.score import Additive
+from regard.attention.sparse_patterns import Global, Prefix, Random
+from regard.attention.text_positions import Segments
 
 LENGTHS, HEADS, D = (5, 1, 7, 3), 2, 4
 ENDS = [0, *torch.tensor(LENGTHS).cumsum(0).tolist()]

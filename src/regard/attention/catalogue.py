@@ -77,7 +77,7 @@ def three_documents(n: RecipeSizes) -> Documents:
 
 
 def get_recipe(name: str, position: str = "none", sizes: RecipeSizes = RecipeSizes()) -> Recipe:
-    """A recipe by its name, e.g. named("bigbird", "rotary")."""
+    """A recipe by its name, e.g. get_recipe("bigbird", "rotary")."""
     for wanted, known in ((name, RECIPES), (position, POSITIONS)):
         if wanted not in known:
             raise ValueError(f"nothing is called {wanted!r}; there are {', '.join(map(repr, known))}")

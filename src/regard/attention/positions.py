@@ -53,9 +53,8 @@ def token_positions(x: Tensor, positions: Indices) -> tuple[Tensor, int | None]:
     if not isinstance(positions, Tensor):
         first = positions or 0
         return torch.arange(first, first + x.shape[2], device=x.device), first
-    return positions, int(positions[0]) if is_readable(positions) and positions.dim() == 1 and bool(
-        (positions.diff() == 1).all()
-    ) else None
+    consecutive = is_readable(positions) and positions.dim() == 1 and bool((positions.diff() == 1).all())
+    return positions, int(positions[0]) if consecutive else None
 
 
 def is_readable(positions: Tensor) -> bool:

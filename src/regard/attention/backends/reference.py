@@ -6,6 +6,7 @@ from einops import einsum, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.attention.normaliser import Scores, Visible
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
@@ -15,10 +16,10 @@ from regard.attention.score import InnerProduct
 class Steps:
     """What happens between q, k, v and the output, in order."""
 
-    scores: Float[Tensor, "b h i j"]
-    adjusted: Float[Tensor, "b h i j"]
-    visible: Bool[Tensor, "b h i j"]
-    weights: Float[Tensor, "b h i j"]
+    scores: Scores
+    adjusted: Scores
+    visible: Visible
+    weights: Scores
     output: Float[Tensor, "b h i e"]
     log_probability: Float[Tensor, "b h i"] | None = None  # of the keys drawn by sampled hard attention
 

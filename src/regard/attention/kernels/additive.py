@@ -393,7 +393,14 @@ TOKENS, DEEP, LANES = 64, 32, 32
 
 @dataclass(frozen=True)
 class ScoreTileShape:
-    """`scores_forward`: queries and keys a thread, triples a reciprocal serves (2 or 4), warps, registers at most."""
+    """How `scores_forward` is cut.
+
+    Args:
+        down: queries of a thread.
+        across: keys of a thread.
+        share: triples that one reciprocal serves, 2 or 4.
+        registers: of a thread, at most.
+    """
 
     down: int = 16
     across: int = 2
@@ -421,9 +428,18 @@ class ScoreTileShape:
 
 @dataclass(frozen=True)
 class GradientTileShape:
-    """`scores_backward`: pairs of keys and widths a thread, warps, queries a turn, whether every other query shares no
-    reciprocals, registers at most, warps that fill the machine (programs with the same widths need a sum each: the
-    more keys a program has, the less memory), whether g is fetched into the cache a turn ahead."""
+    """How `scores_backward` is cut.
+
+    Args:
+        pairs: pairs of keys of a thread.
+        deep: widths of a thread.
+        chunk: queries of a turn.
+        alone: whether every other query shares no reciprocals.
+        registers: of a thread, at most.
+        together: warps that fill the machine. Programs with the same widths need a sum each: the more keys a program
+            has, the less memory.
+        ahead: whether g is fetched into the cache a turn ahead.
+    """
 
     pairs: int = 8
     deep: int = 2

@@ -25,7 +25,13 @@ from regard.attention.normaliser import Normaliser, ReLU, Sigmoid
 
 @dataclass(frozen=True)
 class TileShape:
-    """How the work is cut: tokens a program owns, tokens a step, warps, steps in flight. A matter of speed alone."""
+    """How the work is cut, a matter of speed alone.
+
+    Args:
+        own: tokens that a program owns.
+        other: tokens of the other side in a step.
+        stages: steps in flight.
+    """
 
     own: int = 128
     other: int = 64
