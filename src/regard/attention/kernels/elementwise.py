@@ -133,7 +133,10 @@ WEIGH: dict[Normaliser, Any] = {ReLU(): relu, Sigmoid(): sigmoid}
 
 @triton.jit
 def tile_range(i0, i1, low, high, stop, OTHER: tl.constexpr):
-    """Of what i0 … i1 see, the first tile, the first seen whole, the one after the last seen whole, and the end."""
+    """Of what i0 … i1 see, the first tile, the first seen whole, the one after the last seen whole, and the end.
+
+    So part n of a pass goes from the n-th of them to the next, and only part 1 needs no mask.
+    """
     first = tl.maximum(i0 - high, 0) // OTHER
     end = tl.maximum((tl.maximum(tl.minimum(i1 - low + 1, stop), 0) + OTHER - 1) // OTHER, first)
     whole = tl.minimum(tl.maximum((tl.maximum(i1 - high, 0) + OTHER - 1) // OTHER, first), end)
@@ -142,15 +145,27 @@ def tile_range(i0, i1, low, high, stop, OTHER: tl.constexpr):
 
 
 @triton.jit
-def walk_part(first, whole, part, end, LEG: tl.constexpr):
-    """The three parts of a pass: only the one in the middle needs no mask."""
-    if LEG == 0:
-        begin, stop = first, whole
-    elif LEG == 1:
-        begin, stop = whole, part
-    else:
-        begin, stop = part, end
-    return begin, stop
+def query_tile(ends, heads, n_q, start, low, high, OWN: tl.constexpr, OTHER: tl.constexpr):
+    """A program's head, its queries, the end of their keys, and the parts of a pass over these."""
+    count = tl.cdiv(n_q, OWN)
+    n = (tl.program_id(0) // count).to(tl.int64)
+    r0 = (count - 1 - tl.program_id(0) % count) * OWN  # the last see most when the pattern is causal
+    stop = tl.load(ends + n // heads)
+    parts = tile_range(start + r0, start + tl.minimum(r0 + OWN, n_q) - 1, low, high, stop, OTHER)
+    return n, r0 + tl.arange(0, OWN), stop, parts
+
+
+@triton.jit
+def key_tile(ends, heads, n_q, n_k, start, low, high, OWN: tl.constexpr, OTHER: tl.constexpr):
+    """A program's head, its keys, their end, and the parts of a pass over queries."""
+    count = tl.cdiv(n_k, OWN)
+    n = (tl.program_id(0) // count).to(tl.int64)
+    j0 = tl.program_id(0) % count * OWN
+    stop = tl.load(ends + n // heads)
+    # seen from the keys, queries are an interval too; nobody sees a tile that is nothing but padding
+    rows = tl.where(j0 < stop, n_q, 0)
+    parts = tile_range(j0 - start, tl.minimum(j0 + OWN, n_k) - 1 - start, 0 - high, 0 - low, rows, OTHER)
+    return n, j0 + tl.arange(0, OWN), stop, parts
 
 
 @triton.jit
@@ -173,6 +188,15 @@ def load_block(x, t, stop, WIDTH: tl.constexpr, POWER: tl.constexpr, MASKED: tl.
 
 
 @triton.jit
+def load_keys_values(
+    k, v, n, tile, n_k, stop, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
+    OTHER: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    j = tile * OTHER + tl.arange(0, OTHER)
+    return j, load_block(k + n * n_k * D, j, stop, D, DP, MASKED), load_block(v + n * n_k * E, j, stop, E, EP, MASKED)
+
+
+@triton.jit
 def store_block(x, t, stop, tile, WIDTH: tl.constexpr, POWER: tl.constexpr):
     c = tl.arange(0, POWER)
     spot = x + t[:, None] * WIDTH + c[None, :]
@@ -189,21 +213,14 @@ NUMBERS = ["heads", "n_q", "n_k", "start", "low", "high"]
 def row_out(q, k, v, ends, out, heads, n_q, n_k, start, low, high, D: tl.constexpr, DP: tl.constexpr,
             E: tl.constexpr, EP: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, WEIGH: tl.constexpr,
             PRECISION: tl.constexpr):  # fmt: skip
-    count = tl.cdiv(n_q, OWN)
-    n = (tl.program_id(0) // count).to(tl.int64)
-    r0 = (count - 1 - tl.program_id(0) % count) * OWN  # the last see most when the pattern is causal
-    r, stop = r0 + tl.arange(0, OWN), tl.load(ends + n // heads)
+    n, r, stop, parts = query_tile(ends, heads, n_q, start, low, high, OWN, OTHER)  # type: ignore[misc]
     mine = load_block(q + n * n_q * D, r, n_q, D, DP, MASKED=True)
-    first, whole, part, end = tile_range(start + r0, start + tl.minimum(r0 + OWN, n_q) - 1, low, high, stop, OTHER)
     total = tl.zeros([OWN, EP], tl.float32)
-    for part_of_walk in tl.static_range(3):
-        begin, until = walk_part(first, whole, part, end, part_of_walk)  # type: ignore[misc]
-        for tile in range(begin, until):
-            j = tile * OTHER + tl.arange(0, OTHER)
-            keys = load_block(k + n * n_k * D, j, stop, D, DP, part_of_walk != 1)
-            values = load_block(v + n * n_k * E, j, stop, E, EP, part_of_walk != 1)
+    for part in tl.static_range(3):
+        for tile in range(parts[part], parts[part + 1]):
+            j, keys, values = load_keys_values(k, v, n, tile, n_k, stop, D, DP, E, EP, OTHER, part != 1)  # type: ignore[misc]
             w, _ = WEIGH(tl.dot(mine, tl.trans(keys), input_precision=PRECISION))
-            if part_of_walk != 1:
+            if part != 1:
                 w = tl.where(is_visible(start + r[:, None], j[None, :], low, high, stop), w, 0.0)
             total = tl.dot(w.to(values.dtype), values, total, input_precision=PRECISION)
     store_block(out + n * n_q * E, r, n_q, total, E, EP)
@@ -213,25 +230,18 @@ def row_out(q, k, v, ends, out, heads, n_q, n_k, start, low, high, D: tl.constex
 def row_dq(q, k, v, ends, grad, dq, heads, n_q, n_k, start, low, high, D: tl.constexpr, DP: tl.constexpr,
            E: tl.constexpr, EP: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, WEIGH: tl.constexpr,
            PRECISION: tl.constexpr):  # fmt: skip
-    count = tl.cdiv(n_q, OWN)
-    n = (tl.program_id(0) // count).to(tl.int64)
-    r0 = (count - 1 - tl.program_id(0) % count) * OWN
-    r, stop = r0 + tl.arange(0, OWN), tl.load(ends + n // heads)
+    n, r, stop, parts = query_tile(ends, heads, n_q, start, low, high, OWN, OTHER)  # type: ignore[misc]
     mine, upstream = (
         load_block(q + n * n_q * D, r, n_q, D, DP, MASKED=True),
         load_block(grad + n * n_q * E, r, n_q, E, EP, MASKED=True),
     )
-    first, whole, part, end = tile_range(start + r0, start + tl.minimum(r0 + OWN, n_q) - 1, low, high, stop, OTHER)
     total = tl.zeros([OWN, DP], tl.float32)
-    for part_of_walk in tl.static_range(3):
-        begin, until = walk_part(first, whole, part, end, part_of_walk)  # type: ignore[misc]
-        for tile in range(begin, until):
-            j = tile * OTHER + tl.arange(0, OTHER)
-            keys = load_block(k + n * n_k * D, j, stop, D, DP, part_of_walk != 1)
-            values = load_block(v + n * n_k * E, j, stop, E, EP, part_of_walk != 1)
+    for part in tl.static_range(3):
+        for tile in range(parts[part], parts[part + 1]):
+            j, keys, values = load_keys_values(k, v, n, tile, n_k, stop, D, DP, E, EP, OTHER, part != 1)  # type: ignore[misc]
             _, slope = WEIGH(tl.dot(mine, tl.trans(keys), input_precision=PRECISION))
             ds = slope * tl.dot(upstream, tl.trans(values), input_precision=PRECISION)
-            if part_of_walk != 1:
+            if part != 1:
                 ds = tl.where(is_visible(start + r[:, None], j[None, :], low, high, stop), ds, 0.0)
             total = tl.dot(ds.to(keys.dtype), keys, total, input_precision=PRECISION)
     store_block(dq + n * n_q * D, r, n_q, total, D, DP)
@@ -241,29 +251,20 @@ def row_dq(q, k, v, ends, grad, dq, heads, n_q, n_k, start, low, high, D: tl.con
 def row_dkv(q, k, v, ends, grad, dk, dv, heads, n_q, n_k, start, low, high, D: tl.constexpr, DP: tl.constexpr,
             E: tl.constexpr, EP: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, WEIGH: tl.constexpr,
             PRECISION: tl.constexpr):  # fmt: skip
-    count = tl.cdiv(n_k, OWN)
-    n = (tl.program_id(0) // count).to(tl.int64)
-    j0 = tl.program_id(0) % count * OWN
-    j, stop = j0 + tl.arange(0, OWN), tl.load(ends + n // heads)
+    n, j, stop, parts = key_tile(ends, heads, n_q, n_k, start, low, high, OWN, OTHER)  # type: ignore[misc]
     keys, values = (
         load_block(k + n * n_k * D, j, stop, D, DP, MASKED=True),
         load_block(v + n * n_k * E, j, stop, E, EP, MASKED=True),
     )
-    # seen from the keys, queries are an interval too; nobody sees a tile that is nothing but padding
-    rows = tl.where(j0 < stop, n_q, 0)
-    first, whole, part, end = tile_range(
-        j0 - start, tl.minimum(j0 + OWN, n_k) - 1 - start, 0 - high, 0 - low, rows, OTHER
-    )
     by_k, by_v = tl.zeros([OWN, DP], tl.float32), tl.zeros([OWN, EP], tl.float32)
-    for part_of_walk in tl.static_range(3):
-        begin, until = walk_part(first, whole, part, end, part_of_walk)  # type: ignore[misc]
-        for tile in range(begin, until):
+    for part in tl.static_range(3):
+        for tile in range(parts[part], parts[part + 1]):
             r = tile * OTHER + tl.arange(0, OTHER)
-            theirs = load_block(q + n * n_q * D, r, n_q, D, DP, part_of_walk != 1)
-            upstream = load_block(grad + n * n_q * E, r, n_q, E, EP, part_of_walk != 1)
+            theirs = load_block(q + n * n_q * D, r, n_q, D, DP, part != 1)
+            upstream = load_block(grad + n * n_q * E, r, n_q, E, EP, part != 1)
             w, slope = WEIGH(tl.dot(keys, tl.trans(theirs), input_precision=PRECISION))
             ds = slope * tl.dot(values, tl.trans(upstream), input_precision=PRECISION)
-            if part_of_walk != 1:
+            if part != 1:
                 seen = is_visible(start + r[None, :], j[:, None], low, high, stop) & (r < n_q)[None, :]
                 w, ds = tl.where(seen, w, 0.0), tl.where(seen, ds, 0.0)
             by_v = tl.dot(w.to(upstream.dtype), upstream, by_v, input_precision=PRECISION)

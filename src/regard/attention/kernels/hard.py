@@ -24,12 +24,12 @@ from regard.attention.kernels.elementwise import (
     SMALL,
     TileShape,
     is_visible,
+    key_tile,
     load_block,
     precision,
+    query_tile,
     store_block,
     tile_count,
-    tile_range,
-    walk_part,
     widths,
 )
 
@@ -136,26 +136,21 @@ def add_logs(x, y):
 def choose_kernel(q, k, ends, v, seed, out, key, log_p, lse, heads, n_q, n_k, start, low, high, D: tl.constexpr,
                DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr,
                SAMPLED: tl.constexpr, ROUNDS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    count = tl.cdiv(n_q, OWN)
-    n = (tl.program_id(0) // count).to(tl.int64)
-    r0 = (count - 1 - tl.program_id(0) % count) * OWN  # the last see most when the pattern is causal
-    r, stop = r0 + tl.arange(0, OWN), tl.load(ends + n // heads)
+    n, r, stop, parts = query_tile(ends, heads, n_q, start, low, high, OWN, OTHER)  # type: ignore[misc]
     mine, named = load_block(q + n * n_q * D, r, n_q, D, DP, MASKED=True), tl.load(seed)
-    first, whole, part, end = tile_range(start + r0, start + tl.minimum(r0 + OWN, n_q) - 1, low, high, stop, OTHER)
     best, total = tl.full([OWN], float("-inf"), tl.float32), tl.full([OWN], float("-inf"), tl.float32)
     group, held = tl.full([OWN], -1, tl.int32), tl.full([OWN, OTHER], float("-inf"), tl.float32)
     head = tl.zeros([OWN], tl.int32) + n.to(tl.int32)
-    for part_of_walk in tl.static_range(3):
-        begin, until = walk_part(first, whole, part, end, part_of_walk)  # type: ignore[misc]
-        for tile in range(begin, until):
+    for part in tl.static_range(3):
+        for tile in range(parts[part], parts[part + 1]):
             j = tile * OTHER + tl.arange(0, OTHER)
-            keys = load_block(k + n * n_k * D, j, stop, D, DP, part_of_walk != 1)
+            keys = load_block(k + n * n_k * D, j, stop, D, DP, part != 1)
             s = tl.dot(mine, tl.trans(keys), input_precision=PRECISION)
-            if part_of_walk != 1:
+            if part != 1:
                 s = tl.where(is_visible(start + r[:, None], j[None, :], low, high, stop), s, float("-inf"))
             top = tl.max(s, 1)
             safe = top
-            if part_of_walk != 1:
+            if part != 1:
                 safe = tl.where(top == float("-inf"), 0.0, top)
             # e^x is 2^(x log₂ e), and here the product and the difference are one instruction
             sums = tl.sum(tl.exp2(s * 1.4426950408889634 - (safe * 1.4426950408889634)[:, None]), 1)
@@ -192,23 +187,18 @@ def choose_kernel(q, k, ends, v, seed, out, key, log_p, lse, heads, n_q, n_k, st
 @triton.jit(do_not_specialize=NUMBERS)
 def row_dq(q, k, ends, key, lse, grad, dq, heads, n_q, n_k, start, low, high, D: tl.constexpr, DP: tl.constexpr,
            OWN: tl.constexpr, OTHER: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    count = tl.cdiv(n_q, OWN)
-    n = (tl.program_id(0) // count).to(tl.int64)
-    r0 = (count - 1 - tl.program_id(0) % count) * OWN
-    r, stop = r0 + tl.arange(0, OWN), tl.load(ends + n // heads)
+    n, r, stop, parts = query_tile(ends, heads, n_q, start, low, high, OWN, OTHER)  # type: ignore[misc]
     mine = load_block(q + n * n_q * D, r, n_q, D, DP, MASKED=True)
     chosen = tl.load(key + n * n_q + r, r < n_q, -1)
     shift = tl.load(lse + n * n_q + r, r < n_q, 0.0) * 1.4426950408889634
     pulled = tl.load(grad + n * n_q + r, r < n_q, 0.0)
-    first, whole, part, end = tile_range(start + r0, start + tl.minimum(r0 + OWN, n_q) - 1, low, high, stop, OTHER)
     total = tl.zeros([OWN, DP], tl.float32)
-    for part_of_walk in tl.static_range(3):
-        begin, until = walk_part(first, whole, part, end, part_of_walk)  # type: ignore[misc]
-        for tile in range(begin, until):
+    for part in tl.static_range(3):
+        for tile in range(parts[part], parts[part + 1]):
             j = tile * OTHER + tl.arange(0, OTHER)
-            keys = load_block(k + n * n_k * D, j, stop, D, DP, part_of_walk != 1)
+            keys = load_block(k + n * n_k * D, j, stop, D, DP, part != 1)
             p = tl.exp2(tl.dot(mine, tl.trans(keys), input_precision=PRECISION) * 1.4426950408889634 - shift[:, None])
-            if part_of_walk != 1:
+            if part != 1:
                 p = tl.where(is_visible(start + r[:, None], j[None, :], low, high, stop), p, 0.0)
             # g multiplies in the end, in float32
             ds = tl.where(chosen[:, None] == j[None, :], 1.0 - p, 0.0 - p)
@@ -219,26 +209,18 @@ def row_dq(q, k, ends, key, lse, grad, dq, heads, n_q, n_k, start, low, high, D:
 @triton.jit(do_not_specialize=NUMBERS)
 def row_dk(q, k, ends, key, lse, grad, dk, heads, n_q, n_k, start, low, high, D: tl.constexpr, DP: tl.constexpr,
            OWN: tl.constexpr, OTHER: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    count = tl.cdiv(n_k, OWN)
-    n = (tl.program_id(0) // count).to(tl.int64)
-    j0 = tl.program_id(0) % count * OWN
-    j, stop = j0 + tl.arange(0, OWN), tl.load(ends + n // heads)
+    n, j, stop, parts = key_tile(ends, heads, n_q, n_k, start, low, high, OWN, OTHER)  # type: ignore[misc]
     keys = load_block(k + n * n_k * D, j, stop, D, DP, MASKED=True)
-    rows = tl.where(j0 < stop, n_q, 0)
-    first, whole, part, end = tile_range(
-        j0 - start, tl.minimum(j0 + OWN, n_k) - 1 - start, 0 - high, 0 - low, rows, OTHER
-    )
     total = tl.zeros([OWN, DP], tl.float32)
-    for part_of_walk in tl.static_range(3):
-        begin, until = walk_part(first, whole, part, end, part_of_walk)  # type: ignore[misc]
-        for tile in range(begin, until):
+    for part in tl.static_range(3):
+        for tile in range(parts[part], parts[part + 1]):
             r = tile * OTHER + tl.arange(0, OTHER)
-            theirs = load_block(q + n * n_q * D, r, n_q, D, DP, part_of_walk != 1)
+            theirs = load_block(q + n * n_q * D, r, n_q, D, DP, part != 1)
             chosen = tl.load(key + n * n_q + r, r < n_q, -1)
             shift = tl.load(lse + n * n_q + r, r < n_q, 0.0) * 1.4426950408889634
             pulled = tl.load(grad + n * n_q + r, r < n_q, 0.0)
             p = tl.exp2(tl.dot(keys, tl.trans(theirs), input_precision=PRECISION) * 1.4426950408889634 - shift[None, :])
-            if part_of_walk != 1:
+            if part != 1:
                 p = tl.where(is_visible(start + r[None, :], j[:, None], low, high, stop), p, 0.0)
             ds = tl.where(chosen[None, :] == j[:, None], 1.0 - p, 0.0 - p) * pulled[None, :]
             total = tl.dot(ds.to(theirs.dtype), theirs, total, input_precision=PRECISION)
