@@ -54,7 +54,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "        keys = self.segment_ids if self.key_segment_ids is None else self.key_segment_ids\n",
          "        keys = self.segment_ids\n"),
         ("Documents", "two whole documents see each other in the block map", "[:, None] & ~apart", "[:, None]"),
-        ("Documents", "asked about keys it has no ids of", "n_q <= known[0] and n_k <= known[1]", "n_q <= known[0]"),
+        ("Documents", "evaluated at keys it has no ids of", "n_q <= known[0] and n_k <= known[1]", "n_q <= known[0]"),
         ("Edges", "transposed",
          "self.edge_index[0].long() * 2**31 + self.edge_index[1]", "self.edge_index[1].long() * 2**31 + self.edge_index[0]"),
         ("PackedSequences", "positions run on from sequence to sequence",
@@ -350,7 +350,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("relative", "a mass read as it is kept, a logarithm", "tl.exp2(m - tl.load(total + r, r < rows, 0.0))", "m - tl.load(total + r, r < rows, 0.0)"),
     ],
     "attention/kernels/stats_kernels.py": [
-        ("statistics kernel", "entropy in bits", "(tl.log2(some) - bent / some) * LN_2)", "(tl.log2(some) - bent / some))"),
+        ("statistics kernel", "entropy in bits", "(tl.log2(some) - entropy_sum / some) * LN_2)", "(tl.log2(some) - entropy_sum / some))"),
     ],
     "ops/dropout_add_layernorm_triton.py": [
         ("residual kernel", "divides by the padded width", "tl.sum(centred * centred, 1) / WIDTH + eps", "tl.sum(centred * centred, 1) / WW + eps"),
@@ -442,14 +442,14 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("packed_attention", "the gradients of joint columns exchanged", "grad_qkv.split([x.shape[2] for x in (q, k, v)], 2)\n", "grad_qkv.flip(2).split([x.shape[2] for x in (q, k, v)], 2)\n"),
     ],
     "attention/backends/packed.py": [
-        ("packed", "causal although nobody asked for it", '"causal": isinstance(recipe.pattern, And)', '"causal": True'),
+        ("packed", "causal although the pattern is not", '"causal": isinstance(recipe.pattern, And)', '"causal": True'),
         ("packed", "the keys' segments are the queries'", "ids[0], ids[1], seed", "ids[0], ids[0], seed"),
         ("packed", "values wider than a tile are cut", "for part in v.split(d, 3)]", "for part in v.split(d, 3)[:1]]"),
     ],
     "attention/text_positions.py": [
         ("Segments", "a pattern of the whole row", "return PatternAtPositions(pattern, self.positions, self.of_keys) & documents", "return pattern & documents"),
         ("Segments", "the keys' positions are the queries'", "self.positions if self.key_positions is None else self.key_positions", "self.positions"),
-        ("at_positions", "a bias asked about indices", "return self.scheme.bias(b, h, *self.positions.at(b, i, j))", "return self.scheme.bias(b, h, i, j)"),
+        ("at_positions", "a bias evaluated at indices", "return self.scheme.bias(b, h, *self.positions.at(b, i, j))", "return self.scheme.bias(b, h, i, j)"),
         ("at_positions", "positions of a cache counted from its beginning", "i - self.first_q]", "i * 0]"),
     ],
     "layers/graph_attention.py": [

@@ -370,8 +370,8 @@ class Case:
     @property
     def bends(self) -> bool:
         """Does the smallest rounding of a score change a slope, though not a value?"""
-        bent = any(isinstance(x, ReLU | Sparsemax) for x in self.normalisers())
-        return bent or self.recipe.score == Feature("relu")
+        has_kinks = any(isinstance(x, ReLU | Sparsemax) for x in self.normalisers())
+        return has_kinks or self.recipe.score == Feature("relu")
 
 
 def random_case(

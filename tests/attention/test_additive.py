@@ -179,7 +179,7 @@ def test_one_v_for_all_heads_gathers_the_gradient_of_each():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_as_good_as_plain_torch(dtype):
-    """Outputs and every gradient: error at most twice that of the plain way in the same dtype."""
+    """Outputs and every gradient: error at most twice that of plain torch in the same dtype."""
     given, upstream = inputs(), torch.randn(B, H, N, E, dtype=torch.double)
     rounded = [x.detach().to(dtype).requires_grad_() for x in given]
     exact = [x.detach().double().requires_grad_() for x in rounded]
@@ -422,7 +422,7 @@ def test_the_kernels_compile_for_a_hopper(kernel):
 @pytest.mark.parametrize("scale", [1.0, 50.0])
 @pytest.mark.parametrize("pattern", ["full", "causal padding"])
 def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, scale, pattern):
-    """Error at most twice that of the plain way in the same dtype, plus float32's own last digits."""
+    """Error at most twice that of plain torch in the same dtype, plus float32's own last digits."""
     from regard.attention.backends.additive import choose_engine
 
     shapes = [(2, 3, 257, 101), (2, 3, 331, 101), (3, 101), (2, 3, 331, 67)]

@@ -159,7 +159,7 @@ def test_the_size_of_tiles_changes_nothing(size, monkeypatch):
 
 @pytest.mark.parametrize("normaliser", [ReLU(), Sigmoid()], ids=str)
 def test_half_precision_is_as_good_as_plain_torch(normaliser):
-    """Output and every gradient: error at most twice that of the plain way in the same dtype."""
+    """Output and every gradient: error at most twice that of plain torch in the same dtype."""
     given, upstream = [x.detach().bfloat16().requires_grad_() for x in inputs()], torch.randn(B, H, N, E).bfloat16()
     exact = [x.detach().double().requires_grad_() for x in given]
     recipe = Recipe(normaliser=normaliser)
@@ -283,7 +283,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA dev
     ids=str,
 )
 def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, normaliser, pattern):
-    """Error at most twice that of the plain way in the same dtype, plus float32's own last digits."""
+    """Error at most twice that of plain torch in the same dtype, plus float32's own last digits."""
     d, e = (53, 61) if dtype == torch.bfloat16 else (13, 11)
     shapes = [(2, 3, 257, d), (2, 3, 331, d), (2, 3, 331, e)]
     given = [torch.randn(shape).to("cuda", dtype).requires_grad_() for shape in shapes]

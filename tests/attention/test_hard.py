@@ -173,7 +173,7 @@ def test_a_hidden_key_cannot_be_felt():
 
 
 def test_half_precision_is_as_good_as_plain_torch():
-    """log p and its gradients: error at most twice that of the plain way in the same dtype."""
+    """log p and its gradients: error at most twice that of plain torch in the same dtype."""
     given = [x.detach().bfloat16().requires_grad_() for x in inputs()]
     exact = [x.detach().double().requires_grad_() for x in given]
     found, upstream = hard_attention(*given, DRAW, seed=6), torch.randn(B, H, N).bfloat16()

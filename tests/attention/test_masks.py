@@ -230,7 +230,7 @@ def test_a_linear_state_objects_to_a_mask():
         (torch.ones(H, N, J, dtype=torch.bool), r"mask is \(6, 5, 7\), and there are 2 sentences"),
         (torch.ones(B, 3, N, J, dtype=torch.bool), r"mask is \(2, 3, 5, 7\), and there are 2 sentences, 6 heads"),
         (torch.ones(0, N, J, dtype=torch.bool), r"mask is \(0, 5, 7\)"),
-        (torch.ones(N, J, dtype=torch.long), r"mask holds torch.int64; use mask.bool\(\), True = may look"),
+        (torch.ones(N, J, dtype=torch.long), r"mask holds torch.int64; use mask.bool\(\), True = may attend"),
     ],
 )
 def test_masks_that_do_not_fit_are_refused_in_one_line(mask, says):
@@ -291,7 +291,7 @@ class TheirBlock(nn.Module):
 
 
 class InPlaceOfTorch(nn.Module):
-    """MultiHeadAttention behind the arguments of nn.MultiheadAttention: True means hidden there, and may look here."""
+    """MultiHeadAttention behind the arguments of nn.MultiheadAttention: True means hidden there, visible here."""
 
     def __init__(self, layer: nn.MultiheadAttention):
         super().__init__()

@@ -381,7 +381,7 @@ def test_the_blocks_of_bigbird_are_ours(lengths: Tensor | None, backend: str):
     theirs = overhear(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
 
     picked = blocks_drawn(layer)
-    assert not torch.equal(picked[0], picked[1])  # each head has blocks of its own, so it is asked by itself
+    assert not torch.equal(picked[0], picked[1])  # each head has blocks of its own, so it is evaluated by itself
     q, k, v = (
         rearrange(part(theirs.hidden), "b t (h d) -> b h t d", h=BIGBIRD["heads"])
         for part in (layer.query, layer.key, layer.value)
@@ -398,6 +398,6 @@ def test_the_blocks_of_bigbird_are_ours(lengths: Tensor | None, backend: str):
     output = rearrange(torch.cat(outputs, 1), "b h t d -> b t (h d)") * words[..., None]
     assert_close(output, theirs.output)
     assert_close(gradients(output, theirs.hidden), gradients(theirs.output, theirs.hidden))
-    asked = words.bool()[:, None, :, None]
-    assert_close(torch.cat([seen.weights for seen in looked], 1) * asked, theirs.weights * asked)
-    assert torch.equal(torch.cat([seen.visible for seen in looked], 1) & asked, (theirs.weights > 0) & asked)
+    real = words.bool()[:, None, :, None]
+    assert_close(torch.cat([seen.weights for seen in looked], 1) * real, theirs.weights * real)
+    assert torch.equal(torch.cat([seen.visible for seen in looked], 1) & real, (theirs.weights > 0) & real)

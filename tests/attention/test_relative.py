@@ -30,7 +30,7 @@ from regard.attention.relative_position import Alibi, Clipped, LogBuckets, Relat
 from regard.attention.score import Additive, Cosine
 from regard.attention.serialize import parse_part
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
-from tests.attention.triton_interpreter import print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
 
 B, H, N, J, D = 2, 4, 7, 11, 5
 PATTERNS: dict[str, Pattern] = {
@@ -344,10 +344,7 @@ def test_sums_along_diagonals_on_paper():
 )
 def test_the_kernels_compile_for_a_hopper(kernel, vectors):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
-    triton = pytest.importorskip("triton", reason="Triton is not installed")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+    pytest.importorskip("triton", reason="Triton is not installed")
     from regard.attention.kernels import relative as relative_launch
     from regard.attention.kernels import relative_kernels
     from regard.attention.kernels.relative import RelativeTileShapes
@@ -362,17 +359,12 @@ def test_the_kernels_compile_for_a_hopper(kernel, vectors):
     given |= {"WIDTH": 185, "SLOTS": 4, "SIDE": 64, "SOME": 64, "PIECE": 512, "LOGARITHM": vectors}
     halves = dict.fromkeys(("q", "k", "v", "x", "y", "grad", "out", "of_q", "of_k", "of_v"), "*bf16")
     whole = dict.fromkeys(("queries", "keys", "start", "heads", "share", "chunks", "each", "rows"), "i32")
-    types = halves | whole | {"lengths": "*i32", "unit": "fp32", "factor": "fp32"} | dict.fromkeys(given, "constexpr")
-    names = function.arg_names
-    source = ASTSource(
-        function,
-        {name: types.get(name, "*fp32") for name in names},
-        {(n,): given[name] for n, name in enumerate(names) if name in given},
-    )
+    types = dict.fromkeys(function.arg_names, "*fp32") | halves | whole
+    types |= {"lengths": "*i32", "unit": "fp32", "factor": "fp32"}
     chosen = {name: value for name, value in options.items() if not name.isupper()}
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=chosen)
-    assert ("wgmma" in made.asm["ptx"]) == (kernel != "prepare")
-    assert "atom." not in made.asm["ptx"]
+    ptx = compile_for_hopper(function, given, types, **chosen).asm["ptx"]
+    assert ("wgmma" in ptx) == (kernel != "prepare")
+    assert "atom." not in ptx
 
 
 @pytest.mark.gpu

@@ -126,7 +126,7 @@ def test_they_say_why_not():
     assert "not softmax" in why(Recipe(normaliser=Sparsemax()))
     assert "not a band" in why(Recipe(pattern=Prefix(3)))
     assert "one by one" in why(at=Positions.of(q, q, torch.randperm(131), None))
-    assert "no room for the 65 largest" in why(top=65)
+    assert "cannot hold the 65 largest" in why(top=65)
     assert "127 tokens" in why(x=q[:, :, :127])
     assert "side by side" in why(x=q.mT.contiguous().mT)
     for scheme in (Alibi(heads=2), RelativeBias(LogBuckets(), 2), RelativeBias(Clipped(4), 2)):
@@ -254,11 +254,11 @@ def test_interpreted_they_see_what_the_reference_sees(case, wrong):
 # --- compiled ---
 
 POINTERS = {"lengths": "*i32", "cuts": "*i32", "owners": "*i32", "keys": "*i64", "q": "*bf16", "k": "*bf16"}
-POINTERS |= dict.fromkeys(("table", "lse", "ells", "entropy", "noted", "bent", "sums", "peaks"), "*fp32")
+POINTERS |= dict.fromkeys(("table", "lse", "ells", "entropy", "block_stats", "entropy_sum", "sums", "peaks"), "*fp32")
 POINTERS |= dict.fromkeys(("maxima", "groups", "weights", "parts", "out"), "*fp32")
-CONSTANTS = {"D": 64, "WIDE": 64, "QUERIES": 64, "KEYS": 128, "ROWS": 32, "GROUP_ROOM": 128, "MOST": 8, "ROOM": 8}
+CONSTANTS = {"D": 64, "WIDE": 64, "QUERIES": 64, "KEYS": 128, "ROWS": 32, "GROUP_SLOTS": 128, "MOST": 8, "SLOTS": 8}
 CONSTANTS |= {"MASS": True, "PEAKS": 2, "ENTROPY": True, "TOP": True, "BIASED": False, "MASKED": False}
-CONSTANTS |= {"CHUNKS": 8, "NOTES": 2, "EVEN": True, "ONLY": 0}
+CONSTANTS |= {"CHUNKS": 8, "STATS": 2, "EVEN": True, "ONLY": 0}
 ONE_WARP = ("fold_block_stats", "pick_keys", "pool_cells")
 
 
@@ -270,7 +270,7 @@ def compiled(kernel: str, **options: int | None) -> Any:
     function = vars(kernels)[kernel]
     given: dict[str, Any] = dict(CONSTANTS, PEAKS=True, WIDE=128) if kernel in ONE_WARP else dict(CONSTANTS)
     given |= {"column_pass": {"q_t": 64}, "pick_keys": {"k_t": 64, "WIDE": 64}}.get(kernel, {})
-    pointers = POINTERS | ({"cuts": "i32", "noted": "i32"} if kernel == "pool_cells" else {}) | {"c": "fp32"}
+    pointers = POINTERS | ({"cuts": "i32", "length": "i32"} if kernel == "pool_cells" else {}) | {"c": "fp32"}
     aligned = [name for name in function.arg_names if name in POINTERS or re.fullmatch("[qk]_[bht]", name)]
     return compile_for_hopper(function, given, pointers, aligned, **options)
 

@@ -139,13 +139,13 @@ def test_what_is_not_wanted_is_not_there():
 
 
 class Counting(Full):
-    """Everybody sees everybody, and the cells asked about are counted."""
+    """Everybody sees everybody, and the cells evaluated are counted."""
 
     def __init__(self):
-        object.__setattr__(self, "asked", [])
+        object.__setattr__(self, "evaluated", [])
 
     def sees(self, b, h, i, j):
-        self.asked.append(i.shape[2] * j.shape[3])  # type: ignore[attr-defined]
+        self.evaluated.append(i.shape[2] * j.shape[3])  # type: ignore[attr-defined]
         return super().sees(b, h, i, j)
 
 
@@ -153,7 +153,7 @@ def test_rows_alone_cost_no_more_than_those_rows():
     q, k = torch.randn(2, B, 6, T, D)
     pattern = Counting()
     attention_stats(q, k, Recipe(pattern=pattern), StatsRequest(rows=(3, 8)))
-    assert 0 < sum(pattern.asked) <= 2 * T * B  # type: ignore[attr-defined]
+    assert 0 < sum(pattern.evaluated) <= 2 * T * B  # type: ignore[attr-defined]
 
 
 def test_a_window_costs_its_own_width(monkeypatch):

@@ -80,7 +80,7 @@ def test_what_was_dropped_or_drawn_is_dropped_or_drawn_again(normaliser, backend
 
 @dataclass(frozen=True)
 class Watched(RowWise):
-    """Softmax that says in which precision it was asked."""
+    """Softmax that says in which precision it was called."""
 
     seen: tuple[list[torch.dtype]]
 

@@ -147,13 +147,13 @@ def test_nobody_plans_while_torch_traces_and_explain_says_so():
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "gather"])
 def test_a_layer_is_computed_by_the_backend_it_names(backend, monkeypatch):
-    asked = []
+    called = []
     for name, module in BACKENDS.items():
-        monkeypatch.setattr(module, "attend", lambda recipe, q, k, v, positions, name=name: asked.append(name) or q)
+        monkeypatch.setattr(module, "attend", lambda recipe, q, k, v, positions, name=name: called.append(name) or q)
     layer, x = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()), backend=backend), torch.randn(1, 5, 8)
     layer(x)
     layer.extend(x)
-    assert asked == [backend, backend]
+    assert called == [backend, backend]
 
 
 def test_a_layer_refuses_a_backend_that_does_not_exist_or_cannot_run_it():

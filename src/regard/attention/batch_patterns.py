@@ -196,7 +196,7 @@ def describe_tensor(x: Tensor) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BooleanMask(BatchPattern):
-    """A boolean mask (b, h, i, j), True = may look; an axis of size 1 holds for all.
+    """A boolean mask (b, h, i, j), True = may attend; an axis of size 1 holds for all.
 
     Its first row belongs to the query at `first`; queries before that see nothing.
     """
@@ -267,10 +267,12 @@ def mask_parts(
 ) -> tuple[BooleanMask, AdditiveMask | None]:
     """What a raw mask means, (i, j), (b, i, j) or (b, h, i, j), for attention of this shape (b, h, i, j).
 
-    True = may look. Numbers are added to the scores, and -∞ hides. Its first row belongs to the query at `first`.
+    True = may attend. Numbers are added to the scores, and -∞ hides. Its first row belongs to the query at `first`.
     """
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(f"mask holds {mask.dtype}; use mask.bool(), True = may look, or numbers to add to the scores")
+        raise ValueError(
+            f"mask holds {mask.dtype}; use mask.bool(), True = may attend, or numbers to add to the scores"
+        )
     if mask.dim() not in (2, 3, 4):
         raise ValueError(f"mask must be (i, j), (b, i, j) or (b, h, i, j), not {tuple(mask.shape)}")
     whole = mask[(None,) * (4 - mask.dim())] if mask.dim() < 3 else mask[:, None] if mask.dim() == 3 else mask

@@ -160,7 +160,7 @@ def count_toeplitz(pattern: Countable, rows: Span, cols: Span) -> Bounds:
     With f the predicate on the difference, S its running sum and T the running sum of S, the rectangle
     i0..i1, j0..j1 holds  sum_i [S(i - j0) - S(i - j1 - 1)]  visible cells: four look-ups in T.
     """
-    least = rows.start - cols.stop - 1  # the smallest difference asked for below; sums may start anywhere before
+    least = rows.start - cols.stop - 1  # the smallest difference needed below; sums may start anywhere before
     differences = torch.arange(least, rows.stop - cols.start)
     zero = torch.zeros_like(differences)
     sums = pattern.sees(zero, zero, differences, zero).to(torch.int64).cumsum(0).cumsum(0)

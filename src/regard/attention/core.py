@@ -30,7 +30,7 @@ from regard.attention.functional import attend, prepare, steps
 from regard.attention.recipe import Recipe
 from regard.ops import dispatch
 
-MAX_CELLS = 2**26  # weights that the reference may form at once, where nobody asks for gradients
+MAX_CELLS = 2**26  # weights that the reference may form at once, where no gradients are needed
 CELLS_AT_ONCE = 2**22  # and those that it forms at once of more
 
 AttentionKernel = Callable[[Tensor, Tensor, Tensor, Recipe], Tensor]
@@ -279,7 +279,7 @@ def core_hook(
 
 @contextmanager
 def record_attention(model: HasModules) -> Iterator[AttentionRecord]:
-    """Keeps what every attention was given and gave; weights are computed when they are asked for. No bit of the
+    """Keeps what every attention was given and gave; weights are computed on demand. No bit of the
     model's output changes."""
     record = AttentionRecord()
 

@@ -38,7 +38,7 @@ CELLS_AT_ONCE = {"cpu": 2**20, "cuda": 2**24}  # weights in a band: what stays i
 
 @dataclass(frozen=True)
 class KeyRuns:
-    """The keys a band sees, as ascending runs (first, stop), and where among them the pattern must be asked."""
+    """The keys a band sees, as ascending runs (first, stop), and where among them the pattern must be evaluated."""
 
     runs: tuple[tuple[int, int], ...]
     mixed: tuple[tuple[int, int], ...]  # counted in the band, from its first key
@@ -267,7 +267,7 @@ def to_float32(recipe: Recipe) -> Recipe:
 
 @dataclass(frozen=True, eq=False)
 class ScoreTermOnly(ScorePosition):
-    """Another scheme, less what it adds to the values, which nobody asks for here."""
+    """Another scheme, less what it adds to the values, which are not needed here."""
 
     scheme: ScorePosition
 
@@ -368,7 +368,7 @@ def attention_stats(
 
     Args:
         recipe: what attention is; any that the reference runs, unless its normaliser samples.
-        wanted: which statistics.
+        request: which statistics.
         q_index: positions of the queries, as in `attend`; a number lets the pattern's empty blocks be skipped.
         k_index: positions of the keys, likewise.
         log_sum_exp: log Σ exp of the scores each query sees, (b, h, i), if a fused forward pass has kept it: saves the
@@ -392,17 +392,17 @@ def attention_stats(
     return stats
 
 
-def stats_by_kernels(seen: plan.StatsInputs, wanted: StatsRequest, log_sum_exp: Tensor | None) -> AttentionStats:
+def stats_by_kernels(seen: plan.StatsInputs, request: StatsRequest, log_sum_exp: Tensor | None) -> AttentionStats:
     """By the kernels: what they find they find in one or two passes; single rows and columns are materialised."""
-    if not wanted.needs_all_queries:
-        rows = seen.rows(wanted.rows)
+    if not request.needs_all_queries:
+        rows = seen.rows(request.rows)
         return AttentionStats(
             rows=rows, columns=None, top=None, map=None, peaks=None, mass=None, entropy=None, log_sum_exp=None
         )
     from regard.attention.kernels.stats import compute_stats  # only here is Triton needed
 
     with torch.cuda.device_of(seen.q):
-        found, heads = compute_stats(seen, wanted, log_sum_exp), seen.q.shape[1]
+        found, heads = compute_stats(seen, request, log_sum_exp), seen.q.shape[1]
 
     def parted(x: Tensor | None) -> Tensor | None:
         return None if x is None else rearrange(x, "(b h) ... -> b h ...", h=heads)
@@ -411,42 +411,42 @@ def stats_by_kernels(seen: plan.StatsInputs, wanted: StatsRequest, log_sum_exp: 
     assert lse is not None
     return AttentionStats(
         # after the kernels: what takes many small calls is called while they run
-        rows=seen.rows(wanted.rows) if wanted.rows else None,
-        columns=seen.columns(wanted.columns, lse) if wanted.columns else None,
+        rows=seen.rows(request.rows) if request.rows else None,
+        columns=seen.columns(request.columns, lse) if request.columns else None,
         top=None if keys is None or weights is None else TopKeys(keys, weights),
         map=parted(found.map),
         peaks=parted(found.peaks),
         mass=parted(found.mass),
         entropy=parted(found.entropy),
-        log_sum_exp=lse if wanted.log_sum_exp else None,
+        log_sum_exp=lse if request.log_sum_exp else None,
     )
 
 
-def allocate_stats(wanted: StatsRequest, q: Tensor, k: Tensor) -> AttentionStats:
+def allocate_stats(request: StatsRequest, q: Tensor, k: Tensor) -> AttentionStats:
     """The statistics of queries that see nothing, to be filled in."""
     (b, h, i, _), j = q.shape, k.shape[2]
-    top = (q.new_full((b, h, i, wanted.top), -1, dtype=torch.long), q.new_zeros(b, h, i, wanted.top))
+    top = (q.new_full((b, h, i, request.top), -1, dtype=torch.long), q.new_zeros(b, h, i, request.top))
     return AttentionStats(
-        rows=q.new_zeros(b, h, len(wanted.rows), j) if wanted.rows else None,
-        columns=q.new_zeros(b, h, i, len(wanted.columns)) if wanted.columns else None,
-        top=TopKeys(*top) if wanted.top else None,
-        map=q.new_zeros(b, h, *wanted.map) if wanted.map else None,
-        peaks=q.new_zeros(b, h, *wanted.peaks) if wanted.peaks else None,
-        mass=q.new_zeros(b, h, j) if wanted.mass else None,
-        entropy=q.new_zeros(b, h, i) if wanted.entropy else None,
-        log_sum_exp=q.new_full((b, h, i), -torch.inf) if wanted.log_sum_exp else None,
+        rows=q.new_zeros(b, h, len(request.rows), j) if request.rows else None,
+        columns=q.new_zeros(b, h, i, len(request.columns)) if request.columns else None,
+        top=TopKeys(*top) if request.top else None,
+        map=q.new_zeros(b, h, *request.map) if request.map else None,
+        peaks=q.new_zeros(b, h, *request.peaks) if request.peaks else None,
+        mass=q.new_zeros(b, h, j) if request.mass else None,
+        entropy=q.new_zeros(b, h, i) if request.entropy else None,
+        log_sum_exp=q.new_full((b, h, i), -torch.inf) if request.log_sum_exp else None,
     )
 
 
-def accumulate_band(band: QueryBand, wanted: StatsRequest, into: AttentionStats) -> None:
+def accumulate_band(band: QueryBand, request: StatsRequest, into: AttentionStats) -> None:
     """Add the statistics of one band."""
     weights, whose = band.weights, (band.batch, band.heads)
     if into.columns is not None:
-        for number, key in enumerate(wanted.columns):
+        for number, key in enumerate(request.columns):
             if (index := band.reach.where(key)) is not None:
                 into.columns[(*band.at, number)] = weights[..., index]
     if into.top is not None:
-        keys, best = top_weights(weights, wanted.top)
+        keys, best = top_weights(weights, request.top)
         into.top.keys[band.at][..., : keys.shape[-1]] = band.keys[keys].masked_fill(best <= 0, -1)
         into.top.weights[band.at][..., : keys.shape[-1]] = best.clamp(min=0)
     if into.entropy is not None:

@@ -1,7 +1,7 @@
 """Text positions: the place of each token in its text, where that is not its index in the row or in the cache.
 
-Patterns are asked about indices: the order of tokens in a row of packed texts, or in a KV cache. Position schemes are
-asked about positions: the place in the text. Where the two differ, these parts translate one into the other.
+Patterns are evaluated at indices: the order of tokens in a row of packed texts, or in a KV cache. Position schemes
+are evaluated at positions: the place in the text. Where the two differ, these parts translate one into the other.
 """
 
 from dataclasses import dataclass, replace
@@ -60,7 +60,7 @@ def token_positions_of(
 
 @dataclass(frozen=True, eq=False)
 class ScoreAtPositions(ScorePosition):
-    """A scheme that adds to scores, and perhaps to values, asked about positions."""
+    """A scheme that adds to scores, and perhaps to values, evaluated at positions."""
 
     scheme: ScorePosition
     positions: TokenPositions
@@ -81,7 +81,7 @@ class ScoreAtPositions(ScorePosition):
 
 @dataclass(frozen=True, eq=False)
 class BiasAtPositions(Bias):
-    """A bias asked about positions."""
+    """A bias evaluated at positions."""
 
     scheme: Bias
     positions: TokenPositions
@@ -99,7 +99,7 @@ class BiasAtPositions(Bias):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PatternAtPositions(BatchPattern):
-    """A pattern asked about positions: the first three tokens of each text, not of the row."""
+    """A pattern evaluated at positions: the first three tokens of each text, not of the row."""
 
     pattern: Pattern
     q_positions: Tensor
@@ -119,7 +119,7 @@ class PatternAtPositions(BatchPattern):
 
 
 def at_positions(recipe: Recipe, positions: TokenPositions) -> Recipe:
-    """The recipe, its schemes on the score asked about these positions instead of indices; a mask's cells are those
+    """The recipe, its schemes on the score evaluated at these positions instead of indices; a mask's cells are those
     of indices, as a pattern's."""
     if not recipe.score_positions:
         return recipe
@@ -151,7 +151,7 @@ class Segments:
         documents = Documents(self.ids, self.key_ids)
         if pattern == Full():
             return documents
-        if self.key_ids is None and pattern.is_toeplitz:  # asks about distances alone, which are the same in the row
+        if self.key_ids is None and pattern.is_toeplitz:  # depends on distances alone, which are the same in the row
             return pattern & documents
         return PatternAtPositions(pattern, self.positions, self.of_keys) & documents
 

@@ -1,7 +1,7 @@
 """Additive attention, tile by tile: Σ_j softmax_j(v·tanh(a_i + b_j)) value_j without its n × m × d tensor.
 
 Never anything of the size queries × keys × width, forward or backward. Queries are taken in bands whose scores fit into
-a fixed space. All that needs a triple (i, j, d) is asked of an `AdditiveEngine`: here in plain torch, in cache-sized
+a fixed space. All that needs a triple (i, j, d) is computed by an `AdditiveEngine`: here in plain torch, in cache-sized
 tiles; `kernels/additive.py` has the Triton kernels. With r = 1 / (1 + e^{2a} e^{2b}) and hence tanh(a + b) = 1 − 2r,
 
     s_ij = −2 Σ_d v_d r_ijd        (plus Σ_d v_d, which no softmax feels)
@@ -56,7 +56,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return [
-        *([] if q.is_cuda else planning_objections()),  # plain torch asks the block map
+        *([] if q.is_cuda else planning_objections()),  # plain torch reads the block map
         *([] if type(recipe.score) is Additive else [f"{recipe.score} is not v·tanh(W q + U k)"]),
         *(f"{scheme} adds to single scores, whose gradients are not kept" for scheme in recipe.score_positions),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
@@ -177,7 +177,7 @@ class AdditiveFunction(torch.autograd.Function):
         pairs = pairs_of(a, b, v)
         of_values = values.new_zeros(values.shape if weights is None else 0, dtype=accumulation_dtype(values))
 
-        def bent() -> Iterator[Band]:
+        def score_gradient_bands() -> Iterator[Band]:
             for rows in bands(a, b, CELLS_BACK):
                 seen, upstream = band_visibility(visibility, rows), grad[:, :, rows]
                 if weights is not None:
@@ -187,8 +187,8 @@ class AdditiveFunction(torch.autograd.Function):
                     of_values.add_(p.to(values.dtype).mT @ upstream)
                 yield rows, pairs.score_gradients(p, upstream @ values.mT), seen
 
-        da, db, dv = pairs.gradients(bent())
-        of_values = of_values if weights is None else weights.mT @ grad  # last: not while g needs the room
+        da, db, dv = pairs.gradients(score_gradient_bands())
+        of_values = of_values if weights is None else weights.mT @ grad  # last: not while g needs the memory
         return None, None, da.to(a.dtype), db.to(b.dtype), dv.to(v.dtype), of_values.to(values.dtype)
 
 

@@ -236,7 +236,7 @@ def distinct_masks(pattern: Pattern, chosen: BlockMap, where: Int[Tensor, "m 2"]
     for part in where.split(max(1, CELLS_AT_ONCE // size**2)):
         i = (chosen.rows.firsts[part[:, 0], None] + torch.arange(size))[:, :, None]
         j = (chosen.cols.firsts[part[:, 1], None] + torch.arange(size))[:, None, :]
-        if not pattern.is_toeplitz:  # an index that does not exist may not be asked about
+        if not pattern.is_toeplitz:  # an index that does not exist must not be evaluated
             i, j = i.clamp(max=chosen.rows.stop - 1), j.clamp(max=chosen.cols.stop - 1)
         seen = pattern.sees(b, b, i, j).expand(len(part), size, size)
         packed = np.packbits(seen.numpy().reshape(len(part), size**2), axis=1)

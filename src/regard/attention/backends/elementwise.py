@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import torch
 from einops import repeat
-from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.attention.backends.tiles import Interval, ScoreTiles, Visible, triton_tile_objections
+from regard.attention.backends.tiles import Interval, K, Out, Q, ScoreTiles, V, Visible, triton_tile_objections
 from regard.attention.block_map import planning_objections
 from regard.attention.normaliser import Normaliser, ReLU, Sigmoid
 from regard.attention.positions import Positions
@@ -29,11 +28,6 @@ from regard.ops.precision import accumulation_dtype
 
 FEWEST = 2**16  # scores: below this the definition is as fast
 
-Q = Float[Tensor, "b h i d"]
-K = Float[Tensor, "b h j d"]
-V = Float[Tensor, "b h j e"]
-Out = Float[Tensor, "b h i e"]
-
 
 # --- as a backend ---
 
@@ -41,7 +35,7 @@ Out = Float[Tensor, "b h i e"]
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     each = type(recipe.normaliser) in (ReLU, Sigmoid)
     return [
-        *([] if q.is_cuda else planning_objections()),  # plain torch asks the block map
+        *([] if q.is_cuda else planning_objections()),  # plain torch reads the block map
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, whose gradients are not kept" for scheme in recipe.score_positions),
         *([] if each else [f"{recipe.normaliser} does not weigh each key by itself as ReLU and Sigmoid do"]),

@@ -41,12 +41,12 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *([] if positions.start is not None else ["its block map needs consecutive positions"]),
         *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),
         *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.depends_on_head else []),
-        *([f"on a GPU it compiles heads of width {NARROWEST} and more"] if q.is_cuda and narrow(recipe, q) else []),
+        *([f"on a GPU it compiles heads of width {NARROWEST} and more"] if q.is_cuda and is_narrow(recipe, q) else []),
         *(["it has no backward pass on the CPU"] if q.device.type == "cpu" and torch.is_grad_enabled() else []),
     ]
 
 
-def narrow(recipe: Recipe, q: Tensor) -> bool:
+def is_narrow(recipe: Recipe, q: Tensor) -> bool:
     return min(q.shape[-1], fold_query(recipe, q[:0]).shape[-1]) < NARROWEST
 
 
@@ -84,7 +84,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
         scale=1.0,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    assert isinstance(out, Tensor)  # it returns a tuple only when asked for more
+    assert isinstance(out, Tensor)  # it returns a tuple only when more is requested
     return out
 
 

@@ -229,7 +229,7 @@ class GatheredRows:
         cells = IndexGrid(
             b.repeat_interleave(heads).view(1, -1, 1, 1),
             h.repeat(batch).view(1, -1, 1, 1),
-            i.clamp(max=self.call.start + n_q - 1)[:, None, :, None],  # filling asks about an index that exists
+            i.clamp(max=self.call.start + n_q - 1)[:, None, :, None],  # filling reads an index that exists
             j.clamp(max=n_k - 1)[:, None, None, :],
         )
         return cells, (j < n_k)[:, None, None, :]

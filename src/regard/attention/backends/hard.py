@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from regard.attention.backends.tiles import Interval, ScoreTiles, Visible, triton_tile_objections
+from regard.attention.backends.tiles import Interval, K, Out, Q, ScoreTiles, V, Visible, triton_tile_objections
 from regard.attention.block_map import planning_objections
 from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough
 from regard.attention.normaliser import Normaliser
@@ -42,10 +42,6 @@ GROUP = 128
 ROUNDS = 7  # of Philox: the fewest that pass every known test
 FEWEST = 2**16  # scores: below this the definition is as fast
 
-Q = Float[Tensor, "b h i d"]
-K = Float[Tensor, "b h j d"]
-V = Float[Tensor, "b h j e"]
-Out = Float[Tensor, "b h i e"]
 Row = Float[Tensor, "b h i"]
 Key = Int[Tensor, "b h i"]
 
@@ -94,7 +90,7 @@ def hard_attention(
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return [
-        *([] if q.is_cuda else planning_objections()),  # plain torch asks the block map
+        *([] if q.is_cuda else planning_objections()),  # plain torch reads the block map
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, whose gradients are not kept" for scheme in recipe.score_positions),
         *normaliser_objections(recipe.normaliser),

@@ -62,7 +62,7 @@ def concatenate_heads(x: Tensor) -> Tensor:
 
 
 def documents_in(pattern: Pattern) -> Documents | None:
-    """The documents of a pattern that asks for nothing else but causality."""
+    """The documents of a pattern that demands nothing but causality."""
     match pattern:
         case Documents():
             return pattern

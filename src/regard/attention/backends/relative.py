@@ -39,7 +39,7 @@ WIDTHS = (16, 32, 64, 128)  # of heads, in the kernels
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     learned = [x for x in recipe.score_positions if type(x) in (RelativeBias, RelativeVectors)]
     return [
-        *([] if q.is_cuda else planning_objections()),  # plain torch asks the block map
+        *([] if q.is_cuda else planning_objections()),  # plain torch reads the block map
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *([] if learned else ["nothing is learned about pairs of positions"]),
         *(f"{scheme} is added besides" for scheme in learned[1:]),

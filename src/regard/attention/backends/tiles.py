@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.attention.batch_patterns import Padding
@@ -22,6 +22,10 @@ SIZES = (512, 256, 128)  # of a tile's side
 WIDEST = 256
 FAR = 2**30  # further apart than any two tokens
 
+Q = Float[Tensor, "b h i d"]
+K = Float[Tensor, "b h j d"]
+V = Float[Tensor, "b h j e"]
+Out = Float[Tensor, "b h i e"]
 Visible = Bool[Tensor, "#b #h r c"] | None  # None: everything
 
 

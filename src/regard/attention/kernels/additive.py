@@ -257,11 +257,11 @@ def query_backward(y, word, even, odd, of_even, of_odd, plain, ALONE: tl.constex
     else:
         both = reciprocal(x0 * x1, APPROXIMATE)
         r0, r1 = both * x1, both * x0
-    bend0, bend1 = r0 - r0 * r0, r1 - r1 * r1
-    of_even += g0 * bend0
-    of_odd += g1 * bend1
+    slope0, slope1 = r0 - r0 * r0, r1 - r1 * r1
+    of_even += g0 * slope0
+    of_odd += g1 * slope1
     plain += tl.sum(g0 * r0, 3) + tl.sum(g1 * r1, 3)
-    return tl.sum(g0 * bend0, 3) + tl.sum(g1 * bend1, 3), of_even, of_odd, plain
+    return tl.sum(g0 * slope0, 3) + tl.sum(g1 * slope1, 3), of_even, of_odd, plain
 
 
 @triton.jit
@@ -271,9 +271,9 @@ def query_backward_far(y, word, even, odd, of_even, of_odd, plain):
     g0, g1 = g0[None, :, None, :], g1[None, :, None, :]
     r0 = 1.0 / (1.0 + tl.exp(2.0 * (even + y[:, :, :, None])))
     r1 = 1.0 / (1.0 + tl.exp(2.0 * (odd + y[:, :, :, None])))
-    bend0, bend1 = r0 - r0 * r0, r1 - r1 * r1
+    slope0, slope1 = r0 - r0 * r0, r1 - r1 * r1
     plain += tl.sum(g0 * r0 + g1 * r1, 3)
-    return tl.sum(g0 * bend0 + g1 * bend1, 3), of_even + g0 * bend0, of_odd + g1 * bend1, plain
+    return tl.sum(g0 * slope0 + g1 * slope1, 3), of_even + g0 * slope0, of_odd + g1 * slope1, plain
 
 
 @triton.jit(do_not_specialize=["unit"])
@@ -320,7 +320,7 @@ def scores_backward(
                     if AHEAD:
                         later = block * WARPS + phase + 1
                         row = (later // WARPS * WARPS + (w + later) % WARPS)[None, :] * CHUNK + turn
-                        felt = tl.load(ahead + row * wide + tile * (2 * PAIRS * WARPS), row < rows, 0)
+                        fetched = tl.load(ahead + row * wide + tile * (2 * PAIRS * WARPS), row < rows, 0)
                     if near:
                         for _ in range(0, CHUNK, 2):
                             y0, y1 = tl.load(y), tl.load(y + PADDED)
@@ -347,7 +347,7 @@ def scores_backward(
                             out += PADDED
                             words += wide // 2
                     if AHEAD:
-                        tl.store(ahead, felt, unit < 0)  # never; but what is not used is not loaded
+                        tl.store(ahead, fetched, unit < 0)  # never; but what is not used is not loaded
                     tl.debug_barrier()
         tl.store(spot, of_even)
         tl.store(spot + PADDED, of_odd)
@@ -520,7 +520,7 @@ class TritonAdditive(AdditiveEngine):
         return out
 
     def live_tiles(self, rows: slice, visible: Visible, tile: tuple[int, int]) -> Int[Tensor, "*tiles"]:
-        """Which tiles someone sees, found on the device; if all see everything, nobody asks."""
+        """Which tiles someone sees, found on the device; not looked up if all see everything."""
         if visible is None:
             return self.limits.fits
         (high, wide), n = tile, len(self.a)

@@ -430,7 +430,7 @@ def segment_reach_kernel(own: Tensor, other: Tensor, size: int, step: int) -> Te
 # --- launches, and the autograd function ---
 
 
-NARROW = 1536  # keys across: a window of 512 to both sides, and some more
+NARROW_BAND = 1536  # keys across: a window of 512 to both sides, and some more
 
 
 @dataclass(frozen=True)
@@ -441,14 +441,14 @@ class SparseTileShape:
     other: int
     warps: int
     stages: int
-    parts: int = 1  # 3: masked and whole tiles in loops of their own; 1: one loop that asks
-    bulk: bool = False  # tiles that are walked over come by the bulk copy engine
+    parts: int = 1  # 3: masked and whole tiles in loops of their own; 1: one loop with a branch
+    bulk: bool = False  # tiles that are streamed come by the bulk copy engine
     registers: int | None = None  # at most so many a thread, for more programs side by side
 
-    def fit(self, tiles: BlockSparseTiles, *walked: Tensor, dropping: "DropoutSeed | None") -> "SparseTileShape":
-        """What these tiles allow: lists are walked over in one loop, in steps no larger than theirs; the copy engine
+    def fit(self, tiles: BlockSparseTiles, *streamed: Tensor, dropping: "DropoutSeed | None") -> "SparseTileShape":
+        """What these tiles allow: lists are passed over in one loop, in steps no larger than theirs; the copy engine
         wants even rows; and where segment ids or masks are read or hashed, few registers would spill."""
-        always, bulk = tiles.static, self.bulk and all(is_aligned(x) for x in walked)
+        always, bulk = tiles.static, self.bulk and all(is_aligned(x) for x in streamed)
         if isinstance(always, Band):
             plain = tiles.segment_ids is None and dropping is None
             if bulk == self.bulk and plain:
@@ -475,7 +475,7 @@ class SparseTileShapes:
         if dtype.itemsize > 2:
             small = SparseTileShape(64, 32, 4, 2) if width <= 64 else SparseTileShape(32, 32, 4, 1)
             return SparseTileShapes(small, small, small)
-        if width <= 64 and across <= NARROW:
+        if width <= 64 and across <= NARROW_BAND:
             return SparseTileShapes(
                 SparseTileShape(64, 64, 4, 3, bulk=True),
                 SparseTileShape(64, 64, 4, 2, bulk=True),
@@ -545,7 +545,7 @@ def is_aligned(x: Tensor) -> bool:
 
 
 def streamed_side(shape: SparseTileShape, *tensors: Tensor) -> list[Any]:
-    """The tensors of the side that is walked over: as they are, or described to the bulk copy engine."""
+    """The tensors of the side that is streamed: as they are, or described to the bulk copy engine."""
     if not shape.bulk:
         return list(tensors)
     blocks = ([1, 1, shape.other, padded_width(x.shape[3])] for x in tensors)
@@ -624,8 +624,8 @@ class BlockSparseFunction(torch.autograd.Function):
         ]
         dq_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **constants(q, v, tiles, shape, dropping))
         shape = ctx.shapes.keys.fit(tiles, q, upstream, dropping=dropping)
-        q_walked, upstream_walked = streamed_side(shape, q, upstream)
-        arguments = [q_walked, k, v, upstream_walked, sums, delta, dk, dv, *strides(q, k, v, upstream, dk, dv)]
+        q_streamed, upstream_streamed = streamed_side(shape, q, upstream)
+        arguments = [q_streamed, k, v, upstream_streamed, sums, delta, dk, dv, *strides(q, k, v, upstream, dk, dv)]
         arguments += [
             *tile_arguments(tiles, shape, of_keys=True),
             *common_arguments(q, k, tiles, scale),
@@ -650,7 +650,7 @@ def strides(*tensors: Tensor) -> list[Any]:
 
 
 def accumulation_type(q: Tensor) -> torch.dtype:
-    """What sums are kept in; float64 only where the interpreter is asked for it."""
+    """What sums are kept in; float64 only where the interpreter needs it."""
     return torch.promote_types(q.dtype, torch.float32)
 
 

@@ -328,7 +328,7 @@ class RelativeBiasFunction(torch.autograd.Function):
 
 
 class RelativeVectorsFunction(torch.autograd.Function):
-    """Shaw: a key and a value for each distance. What is asked of them is asked once for each query and distance."""
+    """Shaw: a key and a value for each distance. Their products are computed once for each query and distance."""
 
     @staticmethod
     def forward(ctx, plan, q, k, v, keys, values):

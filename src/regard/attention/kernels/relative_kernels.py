@@ -259,7 +259,7 @@ def far_queries_backward(
 ):  # fmt: skip
     """Tiles of one column: Σ G k, and the sum of G in each row."""
     c, d, e = tl.arange(0, WIDE), tl.arange(0, D), tl.arange(0, E)
-    bent = tl.zeros_like(total)
+    row_sums = tl.zeros_like(total)
     for t in tl.range(low, high):
         j = t * WIDE + c
         key = tl.load(k + j[:, None] * D + d[None, :])
@@ -267,9 +267,9 @@ def far_queries_backward(
         s = tl.dot(mine, tl.trans(key), input_precision=PRECISION)
         g = tl.dot(upstream, tl.trans(value), input_precision=PRECISION)
         g = tl.exp2(s * scale - total[:, None]) * (g - delta[:, None])
-        bent += tl.sum(g, 1)
+        row_sums += tl.sum(g, 1)
         sums = tl.dot(g.to(key.dtype), key, sums, input_precision=PRECISION)
-    return sums, bent
+    return sums, row_sums
 
 
 @triton.jit
@@ -410,7 +410,7 @@ def diagonals(
     kept = (apart > -REACH) & (apart < REACH)
     if CAUSAL:
         kept &= apart <= 0
-    bent = tl.zeros([SIDE, SIDE], tl.float32)
+    row_sums = tl.zeros([SIDE, SIDE], tl.float32)
     for t in tl.range(chunk * each, tl.minimum((chunk + 1) * each, tl.cdiv(queries, SIDE))):
         i = t * SIDE + r
         j = i + start + shift
@@ -423,5 +423,5 @@ def diagonals(
         s = tl.dot(mine, tl.trans(key), input_precision=PRECISION) * (unit * LOG2E) + extra
         g = tl.dot(upstream, tl.trans(value), input_precision=PRECISION)
         g = tl.exp2(s - total[:, None]) * (g - delta[:, None])
-        bent += tl.where(kept & seen[None, :], g, 0.0)
-    tl.store(sums + tl.program_id(0).to(tl.int64) * SIDE * SIDE + r[:, None] * SIDE + r[None, :], bent)
+        row_sums += tl.where(kept & seen[None, :], g, 0.0)
+    tl.store(sums + tl.program_id(0).to(tl.int64) * SIDE * SIDE + r[:, None] * SIDE + r[None, :], row_sums)

@@ -70,29 +70,29 @@ class KernelStats:
 
 def compute_stats(
     seen: StatsInputs,
-    asked: RequestedStats,
+    request: RequestedStats,
     log_sum_exp: Tensor | None,
     *,
     rows: StatsTileShape = ROWS,
     columns: StatsTileShape | None = None,
 ) -> KernelStats:
-    """Everything asked for; with a log-sum-exp in one pass, without in two."""
+    """Everything requested; with a log-sum-exp in one pass, without in two."""
     n_q, n_k, n = seen.q.shape[2], seen.k.shape[2], seen.heads
-    entropy = new_output(seen, n, n_q) if asked.entropy else None
+    entropy = new_output(seen, n, n_q) if request.entropy else None
     known = log_sum_exp is not None
     lse = log_sum_exp.reshape(n, n_q).float() if known else log_sum_exps(seen, entropy, rows)
     found = KernelStats(
         log_sum_exp=lse,
         entropy=entropy,
-        mass=new_output(seen, n, n_k).zero_() if asked.mass else None,
-        map=new_output(seen, n, *asked.map).zero_() if asked.map else None,
-        peaks=new_output(seen, n, *asked.peaks).zero_() if asked.peaks else None,
-        keys=new_output(seen, n, n_q, asked.top, dtype=torch.long) if asked.top else None,
-        weights=new_output(seen, n, n_q, asked.top) if asked.top else None,
+        mass=new_output(seen, n, n_k).zero_() if request.mass else None,
+        map=new_output(seen, n, *request.map).zero_() if request.map else None,
+        peaks=new_output(seen, n, *request.peaks).zero_() if request.peaks else None,
+        keys=new_output(seen, n, n_q, request.top, dtype=torch.long) if request.top else None,
+        weights=new_output(seen, n, n_q, request.top) if request.top else None,
     )
-    with_entropy = asked.entropy and known
-    if with_entropy or asked.mass or asked.map or asked.peaks or asked.top:
-        ColumnPass(seen, found, columns or default_shape(seen, asked), with_entropy=with_entropy).run()
+    with_entropy = request.entropy and known
+    if with_entropy or request.mass or request.map or request.peaks or request.top:
+        ColumnPass(seen, found, columns or default_shape(seen, request), with_entropy=with_entropy).run()
     return found
 
 
@@ -206,17 +206,17 @@ class ColumnPass:
     ) -> None:
         seen, found, shape, n_k = self.seen, self.found, self.shape, self.seen.k.shape[2]
         heads, own, blocks, queries = map(slice_length, (slab.heads, slab.cuts, slab.blocks, slab.queries))
-        top, notes = found.keys is not None, self.with_entropy + (found.keys is not None)
-        sums, peaks, noted, maxima = (
+        top, stats = found.keys is not None, self.with_entropy + (found.keys is not None)
+        sums, peaks, block_stats, maxima = (
             new_output(seen, *size) if wanted else None
             for size, wanted in (
                 ((heads, own, n_k), self.summed),
                 ((heads, own, n_k), self.peaks > 0),
-                ((heads, blocks, queries, notes), notes > 0),
+                ((heads, blocks, queries, stats), stats > 0),
                 ((heads, blocks, queries, shape.chunks), top),
             )
         )
-        if not seen.sees_all:  # tiles that nobody sees are skipped; nobody reads what is noted of them
+        if not seen.sees_all:  # tiles that nobody sees are skipped; nobody reads their statistics
             for part in (sums, peaks):
                 if part is not None:
                     part.zero_()
@@ -230,7 +230,7 @@ class ColumnPass:
                 cuts=cuts,
                 sums=ells if sums is None else sums,  # a pointer that is not used
                 peaks=ells if peaks is None else peaks,
-                noted=ells if noted is None else noted,
+                block_stats=ells if block_stats is None else block_stats,
                 maxima=ells if maxima is None else maxima,
                 n_k=n_k,
                 first_cut=slab.cuts.start,
@@ -248,23 +248,25 @@ class ColumnPass:
             self.pool(found.map, sums, n_k, slab, owners)
         if found.peaks is not None and peaks is not None:
             self.pool(found.peaks, peaks, n_k // shape.keys if self.peaks == BY_BLOCK.value else n_k, slab, owners)
-        if noted is not None:
-            self.fold(noted, maxima, ells, slab, arguments | here)
+        if block_stats is not None:
+            self.fold(block_stats, maxima, ells, slab, arguments | here)
 
-    def fold(self, noted: Tensor, maxima: Tensor | None, ells: Tensor, slab: Slab, arguments: dict[str, Any]) -> None:
+    def fold(
+        self, block_stats: Tensor, maxima: Tensor | None, ells: Tensor, slab: Slab, arguments: dict[str, Any]
+    ) -> None:
         """The entropies of the slab's queries, their largest weights, and the keys of these."""
-        found, (heads, blocks, queries, notes) = self.found, noted.shape
+        found, (heads, blocks, queries, stats) = self.found, block_stats.shape
         many = tile_count(blocks, GROUP.value)
         parts = tile_count(many, SPAN.value)
         groups = ells if maxima is None else new_output(self.seen, heads, queries, many)
-        bent = new_output(self.seen, heads, parts, queries) if self.with_entropy else ells
-        sizes = {"noted": noted, "groups": groups, "rows": queries, "blocks": blocks, "many": many}
-        grid = tile_count(queries * notes, FOLDED), parts, heads
+        entropy_sum = new_output(self.seen, heads, parts, queries) if self.with_entropy else ells
+        sizes = {"block_stats": block_stats, "groups": groups, "rows": queries, "blocks": blocks, "many": many}
+        grid = tile_count(queries * stats, FOLDED), parts, heads
         kinds = {"TOP": maxima is not None, "ENTROPY": self.with_entropy, "KEYS": self.shape.keys}
         known = {name: arguments[name] for name in VISIBILITY} | {"MASKED": self.masked}
-        launch_kernel(fold_block_stats, grid, sizes | kinds | known, bent=bent, WIDE=FOLDED, num_warps=1)
+        launch_kernel(fold_block_stats, grid, sizes | kinds | known, entropy_sum=entropy_sum, WIDE=FOLDED, num_warps=1)
         if found.entropy is not None and self.with_entropy:
-            found.entropy[slab.heads, slab.queries] = bent.sum(1) * -log(2)
+            found.entropy[slab.heads, slab.queries] = entropy_sum.sum(1) * -log(2)
         if found.keys is None or maxima is None:
             return
         most = found.keys.shape[2]
@@ -280,24 +282,24 @@ class ColumnPass:
             keys=found.keys,
             weights=found.weights,
             KEYS=self.shape.keys,
-            NOTES=notes,
+            STATS=stats,
             MASKED=self.masked,
-            GROUP_ROOM=triton.next_power_of_2(at_most),
+            GROUP_SLOTS=triton.next_power_of_2(at_most),
             MOST=most,
-            ROOM=triton.next_power_of_2(most),
+            SLOTS=triton.next_power_of_2(most),
             num_warps=1 if most <= 16 else 4,
             num_stages=1,
         )
 
-    def pool(self, out: Tensor, parts: Tensor, noted: int, slab: Slab, owners: dict[int, Tensor]) -> None:
-        """The slab's part of a map, from numbers noted for each key or, side by side, for each block of keys."""
+    def pool(self, out: Tensor, parts: Tensor, length: int, slab: Slab, owners: dict[int, Tensor]) -> None:
+        """The slab's part of a map, from numbers for each key or, side by side, for each block of keys."""
         (_, down, across), n_q = out.shape, self.seen.q.shape[2]
         first, last = (query * down // n_q for query in (slab.queries.start, slab.queries.stop - 1))
         launch_kernel(
             pool_cells,
             ((last - first + 1) * across, slice_length(slab.heads)),
             {"parts": parts, "owners": owners[down], "out": out[slab.heads]},
-            noted=noted,
+            length=length,
             stride=parts.shape[2],
             first_row=first,
             first_cut=slab.cuts.start,
@@ -305,6 +307,6 @@ class ColumnPass:
             across=across,
             down=down,
             PEAKS=out is self.found.peaks,
-            WIDE=min(1024, max(16, triton.next_power_of_2(tile_count(noted, across)))),
+            WIDE=min(1024, max(16, triton.next_power_of_2(tile_count(length, across)))),
             num_warps=1,
         )

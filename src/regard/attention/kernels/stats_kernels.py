@@ -36,7 +36,7 @@ PAIR = tl.constexpr(8)  # rows apart that one thread holds
 GROUP = tl.constexpr(8)  # blocks whose maxima are compared together
 
 WITHOUT, WITH = tl.constexpr(1), tl.constexpr(2)  # only programs without, or with, a mask; 0 for all
-BY_KEY, BY_BLOCK = tl.constexpr(1), tl.constexpr(2)  # how finely peaks are noted; 0 for not at all
+BY_KEY, BY_BLOCK = tl.constexpr(1), tl.constexpr(2)  # how finely peaks are stored; 0 for not at all
 
 # numbers that differ from call to call, none of which is worth a kernel of its own
 LENGTHS = ["n_q", "start", "least", "most", "origin", "differences"]
@@ -70,7 +70,7 @@ def masked_scores(s, i, j, bounds, c, table, BIASED: tl.constexpr, MASKED: tl.co
 
 @triton.jit(do_not_specialize=[*PLACES, "n_k", "first_cut", "slab"])
 def column_pass(
-    q, k, table, lengths, lse, cuts, sums, peaks, noted, maxima, n_q, n_k, heads, share, q_b, q_h,
+    q, k, table, lengths, lse, cuts, sums, peaks, block_stats, maxima, n_q, n_k, heads, share, q_b, q_h,
     q_t: tl.constexpr, k_b, k_h, k_t, start, least, most, c, differences, origin, first_head, first_cut,
     first_block, first_query, slab,
     D: tl.constexpr, WIDE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNKS: tl.constexpr,
@@ -99,7 +99,7 @@ def column_pass(
     ells = lse + (first_head + z) * n_q
     # where the numbers of this block's queries go, counted from the slab's first query
     slot = (z * tl.num_programs(0) + block) * slab - first_query
-    into = noted + slot * (TOP + ENTROPY), maxima + slot * CHUNKS
+    into = block_stats + slot * (TOP + ENTROPY), maxima + slot * CHUNKS
     mass = tl.zeros([QUERIES // 2 // PAIR, PAIR, KEYS], tl.float32)
     if PEAKS == BY_KEY:
         largest = tl.full([QUERIES // 2 // PAIR, PAIR, KEYS], NEVER, tl.float32)
@@ -116,7 +116,7 @@ def column_pass(
     for t in range(before, after):
         i = begin + t * QUERIES + tl.arange(0, QUERIES)
         rows = read_rows(mine, i, d, stop, q_t, D, EVEN)
-        # asked for a step ahead, so that nobody waits for so few numbers; `ells` is a tile longer than it need be
+        # loaded a step ahead, so that nobody waits for so few numbers; `ells` is a tile longer than it need be
         ahead = read_ells(ells, i + QUERIES, stop, EVEN)
         s = tl.dot(rows, columns)
         if BIASED:
@@ -157,15 +157,15 @@ def record_tile(
     TOP: tl.constexpr,
 ):  # fmt: skip
     """What one tile of scores says, x = c s - ℓ being the exponents of its weights."""
-    noted, maxima = into
+    block_stats, maxima = into
     QUERIES: tl.constexpr = s.shape[0]
     KEYS: tl.constexpr = s.shape[1]
     WEIGHED: tl.constexpr = MASS or ENTROPY or PEAKS == BY_KEY
     PARTS: tl.constexpr = CHUNKS // LANES
-    NOTES: tl.constexpr = TOP + ENTROPY
+    STATS: tl.constexpr = TOP + ENTROPY
     lane, chunk = tl.arange(0, LANES)[None, :], tl.arange(0, CHUNKS)[None, :]
     kept = (i < stop)[:, None] | EVEN
-    notes = tl.zeros([QUERIES, LANES], tl.float32)
+    stats = tl.zeros([QUERIES, LANES], tl.float32)
     x = s * c - ell[:, None] if WEIGHED else s
     if TOP or PEAKS == BY_BLOCK:
         parted = tl.reshape(x, (QUERIES, PARTS, KEYS // PARTS // 2 // LANES, LANES, 2))
@@ -178,7 +178,7 @@ def record_tile(
         if TOP:
             parts = tl.reshape(tl.permute(parts, (0, 2, 1)), (QUERIES, CHUNKS))
             tl.store(maxima + i[:, None] * CHUNKS + chunk, parts, mask=kept & (chunk >= 0))
-            notes += tl.max(best, 1)[:, None]
+            stats += tl.max(best, 1)[:, None]
     if PEAKS == BY_KEY:
         pairs = tl.reshape(x, (QUERIES // 2 // PAIR, 2, PAIR, KEYS))
         largest = tl.maximum(largest, tl.max(pairs, 1))
@@ -187,9 +187,9 @@ def record_tile(
         if MASS:
             mass += tl.sum(tl.reshape(p, (QUERIES // 2 // PAIR, 2, PAIR, KEYS)), 1)
         if ENTROPY:
-            notes = tl.where(lane == NOTES - 1, tl.sum(p * x, 1)[:, None], notes)
-    if NOTES:
-        tl.store(noted + i[:, None] * NOTES + lane, notes, mask=kept & (lane < NOTES))
+            stats = tl.where(lane == STATS - 1, tl.sum(p * x, 1)[:, None], stats)
+    if STATS:
+        tl.store(block_stats + i[:, None] * STATS + lane, stats, mask=kept & (lane < STATS))
     return mass, largest
 
 
@@ -197,15 +197,15 @@ def record_tile(
 
 
 @triton.jit
-def online(s, c, m, total, bent, ENTROPY: tl.constexpr):
+def online(s, c, m, total, entropy_sum, ENTROPY: tl.constexpr):
     """One tile more; c is positive, so the largest can be found before it is scaled."""
     up = tl.maximum(m, tl.max(s, 1) * c)
     x = s * c - up[:, None]
     p = tl.exp2(x)
     alpha = tl.exp2(m - up)
     if ENTROPY:
-        bent = alpha * (bent + total * (m - up)) + tl.sum(p * x, 1)
-    return up, total * alpha + tl.sum(p, 1), bent
+        entropy_sum = alpha * (entropy_sum + total * (m - up)) + tl.sum(p * x, 1)
+    return up, total * alpha + tl.sum(p, 1), entropy_sum
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -225,7 +225,7 @@ def row_pass(
     biases = table + h * differences + origin
     length = tl.load(lengths + b)
     m = tl.full([QUERIES], LEAST, tl.float32)
-    total, bent = tl.zeros([QUERIES], tl.float32), tl.zeros([QUERIES], tl.float32)
+    total, entropy_sum = tl.zeros([QUERIES], tl.float32), tl.zeros([QUERIES], tl.float32)
     # keys at these positions are seen by some, and by all, of the queries
     low, high = first + start - most, tl.minimum(first + QUERIES, n_q) + start - least
     begin, tiles, before, after = tile_spans(
@@ -238,7 +238,7 @@ def row_pass(
         spot = (j < length)[None, :] & (d < D)[:, None]
         theirs = tl.load(keys + j[None, :] * k_t + d[:, None], mask=spot, other=0.0)
         s = masked_scores(tl.dot(rows, theirs), i + start, j, (least, most, length), c, biases, BIASED, MASKED=True)
-        m, total, bent = online(s, 1.0, m, total, bent, ENTROPY)
+        m, total, entropy_sum = online(s, 1.0, m, total, entropy_sum, ENTROPY)
     for t in range(before, after):
         j = begin + t * KEYS + tl.arange(0, KEYS)
         if WIDE == D:
@@ -248,12 +248,12 @@ def row_pass(
         s = tl.dot(rows, theirs)
         if BIASED:
             s = masked_scores(s, i + start, j, (least, most, length), c, biases, BIASED, MASKED=False)
-        m, total, bent = online(s, 1.0 if BIASED else c, m, total, bent, ENTROPY)
+        m, total, entropy_sum = online(s, 1.0 if BIASED else c, m, total, entropy_sum, ENTROPY)
     blind = total == 0.0
     some = tl.where(blind, 1.0, total)
     tl.store(lse + z * n_q + i, tl.where(blind, float("-inf"), (m + tl.log2(some)) * LN_2), mask=i < n_q)
     if ENTROPY:
-        tl.store(entropy + z * n_q + i, tl.where(blind, 0.0, (tl.log2(some) - bent / some) * LN_2), mask=i < n_q)
+        tl.store(entropy + z * n_q + i, tl.where(blind, 0.0, (tl.log2(some) - entropy_sum / some) * LN_2), mask=i < n_q)
 
 
 # --- the largest weights ---
@@ -264,30 +264,30 @@ SPAN = tl.constexpr(16)  # groups that one program folds
 
 @triton.jit(do_not_specialize=[*PLACES, "rows", "blocks", "many"])
 def fold_block_stats(
-    noted, groups, bent, lengths, heads, start, least, most, first_head, first_block, first_query, rows, blocks,
-    many,
+    block_stats, groups, entropy_sum, lengths, heads, start, least, most, first_head, first_block, first_query,
+    rows, blocks, many,
     KEYS: tl.constexpr, WIDE: tl.constexpr, TOP: tl.constexpr, ENTROPY: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The largest maximum of each query and group of blocks, and Σ p log₂ p of SPAN groups, from notes of blocks."""
+    """The largest maximum of each query and group of blocks, and Σ p log₂ p of SPAN groups, from those of blocks."""
     part, z = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    NOTES: tl.constexpr = TOP + ENTROPY
-    at = tl.program_id(0) * WIDE + tl.arange(0, WIDE)  # queries and their notes, side by side
-    row, note, inside = at // NOTES, at % NOTES, at < rows * NOTES
+    STATS: tl.constexpr = TOP + ENTROPY
+    at = tl.program_id(0) * WIDE + tl.arange(0, WIDE)  # queries and their statistics, side by side
+    row, stat, inside = at // STATS, at % STATS, at < rows * STATS
     i, length = first_query + row + start, tl.load(lengths + (first_head + z) // heads)
     total = tl.zeros([WIDE], tl.float32)
     for group in range(part * SPAN, tl.minimum((part + 1) * SPAN, many)):
         block = group * GROUP + tl.arange(0, GROUP)
-        spot = (z * blocks + block)[:, None] * (rows * NOTES) + at[None, :]
+        spot = (z * blocks + block)[:, None] * (rows * STATS) + at[None, :]
         written = (block < blocks)[:, None] & inside[None, :]
         if MASKED:
             written &= sees_block((first_block + block)[:, None] * KEYS, i[None, :], least, most, length, KEYS)
-        here = tl.load(noted + spot, mask=written, other=NEVER)
+        here = tl.load(block_stats + spot, mask=written, other=NEVER)
         if TOP:
-            tl.store(groups + (z * rows + row) * many + group, tl.max(here, 0), mask=inside & (note == 0))
+            tl.store(groups + (z * rows + row) * many + group, tl.max(here, 0), mask=inside & (stat == 0))
         if ENTROPY:
             total += tl.sum(tl.where(here > LEAST, here, 0.0), 0)
     if ENTROPY:
-        tl.store(bent + (z * tl.num_programs(1) + part) * rows + row, total, mask=inside & (note == NOTES - 1))
+        tl.store(entropy_sum + (z * tl.num_programs(1) + part) * rows + row, total, mask=inside & (stat == STATS - 1))
 
 
 @triton.jit
@@ -303,10 +303,10 @@ def order_bits(bits):
 
 
 @triton.jit
-def top_values(values, MOST: tl.constexpr, ROOM: tl.constexpr):
+def top_values(values, MOST: tl.constexpr, SLOTS: tl.constexpr):
     """Indices and values of the largest, largest first; -1 where there are no more."""
-    at, slot = tl.arange(0, values.shape[0]), tl.arange(0, ROOM)
-    found, best = tl.full([ROOM], -1, tl.int32), tl.full([ROOM], -(2**31), tl.int32)
+    at, slot = tl.arange(0, values.shape[0]), tl.arange(0, SLOTS)
+    found, best = tl.full([SLOTS], -1, tl.int32), tl.full([SLOTS], -(2**31), tl.int32)
     order = order_bits(values.to(tl.int32, bitcast=True))
     for n in range(MOST):
         top = tl.max(order, 0)
@@ -327,40 +327,40 @@ def take(of, which):
 
 @triton.jit(do_not_specialize=[*PLACES, "rows", "blocks", "many"])
 def pick_keys(
-    q, k, table, lengths, ells, noted, maxima, groups, keys, weights, n_q, heads, share, q_b, q_h, q_t, k_b,
+    q, k, table, lengths, ells, block_stats, maxima, groups, keys, weights, n_q, heads, share, q_b, q_h, q_t, k_b,
     k_h, k_t: tl.constexpr, start, least, most, c, differences, origin, first_head, first_block, first_query,
     rows, blocks, many,
-    D: tl.constexpr, WIDE: tl.constexpr, KEYS: tl.constexpr, CHUNKS: tl.constexpr, NOTES: tl.constexpr,
-    GROUP_ROOM: tl.constexpr, MOST: tl.constexpr, ROOM: tl.constexpr, BIASED: tl.constexpr,
+    D: tl.constexpr, WIDE: tl.constexpr, KEYS: tl.constexpr, CHUNKS: tl.constexpr, STATS: tl.constexpr,
+    GROUP_SLOTS: tl.constexpr, MOST: tl.constexpr, SLOTS: tl.constexpr, BIASED: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
     row, z = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h, i = (first_head + z) // heads, (first_head + z) % heads, first_query + row
-    group = tl.arange(0, GROUP_ROOM)
+    group = tl.arange(0, GROUP_SLOTS)
     folded = tl.load(groups + (z * rows + row) * many + group, mask=group < many, other=NEVER)
-    group, _ = top_values(folded, MOST, ROOM)  # type: ignore[misc]
+    group, _ = top_values(folded, MOST, SLOTS)  # type: ignore[misc]
 
     block = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     known = (group >= 0)[:, None] & (block < blocks)
     length = tl.load(lengths + b)
     if MASKED:
         known &= sees_block((first_block + block) * KEYS, i + start, least, most, length, KEYS)
-    best = tl.load(noted + ((z * blocks + block) * rows + row) * NOTES, mask=known, other=NEVER)
-    block, _ = top_values(tl.reshape(best, (ROOM * GROUP,)), MOST, ROOM)
+    best = tl.load(block_stats + ((z * blocks + block) * rows + row) * STATS, mask=known, other=NEVER)
+    block, _ = top_values(tl.reshape(best, (SLOTS * GROUP,)), MOST, SLOTS)
     block = tl.where(block < 0, -1, take(group, block // GROUP) * GROUP + block % GROUP)
 
     spot = ((z * blocks + block) * rows + row)[:, None] * CHUNKS + tl.arange(0, CHUNKS)[None, :]
     best = tl.load(maxima + spot, mask=(block >= 0)[:, None] & (spot >= 0), other=NEVER)
-    chunk, _ = top_values(tl.reshape(best, (ROOM * CHUNKS,)), MOST, ROOM)
+    chunk, _ = top_values(tl.reshape(best, (SLOTS * CHUNKS,)), MOST, SLOTS)
     chunk = tl.where(chunk < 0, -1, take(block, chunk // CHUNKS) * CHUNKS + chunk % CHUNKS)
 
     LONG: tl.constexpr = KEYS // CHUNKS
-    d, at, slot = tl.arange(0, WIDE), tl.arange(0, LONG), tl.arange(0, ROOM)
+    d, at, slot = tl.arange(0, WIDE), tl.arange(0, LONG), tl.arange(0, SLOTS)
     mine = tl.load(q + b * q_b + h * q_h + i * q_t + d, mask=d < D, other=0.0).to(tl.float32)
     low, high = i + start - most, tl.minimum(i + start - least, length - 1)
     within = at // 2 * (2 * LANES) + at % 2
     first = first_key(chunk, first_block, KEYS, CHUNKS)
-    scores = tl.full([ROOM, LONG], NEVER, tl.float32)
+    scores = tl.full([SLOTS, LONG], NEVER, tl.float32)
     for n in range(MOST):
         j = tl.sum(tl.where(slot == n, first, 0), 0) + within
         seen = (at >= 0) & (tl.sum(tl.where(slot == n, chunk, 0), 0) >= 0)
@@ -375,7 +375,7 @@ def pick_keys(
         if BIASED:
             s += tl.load(table + h * differences + origin + i + start - j, mask=seen, other=0.0)
         scores = tl.where((slot == n)[:, None], tl.where(seen, s, NEVER)[None, :], scores)
-    found, s = top_values(tl.reshape(scores, (ROOM * LONG,)), MOST, ROOM)
+    found, s = top_values(tl.reshape(scores, (SLOTS * LONG,)), MOST, SLOTS)
     j = take(first, found // LONG) + found % LONG // 2 * (2 * LANES) + found % LONG % 2
     weight = tl.where(found < 0, 0.0, tl.exp2(s - tl.load(ells + (first_head + z) * n_q + i)))
     to = ((first_head + z) * n_q + i) * MOST + slot
@@ -392,16 +392,16 @@ def first_key(chunk, first_block, KEYS: tl.constexpr, CHUNKS: tl.constexpr):
     return tl.where(chunk < 0, 0, first)
 
 
-@triton.jit(do_not_specialize=["noted", "stride", "first_row", "first_cut", "cuts", "across", "down"])
+@triton.jit(do_not_specialize=["length", "stride", "first_row", "first_cut", "cuts", "across", "down"])
 def pool_cells(
-    parts, owners, out, noted, stride, first_row, first_cut, cuts, across, down,
+    parts, owners, out, length, stride, first_row, first_cut, cuts, across, down,
     PEAKS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Add the sums (or maxima) of keys to their cells; row r owns segments owners[r] ... owners[r + 1] - 1."""
     cell, z = tl.program_id(0) % across, tl.program_id(1).to(tl.int64)
     row = first_row + tl.program_id(0) // across
     # key j falls into cell j·C // n, so a cell begins at the first j that is at least cell·n / C
-    first, stop = tl.cdiv(cell.to(tl.int64) * noted, across), tl.cdiv((cell + 1).to(tl.int64) * noted, across)
+    first, stop = tl.cdiv(cell.to(tl.int64) * length, across), tl.cdiv((cell + 1).to(tl.int64) * length, across)
     begin = tl.maximum(tl.load(owners + row) - first_cut, 0)
     end = tl.minimum(tl.load(owners + row + 1) - first_cut, cuts)
     total = tl.zeros([WIDE], tl.float32)

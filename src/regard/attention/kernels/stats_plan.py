@@ -104,7 +104,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions, top: 
         ),
         *([f"{short} tokens leave a tile empty"] if short < FEWEST else []),
         *([f"heads of width {q.shape[3]} are wider than {WIDEST}"] if q.shape[3] > WIDEST else []),
-        *([f"a tile has no room for the {top} largest"] if top > MOST else []),
+        *([f"a tile cannot hold the {top} largest"] if top > MOST else []),
         *([] if q.stride(3) == 1 and k.stride(3) == 1 else ["a token's features must lie side by side"]),
     ]
 
@@ -207,7 +207,7 @@ def bias_table(schemes: tuple[ScorePosition, ...], q: Tensor, k: Tensor, start: 
 # --- slabs ---
 
 
-SPACE = 5 * 2**27  # bytes noted down at once
+SPACE = 5 * 2**27  # bytes stored at once
 LONGEST = 4096  # queries of a segment: long enough to be worth a block of keys, short enough to keep every core busy
 GRID = 65535  # the most that a grid of programs can count along its second and third axis
 
@@ -231,7 +231,7 @@ class RequestedStats(Protocol):
 class StatsTileShape:
     """How the work is cut: queries and keys of a tile, warps of a program, tiles on their way. Speed alone.
 
-    Fewer keys a chunk, of which each leaves a maximum, are fewer to score again and more to note down.
+    Fewer keys a chunk, of which each leaves a maximum, are fewer to score again and more to store.
     """
 
     queries: int = 64
@@ -259,11 +259,11 @@ MASKED = StatsTileShape(registers=168)  # a mask, or a peak for each key, takes 
 BIASED = StatsTileShape()
 
 
-def default_shape(seen: StatsInputs, asked: RequestedStats) -> StatsTileShape:
+def default_shape(seen: StatsInputs, request: RequestedStats) -> StatsTileShape:
     """How the pass over columns is best cut."""
     if seen.biases is not None:
         return BIASED
-    n_k, cells = seen.k.shape[2], 1 if asked.peaks is None else asked.peaks[1]
+    n_k, cells = seen.k.shape[2], 1 if request.peaks is None else request.peaks[1]
     return COLUMNS if seen.sees_all and n_k % (cells * COLUMNS.keys) == 0 else MASKED
 
 
@@ -279,7 +279,7 @@ class Slab:
 
 @dataclass(frozen=True, eq=False)
 class SlabMemory:
-    """What is noted down, in bytes: for each query and block of keys, and for each segment and key."""
+    """What is stored, in bytes: for each query and block of keys, and for each segment and key."""
 
     seen: StatsInputs
     block: int
@@ -311,8 +311,8 @@ class SlabMemory:
 
     def needed(self, cuts: list[int], first: int, stop: int) -> int:
         """Bytes for one head."""
-        noted = slice_length(self.blocks(cuts, first, stop)) * (cuts[stop] - cuts[first]) * self.each_query
-        return noted + (stop - first) * self.seen.k.shape[2] * self.each_key
+        stored = slice_length(self.blocks(cuts, first, stop)) * (cuts[stop] - cuts[first]) * self.each_query
+        return stored + (stop - first) * self.seen.k.shape[2] * self.each_key
 
 
 def segments(n_q: int, rows: set[int], tile: int) -> list[int]:
