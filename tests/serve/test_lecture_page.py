@@ -293,9 +293,10 @@ def test_arrow_keys_walk_through_every_cell_of_every_chapter(page, address):
     small += [f"{name}-scores" for name in ("bahdanau", "dot", "general", "concat")]
     assert seen == dict.fromkeys(small, square) | {"output": {(i, j) for i in range(3) for j in range(4)}}
     assert checked == 9 * len(small) + 12
-    for _ in range(len(places) - 1):
+    back = 3 + sum(place.startswith(f"{CHAPTERS}.") for place in places)  # into the chapter before the last
+    for _ in range(back):
         page.keyboard.press("ArrowLeft")
-    assert page.evaluate("store.state.lecture") == "1.0"
+    assert page.evaluate("store.state.lecture") == places[-1 - back]
 
 
 def test_up_and_down_go_from_chapter_to_chapter_and_each_asks_a_question(page, address):
