@@ -111,7 +111,7 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: Window(0), "size must be a whole number, at least 1"),
         (lambda: Window(2.5), "whole number"),
         (lambda: Strided(0), "stride must be"),
-        (lambda: Block(4, 3), "`among` must be a pattern"),
+        (lambda: Block(4, 3), "`pattern` must be a pattern"),
         (lambda: Rotary(pairs="thirds"), "'adjacent' or 'halves'"),
         (lambda: Sinusoidal(theta=0), "theta must be positive"),
         (lambda: Recipe.from_toml("pattern = 3"), "described by text"),

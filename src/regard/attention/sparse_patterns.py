@@ -95,7 +95,7 @@ class Block(Pattern):
     def __post_init__(self):
         require_int(self, self.size, 1, "size")
         if not isinstance(self.pattern, Pattern):
-            raise ValueError(f"Block({self.size}, {self.pattern!r}): `among` must be a pattern, e.g. Window(2)")
+            raise ValueError(f"Block({self.size}, {self.pattern!r}): `pattern` must be a pattern, e.g. Window(2)")
 
     def sees(self, b, h, i, j):
         return self.pattern.sees(b, h, i // self.size, j // self.size)

@@ -240,7 +240,11 @@ def hide_scores(s: Tensor, visible: Visible) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TorchAdditive(AdditiveEngine):
-    """Tile by tile. Where the numbers allow, a and b are exponentials, and r takes one reciprocal and no tanh."""
+    """Tile by tile in plain torch.
+
+    Args:
+        separable: whether the numbers allow a and b to be exponentials: then r takes one reciprocal and no tanh.
+    """
 
     a: Float[Tensor, "b h i d"]
     b: Float[Tensor, "b h j d"]

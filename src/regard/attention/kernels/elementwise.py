@@ -64,7 +64,13 @@ SMALL = {True: TileShape(64, 64, 4, 2), False: TileShape(64, 32, 8, 1)}  # by: a
 
 @dataclass(frozen=True, eq=False)
 class TritonElementwise(ElementwiseEngine):
-    """The kernels below, on one call's tensors, batch and heads side by side."""
+    """The kernels below, on one call's tensors, batch and heads side by side.
+
+    Args:
+        interval: which keys a query sees.
+        start: the index of the first query.
+        shapes: how the work is cut. Default: by dtype and width.
+    """
 
     normaliser: Normaliser
     interval: Interval
