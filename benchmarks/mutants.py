@@ -45,7 +45,17 @@ PARITY = files("attention", "peers_torch", "laws", "parity")
 # The cheap ones first: most errors never reach the second stage, and FlexAttention traces every call anew.
 SUITES: dict[str, Stages] = {
     "attention/": (
-        files("attention", "examples", "definitions", "recipe", "bad_input", "block_map", "multihead", "hooks"),
+        files(
+            "attention",
+            "examples",
+            "definitions",
+            "recipe",
+            "bad_input",
+            "block_map",
+            "multihead",
+            "hooks",
+            "padding_removal",
+        ),
         files("attention", "kv_cache", "masks", "numerics"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
@@ -96,12 +106,11 @@ SUITES: dict[str, Stages] = {
         files("decode", "word_alignment", "models", "batched_beam", "translate"),
         files("tasks", "autoencoding_latents"),
     ),
-    "decode/beam_state_kernel": (files("decode", "kernels"),),
+    "decode/kernels": (files("decode", "kernels"),),
     "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
     "decode/quantize": (files("decode", "batched_beam"),),
     "attention/kernels/masked": (files("decode", "kernels"),),
     "attention/backends/masked": (files("attention", "masked"),),
-    "ops/padding_removal": (files("ops", "padding_removal"),),
     "see/": (
         files(
             "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"
@@ -120,7 +129,7 @@ NAMED = {
     "decode/scoring": "models",
     "decode/search": "beam",
     "layers/embedding": "residual",
-    "layers/feed_forward": "residual",
+    "layers/sublayers": "residual",
     "see/plots/charts": "latent_plane",
     "see/plots/recipe_views": "position_views",
     "see/plots/style": "image_overlay",

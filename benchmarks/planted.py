@@ -294,6 +294,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          '("query", "key", "value", "output")', '("key", "query", "value", "output")'),
         ("MultiHeadAttention", "torch given values for keys",
          "[query.weight, key.weight, value.weight]", "[query.weight, value.weight, key.weight]"),
+        ("padding removal", "tokens at the places of others", "whole[0].index_select(0, tokens.rows)", "whole[0].index_select(0, tokens.rows.flip(0))"),
         ("Linformer", "mixes padding in", "y.masked_fill(~kept[:, None, :, None], 0.0)", "y"),
     ],
     "attention/linformer.py": [
@@ -385,11 +386,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("packed kernel", "the noise of the first head for all", "x = (tile * (TILE * TILE)).to(tl.uint32) + low", "x = low"),
         ("packed kernel", "keys of a group learn from its last head alone", "head = group * SHARE + n", "head = group * SHARE + SHARE - 1"),
     ],
-    "layers/residual.py": [
+    "layers/sublayers.py": [
         ("PreNorm", "the residual is normed", "return project_dropout_add_norm(x[1], y,", "return project_dropout_add_norm(self.norm(x[1]), y,"),
         ("PreNorm", "branches start √n times too large", "branches**-0.5", "branches**0.5"),
-    ],
-    "layers/feed_forward.py": [
         ("FeedForward", "without its activation",
          "return self.activation(self.up(x))",
          "return self.up(x)"),
@@ -712,7 +711,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Beam", "the coverage penalty is subtracted", "scores = scores + penalty", "scores = scores - penalty"),
         ("Beam", "the coverage penalty is subtracted from what is returned", "return scores + self.coverage.where(", "return scores - self.coverage.where("),
         ("Beam", "a truncated hypothesis has a coverage penalty", "self.coverage.where(self.tokens == eos, 0.0)", "self.coverage"),
-        ("lanes", "the beginning may be written", "{PAD, BOS, *constraints.banned}", "{PAD, *constraints.banned}"),
+        ("beam state", "the beginning may be written", "{PAD, BOS, *constraints.banned}", "{PAD, *constraints.banned}"),
+        ("candidates", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
         ("backtracking", "follows the rank, not the parent", "front[at - 1, n, parents[at, n, rank]]", "front[at - 1, n, rank]"),
         ("backtracking", "the worst finished come first", "(-scores[step, n, rank], cuts", "(scores[step, n, rank], cuts"),
         ("backtracking", "ones cut by the limit come first", "cuts[step, n, rank], n))", "~cuts[step, n, rank], n))"),
@@ -750,12 +750,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("writing", "a prompt is read without its last token", "state, unread, seen, row = model.start(1), list(recent), 0", "state, unread, seen, row = model.start(1), list(recent)[:-1] or list(recent), 0"),
         ("continuation", "the end of a line ends the text", "rules=replace(search.rules, eos=NO_EOS)", "rules=search.rules"),
     ],
-    "decode/topk_logprobs.py": [
-        ("offers", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
-    ],
-    "decode/beam_state_kernel.py": [
-        ("lanes", "kernel: of equals the higher word", "lowest = tl.min(tl.where(equal, word, NONE), 0)", "lowest = tl.max(tl.where(equal, word, -1), 0)"),
-        ("offers", "kernel: the largest of the first stretch for all", "part * tl.exp(top - most)", "part"),
+    "decode/kernels.py": [
+        ("beam state", "kernel: of equals the higher word", "lowest = tl.min(tl.where(equal, word, NONE), 0)", "lowest = tl.max(tl.where(equal, word, -1), 0)"),
+        ("candidates", "kernel: the largest of the first segment for all", "part * tl.exp(top - most)", "part"),
     ],
     "decode/kv_cache.py": [
         ("KV cache", "a beam sees what it saw, not what its parent saw", "cache.seen.gather(1, parents[:, :, None].expand(-1, -1, c))", "cache.seen.clone()"),
@@ -770,9 +767,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "attention/backends/masked.py": [
         ("masked", "groups repeated in the wrong order", "x.repeat_interleave(shared, 1)", "x.repeat(1, shared, 1, 1)"),
-    ],
-    "ops/padding_removal.py": [
-        ("padding removal", "tokens at the places of others", "whole[0].index_select(0, tokens.rows)", "whole[0].index_select(0, tokens.rows.flip(0))"),
     ],
     "see/trace/sites.py": [
         ("statistics", "distances from the first query on", "queries.float()[:, None] + query_offset - keys.float()", "queries.float()[:, None] - keys.float()"),

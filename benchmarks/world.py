@@ -23,8 +23,13 @@ from machine import RESULTS, write
 from regard.cli.options import resolve_device
 from regard.cli.train import train_with_progress
 from regard.decode import AlignmentHead, Greedy
-from regard.decode.alignment import annotated_attention_maps, evaluate_heads
-from regard.decode.word_alignment import annotate_pair, attend_pair, find_deciding_words
+from regard.decode.alignment import (
+    annotate_pair,
+    annotated_attention_maps,
+    attend_pair,
+    evaluate_heads,
+    find_deciding_words,
+)
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator, choose_alignment_heads, evaluate_translations
 from regard.train.run import TrainingRun

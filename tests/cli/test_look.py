@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import SentencePair
-from regard.decode.alignment import AlignmentHead
-from regard.decode.word_alignment import HEADS_FILE, load_alignment_heads
+from regard.decode.alignment import HEADS_FILE, AlignmentHead, load_alignment_heads
 from regard.see import trace_model
 from regard.see.trace.trace import select_initial
 from regard.tasks.translation.task import Translator, save_alignment_heads

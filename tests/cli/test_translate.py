@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from regard.decode import Beam, Greedy, Sampling
+from regard.decode.alignment import format_links, load_alignment_heads
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE
-from regard.decode.word_alignment import format_links, load_alignment_heads
 from regard.tasks.translation.cli import prompt_loop
 from regard.tasks.translation.task import Translator
 from regard.world import World, translation_pairs

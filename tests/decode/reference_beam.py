@@ -11,14 +11,18 @@ from torch import Tensor
 from regard.attention import record_attention
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode import Beam
-from regard.decode.model import DecodableModel, Reorderable, encode_sources, inference_mode, log_probabilities
 from regard.decode.search import (
     Constraints,
+    DecodableModel,
     DecodingRequest,
     Hypothesis,
     PartialHypothesis,
+    Reorderable,
     coverage_penalty,
+    encode_sources,
+    inference_mode,
     length_penalty,
+    log_probabilities,
     make_requests,
     mask_disallowed,
     mean_cross_attention,

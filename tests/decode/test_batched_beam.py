@@ -29,10 +29,9 @@ from regard.decode import (
 )
 from regard.decode import beam as searching
 from regard.decode.beam import search_single_threaded
-from regard.decode.model import inference_mode
+from regard.decode.beam_state import chunked_topk
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, MkldnnLinear
-from regard.decode.search import make_requests, stable_topk
-from regard.decode.topk_logprobs import chunked_topk
+from regard.decode.search import inference_mode, make_requests, stable_topk
 from regard.models import ModelConfig, build_model
 from regard.models.transformer import Transformer
 
@@ -314,8 +313,8 @@ def test_the_few_best_of_many_words_equals_included(seed, count, vocabulary):
 
 INTERPRETED = """
 import torch
-from regard.decode.beam_state_kernel import segment_topk
-from regard.decode.topk_logprobs import topk_logprobs_torch
+from regard.decode.kernels import segment_topk
+from regard.decode.beam_state import topk_logprobs_torch
 torch.manual_seed(0)
 for vocabulary, count, stretch in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
     logits, bias = torch.randn(5, vocabulary) * 3, torch.randn(vocabulary)

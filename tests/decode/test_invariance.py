@@ -19,7 +19,7 @@ from regard.decode import (
     translate_all,
     translate_as_found,
 )
-from regard.decode.model import EVAL_MODE, batch_by_tokens, inference_mode
+from regard.decode.search import EVAL_MODE, batch_by_tokens, inference_mode
 
 from .toy_models import Toy, dice, glance, same
 

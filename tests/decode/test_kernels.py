@@ -19,7 +19,6 @@ from regard.decode import (
     prepare,
     quantize,
     quantized_linear,
-    topk_logprobs,
 )
 from regard.decode.beam_state import (
     NO_EOS,
@@ -61,7 +60,7 @@ def sources_of(name: str) -> list[list[int]]:
 def as_on_a_gpu() -> None:
     """From now on the search runs by the kernels."""
     from regard.attention.kernels.masked import masked_attention
-    from regard.decode import beam_state_kernel, kv_cache_kernel
+    from regard.decode import kernels
     from regard.ops.dropout_add_layernorm_triton import ResidualInputs, launch_forward
 
     def forward(x: Any, f: Any, bias: Any, weight: Any, shift: Any, seed: Any, p: float, eps: float, dtype: Any) -> Any:
@@ -70,20 +69,18 @@ def as_on_a_gpu() -> None:
         return out, stats
 
     def on_gpu(logits: Any, closed: Any, count: int, must: Any, allowed: Any) -> Any:
-        return topk_logprobs.topk_logprobs_triton(logits, torch.zeros(logits.shape[1]), closed, count, must)
+        return beam_state.topk_logprobs_triton(logits, torch.zeros(logits.shape[1]), closed, count, must)
 
     dispatch.use_fused = lambda x: True
     dispatch.implementation = lambda op: forward if "dropout_add_layernorm" in op._qualname else op._init_fn
     plain = kv_cache.Context
     kv_cache.Context = lambda *given, **named: plain(*given, **named | {"captured": True})
     quantize.build_linear = torch_linear
-    kv_cache.follow_parents = lambda cache, parents, dtype: kv_cache_kernel.follow_parents_triton(
-        cache.seen, parents, dtype
-    )
+    kv_cache.follow_parents = lambda cache, parents, dtype: kernels.follow_parents_triton(cache.seen, parents, dtype)
     kv_cache.slot_rows = lambda slots, _: slots
-    kv_cache.write_slots = kv_cache_kernel.write_slots_triton
+    kv_cache.write_slots = kernels.write_slots_triton
     masked.softmax_attention = masked_attention
-    beam_state.select_candidates = lambda *given: beam_state_kernel.select_candidates_triton(*given[:5])
+    beam_state.select_candidates = lambda *given: kernels.select_candidates_triton(*given[:5])
     beam_state.topk_logprobs_torch = on_gpu
     cuda_graphs.MIN_SENTENCES, cuda_graphs.SLOTS = 2, 16
 
@@ -113,7 +110,7 @@ def seen_again() -> dict[str, float]:
 
 def offered_again() -> float:
     """Of a vocabulary in three stretches, how far the best words' log-probabilities are from the definition."""
-    from regard.decode.beam_state_kernel import segment_topk as in_stretches
+    from regard.decode.kernels import segment_topk as in_stretches
 
     logits, bias = 5 * torch.randn(3, 37), torch.randn(37)
     closed = torch.zeros(37, dtype=torch.uint8).index_fill_(0, torch.tensor([0, 17]), 1)
@@ -142,7 +139,7 @@ def a_search(
 
 
 def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu", eos: int = EOS) -> bool:
-    from regard.decode.beam_state_kernel import select_candidates_triton
+    from regard.decode.kernels import select_candidates_triton
 
     one, rules, offered = a_search(b, k, c, best, device)
     rules = replace(rules, eos=eos)
@@ -225,8 +222,12 @@ def test_they_compile_for_a_hopper(kind):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
     from regard.attention.kernels.masked import masked_attention_kernel
-    from regard.decode.beam_state_kernel import select_candidates_kernel, subtract_logsumexp_kernel
-    from regard.decode.kv_cache_kernel import follow_parents_kernel, write_slots_kernel
+    from regard.decode.kernels import (
+        follow_parents_kernel,
+        select_candidates_kernel,
+        subtract_logsumexp_kernel,
+        write_slots_kernel,
+    )
 
     tile = {"BEAMS": 4, "HEADS": 1, "WIDTH": 64, "QUERIES": 16, "KEYS": 64, "WW": 64}
     states = dict.fromkeys(("q", "k", "v", "mask", "visible", "out", "key", "value"), kind)
@@ -249,7 +250,7 @@ def test_they_compile_for_a_hopper(kind):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_they_do_so_too():
     from regard.attention.kernels.masked import masked_attention
-    from regard.decode.kv_cache_kernel import follow_parents_triton, write_slots_triton
+    from regard.decode.kernels import follow_parents_triton, write_slots_triton
 
     torch.manual_seed(3)
     assert all(chosen_again(*shape, device="cuda") for shape in [*CHOICES, (256, 4, 8, 4), (300, 8, 12, 2)])

@@ -8,11 +8,18 @@ from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, kv_cache, prepare, translate
 from regard.decode import beam as searching
 from regard.decode import beam_state as laning
-from regard.decode.beam_state import SearchRules, initial_beam_state, select_candidates
+from regard.decode.beam_state import (
+    CHUNK,
+    ChunkedVocabLinear,
+    SearchRules,
+    chunked_vocab_topk,
+    initial_beam_state,
+    select_candidates,
+    topk_logprobs_torch,
+)
 from regard.decode.kv_cache import TransformerBeams
 from regard.decode.quantized_linear import RowQuantizer
 from regard.decode.search import Constraints, DecodingRequest
-from regard.decode.topk_logprobs import CHUNK, ChunkedVocabLinear, chunked_vocab_topk, topk_logprobs_torch
 from regard.models.transformer import Transformer
 
 from .reference_beam import reference_translate

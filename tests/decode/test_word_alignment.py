@@ -5,11 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from regard.data import SentencePair
-from regard.decode import Greedy, word_alignment
-from regard.decode.alignment import AlignmentHead
-from regard.decode.scoring import CrossAttentionMaps
-from regard.decode.translate import translate_texts
-from regard.decode.word_alignment import (
+from regard.decode import Greedy, alignment
+from regard.decode.alignment import (
+    AlignmentHead,
     SentencePairAttention,
     TokenizedText,
     annotate_pair,
@@ -21,6 +19,8 @@ from regard.decode.word_alignment import (
     select_heads_by_gold,
     translate_without_each_word,
 )
+from regard.decode.scoring import CrossAttentionMaps
+from regard.decode.translate import translate_texts
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
@@ -151,5 +151,5 @@ def test_each_word_is_left_out_in_turn(kind, model):
 def test_a_word_decides_if_the_translation_is_another_without_it(monkeypatch):
     made = translator("words")
     found = ["il porte la lumière", "il porte la boîte légère", "la boîte"]
-    monkeypatch.setattr(word_alignment, "translate_without_each_word", lambda *_: found)
+    monkeypatch.setattr(alignment, "translate_without_each_word", lambda *_: found)
     assert find_deciding_words(made, "a light box", "légère") == {0: "il porte la lumière", 2: "la boîte"}

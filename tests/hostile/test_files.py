@@ -43,7 +43,7 @@ from regard.data.parallel import read_pairs
 from regard.data.tagged import read_tagged
 from regard.data.tokenizers.base import ByteTokenizer, CharTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer
-from regard.decode.word_alignment import load_alignment_heads
+from regard.decode.alignment import load_alignment_heads
 from regard.models.safetensors_io import load_weights, saveable_tensors
 from regard.models.word_vectors import WordVectors
 from regard.see.parse import parse_file

@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 from torch.nn.functional import linear, relu
 from torch.testing import assert_close
 
-from regard.layers.feed_forward import FeedForward
+from regard.layers.sublayers import FeedForward
 from regard.ops import dispatch
 from regard.ops.linear_relu import linear_relu, linear_relu_op
 

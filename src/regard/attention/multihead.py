@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.attention.backends import BACKENDS, linear
@@ -21,8 +22,7 @@ from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import Segments
-from regard.ops.fused_qkv_linear import find_whole, project_all
-from regard.ops.padding_removal import UnpaddedTokens, pad, unpad
+from regard.ops.fused_qkv_linear import concatenate_columns, find_whole, project_all
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,46 @@ def no_projection(width_in: int, width_out: int) -> nn.Module:
     if width_in != width_out:
         raise ValueError(f"without projections the widths must agree, not {width_in} and {width_out}")
     return nn.Identity()
+
+
+# --- padding removal: linear layers and norms take every token by itself, (1, n, model) instead of (b, t, model).
+# Attention alone needs the rows: before it tokens are put back to their places, after it they are taken out again. ---
+
+
+@dataclass(frozen=True, eq=False)
+class UnpaddedTokens:
+    """Which tokens of a batch of b rows are there.
+
+    Args:
+        kept: the places of the tokens that are there, of all counted through.
+        rows: for every place its token among those that are there; any, if none is.
+    """
+
+    batch: int
+    kept: Int[Tensor, " n"]
+    rows: Int[Tensor, " all"]
+
+    @staticmethod
+    def of(kept: Int[Tensor, " n"], batch: int, length: int) -> "UnpaddedTokens":
+        rows = torch.zeros(batch * length, dtype=torch.long, device=kept.device)
+        return UnpaddedTokens(batch, kept, rows.index_copy_(0, kept, torch.arange(len(kept), device=kept.device)))
+
+
+def unpad(x: Tensor, tokens: UnpaddedTokens | None) -> Tensor:
+    """(b, t, ...) to (1, n, ...)."""
+    return x if tokens is None else x.flatten(0, 1).index_select(0, tokens.kept)[None]
+
+
+def pad(tokens: UnpaddedTokens | None, *parts: Tensor) -> tuple[Tensor, ...]:
+    """(1, n, width) to (b, t, width); at places where no token is something stands that nobody may read."""
+    if tokens is None:
+        return parts
+    whole = parts[0] if len(parts) == 1 else concatenate_columns(parts)
+    padded = whole[0].index_select(0, tokens.rows).unflatten(0, (tokens.batch, -1))
+    return padded.split([part.shape[-1] for part in parts], -1)
+
+
+# --- the layer ---
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,8 +42,8 @@ def demo(
     from regard import see
     from regard.cli.train import train_run
     from regard.decode import Greedy
+    from regard.decode.alignment import attend_pair, load_alignment_heads
     from regard.decode.translate import translate_texts
-    from regard.decode.word_alignment import attend_pair, load_alignment_heads
     from regard.tasks.translation.cli import build_alignment
     from regard.tasks.translation.data import TranslationSettings
     from regard.tasks.translation.task import Translator, exact_match
@@ -191,8 +191,8 @@ def draw_alignment(translator, folder: Path, text: str, path: Path) -> Path:
     """The weights of the best alignment heads, for the model's own translation."""
     from regard import see
     from regard.decode import Greedy
+    from regard.decode.alignment import attend_pair, load_alignment_heads
     from regard.decode.translate import translate_texts
-    from regard.decode.word_alignment import attend_pair, load_alignment_heads
     from regard.tasks.translation.cli import build_alignment
 
     written = translate_texts(translator, [text], Greedy())[0]

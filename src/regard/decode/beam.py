@@ -17,10 +17,11 @@ from regard.decode import cuda_graphs, kv_cache
 from regard.decode.beam_decoder import ModelBeams
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
 from regard.decode.kv_cache import TransformerBeams
-from regard.decode.model import BeamDecoder, DecodableModel
 from regard.decode.search import (
     MAX_PENALTY,
+    BeamDecoder,
     Constraints,
+    DecodableModel,
     DecodingRequest,
     Hypothesis,
     LengthLimit,

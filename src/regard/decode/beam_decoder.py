@@ -12,8 +12,7 @@ from torch import Tensor
 from regard.attention import record_attention
 from regard.attention.core import is_recorded
 from regard.data.tokenizers.base import BOS
-from regard.decode.model import DecodableModel, Reorderable, encode_sources
-from regard.decode.search import coverage_penalty, mean_cross_attention
+from regard.decode.search import DecodableModel, Reorderable, coverage_penalty, encode_sources, mean_cross_attention
 
 
 @dataclass(eq=False)

@@ -16,13 +16,12 @@ from torch.nn.functional import pad
 
 from regard.attention import Causal, Context, FloatMask, Full, NoPosition, Recipe, Softmax
 from regard.attention.core import is_hooked
-from regard.attention.multihead import SlotCache, with_pattern
+from regard.attention.multihead import SlotCache, UnpaddedTokens, unpad, with_pattern
 from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import EOS, PAD
-from regard.decode.model import DecodableModel
 from regard.decode.quantized_linear import OutputLinear
+from regard.decode.search import DecodableModel
 from regard.models.transformer import DecoderLayer, EncoderLayer, KeysValues, Transformer
-from regard.ops.padding_removal import UnpaddedTokens, unpad
 
 Slots = tuple[Float[Tensor, "b g c d"], Float[Tensor, "b g c d"]]  # the keys, and the values
 FEW_BEAMS = 16  # whose matrix products take as long as one beam's
@@ -286,7 +285,7 @@ def follow_parents(
     The slots, and the mask: 0 where a beam sees a slot, -∞ elsewhere.
     """
     if parents.is_cuda and cache.seen[0].numel() <= MAX_CELLS:
-        from regard.decode.kv_cache_kernel import follow_parents_triton
+        from regard.decode.kernels import follow_parents_triton
 
         return follow_parents_triton(cache.seen, parents, dtype)
     _, k, c = cache.seen.shape
@@ -309,7 +308,7 @@ def slot_rows(slots: Int[Tensor, "b k"], keys: Float[Tensor, "b g c d"]) -> Int[
 def write_slots(slots: Slots, key: Tensor, value: Tensor, rows: Int[Tensor, "..."]) -> None:
     """Each beam's key and value into its slot, which the Triton kernel counts through by itself."""
     if key.is_cuda:
-        from regard.decode.kv_cache_kernel import write_slots_triton
+        from regard.decode.kernels import write_slots_triton
 
         write_slots_triton(slots, key, value, rows)
     else:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosition, ScaledDot
 from regard.attention.position import PositionSum
 from regard.decode import kv_cache
+from regard.decode.beam_state import ChunkedVocabLinear
 from regard.decode.cuda_graphs import CapturedSteps
-from regard.decode.model import DecodableModel
 from regard.decode.quantized_linear import PRECISIONS, OutputLinear, build_linear
-from regard.decode.topk_logprobs import ChunkedVocabLinear
+from regard.decode.search import DecodableModel
 from regard.layers.embedding import TiedEmbeddings
-from regard.layers.feed_forward import FeedForward
+from regard.layers.sublayers import FeedForward
 from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
 from regard.ops.cuda_graph import CUDAGraphCapture
 from regard.ops.fused_qkv_linear import FusedLinear, LinearPart

@@ -1,10 +1,11 @@
 """Linear layers for inference, swapped for a model's own: int8, prepacked for oneDNN, and the output layer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 Linear = Callable[[Tensor], Tensor]  # x Wᵀ + b
 PRECISIONS = {
@@ -13,6 +14,8 @@ PRECISIONS = {
     "int8": "whole numbers of 8 bits; for a CPU",
 }
 INT8_BATCH_TOLERANCE = 0.1  # in int8, of a log-probability; 0.019 is the largest difference in 700 sentences
+CHUNK = 128  # tokens whose maximum is taken first; only the chunks of the best maxima are read
+SLICE = 64 * CHUNK  # tokens
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
 
 
@@ -99,6 +102,28 @@ class Int8Linear(nn.Module):
             whole, 1 / 127, ZERO_POINT, self.weight, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return torch.addcmul(self.bias, y, size, out=y if out is None else out)
+
+
+class ChunkedVocabLinear(nn.Module):
+    """The output layer in one piece, fastest for few rows, and once more in slices of the vocabulary, for many.
+
+    Args:
+        rows: tokens of each slice; the last may have fewer, but whole chunks: it is padded with tokens of bias -∞.
+    """
+
+    def __init__(self, whole: Int8Linear, parts: Sequence[Int8Linear], rows: int):
+        super().__init__()
+        self.whole, self.parts, self.rows = whole, tuple(parts), rows
+
+    @staticmethod
+    def of(weight: Tensor, bias: Tensor, rows: int = SLICE) -> "ChunkedVocabLinear":
+        missing = -len(weight) % CHUNK
+        padded, never = pad(weight.detach(), (0, 0, 0, missing)), pad(bias.detach(), (0, missing), value=-torch.inf)
+        pairs = zip(padded.split(rows), never.split(rows), strict=True)
+        return ChunkedVocabLinear(Int8Linear(weight, bias), [Int8Linear(*pair) for pair in pairs], rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.whole(x)
 
 
 def build_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:

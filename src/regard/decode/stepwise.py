@@ -12,14 +12,18 @@ from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode.beam import Beam, objections
-from regard.decode.model import DecodableModel, Reorderable, device_of, encode_sources, log_probabilities
 from regard.decode.search import (
     Constraints,
+    DecodableModel,
     DecodingRequest,
     Hypothesis,
     LengthLimit,
     PartialHypothesis,
+    Reorderable,
     Search,
+    device_of,
+    encode_sources,
+    log_probabilities,
     mask_disallowed,
     stable_topk,
 )

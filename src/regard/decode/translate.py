@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING
 
 from regard.data.files import chunks
 from regard.data.tokenizers.base import UNK, Tokenizer
-from regard.decode.model import DecodableModel, batch_by_tokens, inference_mode
 from regard.decode.quantize import prepare
-from regard.decode.search import Constraints, DecodingRequest, Hypothesis, Search, make_requests
+from regard.decode.search import (
+    Constraints,
+    DecodableModel,
+    DecodingRequest,
+    Hypothesis,
+    Search,
+    batch_by_tokens,
+    inference_mode,
+    make_requests,
+)
 from regard.decode.stepwise import StepwiseSearch, advance_stepwise, start_stepwise
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
 """Layers: embeddings, feed-forward, residual connections and recurrent layers."""
 
 from regard.layers.embedding import TIES, Embedding, TiedEmbeddings
-from regard.layers.feed_forward import ACTIVATIONS, FeedForward
-from regard.layers.residual import NORM_ORDERS, PostNorm, PreNorm, Residual
 from regard.layers.rnn import CELLS, GRU, LSTM, Cell, Elman, HiddenState, RNNLayers
+from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS, FeedForward, PostNorm, PreNorm, Residual
 
 __all__ = [
     "ACTIVATIONS",

@@ -25,10 +25,9 @@ from regard.attention import (
 )
 from regard.attention.backends.reference import fold_query
 from regard.layers.embedding import TIES, TiedEmbeddings
-from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, Pooling, TokenWeightPooling
-from regard.layers.residual import NORM_ORDERS
 from regard.layers.rnn import CELLS, RNNLayers
+from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS
 from regard.models.rnn_seq2seq import (
     READOUTS,
     BackwardStateBridge,

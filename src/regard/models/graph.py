@@ -32,8 +32,8 @@ from regard.attention import (
     SiteName,
 )
 from regard.attention.multihead import concatenate_heads
-from regard.layers.feed_forward import FeedForward
 from regard.layers.graph_attention import Neighbours
+from regard.layers.sublayers import FeedForward
 from regard.models.config import NORM_AND_ACTIVATION, Choices, ConfigBase, check_recipe_shapes
 from regard.models.encoder import make_classifier_head
 from regard.models.transformer import StackConfig

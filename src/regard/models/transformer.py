@@ -27,18 +27,16 @@ from regard.attention import (
     SiteName,
 )
 from regard.attention.learned_parts import learned_modules
-from regard.attention.multihead import SlotCache, split_heads
+from regard.attention.multihead import SlotCache, pad, split_heads
 from regard.data.batching import PackedBatch
 from regard.layers.embedding import TiedEmbeddings
-from regard.layers.feed_forward import FeedForward
-from regard.layers.residual import NORM_ORDERS, Residual
+from regard.layers.sublayers import NORM_ORDERS, FeedForward, Residual
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.dropout_add_layernorm import DropoutNoise, draw_seed
 from regard.ops.embedding_dropout import embedding_dropout
 from regard.ops.fused_qkv_linear import project_all
-from regard.ops.padding_removal import pad
 
 X = Float[Tensor, "b t model"]
 LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each

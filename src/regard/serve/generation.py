@@ -14,8 +14,15 @@ from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode.generation import text_constraints
-from regard.decode.model import encode_sources, inference_mode, log_probabilities
-from regard.decode.search import Constraints, DecodingRequest, PartialHypothesis, mask_disallowed
+from regard.decode.search import (
+    Constraints,
+    DecodingRequest,
+    PartialHypothesis,
+    encode_sources,
+    inference_mode,
+    log_probabilities,
+    mask_disallowed,
+)
 from regard.see.trace.compare import Comparison, compare, output_items
 from regard.see.trace.edits import without_word_swaps
 from regard.see.trace.recorder import AttentionRecorder

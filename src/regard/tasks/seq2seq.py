@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from regard.attention import MultiHeadAttention
 from regard.data.batching import Batch, Example, collate, pair_lengths
-from regard.data.tokenizers.base import PAD, Tokenizer
-from regard.decode.model import decoder_inputs, encode_sources
-from regard.decode.search import LengthLimit
-from regard.decode.word_alignment import TokenizedText
+from regard.data.tokenizers.base import PAD, TokenizedText, Tokenizer
+from regard.decode.search import LengthLimit, decoder_inputs, encode_sources
 from regard.models.flops import flops
 from regard.models.seq2seq import PackableModel, Seq2Seq
 from regard.models.transformer import Transformer

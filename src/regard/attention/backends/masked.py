@@ -56,7 +56,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """softmax(q kᵀ + mask) v."""
     shared, few = q.shape[1] // k.shape[1], q.shape[2]
-    if shared * few <= KERNEL_QUERIES and k.shape == v.shape and dispatch.use_fused(q):
+    if q.is_cuda and shared * few <= KERNEL_QUERIES and k.shape == v.shape and dispatch.use_fused(q):
         from regard.attention.kernels.masked import masked_attention
 
         return masked_attention(q, k, v, mask)

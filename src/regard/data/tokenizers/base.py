@@ -284,3 +284,19 @@ def format_piece(piece: bytes) -> str:
         return piece.decode("utf-8").translate(VISIBLE_BLANKS)
     except UnicodeDecodeError:
         return "".join(f"<0x{byte:02X}>" for byte in piece)
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """A text as token ids, its words, and the word that each id belongs to."""
+
+    ids: tuple[int, ...]
+    words: tuple[str, ...]
+    word_ids: tuple[int, ...]
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, text: str) -> "TokenizedText":
+        words = tokenizer.normalizer.apply(text).split()
+        if not words:
+            raise ValueError("an empty text has no attention to show; give at least one word")
+        return TokenizedText(tuple(tokenizer.encode(text)), tuple(words), tuple(tokenizer.word_ids(text)))

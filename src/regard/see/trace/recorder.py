@@ -20,7 +20,7 @@ from regard.attention import AttentionCall, GateCall, MultiHeadAttention, Patter
 from regard.attention.core import HasModules, RecordedCall, hook_attention, hook_modules
 from regard.attention.functional import prepare
 from regard.attention.text_positions import at_positions, token_positions_of
-from regard.decode.model import inference_mode
+from regard.decode.search import inference_mode
 from regard.see.trace.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown
 from regard.see.trace.sites import CELLS_AT_ONCE, AttentionSite, GateSite, Projections
 

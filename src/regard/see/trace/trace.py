@@ -27,7 +27,7 @@ from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam
 from regard.decode.generation import generate, text_constraints
-from regard.decode.model import inference_mode
+from regard.decode.search import inference_mode
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import translate, unknown_words
 from regard.see.trace.beam_tree import BeamTree, beam_tree, continuation_tree

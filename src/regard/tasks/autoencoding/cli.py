@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard.decode.word_alignment import TokenizedText
+    from regard.data.tokenizers.base import TokenizedText
     from regard.see.plots.panels import View
     from regard.tasks.autoencoding.task import SentenceAutoencoder
 
@@ -167,9 +167,8 @@ def bottleneck_weights(
     import torch
 
     from regard.attention import record_attention
-    from regard.data.tokenizers.base import EOS
+    from regard.data.tokenizers.base import EOS, TokenizedText
     from regard.decode.alignment import merge_subwords
-    from regard.decode.word_alignment import TokenizedText
 
     read, device = TokenizedText.of(autoencoder.tokenizer, text), next(autoencoder.model.parameters()).device
     ids = torch.tensor([[*read.ids, EOS]], device=device)

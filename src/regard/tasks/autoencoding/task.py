@@ -13,8 +13,16 @@ from regard.data.batching import Example, pad_rows
 from regard.data.files import chunks
 from regard.data.tokenizers.base import EOS, UNK, Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
-from regard.decode.model import batch_by_tokens, device_of, inference_mode
-from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, make_requests
+from regard.decode.search import (
+    Constraints,
+    Hypothesis,
+    LengthLimit,
+    Search,
+    batch_by_tokens,
+    device_of,
+    inference_mode,
+    make_requests,
+)
 from regard.decode.stepwise import Greedy
 from regard.decode.translate import LINE_BREAKS, WINDOW, translate_all, translate_as_found
 from regard.models.autoencoder import Autoencoder, build_autoencoder

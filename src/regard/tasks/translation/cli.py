@@ -32,12 +32,11 @@ from regard.cli.options import (
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
-    from regard.decode.alignment import AlignmentHead
-    from regard.decode.model import DecodableModel as Prepared
+    from regard.decode.alignment import AlignmentHead, SentencePairAttention
+    from regard.decode.search import DecodableModel as Prepared
     from regard.decode.search import Search
     from regard.decode.stepwise import StepwiseSearch
     from regard.decode.translate import Translation
-    from regard.decode.word_alignment import SentencePairAttention
     from regard.see.plots.attention_maps import Alignment
     from regard.see.plots.panels import View
     from regard.tasks.translation.task import Translator
@@ -145,7 +144,7 @@ def write_alignments(
     file: IO[bytes],
 ) -> "Iterator[list[Translation]]":
     """The translations; writes the word alignments of each on the way."""
-    from regard.decode.word_alignment import format_links
+    from regard.decode.alignment import format_links
 
     heads, texts = alignment_heads_for(translator, model, texts)
     read, again = tee(texts)  # buffers at most a window
@@ -158,8 +157,8 @@ def alignment_heads_for(
     translator: "Translator", model: Path, texts: Iterator[str]
 ) -> "tuple[Sequence[AlignmentHead], Iterator[str]]":
     """The alignment heads, and the texts again: the first may have been read to choose the heads."""
+    from regard.decode.alignment import load_alignment_heads
     from regard.decode.translate import WINDOW
-    from regard.decode.word_alignment import load_alignment_heads
     from regard.tasks.translation.task import alignment_heads_from_texts
 
     if heads := load_alignment_heads(model):
@@ -291,8 +290,8 @@ def stream_words(translator: "Translator", line: str, search: "StepwiseSearch") 
 
 def view_translation(translator: "Translator", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
     from regard import see
+    from regard.decode.alignment import attend_pair
     from regard.decode.translate import translate_texts
-    from regard.decode.word_alignment import attend_pair
 
     check_text(translator, text, "the sentence", max_length=request.max_tokens)
     written = request.target
@@ -317,8 +316,7 @@ def choose_head_to_view(
     translator: "Translator", model: Path, seen: "SentencePairAttention", wanted: str | None
 ) -> "AlignmentHead":
     """The one asked for, or the one at which the page opens as well."""
-    from regard.decode.alignment import AlignmentHead, all_heads
-    from regard.decode.word_alignment import best_head
+    from regard.decode.alignment import AlignmentHead, all_heads, best_head
 
     if wanted is None:
         return best_head(translator, model, seen)
@@ -358,7 +356,7 @@ def view_deciding_words(
     """Two strips: where the model looked for the word's translation, and without which words it is another."""
     import torch
 
-    from regard.decode.word_alignment import find_deciding_words
+    from regard.decode.alignment import find_deciding_words
     from regard.see.plots.attention_maps import stack, strip
 
     if word not in seen.source.words:

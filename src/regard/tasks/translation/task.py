@@ -17,14 +17,11 @@ from regard.data.parallel import SentencePair
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.subwords import load_tokenizer
-from regard.decode.alignment import AlignmentHead, Links, argmax_links_or_null
-from regard.decode.beam import Beam
-from regard.decode.quantize import prepare
-from regard.decode.search import Search
-from regard.decode.stepwise import Greedy
-from regard.decode.translate import Translation, translate_lines, translate_texts
-from regard.decode.word_alignment import (
+from regard.decode.alignment import (
     HEADS_FILE,
+    AlignmentHead,
+    Links,
+    argmax_links_or_null,
     attend_pair,
     best_head,
     gold_links,
@@ -32,6 +29,11 @@ from regard.decode.word_alignment import (
     select_head_by_coverage,
     select_heads_by_gold,
 )
+from regard.decode.beam import Beam
+from regard.decode.quantize import prepare
+from regard.decode.search import Search
+from regard.decode.stepwise import Greedy
+from regard.decode.translate import Translation, translate_lines, translate_texts
 from regard.models.config import RNN_KINDS, build_model
 from regard.models.seq2seq import Seq2Seq
 from regard.tasks.config import PairTokenizerSettings
