@@ -577,7 +577,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("node vectors", "a word counts once", "counts[row, columns[word]] += 1", "counts[row, columns[word]] = 1"),
     ],
     "data/image_preprocess.py": [
-        ("mixup", "the share is the other picture's", "(wide * pixels + (1 - wide) * others)", "((1 - wide) * pixels + wide * others)"),
+        ("mixup", "the share is the other picture's", "(shares * pixels + (1 - shares) * others)", "((1 - shares) * pixels + shares * others)"),
         ("CutMix", "the share that was drawn, not the one that was cut", "torch.where(is_cut, own_area, torch.where", "torch.where(is_cut, share, torch.where"),
     ],
     "train/step.py": [
@@ -609,9 +609,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "train/loop.py": [
         ("loop", "the same dropout noise at every step", "step_seed(config.seed, step)", "step_seed(config.seed, 0)"),
         ("loop", "the same dropout noise for every seed", "step_seed(config.seed, step)", "step_seed(0, step)"),
-        ("loop", "biases and norms decay", "if parameter.dim() <= 1]\n    return [{\"params\": wide, \"weight_decay\": decay}, {\"params\": flat, \"weight_decay\": 0.0}]",
-         "if parameter.dim() <= 1]\n    return [{\"params\": wide, \"weight_decay\": decay}, {\"params\": flat, \"weight_decay\": decay}]"),
-        ("loop", "nothing decays", '{"params": wide, "weight_decay": decay}', '{"params": wide, "weight_decay": 0.0}'),
+        ("loop", "biases and norms decay", "if parameter.dim() <= 1]\n    return [{\"params\": matrices, \"weight_decay\": decay}, {\"params\": vectors, \"weight_decay\": 0.0}]",
+         "if parameter.dim() <= 1]\n    return [{\"params\": matrices, \"weight_decay\": decay}, {\"params\": vectors, \"weight_decay\": decay}]"),
+        ("loop", "nothing decays", '{"params": matrices, "weight_decay": decay}', '{"params": matrices, "weight_decay": 0.0}'),
         ("loop", "the same epoch again and again", "epoch=progress.epoch if more else progress.epoch + 1", "epoch=progress.epoch"),
     ],
     "ops/flat_adamw.py": [
@@ -647,7 +647,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "train/run_folder.py": [
         ("checkpoint", "does not look whether files are torn", "sound and all(checksum(path / name) == sum for name, sum in state[\"sums\"].items())", "sound"),
         ("checkpoint", "ordered by name as text", "key=lambda path: int(path.name),", "key=lambda path: path.name[::-1],"),
-        ("checkpoint", "a state that was changed is whole", "sound = said in (None, state_checksum(state))", "sound = True"),
+        ("checkpoint", "a state that was changed is whole", "sound = expected in (None, state_checksum(state))", "sound = True"),
     ],
     "train/config.py": [
         ("TrainingRun", "keeps fewer checkpoints than it averages", "keep=max(2, train.average_checkpoints, train.keep_checkpoints)", "keep=max(2, train.keep_checkpoints)"),
@@ -670,7 +670,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "train/cuda_graph.py": [
         ("CapturedStep", "a rehearsal moves the weights", "self.skip_step.fill_(1.0)", "self.skip_step.fill_(0.0)"),
-        ("CapturedStep", "a rehearsal uses up noise", "        set_rng_state(noise, scale.device)\n        return CapturedGraph(replay, [*collect_tensors(given), scale, count]", "        return CapturedGraph(replay, [*collect_tensors(given), scale, count]"),
+        ("CapturedStep", "a rehearsal uses up noise", "        set_rng_state(rng, scale.device)\n        return CapturedGraph(replay, [*collect_tensors(given), scale, count]", "        return CapturedGraph(replay, [*collect_tensors(given), scale, count]"),
         ("CapturedStep", "the first rate for ever", "        self.rate.fill_(rate)\n", "        self.rate.fill_(rate if not float(self.rate) else float(self.rate))\n"),
     ],
     "decode/search.py": [

@@ -137,7 +137,7 @@ def test_keys_one_by_one_and_at_once_agree(seed):
 LONG = [(3, 5), (40, 2), (7, 60), (5, 3)]
 
 
-def test_a_long_pair_is_refused_dropped_or_alone_as_asked():
+def test_a_long_pair_is_refused_dropped_or_alone_by_its_policy():
     with pytest.raises(ValueError, match=r"^pair 1 is too long: 40 and 2 ids, and the limit is 39; 2 in all; raise"):
         TokenBatchSampler(LONG, limit=39)
     with pytest.raises(ValueError, match="pair 2 is too long: 7 and 60 ids, and a batch has 61 with BOS and EOS"):

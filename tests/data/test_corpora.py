@@ -151,7 +151,7 @@ def test_the_folder_of_one_corpus_never_serves_another(put, tmp_path):
 # --- what cannot be read ---
 
 
-def test_what_is_not_known_is_said_with_what_is(tmp_path):
+def test_an_unknown_corpus_is_named_with_the_known_ones(tmp_path):
     assert_says(
         f"no catalogued corpus is called 'multi3k'; choose from {', '.join(CORPORA)}",
         "multi3k",
@@ -175,7 +175,7 @@ def test_what_is_not_known_is_said_with_what_is(tmp_path):
     )
 
 
-def test_a_missing_file_is_said_with_the_paths_and_the_remedies(put, tmp_path):
+def test_a_missing_file_is_named_with_the_paths_and_the_remedies(put, tmp_path):
     put("multi30k/train.en", ENGLISH)
     assert_says(
         f"multi30k is not in {tmp_path}: looked for {tmp_path}/multi30k/train.de and {tmp_path}/train.de, plain, .gz "
@@ -340,7 +340,7 @@ def raising(error: Exception):
         (HTTPError(HOME, 404, "Not Found", Message(), None), "the server responded 404 Not Found; fetch it elsewhere"),
     ],
 )
-def test_what_cannot_be_had_is_said_in_one_line_with_the_remedy(tmp_path, error, says):
+def test_a_failed_download_is_reported_in_one_line_with_the_remedy(tmp_path, error, says):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
         download(HOME, tmp_path / "a", connect=raising(error))
     assert str(caught.value) == f"{HOME}: {says} and name its folder with --data"

@@ -66,7 +66,7 @@ def test_columns_stand_in_any_order_and_the_split_may_be_missing(put):
     assert graph.nodes == (GraphNode("a", (1.0, 2.5), "x"), GraphNode("b", (-3.0, 400.0)))
 
 
-def test_an_edge_said_twice_or_to_itself_changes_nothing(put):
+def test_a_repeated_edge_or_a_self_loop_changes_nothing(put):
     edges = put("edges.tsv", f"{EDGES}Paul\tAnna\nAnna\tPaul\nNina\tNina\n")
     assert read_graph(put("nodes.tsv", NODES), edges) == TOWN
 

@@ -86,7 +86,7 @@ def test_other_files_get_the_labels_of_the_first(tmp_path):
         read_images(path, inside="train", classes=("dog", "cow"))
 
 
-def test_grey_and_another_size_if_asked(tmp_path):
+def test_grey_and_another_size_on_request(tmp_path):
     pictures = read_images(folder(tmp_path, FILES), inside="train", mode="L", size=(3, 2))
     assert pictures.shape == (1, 3, 2)
     with pytest.raises(ValueError, match="one of RGB, L, not 'CMYK'"):
@@ -128,7 +128,7 @@ def test_a_picture_that_claims_to_be_huge_is_not_unpacked():
             decode_image(bytes(small), "bomb.png")
 
 
-def test_where_no_pictures_are_one_is_told_what_is_wanted(tmp_path):
+def test_a_folder_without_images_names_what_is_expected(tmp_path):
     path = folder(tmp_path, FILES | {"flat/1.png": FILES["test/cat/1.png"], "bare/cat/readme.txt": b""})
     for inside, why in {
         "bare": "no images; they lie in one folder for each class",

@@ -186,6 +186,6 @@ def test_labels_that_cannot_be_are_refused(make, says):
         ('{"format": "regard labels 1", "names": []}', r"a\.json: damaged: no labels"),
     ],
 )
-def test_a_damaged_file_of_labels_is_told(put, held, says):
+def test_a_damaged_file_of_labels_is_named(put, held, says):
     with pytest.raises(ValueError, match=says):
         Labels.load(put("a.json", held))

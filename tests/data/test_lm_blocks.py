@@ -109,7 +109,7 @@ def test_every_token_is_learnt_once_in_an_epoch(count, length, rows, at_once, nu
             assert len(block) <= min(taken, at_once or taken)
 
 
-def test_a_step_is_the_same_whatever_was_asked_before():
+def test_a_step_is_the_same_whatever_was_read_before():
     once, again = (LMBlocks(stream(101), 7, rows=3, seed=5) for _ in range(2))
     for number, index in ((1, 4), (0, 2), (1, 4), (7, 0)):
         for one, other in zip(once.at(number, index), again.at(number, index), strict=True):
@@ -177,7 +177,7 @@ def test_what_makes_no_blocks_is_refused(make, says):
 
 
 @given(count=st.integers(1, 97), length=sizes, stride=sizes, rows=sizes)
-def test_every_token_is_scored_once_and_with_the_context_that_is_told(count, length, stride, rows):
+def test_every_token_is_scored_once_with_the_stated_context(count, length, stride, rows):
     stride = min(stride, length)
     found = list(sliding_windows(stream(count), length, stride, rows=rows))
     assert scored(found) == stream(count).tolist()

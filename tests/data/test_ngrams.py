@@ -22,7 +22,7 @@ def test_words_come_first_then_pairs_then_triples():
 
 
 @given(TEXTS, st.integers(1, 4))
-def test_every_term_has_a_place_and_an_id(text, longest):
+def test_every_term_has_word_indices_and_an_id(text, longest):
     ngrams = Ngrams(97, longest=longest, buckets=53)
     terms = ngrams.terms(text)
     assert len(terms) == len(ngrams.word_indices(len(text)))

@@ -70,7 +70,7 @@ LOSSLESS = EVERY[1:]
 
 @pytest.mark.parametrize("name", LOSSLESS)
 @given(text=UNICODE)
-def test_nothing_is_lost_on_the_way_to_ids_and_back(name, text):
+def test_encoding_and_decoding_lose_nothing(name, text):
     tokenizer = trained()[name]
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -200,7 +200,7 @@ def test_the_normal_form_is_applied_before_cutting_and_kept_in_the_file(tmp_path
         assert again.decode(again.encode("  E\u0301   a ")) == "é a"
 
 
-def test_nothing_is_changed_unasked():
+def test_by_default_nothing_is_changed():
     assert TextNormalizer().apply(" E\u0301  ﬁ ") == " E\u0301  ﬁ "
 
 
@@ -263,7 +263,7 @@ def test_the_size_is_kept(name):
         train(TEXTS, size=259)
 
 
-def test_a_fault_of_the_corpus_is_told_through_the_training():
+def test_an_error_in_the_corpus_is_raised_by_training():
     def broken():
         yield "cat"
         raise ValueError("a.en:2: not UTF-8")
@@ -329,7 +329,7 @@ GOOD = {"format": "regard tokeniser 1", "kind": "words", "normal": {}, "vocabula
         (GOOD | {"kind": "subwords", "model": [1]}, "the subword model is damaged"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_told(held, says, tmp_path):
+def test_a_damaged_or_foreign_file_is_named(held, says, tmp_path):
     path = tmp_path / "t.json"
     path.write_bytes(
         held if isinstance(held, bytes) else (held if isinstance(held, str) else json.dumps(held)).encode()

@@ -51,7 +51,7 @@ def sentences():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_company_and_padding_change_nothing(name):
+def test_batch_and_padding_change_nothing(name):
     model, (source, lengths, target) = model_of(name), sentences()
     together, latent = model(source, lengths, target), model.encode_latent(source, lengths)
     assert latent.shape == (3, MODELS[name].latents, MODELS[name].latent)
@@ -122,7 +122,7 @@ def test_nobody_sees_the_future(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_looking_shows_both_ways_and_changes_nothing(name):
+def test_recording_captures_both_attentions_and_changes_nothing(name):
     model, (source, lengths, target) = model_of(name), sentences()
     logits, record = call_recorded(model, source, lengths, target)
     assert_close(logits, model(source, lengths, target), rtol=0, atol=0)

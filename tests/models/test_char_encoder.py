@@ -15,7 +15,7 @@ def spelling() -> CharEncoder:
     return CharEncoder(LETTERS, 6).double()
 
 
-def test_a_word_alone_and_in_company_is_the_same(spelling):
+def test_a_word_has_the_same_vector_alone_and_in_a_batch(spelling):
     alone = spelling(torch.tensor([[[5, 6, 7]]]))
     among = spelling(torch.tensor([[[8, 9, 10, 4, 4], [5, 6, 7, 0, 0]], [[5, 6, 7, 0, 0], [0, 0, 0, 0, 0]]]))
     assert_close(among[0, 1], alone[0, 0])

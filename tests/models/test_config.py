@@ -48,7 +48,7 @@ def test_base_is_vaswanis():
     assert count_parameters(model) == layers + 37_000 * 512 + 37_000
 
 
-def test_a_recipe_says_what_is_different_and_the_kind_the_rest():
+def test_a_recipe_overrides_the_defaults_of_the_kind():
     sparse = ModelConfig(kind="bahdanau", hidden=10, cross='normaliser = "Sparsemax()"')
     got = build_seq2seq_recipe(sparse, "cross")
     assert isinstance(got.score, Additive)

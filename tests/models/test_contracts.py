@@ -24,7 +24,7 @@ EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
 @pytest.mark.parametrize("name", LADDER)
-def test_company_and_padding_change_nothing(name):
+def test_batch_and_padding_change_nothing(name):
     model, (source, lengths, target) = model_of(name), sentences()
     together = model(source, lengths, target)
     for n, length in enumerate(LENGTHS):
@@ -88,7 +88,7 @@ def test_nobody_sees_the_future(name):
 
 
 @pytest.mark.parametrize("name", WITH_ATTENTION)
-def test_looking_shows_weights_and_changes_nothing(name):
+def test_recording_captures_weights_and_changes_nothing(name):
     model, (source, lengths, target) = model_of(name), sentences()
     logits, record = call_recorded(model, source, lengths, target)
     assert_close(logits, model(source, lengths, target), rtol=0, atol=0 if "linear" not in name else 1e-10)

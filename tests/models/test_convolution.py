@@ -53,7 +53,7 @@ def test_the_size_for_cifar():
         "none": [],
     }.items(),
 )
-def test_looking_gives_the_same_scores_and_the_weights_of_every_gate(attention, shapes):
+def test_recording_gives_the_same_logits_and_the_weights_of_every_gate(attention, shapes):
     made, x = model(attention), torch.randn(2, 3, 12, 20, dtype=torch.double)
     logits, record = call_recorded(made, x)
     assert_close(logits, made(x), rtol=0, atol=0)
@@ -62,7 +62,7 @@ def test_looking_gives_the_same_scores_and_the_weights_of_every_gate(attention, 
 
 
 @pytest.mark.parametrize("attention", GATES)
-def test_a_picture_is_scored_alike_alone_and_in_a_batch(attention):
+def test_an_image_has_the_same_logits_alone_and_in_a_batch(attention):
     made, x = model(attention), torch.randn(5, 3, 12, 20, dtype=torch.double)
     for mode in (True, False):  # no batch's mean is taken, so it holds while training too
         made.train(mode)
@@ -82,7 +82,7 @@ def test_the_norm_of_a_batch_is_felt_while_training_alone():
 
 
 @pytest.mark.parametrize("attention", GATES)
-def test_gradients_add_up_however_pictures_share_batches(attention):
+def test_gradients_add_up_however_images_share_batches(attention):
     made, x, y = model(attention), torch.randn(5, 3, 8, 8, dtype=torch.double), torch.tensor([0, 3, 6, 2, 2])
 
     def gradients(*parts: slice):

@@ -63,7 +63,7 @@ def texts():
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_company_and_padding_change_nothing(name):
+def test_batch_and_padding_change_nothing(name):
     encoder, (tokens, lengths, heads) = encoder_of(name), texts()
     together = encoder(tokens, lengths, heads)
     assert together.shape == (3, 7, encoder.width)
@@ -105,7 +105,7 @@ def test_dropout_falls_on_what_leaves_the_encoder_and_only_while_training(name):
     assert (encoder.eval()(tokens[:1], lengths[:1]) != 0).all()
 
 
-def test_a_transformers_dropouts_are_where_they_were_asked_for():
+def test_a_transformers_dropouts_are_where_they_are_set():
     encoder = Encoder(replace(ENCODERS["transformer"], dropout=0.3, attention_dropout=0.2), SIZE)
     rates = {name: part.p for name, part in encoder.named_modules() if isinstance(part, nn.Dropout)}
     assert set(rates.values()) == {0.3}
@@ -115,7 +115,7 @@ def test_a_transformers_dropouts_are_where_they_were_asked_for():
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_looking_shows_weights_and_changes_nothing(name):
+def test_recording_captures_weights_and_changes_nothing(name):
     encoder, (tokens, lengths, heads) = encoder_of(name), texts()
     states, record = call_recorded(encoder, tokens, lengths, heads)
     assert_close(states, encoder(tokens, lengths, heads), rtol=0, atol=0)

@@ -34,7 +34,7 @@ def test_scores_weights_and_gradients_agree_with_the_cpu(name):
 
 
 @pytest.mark.parametrize("name", LADDER)
-def test_word_by_word_is_all_at_once(name):
+def test_decoding_in_chunks_is_decoding_at_once(name):
     model, (source, lengths, target) = model_of(name).cuda(), sentences()
     source, lengths, target = source.cuda(), lengths.cuda(), target.cuda()
     memory = model.encode(source, lengths)

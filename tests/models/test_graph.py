@@ -135,7 +135,7 @@ def test_at_most_half_of_what_is_gathered_is_filling():
 # --- laws ---
 
 
-def test_looking_changes_nothing_and_weights_sum_to_one(model):
+def test_recording_changes_nothing_and_weights_sum_to_one(model):
     neighbours = around(PAIRS)
     logits, record = call_recorded(model, features(), neighbours)
     looked = edge_weights(record, neighbours)

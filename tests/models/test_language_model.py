@@ -130,7 +130,7 @@ def test_half_precision_is_near(name):
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_looking_shows_weights_and_changes_nothing(name):
+def test_recording_captures_weights_and_changes_nothing(name):
     model, tokens = writer_of(name), texts()
     logits, record = call_recorded(model, tokens)
     assert_close(logits, model(tokens), **EXACT)

@@ -30,7 +30,7 @@ def test_light_has_a_vector_for_each_meaning(reader):
         assert (seen.positions[one][0] < len(NOUN)) == (seen.positions[other][0] < len(NOUN))
 
 
-def test_padding_is_never_asked_for():
+def test_padding_is_never_masked():
     """What is never the answer becomes less likely at once: its bias falls by its probability."""
     model, lengths = TokenClassifier(Encoder(SMALL, 11), labels=11), (1, 9)
     before = model.output.bias[PAD].item()
@@ -46,7 +46,7 @@ def test_every_word_of_every_sentence_has_its_vector(reader):
     assert [seen.positions[row] for row in seen.of("box")] == [(4, 3), (7, 3)]
 
 
-def test_a_sentence_is_read_alike_in_any_company(reader):
+def test_a_sentence_is_encoded_alike_in_any_batch(reader):
     alone, among = reader.read([ADJECTIVE[2]]), reader.read(NOUN + ADJECTIVE)
     start = among.positions.index((len(NOUN) + 2, 0))
     assert_close(among.vectors[start : start + 4], alone.vectors, rtol=1e-5, atol=1e-6)
@@ -73,7 +73,7 @@ def test_neighbours_on_paper():
     assert seen.nearest_same_word("a") == [(0, 3), (3, 0)]
 
 
-def test_what_cannot_be_asked():
+def test_masking_that_is_impossible():
     seen = Occurrences(("a", "b"), ((0, 0), (0, 1)), torch.eye(2), frozenset("ab"))
     with pytest.raises(ValueError, match="'c' occurs in none of these sentences"):
         seen.of("c")

@@ -97,6 +97,6 @@ def test_hard_attention_can_be_trained_by_reinforce():
     assert torch.autograd.grad(loss, v)[0].abs().sum() > 0
 
 
-def test_places_beside_the_words_have_no_place_here():
+def test_embedding_positions_are_refused_by_recurrent_models():
     with pytest.raises(ValueError, match="leave the position out"):
         RNNAttention(Recipe(position=Sinusoidal()))

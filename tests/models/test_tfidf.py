@@ -81,7 +81,7 @@ def test_the_classifier_is_linear_in_the_vector_it_never_forms(name):
 
 
 @pytest.mark.parametrize("name", STATIC)
-def test_company_and_padding_change_nothing(name):
+def test_batch_and_padding_change_nothing(name):
     model, (tokens, lengths) = classifier(name), batch(DOCUMENTS)
     together, record = call_recorded(model, tokens, lengths)
     assert_close(model(tokens, lengths), together, rtol=0, atol=0)

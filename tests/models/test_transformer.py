@@ -65,7 +65,7 @@ def test_layers_built_from_one_recipe_share_nothing():
     assert id(recipe.score.v) not in map(id, model.parameters())
 
 
-def test_the_decoder_looks_back_whatever_its_recipe():
+def test_the_decoder_is_causal_whatever_its_recipe():
     assert make_causal(Recipe()).pattern == make_causal(Recipe(pattern=Causal())).pattern == Causal()
     assert make_causal(Recipe(pattern=Window(3))).pattern == Window(3) & Causal()
 

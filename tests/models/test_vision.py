@@ -49,7 +49,7 @@ def test_parameters_are_counted_on_paper(pool):
 
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("name", RECIPES)
-def test_looking_gives_the_same_scores_and_the_weights_of_every_layer(name, pool):
+def test_recording_gives_the_same_logits_and_the_weights_of_every_layer(name, pool):
     made, x = model(RECIPES[name], pool), pictures()
     logits, record = call_recorded(made, x)
     tokens = 10 + made.encoder.pool.extra
@@ -62,7 +62,7 @@ def test_looking_gives_the_same_scores_and_the_weights_of_every_layer(name, pool
 
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_picture_is_scored_alike_alone_and_in_a_batch(name, pool):
+def test_an_image_has_the_same_logits_alone_and_in_a_batch(name, pool):
     made, x = model(RECIPES[name], pool), pictures(5)
     together = made(x)
     for n in range(5):
@@ -72,7 +72,7 @@ def test_a_picture_is_scored_alike_alone_and_in_a_batch(name, pool):
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_without_places_the_order_of_patches_cannot_be_felt(pool):
+def test_without_positions_the_order_of_patches_changes_nothing(pool):
     made, x = model(Recipe(position=NoPosition()), pool), pictures()
     jumbled = unpatch(patch(x, 3).flip(1), 3, (2, 5))
     assert_close(made(jumbled), made(x))
@@ -80,7 +80,7 @@ def test_without_places_the_order_of_patches_cannot_be_felt(pool):
     assert not torch.allclose(placed(jumbled), placed(x))
 
 
-def test_rows_and_columns_are_told_apart():
+def test_rows_and_columns_are_distinguished():
     """One patch lit, all others alike: each of the ten places is felt as another."""
     made, x = model(), torch.zeros(10, 10, 27, dtype=torch.double)
     x[torch.arange(10), torch.arange(10)] = 1.0

@@ -35,7 +35,7 @@ def test_parameters_are_counted_on_paper():
 ACROSS = ["look.0.cross", "look.1.cross"]
 
 
-def test_looking_gives_the_same_scores_and_each_words_weights_over_the_patches():
+def test_recording_gives_the_same_logits_and_each_words_weights_over_the_patches():
     made, (pixels, tokens, lengths) = model(), given()
     logits, record = call_recorded(made, pixels, tokens, lengths)
     assert_close(logits, made(pixels, tokens, lengths), rtol=0, atol=0)
@@ -49,7 +49,7 @@ def test_looking_gives_the_same_scores_and_each_words_weights_over_the_patches()
     assert_close(record.weights("pooling").sum(-1), torch.ones(2, 1, 1, dtype=torch.double))
 
 
-def test_padding_and_company_cannot_be_felt():
+def test_batch_and_padding_change_nothing():
     made, (pixels, tokens, lengths) = model(), given(3)
     alone = made(pixels[:1], tokens[:1, :3], lengths[:1] - 2)
     tokens[0, 3:] = 0
@@ -67,7 +67,7 @@ def test_a_picture_is_read_once_for_all_its_questions():
     assert_close(logits, made(pixels[:2], tokens, lengths, about), rtol=0, atol=0)
 
 
-def test_words_look_at_the_patch_that_answers_them():
+def test_words_attend_to_the_patch_that_answers_them():
     """Scores log 1, log 1, log 6 of three patches are weights 1/8, 1/8, 6/8; what is seen is their mean so weighed."""
     cross = CrossAttentionLayer(VQAConfig(model=2, heads=1, hidden=3).stack(1)).double().eval().cross
     assert isinstance(cross, MultiHeadAttention)

@@ -39,7 +39,7 @@ from regard.train.run import TrainingRun
 from tests.train.jobs import JOBS, MIXED, POSED, READER, TRAIN
 from tests.train.jobs import classify as classify_job
 from tests.train.jobs import tag as tag_job
-from tests.train.sync_detector import Watch, told_again
+from tests.train.sync_detector import SyncDetector, run_again
 
 GPU = torch.cuda.is_available()
 ONE = torch.ones(())
@@ -66,16 +66,16 @@ def filled(job: TrainingJob) -> TrainingJob:
 
 
 def trained(
-    job: TrainingJob, *, recorded: bool
+    job: TrainingJob, *, use_graphs: bool
 ) -> tuple[dict[str, torch.Tensor], list[float], CapturedBackward | None]:
-    """Plain steps down the gradient: weights and running means, the losses on the way, and what was recorded."""
+    """Plain steps down the gradient: weights and running means, the losses on the way, and what was captured."""
     backward = make_backward(job.model, job.loss, TrainingRun(job, None).config)  # type: ignore[arg-type]
-    captured = CapturedBackward(job.model, backward, capture=told_again) if recorded else None
+    captured = CapturedBackward(job.model, backward, capture=run_again) if use_graphs else None
     losses, places = [], [(epoch, n) for epoch in range(9) for n in range(job.data.steps(epoch))][:9]
     job.model.train()
     for step, (epoch, index) in enumerate(places):
         torch.manual_seed(step)
-        job.model.zero_grad(set_to_none=not recorded)
+        job.model.zero_grad(set_to_none=not use_graphs)
         parts = [(captured or backward)(batch, ONE) for batch in job.data.at(epoch, index)]
         losses.append(sum(float(loss) for loss, _ in parts) / sum(tokens for _, tokens in parts))
         with torch.no_grad():
@@ -89,22 +89,22 @@ def trained(
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_recorded_work_asks_for_nothing_and_ends_with_the_same_bits(name, unchecked):
-    told, losses, _ = trained(filled(JOBS[name]("cpu")), recorded=False)
-    again, found, captured = trained(filled(JOBS[name]("cpu")), recorded=True)
+def test_captured_work_never_synchronises_and_ends_with_the_same_bits(name, unchecked):
+    launched, losses, _ = trained(filled(JOBS[name]("cpu")), use_graphs=False)
+    again, found, captured = trained(filled(JOBS[name]("cpu")), use_graphs=True)
     assert captured is not None
     assert captured.captured_graphs
     assert losses == found
-    for key, weight in told.items():
+    for key, weight in launched.items():
         assert torch.equal(weight, again[key]), key
 
 
-def test_the_watch_sees_what_cannot_be_recorded():
+def test_the_sync_detector_sees_what_cannot_be_captured():
     x, positive = torch.randn(7, 5), torch.randn(7) > 0
 
     def caught(work) -> bool:
         try:
-            with Watch():
+            with SyncDetector():
                 work()
         except AssertionError:
             return True
@@ -121,7 +121,7 @@ def test_the_watch_sees_what_cannot_be_recorded():
     assert not caught(lambda: bool(torch.arange(5).ge(2).any()))  # made of sizes alone: no GPU has it
 
 
-# --- what is recorded, and what recording leaves ---
+# --- what is captured, and what a capture leaves ---
 
 
 class Noisy(nn.Module):
@@ -142,15 +142,15 @@ def captured_of(model: nn.Module, **more) -> CapturedBackward:
         (summed * scale).backward()
         return summed.detach(), tokens
 
-    return CapturedBackward(model, backward, **{"capture": told_again, **more})
+    return CapturedBackward(model, backward, **{"capture": run_again, **more})
 
 
-def test_what_comes_twice_is_recorded_and_the_rest_is_told(monkeypatch):
+def test_a_shape_is_captured_the_second_time_and_launched_the_first(monkeypatch):
     monkeypatch.setattr(cuda_graph, "MAX_GRAPHS", 2)
-    told = captured_of(Noisy())
+    captured = captured_of(Noisy())
     for rows, count in ((7, 0), (4, 0), (7, 1), (7, 1), (4, 2), (6, 2), (6, 2)):
-        told((torch.randn(rows, 5), rows), ONE)
-        assert len(told.captured_graphs) == count
+        captured((torch.randn(rows, 5), rows), ONE)
+        assert len(captured.captured_graphs) == count
     twice = captured_of(Noisy())
     for factor in (2, 3, 2, 3):  # what is no tensor belongs to the shape, but for the number of tokens
         twice((torch.randn(7, 5), factor, factor), ONE)
@@ -159,12 +159,12 @@ def test_what_comes_twice_is_recorded_and_the_rest_is_told(monkeypatch):
 
 def test_a_recording_leaves_everything_as_it_was():
     model = Noisy()
-    told = captured_of(model)
+    captured = captured_of(model)
     batch = torch.randn(7, 5), 7
-    told(batch, ONE)
+    captured(batch, ONE)
     before = [model.layer.weight.grad, model.norm.running_mean, model.norm.num_batches_tracked, torch.get_rng_state()]
     held = [one.clone() for one in before if one is not None]
-    told.captured_graph(batch, ONE)
+    captured.captured_graph(batch, ONE)
     after = [model.layer.weight.grad, model.norm.running_mean, model.norm.num_batches_tracked, torch.get_rng_state()]
     for one, other in zip(held, after, strict=True):
         assert other is not None
@@ -173,11 +173,11 @@ def test_a_recording_leaves_everything_as_it_was():
 
 def test_a_scale_is_read_anew_every_time():
     model = nn.Linear(5, 3)
-    told = captured_of(nn.Sequential(model, Sum()))
+    captured = captured_of(nn.Sequential(model, Sum()))
     x, grads = torch.randn(7, 5), []
     for scale in (1.0, 1.0, 4.0):
         model.zero_grad(set_to_none=False)
-        told((x, 7), torch.tensor(scale))
+        captured((x, 7), torch.tensor(scale))
         assert model.weight.grad is not None
         grads.append(model.weight.grad.clone())
     assert_close(grads[2], 4 * grads[0])
@@ -188,16 +188,16 @@ class Sum(nn.Module):
         return x.square().sum()
 
 
-def test_the_longest_are_recorded_first():
+def test_the_longest_are_captured_first():
     job = filled(tag_job(READER, CharacterSettings(), "cpu"))
     assert isinstance(job.data, Corpus)
     widths = [batch.pieces.shape[1] for batch, _ in job.data.longest_first()]
     assert widths == sorted(set(widths), reverse=True)
     assert len(widths) > 2
     backward = make_backward(job.model, job.loss, TrainingRun(job, None).config)  # type: ignore[arg-type]
-    told = CapturedBackward(job.model, backward, job.data.longest_first, lambda work, device: (work, work()))
-    told(job.data.at(0, 0)[0], ONE)
-    assert [shape[0][1][0][1] for shape in told.captured_graphs] == widths  # type: ignore[index]
+    captured = CapturedBackward(job.model, backward, job.data.longest_first, lambda work, device: (work, work()))
+    captured(job.data.at(0, 0)[0], ONE)
+    assert [shape[0][1][0][1] for shape in captured.captured_graphs] == widths  # type: ignore[index]
 
 
 # --- batches of few shapes ---
@@ -258,7 +258,7 @@ def test_what_fills_a_batch_teaches_nothing(name):
             assert_close(one, other)
 
 
-def test_pictures_that_fill_a_batch_are_asked_nothing():
+def test_images_that_fill_a_batch_have_no_loss():
     job = JOBS["answer"]("cpu")
     data = job.data
     assert isinstance(data, QuestionBatches)
@@ -294,7 +294,7 @@ def test_the_gradient_of_a_text_turned_round():
     assert torch.autograd.gradcheck(lambda x: rnn.forward_padded(x, torch.tensor([3, 2])), [x])
 
 
-def test_letters_read_at_once_are_those_read_word_by_word():
+def test_characters_encoded_at_once_are_those_encoded_word_by_word():
     spelling = CharEncoder(13, 10).double()
     letters = torch.randint(1, 13, (3, 5, 7)) * (torch.arange(7) < torch.randint(0, 8, (3, 5, 1)))
     word_by_word = spelling(letters)
@@ -303,7 +303,7 @@ def test_letters_read_at_once_are_those_read_word_by_word():
 
 
 @pytest.mark.parametrize("augment", [MIXED, POSED], ids=["mixed", "posed"])
-def test_what_the_device_shows_is_what_a_picture_becomes(augment):
+def test_augmentation_on_the_device_is_that_of_the_host(augment):
     pixels = torch.randint(0, 256, (23, 3, 16, 12), dtype=torch.uint8)
     shown = AugmentedImages(pixels, ImagePreprocessor.of(pixels), augment, seed=5)
     rows = torch.tensor([19, 3, 7]).numpy()
@@ -320,7 +320,7 @@ def refused(job: TrainingJob, match: str) -> None:
         TrainingRun(job, None)  # type: ignore[arg-type]
 
 
-def test_who_cannot_be_recorded_is_told_why():
+def test_a_model_that_cannot_be_captured_raises_with_the_reason():
     trees = replace(READER, recipe='position = "RelativeBias(TreePath(4), heads=2)"')
     refused(
         tag_job(trees, CharacterSettings(), "cpu"), r"train\.cuda_graph = true is not possible: .* places are in trees"
@@ -341,10 +341,12 @@ def test_who_cannot_be_recorded_is_told_why():
 # --- runs ---
 
 
-def run(name: str, folder: Path, leave: int | None = None, *, device: str = "cpu", recorded: bool = True, **train: Any):
+def run(
+    name: str, folder: Path, leave: int | None = None, *, device: str = "cpu", use_graphs: bool = True, **train: Any
+):
     """The weights and running means in the end, or where it was left."""
     job = JOBS[name](device, **train)
-    plan = replace(TrainingRun(job, folder).config, cuda_graph=recorded)
+    plan = replace(TrainingRun(job, folder).config, cuda_graph=use_graphs)
     for report in (steps := trains(job.model, job.data, job.loss, plan, folder, job.validate)):
         if report.step == leave:
             steps.close()
@@ -367,12 +369,12 @@ def test_a_run_that_was_left_ends_with_the_same_bits(name, tmp_path):
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", JOBS)
-def test_a_recorded_run_has_the_bits_of_one_told_kernel_by_kernel(name, precision, tmp_path):
+def test_a_captured_run_has_the_bits_of_one_launched_kernel_by_kernel(name, precision, tmp_path):
     """Straight on, and left in the middle and gone on with."""
 
     there = partial(run, name, device="cuda", precision=precision)
     there(tmp_path / "again", leave=5)
-    weights = [there(tmp_path / way, recorded=way != "told") for way in ("told", "recorded", "again")]
+    weights = [there(tmp_path / way, use_graphs=way != "launched") for way in ("launched", "captured", "again")]
     for key, weight in weights[0].items():
         assert torch.equal(weight, weights[1][key]), key
         assert torch.equal(weight, weights[2][key]), key
@@ -406,11 +408,11 @@ def backward(batch, scale):
     summed = model(batch[0]).sum()
     (summed * summed.item()).backward()
     return summed.detach(), 7
-told, one = CapturedBackward(model, backward), torch.ones((), device="cuda")
+captured, one = CapturedBackward(model, backward), torch.ones((), device="cuda")
 batch = (torch.randn(7, 5, device="cuda"), 7)
-told(batch, one)
+captured(batch, one)
 try:
-    told(batch, one)
+    captured(batch, one)
 except ValueError as error:
     print(error)
 """

@@ -48,7 +48,7 @@ def test_a_run_that_was_left_and_is_made_shorter(tmp_path):
     assert_same_run(tmp_path / "straight", tmp_path / "left")
 
 
-def test_patience_does_not_count_what_only_an_end_asked_for(tmp_path):
+def test_patience_does_not_count_the_validation_of_an_earlier_end(tmp_path):
     values = iter([1.0, 2.0, 2.0, 2.0, 2.0, 0.0])  # at 4 and at the end, 7; at 8, 12 and 16
     for steps in (7, 40):
         plan = toy.plan(steps, patience=3)

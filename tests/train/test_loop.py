@@ -180,7 +180,7 @@ def test_training_learns(tmp_path):
     assert reports[-1].loss < 0.5 < 1.0 < reports[0].loss
 
 
-def test_the_best_checkpoint_is_that_of_the_figure_asked_for():
+def test_the_best_checkpoint_is_that_of_the_chosen_metric():
     rising = record_validation(
         record_validation(Progress(step=1), {"loss": 1.0, "accuracy": 0.5}, "accuracy"),
         {"loss": 2.0, "accuracy": 0.6},

@@ -21,7 +21,7 @@ from regard.train.step import LossScaleState
 from tests.train.test_packed_corpus import corpus, translator
 
 SHAKY = ModelConfig(kind="transformer", layers=2, model=64, heads=4, hidden=96, dropout=0.0, tie="target", norm="post")
-RATE = 2.0**-7  # a float32, which a recorded rate is
+RATE = 2.0**-7  # a float32, as the rate of a captured step is
 GPU = torch.cuda.is_available()
 
 
@@ -29,12 +29,12 @@ def gradients(model: nn.Module) -> Tensor:
     return torch.cat([weight.grad.double().flatten() for weight in model.parameters() if weight.grad is not None])
 
 
-# --- narrow ---
+# --- bfloat16 ---
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("fused", [False, True])
-def test_narrow_gradients_are_as_good_as_those_of_autocast(norm, fused, monkeypatch):
+def test_bfloat16_gradients_are_as_good_as_those_of_autocast(norm, fused, monkeypatch):
     """Error at most twice that of autocast in the same precision, both against float64."""
     monkeypatch.setattr(dispatch, "use_fused", lambda x: fused)
     found = {}
@@ -51,7 +51,7 @@ def test_narrow_gradients_are_as_good_as_those_of_autocast(norm, fused, monkeypa
     assert (found["bf16-pure"] - exact).norm() <= 2 * (found["bfloat16"] - exact).norm()
 
 
-def test_narrow_gradients_are_added_wide_to_wide_weights():
+def test_bfloat16_gradients_are_added_to_float32_gradients():
     made = translator(SHAKY)
     batch, backward = corpus(made).at(0, 0)[0], BF16Backward(made.model, LabelSmoothingLoss(0.1))
     backward(batch, torch.tensor(1.0))
@@ -62,7 +62,7 @@ def test_narrow_gradients_are_added_wide_to_wide_weights():
     assert {weight.grad.dtype for weight in made.model.parameters() if weight.grad is not None} == {torch.float32}
 
 
-def test_small_steps_are_not_lost_to_narrow_weights():
+def test_small_updates_are_not_lost_to_bfloat16_weights():
     """A step of 2⁻¹² is a thirty-second of what bfloat16 can tell from 1, and thirty-two of them are felt."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
@@ -81,16 +81,16 @@ def test_a_model_that_keeps_means_is_refused():
         BF16Backward(nn.BatchNorm1d(3), lambda model, batch: (batch, 1))
 
 
-# --- recorded as a whole ---
+# --- steps captured as a whole ---
 
 
-def rehearsed(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], object], Tensor]:
+def capture_on_cpu(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], object], Tensor]:
     """A recorder for any device: it does the work again."""
     found = work().clone()
     return lambda: found.copy_(work()), found
 
 
-def trained(*, whole: bool, steps: int = 5, broken: int = 0, device: str = "cpu", **how) -> tuple[list, list[float]]:
+def trained(*, captured: bool, steps: int = 5, broken: int = 0, device: str = "cpu", **how) -> tuple[list, list[float]]:
     made = translator(replace(SHAKY, dropout=0.2, attention_dropout=0.1))
     model, data = made.model.to(device), replace(corpus(made), device=device)
     smoothed, calls = LabelSmoothingLoss(0.1), []
@@ -104,9 +104,9 @@ def trained(*, whole: bool, steps: int = 5, broken: int = 0, device: str = "cpu"
     for group in optimiser.param_groups:
         group["capturable"] = device == "cuda"
     backward = make_backward(model, loss, replace(plan, cuda_graph=False))
-    if whole:
-        recorder = {} if device == "cuda" else {"capture": rehearsed}
-        backward = CapturedStep(model, optimiser, backward, clip=plan.clip, **recorder)
+    if captured:
+        options = {} if device == "cuda" else {"capture": capture_on_cpu}
+        backward = CapturedStep(model, optimiser, backward, clip=plan.clip, **options)
     progress, health, losses = Progress(), LossScaleState.of(0, 1.0, torch.device(device)), []
     for step in range(1, steps + 1):
         calls[:] = [None] * step
@@ -118,20 +118,20 @@ def trained(*, whole: bool, steps: int = 5, broken: int = 0, device: str = "cpu"
 
 @pytest.mark.parametrize("precision", ["float32", "bf16-pure"])
 def test_a_step_as_a_whole_is_the_step_in_parts(precision):
-    (one, told), (other, whole) = (trained(whole=kind, precision=precision) for kind in (False, True))
-    assert told == whole
+    (one, launched), (other, captured) = (trained(captured=kind, precision=precision) for kind in (False, True))
+    assert launched == captured
     assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
 
 
 def test_a_broken_step_as_a_whole_is_skipped():
-    _, figures = trained(whole=True, broken=3)
+    _, figures = trained(captured=True, broken=3)
     assert figures[2::3] == [0, 0, 1, 0, 0]
-    (before, _), (after, _) = (trained(whole=True, broken=3, steps=steps) for steps in (2, 3))
+    (before, _), (after, _) = (trained(captured=True, broken=3, steps=steps) for steps in (2, 3))
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
 
-def test_what_is_only_recorded_leaves_running_means_as_they_were():
-    """Of 3, 5 and 10 a mean that moves by a tenth is 0.6 after one step; the rehearsals before it are forgotten."""
+def test_a_capture_alone_leaves_running_means_as_they_were():
+    """Of 3, 5 and 10 a mean that moves by a tenth is 0.6 after one step; the warm-up steps before it are forgotten."""
     model, batch = nn.BatchNorm1d(1), torch.tensor([[3.0], [5.0], [10.0]])
     optimiser = torch.optim.AdamW(model.parameters(), lr=torch.tensor(RATE), fused=True)
 
@@ -140,7 +140,7 @@ def test_what_is_only_recorded_leaves_running_means_as_they_were():
         (summed * scale).backward()
         return summed.detach(), 3
 
-    step = CapturedStep(model, optimiser, backward, clip=1.0, capture=rehearsed)
+    step = CapturedStep(model, optimiser, backward, clip=1.0, capture=capture_on_cpu)
     step([(batch, 3)], torch.tensor(1.0), RATE)
     assert model.running_mean is not None
     assert_close(model.running_mean.item(), 0.6)
@@ -174,7 +174,9 @@ def test_on_a_gpu_leaving_and_going_on_ends_with_the_same_bits(tmp_path, precisi
 @pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["bfloat16", "bf16-pure"])
-def test_on_a_gpu_a_recorded_step_is_the_step_in_parts(precision):
-    (one, told), (other, whole) = (trained(whole=kind, precision=precision, device="cuda") for kind in (False, True))
-    assert told == whole
+def test_on_a_gpu_a_captured_step_is_the_step_in_parts(precision):
+    (one, launched), (other, captured) = (
+        trained(captured=kind, precision=precision, device="cuda") for kind in (False, True)
+    )
+    assert launched == captured
     assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))

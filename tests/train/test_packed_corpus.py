@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_left_out_or_refused():
     assert PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, max_length=6)).left_out > 0
     with pytest.raises(ValueError, match=r"all 131 examples are longer than train\.max_length = 1"):
         PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, max_length=1))
-    with pytest.raises(ValueError, match=r"train\.batch_size = 50 has no room for a row of 64 words; raise it"):
+    with pytest.raises(ValueError, match=r"train\.batch_size = 50 is less than a row of 64 tokens; raise it"):
         PackedCorpus.of(made.examples(PAIRS), replace(made.settings.train, batch_size=50))
 
 
@@ -234,7 +234,7 @@ def test_each_layer_is_one_graph(fused, monkeypatch):
     assert counted.frame_count == 6
 
 
-def test_models_that_cannot_be_packed_say_why():
+def test_models_that_cannot_be_packed_raise_with_the_reason():
     assert packing_objections(translator().model) == []
     gru = translator(ModelConfig(kind="gru", model=12, hidden=10), packed=False)
     assert "reads token after token" in packing_objections(gru.model)[0]
@@ -277,15 +277,15 @@ def test_leaving_and_going_on_ends_with_the_same_bits(tmp_path, precision):
     ("consistency", "precision", "accumulate"),
     [(0.0, "bfloat16", 2), (1.5, "bfloat16", 2), (1.5, "bfloat16", 1), (0.0, "bf16-pure", 1), (0.0, "bf16-pure", 2)],
 )
-def test_a_recorded_step_has_the_bits_of_one_told_kernel_by_kernel(tmp_path, consistency, precision, accumulate):
-    """By our kernels; with one batch a step the optimiser's part is recorded, too, and if narrow, is our own."""
+def test_a_captured_step_has_the_bits_of_one_launched_kernel_by_kernel(tmp_path, consistency, precision, accumulate):
+    """By our kernels; with one batch a step the optimiser's part is captured, too, and in pure bfloat16 is our own."""
     wide = replace(MODEL, model=64, heads=2, hidden=96, dropout=0.2, attention_dropout=0.1)
-    # a power of 2, for a recorded rate is a float32
+    # a power of 2, since the rate of a captured step is a float32
     how = {"rdrop": consistency, "precision": precision, "gradient_accumulation": accumulate, "steps": 9}
     how |= {"schedule": "constant", "learning_rate": 2.0**-7, "warmup_steps": 0}
     weights = []
-    for name in ("told", "recorded", "again"):
-        made = translator(wide, cuda_graph=name != "told", **how)
+    for name in ("launched", "captured", "again"):
+        made = translator(wide, cuda_graph=name != "launched", **how)
         fit = TrainingRun(made.job(PAIRS, PAIRS[:11], "cuda"), tmp_path / name)
         for report in (steps := fit.steps()):
             if name == "again" and report.step == 4:

@@ -90,7 +90,7 @@ def soon(folder: Path, chance: random.Random) -> Soon:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_moment_is_the_moment_it_says(tmp_path, moment):
+def test_a_kill_happens_at_the_moment_it_names(tmp_path, moment):
     """What lies in the folder after each of these deaths, so that they are what the proof takes them for."""
     assert live(FIRST, tmp_path, moment).killed
     saved = tmp_path / "checkpoints"
@@ -300,7 +300,7 @@ def test_torch_is_left_as_it_was_found(tmp_path):
     for reports in train(toy.fresh(), toy.Data(), toy.loss, toy.plan(3), tmp_path):
         assert reports
         assert not torch.are_deterministic_algorithms_enabled()
-    with pytest.raises(ValueError, match=r"conjuring has no algorithm that gives the same bits.*exact = false"):
+    with pytest.raises(ValueError, match=r"conjuring has no algorithm that gives the same bits.*deterministic = false"):
         list(train(toy.fresh(), toy.Data(), conjuring, toy.plan(5), tmp_path))
     assert not torch.are_deterministic_algorithms_enabled()
 

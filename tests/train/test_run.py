@@ -148,7 +148,7 @@ def test_nothing_but_long_pairs_cannot_be_trained_on(tmp_path):
 # --- the plan ---
 
 
-def test_the_plan_is_what_the_settings_say():
+def test_the_train_config_is_that_of_the_settings():
     asked = settings(
         max_grad_norm=0.5, weight_decay=0.1, precision="bfloat16", patience=4, average_checkpoints=6, seed=3
     )
@@ -159,8 +159,8 @@ def test_the_plan_is_what_the_settings_say():
     assert make_train_config(settings(average_checkpoints=1).train, 1).keep == 2
 
 
-def test_a_packed_step_of_one_batch_is_recorded_as_a_whole():
-    """Only there have all batches one shape; several a step are recorded one by one."""
+def test_a_packed_step_of_one_batch_is_captured_as_a_whole():
+    """Only there have all batches one shape; several a step are captured one by one."""
     fast = {"packed": True, "cuda_graph": True, "precision": "bf16-pure"}
     plan = make_train_config(settings(**fast).train, 1)
     assert (plan.capture_step, plan.cuda_graph, plan.precision) == (True, True, "bf16-pure")

@@ -38,7 +38,7 @@ def tear(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def test_a_run_that_was_stopped_gives_its_best_checkpoint_and_says_so(run):
+def test_a_stopped_run_loads_its_best_checkpoint_with_a_notice(run):
     chosen = resolve_weights(run)
     assert (chosen.run, chosen.file) == (run, at(run, 200))
     assert (
@@ -53,7 +53,7 @@ def test_a_finished_run_gives_its_finished_weights(run):
 
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize(("asked", "step"), [("best", 200), ("last", 300), ("100", 100), (100, 100), ("00000300", 300)])
-def test_what_is_asked_for_is_given_without_a_word(run, asked, step, finished):
+def test_a_named_checkpoint_is_loaded_without_a_notice(run, asked, step, finished):
     if finished:
         finish(run)
     assert (resolve_weights(run, asked).file, resolve_weights(run, asked).stopped_notice(1000)) == (at(run, step), "")

@@ -96,7 +96,7 @@ def test_parts_fill_a_list_exactly():
         assert 2 not in sizes
 
 
-def test_only_the_operators_asked_for_occur():
+def test_only_the_chosen_operators_occur():
     world = ListOps(words=53, operators=("MIN", "SUM"))
     words = {word for number in range(29) for word in world.expression(number).words}
     assert {word for word in words if word.startswith("[")} == {"[MIN", "[SUM"}

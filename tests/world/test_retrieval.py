@@ -38,7 +38,7 @@ def test_every_answer_is_found_by_whoever_reads_the_text():
             assert answered(found.text) == found.answer
 
 
-def test_the_places_that_matter_lead_to_the_answer():
+def test_the_evidence_leads_to_the_answer():
     for found in examples()["train"]:
         first, last = (found.words[at : at + 5] for at in found.evidence)
         assert first[0] == found.words[2]
@@ -62,7 +62,7 @@ def test_length_chains_and_hops_are_dials(words, chains, hops, asked):
         assert all(found.words[at + 1] == "lives" for at in found.evidence)
 
 
-def test_answers_and_places_are_drawn_evenly():
+def test_answers_and_positions_of_the_evidence_are_uniform():
     world = Retrieval(words=256, chains=1)
     found = [world.question(number) for number in range(499)]
     assert set(Counter(one.answer for one in found)) == set(TOWNS)

@@ -203,7 +203,7 @@ def test_what_is_asked_of_held_out_pictures_has_every_answer():
         assert {one.answer for one in asked if one.kind == "colour"} == set(COLOURS)
 
 
-def test_a_scene_is_asked_all_that_has_one_answer():
+def test_a_scene_has_every_question_with_one_answer():
     """From left to right: a small orange circle high up, a large red square low down, another red square between."""
     shown = scene(
         ColouredShape("circle", "orange", x=5, y=6, radius=3),

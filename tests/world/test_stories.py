@@ -30,7 +30,7 @@ def test_a_story_on_paper():
     assert story.target == "Anna met a thief . he saw Anna ." == extracted(story.source)
 
 
-def test_an_extract_is_all_that_is_told_of_the_person():
+def test_an_extract_is_every_sentence_that_names_the_person():
     for some in examples().values():
         for story in some:
             assert extracted(story.source) == story.target

@@ -226,7 +226,7 @@ def test_the_black_cat_ate_the_mouse():
     assert cat.renderings["de"].alignment == {(0, 0), (1, 1), (2, 2), (3, 3), (3, 6), (4, 4), (5, 5)}
 
 
-def test_light_is_read_by_its_company():
+def test_light_is_disambiguated_by_its_context():
     lamp, box = (
         find_lecture_sentence("please turn off the light"),
         find_lecture_sentence("this box is very light to carry"),

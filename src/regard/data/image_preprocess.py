@@ -247,8 +247,8 @@ class MixupCutmix:
     def apply(self, pixels: Pixels, others: Pixels, kinds: Draws, centers: Draws) -> tuple[Pixels, Float[Tensor, " n"]]:
         """The mixed images, and the weight of each one's own label; draws choose kind and weight, and the centre."""
         chosen, share = unit_floats(kinds[:, 0]), unit_floats(kinds[:, 1])
-        wide = rearrange(share, "n -> n 1 1 1")
-        blended = (wide * pixels + (1 - wide) * others).round().to(torch.uint8)
+        shares = rearrange(share, "n -> n 1 1 1")
+        blended = (shares * pixels + (1 - shares) * others).round().to(torch.uint8)
         inside = []
         for axis, length in enumerate(pixels.shape[2:]):
             half = (1 - share).sqrt() * length / 2

@@ -21,7 +21,7 @@ Lengths = Callable[[Sequence[E]], Sequence[tuple[int, int]]]
 
 
 class DeviceBatch(Protocol):
-    """Tensors of several examples, and how many predictions they ask for; ask before `to`, or a GPU is waited for."""
+    """Tensors of several examples, and the number of their predictions; read it before `to`, or a GPU is waited for."""
 
     @property
     def tokens(self) -> int: ...
@@ -31,7 +31,7 @@ class DeviceBatch(Protocol):
 
 B = TypeVar("B", bound=DeviceBatch)
 Collate = Callable[[Sequence[E]], B]
-Filler = Callable[[int], E]  # an example of this length that asks for no prediction
+Filler = Callable[[int], E]  # an example of this length that has no prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,8 @@ class Corpus(Generic[E, B]):
         if self.filler:
             # one at least, as long as examples of this length may be, so that all others are padded to that
             length = self.length(rows)
-            room = self.batches.tokens // max(length + 1, 2) + 1
-            examples += [self.filler(length)] * (room - len(rows))
+            most = self.batches.tokens // max(length + 1, 2) + 1
+            examples += [self.filler(length)] * (most - len(rows))
         made = self.collate(examples)
         return made.to(self.device), made.tokens
 
@@ -127,12 +127,12 @@ def epoch_batches(batches: TokenBatchSampler, epoch: int) -> list[list[int]]:
 
 def drop_long(examples: Sequence[E], lengths: Lengths[E], train: TrainSettings) -> list[E]:
     """Held-out examples within `train.max_length`."""
-    kept = [one for one, sides in zip(examples, lengths(examples), strict=True) if max(sides) <= train.max_length]
-    if not kept:
+    fitting = [one for one, sides in zip(examples, lengths(examples), strict=True) if max(sides) <= train.max_length]
+    if not fitting:
         raise ValueError(
             f"of {len(examples)} held-out examples none is within train.max_length = {train.max_length}; raise it"
         )
-    return kept
+    return fitting
 
 
 def iterate_batches(
@@ -149,7 +149,7 @@ def iterate_batches(
 
 Numbers = NDArray[np.int64]
 ROW_MULTIPLE = 64  # a row's length is a multiple of it, as the tiles of attention are
-PACKING_WINDOW = 1024  # pairs packed together, for to look through all rows takes long
+PACKING_WINDOW = 1024  # pairs packed together, since a search through all rows takes long
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,11 +176,11 @@ class PackedPairs:
     def split_rows(self, parts: int) -> "list[PackedPairs]":
         """At most `parts` batches: number n has the rows n, n + parts, n + 2 parts and so on. None is empty."""
 
-        def hand(side: PackedBatch, first: int) -> PackedBatch:
+        def take_rows(side: PackedBatch, first: int) -> PackedBatch:
             return PackedBatch(*(part[first::parts] for part in (side.tokens, side.segment_ids, side.position_ids)))
 
         return [
-            PackedPairs(hand(self.source, first), hand(self.target, first), self.labels[first::parts])
+            PackedPairs(take_rows(self.source, first), take_rows(self.target, first), self.labels[first::parts])
             for first in range(min(parts, len(self.labels)))
         ]
 
@@ -229,7 +229,7 @@ class PackedCorpus:
 
     source: PackedRows = field(repr=False)
     target: PackedRows = field(repr=False)  # what the decoder reads: a beginning, and all but the end
-    labels: Numbers = field(repr=False)  # what it should say: all but the beginning
+    labels: Numbers = field(repr=False)  # what it should predict: all but the beginning
     rows_per_batch: int  # rows in a batch
     seed: int = 0
     accumulate: int = 1
@@ -238,31 +238,31 @@ class PackedCorpus:
 
     @staticmethod
     def of(examples: Sequence[Example], train: TrainSettings, device: str = "cpu") -> "PackedCorpus":
-        """Batches of at most `train.batch_size` words on each side; pairs over `train.max_length` are left out."""
-        kept = [(source, target) for source, target in examples if max(len(source), len(target)) <= train.max_length]
-        if not kept:
+        """Batches of at most `train.batch_size` tokens on each side; pairs over `train.max_length` are left out."""
+        fitting = [(source, target) for source, target in examples if max(len(source), len(target)) <= train.max_length]
+        if not fitting:
             raise ValueError(
                 f"all {len(examples)} examples are longer than train.max_length = {train.max_length}; raise it"
             )
-        sizes = np.array([(len(source) + 1, len(target) + 1) for source, target in kept])
+        sizes = np.array([(len(source) + 1, len(target) + 1) for source, target in fitting])
         length = -(-int(sizes.max()) // ROW_MULTIPLE) * ROW_MULTIPLE
         if train.batch_size < length:
-            raise ValueError(f"train.batch_size = {train.batch_size} has no room for a row of {length} words; raise it")
+            raise ValueError(f"train.batch_size = {train.batch_size} is less than a row of {length} tokens; raise it")
         row, order = pack_first_fit(sizes, length, train.seed)
         return PackedCorpus(
-            PackedRows.of([[*source, EOS] for source, _ in kept], row, order, length),
-            PackedRows.of([[BOS, *target] for _, target in kept], row, order, length),
-            PackedRows.of([[*target, EOS] for _, target in kept], row, order, length).tokens,
+            PackedRows.of([[*source, EOS] for source, _ in fitting], row, order, length),
+            PackedRows.of([[BOS, *target] for _, target in fitting], row, order, length),
+            PackedRows.of([[*target, EOS] for _, target in fitting], row, order, length).tokens,
             train.batch_size // length,
             train.seed,
             train.gradient_accumulation,
             device,
-            len(examples) - len(kept),
+            len(examples) - len(fitting),
         )
 
     @property
     def padding(self) -> float:
-        """Which part of all the words in the rows is padding."""
+        """The fraction of the tokens in the rows that is padding."""
         return float(np.mean([np.mean(side == PAD) for side in (self.source.tokens, self.labels)]))
 
     @property
@@ -293,12 +293,12 @@ def pack_first_fit(sizes: Numbers, length: int, seed: int) -> tuple[Numbers, Num
     windows = [shuffled[start : start + PACKING_WINDOW] for start in range(0, len(sizes), PACKING_WINDOW)]
     ordered = [window[np.argsort(-sizes[window].max(1), kind="stable")] for window in windows]
     for window in ordered:
-        rooms = np.full((2, len(window)), length)
+        free = np.full((2, len(window)), length)
         for n, (source, target) in zip(window, sizes[window].tolist(), strict=True):
-            fits = ((rooms[0] >= source) & (rooms[1] >= target)).argmax()
-            rooms[:, fits] -= (source, target)
+            fits = ((free[0] >= source) & (free[1] >= target)).argmax()
+            free[:, fits] -= (source, target)
             row[n] = rows + fits
-        rows += int(np.count_nonzero(rooms[0] < length))
+        rows += int(np.count_nonzero(free[0] < length))
     return row, np.concatenate(ordered)
 
 

@@ -96,7 +96,7 @@ class CapturedBackward:
         given, scale = map_tensors(Tensor.clone, given), scale.clone()
         weights, buffers = list(self.model.parameters()), list(self.model.buffers())
         grads = [None if weight.grad is None else weight.grad.clone() for weight in weights]
-        means, noise = [buffer.clone() for buffer in buffers], rng_state(scale.device)
+        values, rng = [buffer.clone() for buffer in buffers], rng_state(scale.device)
 
         def work() -> Tensor:
             return self.backward((given[0], 0, *given[1:]), scale)[0]
@@ -105,9 +105,9 @@ class CapturedBackward:
         for weight, grad in zip(weights, grads, strict=True):
             if weight.grad is not None:
                 weight.grad.zero_() if grad is None else weight.grad.copy_(grad)
-        for buffer, mean in zip(buffers, means, strict=True):
-            buffer.copy_(mean)
-        set_rng_state(noise, scale.device)
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value)
+        set_rng_state(rng, scale.device)
         return CapturedGraph(replay, [*collect_tensors(given), scale], summed)
 
 
@@ -115,8 +115,8 @@ def rng_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def set_rng_state(noise: Tensor, device: torch.device) -> None:
-    torch.cuda.set_rng_state(noise, device) if device.type == "cuda" else torch.set_rng_state(noise)
+def set_rng_state(rng: Tensor, device: torch.device) -> None:
+    torch.cuda.set_rng_state(rng, device) if device.type == "cuda" else torch.set_rng_state(rng)
 
 
 def shape_key(value: Any) -> Hashable:
@@ -175,16 +175,16 @@ class CapturedStep:
 
     def capture_batch(self, given: tuple[Any, ...], scale: Tensor) -> CapturedGraph:
         given, scale, count = map_tensors(Tensor.clone, given), scale.clone(), torch.ones_like(self.rate)
-        buffers, noise = list(self.model.buffers()), rng_state(scale.device)
-        means = [buffer.clone() for buffer in buffers]
+        buffers, rng = list(self.model.buffers()), rng_state(scale.device)
+        values = [buffer.clone() for buffer in buffers]
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate
         self.skip_step.fill_(1.0)  # warm-up steps must leave everything as it is: they are skipped
         replay, found = self.capture(lambda: self.run_step(given, scale, count), scale.device)
         self.skip_step.zero_()
-        for buffer, mean in zip(buffers, means, strict=True):
-            buffer.copy_(mean)
-        set_rng_state(noise, scale.device)
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value)
+        set_rng_state(rng, scale.device)
         return CapturedGraph(replay, [*collect_tensors(given), scale, count], found)
 
     def run_step(self, given: tuple[Any, ...], scale: Tensor, count: Tensor) -> Tensor:

@@ -45,17 +45,17 @@ def set_deterministic(device: torch.device, *, mode: bool, warn_only: bool = Fal
         torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
-def explain_error(said: str) -> str | None:
+def explain_error(message: str) -> str | None:
     """The remedy, where torch has no deterministic algorithm; None for other errors."""
-    if WORKSPACE in said:
+    if WORKSPACE in message:
         return (
             f"the GPU was used before training began, and cannot become deterministic; set {WORKSPACE}=:4096:8 "
-            "before Python starts, or train with exact = false"
+            "before Python starts, or train with deterministic = false"
         )
-    what, refused, _ = said.partition(" does not have a deterministic implementation")
+    what, refused, _ = message.partition(" does not have a deterministic implementation")
     if refused:
         return (
-            f"{what} has no algorithm that gives the same bits every time; train with exact = false: a run that is "
-            "interrupted then ends with weights that differ in their last bits"
+            f"{what} has no algorithm that gives the same bits every time; train with deterministic = false: a run "
+            "that is interrupted then ends with weights that differ in their last bits"
         )
     return None

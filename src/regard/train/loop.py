@@ -231,9 +231,9 @@ def device_of(model: nn.Module) -> torch.device:
 
 def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     """Weight decay for matrices, none for biases, norms and other vectors."""
-    wide = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    flat = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    return [{"params": wide, "weight_decay": decay}, {"params": flat, "weight_decay": 0.0}]
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+    return [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def step_seed(seed: int, step: int) -> int:

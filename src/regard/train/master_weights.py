@@ -69,12 +69,12 @@ def check_no_buffers(model: nn.Module) -> None:
 @torch.no_grad()
 def add_gradients(found: list[tuple[nn.Parameter, Tensor]]) -> None:
     """Add to the weights' gradients, in the dtype of the weights."""
-    wide = tuple(torch.empty_like(weight) for weight, _ in found)
-    copy_all(wide, tuple(grad for _, grad in found))
-    before = [(weight.grad, grad) for (weight, _), grad in zip(found, wide, strict=True) if weight.grad is not None]
+    grads = tuple(torch.empty_like(weight) for weight, _ in found)
+    copy_all(grads, tuple(grad for _, grad in found))
+    before = [(weight.grad, grad) for (weight, _), grad in zip(found, grads, strict=True) if weight.grad is not None]
     if before:
         torch._foreach_add_([old for old, _ in before], [new for _, new in before])  # type: ignore[reportPrivateImportUsage]
-    for (weight, _), grad in zip(found, wide, strict=True):
+    for (weight, _), grad in zip(found, grads, strict=True):
         weight.grad = grad if weight.grad is None else weight.grad
 
 

@@ -118,8 +118,8 @@ def read_valid_state(path: Path) -> dict[str, Any] | None:
         state = json.loads(require_small_file(path / "state.json").read_text(encoding="utf-8"))
         if not is_valid_state(state, int(path.name)):
             return None
-        said = state.pop("sum", None)  # early ones had none
-        sound = said in (None, state_checksum(state))
+        expected = state.pop("sum", None)  # early ones had none
+        sound = expected in (None, state_checksum(state))
         return state if sound and all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
     except (FileNotFoundError, ValueError, RecursionError):
         return None  # any other trouble with the disk is not for us to pass over: it may pass

@@ -161,8 +161,8 @@ def gradients_of(optimiser: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def gradient_norm(gradients: list[Tensor]) -> Tensor:
-    wide = torch.promote_types(gradients[0].dtype, torch.float32)
-    norms: list[Tensor] = torch._foreach_norm(gradients, dtype=wide)  # type: ignore[reportPrivateImportUsage]
+    dtype = torch.promote_types(gradients[0].dtype, torch.float32)
+    norms: list[Tensor] = torch._foreach_norm(gradients, dtype=dtype)  # type: ignore[reportPrivateImportUsage]
     return torch.linalg.vector_norm(torch.stack(norms))
 
 
