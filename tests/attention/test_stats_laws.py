@@ -189,7 +189,7 @@ print(peak_mib() - before)
 """
 
 
-@pytest.mark.parametrize("pattern", ["Full()", "Causal() & Window(512)"])
+@pytest.mark.parametrize("pattern", [pytest.param("Full()", marks=pytest.mark.slow), "Causal() & Window(512)"])
 def test_eight_thousand_tokens_need_far_less_than_their_weights(pattern):
     """The matrix of weights alone would be 256 MiB."""
     done = subprocess.run([sys.executable, "-c", MEMORY, pattern], capture_output=True, text=True, check=True)

@@ -497,7 +497,8 @@ def test_the_theme_can_be_chosen_and_the_pictures_follow(desk):
 # --- for everybody ---
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.slow  # in the short form test_microscope.py tests all views
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(browser, address, axe, scheme):
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}, bypass_csp=True)
     desk = Desk(context.new_page(), address)
