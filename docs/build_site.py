@@ -80,7 +80,8 @@ def show_source(path: Path) -> str:
 
 def read_module(name: str) -> ast.Module:
     path = ROOT / "src" / name.replace(".", "/")
-    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8"))
+    file = path.with_suffix(".py")
+    return ast.parse((file if file.is_file() else path / "__init__.py").read_text("utf-8"))
 
 
 def public_names(package: ast.Module) -> dict[str, str]:

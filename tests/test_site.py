@@ -1,11 +1,16 @@
 """The site of docs/: it asks no other server for anything, its links lead somewhere, and it is built strictly."""
 
 import importlib.util
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parent.parent
 
@@ -94,8 +99,43 @@ def test_every_page_is_in_the_navigation(tmp_path):
     assert sorted(listed) == sorted(page for page in pages if not page.startswith("source/"))
 
 
-def test_the_site_is_built_strictly(tmp_path, capfd):
+@pytest.fixture(scope="module")
+def site() -> Path:
     pytest.importorskip("mkdocs", reason="MkDocs is not installed; `make docs` installs it")
     pytest.importorskip("mkdocstrings")
-    assert build_site.build() == 0, "".join(capfd.readouterr())
-    assert (build_site.SITE / "reference" / "attention.html").exists()
+    assert build_site.build() == 0
+    return build_site.SITE
+
+
+def test_the_site_is_built_strictly(site):
+    assert (site / "reference" / "attention.html").exists()
+    assert 'id="regard.attention.attend"' in (site / "reference" / "attention.html").read_text()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def test_a_browser_that_opens_the_site_asks_no_other_server(site):
+    """What scripts fetch cannot be read from the pages, so a browser opens some, and searches."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("there is no Chromium; `make browser` installs it")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    home = f"http://127.0.0.1:{server.server_port}/"
+    asked: list[str] = []
+    with sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        for name in ("index.html", "1-attention.html", "reference/attention.html", "gallery.html"):
+            page.goto(home + name)
+            page.wait_for_load_state("networkidle")
+        page.goto(f"{home}index.html?q=sparsemax")  # the search is in the page itself
+        page.wait_for_selector(".md-search-result__item")
+        browser.close()
+    server.shutdown()
+    server.server_close()
+    assert any(one.endswith("search_index.json") for one in asked)
+    assert [one for one in asked if not one.startswith((home, "data:", "blob:"))] == []
