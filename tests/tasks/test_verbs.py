@@ -134,7 +134,7 @@ def test_a_node_classifier_classifies_every_node(tmp_path):
     files = tmp_path / "nodes.tsv", tmp_path / "edges.tsv"
     graph = read_graph(*files)
     settings = NodeClassificationSettings(model=GraphConfig(kind="attention", layers=1, model=12, heads=2, hidden=14))
-    classifier = NodeClassifier.of(fit_featurizer(graph), graph.labels(), settings)
+    classifier = NodeClassifier.from_parts(fit_featurizer(graph), graph.labels(), settings=settings)
     classifier.model.eval()
     found = classifier.classify(*files)
     assert list(found) == ["ann", "bob", "cy"]

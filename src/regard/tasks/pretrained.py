@@ -3,9 +3,11 @@
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+
+import torch
 
 from regard.data.files import make_folder, write_text_atomic
 from regard.models.safetensors_io import (
@@ -27,7 +29,7 @@ T = TypeVar("T", bound=RunSettings)
 
 
 class SavedPart(Protocol):
-    """A tokeniser, labels: what is kept beside the weights in a file of its own."""
+    """A tokeniser, labels: what is saved beside the weights in a file of its own."""
 
     def save(self, path: Path, /) -> None: ...
 
@@ -35,12 +37,29 @@ class SavedPart(Protocol):
 class PretrainedModel(ABC):
     """Abstract: a model with its settings and the parts it reads and writes with, which a folder can hold."""
 
+    settings_type: ClassVar[type[RunSettings]]
+    # attribute: (name of its file, what reads it); in the order of `build_model`'s arguments
+    part_files: ClassVar[Mapping[str, tuple[str, Callable[[Path], SavedPart]]]]
+
     model: Any  # an nn.Module
     settings: Any  # RunSettings
 
-    @property
+    @staticmethod
     @abstractmethod
-    def parts(self) -> Mapping[str, SavedPart]: ...
+    def build_model(*args: Any, **kwargs: Any) -> Any:
+        """A model with new weights, of the parts and the settings."""
+
+    @classmethod
+    def from_parts(cls, *parts: Any, settings: Any) -> Self:
+        """A model whose new weights follow from the seed; a dataclass of the model, its parts and the settings."""
+        torch.manual_seed(settings.train.seed)
+        named = dict(zip(cls.part_files, parts, strict=True))
+        return cls(model=cls.build_model(*parts, settings), settings=settings, **named)  # type: ignore[call-arg]
+
+    @property
+    def parts(self) -> dict[str, SavedPart]:
+        """By the names of their files."""
+        return {name: getattr(self, attribute) for attribute, (name, _) in self.part_files.items()}
 
     @staticmethod
     @abstractmethod
@@ -48,9 +67,12 @@ class PretrainedModel(ABC):
         """New weights; vocabularies and labels from training examples."""
 
     @classmethod
-    @abstractmethod
     def from_description(cls, folder: Path) -> Self:
         """What `describe` wrote, with new weights."""
+        settings = load_settings(folder, cls.settings_type)
+        return cls.from_parts(
+            *(load(folder / f"{name}.json") for name, load in cls.part_files.values()), settings=settings
+        )
 
     @abstractmethod
     def job(self, examples: Sequence[Any], held_out: Sequence[Any], device: str = "cpu", /) -> "TrainingJob":

@@ -28,6 +28,8 @@ class DataSettings(ABC, Generic[E]):
     """Abstract: the table [data]. Where examples come from: the miniature world, files, or a known corpus."""
 
     examples: ClassVar[str]  # what they are called, in the plural
+    # how the files of a split are given in a recipe and on the command line
+    files_hint: ClassVar[str] = '{split} = ["{split}.txt"], or on the command line --{split} {split}.txt'
     generated: ClassVar[tuple[str, ...]] = ("world",)  # the corpora that `from_world` makes
 
     corpus: str = "world"  # world, files, or the name of a corpus that `regard data` knows
@@ -48,11 +50,6 @@ class DataSettings(ABC, Generic[E]):
     def from_corpus(self, split: Split, folder: Path | None) -> list[E]:
         """A split of the known corpus, which the folder holds."""
 
-    @classmethod
-    def files_hint(cls, split: Split) -> str:
-        """How files are given in a recipe and on the command line."""
-        return f'{split} = ["{split}.txt"], or on the command line --{split} {split}.txt'
-
     def read(self, split: Split, folder: Path | None = None) -> LoadedExamples[E]:
         """The examples of a split; the folder holds known corpora."""
         if split not in get_args(Split):
@@ -68,7 +65,7 @@ class DataSettings(ABC, Generic[E]):
     def read_files(self, split: Split) -> LoadedExamples[E]:
         held_out = split != "test" and not self.valid
         if not (paths := self.train if held_out else self.paths(split)):
-            raise ValueError(f"data.{split} names no files; e.g. {self.files_hint(split)}")
+            raise ValueError(f"data.{split} names no files; e.g. {self.files_hint.format(split=split)}")
         found = self.from_files(paths, split)
         if held_out:
             found = LoadedExamples(split_held_out(found.examples, split), found.skipped)

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from regard.attention import Alibi, MultiHeadAttention, Padding, Recipe, Sparsem
 from regard.data.batching import pad_rows
 from regard.data.tokenizers.base import Tokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
-from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.train.config import TrainingJob
 
@@ -57,27 +56,20 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor
 
 @dataclass(frozen=True, eq=False)
 class LengthClassifier(PretrainedModel):
+    settings_type = LengthSettings
+    part_files: ClassVar = {"tokenizer": ("words", load_tokenizer)}
+
     model: LengthModel
     tokenizer: Tokenizer
     settings: LengthSettings
 
     @staticmethod
-    def of(tokenizer: Tokenizer, settings: LengthSettings) -> "LengthClassifier":
-        torch.manual_seed(settings.train.seed)
-        model = LengthModel(tokenizer.size, settings.model.model, settings.model.heads)
-        return LengthClassifier(model, tokenizer, settings)
+    def build_model(tokenizer: Tokenizer, settings: LengthSettings) -> LengthModel:
+        return LengthModel(tokenizer.size, settings.model.model, settings.model.heads)
 
     @staticmethod
     def from_examples(examples: Sequence[Example], settings: LengthSettings, /) -> "LengthClassifier":
-        return LengthClassifier.of(WordTokenizer.train(text for text, _ in examples), settings)
-
-    @classmethod
-    def from_description(cls, folder: Path) -> "LengthClassifier":
-        return LengthClassifier.of(load_tokenizer(folder / "words.json"), load_settings(folder, LengthSettings))
-
-    @property
-    def parts(self) -> dict[str, Tokenizer]:
-        return {"words": self.tokenizer}
+        return LengthClassifier.from_parts(WordTokenizer.train(text for text, _ in examples), settings=settings)
 
     def batch(self, examples: Sequence[Example], device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
         tokens, lengths = pad_rows(self.tokenizer.encode_batch(text for text, _ in examples))

@@ -41,8 +41,6 @@ def nonblank_lines(paths: Iterable[str], on_empty: Callable[[str], object]) -> I
 
 @dataclass(frozen=True, kw_only=True)
 class AutoencodingSettings(RunSettings):
-    """Of autoencoding."""
-
     task: ClassVar[str] = "autoencoding"
 
     data: AutoencodingData = AutoencodingData()

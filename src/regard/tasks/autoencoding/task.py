@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -28,7 +28,7 @@ from regard.decode.translate import LINE_BREAKS, WINDOW, translate_all, translat
 from regard.models.autoencoder import Autoencoder, build_autoencoder
 from regard.tasks.autoencoding.data import AutoencodingSettings
 from regard.tasks.outputs import ModelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.tokenizers import train_text_tokenizer
@@ -43,6 +43,9 @@ USUAL = Greedy(LengthLimit(0, 100))  # a latent does not say how long its senten
 class SentenceAutoencoder(PretrainedModel):
     """A model with the vocabulary in which it reads and writes."""
 
+    settings_type = AutoencodingSettings
+    part_files: ClassVar = {"tokenizer": ("words", load_tokenizer)}
+
     model: Autoencoder
     tokenizer: Tokenizer
     settings: AutoencodingSettings
@@ -50,12 +53,11 @@ class SentenceAutoencoder(PretrainedModel):
     @staticmethod
     def from_examples(sentences: Sequence[str], settings: AutoencodingSettings) -> "SentenceAutoencoder":
         """A vocabulary learnt from the sentences, and a model with new weights."""
-        return SentenceAutoencoder.of(train_text_tokenizer(sentences, settings.text), settings)
+        return SentenceAutoencoder.from_parts(train_text_tokenizer(sentences, settings.text), settings=settings)
 
     @staticmethod
-    def of(words: Tokenizer, settings: AutoencodingSettings) -> "SentenceAutoencoder":
-        torch.manual_seed(settings.train.seed)
-        return SentenceAutoencoder(build_autoencoder(settings.model, words.size), words, settings)
+    def build_model(words: Tokenizer, settings: AutoencodingSettings) -> Autoencoder:
+        return build_autoencoder(settings.model, words.size)
 
     def examples(self, sentences: Sequence[str]) -> list[Example]:
         """Each is its own target."""
@@ -81,16 +83,6 @@ class SentenceAutoencoder(PretrainedModel):
 
     def job(self, sentences: Sequence[str], held_out: Sequence[str], device: str = "cpu", /) -> TrainingJob:
         return seq2seq_job(self, self.examples(sentences), self.examples(held_out), device)
-
-    @property
-    def parts(self) -> dict[str, Tokenizer]:
-        return {"words": self.tokenizer}
-
-    @classmethod
-    def from_description(cls, folder):
-        return SentenceAutoencoder.of(
-            load_tokenizer(folder / "words.json"), load_settings(folder, AutoencodingSettings)
-        )
 
 
 def detokenize_line(autoencoder: SentenceAutoencoder, ids: Sequence[int]) -> str:

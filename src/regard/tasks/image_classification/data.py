@@ -32,6 +32,10 @@ class ImageClassificationData(ImageData[LabelledImage]):
     """Images: a folder or archive with one folder for each class, or two idx files, of images and of labels."""
 
     examples: ClassVar[str] = "pictures"
+    files_hint: ClassVar[str] = (
+        '{split} = ["photos/{split}"], a folder that holds one for each class, or two idx files; '
+        "on the command line --{split} photos/{split}"
+    )
 
     def from_world(self, split: Split, count: int | None) -> list[LabelledImage]:
         world = ShapeWorld(fewest=1, most=1)
@@ -44,18 +48,9 @@ class ImageClassificationData(ImageData[LabelledImage]):
         part = read_known_images(self.corpus, "test" if split == "test" else "train", folder)
         return list(part) if split == "test" else split_held_out(part, split, HELD_OUT)
 
-    @classmethod
-    def files_hint(cls, split: Split) -> str:
-        return (
-            f'{split} = ["photos/{split}"], a folder that holds one for each class, or two idx files; '
-            f"on the command line --{split} photos/{split}"
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImageClassificationSettings(RunSettings):
-    """Of image classification."""
-
     task: ClassVar[str] = "image_classification"
 
     data: ImageClassificationData = ImageClassificationData()

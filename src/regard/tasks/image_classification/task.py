@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -29,8 +29,8 @@ from regard.tasks.image_batches import (
 )
 from regard.tasks.image_classification.data import ImageClassificationSettings
 from regard.tasks.outputs import LabelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, no_progress
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, loss_and_accuracy, no_progress
 from regard.train.config import TrainingJob
 
 AT_ONCE = 500  # pictures, when nothing is learnt
@@ -39,8 +39,7 @@ AT_ONCE = 500  # pictures, when nothing is learnt
 # --- training ---
 
 
-@dataclass(frozen=True, eq=False)
-class ImageBatch:
+class ImageBatch(NamedTuple):
     """Images as the model reads them, mixed in pairs by mixup or CutMix.
 
     Args:
@@ -93,6 +92,9 @@ def mixup_loss(smoothing: float):
 class ImageClassifier(PretrainedModel):
     """A model with how it sees and the classes it knows."""
 
+    settings_type = ImageClassificationSettings
+    part_files: ClassVar = {"sight": ("sight", ImagePreprocessor.load), "labels": ("labels", Labels.load)}
+
     model: VisionTransformer | ChannelCNN
     sight: ImagePreprocessor
     labels: Labels
@@ -104,14 +106,15 @@ class ImageClassifier(PretrainedModel):
         labels = Labels.of(one.label for one in pictures)
         if len(labels) < 2:
             raise ValueError(f"all {len(pictures)} pictures are {labels.names[0]!r}; give pictures of two classes")
-        return ImageClassifier.of(
-            ImagePreprocessor.of(stack_images((one.name, one.pixels) for one in pictures)), labels, settings
+        return ImageClassifier.from_parts(
+            ImagePreprocessor.of(stack_images((one.name, one.pixels) for one in pictures)), labels, settings=settings
         )
 
     @staticmethod
-    def of(sight: ImagePreprocessor, labels: Labels, settings: ImageClassificationSettings) -> "ImageClassifier":
-        torch.manual_seed(settings.train.seed)
-        return ImageClassifier(build_vision_model(settings.model, sight.shape, len(labels)), sight, labels, settings)
+    def build_model(
+        sight: ImagePreprocessor, labels: Labels, settings: ImageClassificationSettings
+    ) -> VisionTransformer | ChannelCNN:
+        return build_vision_model(settings.model, sight.shape, len(labels))
 
     def job(
         self, pictures: Sequence[LabelledImage], held_out: Sequence[LabelledImage], device: str = "cpu", /
@@ -156,25 +159,12 @@ class ImageClassifier(PretrainedModel):
                 ways = (x, x.flip(-1)) if self.settings.augment.flip_at_test else (x,)
                 yield torch.stack([self.model(way).double().softmax(-1) for way in ways]).mean(0).float().cpu()
 
-    @property
-    def parts(self) -> dict[str, ImagePreprocessor | Labels]:
-        return {"sight": self.sight, "labels": self.labels}
-
-    @classmethod
-    def from_description(cls, folder):
-        settings = load_settings(folder, ImageClassificationSettings)
-        return ImageClassifier.of(
-            ImagePreprocessor.load(folder / "sight.json"), Labels.load(folder / "labels.json"), settings
-        )
-
 
 def validation(
     model: nn.Module, sight: ImagePreprocessor, pixels: UInt8[Tensor, "n c h w"], labels: Int[Tensor, " n"]
 ) -> dict[str, float]:
-    """The mean negative log-probability of what a held-out picture is, and the share of pictures that are right."""
     logits = torch.cat([model(sight.normalize(some)).float() for some in pixels.split(AT_ONCE)])
-    right = (logits.argmax(-1) == labels).float().mean()
-    return {"loss": cross_entropy(logits, labels).item(), "accuracy": right.item()}
+    return loss_and_accuracy(logits, labels)
 
 
 SHOWN = 12  # classes whose confusions fit into a table, and confusions that are named where there are more

@@ -67,8 +67,6 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelingSettings(RunSettings):
-    """Of language modeling."""
-
     task: ClassVar[str] = "language_modeling"
 
     data: LanguageModelingData = LanguageModelingData()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from einops import repeat
@@ -31,7 +31,7 @@ from regard.tasks.language_modeling.token_nll import (
     tune_cache,
 )
 from regard.tasks.outputs import ModelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import (
     EncodedInput,
     GenerationInput,
@@ -112,6 +112,9 @@ def hidden_after_context(model: LanguageModel, inputs: Tokens, lead: int) -> Flo
 class TextGenerator(PretrainedModel):
     """A language model with the vocabulary it reads and writes, and a cache if one was chosen for it."""
 
+    settings_type = LanguageModelingSettings
+    part_files: ClassVar = {"tokenizer": ("words", load_tokenizer)}
+
     model: LanguageModel
     tokenizer: Tokenizer
     settings: LanguageModelingSettings
@@ -120,12 +123,11 @@ class TextGenerator(PretrainedModel):
     @staticmethod
     def from_examples(lines: Sequence[str], settings: LanguageModelingSettings) -> "TextGenerator":
         """A vocabulary from the lines, and a model with new weights."""
-        return TextGenerator.of(train_text_tokenizer(lines, settings.text), settings)
+        return TextGenerator.from_parts(train_text_tokenizer(lines, settings.text), settings=settings)
 
     @staticmethod
-    def of(words: Tokenizer, settings: LanguageModelingSettings) -> "TextGenerator":
-        torch.manual_seed(settings.train.seed)
-        return TextGenerator(LanguageModel(settings.model, words.size), words, settings)
+    def build_model(words: Tokenizer, settings: LanguageModelingSettings) -> LanguageModel:
+        return LanguageModel(settings.model, words.size)
 
     def ids(self, lines: Sequence[str]) -> Int[Tensor, " n"]:
         """The text as a stream; a model of words reads an end behind every line."""
@@ -236,14 +238,6 @@ class TextGenerator(PretrainedModel):
         return self.settings.model.kind in RNN_KINDS
 
     # --- keeping ---
-
-    @property
-    def parts(self) -> dict[str, Tokenizer]:
-        return {"words": self.tokenizer}
-
-    @classmethod
-    def from_description(cls, folder):
-        return TextGenerator.of(load_tokenizer(folder / "words.json"), load_settings(folder, LanguageModelingSettings))
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", checkpoint: str | int | None = None) -> "TextGenerator":

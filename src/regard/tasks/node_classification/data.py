@@ -33,6 +33,9 @@ class NodeClassificationData(DataSettings[LabelledNode]):
     """
 
     examples: ClassVar[str] = "nodes"
+    files_hint: ClassVar[str] = (
+        '{split} = ["nodes.tsv", "edges.tsv"], or on the command line --{split} nodes.tsv --{split} edges.tsv'
+    )
 
     people: int = 2000  # for the world: of the town
     town: int = 0  # another number, another town
@@ -55,10 +58,6 @@ class NodeClassificationData(DataSettings[LabelledNode]):
         raise ValueError(
             f"data.corpus = {self.corpus!r} is no graph; give two files: --train nodes.tsv --train edges.tsv"
         )
-
-    @classmethod
-    def files_hint(cls, split: Split) -> str:
-        return f'{split} = ["nodes.tsv", "edges.tsv"], or on the command line --{split} nodes.tsv --{split} edges.tsv'
 
 
 @dataclass(frozen=True, kw_only=True)

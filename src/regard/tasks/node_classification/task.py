@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -22,8 +22,17 @@ from regard.tasks.node_classification.data import (
     training_graph,
 )
 from regard.tasks.outputs import LabelOutput
-from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EncodedInput, InputSpec, Task, TaskInput, TokenAxis, no_progress
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import (
+    AccuracyMetrics,
+    EncodedInput,
+    InputSpec,
+    Task,
+    TaskInput,
+    TokenAxis,
+    loss_and_accuracy,
+    no_progress,
+)
 from regard.train.config import TrainingJob
 
 # --- training ---
@@ -70,15 +79,16 @@ def node_loss(smoothing: float):
 
 
 def validation(model: nn.Module, batch: NodeBatch) -> dict[str, float]:
-    """The mean negative log-probability of a held-out node's label, and the share of nodes that are right."""
     logits = model(*batch.graph.model_inputs)[batch.nodes].float()
-    right = (logits.argmax(-1) == batch.labels).float().mean()
-    return {"loss": cross_entropy(logits, batch.labels).item(), "accuracy": right.item()}
+    return loss_and_accuracy(logits, batch.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class NodeClassifier(PretrainedModel):
     """A model with what reads its nodes and the labels it knows."""
+
+    settings_type = NodeClassificationSettings
+    part_files: ClassVar = {"reader": ("reader", load_featurizer), "labels": ("labels", Labels.load)}
 
     model: GraphNetwork
     reader: NodeFeaturizer
@@ -91,13 +101,11 @@ class NodeClassifier(PretrainedModel):
         graph = graph_of(nodes)
         if len(labels := graph.labels()) < 2:
             raise ValueError(f"all nodes whose label is known are {labels.names[0]!r}; give some of another label")
-        return NodeClassifier.of(fit_featurizer(graph), labels, settings)
+        return NodeClassifier.from_parts(fit_featurizer(graph), labels, settings=settings)
 
     @staticmethod
-    def of(reader: NodeFeaturizer, labels: Labels, settings: NodeClassificationSettings) -> "NodeClassifier":
-        torch.manual_seed(settings.train.seed)
-        model = GraphNetwork(settings.model, features=reader.width, labels=len(labels))
-        return NodeClassifier(model, reader, labels, settings)
+    def build_model(reader: NodeFeaturizer, labels: Labels, settings: NodeClassificationSettings) -> GraphNetwork:
+        return GraphNetwork(settings.model, features=reader.width, labels=len(labels))
 
     def graph_input(self, graph: Graph) -> GraphInput:
         features = torch.from_numpy(self.reader.vectors(graph))
@@ -152,15 +160,6 @@ class NodeClassifier(PretrainedModel):
         weights = {name: one.cpu() for name, one in found.weights.items()}
         return logits.double().softmax(-1).float().cpu(), EdgeWeights(found.pairs.cpu(), weights)
 
-    @property
-    def parts(self) -> dict[str, NodeFeaturizer | Labels]:
-        return {"reader": self.reader, "labels": self.labels}
-
-    @classmethod
-    def from_description(cls, folder):
-        settings = load_settings(folder, NodeClassificationSettings)
-        return NodeClassifier.of(load_featurizer(folder / "reader.json"), Labels.load(folder / "labels.json"), settings)
-
 
 def graph_of(nodes: Sequence[LabelledNode]) -> Graph:
     graph = nodes[0].graph
@@ -168,43 +167,21 @@ def graph_of(nodes: Sequence[LabelledNode]) -> Graph:
     return graph
 
 
-@dataclass(frozen=True)
-class NodeClassificationMetrics:
-    """Which labels were right, by the label that would have been right."""
+@dataclass(frozen=True, kw_only=True)
+class NodeClassificationMetrics(AccuracyMetrics):
+    """Which labels of nodes were right, by the label that was wanted."""
 
-    wanted: Counter[str]
-    right: Counter[str]
+    unit = "nodes"
     nodes: int  # of the whole graph
     edges: int
-    outputs: tuple[str, ...] = field(repr=False)
-
-    @property
-    def accuracy(self) -> float:
-        return 100 * self.right.total() / self.wanted.total()
 
     @property
     def signature(self) -> str:
         return f"nodes:{self.wanted.total()}|among:{self.nodes}|edges:{self.edges}"
 
-    def table(self) -> str:
-        wide = max(map(len, self.wanted))
-        lines = [f"accuracy {self.accuracy:.2f} %   {self.signature}", ""]
-        lines += [f"{name:<{wide}} {100 * self.right[name] / n:6.2f} %  of {n:,}" for name, n in self.by_label]
-        return "\n".join(lines)
-
     @property
-    def by_label(self) -> list[tuple[str, int]]:
+    def groups(self) -> list[tuple[str, int]]:
         return sorted(self.wanted.items())
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "accuracy": self.accuracy,
-            "signature": self.signature,
-            "by_label": {name: {"nodes": n, "right": self.right[name]} for name, n in self.by_label},
-        }
-
-    def lines(self) -> list[str]:
-        return list(self.outputs)
 
 
 def evaluate_node_classifier(classifier: NodeClassifier, nodes: Sequence[LabelledNode]) -> NodeClassificationMetrics:
@@ -214,11 +191,11 @@ def evaluate_node_classifier(classifier: NodeClassifier, nodes: Sequence[Labelle
     numbers = classifier.probabilities(graph).argmax(-1).tolist()
     both = [(one.node, classifier.labels.name(numbers[one.number])) for one in nodes]
     return NodeClassificationMetrics(
-        Counter(node.label or "" for node, _ in both),
-        Counter(found for node, found in both if node.label == found),
-        len(graph),
-        len(graph.edges),
-        tuple(f"{node.name}\t{found}" for node, found in both),
+        wanted=Counter(node.label or "" for node, _ in both),
+        right=Counter(found for node, found in both if node.label == found),
+        outputs=tuple(f"{node.name}\t{found}" for node, found in both),
+        nodes=len(graph),
+        edges=len(graph.edges),
     )
 
 

@@ -23,6 +23,7 @@ class ClassificationData(SentenceData[LabelledText]):
     """Texts with labels; files are .tsv or .jsonl."""
 
     examples: ClassVar[str] = "texts"
+    files_hint: ClassVar[str] = '{split} = ["{split}.tsv"], or on the command line --{split} {split}.tsv'
 
     text: str = "text"  # the names of the two columns, or of the fields of a .jsonl
     label: str = "label"
@@ -52,15 +53,9 @@ class ClassificationData(SentenceData[LabelledText]):
         texts = [one for path in paths for one in read_labelled(path, columns=KNOWN[self.corpus])]
         return split_held_out(texts, split, every) if every else texts
 
-    @classmethod
-    def files_hint(cls, split: Split) -> str:
-        return f'{split} = ["{split}.tsv"], or on the command line --{split} {split}.tsv'
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationSettings(RunSettings):
-    """Of sequence classification."""
-
     task: ClassVar[str] = "sequence_classification"
 
     data: ClassificationData = ClassificationData()

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from regard.models.config import WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, initialise
 from regard.models.tfidf import BagOfWordsClassifier
 from regard.tasks.outputs import LabelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.sequence_classification.data import ClassificationSettings
@@ -116,6 +116,9 @@ class Classification:
 class TextClassifier(PretrainedModel):
     """A model with the vocabulary it reads and the labels it knows."""
 
+    settings_type = ClassificationSettings
+    part_files: ClassVar = {"tokenizer": ("words", load_tokenizer), "labels": ("labels", Labels.load)}
+
     model: SequenceClassifier | BagOfWordsClassifier
     tokenizer: Tokenizer
     labels: Labels
@@ -125,14 +128,14 @@ class TextClassifier(PretrainedModel):
     def from_examples(texts: Sequence[LabelledText], settings: ClassificationSettings) -> "TextClassifier":
         """A vocabulary and labels from the texts, and a model with new weights."""
         words = train_tokenizer_with_vectors((one.text for one in texts), settings.text, settings.words)
-        return TextClassifier.of(words, Labels.of(one.label for one in texts), settings)
+        return TextClassifier.from_parts(words, Labels.of(one.label for one in texts), settings=settings)
 
     @staticmethod
-    def of(words: Tokenizer, labels: Labels, settings: ClassificationSettings) -> "TextClassifier":
-        torch.manual_seed(settings.train.seed)
+    def build_model(
+        words: Tokenizer, labels: Labels, settings: ClassificationSettings
+    ) -> SequenceClassifier | BagOfWordsClassifier:
         size = build_ngrams(words, settings.words).size
-        model = build_classifier(settings.words, settings.model, settings.pooling, size=size, labels=len(labels))
-        return TextClassifier(model, words, labels, settings)
+        return build_classifier(settings.words, settings.model, settings.pooling, size=size, labels=len(labels))
 
     def ids(self, text: str) -> list[int]:
         """Those of the text that are read; of a text without any, an unknown one."""
@@ -205,15 +208,6 @@ class TextClassifier(PretrainedModel):
     @property
     def device(self) -> str:
         return str(next(self.model.parameters()).device)
-
-    @property
-    def parts(self) -> dict[str, Tokenizer | Labels]:
-        return {"words": self.tokenizer, "labels": self.labels}
-
-    @classmethod
-    def from_description(cls, folder):
-        settings = load_settings(folder, ClassificationSettings)
-        return TextClassifier.of(load_tokenizer(folder / "words.json"), Labels.load(folder / "labels.json"), settings)
 
 
 def build_ngrams(words: Tokenizer, config: WordEmbeddingConfig) -> Ngrams:

@@ -18,6 +18,7 @@ class TaggingData(SentenceData[TaggedSentence]):
     """Tagged sentences; files are .conllu, or two columns in a .tsv or .txt."""
 
     examples: ClassVar[str] = "sentences"
+    files_hint: ClassVar[str] = '{split} = ["{split}.conllu"], or on the command line --{split} {split}.conllu'
 
     def from_world(self, split: Split, count: int | None) -> list[TaggedSentence]:
         return [TaggedSentence(one.words, one.tags, one.governors) for one in self.world_sentences(split, count)]
@@ -27,10 +28,6 @@ class TaggingData(SentenceData[TaggedSentence]):
 
     def from_corpus(self, split: Split, folder: Path | None) -> list[TaggedSentence]:
         return list(read_tagged(corpus_path(self.corpus, split, folder)))
-
-    @classmethod
-    def files_hint(cls, split: Split) -> str:
-        return f'{split} = ["{split}.conllu"], or on the command line --{split} {split}.conllu'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +44,6 @@ class CharacterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TaggingSettings(RunSettings):
-    """Of tagging."""
-
     task: ClassVar[str] = "tagging"
 
     data: TaggingData = TaggingData()

@@ -3,9 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from regard.models.encoder import CharEncoder, Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
 from regard.tasks.outputs import ModelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import AccuracyMetrics, EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.tagging.data import TaggingSettings
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
 from regard.train.config import TrainingJob, to_float32
@@ -151,6 +151,13 @@ class TaggingLoss:
 class Tagger(PretrainedModel):
     """A model with the vocabulary it reads and the tags it knows."""
 
+    settings_type = TaggingSettings
+    part_files: ClassVar = {
+        "tokenizer": ("words", load_tokenizer),
+        "labels": ("labels", Labels.load),
+        "characters": ("letters", load_tokenizer),
+    }
+
     model: TaggingModel
     tokenizer: Tokenizer
     labels: Labels
@@ -162,20 +169,19 @@ class Tagger(PretrainedModel):
         """A vocabulary, letters and tags from the sentences, and a model with new weights."""
         texts = [" ".join(sentence.words) for sentence in sentences]
         labels = Labels.of(tag for sentence in sentences for tag in sentence.tags if tag != NO_VALUE)
-        return Tagger.of(
+        return Tagger.from_parts(
             train_tokenizer_with_vectors(texts, settings.text, settings.words),
             labels,
             CharTokenizer.train(texts),
-            settings,
+            settings=settings,
         )
 
     @staticmethod
-    def of(words: Tokenizer, labels: Labels, letters: Tokenizer, settings: TaggingSettings) -> "Tagger":
-        torch.manual_seed(settings.train.seed)
+    def build_model(words: Tokenizer, labels: Labels, letters: Tokenizer, settings: TaggingSettings) -> TaggingModel:
         spelling = CharEncoder(letters.size, settings.model.model) if settings.spelling.read else None
         model = TaggingModel(Encoder(settings.model, words.size), labels=len(labels), char_encoder=spelling)
         model.encoder.embedding.weight.requires_grad_(not settings.words.is_frozen)
-        return Tagger(model, words, labels, letters, settings)
+        return model
 
     def examples(self, sentences: Iterable[TaggedSentence]) -> list[TaggingExample]:
         return [self.example(sentence, f"sentence {number}") for number, sentence in enumerate(sentences, 1)]
@@ -265,16 +271,6 @@ class Tagger(PretrainedModel):
         names = [self.labels.name(tag) for tag in tags.tolist()]
         return TaggingPrediction(example.pieces, names, sure.cpu(), weights)
 
-    @property
-    def parts(self) -> dict[str, Tokenizer | Labels]:
-        return {"words": self.tokenizer, "labels": self.labels, "letters": self.characters}
-
-    @classmethod
-    def from_description(cls, folder):
-        settings = load_settings(folder, TaggingSettings)
-        words, letters = (load_tokenizer(folder / f"{name}.json") for name in ("words", "letters"))
-        return Tagger.of(words, Labels.load(folder / "labels.json"), letters, settings)
-
 
 def validation(model: nn.Module, examples: Sequence[TaggingExample], device: str = "cpu") -> dict[str, float]:
     """The mean negative log-probability of a held-out tag, and the share of tags that are right."""
@@ -329,34 +325,23 @@ def without_tags(sentence: TaggedSentence) -> TaggedSentence:
     return sentence.with_tags([NO_VALUE] * len(sentence.words))
 
 
-@dataclass(frozen=True)
-class TaggingMetrics:
-    """Which tags were right, by the tag that would have been right."""
+@dataclass(frozen=True, kw_only=True)
+class TaggingMetrics(AccuracyMetrics):
+    """Which tags of words were right, by the tag that was wanted."""
 
+    unit = "words"
     sentences: int
-    wanted: Counter[str]
-    right: Counter[str]
-    outputs: tuple[str, ...] = field(repr=False)
 
     @property
-    def accuracy(self) -> float:
-        return 100 * self.right.total() / max(1, self.wanted.total())
+    def group_name(self) -> str:
+        return "tag"
 
-    def table(self) -> str:
-        lines = [f"accuracy {self.accuracy:.2f} %   words:{self.wanted.total()}|sentences:{self.sentences}", ""]
-        lines += [f"{tag:<8} {100 * self.right[tag] / n:6.2f} %  of {n:,}" for tag, n in self.wanted.most_common()]
-        return "\n".join(lines)
+    @property
+    def signature(self) -> str:
+        return f"words:{self.wanted.total()}|sentences:{self.sentences}"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "accuracy": self.accuracy,
-            "words": self.wanted.total(),
-            "sentences": self.sentences,
-            "by_tag": {tag: {"words": n, "right": self.right[tag]} for tag, n in self.wanted.most_common()},
-        }
-
-    def lines(self) -> list[str]:
-        return list(self.outputs)
+        return {**super().to_json(), "words": self.wanted.total(), "sentences": self.sentences}
 
 
 def evaluate_tagger(tagger: Tagger, sentences: Sequence[TaggedSentence]) -> TaggingMetrics:
@@ -371,10 +356,10 @@ def evaluate_tagger(tagger: Tagger, sentences: Sequence[TaggedSentence]) -> Tagg
     if not both:
         raise ValueError("no word has a tag to compare with; give sentences that are tagged")
     return TaggingMetrics(
-        len(sentences),
-        Counter(wanted for wanted, _ in both),
-        Counter(wanted for wanted, tag in both if wanted == tag),
-        tuple(" ".join(tags) for tags in found),
+        wanted=Counter(wanted for wanted, _ in both),
+        right=Counter(wanted for wanted, tag in both if wanted == tag),
+        outputs=tuple(" ".join(tags) for tags in found),
+        sentences=len(sentences),
     )
 
 

@@ -25,6 +25,10 @@ class TranslationData(SentenceData[SentencePair]):
     """
 
     examples: ClassVar[str] = "pairs"
+    files_hint: ClassVar[str] = (
+        '{split} = ["{split}.en", "{split}.de"] or ["{split}.tsv"], '
+        "or on the command line --{split} {split}.en --{split} {split}.de"
+    )
     generated: ClassVar[tuple[str, ...]] = ("world", "stories")
 
     source: str = "en"
@@ -55,18 +59,9 @@ class TranslationData(SentenceData[SentencePair]):
     def from_corpus(self, split: Split, folder: Path | None) -> list[SentencePair]:
         return read_corpus_pairs(self.corpus, split, self.source, self.target, folder)
 
-    @classmethod
-    def files_hint(cls, split: Split) -> str:
-        return (
-            f'{split} = ["{split}.en", "{split}.de"] or ["{split}.tsv"], '
-            f"or on the command line --{split} {split}.en --{split} {split}.de"
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationSettings(RunSettings):
-    """Of translation."""
-
     task: ClassVar[str] = "translation"
 
     data: TranslationData = TranslationData()

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
@@ -38,7 +37,7 @@ from regard.models.config import RNN_KINDS, build_model
 from regard.models.seq2seq import Seq2Seq
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.outputs import ModelOutput, WordAlignment, one_or_many
-from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.tokenizers import train_tokenizer
@@ -78,6 +77,9 @@ def with_normalization(tokenizer: Tokenizer, normal: TextNormalizer) -> Tokenize
 class Translator(PretrainedModel):
     """A model with what it needs to read and write text."""
 
+    settings_type = TranslationSettings
+    part_files: ClassVar = {"source": ("source", load_tokenizer), "target": ("target", load_tokenizer)}
+
     model: Seq2Seq
     source: Tokenizer
     target: Tokenizer
@@ -85,11 +87,14 @@ class Translator(PretrainedModel):
     alignment_heads: tuple[AlignmentHead, ...] = ()  # those saved with the run
 
     @staticmethod
+    def build_model(source: Tokenizer, target: Tokenizer, settings: TranslationSettings) -> Seq2Seq:
+        return build_model(settings.model, source.size, target.size)
+
+    @staticmethod
     def from_examples(pairs: Sequence[SentencePair], settings: TranslationSettings) -> "Translator":
         """Vocabularies learnt from the pairs, and a model with new weights."""
         source, target = train_tokenizers(pairs, settings.text)
-        torch.manual_seed(settings.train.seed)
-        return Translator(build_model(settings.model, source.size, target.size), source, target, settings)
+        return Translator.from_parts(source, target, settings=settings)
 
     def examples(self, pairs: Sequence[SentencePair]) -> list[Example]:
         sources = self.source.encode_batch([pair.source for pair in pairs])
@@ -128,17 +133,6 @@ class Translator(PretrainedModel):
             return [translation_output(self, text, found[index]) for index, text in enumerate(texts)]
 
         return one_or_many(texts, run)
-
-    @property
-    def parts(self) -> dict[str, Tokenizer]:
-        return {"source": self.source, "target": self.target}
-
-    @classmethod
-    def from_description(cls, folder):
-        settings = load_settings(folder, TranslationSettings)
-        source, target = (load_tokenizer(folder / f"{side}.json") for side in ("source", "target"))
-        torch.manual_seed(settings.train.seed)
-        return Translator(build_model(settings.model, source.size, target.size), source, target, settings)
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", checkpoint: str | int | None = None) -> "Translator":

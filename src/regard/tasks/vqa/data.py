@@ -43,6 +43,10 @@ class VQAData(ImageData[ImageQuestion]):
     """Questions: a .tsv or .jsonl of image, question and answer, or a folder or archive such as easy-VQA's."""
 
     examples: ClassVar[str] = "questions"
+    files_hint: ClassVar[str] = (
+        '{split} = ["{split}.tsv"] with lines of image, tab, question, tab, answer, '
+        "or on the command line --{split} {split}.tsv"
+    )
 
     images: int = 5000
     each: int = 4  # for the world: questions about each image to train on
@@ -65,18 +69,9 @@ class VQAData(ImageData[ImageQuestion]):
     def from_corpus(self, split: Split, folder: Path | None) -> list[ImageQuestion]:
         return read_known_questions(self.corpus, split, folder)
 
-    @classmethod
-    def files_hint(cls, split: Split) -> str:
-        return (
-            f'{split} = ["{split}.tsv"] with lines of image, tab, question, tab, answer, '
-            f"or on the command line --{split} {split}.tsv"
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class VQASettings(RunSettings):
-    """Of visual question answering."""
-
     task: ClassVar[str] = "vqa"
 
     data: VQAData = VQAData()

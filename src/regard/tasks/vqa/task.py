@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,18 @@ from regard.tasks.image_batches import (
 )
 from regard.tasks.image_classification.task import AT_ONCE
 from regard.tasks.outputs import LabelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel, load_settings
-from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, TokenAxis, no_progress
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import (
+    AccuracyMetrics,
+    EncodedInput,
+    InputSpec,
+    ProgressBar,
+    Task,
+    TaskInput,
+    TokenAxis,
+    loss_and_accuracy,
+    no_progress,
+)
 from regard.tasks.tokenizers import train_text_tokenizer
 from regard.tasks.vqa.data import ImageQuestion, VQASettings
 from regard.train.config import TrainingJob
@@ -48,8 +58,7 @@ IMAGE_MULTIPLE = 8  # on a GPU: batches whose pictures are as many, in steps of 
 # --- training ---
 
 
-@dataclass(frozen=True, eq=False)
-class VQABatch:
+class VQABatch(NamedTuple):
     """Questions about images.
 
     Args:
@@ -124,8 +133,9 @@ def vqa_loss(smoothing: float):
 
     def loss(model: nn.Module, batch: tuple[VQABatch, int]) -> tuple[Tensor, int]:
         given, count = batch
-        logits = model(given.pixels, given.tokens, given.lengths, given.image_index).float()
-        return cross_entropy(logits, given.answers, reduction="sum", label_smoothing=smoothing), count
+        *inputs, answers = given
+        logits = model(*inputs).float()
+        return cross_entropy(logits, answers, reduction="sum", label_smoothing=smoothing), count
 
     return loss
 
@@ -133,6 +143,13 @@ def vqa_loss(smoothing: float):
 @dataclass(frozen=True, eq=False)
 class QuestionAnswerer(PretrainedModel):
     """A model with how it sees, the vocabulary it reads and the answers it knows."""
+
+    settings_type = VQASettings
+    part_files: ClassVar = {
+        "sight": ("sight", ImagePreprocessor.load),
+        "tokenizer": ("words", load_tokenizer),
+        "labels": ("labels", Labels.load),
+    }
 
     model: VQAModel
     sight: ImagePreprocessor
@@ -147,13 +164,11 @@ class QuestionAnswerer(PretrainedModel):
         words = train_text_tokenizer((one.text for one in questions), settings.text)
         pictures = dict.fromkeys(one.picture for one in questions)
         sight = ImagePreprocessor.of(stack_images((one.name, one.pixels) for one in pictures))
-        return QuestionAnswerer.of(sight, words, labels, settings)
+        return QuestionAnswerer.from_parts(sight, words, labels, settings=settings)
 
     @staticmethod
-    def of(sight: ImagePreprocessor, words: Tokenizer, labels: Labels, settings: VQASettings) -> "QuestionAnswerer":
-        torch.manual_seed(settings.train.seed)
-        model = VQAModel(settings.model, shape=sight.shape, vocabulary_size=words.size, answers=len(labels))
-        return QuestionAnswerer(model, sight, words, labels, settings)
+    def build_model(sight: ImagePreprocessor, words: Tokenizer, labels: Labels, settings: VQASettings) -> VQAModel:
+        return VQAModel(settings.model, shape=sight.shape, vocabulary_size=words.size, answers=len(labels))
 
     def job(
         self, questions: Sequence[ImageQuestion], held_out: Sequence[ImageQuestion], device: str = "cpu", /
@@ -188,11 +203,8 @@ class QuestionAnswerer(PretrainedModel):
         return torch.tensor([self.labels.index(one.answer, repr(one.text)) for one in questions])
 
     def validation(self, model: nn.Module, questions: Sequence[ImageQuestion]) -> dict[str, float]:
-        """The mean negative log-probability of a held-out answer, and the share of answers that are right."""
         logits = torch.cat([self.logits(model, some).float() for some in chunk_questions(questions)])
-        answers = self.label_ids(questions).to(logits.device)
-        right = (logits.argmax(-1) == answers).float().mean()
-        return {"loss": cross_entropy(logits, answers).item(), "accuracy": right.item()}
+        return loss_and_accuracy(logits, self.label_ids(questions).to(logits.device))
 
     def logits(self, model: nn.Module, questions: Sequence[ImageQuestion]) -> Float[Tensor, "n answers"]:
         """Of one batch; pictures of any size."""
@@ -219,52 +231,27 @@ class QuestionAnswerer(PretrainedModel):
             ]
         return torch.cat([*found, torch.zeros(0, len(self.labels))])
 
-    @property
-    def parts(self) -> dict[str, ImagePreprocessor | Tokenizer | Labels]:
-        return {"sight": self.sight, "words": self.tokenizer, "labels": self.labels}
-
-    @classmethod
-    def from_description(cls, folder):
-        settings = load_settings(folder, VQASettings)
-        sight, labels = ImagePreprocessor.load(folder / "sight.json"), Labels.load(folder / "labels.json")
-        return QuestionAnswerer.of(sight, load_tokenizer(folder / "words.json"), labels, settings)
-
 
 def chunk_questions(questions: Sequence[ImageQuestion]) -> Iterator[Sequence[ImageQuestion]]:
     for first in range(0, len(questions), AT_ONCE):
         yield questions[first : first + AT_ONCE]
 
 
-@dataclass(frozen=True)
-class VQAMetrics:
-    """Which answers were right, by kind of question where it is known, else by what the answer should have been."""
+@dataclass(frozen=True, kw_only=True)
+class VQAMetrics(AccuracyMetrics):
+    """Which answers were right, by kind of question where it is known, else by the answer that was wanted."""
 
+    unit = "questions"
     pictures: int
     by: str
-    wanted: Counter[str]
-    right: Counter[str]
-    outputs: tuple[str, ...] = field(repr=False)
 
     @property
-    def accuracy(self) -> float:
-        return 100 * self.right.total() / self.wanted.total()
+    def group_name(self) -> str:
+        return self.by
 
     @property
     def signature(self) -> str:
         return f"questions:{self.wanted.total()}|pictures:{self.pictures}"
-
-    def table(self) -> str:
-        wide = max(map(len, self.wanted))
-        lines = [f"accuracy {self.accuracy:.2f} %   {self.signature}", ""]
-        lines += [f"{one:<{wide}} {100 * self.right[one] / n:6.2f} %  of {n:,}" for one, n in self.wanted.most_common()]
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        counts = {one: {"questions": n, "right": self.right[one]} for one, n in self.wanted.most_common()}
-        return {"accuracy": self.accuracy, "signature": self.signature, f"by_{self.by}": counts}
-
-    def lines(self) -> list[str]:
-        return list(self.outputs)
 
 
 def evaluate_vqa(
@@ -277,7 +264,8 @@ def evaluate_vqa(
     by = "kind" if all(one.kind for one in questions) else "answer"
     kinds = [one.kind if by == "kind" else one.answer for one in questions]
     right = (kind for kind, one, said in zip(kinds, questions, answers, strict=True) if one.answer == said)
-    return VQAMetrics(len({one.picture for one in questions}), by, Counter(kinds), Counter(right), answers)
+    pictures = len({one.picture for one in questions})
+    return VQAMetrics(wanted=Counter(kinds), right=Counter(right), outputs=answers, pictures=pictures, by=by)
 
 
 # --- the task ---
