@@ -115,7 +115,7 @@ def offered_again() -> float:
     logits, bias = 5 * torch.randn(3, 37), torch.randn(37)
     closed = torch.zeros(37, dtype=torch.uint8).index_fill_(0, torch.tensor([0, 17]), 1)
     values, words, whole = in_stretches(logits, bias, closed, 4, stretch=16)
-    wanted = topk_logprobs.topk_logprobs_torch(logits + bias, closed, 4, None)
+    wanted = beam_state.topk_logprobs_torch(logits + bias, closed, 4, None)
     values, picked = values.topk(4)
     assert torch.equal(words.gather(1, picked), wanted.tokens)
     far = values - wanted.values, whole[:, 0] - (logits + bias).logsumexp(-1)
