@@ -138,7 +138,8 @@ def train(
 
     Args:
         task: translation (the default), tagging, sequence_classification, language_modeling and so on.
-        train, valid: a file, or several.
+        train: a file, or several.
+        valid: the same, for validation.
         out: the run's folder; a run that is there is resumed.
         recipe: a TOML file of settings.
         init_from: a run to begin with the weights and the vocabulary of (fine-tuning).
@@ -146,16 +147,16 @@ def train(
         settings: by their keys, such as steps=2000, model="bahdanau", size="tiny", vocab_size=4000; a key of several
             tables with its table: **{"train.max_length": 100}.
     """
-    out, toml, start, corpora = (Path(path) if path else None for path in (out, recipe, init_from, data))
-    assert out is not None
+    folder = Path(out)
+    toml, start, corpora = (Path(path) if path else None for path in (recipe, init_from, data))
     files = {"data.train": file_paths(train), "data.valid": file_paths(valid)}
     overrides: dict[str, object] = {name: value for name, value in files.items() if value}
     if train is not None:
         overrides["data.corpus"] = "files"
-    kind = resolve_task(start or out, toml, task)
+    kind = resolve_task(start or folder, toml, task)
     overrides |= {resolve_key(kind.settings, name): value for name, value in settings.items()}
-    train_run(toml, overrides, out, corpora, device, task=task, start=start)
-    return load(out, device=device)
+    train_run(toml, overrides, folder, corpora, device, task=task, start=start)
+    return load(folder, device=device)
 
 
 def resolve_key(settings: type[RunSettings], name: str) -> str:
