@@ -316,14 +316,14 @@ import torch
 from regard.decode.kernels import segment_topk
 from regard.decode.beam_state import topk_logprobs_torch
 torch.manual_seed(0)
-for vocabulary, count, stretch in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
+for vocabulary, count, segment in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
     logits, bias = torch.randn(5, vocabulary) * 3, torch.randn(vocabulary)
     logits[1] = 0.0
     bias[7:11] = bias[7]
     logits[2, 7:11] = 9.0
     closed = torch.zeros(vocabulary, dtype=torch.uint8)
     closed[[0, 1, 8]] = 1
-    values, words, whole = segment_topk(logits, bias, closed, count, stretch)
+    values, words, whole = segment_topk(logits, bias, closed, count, segment)
     torch.testing.assert_close(whole, (logits + bias).logsumexp(-1, keepdim=True))
     wanted = topk_logprobs_torch(logits + bias, closed, count, None)
     order = words.sort(dim=-1, stable=True).indices

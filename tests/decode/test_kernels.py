@@ -90,7 +90,7 @@ def torch_linear(weight: torch.Tensor, bias: torch.Tensor, precision: str) -> nn
     return quantized_linear.build_linear(weight.double(), bias.double(), precision).float()
 
 
-def seen_again() -> dict[str, float]:
+def attention_errors() -> dict[str, float]:
     """The largest differences of attention from its formula, where keys that nobody sees are not numbers."""
     from regard.attention.kernels.masked import masked_attention
 
@@ -108,13 +108,13 @@ def seen_again() -> dict[str, float]:
     return found
 
 
-def offered_again() -> float:
-    """Of a vocabulary in three stretches, how far the best words' log-probabilities are from the definition."""
-    from regard.decode.kernels import segment_topk as in_stretches
+def segment_topk_error() -> float:
+    """Of a vocabulary in three segments, how far the best words' log-probabilities are from the definition."""
+    from regard.decode.kernels import segment_topk
 
     logits, bias = 5 * torch.randn(3, 37), torch.randn(37)
     closed = torch.zeros(37, dtype=torch.uint8).index_fill_(0, torch.tensor([0, 17]), 1)
-    values, words, whole = in_stretches(logits, bias, closed, 4, stretch=16)
+    values, words, whole = segment_topk(logits, bias, closed, 4, segment=16)
     wanted = beam_state.topk_logprobs_torch(logits + bias, closed, 4, None)
     values, picked = values.topk(4)
     assert torch.equal(words.gather(1, picked), wanted.tokens)
@@ -125,29 +125,29 @@ def offered_again() -> float:
 def a_search(
     b: int, k: int, c: int, best: int, device: str
 ) -> tuple[BeamState, SearchRules, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Empty lanes, and what is offered at every step: few numbers, so that there are equals."""
+    """Empty beams, and the candidates of every step: few numbers, so that there are equals."""
     steps = 7
     rules = SearchRules.of(0.7, Constraints(), k, steps, 40, torch.device(device))
     asked = [DecodingRequest((5,) * n, index=n) for n in range(b)]
-    offered = [
+    candidates = [
         (-torch.randint(0, 4, (b, k, c)) / 2, torch.stack([torch.randperm(12)[:c] for _ in range(b * k)]).view(b, k, c))
         for _ in range(steps)
     ]
-    offered[2][0][0] = -torch.inf  # nothing may follow
-    offered = [(values.to(device), words.to(device)) for values, words in offered]
-    return initial_beam_state(asked, [3 + n % 4 for n in range(b)], rules, best, 0.7, steps), rules, offered
+    candidates[2][0][0] = -torch.inf  # nothing may follow
+    candidates = [(values.to(device), words.to(device)) for values, words in candidates]
+    return initial_beam_state(asked, [3 + n % 4 for n in range(b)], rules, best, 0.7, steps), rules, candidates
 
 
 def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu", eos: int = EOS) -> bool:
     from regard.decode.kernels import select_candidates_triton
 
-    one, rules, offered = a_search(b, k, c, best, device)
+    one, rules, candidates = a_search(b, k, c, best, device)
     rules = replace(rules, eos=eos)
     notes = replace(one.backpointers, **{name: note.clone() for name, note in vars(one.backpointers).items()})
     other = replace(
         one, **{name: part.clone() for name, part in vars(one).items() if name != "backpointers"}, backpointers=notes
     )
-    for step, (values, words) in enumerate(offered):
+    for step, (values, words) in enumerate(candidates):
         for way, here in ((select_candidates, one), (select_candidates_triton, other)):
             way(here, rules, values, words, torch.tensor([step], device=device))
         there = one.backpointers.tokens[step] >= 0  # what stands where there is nothing is never read
@@ -162,7 +162,7 @@ def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu", eos: in
 
 def cases() -> dict[str, Any]:
     torch.manual_seed(0)
-    found: dict[str, Any] = {**seen_again(), "stretches": offered_again()}
+    found: dict[str, Any] = {**attention_errors(), "segments": segment_topk_error()}
     for shape in CHOICES:
         found[f"chosen {shape}"] = chosen_again(*shape)
     found["chosen without an end"] = chosen_again(*CHOICES[1], eos=NO_EOS)
@@ -203,8 +203,8 @@ def test_attention_reads_only_what_somebody_sees(kernels_interpreted):
     assert max(far) < 5e-6
 
 
-def test_a_vocabulary_in_several_stretches_is_offered_as_one(kernels_interpreted):
-    assert kernels_interpreted["stretches"] < 5e-6
+def test_a_vocabulary_in_several_segments_gives_the_candidates_of_one(kernels_interpreted):
+    assert kernels_interpreted["segments"] < 5e-6
 
 
 def test_the_same_are_chosen_equals_included(kernels_interpreted):

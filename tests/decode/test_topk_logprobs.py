@@ -5,9 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
-from regard.decode import Beam, kv_cache, prepare, translate
+from regard.decode import Beam, beam_state, kv_cache, prepare, translate
 from regard.decode import beam as searching
-from regard.decode import beam_state as laning
 from regard.decode.beam_state import (
     CHUNK,
     ChunkedVocabLinear,
@@ -67,7 +66,7 @@ def test_scores_that_are_no_numbers_are_told():
 def test_a_search_in_slices_finds_what_it_found(monkeypatch):
     ready, beam = prepare(model("transformer"), "int8"), Beam(4, 0.6, n_best=4)
     plain = translate(ready, SOURCES, beam)
-    monkeypatch.setattr(laning, "MIN_ROWS", 1)
+    monkeypatch.setattr(beam_state, "MIN_ROWS", 1)
     sliced = translate(ready, SOURCES, beam)
     for one, other in zip(plain, sliced, strict=True):
         assert all(same(*pair, within=1e-5) for pair in zip(one, other, strict=True)), (one, other)
@@ -85,32 +84,32 @@ def test_whole_numbers_on_paper():
 # --- beams that cannot win ---
 
 
-def begun(alpha, limit):
+def initial_beams(alpha, limit):
     rules = SearchRules.of(alpha, Constraints(), 3, 9, 11, torch.device("cpu"))
-    lanes = initial_beam_state([DecodingRequest((4, 5))], [limit], rules, 1, alpha, 9)
-    lanes.totals.copy_(torch.tensor([[-0.1, -0.2, -0.3]]))
-    return lanes, rules
+    beams = initial_beam_state([DecodingRequest((4, 5))], [limit], rules, 1, alpha, 9)
+    beams.totals.copy_(torch.tensor([[-0.1, -0.2, -0.3]]))
+    return beams, rules
 
 
 def test_a_beam_below_what_is_finished_is_dropped():
     """An end at -1.1 is the best so far: of the two that go on, -0.7 may still beat it and -2.2 may not."""
-    lanes, rules = begun(0.0, 7)
+    beams, rules = initial_beams(0.0, 7)
     values = torch.tensor([[[-1.0, -9.0], [-0.5, -9.0], [-1.9, -9.0]]], dtype=torch.double)
     words = torch.tensor([[[EOS, 4], [5, 4], [6, 4]]])
-    select_candidates(lanes, rules, values, words, torch.tensor([1]))
-    assert_close(lanes.totals[0, :1], torch.tensor([-0.7], dtype=torch.double))
-    assert torch.isneginf(lanes.totals[0, 1:]).all()
-    assert lanes.tokens[0, 0] == 5
-    assert lanes.finished_step[0] == -1
+    select_candidates(beams, rules, values, words, torch.tensor([1]))
+    assert_close(beams.totals[0, :1], torch.tensor([-0.7], dtype=torch.double))
+    assert torch.isneginf(beams.totals[0, 1:]).all()
+    assert beams.tokens[0, 0] == 5
+    assert beams.finished_step[0] == -1
 
 
 def test_a_beam_that_a_long_translation_would_reward_is_not_dropped():
     """With α = 1 the end scores -1.1 / ((5 + 2) / 6); -1.2 may yet be divided by (5 + 7) / 6."""
-    lanes, rules = begun(1.0, 7)
+    beams, rules = initial_beams(1.0, 7)
     values = torch.tensor([[[-1.0, -9.0], [-1.0, -9.0], [-1.9, -9.0]]], dtype=torch.double)
-    select_candidates(lanes, rules, values, torch.tensor([[[EOS, 4], [5, 4], [6, 4]]]), torch.tensor([1]))
-    assert_close(lanes.totals[0, :1], torch.tensor([-1.2], dtype=torch.double))
-    assert torch.isneginf(lanes.totals[0, 1:]).all()
+    select_candidates(beams, rules, values, torch.tensor([[[EOS, 4], [5, 4], [6, 4]]]), torch.tensor([1]))
+    assert_close(beams.totals[0, :1], torch.tensor([-1.2], dtype=torch.double))
+    assert torch.isneginf(beams.totals[0, 1:]).all()
 
 
 @pytest.mark.parametrize(("alpha", "best"), [(0.0, 1), (0.0, 2), (1.0, 3)])

@@ -18,15 +18,15 @@ from regard.data.tokenizers.base import PAD
 if TYPE_CHECKING:
     from regard.decode.beam_state import BeamState, SearchRules
 
-STRETCH = 4096  # tokens of a segment
+SEGMENT = 4096  # tokens of a segment
 
 
 @triton.jit
 def segment_topk_kernel(
-    logits, bias, closed, values, words, highest, sums, vocabulary, pieces, COUNT: tl.constexpr, STRETCH: tl.constexpr
+    logits, bias, closed, values, words, highest, sums, vocabulary, pieces, COUNT: tl.constexpr, SEGMENT: tl.constexpr
 ):
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = piece * STRETCH + tl.arange(0, STRETCH)
+    at = piece * SEGMENT + tl.arange(0, SEGMENT)
     inside = at < vocabulary
     x = tl.load(logits + row * vocabulary + at, mask=inside, other=-float("inf")).to(tl.float32)
     x += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
@@ -60,7 +60,7 @@ def subtract_logsumexp_kernel(
 
 
 def segment_topk(
-    logits: Tensor, bias: Tensor, banned: Tensor, count: int, stretch: int = STRETCH
+    logits: Tensor, bias: Tensor, banned: Tensor, count: int, segment: int = SEGMENT
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of every segment's best tokens, (n, segments × count), the tokens, each row's logsumexp, (n,
     1).
@@ -68,7 +68,7 @@ def segment_topk(
     `banned` is 1 for banned tokens, as uint8.
     """
     n, v = logits.shape
-    pieces = -(-v // stretch)
+    pieces = -(-v // segment)
     values = torch.empty(n, pieces * count, dtype=torch.float32, device=logits.device)
     words = torch.empty(n, pieces * count, dtype=torch.int32, device=logits.device)
     highest, sums = (torch.empty(n, pieces, dtype=torch.float32, device=logits.device) for _ in range(2))
@@ -83,7 +83,7 @@ def segment_topk(
         v,
         pieces,
         COUNT=count,
-        STRETCH=stretch,
+        SEGMENT=segment,
         num_warps=8,  # type: ignore[call-arg]
     )
     whole = torch.empty(n, 1, dtype=torch.float32, device=logits.device)
