@@ -231,12 +231,7 @@ def stream_target(
             logits, state = model.step(torch.tensor([[token]], device=lengths.device), state, memory)
             scores = mask_disallowed(log_probabilities(logits[:, -1]), [row], Constraints())
         token = int(scores[0].argmax())
-        yield token_event(
-            step,
-            token_label(generation.tokenizer, token),
-            float(scores[0, token].exp()),
-            newest_attention_row(tracing, generation.axis),
-        )
+        yield chosen_token_event(step, token, scores, tracing, generation)
         if token == EOS:
             return
         row = row.extend(token, float(scores[0, token]))
@@ -254,12 +249,7 @@ def stream_text(request: TraceRequest, generation: GenerationInput) -> Iterator[
             x, state = model.decode_hidden(torch.tensor([unread], device=model.embedding.weight.device), state)
             scores = mask_disallowed(log_probabilities(model.logits(x[:, -1:])[:, 0]), [row], constraints)
         token = int(scores[0].argmax())
-        yield token_event(
-            step,
-            token_label(generation.tokenizer, token),
-            float(scores[0, token].exp()),
-            newest_attention_row(tracing, generation.axis),
-        )
+        yield chosen_token_event(step, token, scores, tracing, generation)
         row, unread = row.extend(token, float(scores[0, token])), [token]
 
 
@@ -277,6 +267,13 @@ def replay_tokens(cached: CachedTrace, generation: GenerationInput) -> Iterator[
         # the prompt of a language model precedes its first step
         row = mean_head_row(sites[-1], sites[-1].shape[0] - len(trace.predictions.rows) + step) if sites else None
         yield token_event(step, trace.predictions.rows[step], float(trace.next_token_probabilities(step)[one]), row)
+
+
+def chosen_token_event(
+    step: int, token: int, scores: Tensor, tracing: AttentionRecorder, generation: GenerationInput
+) -> dict[str, Any]:
+    label, row = token_label(generation.tokenizer, token), newest_attention_row(tracing, generation.axis)
+    return token_event(step, label, float(scores[0, token].exp()), row)
 
 
 def token_event(step: int, token: str, share: float, row: Tensor | None) -> dict[str, Any]:

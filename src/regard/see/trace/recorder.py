@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import AttentionCall, GateCall, MultiHeadAttention, Pattern
-from regard.attention.core import HasModules, RecordedCall, hook_attention, hook_modules
+from regard.attention.core import HasModules, RecordedCall, core_hook, find_sites, hook_attention, hook_modules
 from regard.attention.functional import prepare
 from regard.attention.text_positions import at_positions, token_positions_of
 from regard.decode.search import inference_mode
@@ -87,13 +87,15 @@ class AttentionRecorder:
     @contextmanager
     def record(self, model: HasModules, name: str | None = None) -> Iterator[None]:
         """Whatever this thread runs of the model while the block lasts; of a single layer, under this name."""
-        layers = [layer for _, layer in model.named_modules() if isinstance(layer, MultiHeadAttention)]
+        sites = list(find_sites(model))
+        layers = [layer for _, layer, _ in sites if isinstance(layer, MultiHeadAttention)]
         parts = [part for layer in layers for part in (layer.query, layer.key, layer.compress) if part is not None]
 
         def see(call: RecordedCall) -> Tensor | None:
             return self.keep(call if name is None else replace(call, site=replace(call.site, name=name)))
 
-        with hook_modules((part, self.keep_input) for part in parts), hook_attention(model, see):
+        hooks = [(part, self.keep_input) for part in parts]
+        with hook_modules([*hooks, *((core, core_hook(site, layer, see)) for core, layer, site in sites)]):
             yield
 
     def keep_input(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
