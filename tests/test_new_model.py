@@ -141,9 +141,9 @@ def translator(**train: Any) -> Translator:
     return Translator(ParallelTranslator(source.size, target.size), source, target, settings)
 
 
-def trained(folder: Path, stop_after: int | None = None) -> tuple[Translator, list[float]]:
+def trained(folder: Path, stop_after: int | None = None, **train: Any) -> tuple[Translator, list[float]]:
     """The whole run, or until it is stopped."""
-    one, losses = translator(), []
+    one, losses = translator(**train), []
     for report in (run := TrainingRun(one.job(PAIRS, PAIRS[:4]), folder).steps()):
         losses.append(report.loss)
         if report.step == stop_after:
@@ -170,10 +170,11 @@ def test_packed_rows_give_what_padded_ones_give():
     assert_close(sums[0] / tokens[0], sums[1] / tokens[1], rtol=0.2, atol=0)
 
 
-def test_it_resumes_exactly(run, tmp_path):
-    trained(tmp_path, stop_after=23)
-    again, _ = trained(tmp_path)
-    for name, weight in run[0].model.state_dict().items():
+def test_it_resumes_exactly(tmp_path):
+    straight, _ = trained(tmp_path / "straight", steps=40)
+    trained(tmp_path / "left", stop_after=23, steps=40)
+    again, _ = trained(tmp_path / "left", steps=40)
+    for name, weight in straight.model.state_dict().items():
         assert torch.equal(weight, again.model.state_dict()[name]), name
 
 
