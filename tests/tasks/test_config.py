@@ -1,4 +1,4 @@
-"""Settings of earlier versions: former names of tasks, keys and values still load."""
+"""Run settings: former names of tasks, keys and values still load, and mistakes are named."""
 
 import re
 import tomllib
@@ -187,3 +187,54 @@ def test_former_task_names_still_work(tmp_path):
             assert resolve_task(tmp_path, recipe, given) is get_task("tagging")
     with pytest.raises(ValueError, match="is a recipe for the task 'tagging', not 'write'; leave out --task"):
         resolve_task(tmp_path, recipe, "write")
+
+
+SETTINGS_ERRORS = {
+    "translation": [
+        ("[train]\nstep = 3", "has no 'step'; it has steps"),
+        ("[train]\nsteps = 'many'", "train.steps = 'many' should be a whole number"),
+        ("[training]\n", "no table"),
+        ("[text]\nkind = 'syllables'", "choose from bpe"),
+        ("[train]\nschedule = 'linear'", "choose from noam"),
+        ("steps = ", "no TOML"),
+    ],
+    "image_classification": [
+        ("[augment]\nhide = -1", "cuts out nothing"),
+        ("[augment]\nmixup = 0.7\ncutmix = 0.7", "from 0 to 1, and so are the two together"),
+        ("[augment]\nturn = 200", "0 to 180 degrees"),
+        ("[train]\nrdrop = 1.0", "train.rdrop = 1.0 is for texts"),
+        ("[data]\nmode = 'CMYK'", "data.mode = 'CMYK' is unknown; choose from RGB, L"),
+        ("[data]\nheight = 8", "both height and width"),
+        ("[model]\nkind = 'cnn'\npatch = 8", "patch = 8 means nothing to the kind 'cnn'"),
+        ("[model]\nkind = 'vit'\nattention = 'spatial'", "means nothing to the kind 'vit'"),
+        ("[model]\nkind = 'vit'\nheads = 5", "heads = 5 does not divide model = 64"),
+        ("[model]\nkind = 'cnn'\nwidth = 17", "groups of 16"),
+        ("[model]\nkind = 'mlp'", "kind = 'mlp' is unknown"),
+    ],
+    "sequence_classification": [
+        ("[words]\nkind = 'one-hot'", "only counted; choose model.kind = 'embed'"),
+        ("[words]\nkind = 'two-hot'", "kind = 'two-hot' is unknown; choose from learned, skip-gram, file, one-hot"),
+        ("[words]\ndropout = 1.5", "dropout = 1.5 should lie in"),
+        ("[pooling]\nkind = 'sum'", "choose from mean, max, last, tf-idf"),
+        ("[data]\nphrases = 'some'", "data.phrases = 'some' should be true or false"),
+    ],
+    "language_modeling": [
+        ('[text]\nkind = "bpe"\nlanguage = "en"', "text.language = 'en' takes the blanks"),
+        ("[measure]\nstride = 9\n[train]\nmax_length = 7", "measure.stride = 9 would leave tokens out"),
+        (
+            "[train]\nbatch_size = 6\nmax_length = 7",
+            "train.batch_size = 6 is too small for a block of train.max_length = 7",
+        ),
+        ("[measure]\ncache = -1", "measure.cache = -1 should be at least 0"),
+        ("[data]\nlead = -1", "data.lead = -1"),
+        ('task = "tag"', "the task is 'tag', not 'language_modeling'"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "message"), [(task, *row) for task, rows in SETTINGS_ERRORS.items() for row in rows]
+)
+def test_settings_that_make_no_sense_are_named(task, text, message):
+    with pytest.raises(ValueError, match=message):
+        get_task(task).settings.from_toml(text if text.startswith("task") else f'task = "{task}"\n{text}')

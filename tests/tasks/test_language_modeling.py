@@ -77,25 +77,6 @@ def test_settings_survive_a_file():
     assert LanguageModelingSettings.of_world().with_changes({"measure.cache": "50"}).measure.cache == 50
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('[text]\nkind = "bpe"\nlanguage = "en"', "text.language = 'en' takes the blanks"),
-        ("[measure]\nstride = 9\n[train]\nmax_length = 7", "measure.stride = 9 would leave tokens out"),
-        (
-            "[train]\nbatch_size = 6\nmax_length = 7",
-            "train.batch_size = 6 is too small for a block of train.max_length = 7",
-        ),
-        ("[measure]\ncache = -1", "measure.cache = -1 should be at least 0"),
-        ("[data]\nlead = -1", "data.lead = -1"),
-        ('task = "tag"', "the task is 'tag', not 'language_modeling'"),
-    ],
-)
-def test_settings_that_make_no_sense(text, says):
-    with pytest.raises(ValueError, match=says):
-        LanguageModelingSettings.from_toml(text if text.startswith("task") else f'task = "language_modeling"\n{text}')
-
-
 def test_a_line_ends_in_a_newline_and_nowhere_else():
     assert split_lines("a\u2028b\n\nc") == ["a\u2028b\n", "\n", "c"]
     assert split_lines("a\n") == ["a\n"]

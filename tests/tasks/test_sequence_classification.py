@@ -66,21 +66,6 @@ def test_settings_come_back_from_their_file(rung):
     assert ClassificationSettings.from_toml(settings.to_toml()) == settings
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[words]\nkind = 'one-hot'", "only counted; choose model.kind = 'embed'"),
-        ("[words]\nkind = 'two-hot'", "kind = 'two-hot' is unknown; choose from learned, skip-gram, file, one-hot"),
-        ("[words]\ndropout = 1.5", "dropout = 1.5 should lie in"),
-        ("[pooling]\nkind = 'sum'", "choose from mean, max, last, tf-idf"),
-        ("[data]\nphrases = 'some'", "data.phrases = 'some' should be true or false"),
-    ],
-)
-def test_settings_that_make_no_sense(text, says):
-    with pytest.raises(ValueError, match=says):
-        ClassificationSettings.from_toml(f"task = 'classify'\n{text}")
-
-
 # --- reading ---
 
 

@@ -49,22 +49,6 @@ def test_lines_can_be_replaced():
     assert (changed.train.steps, changed.text.kind, changed.train.learning_rate) == (7, "bpe", 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[train]\nstep = 3", "has no 'step'; it has steps"),
-        ("[train]\nsteps = 'many'", "train.steps = 'many' should be a whole number"),
-        ("[training]\n", "no table"),
-        ("[text]\nkind = 'syllables'", "choose from bpe"),
-        ("[train]\nschedule = 'linear'", "choose from noam"),
-        ("steps = ", "no TOML"),
-    ],
-)
-def test_settings_that_make_no_sense(text, says):
-    with pytest.raises(ValueError, match=says):
-        TranslationSettings.from_toml(text)
-
-
 # --- loss ---
 
 

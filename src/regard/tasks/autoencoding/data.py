@@ -41,6 +41,8 @@ def nonblank_lines(paths: Iterable[str], on_empty: Callable[[str], object]) -> I
 
 @dataclass(frozen=True, kw_only=True)
 class AutoencodingSettings(RunSettings):
+    """The settings of an autoencoder's run: one tokenizer for both ends, an encoder, a bottleneck and a decoder."""
+
     task: ClassVar[str] = "autoencoding"
 
     data: AutoencodingData = AutoencodingData()

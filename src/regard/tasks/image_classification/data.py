@@ -51,6 +51,12 @@ class ImageClassificationData(ImageData[LabelledImage]):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageClassificationSettings(RunSettings):
+    """The settings of an image classifier's run.
+
+    [augment] says how training images are varied, and whether a test image is also read mirrored.
+    Batches are counted in images.
+    """
+
     task: ClassVar[str] = "image_classification"
 
     data: ImageClassificationData = ImageClassificationData()

@@ -67,6 +67,11 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelingSettings(RunSettings):
+    """The settings of a language model's run.
+
+    [measure] says how a text is evaluated: by which stride of a sliding window, and with how large a cache.
+    """
+
     task: ClassVar[str] = "language_modeling"
 
     data: LanguageModelingData = LanguageModelingData()

@@ -44,6 +44,13 @@ class CharacterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TaggingSettings(RunSettings):
+    """The settings of a tagger's run.
+
+    [words] says what a word's vector begins with, [spelling] whether its characters are read as well,
+    and how often a word is hidden so that they must be.
+    The label of a word is predicted at its first subword.
+    """
+
     task: ClassVar[str] = "tagging"
 
     data: TaggingData = TaggingData()
