@@ -17,6 +17,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+torch.set_num_threads(1)  # fixtures of a file are made before the one of each test; two workers share two cores
+
 # a sweep of all that torch, its compilers and the collected tests hold takes longer than most tests
 gc.set_threshold(50_000, 20, 100)
 
