@@ -17,7 +17,7 @@ from regard.attention.position import PositionSum
 from regard.decode import kv_cache
 from regard.decode.beam_state import ChunkedVocabLinear
 from regard.decode.cuda_graphs import CapturedSteps
-from regard.decode.quantized_linear import PRECISIONS, OutputLinear, build_linear
+from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, OutputLinear, build_linear
 from regard.decode.search import DecodableModel
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import FeedForward
