@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosition, ScaledDot
 from regard.attention.position import PositionSum
 from regard.decode import kv_cache
-from regard.decode.beam_state import ChunkedVocabLinear
 from regard.decode.cuda_graphs import CapturedSteps
 from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, OutputLinear, build_linear
 from regard.decode.search import DecodableModel
