@@ -91,6 +91,6 @@ def test_what_is_installed_by_name_is_pinned():
     constraints = (ROOT / "constraints.txt").read_text()
     pinned = set(re.findall(r"^([\w-]+)==", constraints, re.MULTILINE))
     extras = PROJECT["optional-dependencies"]
-    asked = [*PROJECT["dependencies"], *extras["serve"], *extras["dev"], *extras["docs"]]
-    names = {re.match(r"[\w-]+", one)[0] for one in asked}  # type: ignore[index]
+    requirements = [*PROJECT["dependencies"], *extras["serve"], *extras["dev"], *extras["docs"]]
+    names = {re.match(r"[\w-]+", one)[0] for one in requirements}  # type: ignore[index]
     assert names - pinned - {"regard"} == set()

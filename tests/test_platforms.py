@@ -97,7 +97,7 @@ def test_a_model_is_loaded_and_decodes_there_as_it_does_here(tmp_path):
 
 
 def test_a_folder_is_locked_there_by_its_own_means(tmp_path):
-    refused, written, stopped = run_as_windows(LOCKS.format(folder=str(tmp_path / "run"))).splitlines()
+    refused, files, stopped = run_as_windows(LOCKS.format(folder=str(tmp_path / "run"))).splitlines()
     assert refused.startswith("this process itself is training in")
-    assert written == "two ['text']"
+    assert files == "two ['text']"
     assert stopped == "False"

@@ -19,9 +19,9 @@ def test_every_public_name_is_there_and_documented(package):
     for name in module.__all__:
         found = getattr(module, name)
         if inspect.isclass(found) or inspect.isfunction(found):
-            written = found.__doc__ or ""
+            docstring = found.__doc__ or ""
             # a dataclass without a docstring has its signature as one
-            assert written.removeprefix(f"{found.__name__}(") == written != "", f"{package}.{name} has no docstring"
+            assert docstring.removeprefix(f"{found.__name__}(") == docstring != "", f"{package}.{name} has no docstring"
 
 
 @pytest.mark.parametrize("package", PACKAGES)

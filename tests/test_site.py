@@ -27,7 +27,7 @@ def load_builder() -> ModuleType:
 build_site = load_builder()
 
 
-def written(folder: Path, **pages: str) -> Path:
+def write_pages(folder: Path, **pages: str) -> Path:
     for name, text in pages.items():
         (folder / name.replace("_", ".")).write_text(text)
     return folder
@@ -39,7 +39,7 @@ CLEAN = """<link rel="stylesheet" href="own.css"><link rel="canonical" href="htt
 
 def test_a_page_may_lead_elsewhere_and_load_what_is_beside_it(tmp_path):
     css = "body { background: url(data:image/gif;base64,R0lG) } @import 'other.css';"
-    assert not list(build_site.faults(written(tmp_path, index_html=CLEAN, own_css=css)))
+    assert not list(build_site.faults(write_pages(tmp_path, index_html=CLEAN, own_css=css)))
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,20 @@ def test_a_page_may_lead_elsewhere_and_load_what_is_beside_it(tmp_path):
     ],
 )
 def test_a_request_to_another_server_is_found(foreign, tmp_path):
-    (found,) = build_site.faults(written(tmp_path, index_html=CLEAN + foreign, own_css=""))
+    (found,) = build_site.faults(write_pages(tmp_path, index_html=CLEAN + foreign, own_css=""))
     assert found.startswith("index.html: loads ")
     assert found.endswith(" from another server")
 
 
 @pytest.mark.parametrize("css", ["@import 'https://example.org/a.css';", "@font-face{src:url(//example.org/a.woff)}"])
 def test_a_request_of_a_style_sheet_is_found(css, tmp_path):
-    (found,) = build_site.faults(written(tmp_path, index_html=CLEAN, own_css=css))
+    (found,) = build_site.faults(write_pages(tmp_path, index_html=CLEAN, own_css=css))
     assert found.startswith("own.css: loads ")
 
 
 @pytest.mark.parametrize("broken", ['<a href="gone.html">', '<a href="#gone">', '<a href="index.html#gone">'])
 def test_a_link_to_nothing_is_found(broken, tmp_path):
-    (found,) = build_site.faults(written(tmp_path, index_html=CLEAN + broken, own_css=""))
+    (found,) = build_site.faults(write_pages(tmp_path, index_html=CLEAN + broken, own_css=""))
     assert "leads to" in found
 
 
@@ -124,11 +124,11 @@ def test_a_browser_that_opens_the_site_asks_no_other_server(site):
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     home = f"http://127.0.0.1:{server.server_port}/"
-    asked: list[str] = []
+    requests: list[str] = []
     with sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         for name in ("index.html", "1-attention.html", "reference/attention.html", "gallery.html"):
             page.goto(home + name)
             page.wait_for_load_state("networkidle")
@@ -137,5 +137,5 @@ def test_a_browser_that_opens_the_site_asks_no_other_server(site):
         browser.close()
     server.shutdown()
     server.server_close()
-    assert any(one.endswith("search_index.json") for one in asked)
-    assert [one for one in asked if not one.startswith((home, "data:", "blob:"))] == []
+    assert any(one.endswith("search_index.json") for one in requests)
+    assert [one for one in requests if not one.startswith((home, "data:", "blob:"))] == []
