@@ -18,7 +18,7 @@ from regard.train.loop import make_captured_step, make_optimiser, one_step, para
 from regard.train.master_weights import FlatBF16Backward
 from regard.train.step import LossScaleState
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
-from tests.train.test_master_weights import RATE, SHAKY, rehearsed
+from tests.train.test_master_weights import RATE, SHAKY, capture_on_cpu
 from tests.train.test_packed_corpus import corpus, translator
 
 HOW = {"lr": RATE, "betas": (0.9, 0.98), "eps": 1e-9}
@@ -114,7 +114,7 @@ def trained(*, flat: bool, steps: int = 5) -> tuple[list[Tensor], list[float]]:
     model, data = made.model, corpus(made)
     plan = TrainConfig(ConstantSchedule(RATE), steps, clip=0.7, weight_decay=0.1, precision="bf16-pure")
     optimiser = make_optimiser(model, plan, captured=flat)
-    step = make_captured_step(model, LabelSmoothingLoss(0.1), plan, optimiser, rehearsed)
+    step = make_captured_step(model, LabelSmoothingLoss(0.1), plan, optimiser, capture_on_cpu)
     assert isinstance(step.backward, FlatBF16Backward) == flat == isinstance(optimiser, FlatAdamW)
     progress, health, figures = Progress(), LossScaleState.of(0, 1.0, torch.device("cpu")), []
     for _ in range(steps):
@@ -141,7 +141,7 @@ def test_a_weight_that_nobody_reads_has_no_gradient():
         optimiser,
         FlatBF16Backward(model, lambda copy, batch: (copy["read"](batch[0].bfloat16()).float().sum(), 1), optimiser),
         clip=1.0,
-        capture=rehearsed,
+        capture=capture_on_cpu,
     )
     before = {name: weight.clone() for name, weight in saveable_tensors(model).items()}
     assert not step([(torch.ones(3, 2), 1)], torch.tensor(1.0), RATE).skipped

@@ -166,7 +166,7 @@ def make_backward(
 
 
 def make_optimiser(model: nn.Module, config: TrainConfig, *, captured: bool) -> torch.optim.Optimizer:
-    """AdamW; FlatAdamW where a bfloat16 step is captured as a captured."""
+    """AdamW; FlatAdamW where a bfloat16 step is captured as a whole."""
     groups = parameter_groups(model, config.weight_decay)
     options = {"lr": config.schedule.rate(1), "betas": config.betas, "eps": 1e-9}
     if captured and config.precision == "bf16-pure":
