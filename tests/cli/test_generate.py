@@ -145,7 +145,7 @@ def test_heads_and_words_by_their_names(author):
     assert_done(regard("look", author, "one two", "--every"))
     one = assert_done(regard("look", author, "one two", "--head", "blocks.0:1"))
     assert "blocks.0:1" in one
-    assert "looked to tell “three”" in assert_done(regard("look", author, "one two three", "--word", "three"))
+    assert "attended to for “three”" in assert_done(regard("look", author, "one two three", "--word", "three"))
 
 
 @pytest.mark.parametrize(

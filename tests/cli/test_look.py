@@ -60,7 +60,7 @@ def test_heads_one_by_one_and_side_by_side(trained):
 def test_what_decided_a_word(trained):
     said = assert_done(regard("look", trained, SENTENCE, "--word", "cat"))
     assert said.count("[cat]") == 2
-    assert "where it looked to write" in said
+    assert "what it attended to for" in said
 
 
 def test_unknown_words_are_said_and_shown(trained):

@@ -1,4 +1,4 @@
-"""A sentence as a model reads it: words, where it looked for each, which heads align, and which word decided."""
+"""A sentence as a model reads it: words, what it attended to for each, which heads align, and which word decided."""
 
 import pytest
 import torch

@@ -31,7 +31,9 @@ class Coverage:
     def step(self, tokens: Int[Tensor, "n t"], state: Any, memory: Any) -> tuple[Float[Tensor, "n t v"], Reorderable]:
         """As the model's own step; the cross-attention of the last token is added."""
         if is_recorded(self.model):
-            raise ValueError("a search with a coverage penalty looks at the model as it is; use none with edits")
+            raise ValueError(
+                "a search with a coverage penalty reads the unedited model's attention; use none with edits"
+            )
         with record_attention(self.model) as record:
             logits, state = self.model.step(tokens, state, memory)
         self.weights = self.weights + mean_cross_attention(record)

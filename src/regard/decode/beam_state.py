@@ -412,10 +412,12 @@ def backtrack(
     wanted = rank_finished(ends, cuts, scores, beam.n_best)
     read = follow_backpointers(tokens, values, parents, front, wanted)
     found: dict[int, list[Hypothesis]] = {request.index: [] for request in requests}
-    for (step, n, rank), said, each in zip(wanted, *read, strict=True):
+    for (step, n, rank), written, each in zip(wanted, *read, strict=True):
         finished = bool(ends[step, n, rank])
-        said, each = tuple(said[: step + 1 - finished]), tuple(each[: step + 1])
-        found[requests[n].index].append(Hypothesis(said, each, finished=finished, score=float(scores[step, n, rank])))
+        written, each = tuple(written[: step + 1 - finished]), tuple(each[: step + 1])
+        found[requests[n].index].append(
+            Hypothesis(written, each, finished=finished, score=float(scores[step, n, rank]))
+        )
     for n in np.flatnonzero(last < 0).tolist():
         found[requests[n].index] = [Hypothesis((), (), finished=False, score=0.0)]
     return found
@@ -442,10 +444,10 @@ def follow_backpointers(
     if not wanted:
         return [], []
     step, n, rank = np.array(wanted).T
-    said, each = (np.zeros((len(step), int(step.max()) + 1), part.dtype) for part in (tokens, values))
+    written, each = (np.zeros((len(step), int(step.max()) + 1), part.dtype) for part in (tokens, values))
     for at in range(int(step.max()), -1, -1):
         here = step >= at
-        said[here, at], each[here, at] = tokens[at, n[here], rank[here]], values[at, n[here], rank[here]]
+        written[here, at], each[here, at] = tokens[at, n[here], rank[here]], values[at, n[here], rank[here]]
         if at:
             rank = np.where(here, front[at - 1, n, parents[at, n, rank]], rank)
-    return said.tolist(), each.tolist()
+    return written.tolist(), each.tolist()

@@ -61,7 +61,7 @@ def perplexity(found: Sequence[Hypothesis]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class CrossAttentionMaps:
-    """Where the model looked for a given target: weights by layer, one row per predicted token, ends included."""
+    """What the model attended to for a given target: weights by layer, one row per predicted token, ends included."""
 
     layers: dict[str, Float[Tensor, "h t s"]]
 

@@ -287,13 +287,13 @@ def check_recipe_shapes(recipe: Recipe, *, heads: int, query: int, key: int, mod
     if why := recipe.score.shape_error(query, key):
         raise ValueError(why)
     width = fold_query(recipe, torch.empty(0, heads, 0, query)).shape[-1]
-    misfits = [scheme.shape_error(heads, width, 0) for scheme in recipe.score_positions]
-    misfits += [
+    problems = [scheme.shape_error(heads, width, 0) for scheme in recipe.score_positions]
+    problems += [
         f"{scheme} adds to embeddings of width {scheme.model}, not {model}"
         for scheme in recipe.embedding_positions
         if isinstance(scheme, Learned) and scheme.model != model
     ]
-    for why in filter(None, misfits):
+    for why in filter(None, problems):
         raise ValueError(why)
 
 

@@ -18,7 +18,7 @@ from regard.tasks.splits import DataSettings
 from regard.train.config import TrainSettings, warmup_for
 
 T = TypeVar("T")
-MAX_SHOWN = 200  # letters of a value that are said again
+MAX_SHOWN = 200  # letters of a value that a message repeats
 DEFAULT_TASK = "translation"  # the task of a file that names none
 TASK_ALIASES = {  # former names of tasks, which older settings and recipes hold
     "translate": "translation",
@@ -292,7 +292,7 @@ TYPE_NAMES = {
 
 def shorten_value(value: Any) -> str:
     """As much of a value as belongs in a line."""
-    return said if len(said := repr(value)) <= MAX_SHOWN else f"{said[:MAX_SHOWN]}…"
+    return text if len(text := repr(value)) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def has_type(value: Any, wanted: Any) -> bool:

@@ -71,7 +71,7 @@ def test_heads_of_cross_attention_still_have_two_kinds_of_words():
         ),
         (
             lambda: self_attention_maps(WORDS, {"l": [torch.eye(5).flip(0)]}, causal=True),
-            "word 0 looked at word 4, which was to be",
+            "word 0 attended to word 4, which was to be",
         ),
         (lambda: self_attention_maps(WORDS, {"l": [-torch.eye(5)]}), "finite and not negative, but -1"),
         (

@@ -172,7 +172,7 @@ def test_generation_with_edits_is_beam_consistent(kind):
         (found,) = translate(one.model, [one.source.encode(CAT)], Beam(3, length_penalty=1.0))[0]
         # whoever asks for a faster model gets the edited one all the same
         assert translate_all(one.model, [one.source.encode(CAT)], Beam(3, length_penalty=1.0)) == [[found]]
-        with pytest.raises(ValueError, match="looks at the model as it is; use none with edits"):
+        with pytest.raises(ValueError, match="reads the unedited model's attention; use none with edits"):
             translate(one.model, [one.source.encode(CAT)], Beam(3, coverage_penalty=0.5))
     assert scene.output_ids == found.ids
     told = [float(scene.next_token_probabilities(step)[token].log()) for step, token in enumerate(found.ids)]

@@ -54,9 +54,9 @@ BACKENDS: dict[str, Backend] = {
 
 def choose(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> tuple[str, dict[str, list[str]]]:
     """The first backend that neither objects nor is discouraged, and the reasons of those before it."""
-    said: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for name, backend in BACKENDS.items():
-        said[name] = backend.objections(recipe, q, k, positions) or backend.discouraged(recipe, q, k, positions)
-        if not said[name]:
-            return name, {other: why for other, why in said.items() if why}
+        reasons[name] = backend.objections(recipe, q, k, positions) or backend.discouraged(recipe, q, k, positions)
+        if not reasons[name]:
+            return name, {other: why for other, why in reasons.items() if why}
     raise AssertionError("the reference objects to nothing")

@@ -37,7 +37,7 @@ MIN_ANNOTATED_WEIGHT = (
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """How much each target word looked at each source word, and at the source's end if that is the last column.
+    """How much each target word attended to each source word, and to the source's end if that is the last column.
 
     `gold` holds links (source word, target word), both counted from 0, where they are known.
     """
@@ -71,7 +71,7 @@ class Alignment:
 
     @property
     def error_rate(self) -> float:
-        """The alignment error rate of the words looked at most."""
+        """The alignment error rate of the words attended to most."""
         weights = to_cpu_double(self.weights)
         return aer(self.gold, frozenset(), argmax_links(weights if self.has_end else pad(weights, (0, 1))))
 
@@ -99,7 +99,7 @@ def alignment_view(alignment: Alignment, *, title: str = "") -> View:
 def strip(
     sentence: Sequence[str], weights: Float[Tensor, " word_labels"], title: str = "", *, highlight: int | None = None
 ) -> View:
-    """A sentence with the shade of its weight behind each word; the word `at`, which looked, is outlined."""
+    """A sentence with the shade of its weight behind each word; the word `at`, which attended, is outlined."""
     shown = word_labels(sentence, "words")
     if tuple(weights.shape) != (len(shown),):
         raise ValueError(f"{len(shown)} words need a weight each, shape ({len(shown)},), not {tuple(weights.shape)}")
@@ -186,7 +186,7 @@ def self_attention_maps(
     causal: bool = False,
     visible: Bool[Tensor, "t t"] | None = None,
 ) -> View:
-    """Where each word of a sentence looked among its own words. What is hidden (later words if `causal`) is not 0."""
+    """What each word of a sentence attended to among its words. What is hidden (later words if `causal`) is not 0."""
     if not any(len(heads) for heads in layers.values()):
         raise ValueError("there is no head to show; a model without attention has none")
     labels = word_labels(sentence, "words")
@@ -222,7 +222,9 @@ def check_self_weights(weights: Tensor, seen: Tensor, name: str) -> Tensor:
     wrong = (~seen & (weights.cpu() > 0)).nonzero().tolist()
     if wrong:
         i, j = wrong[0]
-        raise ValueError(f"{name}: word {i} looked at word {j}, which was to be hidden from it; show it, or correct it")
+        raise ValueError(
+            f"{name}: word {i} attended to word {j}, which was to be hidden from it; show it, or correct it"
+        )
     return weights
 
 

@@ -231,7 +231,7 @@ PLOTS_PER_ROW = 2  # heads in a row
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhood:
-    """How much a node looked at whom, itself among them or not, in each head; and what they are, where it is known."""
+    """How much a node attended to whom, itself among them or not, in each head; and their labels, where known."""
 
     name: str
     neighbours: tuple[str, ...]
@@ -252,9 +252,9 @@ class Neighbourhood:
         assert_weights(self.weights)
 
     @staticmethod
-    def of(graph: Graph, looked: EdgeWeights, name: str, layer: str) -> "Neighbourhood":
+    def of(graph: Graph, attention: EdgeWeights, name: str, layer: str) -> "Neighbourhood":
         """Of one node, in one layer of a model."""
-        around = looked.weights_of_node(graph.index(name))
+        around = attention.weights_of_node(graph.index(name))
         if layer not in around:
             there = ", ".join(around) or "none: the model has no graph attention"
             raise ValueError(f"no layer is called {layer!r}; there are {there}")

@@ -62,7 +62,7 @@ def draw(thing: Drawable, **how: Any) -> Figure:
     draw(recipe, tokens=48)                            its mask, its weights on an example, its four parts
     draw(Alignment(source, target, weights, gold))     who was translated by whom; title=... stands above
     draw(Lengths(curves))                              scores by sentence length; title=... stands above
-    draw(Neighbourhood.of(graph, looked, "Anna-3", "blocks.0"))     a node of a graph among its neighbours
+    draw(Neighbourhood.of(graph, attention, "Anna-3", "blocks.0"))     a node of a graph among its neighbours
     draw(stack(strip(words, weights), strip(...)))     sentences, each word on its shade
     draw(overlay(pixels, [(name, weights), ...]))      any other view: of pictures, tags, texts, neighbours, growth
     """
@@ -108,6 +108,6 @@ def show(
         model if isinstance(model, Trace) else trace_model(model, text, question=question, target=target, edits=edits)
     )
     folder = Path(model) if isinstance(model, (str, Path)) else None
-    said = Path(trace.request.text).name if trace.image is not None else trace.request.text
+    title = Path(trace.request.text).name if trace.image is not None else trace.request.text
     name = trace.task if folder is None else folder.resolve().name
-    return NotebookFrame(standalone_page(CachedTrace("copy", name, trace, said, folder), site=site, head=head))
+    return NotebookFrame(standalone_page(CachedTrace("copy", name, trace, title, folder), site=site, head=head))

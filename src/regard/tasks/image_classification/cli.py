@@ -116,16 +116,16 @@ def view_image(classifier: "ImageClassifier", folder: Path, text: str, request: 
     device = next(classifier.model.parameters()).device
     best = classifier.probabilities([pixels])[0].topk(min(3, len(classifier.labels)))
     named = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    said = f"{text}: " + ", ".join(f"{classifier.labels.name(n)} {100 * p:.1f} %" for n, p in named)
+    output = f"{text}: " + ", ".join(f"{classifier.labels.name(n)} {100 * p:.1f} %" for n, p in named)
     x = classifier.sight.normalize(pixels[None].to(device))
     with torch.inference_mode():
         if isinstance(classifier.model, ChannelCNN):
-            return said, view_gates(classifier.model, x, pixels / 255, request)
-        return said, view_patches(classifier.model, x, pixels / 255, request)
+            return output, view_gates(classifier.model, x, pixels / 255, request)
+        return output, view_patches(classifier.model, x, pixels / 255, request)
 
 
 def view_patches(model: "VisionTransformer", x: "Tensor", shown: "Tensor", request: ViewRequest) -> "View":
-    """By how much each patch enters the vector that is judged: in the last layer, and through all of them."""
+    """By how much each patch enters the vector that is classified: in the last layer, and through all of them."""
     from einops import rearrange, reduce
 
     from regard import see
@@ -138,7 +138,7 @@ def view_patches(model: "VisionTransformer", x: "Tensor", shown: "Tensor", reque
     weights = {site.name: record.weights(site.name) for site in record.sites}
     layers = {name: encoder.to_grid(some)[0].cpu() for name, some in weights.items()}
     if request.all_heads:
-        return see.overlay_heads_view(shown, layers, title="how much each patch is looked at")
+        return see.overlay_heads_view(shown, layers, title="how much each patch is attended to")
     if request.head is not None:
         layer, head = parse_head(request.head, [len(heads) for heads in layers.values()])
         return see.overlay_view(shown, [(f"layer {layer}, head {head}", layers[f"blocks.{layer}"][head])])
@@ -148,7 +148,7 @@ def view_patches(model: "VisionTransformer", x: "Tensor", shown: "Tensor", reque
         ("last layer", reduce(last, "h y x -> y x", "mean")),
         ("all layers", encoder.to_grid(through)[0, 0].cpu()),
     ]
-    return see.overlay_view(shown, looks, title="how much each patch is looked at")
+    return see.overlay_view(shown, looks, title="how much each patch is attended to")
 
 
 def view_gates(model: "ChannelCNN", x: "Tensor", shown: "Tensor", request: ViewRequest) -> "View":

@@ -169,7 +169,7 @@ def token_text(words: "Tokenizer", one: int) -> str:
 def view_language_model(
     generator: "TextGenerator", folder: Path, text: str, request: ViewRequest
 ) -> "tuple[str, View]":
-    """What surprised the model, and where it looked; without attention, the surprise alone."""
+    """The surprisal of each token, and what it attended to; without attention, the surprisal alone."""
     import torch
 
     from regard import see
@@ -258,7 +258,7 @@ def view_word_attention(
     for head in chosen:
         weights = heads[head.layer].mean(0) if head.head < 0 else heads[head.layer][head.head]
         which = "mean of all heads" if head.head < 0 else f"head {head.head}"
-        title = f"where {head.layer} looked to tell “{request.word}” ({which})"
+        title = f"what {head.layer} attended to for “{request.word}” ({which})"
         views.append(see.strip(names[:at], weights[at - 1, :at].cpu(), title))
     return views
 

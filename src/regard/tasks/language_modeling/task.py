@@ -307,8 +307,8 @@ class LanguageModelingMetrics:
             each = self.metrics_of(nats)
             lines += [name.replace("_", " ")] if name else []
             lines += [f"{figure.replace('_', ' '):<20} {value:10.4f}" for figure, value in each.items()]
-        said = [f"{self.unknown:,} words are unknown to the model: not comparable with others"] * bool(self.unknown)
-        return "\n".join([*lines, *said, "", self.signature + (f"|{self.cache}" if self.cache else "")])
+        notes = [f"{self.unknown:,} words are unknown to the model: not comparable with others"] * bool(self.unknown)
+        return "\n".join([*lines, *notes, "", self.signature + (f"|{self.cache}" if self.cache else "")])
 
     def to_json(self) -> dict[str, Any]:
         counted = {name: getattr(self, name) for name in ("tokens", "words", "characters", "bytes", "unknown")}

@@ -54,7 +54,7 @@ def label_lines(classifier: "NodeClassifier", graph: "Graph", best: int) -> Iter
 
 
 def view_node(classifier: "NodeClassifier", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
-    """`text` is a node of the graph that was trained on. Without a head, those of the first layer: it looks at nodes
+    """`text` is a node of the graph that was trained on. Without a head, those of the first layer: it attends to nodes
     as they are, and the others at what nodes have heard."""
     from regard.tasks.node_classification.data import training_graph
 
@@ -62,31 +62,31 @@ def view_node(classifier: "NodeClassifier", folder: Path, text: str, request: Vi
         raise ValueError(f"--{refused[0]} means nothing to a node; leave it out")
     graph = training_graph(classifier.settings.data)
     node = graph.nodes[graph.index(text)]
-    chances, looked = classifier.probabilities_with_attention(graph)
+    chances, attention = classifier.probabilities_with_attention(graph)
     best = chances[graph.index(text)].topk(min(3, len(classifier.labels)))
     found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    said = f"{text}: " + ", ".join(f"{classifier.labels.name(n)} {100 * chance:.1f} %" for n, chance in found)
+    output = f"{text}: " + ", ".join(f"{classifier.labels.name(n)} {100 * chance:.1f} %" for n, chance in found)
     content = "" if graph.numeric else f"\n{' '.join(map(str, node.content))}"
-    return said + content, view_neighbourhood(graph, looked, text, request)
+    return output + content, view_neighbourhood(graph, attention, text, request)
 
 
-def view_neighbourhood(graph: "Graph", looked: "EdgeWeights", name: str, request: ViewRequest) -> "View":
+def view_neighbourhood(graph: "Graph", attention: "EdgeWeights", name: str, request: ViewRequest) -> "View":
     from regard.see.plots.charts import Neighbourhood, neighbourhood_view
     from regard.see.plots.panels import View
 
-    layers, heads = list(looked.weights), slice(None)
+    layers, heads = list(attention.weights), slice(None)
     if not layers:
-        raise ValueError("this model was trained with kind = 'alone', and looks at no neighbours; train another")
+        raise ValueError("this model was trained with kind = 'alone', and attends to no neighbours; train another")
     shown = layers if request.all_heads else layers[:1]
     if request.head is not None:
         layer, _, number = request.head.rpartition(":")
-        if layer not in layers or not number.isdecimal() or int(number) >= len(looked.weights[layer]):
-            there = ", ".join(f"{layer}:0 to {layer}:{len(looked.weights[layer]) - 1}" for layer in layers)
+        if layer not in layers or not number.isdecimal() or int(number) >= len(attention.weights[layer]):
+            there = ", ".join(f"{layer}:0 to {layer}:{len(attention.weights[layer]) - 1}" for layer in layers)
             raise ValueError(f"--head {request.head}: write LAYER:HEAD, one of {there}")
         shown, heads = [layer], slice(int(number), int(number) + 1)
     views = []
     for layer in shown:
-        hood = Neighbourhood.of(graph, looked, name, layer)
+        hood = Neighbourhood.of(graph, attention, name, layer)
         views.append(neighbourhood_view(replace(hood, weights=hood.weights[heads]), title=request.head or layer))
     return View(tuple(chain(*(view.rows for view in views))), notes=views[0].notes)
 

@@ -123,20 +123,22 @@ def prompt_loop(classifier: "TextClassifier", max_length: int, *, scores: bool, 
 def view_classification(
     classifier: "TextClassifier", folder: Path, text: str, request: ViewRequest
 ) -> "tuple[str, View]":
-    """What each word weighed; of words that are only counted, what each said for the label."""
+    """What each word weighed; of words that are only counted, what each contributed to the label."""
     from regard import see
 
     for name, given in (("head", request.head), ("word", request.word), ("target", request.target)):
         if given is not None:
             raise ValueError(f"--{name} is for translations; a classifier weighs all words for one label: leave it out")
     refuse_long([classifier.tokenizer.encode(text)], lambda _: "the text", request.max_tokens)
-    (judged,) = classifier.predict([text], classifier.device)
+    (prediction,) = classifier.predict([text], classifier.device)
     if request.all_heads:
-        return f"{text}\n{see.prediction_title(judged.label, judged.probability)}", view_every_head(classifier, text)
-    return text, view_weights(classifier, text, judged)
+        return f"{text}\n{see.prediction_title(prediction.label, prediction.probability)}", view_every_head(
+            classifier, text
+        )
+    return text, view_weights(classifier, text, prediction)
 
 
-def view_weights(classifier: "TextClassifier", text: str, judged: "Classification") -> "View":
+def view_weights(classifier: "TextClassifier", text: str, prediction: "Classification") -> "View":
     import torch
 
     from regard import see
@@ -145,7 +147,7 @@ def view_weights(classifier: "TextClassifier", text: str, judged: "Classificatio
     from regard.tasks.sequence_classification.task import collate
 
     shown, known = words_and_known(classifier, text)
-    title = see.prediction_title(judged.label, judged.probability)
+    title = see.prediction_title(prediction.label, prediction.probability)
     batch = collate([(classifier.terms(text), 0)]).to(classifier.device)
     model = classifier.model
     with torch.inference_mode():
@@ -155,14 +157,14 @@ def view_weights(classifier: "TextClassifier", text: str, judged: "Classificatio
             weights = sum_by_word(classifier, text, record.weights("pooling")[0, 0, 0].cpu())
             return see.word_weights_view(shown, weights, title, visible=known)
         parts = model.token_contributions(batch.terms, batch.lengths)[0].double().cpu()
-        label = classifier.labels.index(judged.label)
+        label = classifier.labels.index(prediction.label)
         others = [n for n in range(len(classifier.labels)) if n != label]
         added = sum_by_word(classifier, text, parts[:, label] - parts[:, others].mean(1))
-        return see.word_contributions(shown, added, title, label=judged.label, visible=known)
+        return see.word_contributions(shown, added, title, label=prediction.label, visible=known)
 
 
 def view_every_head(classifier: "TextClassifier", text: str) -> "View":
-    """Where each word looked, layer by layer."""
+    """What each word attended to, layer by layer."""
     import torch
 
     from regard import see

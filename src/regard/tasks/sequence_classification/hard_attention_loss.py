@@ -115,7 +115,7 @@ class HardAttentionClassifier(nn.Module):
 
 @dataclass(frozen=True)
 class CrossEntropyLoss:
-    """-log p(label), whatever the model looked at."""
+    """-log p(label), whatever the model attended to."""
 
     def __call__(self, model: nn.Module, batch: tuple[LabelledBatch, int]) -> tuple[Tensor, int]:
         texts, count = batch
@@ -179,7 +179,7 @@ class ExpectedLoss:
             )
         texts, count = batch
         x = classifier.encoder(texts.pieces, texts.lengths)
-        # of every word, as if it alone had been looked at
+        # of every word, as if it alone had been attended to
         logits = rearrange(classifier.output(x), "b t labels -> (b t) labels")
         cost = label_nll(logits, repeat(texts.labels, "b -> (b t)", t=x.shape[1]))
         cost = rearrange(cost, "(b t) -> b t", b=len(x))

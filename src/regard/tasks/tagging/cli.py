@@ -123,7 +123,7 @@ def prompt_loop(tagger: "Tagger", max_length: int) -> None:
 
 
 def view_tagging(tagger: "Tagger", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
-    """Words and tags; for one word where it looked; or every head."""
+    """Words and tags; for one word what it attended to; or every head."""
     from regard import see
     from regard.tasks.tagging.task import parse_sentence
 
@@ -132,15 +132,15 @@ def view_tagging(tagger: "Tagger", folder: Path, text: str, request: ViewRequest
     sentence = parse_sentence(tagger, text)
     refuse_long([tagger.example(sentence).pieces.ids], lambda _: "the sentence", request.max_tokens)
     seen = tagger.predict_with_attention(sentence)
-    said = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, seen.tags, strict=True))
+    output = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, seen.tags, strict=True))
     if request.all_heads:
         heads = {layer: [seen.word_weights(head) for head in weights] for layer, weights in seen.weights.items()}
-        return said, see.self_attention_maps(sentence.words, heads)
-    looked = {}
+        return output, see.self_attention_maps(sentence.words, heads)
+    attention = {}
     if request.word is not None:
-        looked = {find_word(request.word, sentence.words): select_head_weights(seen, request.head)}
-        looked = {at: seen.word_weights(weights)[at] for at, weights in looked.items()}
-    return said, see.tag_view(sentence.words, seen.tags, probabilities=seen.confidence, attention=looked)
+        attention = {find_word(request.word, sentence.words): select_head_weights(seen, request.head)}
+        attention = {at: seen.word_weights(weights)[at] for at, weights in attention.items()}
+    return output, see.tag_view(sentence.words, seen.tags, probabilities=seen.confidence, attention=attention)
 
 
 def find_word(word: str, words: Sequence[str]) -> int:

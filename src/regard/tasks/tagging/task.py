@@ -261,7 +261,7 @@ class Tagger(PretrainedModel):
         return found
 
     def predict_with_attention(self, sentence: TaggedSentence) -> "TaggingPrediction":
-        """The tags of one sentence, how sure the model is of each, and where every layer looked, by piece."""
+        """The tags of one sentence, how sure the model is of each, and what every layer attended to, by piece."""
         example = self.example(without_tags(sentence))
         batch = collate([example]).to(next(self.model.parameters()).device)
         with torch.inference_mode(), record_attention(self.model) as record:
@@ -316,7 +316,7 @@ class TaggingPrediction:
     weights: dict[str, Float[Tensor, "h t t"]]
 
     def word_weights(self, weights: Float[Tensor, "t t"]) -> Float[Tensor, "w w"]:
-        """How much each word looked at each: from its first piece, whose vector is tagged, at all pieces of a word."""
+        """How much each word attended to each: from its first piece, which is tagged, to all pieces of a word."""
         rows = weights[self.pieces.first_indices]
         return torch.stack([rows[:, start:stop].sum(1) for start, stop in self.pieces.spans], 1)
 

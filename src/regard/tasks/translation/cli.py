@@ -353,7 +353,7 @@ def view_all_heads(seen: "SentencePairAttention") -> "View":
 def view_deciding_words(
     translator: "Translator", seen: "SentencePairAttention", text: str, word: str, head: "AlignmentHead"
 ) -> "View":
-    """Two strips: where the model looked for the word's translation, and without which words it is another."""
+    """Two strips: what the model attended to for the word's translation, and without which words it is another."""
     import torch
 
     from regard.decode.alignment import find_deciding_words
@@ -363,13 +363,18 @@ def view_deciding_words(
         raise ValueError(f"--word {word}: not in the sentence; its words are {' '.join(seen.source.words)}")
     at, weights = seen.source.words.index(word), seen.word_matrix([head])[:, :-1]
     there = int(weights[:, at].argmax())
-    said, words = seen.target.words[there], seen.source.words
-    others = {place: written for place, written in find_deciding_words(translator, text, said).items() if place != at}
+    target_word, words = seen.target.words[there], seen.source.words
+    others = {
+        place: written for place, written in find_deciding_words(translator, text, target_word).items() if place != at
+    }
     hangs = torch.tensor([float(place in others) for place in range(len(words))])
     shown = stack(
-        strip(words, weights[there].cpu(), f"where it looked to write “{said}” ({head.name})", highlight=at),
+        strip(words, weights[there].cpu(), f"what it attended to for “{target_word}” ({head.name})", highlight=at),
         strip(
-            words, hangs, f"left out, it is not “{said}” any more" if others else "no other word decides", highlight=at
+            words,
+            hangs,
+            f"left out, it is not “{target_word}” any more" if others else "no other word decides",
+            highlight=at,
         ),
     )
     return replace(shown, notes=tuple((f"no {words[place]}", written) for place, written in others.items()))

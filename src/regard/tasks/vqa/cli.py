@@ -125,7 +125,7 @@ def prompt_loop(answerer: "QuestionAnswerer", pixels: "Tensor", best: int, max_l
 
 
 def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
-    """`text` is the path of a picture. Each word of the question, and where it looked in the last layer."""
+    """`text` is the path of a picture. Each word of the question, and what it attended to in the last layer."""
     import torch
     from einops import reduce
 
@@ -144,7 +144,7 @@ def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request
     question = ImageQuestion(LabelledImage(pixels, "", text), request.question)
     best = answerer.probabilities([question])[0].topk(min(3, len(answerer.labels)))
     named = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    said = ", ".join(f"{answerer.labels.name(n)} {100 * p:.1f} %" for n, p in named)
+    output = ", ".join(f"{answerer.labels.name(n)} {100 * p:.1f} %" for n, p in named)
     model, device = answerer.model, next(answerer.model.parameters()).device
     tokens, lengths = (part.to(device) for part in pad_rows([answerer.ids(question.text)]))
     with torch.inference_mode(), record_attention(model) as record:
@@ -154,14 +154,14 @@ def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request
     words = answerer.tokenizer.tokens(question.text)
     if request.all_heads:
         rows = {f"layer {n}: {word}": layer[:, t] for n, layer in enumerate(layers) for t, word in enumerate(words)}
-        return said, see.overlay_heads_view(pixels / 255, rows, title="where each word looked, head by head")
+        return output, see.overlay_heads_view(pixels / 255, rows, title="what each word attended to, head by head")
     if request.head is not None:
         layer, head = parse_head(request.head, [len(heads) for heads in layers])
         seen, which = layers[layer][head], f"layer {layer}, head {head}"
     else:
         seen, which = reduce(layers[-1], "h t y x -> t y x", "mean"), "last layer"
     looks = list(zip(words, seen, strict=True))
-    return said, see.overlay_view(pixels / 255, looks, title=f"where each word looked ({which})")
+    return output, see.overlay_view(pixels / 255, looks, title=f"what each word attended to ({which})")
 
 
 COMMANDS = {"answer": answer}

@@ -263,7 +263,7 @@ def evaluate_vqa(
     answers = tuple(answerer.labels.name(n) for n in found)
     by = "kind" if all(one.kind for one in questions) else "answer"
     kinds = [one.kind if by == "kind" else one.answer for one in questions]
-    right = (kind for kind, one, said in zip(kinds, questions, answers, strict=True) if one.answer == said)
+    right = (kind for kind, one, answer in zip(kinds, questions, answers, strict=True) if one.answer == answer)
     pictures = len({one.picture for one in questions})
     return VQAMetrics(wanted=Counter(kinds), right=Counter(right), outputs=answers, pictures=pictures, by=by)
 
