@@ -77,6 +77,7 @@ SUITES: dict[str, Stages] = {
     "ops/column_sum_triton": (files("ops", "fused_qkv_linear"),),
     "ops/embedding_dropout_triton": (files("ops", "embedding_dropout"),),
     "ops/packed_attention_triton": (files("ops", "packed_attention"),),
+    "ops/dropout_add_layernorm": (files("ops", "dropout_add_layernorm"), files("layers", "residual")),
     "ops/dropout_add_layernorm_triton": (files("ops", "dropout_add_layernorm"),),
     "ops/linear_cross_entropy_triton": (files("ops", "linear_cross_entropy", "rdrop_loss"),),
     "layers/": (
@@ -111,6 +112,7 @@ SUITES: dict[str, Stages] = {
     "decode/quantize": (files("decode", "batched_beam"),),
     "attention/kernels/masked": (files("decode", "kernels"),),
     "attention/backends/masked": (files("attention", "masked"),),
+    "attention/backends/packed": (files("ops", "packed_attention"), files("attention", "text_positions")),
     "see/": (
         files(
             "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"

@@ -435,7 +435,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "ops/fused_qkv_linear.py": [
         ("project_all", "gradients of the outputs in the wrong order", "fused_linear_backward(list(grads), x, weights)", "fused_linear_backward(list(grads)[::-1], x, weights)"),
-        ("concatenate_columns", "a view although there is a gap", "if first.stride(-2) < width or not even:", "if not even:"),
     ],
     "ops/packed_attention.py": [
         ("packed_attention", "the gradients of joint columns exchanged", "grad_qkv.split([x.shape[2] for x in (q, k, v)], 2)\n", "grad_qkv.flip(2).split([x.shape[2] for x in (q, k, v)], 2)\n"),

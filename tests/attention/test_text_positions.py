@@ -55,6 +55,20 @@ def test_alibi_of_two_packed_tokens_on_paper():
     assert by_position.flatten().tolist() == [0.5, 0.5]
 
 
+def test_the_keys_of_other_rows_have_positions_of_their_own():
+    """Each packed text attends to its source, whose tokens stand elsewhere: a row of 2 + 2 tokens to one of 3 + 1."""
+    recipe, ids, sources = Recipe(position=Rotary()), torch.tensor([[0, 0, 1, 1]]), torch.tensor([[0, 0, 0, 1]])
+    rows = Segments(ids, torch.tensor([[0, 1, 0, 1]]), sources, torch.tensor([[0, 1, 2, 0]]))
+    q, k, v = torch.randn(3, 1, HEADS, 4, D, dtype=torch.double)
+    packed = replace(recipe, pattern=rows.within(recipe.pattern))
+    found = attend(q, k, v, packed, q_positions=rows.positions, k_positions=rows.of_keys)
+    alone = [
+        attend(q[:, :, :2], k[:, :, :3], v[:, :, :3], recipe),
+        attend(q[:, :, 2:], k[:, :, 3:], v[:, :, 3:], recipe),
+    ]
+    assert_close(found, torch.cat(alone, 2))
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_packed_text_is_read_as_if_it_stood_alone(name):
     recipe, (q, k, v) = RECIPES[name](), drawn()

@@ -8,7 +8,8 @@ from torch import nn
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
-from regard.ops.dropout import hashed_dropout
+from regard.ops import dispatch
+from regard.ops.dropout import Dropout, hashed_dropout
 from regard.ops.dropout_add_layernorm import (
     DropoutAddLayerNormFunction,
     DropoutNoise,
@@ -17,6 +18,7 @@ from regard.ops.dropout_add_layernorm import (
     dropout_add_layernorm_backward,
     dropout_add_layernorm_op,
     layernorm,
+    project_dropout_add_norm,
 )
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
 
@@ -69,6 +71,16 @@ def test_it_is_its_parts_one_after_the_other(share):
             torch.autograd.grad(found, leaves, upstream, **how),
             torch.autograd.grad(wanted, leaves, sum(upstream), **how),
         )
+
+
+@pytest.mark.parametrize("norm", [None, norm_of(7)])
+def test_a_sub_layer_ends_alike_fused_or_not(norm, monkeypatch):
+    """The fused form adds the projection's bias itself."""
+    x, y = drawn((3, 5, 7), (3, 5, 4))
+    project = nn.Linear(4, 7, dtype=torch.float64)
+    plain = project_dropout_add_norm(x, y, project, Dropout(0.0), norm)
+    monkeypatch.setattr(dispatch, "use_fused", lambda x: True)
+    assert_close(project_dropout_add_norm(x, y, project, Dropout(0.0), norm, fused=True), plain)
 
 
 def test_the_two_are_the_same_numbers_and_either_may_stay_unread():

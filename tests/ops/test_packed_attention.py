@@ -71,6 +71,23 @@ def test_it_is_documents_by_the_definition(causal, groups):
     assert_close(*results)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_backend_takes_causality_and_segments_from_the_pattern(causal):
+    (q, k, v), queries = drawn(3), segments(*QUERIES)
+    keys = queries if causal else segments(*KEYS)
+    found, wanted = (by_definition(q, k, v, queries, keys, causal=causal, backend=b) for b in ("packed", "reference"))
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("width", [2, 2 * D + 1])
+def test_the_backend_takes_values_of_any_width(width):
+    """Narrower than a tile of queries, or several tiles wide."""
+    q, k = torch.randn(2, 3, HEADS, LENGTH, D, dtype=torch.float64)
+    v = torch.randn(3, HEADS, LENGTH, width, dtype=torch.float64)
+    recipe = Recipe(pattern=Documents(segments(*QUERIES)))
+    assert_close(attend(q, k, v, recipe, backend="packed"), attend(q, k, v, recipe, backend="reference"))
+
+
 def test_what_sees_nothing_is_0_and_has_no_gradient():
     queries, keys = segments((5, 8), (3, 10)), segments((13,), ()) * 1
     made = drawn(2)
