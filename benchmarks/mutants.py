@@ -100,7 +100,8 @@ SUITES: dict[str, Stages] = {
         files("train", "gradient", "cpu_parallel"),
     ),
     "tasks/sequence_classification/hard_attention_loss": (files("tasks", "gradient_noise", "hard_attention_loss"),),
-    "train/checkpoint": (files("train", "loop", "run"), files("train", "resume")),
+    "train/checkpoint": (files("train", "step", "loop", "run"), files("train", "resume")),
+    "train/master_weights": (files("train", "master_weights"), files("ops", "flat_adamw")),
     "train/run_folder": (files("train", "run_folder"), files("train", "loop", "resume")),
     "decode/": (
         files("decode", "constraints", "alignment", "stepwise", "beam", "invariance", "topk_logprobs", "generation"),

@@ -8,7 +8,7 @@ from regard.models.safetensors_io import saveable_tensors, write_weights
 from regard.train.checkpoint import Progress, write_checkpoint
 from regard.train.config import TrainConfig
 from regard.train.loop import make_optimiser
-from regard.train.run_folder import checkpoint_path, checkpoints, resolve_run, resolve_weights
+from regard.train.run_folder import checkpoint_path, checkpoints, read_valid_state, resolve_run, resolve_weights
 from regard.train.step import ConstantSchedule
 from tests.train import toy
 
@@ -44,6 +44,15 @@ def test_a_stopped_run_loads_its_best_checkpoint_with_a_notice(run):
     assert (
         chosen.stopped_notice(1000) == f"{run} was stopped at step 300 of 1,000; using its best checkpoint (step 200)"
     )
+
+
+def test_a_state_whose_figures_were_changed_is_not_taken(run):
+    """Its weights and its form are as they were written; the checksum tells that a number is not."""
+    state = at(run, 300).with_name("state.json")
+    assert read_valid_state(state.parent) is not None
+    state.write_text(state.read_text().replace('"best": 1.0', '"best": 0.5'))
+    assert read_valid_state(state.parent) is None
+    assert resolve_weights(run, "last").file == at(run, 200)
 
 
 def test_a_finished_run_gives_its_finished_weights(run):
