@@ -1,9 +1,11 @@
 """Does a test notice? Plants one error at a time into a copy of the code, runs its tests on it, says which test did.
 
 python benchmarks/mutants.py                 every mutant; writes benchmarks/results/mutants.json and docs/mutants.md
+python benchmarks/mutants.py --again         those that the recorded run lacks, or that no test noticed in it
 python benchmarks/mutants.py Window train/   the mutants of this part, and of the files below this; writes nothing
 """
 
+import json
 import os
 import shutil
 import sys
@@ -12,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
@@ -108,6 +110,7 @@ SUITES: dict[str, Stages] = {
         files("decode", "word_alignment", "models", "batched_beam", "translate"),
         files("tasks", "autoencoding_latents"),
     ),
+    "decode/generation": (files("decode", "generation"), files("see/trace", "beam_tree")),
     "decode/kernels": (files("decode", "kernels"),),
     "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
     "decode/quantize": (files("decode", "batched_beam"),),
@@ -170,6 +173,7 @@ class Mutant:
         return (own, *suite) if own else suite
 
 
+FIELDS = [field.name for field in fields(Mutant)]
 MUTANTS = tuple(Mutant(file, *error) for file, errors in ERRORS.items() for error in errors)
 
 
@@ -182,7 +186,9 @@ class Outcome:
 
 
 def main(parts: Sequence[str]) -> int:
-    mutants = chosen(parts)
+    noticed, more = recorded_rows() if parts == ["--again"] else ({}, {})
+    parts = [] if parts == ["--again"] else parts
+    mutants = [mutant for mutant in chosen(parts) if mutant not in noticed]
     console, began = Console(), time.perf_counter()
     get_context("forkserver").set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
@@ -194,16 +200,25 @@ def main(parts: Sequence[str]) -> int:
             seconds = refuse_red(mutants, original)
         console.print(f"without an error all tests pass ({seconds:.0f} s); now {len(mutants)} errors, one by one")
         outcomes = dict(trials(mutants, original, Path(temporary), console))
-    rows = [{**asdict(mutant), **asdict(outcomes[mutant])} for mutant in mutants]
+    tried = {mutant: {**asdict(mutant), **asdict(outcomes[mutant])} for mutant in mutants}
+    rows = [(noticed | tried)[mutant] for mutant in chosen(parts)]
     survivors = [row for row in rows if not row["noticed_by"]]
     Console(width=150).print(table(rows))
     console.print(f"{len(rows) - len(survivors)} of {len(rows)} errors were noticed")
     if not parts:
         from machine import write  # which loads our own code, as no process that tests a copy of it may
 
-        print(write("mutants", "make mutants", rows, seconds=time.perf_counter() - began, workers=WORKERS))
+        more |= {"seconds": time.perf_counter() - began, "workers": WORKERS}
+        print(write("mutants", "make mutants", rows, **more))
         (ROOT / "docs" / "mutants.md").write_text(page(rows))
     return 1 if survivors else 0
+
+
+def recorded_rows() -> tuple[dict[Mutant, dict], dict]:
+    """The errors that were noticed in the recorded run, and what the new record says of that run."""
+    record = json.loads((ROOT / "benchmarks" / "results" / "mutants.json").read_text())
+    rows = {Mutant(*(row[name] for name in FIELDS)): row for row in record["rows"] if row["noticed_by"]}
+    return rows, {"first_run": {name: record[name] for name in ("commit", "seconds")} | {"errors": len(record["rows"])}}
 
 
 def chosen(parts: Sequence[str]) -> list[Mutant]:
