@@ -399,6 +399,7 @@ def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_b
     )
     desk.turn("matrix", **ASKED["translate"], query=2)
     desk.until("document.querySelector('regard-matrix').dataset.painted.startsWith('encoder.0 0 ')")
+    assert desk.page.locator("#problem").is_hidden()
 
 
 def test_a_branch_reaches_the_matrix(desk, house):
@@ -423,6 +424,7 @@ def test_unknown_words_are_told_above_what_is_made_of_them(desk):
     desk.until("document.getElementById('said').textContent.includes('out of vocabulary: zebra; mapped to <unk>')")
     desk.turn("matrix", **ASKED["translate"])
     desk.until("!document.getElementById('said').textContent.includes('out of vocabulary')")
+    assert "zebra" not in desk.page.locator("#said").inner_text()
 
 
 def test_a_head_that_is_off_says_so_and_proves_nothing(desk):

@@ -433,6 +433,7 @@ def test_the_cursor_is_that_of_every_view(desk, view):
     desk.press("ArrowRight")
     desk.until("location.hash.includes('key=~4') && location.hash.includes('query=~2')")
     desk.until(f"Math.abs(document.querySelector('{number}').value - {float(weights[2, 4])!r}) < 1e-7")
+    assert float(weights[2, 4]) != float(weights[2, 3])  # or the cursor need not have moved
 
 
 def test_no_weight_is_set_in_a_head_that_is_off(desk):
@@ -539,6 +540,7 @@ def test_a_status_of_one_view_is_not_left_in_another(desk):
     desk.press("9")
     desk.until("document.querySelector('regard-masks')?.dataset.painted")
     desk.until("!document.getElementById('status').textContent.includes('Step')")
+    assert "Step" not in desk.page.locator("#status").inner_text()
 
 
 def test_a_server_that_is_lost_leaves_no_output_of_another_text(desk):
