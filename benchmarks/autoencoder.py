@@ -33,10 +33,10 @@ from regard.models.seq2seq import count_parameters
 from regard.see.plots.charts import principal_components
 from regard.tasks.autoencoding.task import decode_latents, encode_latents, interpolate_latents
 from regard.tasks.seq2seq import LabelSmoothingLoss
-from regard.train.config import TrainConfig
-from regard.train.corpus import Corpus
-from regard.train.loop import train
-from regard.train.step import CosineSchedule
+from regard.training.config import TrainConfig
+from regard.training.corpus import Corpus
+from regard.training.loop import train
+from regard.training.step import CosineSchedule
 from regard.world import Sentence, World
 
 NAME, COMMAND = "autoencoder", "python benchmarks/autoencoder.py"

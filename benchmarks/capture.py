@@ -40,13 +40,13 @@ from regard.tasks.tagging.data import TaggingSettings
 from regard.tasks.tagging.task import Tagger
 from regard.tasks.vqa.data import ImageQuestion, VQASettings
 from regard.tasks.vqa.task import QuestionAnswerer
-from regard.train.config import TrainingJob, make_train_config
-from regard.train.corpus import Corpus
-from regard.train.cuda_graph import CapturedBackward, no_batches
-from regard.train.determinism import use_deterministic
-from regard.train.loop import make_backward, one_step, parameter_groups
-from regard.train.run_folder import Progress
-from regard.train.step import LossScaleState
+from regard.training.config import TrainingJob, make_train_config
+from regard.training.corpus import Corpus
+from regard.training.cuda_graph import CapturedBackward, no_batches
+from regard.training.determinism import use_deterministic
+from regard.training.loop import make_backward, one_step, parameter_groups
+from regard.training.run_folder import Progress
+from regard.training.step import LossScaleState
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 SEEN = 8  # the step whose losses are compared

@@ -26,7 +26,7 @@ from regard.data.labelled import LabelledText
 from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.sequence_classification.task import TextClassifier, evaluate_classifier
 from regard.tasks.splits import Split
-from regard.train.run import TrainingRun
+from regard.training.run import TrainingRun
 
 COUNTED = {"words.kind": "one-hot", "model.kind": "embed"}
 VECTORS = {"model.kind": "embed"}

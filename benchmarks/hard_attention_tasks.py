@@ -16,8 +16,8 @@ from regard.tasks.sequence_classification.hard_attention_loss import (
     collate,
     lengths_of,
 )
-from regard.train.config import Loss
-from regard.train.corpus import Corpus
+from regard.training.config import Loss
+from regard.training.corpus import Corpus
 from regard.world import Sentence, World
 from regard.world.lexicon import Split, english_forms
 from regard.world.word_tables import ADJECTIVES, ADVERBS, VERBS

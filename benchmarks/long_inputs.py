@@ -36,9 +36,9 @@ from regard.data.tokenizers.base import WordTokenizer
 from regard.layers.pooling import StaticPooling
 from regard.models.config import EncoderConfig
 from regard.models.encoder import ContextLayers, Encoder, SequenceClassifier, TransformerContext
-from regard.train.config import TrainConfig
-from regard.train.loop import make_backward
-from regard.train.step import CosineSchedule, take_step
+from regard.training.config import TrainConfig
+from regard.training.loop import make_backward
+from regard.training.step import CosineSchedule, take_step
 from regard.world import listops, retrieval
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)

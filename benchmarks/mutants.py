@@ -2,7 +2,7 @@
 
 python benchmarks/mutants.py                 every mutant; writes benchmarks/results/mutants.json and docs/mutants.md
 python benchmarks/mutants.py --again         those that the recorded run lacks, or that no test noticed in it
-python benchmarks/mutants.py Window train/   the mutants of this part, and of the files below this; writes nothing
+python benchmarks/mutants.py Window training/   the mutants of this part, and of the files below this; writes nothing
 """
 
 import json
@@ -97,14 +97,14 @@ SUITES: dict[str, Stages] = {
         files("data", "tokenizers", "parallel", "graphs", "images", "image_preprocess"),
     ),
     "world/splitmix": (files("data", "batching"),),
-    "train/": (
-        files("train", "step", "loop", "run", "master_weights"),
-        files("train", "gradient", "cpu_parallel"),
+    "training/": (
+        files("training", "step", "loop", "run", "master_weights"),
+        files("training", "gradient", "cpu_parallel"),
     ),
     "tasks/sequence_classification/hard_attention_loss": (files("tasks", "gradient_noise", "hard_attention_loss"),),
-    "train/checkpoint": (files("train", "step", "loop", "run"), files("train", "resume")),
-    "train/master_weights": (files("train", "master_weights"), files("ops", "flat_adamw")),
-    "train/run_folder": (files("train", "run_folder"), files("train", "loop", "resume")),
+    "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "resume")),
+    "training/master_weights": (files("training", "master_weights"), files("ops", "flat_adamw")),
+    "training/run_folder": (files("training", "run_folder"), files("training", "loop", "resume")),
     "decode/": (
         files("decode", "constraints", "alignment", "stepwise", "beam", "invariance", "topk_logprobs", "generation"),
         files("decode", "word_alignment", "models", "batched_beam", "translate"),
@@ -143,9 +143,9 @@ NAMED = {
     "see/plots/text_views": "surprisal",
     "see/trace/compare": "edits",
     "see/trace/recorder": "edits",
-    "train/config": "run",
-    "train/loop": "step",
-    "train/cuda_graph": "master_weights",
+    "training/config": "run",
+    "training/loop": "step",
+    "training/cuda_graph": "master_weights",
 }
 OPTIONS = ["-x", "-q", "-n0", "-pno:cacheprovider", "-pno:anyio", "-Wignore::pytest.PytestAssertRewriteWarning"]
 # imported once; every run is a fork of a process that has them, and loads our own code and tests anew

@@ -579,7 +579,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("mixup", "the share is the other picture's", "(shares * pixels + (1 - shares) * others)", "((1 - shares) * pixels + shares * others)"),
         ("CutMix", "the share that was drawn, not the one that was cut", "torch.where(is_cut, own_area, torch.where", "torch.where(is_cut, share, torch.where"),
     ],
-    "train/step.py": [
+    "training/step.py": [
         ("step", "clips to half the norm asked for", "(clip / (norm + 1e-6))", "(clip / 2 / (norm + 1e-6))"),
         ("step", "a small gradient is enlarged to the clip",
          "(clip / (norm + 1e-6)).clamp(max=1.0)", "(clip / (norm + 1e-6))"),
@@ -605,7 +605,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("schedule", "cosine: rises again after its last step", "min(1.0, (step - self.warmup) / (self.steps - self.warmup))", "(step - self.warmup) / (self.steps - self.warmup)"),
         ("schedule", "constant: goes on rising", "min(1.0, step / max(1, self.warmup))", "step / max(1, self.warmup)"),
     ],
-    "train/loop.py": [
+    "training/loop.py": [
         ("loop", "the same dropout noise at every step", "step_seed(config.seed, step)", "step_seed(config.seed, 0)"),
         ("loop", "the same dropout noise for every seed", "step_seed(config.seed, step)", "step_seed(0, step)"),
         ("loop", "biases and norms decay", "if parameter.dim() <= 1]\n    return [{\"params\": matrices, \"weight_decay\": decay}, {\"params\": vectors, \"weight_decay\": 0.0}]",
@@ -632,7 +632,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "writes = tl.load(rate), at < size"),
         ("FlatAdamW", "kernel: gradients are not divided by the scale", "/ tl.load(scale)\n", "\n"),
     ],
-    "train/checkpoint.py": [
+    "training/checkpoint.py": [
         ("checkpoint", "keeps the oldest, not the newest", "if due(step)][-newest:]", "if due(step)][:newest]"),
         ("checkpoint", "the best is deleted with the old ones", "keep = {*always, *steps[-1:]", "keep = {*steps[-1:]"),
         ("checkpoint", "goes on from the oldest", "for path in reversed(checkpoints(folder)):", "for path in checkpoints(folder):"),
@@ -643,22 +643,22 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("loop", "one validation too many before it gives up", "progress.worse >= config.patience", "progress.worse > config.patience"),
         ("loop", "patience counts the validations that were better, too", "worse=0 if better else", "worse=progress.worse if better else"),
     ],
-    "train/run_folder.py": [
+    "training/run_folder.py": [
         ("checkpoint", "does not look whether files are torn", "sound and all(checksum(path / name) == sum for name, sum in state[\"sums\"].items())", "sound"),
         ("checkpoint", "ordered by name as text", "key=lambda path: int(path.name),", "key=lambda path: path.name[::-1],"),
         ("checkpoint", "a state that was changed is whole", "sound = expected in (None, state_checksum(state))", "sound = True"),
     ],
-    "train/config.py": [
+    "training/config.py": [
         ("TrainingRun", "keeps fewer checkpoints than it averages", "keep=max(2, train.average_checkpoints, train.keep_checkpoints)", "keep=max(2, train.keep_checkpoints)"),
     ],
-    "train/run.py": [
+    "training/run.py": [
         ("TrainingRun", "averages the oldest checkpoints", "chosen = paths[-count:] if count > 1", "chosen = paths[:count] if count > 1"),
         ("TrainingRun", "the last checkpoint for the best", "if int(path.name) == best] or paths[-1:]", "if int(path.name) == best and False] or paths[-1:]"),
     ],
-    "train/cpu_parallel.py": [
+    "training/cpu_parallel.py": [
         ("ThreadedBackward", "parts are not scaled", "torch.autograd.grad(summed * scale, self.weights", "torch.autograd.grad(summed, self.weights"),
     ],
-    "train/master_weights.py": [
+    "training/master_weights.py": [
         ("BF16Backward", "the copy's weights are never brought up to date", "            copy_all(copies, weights)\n", "            pass\n"),
         ("BF16Backward", "gradients of a second batch replace those of the first", "torch._foreach_add_([old", "torch._foreach_copy_([old"),
         ("BF16Backward", "trains as it evaluates", "        self.copy.train(self.model.training)\n        with torch.no_grad():\n", "        self.copy.eval()\n        with torch.no_grad():\n"),
@@ -667,7 +667,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("GradientNoise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),
         ("GradientNoise", "the mean's own scatter is not taken off", "(mean.square().sum() - variance / len(estimates))", "mean.square().sum()"),
     ],
-    "train/cuda_graph.py": [
+    "training/cuda_graph.py": [
         ("CapturedStep", "a rehearsal moves the weights", "self.skip_step.fill_(1.0)", "self.skip_step.fill_(0.0)"),
         ("CapturedStep", "a rehearsal uses up noise", "        set_rng_state(rng, scale.device)\n        return CapturedGraph(replay, [*collect_tensors(given), scale, count]", "        return CapturedGraph(replay, [*collect_tensors(given), scale, count]"),
         ("CapturedStep", "the first rate for ever", "        self.rate.fill_(rate)\n", "        self.rate.fill_(rate if not float(self.rate) else float(self.rate))\n"),

@@ -33,9 +33,9 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.train import Report, train
-from regard.train.config import TrainSettings
-from regard.train.run import TrainingRun, write_final_weights
+from regard.training import Report, train
+from regard.training.config import TrainSettings
+from regard.training.run import TrainingRun, write_final_weights
 from regard.world import World, translation_pairs
 
 FRESH = get_context("spawn")

@@ -40,7 +40,7 @@ def main() -> None:
     from regard.decode import Beam
     from regard.tasks.translation.data import TranslationSettings
     from regard.tasks.translation.task import Translator
-    from regard.train.run import TrainingRun
+    from regard.training.run import TrainingRun
 
     settings = TranslationSettings.from_toml(args.recipe.read_text(encoding="utf-8"))
     settings = settings.with_changes({name: value for name, _, value in (line.partition("=") for line in args.set)})

@@ -15,7 +15,7 @@ from regard.cli.train import train_with_progress
 from regard.tasks.config import read_task_name
 from regard.tasks.protocol import Task
 from regard.tasks.registry import get_task
-from regard.train.run import TrainingRun
+from regard.training.run import TrainingRun
 
 
 def main() -> None:

@@ -33,9 +33,9 @@ from regard.ops.dropout_add_layernorm_triton import ResidualInputs
 from regard.ops.linear_cross_entropy_triton import RowLaunch, cross_entropy_rows
 from regard.ops.packed_attention import empty_logsumexp
 from regard.ops.packed_attention_triton import PackedLaunch, launch_backward, launch_forward
-from regard.train.config import TrainSettings
-from regard.train.corpus import PackedCorpus
-from regard.train.step import gradient_norm
+from regard.training.config import TrainSettings
+from regard.training.corpus import PackedCorpus
+from regard.training.step import gradient_norm
 from timing import Work, cuda_graph_milliseconds
 from training_speed import SIDE, WORDS, say
 from training_variants import sentences

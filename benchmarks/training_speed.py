@@ -34,12 +34,12 @@ from regard.models.config import ModelConfig, build_model
 from regard.models.flops import flops, measure_matmul_flops
 from regard.models.transformer import Transformer
 from regard.tasks.seq2seq import LabelSmoothingLoss
-from regard.train.config import TrainConfig, TrainSettings
-from regard.train.corpus import PackedCorpus
-from regard.train.determinism import use_deterministic
-from regard.train.loop import make_backward, make_captured_step, make_optimiser, one_step, parameter_groups
-from regard.train.run_folder import Progress
-from regard.train.step import ConstantSchedule, LossScaleState
+from regard.training.config import TrainConfig, TrainSettings
+from regard.training.corpus import PackedCorpus
+from regard.training.determinism import use_deterministic
+from regard.training.loop import make_backward, make_captured_step, make_optimiser, one_step, parameter_groups
+from regard.training.run_folder import Progress
+from regard.training.step import ConstantSchedule, LossScaleState
 from training_variants import BASE, SMOOTHING, TINY, TrainingVariant, sentences, variants
 
 WORDS, SIDE, WARM = 32_000, 14_350, 8

@@ -18,8 +18,8 @@ from regard.models.config import ModelConfig, build_model
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
 from regard.tasks.seq2seq import LabelSmoothingLoss
-from regard.train.config import Loss, TrainingData, TrainSettings
-from regard.train.corpus import Corpus, PackedCorpus
+from regard.training.config import Loss, TrainingData, TrainSettings
+from regard.training.corpus import Corpus, PackedCorpus
 
 SMOOTHING = 0.1
 BASE = replace(

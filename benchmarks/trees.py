@@ -20,8 +20,8 @@ from regard.models.config import EncoderConfig
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
 from regard.tasks.tagging.task import Tagger, evaluate_tagger
-from regard.train.config import TrainSettings
-from regard.train.run import TrainingRun
+from regard.training.config import TrainSettings
+from regard.training.run import TrainingRun
 
 HEADS, MODEL = 4, 128
 POSITIONS = {

@@ -32,7 +32,7 @@ from regard.decode.alignment import (
 )
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator, choose_alignment_heads, evaluate_translations
-from regard.train.run import TrainingRun
+from regard.training.run import TrainingRun
 from regard.world import Ambiguity, Sentence, World, find_lecture_sentence
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"

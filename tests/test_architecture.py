@@ -23,10 +23,10 @@ from regard.see import trace_model
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.train.checkpoint import Progress
-from regard.train.config import TrainSettings, make_train_config
-from regard.train.loop import make_captured_step, make_optimiser, one_step
-from regard.train.step import LossScaleState
+from regard.training.checkpoint import Progress
+from regard.training.config import TrainSettings, make_train_config
+from regard.training.loop import make_captured_step, make_optimiser, one_step
+from regard.training.step import LossScaleState
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "regard"

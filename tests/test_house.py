@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "regard"
 # A package imports only from itself and from those before it; a task's command line stands with cli.
 PACKAGES = [
     *("ops", "attention", "world", "data", "layers", "models"),
-    *("train", "decode", "tasks", "interop", "see", "serve", "cli", "api"),
+    *("training", "decode", "tasks", "interop", "see", "serve", "cli", "api"),
 ]
 ATTENTION = [
     "dependency_tree",

@@ -38,8 +38,8 @@ from regard.serve.model_store import ModelStore
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator, train_tokenizers
-from regard.train.config import TrainSettings
-from regard.train.run import TrainingRun
+from regard.training.config import TrainSettings
+from regard.training.run import TrainingRun
 from tests.serve.client import client_of, floats, site_path
 
 WIDTH, HEADS, LAYERS = 16, 2, 2

@@ -51,8 +51,8 @@ print(repr(text))
 LOCKS = """
 from pathlib import Path
 from regard.data.files import open_atomic, write_text_atomic
-from regard.train.checkpoint import sync
-from regard.train.run_folder import lock_folder
+from regard.training.checkpoint import sync
+from regard.training.run_folder import lock_folder
 from regard.cli.train import graceful_stop
 
 folder = Path({folder!r})

@@ -7,7 +7,7 @@ import pytest
 from regard.data.corpora import CORPORA
 from regard.tasks.config import read_task_name
 from regard.tasks.registry import get_task
-from regard.train.config import make_train_config
+from regard.training.config import make_train_config
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))

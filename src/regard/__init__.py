@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.api import LoadedModel, load, trace
+    from regard.api import LoadedModel, load, trace, train
     from regard.attention import MultiHeadAttention, Recipe, attend, explain
 
 MODULES = {
@@ -18,8 +18,9 @@ MODULES = {
     "explain": "regard.attention",
     "load": "regard.api",
     "trace": "regard.api",
+    "train": "regard.api",
 }
-__all__ = ["LoadedModel", "MultiHeadAttention", "Recipe", "attend", "explain", "load", "trace"]
+__all__ = ["LoadedModel", "MultiHeadAttention", "Recipe", "attend", "explain", "load", "trace", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ from regard.tasks.protocol import Task, TaskMetrics
 from regard.tasks.registry import ViewRequest, task_of_run
 
 FilePaths = str | Path | Sequence[str | Path]
-# keys of `regard.train` that are called otherwise in the settings, as the flags of `regard train` are
+# keys of `regard.training` that are called otherwise in the settings, as the flags of `regard train` are
 SHORT_KEYS = {"model": "model.kind", "size": "model.size"}
 
 

@@ -187,7 +187,7 @@ def test_defaults_follow_the_data_and_are_said(corpus, tmp_path, monkeypatch):
     def stop(self):
         raise ValueError("enough")
 
-    monkeypatch.setattr("regard.train.run.TrainingRun.steps", stop)
+    monkeypatch.setattr("regard.training.run.TrainingRun.steps", stop)
     answer = regard("train", "--train", corpus(101), "--out", tmp_path / "run")
     assert_refused(answer, "enough")
     assert answer.stderr.splitlines()[1] == "400 steps of 512 tokens (≈ 100 epochs), 500 subwords, to fit 100 pairs"

@@ -50,7 +50,7 @@ from regard.see.parse import parse_file
 from regard.tasks.language_modeling.token_nll import NeuralCache
 from regard.tasks.pretrained import SavedPart
 from regard.tasks.translation.data import TranslationSettings
-from regard.train.checkpoint import Progress, read_checkpoint, write_checkpoint
+from regard.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from tests.cli.commands import assert_refused, regard
 from tests.hostile.bounds import bounded
 from tests.see.untrained_models import LEARNERS, translator

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 
 from regard.models import safetensors_io as weights_module
 from regard.tasks import pretrained
-from regard.train import checkpoint
-from regard.train import run as train_run
-from regard.train.run_folder import checkpoints, lock_folder
+from regard.training import checkpoint
+from regard.training import run as train_run
+from regard.training.run_folder import checkpoints, lock_folder
 from regard.world import World, translation_pairs
 from tests.cli.commands import FORKS, LITTLE, assert_done, assert_refused, held, live, regard, started
-from tests.train.killed_runs import Moment, done, half_written, not_done
+from tests.training.killed_runs import Moment, done, half_written, not_done
 
 OFTEN = ["--steps", 5, "--set", "train.checkpoint_every=2", "--set", "train.validate_every=3"]
 

@@ -27,7 +27,7 @@ from regard.models.safetensors_io import (
     saveable_tensors,
     write_weights,
 )
-from regard.train.checkpoint import average
+from regard.training.checkpoint import average
 
 
 class Strided(nn.Module):

@@ -11,15 +11,15 @@ from torch.testing import assert_close
 from regard.models.safetensors_io import saveable_tensors
 from regard.ops.flat_adamw import FlatAdamW, adamw_torch
 from regard.tasks.seq2seq import LabelSmoothingLoss
-from regard.train import ConstantSchedule, TrainConfig
-from regard.train.checkpoint import Progress, read_checkpoint, write_checkpoint
-from regard.train.cuda_graph import CapturedStep
-from regard.train.loop import make_captured_step, make_optimiser, one_step, parameter_groups
-from regard.train.master_weights import FlatBF16Backward
-from regard.train.step import LossScaleState
+from regard.training import ConstantSchedule, TrainConfig
+from regard.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from regard.training.cuda_graph import CapturedStep
+from regard.training.loop import make_captured_step, make_optimiser, one_step, parameter_groups
+from regard.training.master_weights import FlatBF16Backward
+from regard.training.step import LossScaleState
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
-from tests.train.test_master_weights import RATE, SHAKY, capture_on_cpu
-from tests.train.test_packed_corpus import corpus, translator
+from tests.training.test_master_weights import RATE, SHAKY, capture_on_cpu
+from tests.training.test_packed_corpus import corpus, translator
 
 HOW = {"lr": RATE, "betas": (0.9, 0.98), "eps": 1e-9}
 

@@ -22,7 +22,7 @@ from regard.ops.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_per_row,
 )
-from regard.train.determinism import use_deterministic
+from regard.training.determinism import use_deterministic
 
 N, WIDTH, SIZE, HIDDEN = 13, 7, 29, 3  # HIDDEN: the word that is ignored
 CHUNKS = {"1 row": 1, "5 rows": 5, "all rows": N}

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from regard.tasks.pretrained import PretrainedModel
-from regard.train.run import TrainingRun
+from regard.training.run import TrainingRun
 
 L = TypeVar("L", bound=PretrainedModel)
 

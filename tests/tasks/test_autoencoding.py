@@ -15,7 +15,7 @@ from regard.tasks.autoencoding.task import SentenceAutoencoder, encode_latents, 
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.seq2seq import build_loss
 from regard.tasks.splits import Split
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 from tests.tasks.resume_check import assert_resumes
 
 SIZES: dict[str, Any] = {"layers": 1, "model": 24, "hidden": 32, "latents": 3, "latent": 11, "heads": 2, "dropout": 0.0}

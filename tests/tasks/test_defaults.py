@@ -15,7 +15,7 @@ from regard.tasks.image_classification.data import ImageClassificationSettings
 from regard.tasks.language_modeling.data import LanguageModelingSettings
 from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.translation.data import TranslationSettings
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 
 
 @pytest.mark.parametrize(

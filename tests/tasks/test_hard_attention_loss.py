@@ -29,8 +29,8 @@ from regard.tasks.sequence_classification.hard_attention_loss import (
     lengths_of,
     word_probabilities,
 )
-from regard.train import ConstantSchedule, TrainConfig, train
-from regard.train.corpus import Corpus
+from regard.training import ConstantSchedule, TrainConfig, train
+from regard.training.corpus import Corpus
 from tests.recorded import call_recorded
 
 SIZE, WIDTH, LABELS = 13, 6, 3

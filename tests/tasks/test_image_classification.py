@@ -33,8 +33,8 @@ from regard.tasks.image_classification.data import (
     read_known_images,
 )
 from regard.tasks.image_classification.task import ImageBatch, ImageClassifier, mixup_loss, validation
-from regard.train.config import TrainSettings
-from regard.train.run import TrainingRun
+from regard.training.config import TrainSettings
+from regard.training.run import TrainingRun
 from regard.world.shapes import ShapeWorld
 from tests.recorded import call_recorded
 

@@ -38,8 +38,8 @@ from regard.tasks.language_modeling.token_nll import (
     total_nats,
     tune_cache,
 )
-from regard.train.config import TrainSettings
-from regard.train.run import TrainingRun
+from regard.training.config import TrainSettings
+from regard.training.run import TrainingRun
 
 TRAIN = TrainSettings(
     steps=5, batch_size=35, max_length=7, warmup_steps=1, label_smoothing=0.0, validate_every=3, checkpoint_every=2

@@ -13,7 +13,7 @@ from regard.see import trace_model
 from regard.serve.model_store import ModelStore
 from regard.tasks import registry
 from regard.tasks.registry import TASKS, get_commands, get_task
-from regard.train.run import TrainingRun
+from regard.training.run import TrainingRun
 from tests.cli.commands import assert_done, assert_refused, regard
 from tests.serve.client import asked, client_of
 

@@ -15,7 +15,7 @@ from regard.tasks.node_classification.data import (
 )
 from regard.tasks.node_classification.task import NodeClassifier, graph_of, node_loss, validation
 from regard.tasks.splits import Split
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 from tests.tasks.resume_check import assert_resumes
 
 SETTINGS = NodeClassificationSettings(

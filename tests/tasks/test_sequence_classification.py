@@ -15,8 +15,8 @@ from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConf
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
 from regard.tasks.sequence_classification.task import ClassificationLoss, TextClassifier, collate
-from regard.train.config import TrainSettings
-from regard.train.run import TrainingRun
+from regard.training.config import TrainSettings
+from regard.training.run import TrainingRun
 
 EMBED = EncoderConfig(kind="embed", model=10, dropout=0.0)
 RUNGS = {

@@ -13,7 +13,7 @@ from regard.models.word_vectors import WordVectors
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
 from regard.tasks.tagging.task import UNTAGGED, Tagger, TaggingLoss, collate, validation
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 from tests.tasks.resume_check import assert_resumes
 
 TREES = 'position = "RelativeBias(TreePath(4), heads=2)"'

@@ -15,9 +15,9 @@ from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, build_loss, validation
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator, bleu, bleu_by_length, chrf, exact_match
-from regard.train import ConstantSchedule, TrainConfig, train
-from regard.train.config import TrainSettings
-from regard.train.corpus import Corpus
+from regard.training import ConstantSchedule, TrainConfig, train
+from regard.training.config import TrainSettings
+from regard.training.corpus import Corpus
 from regard.world import World, translation_pairs
 
 WORDS = PairTokenizerSettings(kind="words", joint=False)

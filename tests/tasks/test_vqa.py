@@ -25,8 +25,8 @@ from regard.tasks.vqa.data import (
     read_known_questions,
 )
 from regard.tasks.vqa.task import QuestionAnswerer, QuestionBatches, VQABatch, evaluate_vqa, order_by_image, vqa_loss
-from regard.train.config import TrainSettings
-from regard.train.run import TrainingRun
+from regard.training.config import TrainSettings
+from regard.training.run import TrainingRun
 
 TINY = VQAConfig(patch=8, image_layers=1, question_layers=1, layers=1, model=12, heads=3, hidden=17, dropout=0.1)
 SETTINGS = VQASettings(

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
     from regard.tasks.splits import LoadedExamples
-    from regard.train.run import TrainingRun
-    from regard.train.step import Report
+    from regard.training.run import TrainingRun
+    from regard.training.step import Report
 
 # initial weights, in a run folder: the run may be killed before its first checkpoint
 START_WEIGHTS = "start.safetensors"
@@ -181,9 +181,9 @@ def train_run(
     from rich.console import Console
 
     from regard.tasks.config import effective_examples, fit_to_data, plan_steps
-    from regard.train.config import make_train_config
-    from regard.train.run import TrainingRun, write_line
-    from regard.train.run_folder import lock_folder
+    from regard.training.config import make_train_config
+    from regard.training.run import TrainingRun, write_line
+    from regard.training.run_folder import lock_folder
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     device = resolve_device(device)
@@ -340,7 +340,7 @@ def change_notices(
     fit: "TrainingRun", done: int, before: "RunSettings", changes: Mapping[str, list[Any]]
 ) -> Iterator[str]:
     """The changed settings, and whether the weights will differ from those of a run that had them from the start."""
-    from regard.train.config import make_schedule
+    from regard.training.config import make_schedule
 
     for name, (was, now) in changes.items():
         yield f"changed: {name} = {now} (was {was})"
@@ -368,7 +368,7 @@ def refuse_finished_run(fit: "TrainingRun", done: int, changes: Mapping[str, lis
 def resolve_task(out: Path, recipe: Path | None, name: str | None) -> "Task":
     """The task of --task, of the recipe, of the run in the folder, or translation."""
     from regard.tasks.config import DEFAULT_TASK, read_task_name, resolve_task_name
-    from regard.train.run_folder import SETTINGS, resolve_run
+    from regard.training.run_folder import SETTINGS, resolve_run
 
     if recipe is None:
         there = task_of_run(out) if (resolve_run(out)[0] / SETTINGS).exists() else None
@@ -388,7 +388,7 @@ def resolve_settings(
     Flags change the settings of an existing run; a recipe, or data for a run without a checkpoint, replaces them.
     A run with weights refuses settings of another model: they need a folder of their own.
     """
-    from regard.train.run_folder import SETTINGS
+    from regard.training.run_folder import SETTINGS
 
     saved = [name for name in ("model.safetensors", "checkpoints/*/*") if any(out.glob(name))]
     if not (out / SETTINGS).exists():
@@ -429,7 +429,7 @@ def build_settings(
     task: "Task", recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
 ) -> "RunSettings":
     """Paths in a recipe are relative to the recipe, those on the command line to the working directory."""
-    from regard.train.config import warmup_for
+    from regard.training.config import warmup_for
 
     if recipe is not None:
         usual = task.settings.load(recipe).with_absolute_paths(recipe.absolute().parent)
@@ -466,7 +466,7 @@ class StepCallback(Protocol):
 
 def train_with_progress(fit: "TrainingRun", console: "Console", track: StepCallback | None = None) -> bool:
     """Train to the end, or until a signal asks to stop; True if it reached the end."""
-    from regard.train.loop import DivergedError
+    from regard.training.loop import DivergedError
 
     config, step = fit.config, fit.last_step
     with graceful_stop() as stop, progress_bar(console) as progress:
@@ -543,7 +543,7 @@ class RunningStats:
     def measure(self, fit: "TrainingRun") -> None:
         """Once, on a GPU, after training has begun: deterministic steps must be the first to use it."""
         from regard.models.flops import measure_matmul_flops
-        from regard.train.loop import autocast_dtype, device_of
+        from regard.training.loop import autocast_dtype, device_of
 
         device = device_of(fit.job.model)
         if self.flops_share is None and fit.job.flops and device.type == "cuda":

@@ -21,7 +21,7 @@ from regard.serve.encoding import RequestError
 from regard.tasks.image_batches import EXAMPLE_IMAGES, example_world
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import get_task, task_of_run
-from regard.train.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints
+from regard.training.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints
 
 MAX_UPLOADS = 64  # uploaded images kept
 MAX_PIXELS = 2**24  # of an image: decoding and encoding it takes about 300 MB

@@ -15,7 +15,7 @@ from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
 from regard.models.config import DEPTHS, ConfigBase, WordEmbeddingConfig, check_choice
 from regard.tasks.splits import DataSettings
-from regard.train.config import TrainSettings, warmup_for
+from regard.training.config import TrainSettings, warmup_for
 
 T = TypeVar("T")
 MAX_SHOWN = 200  # letters of a value that a message repeats

@@ -29,8 +29,8 @@ from regard.models.config import check_choice
 from regard.models.vision import PatchEncoder
 from regard.tasks.protocol import TokenAxis
 from regard.tasks.splits import DataSettings
-from regard.train.config import Loss, TrainSettings
-from regard.train.corpus import to_device_async
+from regard.training.config import Loss, TrainSettings
+from regard.training.corpus import to_device_async
 from regard.world.shapes import ShapeWorld
 from regard.world.splitmix import combine_seeds, random_keys
 

@@ -20,10 +20,10 @@ from regard.models.safetensors_io import (
     write_weights,
 )
 from regard.tasks.config import RunSettings, read_depths
-from regard.train.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
+from regard.training.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 
 if TYPE_CHECKING:
-    from regard.train.config import TrainingJob
+    from regard.training.config import TrainingJob
 
 T = TypeVar("T", bound=RunSettings)
 

@@ -19,8 +19,8 @@ from regard.models.transformer import Transformer
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Predictions, Task, TaskInput, TokenAxis
 from regard.tasks.tokenizers import group_into_words, token_label
-from regard.train.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
-from regard.train.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
+from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
+from regard.training.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
 
 NEWLINES_TO_SPACES = str.maketrans("\n\r", "  ")
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from regard.models.config import ConfigBase
 from regard.tasks.config import RunSettings
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 
 LABELS = ("short", "long")
 Example = tuple[str, int]  # a sentence, and the index of its label

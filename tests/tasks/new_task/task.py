@@ -14,7 +14,7 @@ from regard.data.tokenizers.base import Tokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
-from regard.train.config import TrainingJob
+from regard.training.config import TrainingJob
 
 from .data import LABELS, Example, LengthSettings
 

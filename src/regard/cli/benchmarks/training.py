@@ -37,9 +37,9 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.train.config import TrainingData, TrainSettings
-from regard.train.corpus import PackedPairs
-from regard.train.run import TrainingRun
+from regard.training.config import TrainingData, TrainSettings
+from regard.training.corpus import PackedPairs
+from regard.training.run import TrainingRun
 
 SUBWORDS = 8000
 

@@ -9,7 +9,7 @@ from regard.data.files import read_lines
 from regard.models.autoencoder import AutoencoderConfig
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.tokenizers import train_text_tokenizer
-from regard.train.config import TrainingJob
+from regard.training.config import TrainingJob
 
 Ids = Sequence[int]
 Latents = Float[Tensor, "n k m"]

@@ -18,7 +18,7 @@ from regard.models.vision import VisionConfig
 from regard.tasks.config import RunSettings, world_training
 from regard.tasks.image_batches import AugmentSettings, ImageData, refuse_rdrop
 from regard.tasks.splits import LoadedExamples, Split, split_held_out
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 from regard.world.shapes import ShapeWorld
 
 HELD_OUT = 12  # of a known corpus that has no pictures to validate on, every twelfth to train on

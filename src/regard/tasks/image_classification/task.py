@@ -31,7 +31,7 @@ from regard.tasks.image_classification.data import ImageClassificationSettings
 from regard.tasks.outputs import LabelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, loss_and_accuracy, no_progress
-from regard.train.config import TrainingJob
+from regard.training.config import TrainingJob
 
 AT_ONCE = 500  # pictures, when nothing is learnt
 

@@ -10,7 +10,7 @@ from regard.data.lm_blocks import read_text
 from regard.models.config import LanguageModelConfig
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.splits import HELD_OUT, LoadedExamples, SentenceData, Split
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 
 SHAKESPEARE = "tinyshakespeare"  # one text, of which everybody trains on the first nine tenths of the characters
 

@@ -44,9 +44,9 @@ from regard.tasks.protocol import (
     no_progress,
 )
 from regard.tasks.tokenizers import group_into_words, token_label, train_text_tokenizer
-from regard.train.config import TrainingJob
-from regard.train.corpus import to_device_async
-from regard.train.run_folder import resolve_run
+from regard.training.config import TrainingJob
+from regard.training.corpus import to_device_async
+from regard.training.run_folder import resolve_run
 
 UNSCORED = -100
 ROWS = 64  # parts of a held-out text that a recurrent model reads at once while it is trained

@@ -9,7 +9,7 @@ from regard.data.graphs import Graph, GraphNode, assign_splits, graph_from_town,
 from regard.models.graph import GraphConfig
 from regard.tasks.config import RunSettings, world_training
 from regard.tasks.splits import DataSettings, LoadedExamples, Split
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 from regard.world.town import TownWorld
 
 

@@ -33,7 +33,7 @@ from regard.tasks.protocol import (
     loss_and_accuracy,
     no_progress,
 )
-from regard.train.config import TrainingJob
+from regard.training.config import TrainingJob
 
 # --- training ---
 

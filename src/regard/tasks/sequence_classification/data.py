@@ -11,7 +11,7 @@ from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConf
 from regard.models.encoder import check_combination
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.splits import LoadedExamples, SentenceData, Split, split_held_out
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 
 SENTIMENTS = {-1: "negative", 0: "neutral", 1: "positive"}
 KNOWN = {"sst2": ("text", "label"), "imdb": ("label", "rating", "text")}  # corpora with labels, and their columns

@@ -24,7 +24,7 @@ from regard.attention import Softmax, record_steps, reinforce, steps
 from regard.data.batching import Ids, pad_rows
 from regard.layers.pooling import AttentionPooling, MeanPooling, Weights
 from regard.models.encoder import Lengths, SequenceClassifier, Tokens, X
-from regard.train.config import Loss, to_float32
+from regard.training.config import Loss, to_float32
 
 Logits = Float[Tensor, "b labels"]
 Example = tuple[Ids, int]  # a text and the number of its label

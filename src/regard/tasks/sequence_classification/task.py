@@ -27,8 +27,8 @@ from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_p
 from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.sequence_classification.data import ClassificationSettings
 from regard.tasks.tokenizers import token_strings, train_tokenizer_with_vectors
-from regard.train.config import TrainingJob, to_float32
-from regard.train.corpus import Corpus, drop_long, iterate_batches, to_device_async
+from regard.training.config import TrainingJob, to_float32
+from regard.training.corpus import Corpus, drop_long, iterate_batches, to_device_async
 
 Example = tuple[Ids, int]  # the terms of a text, and its label
 UNLABELLED = -100  # as in torch: nothing is learnt of such a text

@@ -10,7 +10,7 @@ from regard.data.tagged import TaggedSentence, read_tagged
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 
 
 @dataclass(frozen=True, kw_only=True)

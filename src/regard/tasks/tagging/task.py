@@ -28,8 +28,8 @@ from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import AccuracyMetrics, EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.tagging.data import TaggingSettings
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
-from regard.train.config import TrainingJob, to_float32
-from regard.train.corpus import Corpus, drop_long, iterate_batches, to_device_async
+from regard.training.config import TrainingJob, to_float32
+from regard.training.corpus import Corpus, drop_long, iterate_batches, to_device_async
 from regard.world import find_lecture_sentence
 
 UNTAGGED = -100  # stands for a word that has no tag, and for no word at all

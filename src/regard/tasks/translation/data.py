@@ -11,7 +11,7 @@ from regard.data.parallel import SentencePair, read_pairs
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings, RunSettings, world_training
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 from regard.world.retrieval import Stories, graded_story_pairs, story_pairs
 from regard.world.world import World, translation_pairs
 

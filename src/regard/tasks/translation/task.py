@@ -42,7 +42,7 @@ from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, Toke
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.tokenizers import train_tokenizer
 from regard.tasks.translation.data import TranslationSettings
-from regard.train.config import TrainingJob
+from regard.training.config import TrainingJob
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence
 
 

@@ -21,7 +21,7 @@ from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.image_batches import AugmentSettings, ImageData, refuse_rdrop
 from regard.tasks.image_classification.data import HELD_OUT
 from regard.tasks.splits import LoadedExamples, Split, split_held_out
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 from regard.world.shapes import HOLD_OUTS, ShapeWorld
 
 CORPUS = "easy_vqa"

@@ -48,8 +48,8 @@ from regard.tasks.protocol import (
 )
 from regard.tasks.tokenizers import train_text_tokenizer
 from regard.tasks.vqa.data import ImageQuestion, VQASettings
-from regard.train.config import TrainingJob
-from regard.train.corpus import to_device_async
+from regard.training.config import TrainingJob
+from regard.training.corpus import to_device_async
 from regard.world.shapes import draw_question
 
 IMAGE_MULTIPLE = 8  # on a GPU: batches whose pictures are as many, in steps of so many, share a recording

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from regard.train import ConstantSchedule, TrainConfig, train
+from regard.training import ConstantSchedule, TrainConfig, train
 
 TOKENS, KINDS = 13, 5
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard.models.safetensors_io import load_weights, saveable_tensors
-from regard.train import (
+from regard.training import (
     ConstantSchedule,
     CosineSchedule,
     DivergedError,
@@ -18,9 +18,9 @@ from regard.train import (
     checkpoints,
     train,
 )
-from regard.train import checkpoint as checkpoint_module
-from regard.train.checkpoint import Progress, read_valid_state, record_validation
-from tests.train.toy import Data, fresh, loss, plan, run, validate
+from regard.training import checkpoint as checkpoint_module
+from regard.training.checkpoint import Progress, read_valid_state, record_validation
+from tests.training.toy import Data, fresh, loss, plan, run, validate
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:

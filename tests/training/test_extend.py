@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from regard.train import ConstantSchedule, TrainConfig, train
-from regard.train.run_folder import checkpoints
-from tests.train import toy
-from tests.train.test_resume import assert_same_run, progress
-from tests.train.test_run import fit, weights
+from regard.training import ConstantSchedule, TrainConfig, train
+from regard.training.run_folder import checkpoints
+from tests.training import toy
+from tests.training.test_resume import assert_same_run, progress
+from tests.training.test_run import fit, weights
 
 
 def varied(model) -> dict[str, float]:

@@ -23,7 +23,7 @@ from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSet
 from regard.tasks.tagging.task import Tagger
 from regard.tasks.vqa.data import VQAData, VQASettings
 from regard.tasks.vqa.task import QuestionAnswerer
-from regard.train.config import TrainingJob, TrainSettings
+from regard.training.config import TrainingJob, TrainSettings
 
 WORDS = TokenizerSettings(kind="words")
 TRAIN = TrainSettings(

@@ -13,11 +13,11 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.train import cpu_parallel
-from regard.train.config import TrainSettings
-from regard.train.cpu_parallel import Splittable, ThreadedBackward, make_pool
-from regard.train.loop import make_backward
-from regard.train.run import TrainingRun
+from regard.training import cpu_parallel
+from regard.training.config import TrainSettings
+from regard.training.cpu_parallel import Splittable, ThreadedBackward, make_pool
+from regard.training.loop import make_backward
+from regard.training.run import TrainingRun
 from regard.world import World, translation_pairs
 
 SENTENCES = [SentencePair(*each) for each in translation_pairs(World(max_length=9), "fr", 53)]

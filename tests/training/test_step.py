@@ -8,11 +8,11 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard.models.seq2seq import count_parameters
-from regard.train import ConstantSchedule, TrainConfig, train
-from regard.train.checkpoint import Progress, record_validation
-from regard.train.loop import make_optimiser
-from regard.train.step import LossScaleState, take_step
-from tests.train.toy import Data, fresh, loss, plan
+from regard.training import ConstantSchedule, TrainConfig, train
+from regard.training.checkpoint import Progress, record_validation
+from regard.training.loop import make_optimiser
+from regard.training.step import LossScaleState, take_step
+from tests.training.toy import Data, fresh, loss, plan
 
 
 @pytest.mark.parametrize(("clip", "left"), [(2.5, 0.5), (10.0, 1.0), (0.0, 1.0)])

@@ -20,9 +20,9 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.train import checkpoint, loop
-from regard.train.config import TrainSettings
-from regard.train.run import TrainingRun
+from regard.training import checkpoint, loop
+from regard.training.config import TrainSettings
+from regard.training.run import TrainingRun
 from regard.world import World, translation_pairs
 from tests.forks import FORKS
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from regard.train import ConstantSchedule, TrainConfig, checkpoints, loop, train
-from regard.train.checkpoint import read_valid_state
-from tests.train import toy
-from tests.train.killed_runs import MOMENTS, OVERFLOWING, RUNS, Soon, fit, live, lives
+from regard.training import ConstantSchedule, TrainConfig, checkpoints, loop, train
+from regard.training.checkpoint import read_valid_state
+from tests.training import toy
+from tests.training.killed_runs import MOMENTS, OVERFLOWING, RUNS, Soon, fit, live, lives
 
 FIRST = next(iter(RUNS))
 

@@ -29,17 +29,17 @@ from regard.tasks.sequence_classification import task as sequence_classification
 from regard.tasks.tagging import task as tagging
 from regard.tasks.tagging.data import CharacterSettings
 from regard.tasks.vqa.task import QuestionBatches
-from regard.train import cuda_graph
-from regard.train.config import TrainingJob
-from regard.train.corpus import Corpus, round_up_length
-from regard.train.cuda_graph import CapturedBackward, shape_key
-from regard.train.loop import make_backward
-from regard.train.loop import train as trains
-from regard.train.run import TrainingRun
-from tests.train.jobs import JOBS, MIXED, POSED, READER, TRAIN
-from tests.train.jobs import classify as classify_job
-from tests.train.jobs import tag as tag_job
-from tests.train.sync_detector import SyncDetector, run_again
+from regard.training import cuda_graph
+from regard.training.config import TrainingJob
+from regard.training.corpus import Corpus, round_up_length
+from regard.training.cuda_graph import CapturedBackward, shape_key
+from regard.training.loop import make_backward
+from regard.training.loop import train as trains
+from regard.training.run import TrainingRun
+from tests.training.jobs import JOBS, MIXED, POSED, READER, TRAIN
+from tests.training.jobs import classify as classify_job
+from tests.training.jobs import tag as tag_job
+from tests.training.sync_detector import SyncDetector, run_again
 
 GPU = torch.cuda.is_available()
 ONE = torch.ones(())
@@ -402,7 +402,7 @@ def test_a_loss_that_asks_the_gpu_is_refused_in_a_sentence():
     code = """
 import torch
 from torch import nn
-from regard.train.cuda_graph import CapturedBackward
+from regard.training.cuda_graph import CapturedBackward
 model = nn.Linear(5, 3).cuda()
 def backward(batch, scale):
     summed = model(batch[0]).sum()

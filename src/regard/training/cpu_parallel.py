@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.ops.dropout import use_generator
-from regard.train.config import Loss
+from regard.training.config import Loss
 
 MIN_TOKENS = 1024  # tokens, of both sides: smaller parts are not worth a thread
 MAX_GRADIENT_BYTES = 2**30  # limit for the gradients of all parts

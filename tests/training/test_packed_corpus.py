@@ -18,10 +18,10 @@ from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, packing_objections
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.train import ConstantSchedule, TrainConfig, train
-from regard.train.config import TrainSettings
-from regard.train.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit
-from regard.train.run import TrainingRun
+from regard.training import ConstantSchedule, TrainConfig, train
+from regard.training.config import TrainSettings
+from regard.training.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit
+from regard.training.run import TrainingRun
 from regard.world import World, translation_pairs
 
 MODEL = ModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=14, dropout=0.0, tie="target")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.config import check_choice
-from regard.train.step import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
+from regard.training.step import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
 
 # what each number of [train] may be: at least, and below
 RANGES: dict[str, tuple[float, float]] = {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.ops.flat_adamw import FlatAdamW
-from regard.train.config import Loss
+from regard.training.config import Loss
 
 
 class BF16Backward:

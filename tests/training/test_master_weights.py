@@ -11,14 +11,14 @@ from torch.testing import assert_close
 from regard.models.config import ModelConfig
 from regard.ops import dispatch
 from regard.tasks.seq2seq import LabelSmoothingLoss
-from regard.train import ConstantSchedule, TrainConfig, train
-from regard.train.checkpoint import Progress
-from regard.train.cuda_graph import CapturedStep
-from regard.train.determinism import use_deterministic
-from regard.train.loop import make_backward, one_step, parameter_groups
-from regard.train.master_weights import BF16Backward
-from regard.train.step import LossScaleState
-from tests.train.test_packed_corpus import corpus, translator
+from regard.training import ConstantSchedule, TrainConfig, train
+from regard.training.checkpoint import Progress
+from regard.training.cuda_graph import CapturedStep
+from regard.training.determinism import use_deterministic
+from regard.training.loop import make_backward, one_step, parameter_groups
+from regard.training.master_weights import BF16Backward
+from regard.training.step import LossScaleState
+from tests.training.test_packed_corpus import corpus, translator
 
 SHAKY = ModelConfig(kind="transformer", layers=2, model=64, heads=4, hidden=96, dropout=0.0, tie="target", norm="post")
 RATE = 2.0**-7  # a float32, as the rate of a captured step is

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from regard.models.safetensors_io import saveable_tensors, write_weights
-from regard.train.checkpoint import Progress, write_checkpoint
-from regard.train.config import TrainConfig
-from regard.train.loop import make_optimiser
-from regard.train.run_folder import checkpoint_path, checkpoints, read_valid_state, resolve_run, resolve_weights
-from regard.train.step import ConstantSchedule
-from tests.train import toy
+from regard.training.checkpoint import Progress, write_checkpoint
+from regard.training.config import TrainConfig
+from regard.training.loop import make_optimiser
+from regard.training.run_folder import checkpoint_path, checkpoints, read_valid_state, resolve_run, resolve_weights
+from regard.training.step import ConstantSchedule
+from tests.training import toy
 
 PLAN = TrainConfig(ConstantSchedule(0.1), 1000)
 

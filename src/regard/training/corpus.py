@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.data.batching import NO_SEGMENT, Example, LongPolicy, PackedBatch, TokenBatchSampler
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.train.config import TrainSettings
+from regard.training.config import TrainSettings
 from regard.world.splitmix import combine_seeds, random_keys
 
 E = TypeVar("E")

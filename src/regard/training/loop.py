@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.ops.cuda_graph import GraphCapture
 from regard.ops.flat_adamw import FlatAdamW
-from regard.train.checkpoint import (
+from regard.training.checkpoint import (
     best_steps,
     has_finite_validation,
     is_validation_step,
@@ -30,14 +30,14 @@ from regard.train.checkpoint import (
     with_loss_scale,
     write_checkpoint,
 )
-from regard.train.config import Loss, TrainConfig, TrainingData
-from regard.train.corpus import Corpus
-from regard.train.cpu_parallel import ThreadedBackward
-from regard.train.cuda_graph import CapturedBackward, CapturedStep, no_batches
-from regard.train.determinism import use_deterministic
-from regard.train.master_weights import BF16Backward, FlatBF16Backward
-from regard.train.run_folder import Progress, lock_folder
-from regard.train.step import AsyncScalars, BackwardFunction, LossScaleState, Report, take_step
+from regard.training.config import Loss, TrainConfig, TrainingData
+from regard.training.corpus import Corpus
+from regard.training.cpu_parallel import ThreadedBackward
+from regard.training.cuda_graph import CapturedBackward, CapturedStep, no_batches
+from regard.training.determinism import use_deterministic
+from regard.training.master_weights import BF16Backward, FlatBF16Backward
+from regard.training.run_folder import Progress, lock_folder
+from regard.training.step import AsyncScalars, BackwardFunction, LossScaleState, Report, take_step
 from regard.world.splitmix import GOLDEN_GAMMA, MIX_1, MIX_2, mix64
 
 

@@ -25,12 +25,12 @@ from typing import Any
 from torch import nn
 
 from regard.models.safetensors_io import load_weights, write_weights
-from regard.train.checkpoint import average
-from regard.train.config import TrainConfig, TrainingJob, make_train_config
-from regard.train.corpus import PackedCorpus
-from regard.train.loop import train
-from regard.train.run_folder import CHECKPOINTS, WEIGHTS, FolderLock, checkpoints, lock_folder, read_valid_state
-from regard.train.step import Report
+from regard.training.checkpoint import average
+from regard.training.config import TrainConfig, TrainingJob, make_train_config
+from regard.training.corpus import PackedCorpus
+from regard.training.loop import train
+from regard.training.run_folder import CHECKPOINTS, WEIGHTS, FolderLock, checkpoints, lock_folder, read_valid_state
+from regard.training.step import Report
 
 
 @dataclass(frozen=True, eq=False)

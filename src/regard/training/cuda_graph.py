@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.models.seq2seq import map_tensors
 from regard.ops.cuda_graph import CUDAGraphCapture, GraphCapture
-from regard.train.step import BackwardFunction, StepResult, apply_update
+from regard.training.step import BackwardFunction, StepResult, apply_update
 
 OPTION, REMEDY = "train.cuda_graph = true: ", "leave cuda_graph out"
 MAX_GRAPHS = 64  # graphs that are kept; batches of further shapes are launched kernel by kernel

@@ -2,8 +2,8 @@
 
 run/settings.toml            what is trained; beside it the vocabularies
     model.safetensors        the finished weights, once it is trained to the end
-    checkpoints/00000500/    model.safetensors, optimiser.safetensors, state.json: see `regard.train.checkpoint`
-    log.jsonl                what happened: see `regard.train.run`
+    checkpoints/00000500/    model.safetensors, optimiser.safetensors, state.json: see `regard.training.checkpoint`
+    log.jsonl                what happened: see `regard.training.run`
 """
 
 import hashlib

@@ -13,10 +13,10 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.train.config import RANGES, TrainSettings, make_schedule, make_train_config
-from regard.train.corpus import Corpus
-from regard.train.run import TrainingRun
-from regard.train.step import ConstantSchedule, CosineSchedule, NoamSchedule
+from regard.training.config import RANGES, TrainSettings, make_schedule, make_train_config
+from regard.training.corpus import Corpus
+from regard.training.run import TrainingRun
+from regard.training.step import ConstantSchedule, CosineSchedule, NoamSchedule
 from regard.world import World, translation_pairs
 
 TINY = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.1)

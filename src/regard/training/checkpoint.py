@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.models.safetensors_io import load_tensors, load_weights, saveable_tensors
-from regard.train.config import TrainConfig, TrainingData
-from regard.train.run_folder import (
+from regard.training.config import TrainConfig, TrainingData
+from regard.training.run_folder import (
     OPTIMISER,
     WEIGHTS,
     Progress,
@@ -34,7 +34,7 @@ from regard.train.run_folder import (
     read_valid_state,
     state_checksum,
 )
-from regard.train.step import LossScaleState
+from regard.training.step import LossScaleState
 
 
 def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:

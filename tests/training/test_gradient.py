@@ -15,9 +15,9 @@ from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.train import ConstantSchedule, TrainConfig, TrainingData, train
-from regard.train.config import TrainSettings
-from regard.train.corpus import Corpus
+from regard.training import ConstantSchedule, TrainConfig, TrainingData, train
+from regard.training.config import TrainSettings
+from regard.training.corpus import Corpus
 from regard.world import World, translation_pairs
 
 TOLERANCE = 1e-7  # the loss itself is taken in float32
