@@ -2,23 +2,31 @@
 
 import inspect
 import tomllib
+from copy import deepcopy
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import nn
 
 from regard.attention import (
     POSITIONS,
     RECIPES,
     Causal,
     DependencyTree,
+    Pattern,
     Recipe,
     Rotary,
+    Score,
     Sinusoidal,
+    TopK,
     TreeDepth,
     Window,
     get_recipe,
     serialize,
 )
+from regard.attention.normaliser import Wrapper
+from regard.attention.serialize import PartText
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -98,3 +106,82 @@ def test_what_is_said_twice_too_deep_or_no_part_is_refused(text, says):
     assert serialize.parse_part("~" * 99 + "Full()") == serialize.parse_part(
         repr(serialize.parse_part("~" * 99 + "Full()"))
     )
+
+
+# --- parts of a user's own ---
+
+
+@dataclass(frozen=True)
+class EveryOther(Pattern):
+    distance: int = 2
+
+    def sees(self, b, h, i, j):
+        return (i - j) % self.distance == 0
+
+
+class Gated(nn.Module, Score):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.project = nn.Parameter(torch.ones(())), nn.Linear(1, 1)
+
+    def compare(self, q, k):
+        return self.gate * (q @ k.mT)
+
+
+class Sharpened(nn.Module, Score):
+    def __init__(self, power: float = 1.0):
+        super().__init__()
+        self.power = power
+
+    def compare(self, q, k):
+        return (q @ k.mT) ** self.power
+
+
+@dataclass(frozen=True)
+class Halved(Wrapper):
+    then: TopK
+
+    def weigh(self, scores, visible):
+        return self.then.weigh(scores, visible) / 2
+
+
+def test_a_recipe_with_own_parts_survives_the_round_trip_too():
+    recipe = Recipe(score=Gated(), pattern=Causal() & EveryOther(3), normaliser=Halved(TopK(2)))
+    text = recipe.to_toml()
+    again = Recipe.from_toml(text)
+    assert isinstance(again.score, Gated)
+    assert (again.pattern, again.normaliser) == (recipe.pattern, recipe.normaliser)
+    assert deepcopy(text).own_parts == {"Gated": Gated, "EveryOther": EveryOther, "Halved": Halved}
+    plain = str(text)
+    assert text == plain
+    assert hash(text) == hash(plain)
+    with pytest.raises(ValueError, match=r"known parts: Dot, .*; a part of your own needs its file: --parts FILE$"):
+        Recipe.from_toml(plain)
+    assert Recipe.from_toml(PartText(plain, text.own_parts)).pattern == recipe.pattern
+
+
+def test_an_own_part_within_another_is_found():
+    assert set(Recipe(normaliser=TopK(3, then=Halved(TopK(2)))).to_toml().own_parts) == {"Halved"}
+    assert set(Recipe(pattern=~(EveryOther() | Causal())).to_toml().own_parts) == {"EveryOther"}
+    assert not isinstance(Recipe(pattern=Causal()).to_toml(), PartText)
+
+
+def test_an_own_part_whose_text_would_be_another_is_refused():
+    with pytest.raises(ValueError, match="Sharpened does not print its power, so no text describes it; make it a"):
+        Recipe(score=Sharpened(3.0)).to_toml()
+    other = dataclass(frozen=True)(type("EveryOther", (Pattern,), {"sees": EveryOther.sees, "distance": 1}))
+    with pytest.raises(ValueError, match="two parts of your own are called EveryOther; rename one of them"):
+        Recipe(pattern=EveryOther() | other()).to_toml()
+
+
+def test_text_names_only_own_parts_that_attention_has():
+    def raises():
+        raise KeyError("no such key")
+
+    failing = type("Failing", (EveryOther,), {"__init__": lambda self: raises()})
+    names = PartText("Failing()", {"Failing": failing, "Linear": nn.Linear, "raises": raises})
+    with pytest.raises(ValueError, match=r"cannot read 'Failing\(\)': KeyError 'no such key'"):
+        serialize.parse_part(names)
+    for text in ("Linear(3, 4)", "raises()"):
+        with pytest.raises(ValueError, match=r"known parts: Dot, .*, Hard, Failing; a part of your own"):
+            serialize.parse_part(PartText(text, names.own_parts))

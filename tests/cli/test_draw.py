@@ -80,7 +80,7 @@ def test_explain_reads_files_texts_and_parts(tmp_path):
         (["draw", "__import__('os')"], """cannot read "__import__('os')" in "__import__('os')"; known parts: Dot,"""),
         (["draw", "Clipped(3)"], "'Clipped(3)' is no score, position, pattern or normaliser; try RelativeVectors("),
         (["draw", "TreeDepth()"], "TreeDepth(theta=10000.0) needs the sentences' trees: use recipe.with_tree"),
-        (["draw", "Additive(3, hidden=-1)"], "'Additive(3, hidden=-1)' does not work"),
+        (["draw", "Additive(3, hidden=-1)"], "cannot read 'Additive(3, hidden=-1)': RuntimeError"),
         (["draw", "Causal()", "--save", "a.gif"], "cannot write 'a.gif': a picture ends in .png, .svg, .pdf"),
         (["draw", "Causal()", "--save", "/dev/null/a.png"], "/dev/null/a.png: cannot be written"),
         (["draw", "causal", "--tokens", "5000"], "the weights of 5000 tokens are too many for a picture"),

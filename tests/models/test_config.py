@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from regard.attention import Additive, Causal, Clipped, Dot, Recipe, RelativeVectors, Sinusoidal, Softmax, Sparsemax
+from regard.attention.serialize import PartText
+from regard.layers import FeedForward, PreNorm
 from regard.models import KINDS, ModelConfig, build_model, count_parameters
 from regard.models.config import EncoderConfig, LanguageModelConfig, PoolingConfig, build_pooling, build_seq2seq_recipe
 from tests.models.small_models import LADDER, SOURCE, TARGET
@@ -63,6 +66,70 @@ def test_a_recipe_overrides_the_defaults_of_the_kind():
     shaw = Recipe(position=RelativeVectors(Clipped(3), head=4))
     again = build_seq2seq_recipe(ModelConfig(kind="transformer", model=16, decoder=shaw.to_toml()), "decoder")
     assert again.to_toml() == shaw.to_toml()
+
+
+def test_a_recipe_object_is_its_text():
+    recipe = Recipe(pattern=Causal(), normaliser=Sparsemax())
+    config = ModelConfig(kind="transformer", encoder=recipe, decoder=(recipe, Recipe()))
+    assert config == ModelConfig(
+        kind="transformer", encoder=recipe.to_toml(), decoder=(recipe.to_toml(), Recipe().to_toml())
+    )
+    assert build_seq2seq_recipe(config, "encoder") == recipe  # without a position: a recipe is taken as it is
+    assert config.to_dict()["decoder"] == [recipe.to_toml(), Recipe().to_toml()]
+    assert LanguageModelConfig(kind="transformer", recipe=recipe).recipe == recipe.to_toml()
+    assert PoolingConfig(recipe=Recipe(normaliser=Sparsemax())).recipe == Recipe(normaliser=Sparsemax()).to_toml()
+    with pytest.raises(ValueError, match=r"recipe = 3 should be text$"):
+        PoolingConfig(recipe=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"norm = Recipe.* should be text$"):
+        ModelConfig(kind="transformer", norm=recipe)  # type: ignore[arg-type]
+
+
+class Sandwich(PreNorm):
+    """A residual connection of a user's own."""
+
+
+def cube(x):
+    return x**3
+
+
+class Half(nn.Module):
+    """A readout of a user's own."""
+
+    def __init__(self, width: int, out: int):
+        super().__init__()
+        self.weight = nn.Linear(width, out)
+
+    def forward(self, x):
+        return self.weight(x) / 2
+
+
+def own(name: str) -> PartText:
+    return PartText(name, {"Sandwich": Sandwich, "cube": cube, "Half": Half})
+
+
+def test_layers_can_be_a_users_own():
+    config = ModelConfig(kind="transformer", layers=1, model=8, heads=2, norm=own("Sandwich"), activation=own("cube"))
+    model = build_model(replace(config, dropout=0.0), SOURCE, TARGET)
+    kinds = {type(module) for module in model.modules()}
+    assert Sandwich in kinds
+    assert PreNorm not in kinds
+    assert {module.activation for module in model.modules() if isinstance(module, FeedForward)} == {cube}
+    readout = build_model(ModelConfig(kind="bahdanau", model=8, hidden=8, readout=own("Half")), SOURCE, TARGET)
+    assert any(isinstance(module, Half) for module in readout.modules())
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "says"),
+    [
+        ("norm", "cube", "norm = 'cube' is a part of your own, and no subclass of Residual; name one that is"),
+        ("activation", "Half", "activation = 'Half' is a part of your own, and no function of a tensor"),
+        ("norm", "Sandwitch", "norm = 'Sandwitch' is unknown; choose from pre, post"),
+        ("tie", "Half", "tie = 'Half' is unknown; choose from"),
+    ],
+)
+def test_a_part_of_another_kind_is_refused(field, name, says):
+    with pytest.raises(ValueError, match=says):
+        ModelConfig(kind="transformer", **{field: own(name)})
 
 
 def test_describing_draws_no_random_numbers():

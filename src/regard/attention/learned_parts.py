@@ -7,12 +7,13 @@ holds are its fields or attributes, and the members of a collection among them.
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
 
 from regard.attention.block_map import attributes_of
-from regard.attention.serialize import Part
+from regard.attention.serialize import Part, prints_arguments
 
 
 def children(value: Any) -> dict[str, Any]:
@@ -80,3 +81,27 @@ def mark_shared(part: Any, made: dict[int, Any]) -> None:
 def field_values(part: Any) -> list[Any]:
     """What a dataclass is made from."""
     return [getattr(part, field.name) for field in fields(part)] if is_dataclass(part) else []
+
+
+# --- a user's own parts ---
+
+
+def find_own_parts(value: Any) -> dict[str, type]:
+    """The classes of a user's own parts that a recipe holds, however deep, by name."""
+    kind, found = type(value), {}
+    if isinstance(value, Part) and kind.__module__.split(".")[0] != "regard":
+        refuse_hidden_arguments(kind)
+        found[kind.__name__] = kind
+    for held in (*children(value).values(), *field_values(value)):
+        for name, one in find_own_parts(held).items():
+            if found.setdefault(name, one) is not one:
+                raise ValueError(f"two parts of your own are called {name}; rename one of them")
+    return found
+
+
+def refuse_hidden_arguments(kind: type) -> None:
+    """Refuses a part that takes arguments and does not print them: its text would describe another part."""
+    every = signature(kind).parameters.values()
+    taken = [one.name for one in every if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    if taken and not prints_arguments(kind):
+        raise ValueError(f"{kind.__name__} does not print its {taken[0]}, so no text describes it; make it a dataclass")

@@ -11,7 +11,7 @@ from regard.attention.pattern import Full, Pattern
 from regard.attention.position import EmbeddingPosition, NoPosition, Position, QueryKeyPosition, ScorePosition
 from regard.attention.relative_position import RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot, Score
-from regard.attention.serialize import format_part, parse_part, parse_toml
+from regard.attention.serialize import attach_own_parts, format_part, own_parts_of, parse_part, parse_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +70,16 @@ class Recipe:
 
     def to_toml(self) -> str:
         """Four lines of TOML. Learned parts are described, not stored: their weights travel as safetensors."""
-        return "".join(f"{field.name} = {format_part(getattr(self, field.name))!r}\n" for field in fields(self))
+        text = "".join(f"{field.name} = {format_part(getattr(self, field.name))!r}\n" for field in fields(self))
+        return attach_own_parts(text, learned_parts.find_own_parts(self))
 
     @staticmethod
     def from_toml(text: str) -> "Recipe":
         """The recipe a file describes; missing lines mean the default. Learned parts come with fresh weights."""
-        lines = parse_toml(text)
-        names = [field.name for field in fields(Recipe)]
+        lines, names = parse_toml(text), [field.name for field in fields(Recipe)]
         if unknown := [line for line in lines if line not in names]:
             raise ValueError(f"a recipe has no {unknown[0]!r}; it has {', '.join(names)}")
-        return Recipe(**{name: parse_part(part) for name, part in lines.items()})
+        return Recipe(**{name: parse_part(attach_own_parts(part, own_parts_of(text))) for name, part in lines.items()})
 
     def fresh(self) -> "Recipe":
         """The same recipe with weights of its own, so that layers built from one recipe do not share them."""

@@ -3,7 +3,11 @@
 import ast
 import operator
 import tomllib
-from typing import Any
+from collections.abc import Mapping
+from inspect import isclass
+from typing import Any, Self, TypeVar
+
+from torch import nn
 
 from regard.attention import hard_normaliser, normaliser, pattern, position, relative_position, score, sparse_patterns
 from regard.attention.batch_patterns import BatchPattern
@@ -15,6 +19,7 @@ from regard.attention.score import Score
 from regard.attention.sparse_patterns import Block
 
 Part = Score | Position | Relation | Pattern | Normaliser
+T = TypeVar("T")
 
 PARTS: dict[str, type] = {
     part.__name__: part
@@ -47,11 +52,54 @@ MAX_DEPTH = 100  # parts inside of parts: whoever walks through them does so by 
 OPERATORS = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Add: operator.add}
 
 
+class PartText(str):
+    """Text that may name a user's own parts, together with what these names stand for.
+
+    `parse_part` and `Recipe.from_toml` look there as well as in PARTS. It equals the text alone, and is written as it.
+    """
+
+    own_parts: Mapping[str, Any]
+
+    def __new__(cls, text: str, own_parts: Mapping[str, Any]) -> Self:
+        made = super().__new__(cls, text)
+        made.own_parts = own_parts
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # as unchangeable as any text
+
+
+def attach_own_parts(value: T, own_parts: Mapping[str, Any]) -> T | PartText:
+    """A text that may name these as well; anything that is no text stays as it is."""
+    if not own_parts or not isinstance(value, str):
+        return value
+    return PartText(value, {**own_parts_of(value), **own_parts})
+
+
+def own_parts_of(text: str) -> Mapping[str, Any]:
+    """The user's own parts that a text may name."""
+    return text.own_parts if isinstance(text, PartText) else {}
+
+
+def find_named(name: str, table: Mapping[str, T], what: str) -> T:
+    """What a name stands for: one of the user's own parts, or an entry of a table."""
+    if (own := own_parts_of(name).get(name)) is not None:
+        return own
+    if name not in table:
+        raise ValueError(f"no {what} is called {name!r}; there are {', '.join(table)}")
+    return table[name]
+
+
 def format_part(part: Part) -> str:
     """A part as the text that `parse_part` reads."""
     if held := next((p for p in leaves(part) if isinstance(p, BatchPattern)), None):
         raise ValueError(f"{type(held).__name__} holds the data of one batch; a recipe file describes them all")
-    return repr(part)
+    return repr(part) if prints_arguments(type(part)) else f"{type(part).__name__}()"
+
+
+def prints_arguments(kind: type) -> bool:
+    """What Python and torch print of a class that is no dataclass does not show them."""
+    return kind.__repr__ not in (object.__repr__, nn.Module.__repr__)
 
 
 def leaves(part: Part) -> tuple[Part, ...]:
@@ -76,6 +124,8 @@ def parse_part(text: str) -> Any:
         raise ValueError(f"cannot read {quote(text)}: {error}") from None
     except (RecursionError, MemoryError):  # by which the parser itself says that it is too deep
         raise ValueError(depth_error(text)) from None
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError) as error:  # of a user's own part
+        raise ValueError(f"cannot read {quote(text)}: {type(error).__name__} {error}") from None
     if not isinstance(found, Part):
         raise ValueError(f"cannot read {quote(text)}: it is {found!r}, and no part; write one such as 'Window(256)'")
     return found
@@ -102,8 +152,8 @@ def build_part(node: ast.expr, text: str, depth: int = 0) -> Any:
             return ~build_part(inner, text, deeper)
         case ast.BinOp(left, sign, right) if type(sign) in OPERATORS:
             return OPERATORS[type(sign)](build_part(left, text, deeper), build_part(right, text, deeper))
-        case ast.Call(ast.Name(written), arguments, keywords) if RENAMED_PARTS.get(written, written) in PARTS:
-            name = RENAMED_PARTS.get(written, written)
+        case ast.Call(ast.Name(written), arguments, keywords) if (known := find_part(written, text)) is not None:
+            name = known.__name__
             if any(keyword.arg is None for keyword in keywords):
                 raise ValueError(
                     f"cannot read {quote(text)}: ** names nothing; write each argument of {name} by its name"
@@ -112,8 +162,16 @@ def build_part(node: ast.expr, text: str, depth: int = 0) -> Any:
             if twice := [one for one in names if names.count(one) > 1]:
                 raise ValueError(f"cannot read {quote(text)}: {name} is given {twice[0]} twice; leave one out")
             named = {one: build_part(keyword.value, text, deeper) for one, keyword in zip(names, keywords, strict=True)}
-            return PARTS[name](*(build_part(argument, text, deeper) for argument in arguments), **named)
-    raise ValueError(f"cannot read {quote(ast.unparse(node))} in {quote(text)}; known parts: {', '.join(PARTS)}")
+            return known(*(build_part(argument, text, deeper) for argument in arguments), **named)
+    names = ", ".join((*PARTS, *(name for name in own_parts_of(text) if find_part(name, text))))
+    hint = "; a part of your own needs its file: --parts FILE" if isinstance(node, ast.Call) else ""
+    raise ValueError(f"cannot read {quote(ast.unparse(node))} in {quote(text)}; known parts: {names}{hint}")
+
+
+def find_part(name: str, text: str) -> type | None:
+    """The part of a name, also of a former one, or the user's own of that name."""
+    found = PARTS.get(RENAMED_PARTS.get(name, name)) or own_parts_of(text).get(name)
+    return found if isclass(found) and issubclass(found, Part) else None
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu
 
+from regard.attention.serialize import find_named
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.dropout_add_layernorm import norm_input, project_dropout_add_norm
@@ -22,11 +23,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, model: int, hidden: int, *, activation: str = "relu"):
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"no activation is called {activation!r}; there are {', '.join(ACTIVATIONS)}")
         self.up: nn.Module = nn.Linear(model, hidden)
         self.down: nn.Module = nn.Linear(hidden, model)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = find_named(activation, ACTIVATIONS, "activation")
 
     def hidden(self, x: X, *, fused: bool = False) -> Float[Tensor, "*batch hidden"]:
         """φ(W₁ x + b₁)."""

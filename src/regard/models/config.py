@@ -5,11 +5,13 @@ import tomllib
 from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from inspect import isclass, isfunction
 from pathlib import Path
-from types import UnionType
+from types import FunctionType, UnionType
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import nn
 
 from regard.attention import (
     Additive,
@@ -24,10 +26,11 @@ from regard.attention import (
     TreePath,
 )
 from regard.attention.backends.reference import fold_query
+from regard.attention.serialize import find_named, own_parts_of
 from regard.layers.embedding import TIES, TiedEmbeddings
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, Pooling, TokenWeightPooling
 from regard.layers.rnn import CELLS, RNNLayers
-from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS
+from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS, Residual
 from regard.models.rnn_seq2seq import (
     READOUTS,
     BackwardStateBridge,
@@ -43,7 +46,8 @@ from regard.models.seq2seq import Seq2Seq
 from regard.models.tfidf import LogRatioPooling, TfIdfPooling
 from regard.models.transformer import LayerRecipes, StackConfig, Transformer
 
-RecipeText = str | tuple[str, ...]  # recipes in TOML: one for all layers, or one for each
+OneRecipe = str | Recipe  # in TOML; a `Recipe` becomes its text
+RecipeText = OneRecipe | tuple[OneRecipe, ...]  # one for all layers, or one for each
 Choices = Mapping[str, tuple[str, ...]]
 DEPTHS = ("layers", "blocks")  # suffixes of fields that count layers
 MAX_WIDTH, MAX_DEPTH = 2**24, 1000  # limits beyond any hardware, whose products still fit torch's sizes
@@ -66,6 +70,9 @@ class ConfigBase(ABC):
     def check(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
+            if field.type in (OneRecipe, RecipeText):
+                value = tuple(map(recipe_text, value)) if isinstance(value, tuple) else recipe_text(value)
+                object.__setattr__(self, field.name, value)
             check_value(field.name, value, field.type, self.choices)  # type: ignore[arg-type]
             kinds = self.used_by.get(field.name, self.choices["kind"])
             if self.kind not in kinds and value != field.default:
@@ -95,14 +102,16 @@ class ConfigBase(ABC):
 
 def check_value(name: str, value: object, kind: type | UnionType, choices: Choices) -> None:
     """Values from a file may be anything; an integer will do for a float."""
-    if kind == RecipeText:
-        if not all(isinstance(text, str) for text in (value if isinstance(value, tuple) else (value,))):
-            raise ValueError(f"{name} = {repr(value)[:200]} should be text, or a list of texts, one for each layer")
+    if kind in (OneRecipe, RecipeText):
+        several = isinstance(value, tuple) and kind == RecipeText
+        if not all(isinstance(text, str) for text in (value if several else (value,))):  # type: ignore[union-attr]
+            more = ", or a list of texts, one for each layer" if kind == RecipeText else ""
+            raise ValueError(f"{name} = {repr(value)[:200]} should be text{more}")
         return
     expected = int | float if kind is float else kind
     if not isinstance(value, expected) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{name} = {repr(value)[:200]} should be {TYPE_NAMES.get(kind, 'a whole number')}")
-    if name in choices and value not in choices[name]:
+    if name in choices and value not in choices[name] and not is_own_choice(name, value, choices[name]):  # type: ignore[arg-type]
         raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(filter(None, choices[name]))}")
     if "dropout" in name and not 0 <= value < 1:  # type: ignore[operator]
         raise ValueError(f"{name} = {value} should lie in [0, 1)")
@@ -116,6 +125,21 @@ def check_value(name: str, value: object, kind: type | UnionType, choices: Choic
             raise ValueError(f"{name} = {value} should be at most {limit:,}: nobody could hold such a model")
 
 
+def is_own_choice(name: str, value: str, choices: tuple[str, ...]) -> bool:
+    """Whether a value is one of the user's own parts, where it can be one; a part of another kind is refused."""
+    own, kind = own_parts_of(value).get(value), OWN_CHOICES.get(choices)
+    if own is None or kind is None:
+        return False
+    if not (isfunction(own) if kind is FunctionType else isclass(own) and issubclass(own, kind)):
+        wanted = "function of a tensor" if kind is FunctionType else f"subclass of {kind.__name__}"
+        raise ValueError(f"{name} = {value!r} is a part of your own, and no {wanted}; name one that is")
+    return True
+
+
+def recipe_text(given: OneRecipe) -> str:
+    return given.to_toml() if isinstance(given, Recipe) else given
+
+
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(known)}")
@@ -124,6 +148,12 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
 # --- translation and text models ---
 
 
+# what a part of the user's own must be, where it can be chosen
+OWN_CHOICES: dict[tuple[str, ...], type] = {
+    tuple(NORM_ORDERS): Residual,
+    tuple(ACTIVATIONS): FunctionType,
+    tuple(READOUTS): nn.Module,
+}
 RNN_KINDS = ("elman", "gru", "lstm")
 LUONG_KINDS = ("luong-dot", "luong-general")
 RNN_ATTENTION_KINDS = ("bahdanau", *LUONG_KINDS)
@@ -162,16 +192,16 @@ class ModelConfig(ConfigBase):
         dropout: on embeddings, between layers or on residual branches, and on recurrent outputs.
         tie: which embeddings are one: none, target (and output), all.
         heads, groups: query heads, and the key and value heads that serve them (left out: one each).
-        norm: pre or post.
-        activation: relu or gelu.
+        norm: pre or post, or a `Residual` of your own.
+        activation: relu or gelu, or a function of your own.
         attention_dropout: on the attention weights.
         encoder, decoder, cross: recipes in TOML, as Recipe.to_toml writes them. A line left out means the kind's own:
             sinusoidal positions of a Transformer, the additive score of Bahdanau and so on. A Transformer may have a
-            list of them, one for each layer.
+            list of them, one for each layer. A `Recipe` is taken as it is: one without a position has none.
         cell: elman, gru or lstm, for decoders with attention (left out: gru for Bahdanau, lstm for Luong).
         directions: 2 lets the encoder read backwards as well, each way with half of `hidden`. Bahdanau's always does,
             each way with all of it.
-        readout: maxout or tanh, between Bahdanau's states and the logits.
+        readout: maxout or tanh, between Bahdanau's states and the logits, or a module of your own.
         input_feeding: Luong's decoder is fed its last attentional vector.
     """
 
@@ -247,8 +277,8 @@ def build_seq2seq_recipe(config: ModelConfig, place: str) -> Recipe:
     return parse_seq2seq_recipe(config, place, text)
 
 
-def parse_recipes(text: RecipeText, parse: Callable[[str], Recipe]) -> LayerRecipes:
-    return parse(text) if isinstance(text, str) else tuple(map(parse, text))
+def parse_recipes(given: RecipeText, parse: Callable[[str], Recipe]) -> LayerRecipes:
+    return tuple(parse(recipe_text(one)) for one in given) if isinstance(given, tuple) else parse(recipe_text(given))
 
 
 def parse_seq2seq_recipe(config: ModelConfig, place: str, text: str) -> Recipe:
@@ -326,8 +356,8 @@ class EncoderConfig(ConfigBase):
         dropout: on embeddings, between layers or on residual branches, and on what leaves the encoder.
         directions: 2 lets a recurrent encoder read backwards as well, each way with half of `hidden`.
         heads, groups, norm, activation, attention_dropout: of a Transformer, as in ModelConfig.
-        recipe: TOML, as Recipe.to_toml writes it, or a list with one for each layer; positions in dependency trees need
-            governors. Without a position, a Transformer's is Sinusoidal().
+        recipe: TOML, as Recipe.to_toml writes it, or a `Recipe`, or a list with one for each layer; positions in
+            dependency trees need governors. Text without a position means Sinusoidal().
     """
 
     choices: ClassVar[Choices] = {"kind": ENCODER_KINDS, **NORM_AND_ACTIVATION}
@@ -380,8 +410,8 @@ class LanguageModelConfig(ConfigBase):
         word_dropout: drops whole tokens of the vocabulary, wherever they occur in the batch.
         weight_dropout: on the weights between recurrent states, the same for all tokens (Merity et al. 2018).
         tied: the logits use the embedding's weights.
-        recipe: TOML, or a list with one for each layer; causal in any case. `Window(n)` needs a cache of n − 1 tokens,
-            linear attention (`Feature()` and `Proportional()`) a state of fixed size.
+        recipe: TOML or a `Recipe`, or a list with one for each layer; causal in any case. `Window(n)` needs a cache of
+            n − 1 tokens, linear attention (`Feature()` and `Proportional()`) a state of fixed size.
     """
 
     choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **NORM_AND_ACTIVATION}
@@ -485,26 +515,26 @@ class PoolingConfig(ConfigBase):
     Args:
         kind: mean, max, last, tf-idf and log-ratio (by formulas, from the texts trained on), weights (one learned
             number for each word of the vocabulary), attention.
-        recipe: of attention, in TOML: score and normaliser. `normaliser = "Hard()"` chooses one token.
+        recipe: of attention, in TOML or as a `Recipe`: score and normaliser. `normaliser = "Hard()"` chooses one token.
     """
 
     choices: ClassVar[Choices] = {"kind": POOLINGS}
     used_by: ClassVar[Choices] = {"recipe": ("attention",)}
 
     kind: str = "attention"
-    recipe: str = ""
+    recipe: OneRecipe = ""
 
     def __post_init__(self):
         self.check()
         with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
-            Recipe.from_toml(self.recipe)
+            Recipe.from_toml(recipe_text(self.recipe))
 
 
 def build_pooling(config: PoolingConfig, width: int, size: int) -> Pooling:
     """For vectors of this width, of tokens from a vocabulary of this size."""
     match config.kind:
         case "attention":
-            return AttentionPooling(width, recipe=Recipe.from_toml(config.recipe))
+            return AttentionPooling(width, recipe=Recipe.from_toml(recipe_text(config.recipe)))
         case "weights":
             return TokenWeightPooling(size)
         case "tf-idf":
@@ -587,7 +617,7 @@ def build_bahdanau(config: ModelConfig, embeddings: TiedEmbeddings) -> RNNAttent
     cell, model, hidden = config.cell or "gru", config.model, config.hidden
     bridge = BackwardStateBridge(hidden, hidden, parts=CELLS[cell].state_size)
     encoder = RNNEncoder(build_rnn(config, cell, model, directions=2), bridge, dropout=config.dropout)
-    readout = READOUTS[config.readout](hidden + 2 * hidden + model, model)
+    readout = find_named(config.readout, READOUTS, "readout")(hidden + 2 * hidden + model, model)
     decoder = BahdanauDecoder(build_rnn(config, cell, model + 2 * hidden), readout)
     return RNNAttentionSeq2Seq(
         embeddings, encoder, decoder, recipe=build_seq2seq_recipe(config, "cross"), dropout=config.dropout

@@ -34,7 +34,7 @@ from regard.attention import (
 from regard.attention.multihead import concatenate_heads
 from regard.layers.graph_attention import Neighbours
 from regard.layers.sublayers import FeedForward
-from regard.models.config import NORM_AND_ACTIVATION, Choices, ConfigBase, check_recipe_shapes
+from regard.models.config import NORM_AND_ACTIVATION, Choices, ConfigBase, OneRecipe, check_recipe_shapes, recipe_text
 from regard.models.encoder import make_classifier_head
 from regard.models.transformer import StackConfig
 from regard.ops.dropout import Dropout
@@ -55,9 +55,9 @@ class GraphConfig(ConfigBase):
         heads: of attention alone.
         norm, activation, dropout: of the layers, as in EncoderConfig.
         attention_dropout: on the weights of edges.
-        recipe: TOML: score and normaliser. `score = "Additive(16, hidden=16)"` for heads of width 16 is that of graph
-            attention networks (Brody et al. 2022), but for tanh. The pattern is the graph's edges, and nodes have no
-            order.
+        recipe: TOML or a `Recipe`: score and normaliser. `score = "Additive(16, hidden=16)"` for heads of width 16 is
+            that of graph attention networks (Brody et al. 2022), but for tanh. The pattern is the graph's edges, and
+            nodes have no order.
     """
 
     choices: ClassVar[Choices] = {"kind": GRAPH_KINDS, **NORM_AND_ACTIVATION}
@@ -75,7 +75,7 @@ class GraphConfig(ConfigBase):
     activation: str = "relu"
     dropout: float = 0.1
     attention_dropout: float = 0.0
-    recipe: str = ""
+    recipe: OneRecipe = ""
 
     def __post_init__(self):
         self.check()
@@ -89,7 +89,7 @@ def graph_recipe(config: GraphConfig) -> Recipe:
     if config.kind != "attention":
         return Recipe(score=UniformScore())
     try:
-        parsed = Recipe.from_toml(config.recipe)
+        parsed = Recipe.from_toml(recipe_text(config.recipe))
         if parsed.position != NoPosition():
             raise ValueError(f"nodes have no order, so {parsed.position} does not apply; leave it out")
         if parsed.pattern != Full():

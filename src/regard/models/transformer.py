@@ -28,6 +28,7 @@ from regard.attention import (
 )
 from regard.attention.learned_parts import learned_modules
 from regard.attention.multihead import SlotCache, pad, split_heads
+from regard.attention.serialize import find_named
 from regard.data.batching import PackedBatch
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import NORM_ORDERS, FeedForward, Residual
@@ -59,14 +60,17 @@ class StackConfig:
     attention_dropout: float = 0.0
 
     def __post_init__(self):
-        if self.norm not in NORM_ORDERS:
-            raise ValueError(f"norm is one of {', '.join(NORM_ORDERS)}, not {self.norm!r}")
+        find_named(self.norm, NORM_ORDERS, "norm")
+
+    @property
+    def norm_order(self) -> type[Residual]:
+        return find_named(self.norm, NORM_ORDERS, "norm")
 
     def residual(self) -> Residual:
-        return NORM_ORDERS[self.norm](self.model, dropout=self.dropout)
+        return self.norm_order(self.model, dropout=self.dropout)
 
     def final_norm(self) -> nn.Module:
-        return NORM_ORDERS[self.norm].final_norm(self.model)
+        return self.norm_order.final_norm(self.model)
 
     def recipes(self, given: LayerRecipes, name: str = "recipe") -> tuple[Recipe, ...]:
         """The recipe of each layer. What they add to the embeddings is added once, so they must agree on it."""
@@ -92,13 +96,13 @@ class StackConfig:
         )
         for part in (layer.query, layer.key, layer.value):
             init_xavier(part, 2**-0.5)  # as if the three were one matrix
-        init_xavier(layer.output, NORM_ORDERS[self.norm].init_gain(branches))
+        init_xavier(layer.output, self.norm_order.init_gain(branches))
         return layer
 
     def feed_forward(self, branches: int) -> FeedForward:
         layer = FeedForward(self.model, self.hidden, activation=self.activation)
         init_xavier(layer.up, 1.0)
-        init_xavier(layer.down, NORM_ORDERS[self.norm].init_gain(branches))
+        init_xavier(layer.down, self.norm_order.init_gain(branches))
         return layer
 
 
