@@ -6,6 +6,7 @@ from regard.api import load, resolve_key, trace, train
 from regard.tasks.outputs import LabelOutput, ModelOutput, html_table
 from regard.tasks.tagging.data import TaggingSettings
 from regard.tasks.translation.data import TranslationSettings
+from regard.training.run import read_log
 
 PAIRS = [("the cat sleeps", "le chat dort"), ("a dog eats", "un chien mange"), ("the dog sleeps", "le chien dort")]
 SMALL = {"model": "transformer", "layers": 1, "heads": 2, "hidden": 32, "validate_every": 20, "checkpoint_every": 20}
@@ -20,6 +21,11 @@ def run(tmp_path_factory):
     sizes = {"model.model": 32, "text.kind": "words", "train.max_length": 20}
     model = train(train=pairs, out=folder / "run", steps=40, batch_size=256, device="cpu", **SMALL, **sizes)
     return model, folder
+
+
+def test_it_is_logged(run):
+    _, folder = run
+    assert [line["step"] for line in read_log(folder / "run")] == [1, 20, 40]
 
 
 def test_a_trained_model_translates_one_text_or_a_list(run):

@@ -129,6 +129,7 @@ def train(
     init_from: str | Path | None = None,
     data: str | Path | None = None,
     device: str = "auto",
+    track: str | None = None,
     **settings: Any,
 ) -> LoadedModel:
     """Trains a model as `regard train` does, with its defaults, progress and resuming, and loads it.
@@ -144,6 +145,7 @@ def train(
         recipe: a TOML file of settings.
         init_from: a run to begin with the weights and the vocabulary of (fine-tuning).
         data: the folder that holds known corpora.
+        track: tensorboard, wandb or mlflow, to follow the run there; its log is out/log.jsonl in any case.
         settings: by their keys, such as steps=2000, model="bahdanau", size="tiny", vocab_size=4000; a key of several
             tables with its table: **{"train.max_length": 100}.
     """
@@ -155,7 +157,7 @@ def train(
         overrides["data.corpus"] = "files"
     kind = resolve_task(start or folder, toml, task)
     overrides |= {resolve_key(kind.settings, name): value for name, value in settings.items()}
-    train_run(toml, overrides, folder, corpora, device, task=task, start=start)
+    train_run(toml, overrides, folder, corpora, device, task=task, start=start, track=track)
     return load(folder, device=device)
 
 

@@ -71,6 +71,10 @@ def test_a_stopped_run_of_every_task_is_used_as_it_stands(task, tmp_path):
     )
     assert_done(answer)
     assert answer.stderr.startswith(notice(run))
+    assert [(line["step"], sorted(line)) for line in log(run)] == [
+        (1, ["loss", "rate", "step", "time", "tokens_per_second"]),
+        (2, ["loss", "rate", "step", "time", "tokens_per_second", "validation"]),
+    ]
 
 
 def test_a_stopped_run_is_evaluated_started_from_and_given_as_a_checkpoint(translator, tmp_path):
@@ -179,8 +183,18 @@ def test_the_log_holds_every_validation(corpus, tmp_path):
     words = ["train", "--train", corpus(), *LITTLE, "--set", "train.validate_every=2", "--out", tmp_path / "run"]
     assert_done(regard(*words, "--steps", 5))
     lines = log(tmp_path / "run")
-    assert [line["step"] for line in lines] == [2, 4, 5]
-    assert all(line["validation"]["loss"] > 0 and line["loss"] > 0 and line["time"] for line in lines)
+    assert [line["step"] for line in lines] == [1, 2, 4, 5]
+    assert ["validation" in line for line in lines] == [False, True, True, True]
+    assert all(line["validation"]["loss"] > 0 and line["loss"] > 0 and line["time"] for line in lines[1:])
+
+
+def test_settings_that_replace_a_run_without_a_checkpoint_begin_a_new_log(corpus, tmp_path):
+    run = tmp_path / "run"
+    assert_done(regard("train", "--train", corpus(), *LITTLE, "--steps", 2, "--out", run))
+    shutil.rmtree(run / "checkpoints")
+    (run / "model.safetensors").unlink()
+    assert_done(regard("train", "--train", corpus(), *LITTLE, "--steps", 1, "--set", "model.layers=2", "--out", run))
+    assert [line["step"] for line in log(run)] == [1]
 
 
 def test_defaults_follow_the_data_and_are_said(corpus, tmp_path, monkeypatch):

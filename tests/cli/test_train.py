@@ -1,7 +1,6 @@
 """regard train: recipes and flags, leaving and going on, early stopping, averaging, curves, and what is left out."""
 
 import json
-import shutil
 import signal
 from io import StringIO
 from pathlib import Path
@@ -276,25 +275,6 @@ def test_a_terminal_sees_a_bar_with_loss_speed_and_time_left():
     assert "4/10" in out.getvalue()
     assert "loss 2.500   0 tokens/s" in out.getvalue()
     assert "--:--" in out.getvalue()
-
-
-def test_tensorboard_shows_every_step_once_even_if_it_was_taken_twice(corpus, tmp_path):
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    words = ["train", "--train", corpus(), *LITTLE, "--steps", 4, "--set", "train.validate_every=2"]
-    assert_done(regard(*words, "--tensorboard", "--out", tmp_path / "run"))
-    shutil.rmtree(tmp_path / "run/checkpoints/00000004")
-    assert "resuming from step 2" in regard(*words, "--tensorboard", "--out", tmp_path / "run").stderr
-    drawn = event_accumulator.EventAccumulator(str(tmp_path / "run/tensorboard")).Reload()
-    assert [point.step for point in drawn.Scalars("loss")] == [1, 2, 3, 4]
-    assert [point.step for point in drawn.Scalars("held out loss")] == [2, 4]
-    assert {"rate", "gradient norm"} <= set(drawn.Tags()["scalars"])
-
-
-def test_without_tensorboard_the_remedy_is_said_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_command, "find_spec", lambda _: None)
-    answer = regard("train", "--tensorboard", "--out", tmp_path / "run")
-    assert_refused(answer, "--tensorboard needs a package that is missing; pip install 'regard[track]'")
-    assert not (tmp_path / "run").exists()
 
 
 # --- two runs, and no room ---

@@ -4,16 +4,14 @@ import json
 import signal
 import sys
 import time
-import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from threading import Event, current_thread, main_thread
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -85,7 +83,10 @@ def train(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as table.key=value.")] = None,
     data: DataFolder = None,
     device: DeviceOption = "auto",
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves to OUT/tensorboard.")] = False,  # noqa: FBT002
+    track: Annotated[
+        str | None, typer.Option(help="Show the curves in tensorboard, wandb or mlflow; the log is OUT/log.jsonl.")
+    ] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", hidden=True)] = False,  # noqa: FBT002
 ) -> None:
     """Train a model. Without training files it learns the miniature world in about a minute.
 
@@ -106,7 +107,10 @@ def train(
     Example: `regard train --out run --steps 20000` (resumes the run until then)
 
     Example: `regard train --init-from run --train my.en --train my.de --learning-rate 1e-4 --steps 500 --out mine`
+
+    Example: `regard train --track tensorboard --out run`
     """
+    track = track or ("tensorboard" if tensorboard else None)
     flags = {
         "data.train": train,
         "data.valid": valid,
@@ -127,14 +131,14 @@ def train(
         raise ValueError(f"--checkpoint {checkpoint} is of the run to initialise from; add --init-from RUN")
     try:
         run = train_run(
-            recipe, overrides, out, data, device, task=task, start=start, checkpoint=checkpoint, tensorboard=tensorboard
+            recipe, overrides, out, data, device, task=task, start=start, checkpoint=checkpoint, track=track
         )
     except ValueError as mistake:
         raise ValueError(name_flags(str(mistake), overrides)) from None
     if run.finished:
         typer.echo(f"trained: {out}; try: {shell_command('regard', run.task.suggested_command, out)}")
         return
-    again = ["--out", out, *(["--data", data] if data else []), *(["--tensorboard"] if tensorboard else [])]
+    again = ["--out", out, *(["--data", data] if data else []), *(["--track", track] if track else [])]
     again += ["--device", device] if device != "auto" else []
     typer.echo(f"saved: {out} at step {run.last_step:,}; resume with: {shell_command('regard', 'train', *again)}")
     raise typer.Exit(130)
@@ -174,16 +178,17 @@ def train_run(
     task: str | None = None,
     start: Path | None = None,
     checkpoint: str | None = None,
-    tensorboard: bool = False,
+    track: str | None = None,
 ) -> TrainedRun:
     """Trains a run to its end, or until it is interrupted; an interrupted run is resumed."""
     import torch
     from rich.console import Console
 
-    from regard.tasks.config import effective_examples, fit_to_data, plan_steps
+    from regard.tasks.config import changed_settings, effective_examples, fit_to_data, plan_steps
     from regard.training.config import make_train_config
-    from regard.training.run import TrainingRun, write_line
-    from regard.training.run_folder import lock_folder
+    from regard.training.run import TrainingRun, discard_log, last_logged_step, write_line
+    from regard.training.run_folder import SETTINGS, lock_folder
+    from regard.training.tracking import TrackedRun, require_tracker, start_tracker
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     device = resolve_device(device)
@@ -193,8 +198,8 @@ def train_run(
         overrides = kind.settings.current_names(overrides)
         settings, existing = resolve_settings(kind, out, recipe, overrides, start)
         make_train_config(settings.train, 1)  # an error in it should not wait for the corpus to be read
-        if tensorboard:
-            require_tensorboard()
+        if track:
+            require_tracker(track)
         with console.status(f"reading {kind.examples}"):
             examples, held_out = (kind.read(settings, split, data) for split in ("train", "valid"))
         follows = existing is None and recipe is None and "data.corpus" in overrides
@@ -214,6 +219,8 @@ def train_run(
                 task_model = replace(task_model, settings=replace(settings, train=train))  # type: ignore[type-var]
                 job = replace(job, train=train, describe=task_model.describe)
             fit = TrainingRun(job, out, claim)
+            if existing is None and (out / SETTINGS).exists():
+                discard_log(out)
             keep_start_weights(task_model, out, start, resumed=existing is not None)
         changes, done = changed_settings(existing.settings, settings) if existing else {}, fit.last_step
         refuse_finished_run(fit, done, changes)
@@ -227,8 +234,10 @@ def train_run(
             for line in change_notices(fit, done, existing.settings, changes):
                 console.print(line)
             write_line(out, done, changed=changes)
-        with tensorboard_callback(out / "tensorboard", done) if tensorboard else nullcontext() as track:
-            finished = train_with_progress(fit, console, track)
+        if track:
+            tracked = TrackedRun(out, task_model.settings.to_flat_dict(), last_logged_step(out))
+            fit = replace(fit, tracker=start_tracker(track, tracked))
+        finished = train_with_progress(fit, console)
         if finished:
             remove_start_weights(out)
             kind.after_training(task_model, held_out.examples, out, progress=with_progress)
@@ -323,19 +332,6 @@ def remove_start_weights(out: Path) -> None:
 # --- resuming with other settings ---
 
 
-def changed_settings(before: "RunSettings", after: "RunSettings") -> dict[str, list[Any]]:
-    """Settings that differ, by name: [before, after]."""
-    was, now = (tomllib.loads(one.to_toml()) for one in (before, after))
-    if was["task"] != now["task"]:
-        return {"task": [was["task"], now["task"]]}
-    return {
-        f"{table}.{key}": [was[table].get(key), value]
-        for table in before.table_names()
-        for key, value in now[table].items()
-        if was[table].get(key) != value
-    }
-
-
 def change_notices(
     fit: "TrainingRun", done: int, before: "RunSettings", changes: Mapping[str, list[Any]]
 ) -> Iterator[str]:
@@ -388,6 +384,7 @@ def resolve_settings(
     Flags change the settings of an existing run; a recipe, or data for a run without a checkpoint, replaces them.
     A run with weights refuses settings of another model: they need a folder of their own.
     """
+    from regard.tasks.config import changed_settings
     from regard.training.run_folder import SETTINGS
 
     saved = [name for name in ("model.safetensors", "checkpoints/*/*") if any(out.glob(name))]
@@ -458,13 +455,7 @@ FIRST_REPORT_SECONDS, REPORT_EVERY_SECONDS = 3.0, 10.0  # seconds
 SMOOTH = 0.95  # decay of the running averages, per step
 
 
-class StepCallback(Protocol):
-    """Called after every step."""
-
-    def __call__(self, report: "Report") -> None: ...
-
-
-def train_with_progress(fit: "TrainingRun", console: "Console", track: StepCallback | None = None) -> bool:
+def train_with_progress(fit: "TrainingRun", console: "Console") -> bool:
     """Train to the end, or until a signal asks to stop; True if it reached the end."""
     from regard.training.loop import DivergedError
 
@@ -482,8 +473,6 @@ def train_with_progress(fit: "TrainingRun", console: "Console", track: StepCallb
                     progress.console.print(validation_line(report, running), highlight=False, soft_wrap=True)
                 elif line := pace.line(step, running):
                     progress.console.print(line, highlight=False, soft_wrap=True)
-                if track:
-                    track(report)
                 if stop.is_set() and step < config.steps:
                     steps.close()  # writes a checkpoint
                     return False
@@ -608,29 +597,3 @@ def graceful_stop() -> Iterator[Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-
-
-# --- TensorBoard ---
-
-
-def require_tensorboard() -> None:
-    if find_spec("tensorboard") is None:
-        raise ValueError("--tensorboard needs a package that is missing; pip install 'regard[track]'")
-
-
-@contextmanager
-def tensorboard_callback(folder: Path, after: int) -> Iterator[StepCallback]:
-    """Writes scalars into `folder`; those of an interrupted run beyond step `after` are purged."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    def track(report: "Report") -> None:
-        figures = {"loss": report.loss, "rate": report.rate, "gradient norm": report.norm}
-        for name, value in (report.validation or {}).items():
-            figures[f"held out {name}"] = value
-        for name, value in figures.items():
-            writer.add_scalar(name, value, report.step)
-        if report.validation:
-            writer.flush()
-
-    with SummaryWriter(folder, purge_step=after + 1) as writer:
-        yield track

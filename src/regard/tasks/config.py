@@ -95,6 +95,11 @@ class RunSettings(ABC):
         tables = {name: table_to_dict(getattr(self, name)) for name in self.table_names()}
         return f"task = {json.dumps(self.task)}\n\n{format_toml(tables)}"
 
+    def to_flat_dict(self) -> dict[str, Any]:
+        """Every setting by its table and key, such as train.steps, as a file holds it."""
+        tables = tomllib.loads(self.to_toml())
+        return {f"{table}.{key}": value for table in self.table_names() for key, value in tables[table].items()}
+
     @classmethod
     def table_names(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
@@ -159,6 +164,14 @@ class RunSettings(ABC):
         for name, lines in replaced.items():
             tables[name] |= resolve_renamed(type(getattr(self, name)), name, lines)
         return self.from_tables({"task": self.task, **tables})
+
+
+def changed_settings(before: RunSettings, after: RunSettings) -> dict[str, list[Any]]:
+    """Settings that differ, by name: [before, after]; None where only the other has a setting."""
+    if before.task != after.task:
+        return {"task": [before.task, after.task]}
+    was, now = before.to_flat_dict(), after.to_flat_dict()
+    return {name: [was.get(name), now.get(name)] for name in was | now if was.get(name) != now.get(name)}
 
 
 def field_names(table: Any) -> set[str]:

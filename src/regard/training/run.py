@@ -3,20 +3,23 @@
 A run's folder holds what the task describes (settings.toml and the like) from the start, checkpoints/ and log.jsonl
 while it runs, and in the end model.safetensors: the average of the last checkpoints, or the best of them.
 
-The log has a line for every few seconds of training, every validation and every change of settings:
+The log has a line for the first step and the last, every few seconds of training, every validation and every change of
+settings:
 
 {"step": 300, "loss": 2.31, "rate": 0.001, "tokens_per_second": 5210.3, "time": "2026-01-31T12:00:05+00:00"}
 {"step": 400, "loss": 2.25, …, "validation": {"loss": 2.4}}
 {"step": 400, "changed": {"train.steps": [1000, 2000]}, "time": …}
 
-A run that was killed resumes from its newest checkpoint, so later steps come again: the later line holds.
+A run that was killed resumes from its newest checkpoint, so later steps come again: the later line holds. A tracker
+(TensorBoard and the like) is sent all steps up to a line before that line is written, so the log says what it has.
 """
 
 import json
+import logging
 import time
 from collections import deque
-from collections.abc import Generator, Mapping
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +27,7 @@ from typing import Any
 
 from torch import nn
 
+from regard.data.files import require_file
 from regard.models.safetensors_io import load_weights, write_weights
 from regard.training.checkpoint import average
 from regard.training.config import TrainConfig, TrainingJob, make_train_config
@@ -31,15 +35,17 @@ from regard.training.corpus import PackedCorpus
 from regard.training.loop import train
 from regard.training.run_folder import CHECKPOINTS, WEIGHTS, FolderLock, checkpoints, lock_folder, read_valid_state
 from regard.training.step import Report
+from regard.training.tracking import RUN_IDS, TrackedStep, Tracker
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A job and its folder; its lock, if the caller holds one already."""
+    """A job and its folder; its lock, if the caller holds one already; a tracker that shows its figures."""
 
     job: TrainingJob
     folder: Path
     lock: FolderLock | None = None
+    tracker: Tracker | None = None
 
     def __post_init__(self):
         if self.job.train.packed and not isinstance(self.job.data, PackedCorpus):
@@ -64,8 +70,9 @@ class TrainingRun:
         # around all of it, since a second process would overwrite the description
         with nullcontext() if self.lock else lock_folder(self.folder):
             check_steps(self.folder, self.config)
-            note, log = job.describe(self.folder), TrainingLog(self.folder)
-            with closing(train(job.model, job.data, job.loss, self.config, self.folder, job.validate)) as steps:
+            note = job.describe(self.folder)
+            training = train(job.model, job.data, job.loss, self.config, self.folder, job.validate)
+            with TrainingLog.open(self.folder, self.tracker) as log, closing(training) as steps:
                 for report in steps:
                     (self.folder / WEIGHTS).unlink(missing_ok=True)  # of an earlier end, if the run is extended
                     log.add(report)
@@ -108,14 +115,60 @@ def write_line(folder: Path, step: int, **what: Any) -> None:
         file.write(f"{line}\n")
 
 
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log, oldest first; the last may be torn, if the run was killed."""
+    path = folder / LOG_FILE
+    if not path.exists():
+        return []
+    lines = require_file(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(parse_log_line(line))
+        except (ValueError, RecursionError):
+            if number < len(lines):
+                raise ValueError(f"{path}:{number}: not a line of a training log; delete that line") from None
+    return found
+
+
+def parse_log_line(line: str) -> dict[str, Any]:
+    match json.loads(line):
+        case {"step": int(), **rest} as found if isinstance(rest.get("validation", {}), dict):
+            return found
+    raise ValueError("a line has a step, and figures of its validation by name")
+
+
 @dataclass
 class TrainingLog:
-    """The log of a run's steps. On a GPU figures are written when they have arrived, without waiting for them."""
+    """The log of a run's steps. On a GPU figures are written when they have arrived, without waiting for them.
+
+    Args:
+        tracker: is sent every step beyond `tracked_step`, each time that a line is written.
+    """
 
     folder: Path
+    tracker: Tracker | None = None
+    tracked_step: int = 0
     pending: deque[Report] = field(default_factory=deque)
+    untracked: list[TrackedStep] = field(default_factory=list)
+    last: Report | None = None
+    logged_step: int = 0
     tokens: int = 0
     since: float = field(default_factory=time.perf_counter)
+
+    @staticmethod
+    @contextmanager
+    def open(folder: Path, tracker: Tracker | None) -> Iterator["TrainingLog"]:
+        """A log that ends with the last step that was taken; leaving the block finishes the tracker."""
+        log, completed = TrainingLog(folder, tracker, last_logged_step(folder) if tracker else 0), False
+        try:
+            yield log
+            completed = True
+        except GeneratorExit:  # the caller has seen enough; an error of a step would come again
+            log.write_last()
+            raise
+        finally:
+            log.track(lambda tracker: tracker.finish(completed=completed))
 
     def add(self, report: Report) -> None:
         self.pending.append(report)
@@ -125,14 +178,58 @@ class TrainingLog:
     def write(self, report: Report) -> None:
         self.tokens += report.tokens
         took = time.perf_counter() - self.since
-        if took < LOG_INTERVAL and not report.validation:
-            return
-        what: dict[str, Any] = {"loss": finite_or_none(report.loss), "rate": report.rate}
-        what["tokens_per_second"] = round(self.tokens / max(took, 1e-9), 1)
+        is_first, self.last = self.last is None, report
+        if self.tracker and report.step > self.tracked_step:
+            self.untracked.append((report.step, tracked_figures(report)))
+        if is_first or took >= LOG_INTERVAL or report.validation:
+            self.write_figures(report, took)
+
+    def write_figures(self, report: Report, took: float) -> None:
+        speed = round(self.tokens / max(took, 1e-9), 1)
+        if self.untracked:
+            steps, self.untracked = self.untracked, []
+            steps[-1] = (report.step, {**steps[-1][1], "train/tokens_per_second": speed})
+            self.track(lambda tracker: tracker.log(steps))
+        what: dict[str, Any] = {"loss": finite_or_none(report.loss), "rate": report.rate, "tokens_per_second": speed}
         if report.validation:
             what["validation"] = finite_figures(report.validation)
         write_line(self.folder, report.step, **what)
-        self.tokens, self.since = 0, time.perf_counter()
+        self.logged_step, self.tokens, self.since = report.step, 0, time.perf_counter()
+
+    def write_last(self) -> None:
+        """The step that a run was left at."""
+        while self.pending:
+            self.write(self.pending.popleft())
+        if self.last and self.last.step > self.logged_step:
+            self.write_figures(self.last, time.perf_counter() - self.since)
+
+    def track(self, send: Callable[[Tracker], None]) -> None:
+        """Calls the tracker; a run does not fail because its tracker does."""
+        if self.tracker is None:
+            return
+        try:
+            send(self.tracker)
+        except Exception as error:  # each library has exceptions of its own
+            name, self.tracker = type(self.tracker).__name__, None
+            logging.getLogger(__name__).warning(f"{name} fails, and gets no further figures of this run: {error}")
+
+
+def discard_log(folder: Path) -> None:
+    """Deletes the log of a run that another one replaces, and the ids that trackers know it by."""
+    for name in (LOG_FILE, RUN_IDS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def last_logged_step(folder: Path) -> int:
+    """The highest step that the log holds; 0 if it holds none."""
+    return max((line["step"] for line in read_log(folder)), default=0)
+
+
+def tracked_figures(report: Report) -> dict[str, float]:
+    """The figures of a step, by the names that trackers show; only numbers."""
+    figures = {"train/loss": report.loss, "train/learning_rate": report.rate, "train/gradient_norm": report.norm}
+    figures |= {f"valid/{name}": value for name, value in (report.validation or {}).items()}
+    return {name: value for name, value in figures.items() if finite_or_none(value) is not None}
 
 
 def finite_or_none(value: float) -> float | None:
