@@ -1,5 +1,7 @@
 """Safetensors files: every memory layout, and files with the names of earlier versions."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,3 +161,20 @@ def test_a_users_own_field_keeps_its_name():
     """`among` was the field of a pattern in blocks alone."""
     assert current_name("attention.learned.pattern_left_among_0.w") == "attention.learned.pattern_left_pattern_0.w"
     assert current_name("attention.learned.normaliser_among_0.w") == "attention.learned.normaliser_among_0.w"
+
+
+def test_loading_a_model_imports_no_compiler(tmp_path):
+    """Random numbers without memory are what torch imports its compilers for, Triton among them: 3 s and 100 MiB."""
+    program = """
+import sys
+from pathlib import Path
+from regard.serve.lecture_view import walk_through_example
+from tests.serve.client import learners
+
+for name, model in learners().items():
+    model.save(folder := Path(sys.argv[1]) / name)
+    type(model).load(folder)
+walk_through_example({})
+assert not {"torch._dynamo", "triton"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2], check=True)

@@ -86,13 +86,17 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 class SkipInit(TorchFunctionMode):
-    """Skips random initialisation: without memory it would be for nothing, and torch takes seconds to prepare it."""
+    """Skips random numbers and their scaling: a tensor without memory has none, and for these functions torch would
+    first import its compilers (seconds, and 100 MiB)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func in INIT_FUNCTIONS else func(*args, **(kwargs or {}))
+        given = kwargs or {}
+        if func in INIT_FUNCTIONS or (func is Tensor.mul and isinstance(args[1], float)):
+            return args[0] if args else given["tensor"]
+        return (torch.empty if func is torch.randn else func)(*args, **given)
 
 
-INIT_FUNCTIONS = (Tensor.normal_, Tensor.uniform_)
+INIT_FUNCTIONS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive, Bilinear, Dot, InnerProduct, ScaledDot
 from regard.models.rnn_seq2seq import PrecomputedAdditive
+from regard.models.safetensors_io import shapes_only
 from regard.see.trace.edits import refuse_index
 from regard.see.trace.sites import AttentionSite
 
@@ -187,7 +188,7 @@ Part = TypeVar("Part", bound=nn.Module)
 
 def build_uninitialized(make: Callable[[], Part]) -> Part:
     """A module without initial weights; the global random generator is not used."""
-    with torch.device("meta"):
+    with shapes_only():
         part = make()
     return part.to_empty(device="cpu").double()
 
