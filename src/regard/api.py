@@ -7,13 +7,14 @@ print(model.translate("the black cat ate the mouse"))
 model.look("the black cat ate the mouse").save("alignment.png")
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from regard.attention.learned_parts import find_own_parts
 from regard.cli.evaluate import read_examples
 from regard.cli.options import Split, resolve_device, with_progress
 from regard.cli.train import resolve_task, train_run
@@ -21,6 +22,7 @@ from regard.cli.visualize import view_input
 from regard.see import Trace, ascii, draw, save, trace_model
 from regard.see.plots.panels import View
 from regard.tasks.config import RunSettings, field_names
+from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task, TaskMetrics
 from regard.tasks.registry import ViewRequest, task_of_run
@@ -108,15 +110,29 @@ class LoadedModel:
         return AttentionView(*view_input(self.task, self.task_model, self.folder, text, ViewRequest(**options)))
 
 
-def load(run: str | Path, *, device: str = "auto", checkpoint: str | int | None = None) -> LoadedModel:
+def load(
+    run: str | Path,
+    *,
+    device: str = "auto",
+    checkpoint: str | int | None = None,
+    parts: Iterable[PartReference] = (),
+    changed_parts: Iterable[PartReference] = (),
+) -> LoadedModel:
     """A trained model from the folder of its run, or of one of its checkpoints.
 
     Args:
         device: cpu, cuda, cuda:1 or mps; auto takes the fastest there is.
         checkpoint: best, last or a step; by default the final weights, or the best checkpoint of an interrupted run.
+        parts: Python files of your own parts, which are run, or the classes themselves. A run that was trained with
+            some needs them again; a file that is not named here is not run.
+        changed_parts: the same, of files that have changed since.
     """
-    task = task_of_run(Path(run))
-    return LoadedModel(task, task.task_model.load(run, resolve_device(device), checkpoint), Path(run))
+    return load_run(Path(run), device, checkpoint, OwnParts.load(parts, changed_parts))
+
+
+def load_run(folder: Path, device: str, checkpoint: str | int | None, own_parts: OwnParts) -> LoadedModel:
+    task = task_of_run(folder)
+    return LoadedModel(task, task.task_model.load(folder, resolve_device(device), checkpoint, own_parts), folder)
 
 
 def train(
@@ -130,6 +146,8 @@ def train(
     data: str | Path | None = None,
     device: str = "auto",
     track: str | None = None,
+    parts: Iterable[PartReference] = (),
+    changed_parts: Iterable[PartReference] = (),
     **settings: Any,
 ) -> LoadedModel:
     """Trains a model as `regard train` does, with its defaults, progress and resuming, and loads it.
@@ -146,8 +164,10 @@ def train(
         init_from: a run to begin with the weights and the vocabulary of (fine-tuning).
         data: the folder that holds known corpora.
         track: tensorboard, wandb or mlflow, to follow the run there; its log is out/log.jsonl in any case.
+        parts, changed_parts: Python files of your own parts, which are run, as of `regard.load`.
         settings: by their keys, such as steps=2000, model="bahdanau", size="tiny", vocab_size=4000; a key of several
-            tables with its table: **{"train.max_length": 100}.
+            tables with its table: **{"train.max_length": 100}. An attention is a `Recipe`: attention=Recipe(...), or of
+            a translator encoder=Recipe(...), decoder=... and cross=....
     """
     folder = Path(out)
     toml, start, corpora = (Path(path) if path else None for path in (recipe, init_from, data))
@@ -156,9 +176,25 @@ def train(
     if train is not None:
         overrides["data.corpus"] = "files"
     kind = resolve_task(start or folder, toml, task)
-    overrides |= {resolve_key(kind.settings, name): value for name, value in settings.items()}
-    train_run(toml, overrides, folder, corpora, device, task=task, start=start, track=track)
-    return load(folder, device=device)
+    overrides |= {
+        attention_key(kind)
+        if name == "attention" and not isinstance(value, str)
+        else resolve_key(kind.settings, name): value
+        for name, value in settings.items()
+    }
+    own_parts = OwnParts.load(parts, changed_parts).load_more(find_own_parts(list(settings.values())).values())
+    run = train_run(toml, overrides, folder, corpora, device, task=task, start=start, track=track, own_parts=own_parts)
+    return load_run(folder, device, None, run.own_parts)
+
+
+def attention_key(task: Task) -> str:
+    """The setting of the recipe of a model's attention, where all its layers have the same."""
+    names = field_names(task.settings().model)
+    if "recipe" in names:
+        return "model.recipe"
+    places = [f"{name}=Recipe(...)" for name in ("encoder", "decoder", "cross") if name in names]
+    remedy = f"; name one: {', '.join(places)}" if places else ""
+    raise ValueError(f"a model for the task {task.name!r} has {len(places) or 'no'} recipes of attention{remedy}")
 
 
 def resolve_key(settings: type[RunSettings], name: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -128,8 +129,9 @@ def test_layers_can_be_a_users_own():
     ],
 )
 def test_a_part_of_another_kind_is_refused(field, name, says):
+    lines: dict[str, Any] = {"kind": "transformer", field: own(name)}
     with pytest.raises(ValueError, match=says):
-        ModelConfig(kind="transformer", **{field: own(name)})
+        ModelConfig(**lines)
 
 
 def test_describing_draws_no_random_numbers():

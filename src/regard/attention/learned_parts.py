@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.attention.block_map import attributes_of
-from regard.attention.serialize import Part, prints_arguments
+from regard.attention.serialize import Part, find_part, prints_arguments
 
 
 def children(value: Any) -> dict[str, Any]:
@@ -90,6 +90,8 @@ def find_own_parts(value: Any) -> dict[str, type]:
     """The classes of a user's own parts that a recipe holds, however deep, by name."""
     kind, found = type(value), {}
     if isinstance(value, Part) and kind.__module__.split(".")[0] != "regard":
+        if find_part(kind.__name__, "") is not None:
+            raise ValueError(f"{kind.__name__} is the name of a built-in part; give yours another")
         refuse_hidden_arguments(kind)
         found[kind.__name__] = kind
     for held in (*children(value).values(), *field_values(value)):

@@ -8,15 +8,18 @@ import typer
 
 from regard.cli.options import (
     BeamSize,
+    ChangedPartsOption,
     DataFolder,
     DeviceOption,
     LengthPenalty,
+    PartsOption,
     Split,
     build_search,
+    load_parts,
     resolve_device,
     with_progress,
 )
-from regard.cli.train import build_settings, parse_assignment, train_run
+from regard.cli.train import build_settings, parse_assignment, train_run, with_recipe_parts
 from regard.tasks.registry import get_task
 
 SENTENCE = "the black cat ate the mouse"
@@ -141,6 +144,8 @@ def ladder(
     length_penalty: LengthPenalty = 1.0,
     data: DataFolder = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Train models without and with attention on one corpus; draw BLEU against length, and the alignments.
 
@@ -165,15 +170,17 @@ def ladder(
     rungs = [
         (kind, overrides | {"model.kind": kind, "model.size": size}) for kind in models.replace(" ", "").split(",")
     ]
+    own_parts = with_recipe_parts(load_parts(parts, changed_parts), recipe)
     for _, changes in rungs:
-        build_settings(get_task(DEFAULT_TASK), recipe, changes)  # an error in the last should not wait for the first
+        # an error in the last should not wait for the first
+        build_settings(get_task(DEFAULT_TASK), recipe, changes, None, own_parts)
     results: dict[str, TranslationMetrics] = {}
     for kind, changes in rungs:
         console.rule(kind, align="left")
         folder = out / kind
         if not (folder / "model.safetensors").exists():
-            train_run(recipe, changes, folder, data, device)
-        translator = Translator.load(folder, device)
+            train_run(recipe, changes, folder, data, device, own_parts=own_parts)
+        translator = Translator.load(folder, device, own_parts=own_parts)
         pairs = translator.settings.data.read(split, data).examples
         results[kind] = evaluate_translations(translator, pairs, build_search(beam, length_penalty, 0.0), with_progress)
         text = sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)

@@ -10,14 +10,17 @@ import typer
 from regard.cli.options import (
     MAX_LENGTH_NAMES,
     BeamSize,
+    ChangedPartsOption,
     CheckpointOption,
     CoveragePenalty,
     DataFolder,
     DeviceOption,
     LengthPenalty,
     ModelArgument,
+    PartsOption,
     Split,
     build_search,
+    load_parts,
     refuse_long,
     resolve_device,
     with_progress,
@@ -58,6 +61,8 @@ def evaluate(
     data: DataFolder = None,
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Evaluate a model on held-out examples.
 
@@ -73,7 +78,7 @@ def evaluate(
 
     save, outputs = writable_files(save=save, outputs=outputs)
     task = task_of_run(model)
-    task_model = task.task_model.load(model, resolve_device(device), checkpoint)
+    task_model = task.task_model.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     examples, named = read_examples(task, task_model, on or [], split, data)
     refuse_long(
         task.token_ids(task_model, examples),

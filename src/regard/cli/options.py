@@ -1,4 +1,4 @@
-"""Shared options and arguments: device, search, input texts, writable paths, progress bars."""
+"""Shared options and arguments: device, own parts, search, input texts, writable paths, progress bars."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from regard.decode.search import Search
+    from regard.tasks.own_parts import OwnParts
 
 T = TypeVar("T")
 MAX_FILE_NAME, MAX_QUOTED = 255, 40  # letters of a file name, and of a quoted sentence
@@ -26,6 +27,20 @@ ModelArgument = Annotated[
 CheckpointOption = Annotated[
     str | None,
     typer.Option(help="best, last or a step; default: the final model, or the best checkpoint of an interrupted run."),
+]
+PartsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--parts",
+        metavar="FILE",
+        help="Run this Python file: it defines parts of your own, which the model uses. Repeatable.",
+    ),
+]
+ChangedPartsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--changed-parts", metavar="FILE", help="The same, though it has changed since the model was trained with it."
+    ),
 ]
 BeamSize = Annotated[int, typer.Option("--beam", min=1, help="Beam width; 1 is greedy search.")]
 LengthPenalty = Annotated[
@@ -65,6 +80,13 @@ def resolve_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device {name}: {str(error).splitlines()[0].rstrip('.')}; use cpu") from None
     return name
+
+
+def load_parts(parts: list[Path] | None, changed: list[Path] | None) -> "OwnParts":
+    """Runs the files of --parts and --changed-parts, and no others."""
+    from regard.tasks.own_parts import OwnParts
+
+    return OwnParts.load(parts or [], changed or [])
 
 
 def build_search(beam: int, length_penalty: float, coverage_penalty: float, best: int = 1) -> "Search":

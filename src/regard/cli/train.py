@@ -18,8 +18,11 @@ import typer
 from regard.cli.options import (
     FILES,
     MAX_QUOTED,
+    ChangedPartsOption,
     DataFolder,
     DeviceOption,
+    PartsOption,
+    load_parts,
     resolve_device,
     shell_command,
     with_progress,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from regard.tasks.config import RunSettings
+    from regard.tasks.own_parts import OwnParts
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
     from regard.tasks.splits import LoadedExamples
@@ -83,6 +87,8 @@ def train(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as table.key=value.")] = None,
     data: DataFolder = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
     track: Annotated[
         str | None, typer.Option(help="Show the curves in tensorboard, wandb or mlflow; the log is OUT/log.jsonl.")
     ] = None,
@@ -109,6 +115,8 @@ def train(
     Example: `regard train --init-from run --train my.en --train my.de --learning-rate 1e-4 --steps 500 --out mine`
 
     Example: `regard train --track tensorboard --out run`
+
+    Example: `regard train --parts mine.py --set model.encoder='score = "Gated()"' --out run` (a part of your own)
     """
     track = track or ("tensorboard" if tensorboard else None)
     flags = {
@@ -131,15 +139,25 @@ def train(
         raise ValueError(f"--checkpoint {checkpoint} is of the run to initialise from; add --init-from RUN")
     try:
         run = train_run(
-            recipe, overrides, out, data, device, task=task, start=start, checkpoint=checkpoint, track=track
+            recipe,
+            overrides,
+            out,
+            data,
+            device,
+            task=task,
+            start=start,
+            checkpoint=checkpoint,
+            track=track,
+            own_parts=load_parts(parts, changed_parts),
         )
     except ValueError as mistake:
         raise ValueError(name_flags(str(mistake), overrides)) from None
+    files = [word for file in run.own_parts.files for word in ("--parts", file)]
     if run.finished:
-        typer.echo(f"trained: {out}; try: {shell_command('regard', run.task.suggested_command, out)}")
+        typer.echo(f"trained: {out}; try: {shell_command('regard', run.task.suggested_command, out, *files)}")
         return
     again = ["--out", out, *(["--data", data] if data else []), *(["--track", track] if track else [])]
-    again += ["--device", device] if device != "auto" else []
+    again += [*(["--device", device] if device != "auto" else []), *files]
     typer.echo(f"saved: {out} at step {run.last_step:,}; resume with: {shell_command('regard', 'train', *again)}")
     raise typer.Exit(130)
 
@@ -166,6 +184,7 @@ class TrainedRun:
     task: "Task"
     finished: bool
     last_step: int
+    own_parts: "OwnParts"  # that the model uses
 
 
 def train_run(
@@ -179,12 +198,14 @@ def train_run(
     start: Path | None = None,
     checkpoint: str | None = None,
     track: str | None = None,
+    own_parts: "OwnParts | None" = None,
 ) -> TrainedRun:
     """Trains a run to its end, or until it is interrupted; an interrupted run is resumed."""
     import torch
     from rich.console import Console
 
     from regard.tasks.config import changed_settings, effective_examples, fit_to_data, plan_steps
+    from regard.tasks.own_parts import OwnParts
     from regard.training.config import make_train_config
     from regard.training.run import TrainingRun, discard_log, last_logged_step, write_line
     from regard.training.run_folder import SETTINGS, lock_folder
@@ -196,7 +217,8 @@ def train_run(
     with lock_folder(writable_folder(out)) as claim:
         kind = resolve_task(start or out, recipe, task)
         overrides = kind.settings.current_names(overrides)
-        settings, existing = resolve_settings(kind, out, recipe, overrides, start)
+        own_parts = with_recipe_parts(own_parts or OwnParts(), recipe)
+        settings, existing = resolve_settings(kind, out, recipe, overrides, start, own_parts)
         make_train_config(settings.train, 1)  # an error in it should not wait for the corpus to be read
         if track:
             require_tracker(track)
@@ -211,7 +233,7 @@ def train_run(
         with console.status("preparing the model"):
             task_model: Any = existing and replace(existing, settings=settings)  # type: ignore[type-var]
             if start and not existing:
-                task_model = load_start(kind, start, settings, checkpoint)
+                task_model = load_start(kind, start, settings, checkpoint, own_parts)
             task_model = task_model or kind.task_model.from_examples(examples.examples, settings)
             job = task_model.job(examples.examples, held_out.examples, device)
             if follows:
@@ -241,7 +263,7 @@ def train_run(
         if finished:
             remove_start_weights(out)
             kind.after_training(task_model, held_out.examples, out, progress=with_progress)
-        return TrainedRun(kind, finished=finished, last_step=fit.last_step)
+        return TrainedRun(kind, finished, fit.last_step, OwnParts(settings.own_parts))
 
 
 def describe_run(
@@ -279,19 +301,21 @@ def describe_length(task: "Task", settings: "RunSettings", fit: "TrainingRun") -
 # --- fine-tuning: weights and vocabulary of another run ---
 
 
-def start_settings(task: "Task", start: Path, overrides: Mapping[str, object]) -> "RunSettings":
+def start_settings(task: "Task", start: Path, overrides: Mapping[str, object], own_parts: "OwnParts") -> "RunSettings":
     """The settings of the run to initialise from, without its files where other files are passed."""
     from regard.tasks.pretrained import load_settings
 
-    found: Any = load_settings(start, task.settings)
+    found: Any = load_settings(start, task.settings, own_parts)
     if overrides.keys() & {"data.train", "data.corpus"}:
         found = replace(found, data=replace(found.data, train=(), valid=(), test=()))
     return found
 
 
-def load_start(task: "Task", start: Path, settings: "RunSettings", checkpoint: str | None = None) -> "PretrainedModel":
+def load_start(
+    task: "Task", start: Path, settings: "RunSettings", checkpoint: str | None, own_parts: "OwnParts"
+) -> "PretrainedModel":
     """The model and vocabulary of the run to initialise from; the tables that define them must be equal."""
-    task_model: Any = task.task_model.load(start, "cpu", checkpoint)
+    task_model: Any = task.task_model.load(start, "cpu", checkpoint, own_parts)
     if name := changed_model_table(task_model.settings, settings):
         raise ValueError(
             f"{start} was trained with another [{name}]; to initialise from it, leave out what changes that table"
@@ -376,8 +400,28 @@ def resolve_task(out: Path, recipe: Path | None, name: str | None) -> "Task":
     return get_task(read_task_name(recipe))
 
 
+def with_recipe_parts(own_parts: "OwnParts", recipe: Path | None) -> "OwnParts":
+    """And those of the files that a recipe names; the settings of a run are none: what they name is not run."""
+    from regard.tasks.config import read_tables
+    from regard.tasks.own_parts import read_record
+    from regard.training.run_folder import SETTINGS
+
+    if recipe is None or recipe.name == SETTINGS:
+        return own_parts
+    named = [recipe.parent / one.file for one in read_record(read_tables(recipe).get("parts", [])) if not one.names]
+    files = [file for file in named if file.absolute() not in own_parts.files]
+    for file in files:
+        typer.echo(f"{recipe} runs {file}", err=True)
+    return own_parts.load_more(files)
+
+
 def resolve_settings(
-    task: "Task", out: Path, recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
+    task: "Task",
+    out: Path,
+    recipe: Path | None,
+    overrides: Mapping[str, object],
+    start: Path | None,
+    own_parts: "OwnParts",
 ) -> "tuple[RunSettings, PretrainedModel | None]":
     """The settings of the run, and the model in its folder, if there is one.
 
@@ -391,16 +435,16 @@ def resolve_settings(
     if not (out / SETTINGS).exists():
         if saved:
             raise ValueError(f"{out} holds {saved[0]} but no settings.toml, so it is not a run; choose another --out")
-        return build_settings(task, recipe, overrides, start), None
-    existing = task_of_run(out).task_model.from_description(out)
+        return build_settings(task, recipe, overrides, start, own_parts), None
+    existing = task_of_run(out).task_model.from_description(out, own_parts)
     saved = saved or start_weights_saved(out)
     same_task = isinstance(existing.settings, task.settings)
     replaced = not saved and (start or overrides.keys() & {"data.corpus", "data.train"})
     if recipe or replaced or not same_task:
-        wanted = build_settings(task, recipe, overrides, start)
+        wanted = build_settings(task, recipe, overrides, start, own_parts)
     else:
         wanted = (
-            existing.settings.with_changes(overrides).with_absolute_paths(Path.cwd())
+            existing.settings.with_changes(overrides, own_parts).with_absolute_paths(Path.cwd())
             if overrides
             else existing.settings
         )
@@ -423,18 +467,22 @@ def resolve_settings(
 
 
 def build_settings(
-    task: "Task", recipe: Path | None, overrides: Mapping[str, object], start: Path | None = None
+    task: "Task",
+    recipe: Path | None,
+    overrides: Mapping[str, object],
+    start: Path | None,
+    own_parts: "OwnParts",
 ) -> "RunSettings":
     """Paths in a recipe are relative to the recipe, those on the command line to the working directory."""
     from regard.training.config import warmup_for
 
     if recipe is not None:
-        usual = task.settings.load(recipe).with_absolute_paths(recipe.absolute().parent)
+        usual = task.settings.load(recipe, own_parts).with_absolute_paths(recipe.absolute().parent)
     elif start is not None:
-        usual = start_settings(task, start, overrides)
+        usual = start_settings(task, start, overrides, own_parts)
     else:
         usual = task.settings() if "data.corpus" in overrides else task.settings.of_world()
-    settings = usual.with_changes(overrides).with_absolute_paths(Path.cwd())
+    settings = usual.with_changes(overrides, own_parts).with_absolute_paths(Path.cwd())
     if recipe is None and "train.steps" in overrides and "train.warmup_steps" not in overrides:
         warmup = min(settings.train.warmup_steps, warmup_for(settings.train.steps))
         return replace(settings, train=replace(settings.train, warmup_steps=warmup))  # type: ignore[type-var]

@@ -8,10 +8,13 @@ import typer
 
 from regard.cli.options import (
     BeamSize,
+    ChangedPartsOption,
     CheckpointOption,
     DeviceOption,
     MaxLength,
     ModelArgument,
+    PartsOption,
+    load_parts,
     resolve_device,
     writable_file,
 )
@@ -20,6 +23,7 @@ from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_r
 if TYPE_CHECKING:
     from regard.see.plots.panels import View
     from regard.serve.trace_cache import CachedTrace
+    from regard.tasks.own_parts import OwnParts
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
 
@@ -28,18 +32,22 @@ def draw(
     what: Annotated[str, typer.Argument(help='A part such as "Causal() & Window(4)", or a name such as bigbird.')],
     tokens: Annotated[int, typer.Option(min=1, help="Number of tokens.")] = 32,
     save: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg or .pdf) instead.")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Draw a pattern, a position or a recipe: in the terminal, or into a file.
 
     Example: `regard draw "Causal() & Window(4)"`
 
     Example: `regard draw rotary --tokens 64 --save rotary.svg`
+
+    Example: `regard draw "Causal() & EveryOther()" --parts mine.py`
     """
     from regard import see
     from regard.attention import RecipeSizes
     from regard.see.parse import parse_thing
 
-    thing = parse_thing(what, RecipeSizes(heads=4, head=8, tokens=tokens, window=8, block=4))
+    own_parts = load_parts(parts, None).named
+    thing = parse_thing(what, RecipeSizes(heads=4, head=8, tokens=tokens, window=8, block=4), own_parts)
     if save is None:
         typer.echo(see.ascii(thing, tokens=tokens))
     else:
@@ -52,6 +60,7 @@ def explain(
     heads: Annotated[int, typer.Option(min=1, help="Number of heads.")] = 8,
     width: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
     grad: Annotated[bool, typer.Option("--grad/--no-grad", help="With gradients or without.")] = True,  # noqa: FBT002
+    parts: PartsOption = None,
 ) -> None:
     """Explain which backend runs a recipe, and why the others object.
 
@@ -66,7 +75,8 @@ def explain(
     from regard.see.parse import as_recipe, parse_thing
     from regard.see.plots.recipe_views import one_line_repr
 
-    recipe = as_recipe(parse_thing(what, RecipeSizes(heads=heads, head=width, tokens=tokens)))
+    sizes, own_parts = RecipeSizes(heads=heads, head=width, tokens=tokens), load_parts(parts, None).named
+    recipe = as_recipe(parse_thing(what, sizes, own_parts))
     for part in ("score", "position", "pattern", "normaliser"):
         typer.echo(f"{part:<11} {one_line_repr(getattr(recipe, part))}")
     typer.echo(f"{'on':<11} {tokens:,} tokens, {heads} heads of width {width}, {'with' if grad else 'no'} gradients\n")
@@ -108,6 +118,8 @@ def look(
     max_length: MaxLength = 1000,
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Show a model's output for an input and its attention weights: in the terminal and in the microscope.
 
@@ -138,7 +150,8 @@ def look(
     if text is not None and not text.strip():
         raise ValueError("the sentence is empty; give at least one word")
     task = task_of_run(model)
-    task_model = task.task_model.load(model, resolve_device(device), checkpoint)
+    own_parts = load_parts(parts, changed_parts)
+    task_model = task.task_model.load(model, resolve_device(device), checkpoint, own_parts)
     if question is not None and "question" not in task.inputs.options:
         raise ValueError(f"{model} is for the task {task.name!r}, and answers no questions; give one text")
     if text is not None:
@@ -151,7 +164,7 @@ def look(
         elif save:
             typer.echo(f"\ndrawn: {see.save(see.draw(view), save)}")
     if opens:
-        open_microscope(model, others or [], text, question, resolve_device(device), checkpoint)
+        open_microscope(model, others or [], text, question, resolve_device(device), checkpoint, own_parts)
 
 
 def view_input(
@@ -198,7 +211,13 @@ def write_export(cached: "CachedTrace", head: str | None, save: Path) -> Path:
 
 
 def open_microscope(
-    model: Path, others: list[Path], text: str | None, question: str | None, device: str, checkpoint: str | None
+    model: Path,
+    others: list[Path],
+    text: str | None,
+    question: str | None,
+    device: str,
+    checkpoint: str | None,
+    own_parts: "OwnParts",
 ) -> None:
     from base64 import b64encode
 
@@ -212,7 +231,7 @@ def open_microscope(
             raise
         typer.echo(f"\n{missing}", err=True)
         return
-    models, images = ModelStore.from_folders([model, *others], device, checkpoint), ImageStore()
+    models, images = ModelStore.from_folders([model, *others], device, checkpoint, own_parts), ImageStore()
     first = next(iter(models.entries))
     if text is not None and get_task(models.model(first).settings.task).inputs.kind == "image":
         text = images.put(b64encode(Path(text).read_bytes()).decode())
@@ -236,6 +255,8 @@ def serve(
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,  # noqa: FBT002
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Serve the microscope: attention of every layer, head and step, interventions, masks, lectures. Ctrl-C stops it.
 
@@ -244,13 +265,16 @@ def serve(
     Example: `regard serve run --open`
 
     Example: `regard serve transformer bahdanau --port 8000`
+
+    Example: `regard serve run --parts mine.py` (a run with parts of your own)
     """
     from regard.serve import server
     from regard.serve.model_store import ModelStore
 
     server.require_serve_extra()
     with server.open_socket(port) as here:
-        models, token = ModelStore.from_folders(runs, resolve_device(device), checkpoint), server.new_token()
+        own_parts = load_parts(parts, changed_parts)
+        models, token = ModelStore.from_folders(runs, resolve_device(device), checkpoint, own_parts), server.new_token()
         where = server.page_url(here, token)
         typer.echo(f"{where}\nCtrl-C stops it.")
         if open_:

@@ -2,9 +2,11 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
 from regard.attention.normaliser import Normaliser
@@ -12,7 +14,7 @@ from regard.attention.pattern import Pattern
 from regard.attention.position import Position
 from regard.attention.recipe import Recipe
 from regard.attention.score import Score
-from regard.attention.serialize import PARTS, parse_part
+from regard.attention.serialize import PARTS, attach_own_parts, own_parts_of, parse_part
 from regard.data.files import require_small_file
 from regard.see.plots.draw import build_view
 
@@ -21,14 +23,14 @@ PARSE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, Type
 TOML_RECIPE = re.compile(rf"\s*({'|'.join(field.name for field in fields(Recipe))})\s*=")
 
 
-def parse_thing(text: str, sizes: RecipeSizes) -> Pattern | Position | Recipe:
+def parse_thing(text: str, sizes: RecipeSizes, own_parts: Mapping[str, Any] = {}) -> Pattern | Position | Recipe:
     """A name of the catalogue, a recipe's TOML or the path of it, or a part such as "Causal() & Window(4)"."""
     if text in RECIPES:
         return get_recipe(text, sizes=sizes)
     if text in POSITIONS:
         return POSITIONS[text](sizes)
     try:
-        thing = parse_text(text)
+        thing = parse_text(attach_own_parts(text, own_parts))
         build_view(thing, tokens=2)
     except PARSE_ERRORS as error:
         raise ValueError(f"{text!r} does not work: {type(error).__name__} {error}") from None
@@ -37,7 +39,7 @@ def parse_thing(text: str, sizes: RecipeSizes) -> Pattern | Position | Recipe:
 
 def parse_text(text: str) -> Pattern | Position | Recipe:
     if text.endswith(".toml"):
-        return parse_file(Path(text))
+        return parse_file(Path(text), own_parts_of(text))
     if TOML_RECIPE.match(text):
         return Recipe.from_toml(text)
     if "(" not in text:
@@ -52,11 +54,12 @@ def parse_text(text: str) -> Pattern | Position | Recipe:
     raise ValueError(f"{text!r} is no score, position, pattern or normaliser; try RelativeVectors(Clipped(4), head=8)")
 
 
-def parse_file(path: Path) -> Recipe:
+def parse_file(path: Path, own_parts: Mapping[str, Any] = {}) -> Recipe:
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}; a recipe file is what recipe.to_toml() writes")
     try:
-        return Recipe.from_toml(require_small_file(path).read_text(encoding="utf-8"))
+        text = require_small_file(path).read_text(encoding="utf-8")
+        return Recipe.from_toml(attach_own_parts(text, own_parts))
     except (tomllib.TOMLDecodeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -33,6 +33,7 @@ from regard.serve.head_views import explain_pair as pair_of
 from regard.serve.head_views import parse_stage, score_text
 from regard.serve.model_store import ImageStore, ModelStore
 from regard.serve.trace_cache import THUMBNAIL, CachedTrace, TraceCache, thumbnail_shape
+from regard.tasks.own_parts import files_of
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task, TaskInput, TokenAxis
 from regard.tasks.registry import get_task
@@ -456,6 +457,8 @@ def python_code(cached: CachedTrace) -> str:
     options: dict[str, object] = {"question": request.question, "target": request.target, "beam": request.beam}
     words = [repr(folder), repr(text), *(f"{name}={value!r}" for name, value in options.items() if value is not None)]
     words += [f"more={request.more}"] if request.more else []
+    own_parts = request.task_model.settings.own_parts
+    words += [f"parts={[str(file) for file in files_of(own_parts)]}"] if own_parts else []
     how = ", ".join(words)
     lines = (
         [] if cached.checkpoint is None else [f"# checkpoint of step {cached.checkpoint}: load it with --checkpoint"]

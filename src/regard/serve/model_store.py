@@ -19,6 +19,7 @@ from regard.models.safetensors_io import load_weights
 from regard.see.trace.trace import load_pretrained
 from regard.serve.encoding import RequestError
 from regard.tasks.image_batches import EXAMPLE_IMAGES, example_world
+from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import get_task, task_of_run
 from regard.training.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints
@@ -100,8 +101,10 @@ class ModelEntry:
         task_model: PretrainedModel | None,
         device: str,
         checkpoint: str | None = None,
+        own_parts: OwnParts = OwnParts(),
     ):
         self.name, self.folder, self.device, self.checkpoint = name, folder, device, checkpoint
+        self.own_parts = own_parts
         self.lock, self.model, self.version = Lock(), task_model, 0
         self.fingerprint: Fingerprint = ()
 
@@ -122,7 +125,7 @@ class ModelEntry:
         for last in (False, True):
             before = fingerprint_folder(folder)
             try:
-                task_model = load_pretrained(folder, self.device, self.checkpoint)
+                task_model = load_pretrained(folder, self.device, self.checkpoint, self.own_parts)
             except (ValueError, OSError) as error:
                 if not again:
                     raise
@@ -149,13 +152,15 @@ class ModelStore:
             raise ValueError("no model given; name a run folder")
 
     @staticmethod
-    def from_folders(folders: Iterable[Path], device: str = "cpu", checkpoint: str | None = None) -> "ModelStore":
+    def from_folders(
+        folders: Iterable[Path], device: str = "cpu", checkpoint: str | None = None, own_parts: OwnParts = OwnParts()
+    ) -> "ModelStore":
         """Loads every model at once, so that errors show at the start."""
         entries: dict[str, ModelEntry] = {}
         for folder in folders:
             entries |= {
                 (name := unique_name(folder.resolve().name, entries)): ModelEntry(
-                    name, folder, None, device, checkpoint
+                    name, folder, None, device, checkpoint, own_parts
                 )
             }
         store = ModelStore(entries.values())
@@ -210,7 +215,7 @@ class ModelStore:
         key = (entry.name, step, modified_time(path))
         with self.lock:
             if key not in self.checkpoints:
-                task_model = task_of_run(entry.folder).task_model.from_description(entry.folder)
+                task_model = task_of_run(entry.folder).task_model.from_description(entry.folder, entry.own_parts)
                 load_weights(task_model.model, path)
                 task_model.model.to(entry.device).eval()
                 self.checkpoints[key] = task_model

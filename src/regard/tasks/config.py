@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
 from regard.models.config import DEPTHS, ConfigBase, WordEmbeddingConfig, check_choice
+from regard.tasks.own_parts import OwnParts, format_record, own_parts_in
 from regard.tasks.splits import DataSettings
 from regard.training.config import TrainSettings, warmup_for
 
@@ -68,7 +69,8 @@ RENAMED_VALUES = {  # and former values
 class RunSettings(ABC):
     """Abstract: the settings of one run, a frozen dataclass whose fields are the tables of a file.
 
-    A table is a dataclass of plain values, or a `ConfigBase`. The line `task` stands before them.
+    A table is a dataclass of plain values, or a `ConfigBase`. The line `task` stands before them; where parts of a
+    user's own are used, so does the line `parts`, which says where they come from.
     """
 
     task: ClassVar[str]
@@ -93,7 +95,15 @@ class RunSettings(ABC):
 
     def to_toml(self) -> str:
         tables = {name: table_to_dict(getattr(self, name)) for name in self.table_names()}
-        return f"task = {json.dumps(self.task)}\n\n{format_toml(tables)}"
+        return f"task = {json.dumps(self.task)}\n{format_record(self.own_parts)}\n{format_toml(tables)}"
+
+    @property
+    def own_parts(self) -> dict[str, Any]:
+        """The parts of a user's own that the settings name."""
+        tables = (getattr(self, name) for name in self.table_names())
+        return own_parts_in(
+            value for table in tables if isinstance(table, ConfigBase) for value in vars(table).values()
+        )
 
     def to_flat_dict(self) -> dict[str, Any]:
         """Every setting by its table and key, such as train.steps, as a file holds it."""
@@ -105,11 +115,12 @@ class RunSettings(ABC):
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """A file; mistakes in it are named with it."""
-        text = "\n".join(read_lines(require_small_file(path)))
+    def load(cls, path: Path, own_parts: OwnParts = OwnParts()) -> Self:
+        """A file; mistakes in it are named with it. Parts of a user's own that it uses must be given."""
+        tables = read_tables(path)
         try:
-            return cls.from_toml(text)
+            own_parts.check_record(tables.get("parts", []), path.parent)
+            return cls.from_tables(tables, own_parts)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -118,9 +129,9 @@ class RunSettings(ABC):
         return cls.from_tables(parse_toml(text))
 
     @classmethod
-    def from_tables(cls, given: Mapping[str, Any]) -> Self:
-        """What a file holds; the values may be anything."""
-        tables = dict(given)
+    def from_tables(cls, given: Mapping[str, Any], own_parts: OwnParts = OwnParts()) -> Self:
+        """What a file holds; the values may be anything. The line `parts` is but a record, and runs nothing."""
+        tables = {name: table for name, table in given.items() if name != "parts"}
         if resolve_task_name(task := tables.pop("task", DEFAULT_TASK)) != cls.task:
             raise ValueError(f"the task is {task!r}, not {cls.task!r}; each has its own settings")
         if unknown := [name for name in tables if name not in cls.table_names()]:
@@ -129,7 +140,7 @@ class RunSettings(ABC):
         if loose := [name for name, table in tables.items() if not isinstance(table, dict)]:
             raise ValueError(f"{loose[0]} stands outside of a table; write it under one, such as [train]")
         usual = cls()
-        return cls(**{name: read_table(getattr(usual, name), name, table) for name, table in tables.items()})
+        return cls(**{name: read_table(getattr(usual, name), name, table, own_parts) for name, table in tables.items()})
 
     @classmethod
     def current_names(cls, changes: Mapping[str, T]) -> dict[str, T]:
@@ -142,7 +153,7 @@ class RunSettings(ABC):
             renamed[new if known and new not in changes else name] = value
         return renamed
 
-    def with_changes(self, changes: Mapping[str, object]) -> Self:
+    def with_changes(self, changes: Mapping[str, object], own_parts: OwnParts = OwnParts()) -> Self:
         """Some lines replaced, as `--set train.steps=100` asks for; text is read as TOML where it can be.
 
         Another kind or size of model starts from the fields of its own.
@@ -163,7 +174,7 @@ class RunSettings(ABC):
             replaced[table][key] = value
         for name, lines in replaced.items():
             tables[name] |= resolve_renamed(type(getattr(self, name)), name, lines)
-        return self.from_tables({"task": self.task, **tables})
+        return self.from_tables({"task": self.task, **tables}, OwnParts({**self.own_parts, **own_parts.named}))
 
 
 def changed_settings(before: RunSettings, after: RunSettings) -> dict[str, list[Any]]:
@@ -251,7 +262,7 @@ def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def read_table(usual: Any, name: str, given: Mapping[str, Any]) -> Any:
+def read_table(usual: Any, name: str, given: Mapping[str, Any], own_parts: OwnParts = OwnParts()) -> Any:
     """A dataclass like the usual one from a table, its types checked."""
     kind = type(usual)
     known = {field.name: field.type for field in fields(kind)}
@@ -259,7 +270,7 @@ def read_table(usual: Any, name: str, given: Mapping[str, Any]) -> Any:
 
     def built(lines: Mapping[str, Any]) -> Any:
         if isinstance(usual, ConfigBase):
-            return usual.from_dict({"kind": usual.kind, **lines})
+            return usual.from_dict({"kind": usual.kind, **{key: own_parts.attach(line) for key, line in lines.items()}})
         return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in lines.items()})
 
     for key, value in given.items() if not isinstance(usual, ConfigBase) else ():  # which looks at its lines itself

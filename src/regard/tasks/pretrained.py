@@ -20,6 +20,7 @@ from regard.models.safetensors_io import (
     write_weights,
 )
 from regard.tasks.config import RunSettings, read_depths
+from regard.tasks.own_parts import OwnParts, write_copies
 from regard.training.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class PretrainedModel(ABC):
         """New weights; vocabularies and labels from training examples."""
 
     @classmethod
-    def from_description(cls, folder: Path) -> Self:
+    def from_description(cls, folder: Path, own_parts: OwnParts = OwnParts()) -> Self:
         """What `describe` wrote, with new weights."""
-        settings = load_settings(folder, cls.settings_type)
+        settings = load_settings(folder, cls.settings_type, own_parts)
         return cls.from_parts(
             *(load(folder / f"{name}.json") for name, load in cls.part_files.values()), settings=settings
         )
@@ -83,6 +84,7 @@ class PretrainedModel(ABC):
         make_folder(folder)
         for name, part in self.parts.items():
             part.save(folder / f"{name}.json")
+        write_copies(self.settings.own_parts, folder)
         write_text_atomic(folder / SETTINGS, self.settings.to_toml())  # last: what it describes is all there
         return parts_checksum(folder, self.parts)
 
@@ -91,13 +93,19 @@ class PretrainedModel(ABC):
         write_weights(saveable_tensors(self.model), folder / WEIGHTS, note)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu", checkpoint: str | int | None = None) -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        device: str = "cpu",
+        checkpoint: str | int | None = None,
+        own_parts: OwnParts = OwnParts(),
+    ) -> Self:
         """With the weights of the run as it stands (see `resolve_weights`), if they belong to the parts beside them."""
         folder = Path(folder)
         settings_path(folder)
         chosen = resolve_weights(folder, checkpoint)
-        cls.check_weights_match(chosen.run, chosen.file)
-        found = cls.from_description(chosen.run)
+        cls.check_weights_match(chosen.run, chosen.file, own_parts)
+        found = cls.from_description(chosen.run, own_parts)
         load_weights(found.model, chosen.file)
         if read_note(chosen.file) not in ("", parts_checksum(chosen.run, found.parts)):
             files = " or ".join(f"{name}.json" for name in found.parts)
@@ -108,14 +116,14 @@ class PretrainedModel(ABC):
         return found
 
     @classmethod
-    def check_weights_match(cls, folder: Path, weights: Path) -> None:
+    def check_weights_match(cls, folder: Path, weights: Path, own_parts: OwnParts = OwnParts()) -> None:
         """Settings that describe another model than the weights are of, before it is built: it may fill the memory."""
         count = len(shapes_in(weights))
         for name, depth in read_depths(settings_path(folder)).items():
             if depth > count:  # each has at least one weight, and to shape a million of them would take hours
                 raise ValueError(f"{folder / SETTINGS}: {name} = {depth}, but the weights in {weights} are of fewer")
         with shapes_only():
-            check_compatible(cls.from_description(folder).model, weights)
+            check_compatible(cls.from_description(folder, own_parts).model, weights)
 
 
 def parts_checksum(folder: Path, names: Iterable[str]) -> str:
@@ -123,8 +131,8 @@ def parts_checksum(folder: Path, names: Iterable[str]) -> str:
     return hashlib.sha256(b"".join((folder / f"{name}.json").read_bytes() for name in names)).hexdigest()
 
 
-def load_settings(folder: Path, kind: type[T]) -> T:
-    return kind.load(settings_path(folder))
+def load_settings(folder: Path, kind: type[T], own_parts: OwnParts = OwnParts()) -> T:
+    return kind.load(settings_path(folder), own_parts)
 
 
 def settings_path(folder: Path) -> Path:

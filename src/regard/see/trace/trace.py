@@ -9,7 +9,7 @@ It works for all tasks, and with edits (see edits.py). Of a generated text the f
 sites are those of one forward pass over exactly these tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +34,7 @@ from regard.see.trace.beam_tree import BeamTree, beam_tree, continuation_tree
 from regard.see.trace.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
 from regard.see.trace.recorder import AttentionRecorder, apply_edits, site_extents
 from regard.see.trace.sites import AttentionSite, GateSite
+from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, GenerationInput, Predictions, Task, TaskInput, TokenAxis
 from regard.tasks.registry import get_task, task_of_run
@@ -194,6 +195,7 @@ def trace_model(
     longest: int = MAX_TOKENS,
     edits: Edits = Edits(),
     device: str = "cpu",
+    parts: Sequence[PartReference] = (),
 ) -> Trace:
     """What a model makes of an input.
 
@@ -207,8 +209,13 @@ def trace_model(
         longest: an input of more tokens is refused.
         edits: what is changed.
         device: where a folder's model is loaded to.
+        parts: files of a user's own parts, which are run, or the classes themselves; see `regard.load`.
     """
-    task_model = model if isinstance(model, PretrainedModel) else load_pretrained(Path(model), device)
+    task_model = (
+        model
+        if isinstance(model, PretrainedModel)
+        else load_pretrained(Path(model), device, own_parts=OwnParts.load(parts))
+    )
     if not text.strip():
         raise ValueError("the text is empty; give at least one word")
     return build_trace(TraceRequest(task_model, text, question, target, beam, more, longest, edits=edits))
@@ -295,9 +302,11 @@ def refuse_irrelevant(request: TraceRequest) -> None:
         raise ValueError(f"more = {request.more} means nothing to a model for the task {task.name!r}; leave it out")
 
 
-def load_pretrained(folder: Path, device: str = "cpu", checkpoint: str | int | None = None) -> PretrainedModel:
+def load_pretrained(
+    folder: Path, device: str = "cpu", checkpoint: str | int | None = None, own_parts: OwnParts = OwnParts()
+) -> PretrainedModel:
     """The model of a run as it stands, or at a checkpoint, whatever its task."""
-    return task_of_run(folder).task_model.load(folder, device, checkpoint)
+    return task_of_run(folder).task_model.load(folder, device, checkpoint, own_parts)
 
 
 def collect_sites(recorder: AttentionRecorder, encoded: EncodedInput) -> dict[str, AttentionSite | GateSite]:

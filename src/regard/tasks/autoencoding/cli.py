@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
+    ChangedPartsOption,
     CheckpointOption,
     DeviceOption,
     MaxLength,
     ModelArgument,
     OutOption,
+    PartsOption,
     TextArgument,
     answer_typed_lines,
+    load_parts,
     read_input,
     refuse_long,
     resolve_device,
@@ -48,6 +51,8 @@ def autoencode(
     max_length: MaxLength = MAX_SENTENCE_TOKENS,
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Encode sentences into fixed-size latents and decode them again; without a file, what you type.
 
@@ -66,7 +71,7 @@ def autoencode(
         raise ValueError("--interpolate takes two sentences; leave out the file and --latents")
     if points and not interpolate:
         raise ValueError(f"--points {points} needs two sentences; add --interpolate ONE OTHER")
-    autoencoder = SentenceAutoencoder.load(model, resolve_device(device), checkpoint)
+    autoencoder = SentenceAutoencoder.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     if interpolate:
         one, other = check_sentences(autoencoder, interpolate, lambda number: f"sentence {number}", max_length)
         write_lines(interpolate_sentences(autoencoder, one, other, points or 5), out, "written")

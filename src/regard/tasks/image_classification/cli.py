@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
+    ChangedPartsOption,
     CheckpointOption,
     DeviceOption,
     ModelArgument,
+    PartsOption,
+    load_parts,
     parse_head,
     read_input,
     resolve_device,
@@ -38,6 +41,8 @@ def image(
     strict: Annotated[bool, typer.Option("--strict", help="Refuse images of another size.")] = False,  # noqa: FBT002
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Classify images: file name, class and probability, tab-separated.
 
@@ -52,7 +57,7 @@ def image(
     from regard.tasks.image_classification.task import ImageClassifier
 
     out = out and writable_file(out)
-    classifier = ImageClassifier.load(model, resolve_device(device), checkpoint)
+    classifier = ImageClassifier.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     names = [name for file in files for name in (read_input(None).texts if file == "-" else [file]) if name.strip()]
     images = [one for name in with_progress(names, "reading", len(names)) for one in images_in(name, classifier)]
     if not images:

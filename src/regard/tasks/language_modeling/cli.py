@@ -12,9 +12,12 @@ import typer
 from regard.cli.options import (
     MAX_LENGTH_NAMES,
     MAX_PROMPT_TOKENS,
+    ChangedPartsOption,
     CheckpointOption,
     DeviceOption,
     ModelArgument,
+    PartsOption,
+    load_parts,
     refuse_long,
     resolve_device,
     with_progress,
@@ -46,6 +49,8 @@ def generate(
     ] = MAX_PROMPT_TOKENS,
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Generate text from a prompt, or from nothing; without a prompt, from each line you type.
 
@@ -66,10 +71,16 @@ def generate(
 
     sampler = build_sampler(temperature, top_k, top_p, seed)
     if prompt is None and sys.stdin.isatty():
-        prompt_loop(TextGenerator.load(model, resolve_device(device), checkpoint), sampler, tokens, lines, max_length)
+        prompt_loop(
+            TextGenerator.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts)),
+            sampler,
+            tokens,
+            lines,
+            max_length,
+        )
         return
     prompt_text = read_stdin() if prompt in (None, "-") else prompt or ""
-    generator = TextGenerator.load(model, resolve_device(device), checkpoint)
+    generator = TextGenerator.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     refuse_long_prompt(generator, prompt_text, "the prompt", max_length)
     stdout = sys.stdout  # a progress bar, once started, replaces it
     typer.echo(prompt_text, nl=False)

@@ -31,6 +31,7 @@ from regard.tasks.language_modeling.token_nll import (
     tune_cache,
 )
 from regard.tasks.outputs import ModelOutput, one_or_many
+from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import (
     EncodedInput,
@@ -240,10 +241,15 @@ class TextGenerator(PretrainedModel):
     # --- keeping ---
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu", checkpoint: str | int | None = None) -> "TextGenerator":
-        return replace(
-            super().load(folder, device, checkpoint), neural_cache=NeuralCache.load(resolve_run(Path(folder))[0])
-        )
+    def load(
+        cls,
+        folder: str | Path,
+        device: str = "cpu",
+        checkpoint: str | int | None = None,
+        own_parts: OwnParts = OwnParts(),
+    ) -> "TextGenerator":
+        found = super().load(folder, device, checkpoint, own_parts)
+        return replace(found, neural_cache=NeuralCache.load(resolve_run(Path(folder))[0]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import CheckpointOption, DeviceOption, ModelArgument, resolve_device, writable_file, write_lines
+from regard.cli.options import (
+    ChangedPartsOption,
+    CheckpointOption,
+    DeviceOption,
+    ModelArgument,
+    PartsOption,
+    load_parts,
+    resolve_device,
+    writable_file,
+    write_lines,
+)
 from regard.tasks.registry import ViewRequest
 
 if TYPE_CHECKING:
@@ -26,6 +36,8 @@ def graph(
     best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k labels per node.")] = 1,
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Classify the nodes of a graph: node name, label and probability, tab-separated.
 
@@ -39,7 +51,7 @@ def graph(
     from regard.tasks.node_classification.task import NodeClassifier
 
     out = out and writable_file(out)
-    classifier = NodeClassifier.load(model, resolve_device(device), checkpoint)
+    classifier = NodeClassifier.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     write_lines(label_lines(classifier, read_graph(nodes, edges), min(best, len(classifier.labels))), out, "labelled")
 
 

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
+    ChangedPartsOption,
     CheckpointOption,
     DeviceOption,
     InputLines,
     MaxLength,
     ModelArgument,
     OutOption,
+    PartsOption,
     TextArgument,
     answer_typed_lines,
+    load_parts,
     read_input,
     refuse_long,
     resolve_device,
@@ -46,6 +49,8 @@ def classify(
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Classify each line of a file; without one, what you type. An empty line stays empty.
 
@@ -61,14 +66,14 @@ def classify(
     out = out and writable_file(out)
     if file is None and sys.stdin.isatty():
         prompt_loop(
-            TextClassifier.load(model, resolve_device(device), checkpoint),
+            TextClassifier.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts)),
             max_length,
             scores=scores,
             all_labels=all_labels,
         )
         return
     inputs, chosen = read_input(file), resolve_device(device)
-    classifier = TextClassifier.load(model, chosen, checkpoint)
+    classifier = TextClassifier.load(model, chosen, checkpoint, load_parts(parts, changed_parts))
     texts = check_texts(classifier, inputs, max_length, strict=strict)
     lines = (
         line

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
+    ChangedPartsOption,
     CheckpointOption,
     DeviceOption,
     MaxLength,
     ModelArgument,
     OutOption,
+    PartsOption,
     answer_typed_lines,
+    load_parts,
     read_input,
     refuse_long,
     resolve_device,
@@ -39,6 +42,8 @@ def tag(
     max_length: MaxLength = MAX_SENTENCE_TOKENS,
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Tag the words of sentences. A .conllu keeps its other columns; words of plain text are separated by blanks.
 
@@ -51,7 +56,7 @@ def tag(
     from regard.tasks.tagging.task import Tagger
 
     out = out and writable_file(out)
-    tagger = Tagger.load(model, resolve_device(device), checkpoint)
+    tagger = Tagger.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     if file is None and sys.stdin.isatty():
         prompt_loop(tagger, max_length)
         return

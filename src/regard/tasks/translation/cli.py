@@ -12,6 +12,7 @@ import typer
 
 from regard.cli.options import (
     BeamSize,
+    ChangedPartsOption,
     CheckpointOption,
     CoveragePenalty,
     DeviceOption,
@@ -19,9 +20,11 @@ from regard.cli.options import (
     MaxLength,
     ModelArgument,
     OutOption,
+    PartsOption,
     TextArgument,
     answer_typed_lines,
     build_search,
+    load_parts,
     read_input,
     refuse_long,
     resolve_device,
@@ -75,6 +78,8 @@ def translate(
     ] = "float32",
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Translate a file line by line; without one, what you type (with --beam 1 or --sample word by word).
 
@@ -109,7 +114,7 @@ def translate(
         )
     if file is None and sys.stdin.isatty():
         prompt_loop(
-            Translator.load(model, resolve_device(device), checkpoint),
+            Translator.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts)),
             search,
             max_length,
             scores=scores,
@@ -119,7 +124,7 @@ def translate(
     from regard.data.files import open_atomic
 
     inputs = read_input(file)
-    translator = Translator.load(model, resolve_device(device), checkpoint)
+    translator = Translator.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     texts = check_texts(translator, inputs.texts, inputs.location, max_length=max_length, strict=strict)
     prepared = prepare(translator.model, precision)
 

@@ -9,12 +9,15 @@ import typer
 
 from regard.cli.options import (
     MAX_LENGTH_NAMES,
+    ChangedPartsOption,
     CheckpointOption,
     DeviceOption,
     InputLines,
     ModelArgument,
     OutOption,
+    PartsOption,
     answer_typed_lines,
+    load_parts,
     parse_head,
     read_input,
     refuse_long,
@@ -47,6 +50,8 @@ def answer(
     ] = MAX_SENTENCE_TOKENS,
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
 ) -> None:
     """Answer questions about an image.
 
@@ -64,7 +69,7 @@ def answer(
     out = out and writable_file(out)
     if question is not None and file is not None:
         raise ValueError(f"give the question, or the file {file}, not both")
-    answerer = QuestionAnswerer.load(model, resolve_device(device), checkpoint)
+    answerer = QuestionAnswerer.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     pixels = load_image(answerer.sight, image)
     best = min(best, len(answerer.labels))
     scores = scores or best > 1
