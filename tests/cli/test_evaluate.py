@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.parallel import read_pairs, write_pairs
-from regard.tasks.translation.task import bleu, chrf
+from regard.tasks.translation.metrics import BLEU_13A, CHRF_PLAIN, TRANSLATION_EDIT_RATE, chrf_plus_plus
 
 from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_refused, no_room, regard
 
@@ -27,7 +27,8 @@ def test_figures_come_with_signatures_and_by_length(trained, corpus):
     figures = json.loads(Path("new/figures.json").read_text(encoding="utf-8"))
     pairs = list(read_pairs(corpus(31)))
     found = Path("out.fr").read_text(encoding="utf-8").splitlines()
-    for figure in (bleu(found, [pair.target for pair in pairs]), chrf(found, [pair.target for pair in pairs])):
+    for metric in (BLEU_13A, CHRF_PLAIN, chrf_plus_plus(), TRANSLATION_EDIT_RATE):
+        figure = metric.score(found, [pair.target for pair in pairs])
         assert figures["scores"][figure.name] == {"value": figure.value, "signature": figure.signature}
         assert f"{figure.value:6.2f}   {figure.signature}" in table
     assert figures["scores"]["BLEU"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")

@@ -86,8 +86,8 @@ def test_it_is_measured_with_its_confusions(vit, drawn):
     said = assert_done(regard("evaluate", vit, "--on", drawn, "--save", "figures.json", "--said", "said.txt"))
     assert "pictures:7|seen:as it is" in said
     figures = json.loads(Path("figures.json").read_text())
-    assert sum(n for row in figures["taken_for"].values() for n in row.values()) == 7
-    right = sum(row.get(name, 0) for name, row in figures["taken_for"].items())
+    assert sum(n for row in figures["confusion_matrix"].values() for n in row.values()) == 7
+    right = sum(row.get(name, 0) for name, row in figures["confusion_matrix"].items())
     assert figures["accuracy"] == pytest.approx(100 * right / 7)
     assert Path("said.txt").read_text().splitlines() == [
         line.split("\t")[1] for line in assert_done(regard("image", vit, drawn)).splitlines()

@@ -5,16 +5,29 @@ from pathlib import Path
 
 import pytest
 import torch
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
 from torch.testing import assert_close
 
 from regard.data import SentencePair, collate
 from regard.data.batching import pair_lengths
+from regard.data.tokenizers.normalization import TextNormalizer
 from regard.decode import Greedy, translate_all
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, build_loss, validation
 from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator, bleu, bleu_by_length, chrf, exact_match
+from regard.tasks.translation.metrics import (
+    CHRF_PLAIN,
+    TRANSLATION_EDIT_RATE,
+    TranslationMetrics,
+    bleu,
+    bleu_by_length,
+    chrf_plus_plus,
+    exact_match,
+    text_metrics,
+)
+from regard.tasks.translation.task import Translator
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.config import TrainSettings
 from regard.training.corpus import Corpus
@@ -167,8 +180,52 @@ def test_metrics_carry_their_signatures():
     assert_close(bleu(same, same).value, 100.0)
     assert "tok:13a" in bleu(same, same).signature
     assert "tok:none" in bleu(same, same, tokenised=True).signature
-    assert_close(chrf(same, same).value, 100.0)
+    assert_close(CHRF_PLAIN.score(same, same).value, 100.0)
+    assert_close(chrf_plus_plus().score(same, same).value, 100.0)
+    assert "nc:6|nw:2" in chrf_plus_plus().score(same, same).signature
     assert exact_match(same, [same[0], "something else"]).value == 50.0
+
+
+def test_ter_counts_edits_by_words():
+    """One word of four is replaced, and one of four is left out: 2 edits of 8 words."""
+    score = TRANSLATION_EDIT_RATE.score(["the Black dog ate", "a box is"], ["the black cat ate", "a box is here"])
+    assert score.value == 25.0
+    assert score.signature.startswith("nrefs:1|case:lc|tok:tercom")
+
+
+def test_a_lower_cased_model_is_not_judged_by_capitals():
+    normal = TextNormalizer(lower=True, language="en")
+    found, wanted = ("the cat, here",), ("The cat, here",)
+    metrics = TranslationMetrics(found * 5, wanted * 5, (3,) * 5, normal)
+    assert [score.name for score in metrics.scores] == ["BLEU, lower-cased, tokenised", "chrF++", "TER"]
+    assert [round(score.value) for score in metrics.scores] == [100, 100, 0]
+    assert {metric.name for metric in text_metrics(TextNormalizer(), wanted)} == {"BLEU", "chrF", "chrF++", "TER"}
+
+
+def test_ter_is_left_out_of_long_texts_and_that_is_said():
+    long = TranslationMetrics(("a cat",), ("the cat " * 76,), (9,), TextNormalizer())
+    assert [score.name for score in long.scores] == ["BLEU", "chrF", "chrF++", "exact match"]
+    assert "TER                               –   would take long: a reference has 152 words" in long.table()
+
+
+def test_two_systems_are_compared_by_sacrebleus_own_paired_bootstrap():
+    """Its p-values, intervals and signature, as those of `sacrebleu --paired-bs`."""
+    wanted = tuple(f"the {n} black cats ate {n + 1} mice in house {n % 7}" for n in range(60))
+    poor = tuple(text.replace("black", "blue") if n % 3 else text for n, text in enumerate(wanted))
+    close = tuple(text.replace("cats", "cat") if n % 60 == 7 else text for n, text in enumerate(poor))
+    first, second, third = (
+        TranslationMetrics(one, wanted, (9,) * 60, TextNormalizer()) for one in (wanted, poor, close)
+    )
+    far, near, none = first.compare(second), second.compare(third), second.compare(second)
+    signatures, results = PairedTest([("a", wanted), ("b", poor)], {"BLEU": BLEU()}, [wanted], "bs", 1000)()
+    assert far["BLEU"].p_value == results["BLEU"][1].p_value < 0.01
+    assert far["BLEU"].intervals == (results["BLEU"][0].ci, results["BLEU"][1].ci)
+    assert far["BLEU"].signature == str(signatures["BLEU"])
+    assert "bs:1000|seed:12345" in far["BLEU"].signature
+    assert near["BLEU"].p_value > 0.05
+    assert {name: one.p_value for name, one in none.items()} == dict.fromkeys(
+        ("BLEU", "chrF", "chrF++", "TER", "exact match"), 1.0
+    )
 
 
 def test_bleu_by_length_sorts_sentences_by_their_source():

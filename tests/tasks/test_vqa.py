@@ -224,6 +224,6 @@ def test_every_kind_of_question_about_the_world_is_learnt(tmp_path):
     for _ in TrainingRun(answerer.job(questions, world.data.read("valid").examples), tmp_path).steps():
         pass
     found = evaluate_vqa(QuestionAnswerer.load(tmp_path), held_out)
-    assert set(found.wanted) == {"colour", "shape", "presence", "count"}
-    for kind, asked in found.wanted.items():
-        assert found.right[kind] / asked >= 0.95, found.table()
+    assert set(found.by_kind) == {"colour", "shape", "presence", "count"}
+    for right, asked in found.by_kind.values():
+        assert right / asked >= 0.95, found.table()

@@ -16,6 +16,7 @@ from regard.tasks.translation.task import Translator
 from regard.training.config import RANGES, TrainSettings, make_schedule, make_train_config
 from regard.training.corpus import Corpus
 from regard.training.run import TrainingRun
+from regard.training.run_folder import resolve_weights
 from regard.training.step import ConstantSchedule, CosineSchedule, NoamSchedule
 from regard.world import World, translation_pairs
 
@@ -210,3 +211,25 @@ def test_numbers_that_make_no_plan(name, value, says):
 def test_every_number_of_the_settings_has_its_range():
     numbers = {name for name, value in vars(TrainSettings()).items() if type(value) in (int, float)}
     assert set(RANGES) == numbers
+
+
+# --- the metric by which the best checkpoint is chosen ---
+
+
+def test_bleu_chooses_the_checkpoint_and_does_not_disturb_the_training(tmp_path):
+    list(fit(tmp_path / "loss").steps())
+    reports = list(fit(tmp_path / "bleu", best_metric="bleu").steps())
+    found = {report.step: (report.validation or {}) for report in reports if report.validation}
+    assert [sorted(figures) for figures in found.values()] == [["bleu", "loss"]] * 3
+    assert all(0 <= figures["bleu"] <= 100 for figures in found.values())
+    best = max(found, key=lambda step: found[step]["bleu"])
+    assert resolve_weights(tmp_path / "bleu", "best").file.parent.name == f"{best:08d}"
+    one, other = (weights(tmp_path / name / "checkpoints/00000007") for name in ("loss", "bleu"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_metric_that_validation_does_not_find_is_refused_before_the_first_step(tmp_path):
+    with pytest.raises(ValueError, match=r"train\.best_metric = 'accuracy': validation finds loss; choose that"):
+        fit(tmp_path, best_metric="accuracy")
+    with pytest.raises(ValueError, match="best_metric"):
+        settings(best_metric="meteor")

@@ -49,7 +49,8 @@ def demo(
     from regard.decode.translate import translate_texts
     from regard.tasks.translation.cli import build_alignment
     from regard.tasks.translation.data import TranslationSettings
-    from regard.tasks.translation.task import Translator, exact_match
+    from regard.tasks.translation.metrics import exact_match
+    from regard.tasks.translation.task import Translator
 
     console = Console()
     console.print(Rule("1. Training a small Transformer: English to French", align="left"))
@@ -118,7 +119,7 @@ def lecture(folder: Annotated[Path, typer.Option(help="Where the gallery is draw
 
 
 if TYPE_CHECKING:
-    from regard.tasks.translation.task import TranslationMetrics
+    from regard.tasks.translation.metrics import TranslationMetrics
 
 RUNGS = ("gru", "bahdanau", "luong-dot", "transformer")
 # the default corpus: long sentences, so that BLEU can fall with the length

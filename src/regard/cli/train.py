@@ -548,8 +548,8 @@ def progress_bar(console: "Console") -> "Progress":
 
 
 def validation_line(report: "Report", running: "RunningStats") -> str:
-    held_out = (report.validation or {})["loss"]
-    return f"step {report.step:>7,}   valid loss {held_out:.3f}   {running}   learning rate {report.rate:.2e}"
+    held_out = "   ".join(f"{name} {value:.3f}" for name, value in (report.validation or {}).items())
+    return f"step {report.step:>7,}   valid {held_out}   {running}   learning rate {report.rate:.2e}"
 
 
 class RunningStats:

@@ -6,18 +6,17 @@ that regard.see can trace any task without naming one.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from regard.data.tokenizers.base import Tokenizer
 from regard.tasks.config import RunSettings
+from regard.tasks.metrics import TaskMetrics
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import MAX_SENTENCE_TOKENS
 from regard.tasks.splits import LoadedExamples, Split
@@ -26,67 +25,7 @@ from regard.tasks.tokenizers import frequent_words
 T = TypeVar("T")
 EXAMPLE_SENTENCE = "the black cat ate the mouse"
 
-# --- evaluation ---
-
-
-class TaskMetrics(Protocol):
-    """What `regard evaluate` shows and writes."""
-
-    def table(self) -> str: ...
-
-    def to_json(self) -> dict[str, Any]: ...
-
-    def lines(self) -> list[str]:
-        """The model's outputs, a line for an example."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccuracyMetrics(ABC):
-    """Abstract: how many predictions were right, in groups: by the label that was wanted, or by kind of example."""
-
-    wanted: Counter[str]  # predictions of each group
-    right: Counter[str]
-    outputs: tuple[str, ...] = field(repr=False)
-
-    unit: ClassVar[str]  # what a prediction is of, in the plural
-
-    @property
-    def group_name(self) -> str:
-        return "label"
-
-    @property
-    @abstractmethod
-    def signature(self) -> str:
-        """What the accuracy depends on besides the model."""
-
-    @property
-    def accuracy(self) -> float:
-        return 100 * self.right.total() / max(1, self.wanted.total())
-
-    @property
-    def groups(self) -> list[tuple[str, int]]:
-        """The largest first."""
-        return self.wanted.most_common()
-
-    def table(self) -> str:
-        width = max(map(len, self.wanted))
-        lines = [f"accuracy {self.accuracy:.2f} %   {self.signature}", ""]
-        lines += [f"{name:<{width}} {100 * self.right[name] / n:6.2f} %  of {n:,}" for name, n in self.groups]
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        groups = {name: {self.unit: n, "right": self.right[name]} for name, n in self.groups}
-        return {"accuracy": self.accuracy, "signature": self.signature, f"by_{self.group_name}": groups}
-
-    def lines(self) -> list[str]:
-        return list(self.outputs)
-
-
-def loss_and_accuracy(logits: Float[Tensor, "n labels"], labels: Int[Tensor, " n"]) -> dict[str, float]:
-    """Of held-out examples: the mean negative log-probability of the labels, and the share that is most probable."""
-    right = (logits.argmax(-1) == labels).float().mean()
-    return {"loss": cross_entropy(logits, labels).item(), "accuracy": right.item()}
+# --- progress ---
 
 
 class ProgressBar(Protocol):

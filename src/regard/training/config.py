@@ -49,7 +49,7 @@ class TrainSettings:
     max_length: int = 256  # ids on a side; longer examples are left out of training
     validate_every: int = 500
     checkpoint_every: int = 500
-    best_metric: str = "loss"  # the best checkpoint is kept: the one with the least loss, or the most accuracy
+    best_metric: str = "loss"  # chooses the best checkpoint: loss, accuracy (of labels) or bleu (of translations)
     patience: int = 0
     deterministic: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
     average_checkpoints: int = 1  # whose weights are averaged in the end
@@ -62,7 +62,7 @@ class TrainSettings:
         if self.warmup_steps is DERIVED_FROM_STEPS:
             object.__setattr__(self, "warmup_steps", warmup_for(self.steps))
         check_choice("train.schedule", self.schedule, ("noam", "cosine", "constant"))
-        check_choice("train.best_metric", self.best_metric, ("loss", "accuracy"))
+        check_choice("train.best_metric", self.best_metric, ("loss", "accuracy", "bleu"))
         if self.precision == "bf16-pure" and not self.packed:
             raise ValueError(
                 "train.precision = 'bf16-pure' is made for packed batches; say packed = true as well, or precision = "
@@ -173,7 +173,7 @@ class TrainingJob:
     """A model to train, and on what.
 
     Args:
-        validate: figures on held-out data: "loss", and "accuracy" where there is one.
+        validate: figures on held-out data, by the names in `figures`.
         width: of the model, by which Noam's schedule is scaled.
         describe: writes all but the weights into the run folder, and returns the checksum that is saved with the
             weights.
@@ -181,6 +181,7 @@ class TrainingJob:
         flops: additions and multiplications that a token of the loss asks for, forwards and backwards; None where
             nobody has counted.
         capture_objection: why a step cannot be captured as a CUDA graph; "" where it can.
+        figures: what `validate` finds, by any of which the best checkpoint can be chosen.
     """
 
     model: nn.Module
@@ -193,3 +194,4 @@ class TrainingJob:
     left_out: int = 0
     flops: float | None = None
     capture_objection: str = VARIABLE_SHAPES
+    figures: tuple[str, ...] = ("loss",)

@@ -52,6 +52,11 @@ class TrainingRun:
             raise ValueError("train.packed = true: only sentence pairs can be packed; leave it out")
         if self.job.train.cuda_graph and self.job.capture_objection:
             raise ValueError(f"train.cuda_graph = true is not possible: {self.job.capture_objection}; leave it out")
+        if self.job.train.best_metric not in self.job.figures:
+            found = " and ".join(self.job.figures)
+            raise ValueError(
+                f"train.best_metric = {self.job.train.best_metric!r}: validation finds {found}; choose that"
+            )
 
     @property
     def config(self) -> TrainConfig:

@@ -12,6 +12,7 @@ from regard.attention import Alibi, MultiHeadAttention, Padding, Recipe, Sparsem
 from regard.data.batching import pad_rows
 from regard.data.tokenizers.base import Tokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
+from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.training.config import TrainingJob
@@ -86,9 +87,13 @@ class LengthClassifier(PretrainedModel):
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(TaskMetrics):
     outputs: tuple[str, ...]
     right: int
+
+    @property
+    def scores(self) -> list[MetricScore]:
+        return [MetricScore("accuracy", 100 * self.right / len(self.outputs), f"sentences:{len(self.outputs)}")]
 
     def table(self) -> str:
         return f"accuracy {100 * self.right / len(self.outputs):.1f} %"

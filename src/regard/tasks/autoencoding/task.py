@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -27,6 +28,7 @@ from regard.decode.stepwise import Greedy
 from regard.decode.translate import LINE_BREAKS, WINDOW, translate_all, translate_as_found
 from regard.models.autoencoder import Autoencoder, build_autoencoder
 from regard.tasks.autoencoding.data import AutoencodingSettings
+from regard.tasks.metrics import MetricScore, PairedResult, TaskMetrics, paired_bootstrap
 from regard.tasks.outputs import ModelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
@@ -177,42 +179,61 @@ def interpolate_sentences(autoencoder: SentenceAutoencoder, one: str, other: str
 
 
 @dataclass(frozen=True)
-class AutoencodingMetrics:
-    """How many sentences came back to the letter, by their words, and how many tokens in their places."""
+class AutoencodingMetrics(TaskMetrics):
+    """Which sentences came back to the letter, and how many tokens in their places.
 
-    sentences: Counter[int]
-    exact: Counter[int]
+    Args:
+        sizes: words of each sentence.
+        exact: which sentences came back to the letter.
+        tokens, right: of all sentences, and those of them that are in their places.
+    """
+
+    sizes: tuple[int, ...] = field(repr=False)
+    exact: tuple[bool, ...] = field(repr=False)
     tokens: int
     right: int
     outputs: tuple[str, ...] = field(repr=False)
 
     @property
     def exact_match(self) -> float:
-        return 100 * self.exact.total() / self.sentences.total()
+        return 100 * sum(self.exact) / len(self.exact)
 
     @property
     def token_accuracy(self) -> float:
         return 100 * self.right / self.tokens
 
+    @property
+    def scores(self) -> Sequence[MetricScore]:
+        return (
+            MetricScore("exact match", self.exact_match, f"sentences:{len(self.exact)}"),
+            MetricScore("tokens in place", self.token_accuracy, f"tokens:{self.tokens}"),
+        )
+
     def table(self) -> str:
         lines = [
-            f"rebuilt exactly {self.exact_match:6.2f} %   sentences:{self.sentences.total()}",
+            f"rebuilt exactly {self.exact_match:6.2f} %   sentences:{len(self.exact)}",
             f"tokens in place {self.token_accuracy:6.2f} %   tokens:{self.tokens}",
             "",
             "words   sentences  exactly",
         ]
-        for size, n in sorted(self.sentences.items()):
-            share = 100 * self.exact[size] / n
+        for size, n, exact in self.by_length:
+            share = 100 * exact / n
             lines.append(f"{size:<7} {n:>9,}  {share:5.1f} %  {'█' * round(share / 4)}".rstrip())
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        by_length = [{"words": size, "sentences": n, "exact": self.exact[size]} for size, n in self.by_length]
+        by_length = [{"words": size, "sentences": n, "exact": exact} for size, n, exact in self.by_length]
         return {"exact": self.exact_match, "in_place": self.token_accuracy, "by_length": by_length}
 
     @property
-    def by_length(self) -> list[tuple[int, int]]:
-        return sorted(self.sentences.items())
+    def by_length(self) -> list[tuple[int, int, int]]:
+        """Words, how many sentences have so many, and how many of them came back."""
+        exact = Counter(size for size, same in zip(self.sizes, self.exact, strict=True) if same)
+        return [(size, n, exact[size]) for size, n in sorted(Counter(self.sizes).items())]
+
+    def compare(self, other: "AutoencodingMetrics") -> dict[str, PairedResult]:
+        exact = np.array([self.exact, other.exact])
+        return {"exact match": paired_bootstrap(exact[0], exact[1], np.ones(len(self.exact)))}
 
     def lines(self) -> list[str]:
         return list(self.outputs)
@@ -225,10 +246,10 @@ def evaluate_autoencoder(
     sources = autoencoder.tokenizer.encode_batch(texts)
     arriving = translate_as_found(autoencoder.model, sources, Greedy())
     found = {place: these[0].ids for place, these in progress(arriving, "reconstructing", len(texts))}
-    sizes, places = [len(text.split()) for text in texts], range(len(texts))
+    places = range(len(texts))
     return AutoencodingMetrics(
-        Counter(sizes),
-        Counter(sizes[n] for n in places if list(found[n]) == sources[n] and UNK not in sources[n]),
+        tuple(len(text.split()) for text in texts),
+        tuple(list(found[n]) == sources[n] and UNK not in sources[n] for n in places),
         sum(map(len, sources)),
         sum(a == b != UNK for n in places for a, b in zip(found[n], sources[n], strict=False)),
         tuple(detokenize_line(autoencoder, found[n]) for n in places),

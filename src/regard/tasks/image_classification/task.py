@@ -1,8 +1,7 @@
 """Image classification: the mixup loss, the training job, metrics, the ImageClassifier and its task."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,9 +27,10 @@ from regard.tasks.image_batches import (
     patch_axis,
 )
 from regard.tasks.image_classification.data import ImageClassificationSettings
+from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics, loss_and_accuracy
 from regard.tasks.outputs import LabelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, loss_and_accuracy, no_progress
+from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, no_progress
 from regard.training.config import TrainingJob
 
 AT_ONCE = 500  # pictures, when nothing is learnt
@@ -132,6 +132,7 @@ class ImageClassifier(PretrainedModel):
             self.settings.model.model if self.settings.model.kind == "vit" else self.settings.model.width,
             self.describe,
             capture_objection="",
+            figures=LABEL_FIGURES,
         )
 
     def label_ids(self, pictures: Sequence[LabelledImage]) -> Int[Tensor, " n"]:
@@ -167,65 +168,22 @@ def validation(
     return loss_and_accuracy(logits, labels)
 
 
-SHOWN = 12  # classes whose confusions fit into a table, and confusions that are named where there are more
-WIDEST = 8  # letters of a class above its column
-
-
-@dataclass(frozen=True)
-class ImageClassificationMetrics:
-    """What pictures were taken for, by what they are."""
-
-    classes: tuple[str, ...]
-    confusions: Counter[tuple[str, str]]
-    flip_at_test: bool
-    outputs: tuple[str, ...] = field(repr=False)
-
-    @property
-    def accuracy(self) -> float:
-        return 100 * sum(self.confusions[one, one] for one in self.classes) / self.confusions.total()
-
-    @property
-    def signature(self) -> str:
-        return f"pictures:{self.confusions.total()}|seen:{'as it is and mirrored' if self.flip_at_test else 'as it is'}"
-
-    def table(self) -> str:
-        wide = max(map(len, self.classes))
-        lines = [f"accuracy {self.accuracy:.2f} %   {self.signature}", ""]
-        totals = {one: sum(self.confusions[one, other] for other in self.classes) for one in self.classes}
-        if len(self.classes) > SHOWN:
-            wrong = [(pair, n) for pair, n in self.confusions.most_common() if pair[0] != pair[1]]
-            taken = (f"{one:<{wide}} taken for {other:<{wide}} {n:,} of {totals[one]:,}" for (one, other), n in wrong)
-            return "\n".join([*lines, *list(taken)[:SHOWN]])
-        columns = [one[:WIDEST] for one in self.classes]
-        cell = max(map(len, (*columns, *(f"{n:,}" for n in totals.values()))))
-        lines.append(" " * wide + "".join(f"  {one:>{cell}}" for one in columns) + "   right")
-        for one in self.classes:
-            counts = "".join(f"  {self.confusions[one, other] or '·':>{cell}}" for other in self.classes)
-            right = f"{100 * self.confusions[one, one] / totals[one]:6.2f} %" if totals[one] else "     none"
-            lines.append(f"{one:<{wide}}{counts}  {right}")
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        matrix = {
-            one: {other: n for other in self.classes if (n := self.confusions[one, other])} for one in self.classes
-        }
-        return {"accuracy": self.accuracy, "signature": self.signature, "taken_for": matrix}
-
-    def lines(self) -> list[str]:
-        return list(self.outputs)
-
-
 def evaluate_image_classifier(
     classifier: ImageClassifier, images: Sequence[LabelledImage], progress: ProgressBar = no_progress
-) -> ImageClassificationMetrics:
+) -> LabelMetrics:
     for one in images:
         classifier.labels.index(one.label, one.name)
     batches = classifier.iterate_probabilities([one.pixels for one in images])
     found = torch.cat(list(progress(batches, "classifying", -(-len(images) // AT_ONCE))))
     predicted = tuple(classifier.labels.name(n) for n in found.argmax(-1).tolist())
-    confusions = Counter((one.label, name) for one, name in zip(images, predicted, strict=True))
-    return ImageClassificationMetrics(
-        classifier.labels.names, confusions, classifier.settings.augment.flip_at_test, predicted
+    seen = "as it is and mirrored" if classifier.settings.augment.flip_at_test else "as it is"
+    return LabelMetrics(
+        labels=classifier.labels.names,
+        wanted=tuple(one.label for one in images),
+        found=predicted,
+        unit="pictures",
+        signature=f"pictures:{len(images)}|seen:{seen}",
+        outputs=predicted,
     )
 
 

@@ -30,6 +30,7 @@ from regard.tasks.language_modeling.token_nll import (
     total_nats,
     tune_cache,
 )
+from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.outputs import ModelOutput, one_or_many
 from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
@@ -271,7 +272,7 @@ def validation(model: nn.Module, ids: Int[Tensor, " n"], context: EvaluationCont
 
 
 @dataclass(frozen=True)
-class LanguageModelingMetrics:
+class LanguageModelingMetrics(TaskMetrics):
     """What a text cost a model in nats, with a cache beside it and in blocks side by side where there are such.
 
     Args:
@@ -302,6 +303,14 @@ class LanguageModelingMetrics:
             "bits_per_character": nats / self.characters / math.log(2),
             "bits_per_byte": bits_per_byte(nats, self.bytes),
         }
+
+    @property
+    def scores(self) -> Sequence[MetricScore]:
+        return [
+            MetricScore(" ".join((figure, name)).strip().replace("_", " "), value, self.signature)
+            for name, nats in self.totals().items()
+            for figure, value in self.metrics_of(nats).items()
+        ]
 
     def totals(self) -> dict[str, float]:
         found = {"": self.nats, "with_cache": self.cached, "in_blocks": self.in_blocks}

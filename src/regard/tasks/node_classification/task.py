@@ -1,6 +1,5 @@
 """Node classification: the loss over labelled nodes, the training job, metrics, the NodeClassifier and its task."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from regard.data.graphs import Graph, NodeFeaturizer, fit_featurizer, load_featu
 from regard.data.labelled import Labels
 from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.models.graph import EdgeWeights, GraphNetwork, edge_weights
+from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics, loss_and_accuracy
 from regard.tasks.node_classification.data import (
     LabelledNode,
     NodeClassificationSettings,
@@ -24,13 +24,11 @@ from regard.tasks.node_classification.data import (
 from regard.tasks.outputs import LabelOutput
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import (
-    AccuracyMetrics,
     EncodedInput,
     InputSpec,
     Task,
     TaskInput,
     TokenAxis,
-    loss_and_accuracy,
     no_progress,
 )
 from regard.training.config import TrainingJob
@@ -138,6 +136,7 @@ class NodeClassifier(PretrainedModel):
             train,
             self.settings.model.model,
             self.describe,
+            figures=LABEL_FIGURES,
         )
 
     def classify(self, nodes: str | Path, edges: str | Path) -> dict[str, LabelOutput]:
@@ -167,35 +166,19 @@ def graph_of(nodes: Sequence[LabelledNode]) -> Graph:
     return graph
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeClassificationMetrics(AccuracyMetrics):
-    """Which labels of nodes were right, by the label that was wanted."""
-
-    unit = "nodes"
-    nodes: int  # of the whole graph
-    edges: int
-
-    @property
-    def signature(self) -> str:
-        return f"nodes:{self.wanted.total()}|among:{self.nodes}|edges:{self.edges}"
-
-    @property
-    def groups(self) -> list[tuple[str, int]]:
-        return sorted(self.wanted.items())
-
-
-def evaluate_node_classifier(classifier: NodeClassifier, nodes: Sequence[LabelledNode]) -> NodeClassificationMetrics:
+def evaluate_node_classifier(classifier: NodeClassifier, nodes: Sequence[LabelledNode]) -> LabelMetrics:
     graph = graph_of(nodes)
     for one in nodes:  # a label that is unknown could never be right
         classifier.labels.index(one.node.label or "", f"the node {one.node.name!r}")
     numbers = classifier.probabilities(graph).argmax(-1).tolist()
-    both = [(one.node, classifier.labels.name(numbers[one.number])) for one in nodes]
-    return NodeClassificationMetrics(
-        wanted=Counter(node.label or "" for node, _ in both),
-        right=Counter(found for node, found in both if node.label == found),
-        outputs=tuple(f"{node.name}\t{found}" for node, found in both),
-        nodes=len(graph),
-        edges=len(graph.edges),
+    found = tuple(classifier.labels.name(numbers[one.number]) for one in nodes)
+    return LabelMetrics(
+        labels=classifier.labels.names,
+        wanted=tuple(one.node.label or "" for one in nodes),
+        found=found,
+        unit="nodes",
+        signature=f"nodes:{len(nodes)}|among:{len(graph)}|edges:{len(graph.edges)}",
+        outputs=tuple(f"{one.node.name}\t{label}" for one, label in zip(nodes, found, strict=True)),
     )
 
 

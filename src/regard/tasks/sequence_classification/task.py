@@ -1,8 +1,7 @@
 """Sequence classification: batches, the loss, the training job, metrics, the TextClassifier and its task."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from regard.layers.rnn import disable_host_sync
 from regard.models.config import WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, initialise
 from regard.models.tfidf import BagOfWordsClassifier
+from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
 from regard.tasks.outputs import LabelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
@@ -183,6 +183,7 @@ class TextClassifier(PretrainedModel):
             self.describe,
             len(corpus.batches.dropped) + len(held_out) - len(held),
             capture_objection="words.kind = 'one-hot' launches but a few kernels" if one_hot else "",
+            figures=LABEL_FIGURES,
         )
 
     def classify(self, texts: str | Sequence[str]) -> Any:
@@ -224,75 +225,18 @@ def validation(model: nn.Module, examples: Sequence[Example], device: str = "cpu
     return {"loss": total / len(examples), "accuracy": right / len(examples)}
 
 
-@dataclass(frozen=True)
-class LabelScore:
-    """How one label was found: precision, recall and the harmonic mean of both, in percent."""
-
-    wanted: int
-    found: int
-    right: int
-
-    @property
-    def precision(self) -> float:
-        return 100 * self.right / max(1, self.found)
-
-    @property
-    def recall(self) -> float:
-        return 100 * self.right / max(1, self.wanted)
-
-    @property
-    def f1(self) -> float:
-        return 200 * self.right / max(1, self.wanted + self.found)
-
-
-@dataclass(frozen=True)
-class ClassificationMetrics:
-    """Which texts were given the right label."""
-
-    labels: tuple[str, ...]
-    wanted: tuple[str, ...] = field(repr=False)
-    found: tuple[Classification, ...] = field(repr=False)
-
-    @property
-    def right(self) -> int:
-        return sum(one.label == label for one, label in zip(self.found, self.wanted, strict=True))
-
-    @property
-    def accuracy(self) -> float:
-        return 100 * self.right / len(self.wanted)
-
-    @property
-    def by_label(self) -> dict[str, LabelScore]:
-        wanted, found = Counter(self.wanted), Counter(one.label for one in self.found)
-        both = zip(self.found, self.wanted, strict=True)
-        right = Counter(label for one, label in both if one.label == label)
-        return {name: LabelScore(wanted[name], found[name], right[name]) for name in self.labels}
-
-    def table(self) -> str:
-        counts = f"right:{self.right}|texts:{len(self.wanted)}|labels:{len(self.labels)}"
-        wide = max(8, *map(len, self.labels))
-        lines = [f"accuracy {self.accuracy:.2f} %   {counts}", ""]
-        lines.append(f"{'label':<{wide}} precision  recall      F1   texts")
-        for name, one in self.by_label.items():
-            lines.append(f"{name:<{wide}} {one.precision:9.2f} {one.recall:7.2f} {one.f1:7.2f} {one.wanted:7,}")
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        scores = {
-            name: {"texts": one.wanted, "precision": one.precision, "recall": one.recall, "f1": one.f1}
-            for name, one in self.by_label.items()
-        }
-        return {"accuracy": self.accuracy, "texts": len(self.wanted), "right": self.right, "by_label": scores}
-
-    def lines(self) -> list[str]:
-        return [f"{one.label}\t{one.probability:.4f}" for one in self.found]
-
-
-def evaluate_classifier(classifier: TextClassifier, texts: Sequence[LabelledText]) -> ClassificationMetrics:
+def evaluate_classifier(classifier: TextClassifier, texts: Sequence[LabelledText]) -> LabelMetrics:
     for number, one in enumerate(texts, 1):
         classifier.labels.index(one.label, f"text {number}")
     found = classifier.predict([one.text for one in texts], classifier.device)
-    return ClassificationMetrics(classifier.labels.names, tuple(one.label for one in texts), tuple(found))
+    return LabelMetrics(
+        labels=classifier.labels.names,
+        wanted=tuple(one.label for one in texts),
+        found=tuple(one.label for one in found),
+        unit="texts",
+        signature=f"texts:{len(texts)}|labels:{len(classifier.labels)}",
+        outputs=tuple(f"{one.label}\t{one.probability:.4f}" for one in found),
+    )
 
 
 # --- the task ---

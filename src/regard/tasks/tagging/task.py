@@ -1,7 +1,6 @@
 """Tagging (token classification): batches, the loss, the training job, metrics, the Tagger and its task."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,9 +22,10 @@ from regard.layers.rnn import disable_host_sync
 from regard.models.encoder import CharEncoder, Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
+from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
 from regard.tasks.outputs import ModelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import AccuracyMetrics, EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
+from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.tagging.data import TaggingSettings
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
 from regard.training.config import TrainingJob, to_float32
@@ -227,6 +227,7 @@ class Tagger(PretrainedModel):
             self.describe,
             len(corpus.batches.dropped) + len(held_out) - len(held),
             capture_objection="the model's places are in trees, which only a CPU can follow" if heads else "",
+            figures=LABEL_FIGURES,
         )
 
     def tag(self, texts: str | Sequence[str]) -> Any:
@@ -325,41 +326,26 @@ def without_tags(sentence: TaggedSentence) -> TaggedSentence:
     return sentence.with_tags([NO_VALUE] * len(sentence.words))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaggingMetrics(AccuracyMetrics):
-    """Which tags of words were right, by the tag that was wanted."""
-
-    unit = "words"
-    sentences: int
-
-    @property
-    def group_name(self) -> str:
-        return "tag"
-
-    @property
-    def signature(self) -> str:
-        return f"words:{self.wanted.total()}|sentences:{self.sentences}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "words": self.wanted.total(), "sentences": self.sentences}
-
-
-def evaluate_tagger(tagger: Tagger, sentences: Sequence[TaggedSentence]) -> TaggingMetrics:
+def evaluate_tagger(tagger: Tagger, sentences: Sequence[TaggedSentence]) -> LabelMetrics:
     tagger.examples(sentences)  # a tag that is unknown could never be right
     found = tagger.predict(sentences)
-    both = [
-        (wanted, tag)
-        for sentence, tags in zip(sentences, found, strict=True)
+    triples = [
+        (wanted, tag, number)
+        for number, (sentence, tags) in enumerate(zip(sentences, found, strict=True))
         for wanted, tag in zip(sentence.tags, tags, strict=True)
         if wanted != NO_VALUE
     ]
-    if not both:
+    if not triples:
         raise ValueError("no word has a tag to compare with; give sentences that are tagged")
-    return TaggingMetrics(
-        wanted=Counter(wanted for wanted, _ in both),
-        right=Counter(wanted for wanted, tag in both if wanted == tag),
+    wanted, predicted, numbers = zip(*triples, strict=True)
+    return LabelMetrics(
+        labels=tagger.labels.names,
+        wanted=wanted,
+        found=predicted,
+        unit="words",
+        signature=f"words:{len(triples)}|sentences:{len(sentences)}",
         outputs=tuple(" ".join(tags) for tags in found),
-        sentences=len(sentences),
+        example_ids=numbers,
     )
 
 

@@ -1,6 +1,5 @@
 """Visual question answering: the loss, the training job, metrics, the QuestionAnswerer and its task."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,17 +32,16 @@ from regard.tasks.image_batches import (
     patch_axis,
 )
 from regard.tasks.image_classification.task import AT_ONCE
+from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics, loss_and_accuracy
 from regard.tasks.outputs import LabelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import (
-    AccuracyMetrics,
     EncodedInput,
     InputSpec,
     ProgressBar,
     Task,
     TaskInput,
     TokenAxis,
-    loss_and_accuracy,
     no_progress,
 )
 from regard.tasks.tokenizers import train_text_tokenizer
@@ -192,6 +190,7 @@ class QuestionAnswerer(PretrainedModel):
             self.settings.model.model,
             self.describe,
             capture_objection="",
+            figures=LABEL_FIGURES,
         )
 
     def ids(self, text: str) -> list[int]:
@@ -237,35 +236,23 @@ def chunk_questions(questions: Sequence[ImageQuestion]) -> Iterator[Sequence[Ima
         yield questions[first : first + AT_ONCE]
 
 
-@dataclass(frozen=True, kw_only=True)
-class VQAMetrics(AccuracyMetrics):
-    """Which answers were right, by kind of question where it is known, else by the answer that was wanted."""
-
-    unit = "questions"
-    pictures: int
-    by: str
-
-    @property
-    def group_name(self) -> str:
-        return self.by
-
-    @property
-    def signature(self) -> str:
-        return f"questions:{self.wanted.total()}|pictures:{self.pictures}"
-
-
 def evaluate_vqa(
     answerer: QuestionAnswerer, questions: Sequence[ImageQuestion], progress: ProgressBar = no_progress
-) -> VQAMetrics:
+) -> LabelMetrics:
     answerer.label_ids(questions)  # refuses an answer that the model does not know
     batches = progress(chunk_questions(questions), "answering", -(-len(questions) // AT_ONCE))
     found = torch.cat([answerer.probabilities(some) for some in batches]).argmax(-1).tolist()
     answers = tuple(answerer.labels.name(n) for n in found)
-    by = "kind" if all(one.kind for one in questions) else "answer"
-    kinds = [one.kind if by == "kind" else one.answer for one in questions]
-    right = (kind for kind, one, answer in zip(kinds, questions, answers, strict=True) if one.answer == answer)
-    pictures = len({one.picture for one in questions})
-    return VQAMetrics(wanted=Counter(kinds), right=Counter(right), outputs=answers, pictures=pictures, by=by)
+    kinds = tuple(one.kind for one in questions)
+    return LabelMetrics(
+        labels=answerer.labels.names,
+        wanted=tuple(one.answer for one in questions),
+        found=answers,
+        unit="questions",
+        signature=f"questions:{len(questions)}|pictures:{len({one.picture for one in questions})}",
+        outputs=answers,
+        kinds=kinds if all(kinds) else (),
+    )
 
 
 # --- the task ---

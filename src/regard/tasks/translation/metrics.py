@@ -1,0 +1,199 @@
+"""Translation metrics: BLEU, chrF, chrF++ and TER by sacreBLEU, with signatures, by length, and paired tests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest, Result
+
+from regard.data.tokenizers.normalization import TextNormalizer
+from regard.tasks.metrics import RESAMPLES, MetricScore, PairedResult, TaskMetrics, paired_bootstrap
+
+
+@dataclass(frozen=True)
+class TextMetric:
+    """A metric of sacreBLEU.
+
+    Args:
+        build: a new metric of sacreBLEU.
+        normal: the form in which texts are compared; None is as people write them.
+    """
+
+    name: str
+    build: Callable[[], Metric]
+    normal: TextNormalizer | None = None
+
+    def score(self, found: Sequence[str], wanted: Sequence[str]) -> MetricScore:
+        check_paired(found, wanted)
+        metric = self.build()
+        score = metric.corpus_score(self.texts(found), [self.texts(wanted)]).score
+        if isinstance(metric, BLEU):
+            score = min(score, 100.0)  # rounding may carry it beyond
+        return MetricScore(self.name, score, str(metric.get_signature()))
+
+    def texts(self, texts: Sequence[str]) -> list[str]:
+        return [self.normal.apply(text) for text in texts] if self.normal else list(texts)
+
+    def compare(self, first: Sequence[str], second: Sequence[str], wanted: Sequence[str]) -> PairedResult:
+        """Paired bootstrap resampling by sacreBLEU."""
+        systems = [("first", self.texts(first)), ("second", self.texts(second))]
+        test = PairedTest(systems, {self.name: self.build()}, [self.texts(wanted)], test_type="bs", n_samples=RESAMPLES)
+        signatures, results = test()
+        (name,) = signatures
+        one, two = results[name]
+        assert isinstance(one, Result)
+        assert isinstance(two, Result)
+        assert two.p_value is not None
+        # of equal scores sacreBLEU says 1 / (resamples + 1), which reads as if they differed
+        p_value = two.p_value if one.score != two.score else 1.0
+        return PairedResult(p_value, (one.ci or 0.0, two.ci or 0.0), str(signatures[name]))
+
+
+BLEU_13A = TextMetric("BLEU", BLEU)
+CHRF_PLAIN = TextMetric("chrF", CHRF)
+TRANSLATION_EDIT_RATE = TextMetric("TER", TER)  # the lower, the better; it does not look at capitals
+MAX_TER_WORDS = 150  # of a reference: the time that TER takes grows faster than with the square of its length
+
+
+def chrf_plus_plus(*, lowercase: bool = False) -> TextMetric:
+    """chrF++: character n-grams, and words and pairs of words (Popović 2017)."""
+    return TextMetric("chrF++", partial(CHRF, word_order=2, lowercase=lowercase))
+
+
+def tokenized_bleu(normal: TextNormalizer) -> TextMetric:
+    """BLEU over the words of a normal form."""
+    name = f"BLEU, {'lower-cased, ' if normal.lower else ''}tokenised"
+    return TextMetric(name, partial(BLEU, tokenize="none", force=True), normal)
+
+
+def text_metrics(normal: TextNormalizer, wanted: Sequence[str]) -> list[TextMetric]:
+    """All that can be said of texts in this normal form: a lower-cased one has no capitals to be judged by."""
+    edits = [TRANSLATION_EDIT_RATE] if longest(wanted) <= MAX_TER_WORDS else []
+    if normal.lower:
+        return [tokenized_bleu(normal), chrf_plus_plus(lowercase=True), *edits]
+    forms = [replace(normal, lower=True), normal] if normal.language else []
+    return [*map(tokenized_bleu, forms), BLEU_13A, CHRF_PLAIN, chrf_plus_plus(), *edits]
+
+
+def longest(texts: Sequence[str]) -> int:
+    """The words of the longest."""
+    return max((len(text.split()) for text in texts), default=0)
+
+
+def translation_metrics(normal: TextNormalizer, found: Sequence[str], wanted: Sequence[str]) -> list[MetricScore]:
+    """The scores of texts that a model in this normal form wrote."""
+    scores = [metric.score(found, wanted) for metric in text_metrics(normal, wanted)]
+    return scores if normal.lower else [*scores, exact_match(found, wanted)]
+
+
+def bleu(found: Sequence[str], wanted: Sequence[str], *, tokenised: bool = False) -> MetricScore:
+    """Corpus BLEU by sacreBLEU; `tokenised` texts are split at blanks alone."""
+    metric = TextMetric("BLEU", partial(BLEU, tokenize="none", force=True)) if tokenised else BLEU_13A
+    return metric.score(found, wanted)
+
+
+def exact_match(found: Sequence[str], wanted: Sequence[str]) -> MetricScore:
+    """The share of sentences that are right to the letter, in percent."""
+    check_paired(found, wanted)
+    hits = sum(one == other for one, other in zip(found, wanted, strict=True))
+    return MetricScore("exact match", 100 * hits / len(found), f"sentences:{len(found)}")
+
+
+@dataclass(frozen=True)
+class LengthBucket:
+    """The sentences whose source has from `first` to `last` words: how many, their mean length, their BLEU."""
+
+    first: int
+    last: int
+    sentences: int
+    length: float
+    bleu: float
+
+    def __str__(self) -> str:
+        return f"{self.first}–{self.last}"
+
+
+def bleu_by_length(
+    found: Sequence[str], wanted: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
+) -> list[LengthBucket]:
+    """BLEU of tokenised texts by the length of their source; a bucket reaches from one edge to the next."""
+    check_paired(found, wanted)
+    rows = []
+    for low, high in zip(edges, (*edges[1:], max(*lengths, *edges) + 1), strict=True):
+        mine = [n for n, length in enumerate(lengths) if low <= length < high]
+        if mine:
+            score = bleu([found[n] for n in mine], [wanted[n] for n in mine], tokenised=True)
+            rows.append(
+                LengthBucket(low, high - 1, len(mine), round(sum(lengths[n] for n in mine) / len(mine), 1), score.value)
+            )
+    return rows
+
+
+def check_paired(found: Sequence[str], wanted: Sequence[str]) -> None:
+    if len(found) != len(wanted) or not found:
+        raise ValueError(f"{len(found)} translations for {len(wanted)} references: there must be one for each")
+
+
+EDGES = (1, *range(6, 51, 5), 71)  # where buckets of sentence lengths, in words, begin
+
+
+@dataclass(frozen=True)
+class TranslationMetrics(TaskMetrics):
+    """Metrics on a set of pairs, and the translations.
+
+    Args:
+        source_lengths: words of each source.
+        normal: the form in which the model writes.
+    """
+
+    translations: tuple[str, ...] = field(repr=False)
+    references: tuple[str, ...] = field(repr=False)
+    source_lengths: tuple[int, ...] = field(repr=False)
+    normal: TextNormalizer
+
+    @cached_property
+    def scores(self) -> Sequence[MetricScore]:
+        """Of texts as people write them, and where the model reads them tokenised, as it reads them."""
+        return translation_metrics(self.normal, self.translations, self.references)
+
+    @cached_property
+    def lengths(self) -> list[LengthBucket]:
+        seen, wanted = ([self.normal.apply(text) for text in texts] for texts in (self.translations, self.references))
+        return bleu_by_length(seen, wanted, self.source_lengths, EDGES)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scores": {one.name: {"value": one.value, "signature": one.signature} for one in self.scores},
+            "by_length": [asdict(bucket) for bucket in self.lengths],
+        }
+
+    def lines(self) -> list[str]:
+        return list(self.translations)
+
+    def compare(self, other: "TranslationMetrics") -> dict[str, PairedResult]:
+        wanted = self.references
+        results = {
+            metric.name: metric.compare(self.translations, other.translations, wanted)
+            for metric in text_metrics(self.normal, wanted)
+        }
+        if not self.normal.lower:
+            one, two = (
+                np.array([a == b for a, b in zip(each.translations, wanted, strict=True)]) for each in (self, other)
+            )
+            results["exact match"] = paired_bootstrap(one, two, np.ones(len(wanted)))
+        return results
+
+    def table(self) -> str:
+        lines = [f"{one.name:<28} {one.value:6.2f}   {one.signature}" for one in self.scores]
+        if (words := longest(self.references)) > MAX_TER_WORDS:
+            lines.append(f"{'TER':<28}      –   would take long: a reference has {words:,} words")
+        lines += ["", "words   sentences   BLEU"]
+        for bucket in self.lengths:
+            lines.append(f"{bucket!s:<7} {bucket.sentences:>9,}  {bucket.bleu:5.1f}  {'█' * round(bucket.bleu / 4)}")
+        return "\n".join(lines)
