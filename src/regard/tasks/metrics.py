@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-MAX_MATRIX_LABELS = (
-    12  # labels whose confusion matrix fits into a table, and confusions that are named where it does not
-)
-MAX_COLUMN_LETTERS = 8  # of a label above its column
+MAX_MATRIX_LABELS = 20  # labels whose confusion matrix is shown; of more labels, so many confusions are
+WIDE_MATRIX_LABELS = 12  # labels that leave room for long names above the columns
 RESAMPLES, SEED = 1000, 12345  # of a bootstrap test, as sacreBLEU has them
 
 
