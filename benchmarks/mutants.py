@@ -134,6 +134,7 @@ NAMED = {
     "decode/quantized_linear": "batched_beam",
     "decode/scoring": "models",
     "decode/search": "beam",
+    "decode/topk": "topk_logprobs",
     "layers/embedding": "residual",
     "layers/sublayers": "residual",
     "see/plots/charts": "latent_plane",

@@ -674,18 +674,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/search.py": [
         ("Longest", "one token too many", "int(self.factor * source) + self.offset", "int(self.factor * source) + self.offset + 1"),
-        ("Constraints", "the end may come one token early", "len(rows[0].tokens) < constraints.min_length", "len(rows[0].tokens) < constraints.min_length - 1"),
-        ("Constraints", "padding may be written", "banned = {PAD, BOS, *constraints.banned}", "banned = {BOS, *constraints.banned}"),
-        ("Constraints", "a forced word is forbidden", "only, values = token_index([row.forced_token], vocabulary, device), scores[n]", "only, values = token_index([row.forced_token], vocabulary, device), masked[n]"),
         ("length penalty", "the exponent is a factor", "((5 + length) / 6) ** alpha", "((5 + length) / 6) * alpha"),
         ("length penalty", "does not count the end", "(5 + length) / 6", "(4 + length) / 6"),
-        ("coverage penalty", "padding is to be covered", "torch.where(real, coverage.clamp(MIN_COVERAGE, 1.0).log(), 0.0)", "coverage.clamp(MIN_COVERAGE, 1.0).log()"),
-        ("coverage penalty", "rewards more attention than one", "coverage.clamp(MIN_COVERAGE, 1.0)", "coverage.clamp(MIN_COVERAGE)"),
-        ("coverage penalty", "the sum over heads, not the mean", '"n h s -> n s", "mean"', '"n h s -> n s", "sum"'),
-        ("coverage penalty", "the first layer's attention", "record.weights(sites[-1])", "record.weights(sites[0])"),
-        ("coverage penalty", "β forgotten", "return beta * torch.where", "return torch.where"),
-        ("best", "of equals any", "ids, order = ids.sort(-1)", "ids, order = ids.sort(-1, descending=True)"),
-        ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
     ],
     "decode/beam.py": [
         ("Beam", "a rule is asked about the best prefix alone", "(*before[parent], token)", "(*before[0], token)"),
@@ -693,6 +683,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Beam", "finished sentences are computed further", "(self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]", "self.beams.totals > -torch.inf"),
     ],
     "decode/beam_decoder.py": [
+        ("coverage penalty", "padding is to be covered", "torch.where(real, coverage.clamp(MIN_COVERAGE, 1.0).log(), 0.0)", "coverage.clamp(MIN_COVERAGE, 1.0).log()"),
+        ("coverage penalty", "rewards more attention than one", "coverage.clamp(MIN_COVERAGE, 1.0)", "coverage.clamp(MIN_COVERAGE)"),
+        ("coverage penalty", "the sum over heads, not the mean", '"n h s -> n s", "mean"', '"n h s -> n s", "sum"'),
+        ("coverage penalty", "the first layer's attention", "record.weights(sites[-1])", "record.weights(sites[0])"),
+        ("coverage penalty", "β forgotten", "return beta * torch.where", "return torch.where"),
         ("Beam", "states do not follow their parents", "rows, tokens = self.row_of.gather(1, parents), ", "rows, tokens = self.row_of, "),
         ("Beam", "sentences that stay are given the states of those that left", "self.row_of = self.row_of[rows]", "self.row_of = self.row_of[: len(rows)]"),
         ("Beam", "sources do not follow their sentences", "self.memory = self.memory.pick(rows)", "self.memory = self.memory.pick(self.owners[rows] * 0)"),
@@ -711,12 +706,14 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Beam", "the coverage penalty is subtracted from what is returned", "return scores + self.coverage.where(", "return scores - self.coverage.where("),
         ("Beam", "a truncated hypothesis has a coverage penalty", "self.coverage.where(self.tokens == eos, 0.0)", "self.coverage"),
         ("beam state", "the beginning may be written", "{PAD, BOS, *constraints.banned}", "{PAD, *constraints.banned}"),
-        ("candidates", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
         ("backtracking", "follows the rank, not the parent", "front[at - 1, n, parents[at, n, rank]]", "front[at - 1, n, rank]"),
         ("backtracking", "the worst finished come first", "(-scores[step, n, rank], cuts", "(scores[step, n, rank], cuts"),
         ("backtracking", "ones cut by the limit come first", "cuts[step, n, rank], n))", "~cuts[step, n, rank], n))"),
     ],
     "decode/stepwise.py": [
+        ("Constraints", "the end may come one token early", "len(rows[0].tokens) < constraints.min_length", "len(rows[0].tokens) < constraints.min_length - 1"),
+        ("Constraints", "padding may be written", "banned = {PAD, BOS, *constraints.banned}", "banned = {BOS, *constraints.banned}"),
+        ("Constraints", "a forced word is forbidden", "only, values = token_index([row.forced_token], vocabulary, device), scores[n]", "only, values = token_index([row.forced_token], vocabulary, device), masked[n]"),
         ("Sample", "multiplies by the temperature", "(scores / self.temperature)", "(scores * self.temperature)"),
         ("Sample", "top-p without the token that crosses p", "before = probabilities.cumsum(-1) - probabilities ", "before = probabilities.cumsum(-1) "),
         ("Sample", "top-k keeps one more", "else self.top_k)", "else self.top_k + 1)"),
@@ -760,6 +757,13 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/quantize.py": [
         ("prepare", "scores are scaled twice", "attention.recipe = replace(attention.recipe, score=Dot())", "pass"),
+    ],
+    "decode/topk.py": [
+        ("best", "of equals any", "ids, order = ids.sort(-1)", "ids, order = ids.sort(-1, descending=True)"),
+        ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
+    ],
+    "decode/quantized_linear.py": [
+        ("candidates", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
     ],
     "attention/kernels/masked.py": [
         ("masked", "kernel: weights of earlier keys not shrunk", "total = total * shrunk + tl.sum(weights, 1)", "total = total + tl.sum(weights, 1)"),

@@ -88,7 +88,7 @@ def test_every_module_is_imported_without_what_only_unix_has():
 
 def test_a_model_is_loaded_and_decodes_there_as_it_does_here(tmp_path):
     from regard.decode import Beam
-    from regard.decode.translate import translate_texts
+    from regard.decode.texts import translate_texts
 
     model = translator()
     model.save(tmp_path)

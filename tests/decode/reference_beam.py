@@ -11,23 +11,20 @@ from torch import Tensor
 from regard.attention import record_attention
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode import Beam
+from regard.decode.beam_decoder import coverage_penalty, mean_cross_attention
 from regard.decode.search import (
     Constraints,
     DecodableModel,
     DecodingRequest,
     Hypothesis,
-    PartialHypothesis,
     Reorderable,
-    coverage_penalty,
     encode_sources,
     inference_mode,
     length_penalty,
-    log_probabilities,
     make_requests,
-    mask_disallowed,
-    mean_cross_attention,
-    stable_topk,
 )
+from regard.decode.stepwise import PartialHypothesis, mask_disallowed
+from regard.decode.topk import log_probabilities, stable_topk
 
 Candidate = tuple[float, int]  # a token's log-probability, and the token
 

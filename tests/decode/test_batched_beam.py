@@ -29,9 +29,10 @@ from regard.decode import (
 )
 from regard.decode import beam as searching
 from regard.decode.beam import search_single_threaded
-from regard.decode.beam_state import chunked_topk
-from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, MkldnnLinear
-from regard.decode.search import inference_mode, make_requests, stable_topk
+from regard.decode.linear import MkldnnLinear
+from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear
+from regard.decode.search import inference_mode, make_requests
+from regard.decode.topk import chunked_topk, stable_topk
 from regard.models import ModelConfig, build_model
 from regard.models.transformer import Transformer
 
@@ -314,7 +315,7 @@ def test_the_few_best_of_many_words_equals_included(seed, count, vocabulary):
 INTERPRETED = """
 import torch
 from regard.decode.kernels import segment_topk
-from regard.decode.beam_state import topk_logprobs_torch
+from regard.decode.topk import topk_logprobs_torch
 torch.manual_seed(0)
 for vocabulary, count, segment in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
     logits, bias = torch.randn(5, vocabulary) * 3, torch.randn(vocabulary)

@@ -12,7 +12,8 @@ from torch import nn
 
 from regard.attention import SiteName, record_attention
 from regard.decode import Beam, Constraints, Greedy, LengthLimit, translate
-from regard.decode.search import MAX_PENALTY, length_penalty, mean_cross_attention
+from regard.decode.beam_decoder import mean_cross_attention
+from regard.decode.search import MAX_PENALTY, length_penalty
 
 from .reference_beam import reference_translate
 from .toy_models import (

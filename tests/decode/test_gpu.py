@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.decode import Beam, Constraints, Greedy, LengthLimit, cuda_graphs, is_prepared, prepare, translate
-from regard.decode.beam_state import topk_logprobs_torch, topk_logprobs_triton
+from regard.decode.topk import topk_logprobs_torch, topk_logprobs_triton
 
 from .reference_beam import reference_translate
 from .test_batched_beam import PREFIXES, assert_same, decided

@@ -16,9 +16,9 @@ from regard.decode import (
     beam_state,
     cuda_graphs,
     kv_cache,
+    linear,
     prepare,
     quantize,
-    quantized_linear,
 )
 from regard.decode.beam_state import (
     NO_EOS,
@@ -87,7 +87,7 @@ def as_on_a_gpu() -> None:
 
 def torch_linear(weight: torch.Tensor, bias: torch.Tensor, precision: str) -> nn.Module:
     """As on a GPU, whose residual connections know torch's layer alone."""
-    return quantized_linear.build_linear(weight.double(), bias.double(), precision).float()
+    return linear.build_linear(weight.double(), bias.double(), precision).float()
 
 
 def attention_errors() -> dict[str, float]:

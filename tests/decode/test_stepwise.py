@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.decode import Constraints, Greedy, LengthLimit, Sampling, translate
-from regard.decode.search import stable_topk
 from regard.decode.stepwise import draw_indices
+from regard.decode.topk import stable_topk
 
 from .toy_models import EOS, Toy, dice, every_translation, same
 

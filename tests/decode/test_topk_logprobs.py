@@ -7,18 +7,11 @@ from torch.testing import assert_close
 from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, beam_state, kv_cache, prepare, translate
 from regard.decode import beam as searching
-from regard.decode.beam_state import (
-    CHUNK,
-    ChunkedVocabLinear,
-    SearchRules,
-    chunked_vocab_topk,
-    initial_beam_state,
-    select_candidates,
-    topk_logprobs_torch,
-)
+from regard.decode.beam_state import SearchRules, initial_beam_state, select_candidates
 from regard.decode.kv_cache import TransformerBeams
-from regard.decode.quantized_linear import RowQuantizer
+from regard.decode.quantized_linear import ChunkedVocabLinear, RowQuantizer, chunked_vocab_topk
 from regard.decode.search import Constraints, DecodingRequest
+from regard.decode.topk import CHUNK, topk_logprobs_torch
 from regard.models.transformer import Transformer
 
 from .reference_beam import reference_translate

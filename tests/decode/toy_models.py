@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import AttentionCore, AttentionSites, Dot, Proportional, Recipe, SiteName, record_attention
 from regard.decode import Beam, Hypothesis
-from regard.decode.search import log_probabilities
+from regard.decode.topk import log_probabilities
 
 PAD, BOS, EOS, UNK = range(4)
 Ids = tuple[int, ...]

@@ -17,7 +17,7 @@ from regard.data.tokenizers.base import TokenizedText
 from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps
 from regard.decode.search import DecodableModel
 from regard.decode.stepwise import Greedy
-from regard.decode.translate import translate_texts
+from regard.decode.texts import translate_texts
 from regard.training.run_folder import resolve_run
 from regard.world.world import Sentence
 

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from regard.attention import Learned
 from regard.decode import cuda_graphs, kv_cache
-from regard.decode.beam_decoder import ModelBeams
+from regard.decode.beam_decoder import BeamDecoder, ModelBeams
 from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
 from regard.decode.kv_cache import TransformerBeams
 from regard.decode.search import (
     MAX_PENALTY,
-    BeamDecoder,
     Constraints,
     DecodableModel,
     DecodingRequest,

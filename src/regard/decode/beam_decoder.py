@@ -1,18 +1,62 @@
-"""Beam decoder of any model: its beams are rows of the model's own state, copied where beams fork."""
+"""Beam decoders: the protocol, and that of any model, whose beams are rows of its state, copied where beams fork."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from einops import rearrange
+from einops import rearrange, reduce
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.attention import record_attention
+from regard.attention import AttentionRecord, record_attention
 from regard.attention.core import is_recorded
 from regard.data.tokenizers.base import BOS
-from regard.decode.search import DecodableModel, Reorderable, coverage_penalty, encode_sources, mean_cross_attention
+from regard.decode.search import DecodableModel, Reorderable, encode_sources
+
+MIN_COVERAGE = 1e-9  # a source token that was never attended to costs much, but not infinity
+
+
+@runtime_checkable
+class BeamDecoder(Protocol):
+    """The hidden states of all beams of all sentences, step by step; its state follows the parents of the beams.
+
+    Attributes:
+        vocabulary: how many tokens there are to choose from.
+        output: from hidden states to logits.
+        bias: of the logits, if `output` leaves it to whoever reads them, as on a GPU; otherwise None.
+        covered: the coverage penalty of each beam, if it ended here; None without a coverage penalty.
+    """
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def output(self) -> Callable[[Tensor], Tensor]: ...
+    @property
+    def bias(self) -> Tensor | None: ...
+    @property
+    def covered(self) -> Tensor | None: ...
+
+    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
+        """The flat indices of the beams to compute, of those that go on; None computes all beams."""
+        ...
+
+    def step(
+        self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n model"]:
+        """The hidden states of all (or the live) beams, after the last token of each, which its parent beam went on
+        with."""
+        ...
+
+    def keep(self, rows: Int[Tensor, " n"]) -> "BeamDecoder":
+        """These sentences alone; the decoder of the others is lost."""
+        ...
+
+    def ensure_slots(self) -> None:
+        """Room for one more token of every beam."""
+        ...
 
 
 @dataclass(eq=False)
@@ -139,3 +183,21 @@ class ModelBeams:
 
     def ensure_slots(self) -> None:
         """The model's own state grows by itself."""
+
+
+def cross_attention_sites(record: AttentionRecord) -> list[str]:
+    """The attentions from target tokens to the source (or a latent) among those that were recorded."""
+    return [site.name for site in record.sites if site.queries == "written"]
+
+
+def mean_cross_attention(record: AttentionRecord) -> Float[Tensor, "n s"]:
+    """The cross-attention of the token just predicted: the mean over the heads of the last layer."""
+    if not (sites := cross_attention_sites(record)):
+        raise ValueError("the model has no cross-attention to compute coverage from; use coverage_penalty=0")
+    return reduce(record.weights(sites[-1])[:, :, -1], "n h s -> n s", "mean")
+
+
+def coverage_penalty(coverage: Float[Tensor, "n s"], lengths: Int[Tensor, " n"], beta: float) -> Float[Tensor, " n"]:
+    """cp(x, y) = β Σᵢ log min(Σⱼ weightⱼᵢ, 1) over the source tokens i, EOS included, and target tokens j."""
+    real = torch.arange(coverage.shape[-1], device=coverage.device) < rearrange(lengths, "n -> n 1")
+    return beta * torch.where(real, coverage.clamp(MIN_COVERAGE, 1.0).log(), 0.0).sum(-1)

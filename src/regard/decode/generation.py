@@ -18,8 +18,8 @@ from regard.data.tokenizers.base import BOS, EOS, UNK, LosslessTokenizer, Tokeni
 from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import ModelBeams
 from regard.decode.beam_state import NO_EOS
-from regard.decode.search import Constraints, DecodingRequest, LengthLimit, PartialHypothesis, inference_mode
-from regard.decode.stepwise import StepwiseSearch
+from regard.decode.search import Constraints, DecodingRequest, LengthLimit, inference_mode
+from regard.decode.stepwise import PartialHypothesis, StepwiseSearch
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import DecoderState
 

@@ -19,7 +19,7 @@ from regard.attention.core import is_hooked
 from regard.attention.multihead import SlotCache, UnpaddedTokens, unpad, with_pattern
 from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import EOS, PAD
-from regard.decode.quantized_linear import OutputLinear
+from regard.decode.linear import OutputLinear
 from regard.decode.search import DecodableModel
 from regard.models.transformer import DecoderLayer, EncoderLayer, KeysValues, Transformer
 

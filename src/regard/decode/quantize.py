@@ -16,7 +16,8 @@ from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosit
 from regard.attention.position import PositionSum
 from regard.decode import kv_cache
 from regard.decode.cuda_graphs import CapturedSteps
-from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, OutputLinear, build_linear
+from regard.decode.linear import OutputLinear, build_linear
+from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear
 from regard.decode.search import DecodableModel
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import FeedForward

@@ -1,54 +1,24 @@
-"""Linear layers for inference, swapped for a model's own: int8, prepacked for oneDNN, and the output layer."""
+"""Quantised linear layers: int8 for a CPU, and the output layer whose best tokens are found slice by slice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from einops import rearrange
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-Linear = Callable[[Tensor], Tensor]  # x Wᵀ + b
+from regard.decode.topk import CHUNK, TopKLogProbs, chunk_maxima, stable_topk
+
 PRECISIONS = {
     "float32": "as the model is",
     "bfloat16": "half the memory; for a GPU",
     "int8": "whole numbers of 8 bits; for a CPU",
 }
 INT8_BATCH_TOLERANCE = 0.1  # in int8, of a log-probability; 0.019 is the largest difference in 700 sentences
-CHUNK = 128  # tokens whose maximum is taken first; only the chunks of the best maxima are read
 SLICE = 64 * CHUNK  # tokens
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
-
-
-class OutputLinear(nn.Module):
-    """x Wᵀ + b in float32 at least, whatever the precision of W, so that logits keep their differences."""
-
-    def __init__(self, weight: Tensor, bias: Tensor):
-        super().__init__()
-        self.weight, self.bias = weight.detach(), bias.detach()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.multiply(x) + self.bias
-
-    def multiply(self, x: Tensor) -> Tensor:
-        """Without the bias."""
-        if x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
-            rows = torch.mm(x.flatten(0, -2), self.weight.t(), out_dtype=torch.float32)
-            return rows.unflatten(0, x.shape[:-1])
-        return x @ self.weight.t()
-
-
-class MkldnnLinear(nn.Module):
-    """The weight prepacked for oneDNN: with few rows several times as fast as `linear`."""
-
-    def __init__(self, weight: Tensor, bias: Tensor):
-        super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
-        self.bias, self.op = bias.detach(), torch.ops.mkldnn._linear_pointwise.default
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.op(x, self.weight, self.bias, "none", [], "")
-
-    __call__ = forward  # without hooks, which take a tenth of a small model's step
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,12 +96,45 @@ class ChunkedVocabLinear(nn.Module):
         return self.whole(x)
 
 
-def build_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
-    """The fastest for this device and precision; `weight` is (out, in)."""
-    if precision == "int8":
-        return Int8Linear(weight, bias)
-    if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        return MkldnnLinear(weight, bias)
-    linear = nn.Linear(weight.shape[1], len(weight), device="meta")
-    linear.weight, linear.bias = (nn.Parameter(part.detach(), requires_grad=False) for part in (weight, bias))
-    return linear.eval()
+def chunked_vocab_topk(
+    linear: ChunkedVocabLinear,
+    x: Float[Tensor, "n model"],
+    banned: UInt8[Tensor, " v"],
+    count: int,
+    must: Int[Tensor, "n 1"] | None,
+) -> TopKLogProbs:
+    """As `topk_logprobs_torch` of linear(x)."""
+    n, banned_ids = len(x), banned.nonzero()[:, 0].tolist()
+    widths = [len(part.bias) for part in linear.parts]
+    scores, sums, maxima = x.new_empty(n * sum(widths)), [], []
+    forced = None if must is None else x.new_zeros(n, 1)
+    numbers, size = linear.whole.quantizer.quantize(x)
+    for number, (part, width) in enumerate(zip(linear.parts, widths, strict=True)):
+        start = number * linear.rows
+        here = scores[n * start : n * (start + width)].view(n, width)
+        part.multiply_quantized(numbers, size, out=here)
+        # torch's logsumexp is slower than its log_softmax, whose largest is the largest score less the sum
+        sums.append(here.amax(-1) - here.log_softmax(-1).amax(-1))
+        if must is not None and forced is not None:
+            inside = (must >= start) & (must < start + width)
+            forced = torch.where(inside, here.gather(1, (must - start).clamp(0, width - 1)), forced)
+        for token in banned_ids:
+            if start <= token < start + width:
+                here[:, token - start] = -torch.inf
+        maxima.append(chunk_maxima(here))
+    total = torch.stack(sums, -1).logsumexp(-1, keepdim=True)
+    chunks = stable_topk(torch.cat(maxima, -1), count)[1].sort(-1).values
+    values, picked = stable_topk(gather_chunks(scores, chunks, linear.rows, sum(widths)), count)
+    ids = chunks.gather(1, picked // CHUNK) * CHUNK + picked % CHUNK
+    found = TopKLogProbs(values - total, ids, total.isfinite().all())
+    return found if must is None or forced is None else found.force(must, forced - total)
+
+
+def gather_chunks(scores: Float[Tensor, " all"], chunks: Int[Tensor, "n k"], rows: int, v: int) -> Float[Tensor, "n c"]:
+    """The scores in these chunks of every row; slices lie one behind the other, each with all of its rows."""
+    n, rows, v = len(chunks), rows // CHUNK, v // CHUNK
+    first = chunks // rows * rows
+    width = (v - first).clamp_max(rows)
+    at = n * first + torch.arange(n)[:, None] * width + chunks - first
+    found = scores.view(-1, CHUNK).index_select(0, at.flatten())
+    return rearrange(found, "(n k) token -> n (k token)", n=n)

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from regard.attention import record_attention
 from regard.data.tokenizers.base import EOS
+from regard.decode.beam_decoder import cross_attention_sites
 from regard.decode.search import (
     DecodableModel,
     Hypothesis,
     Reorderable,
     batch_by_tokens,
     check_plain_ids,
-    cross_attention_sites,
     decoder_inputs,
     encode_sources,
     inference_mode,
-    log_probabilities,
 )
+from regard.decode.topk import log_probabilities
 
 Ids = Sequence[int]
 

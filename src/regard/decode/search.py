@@ -1,4 +1,4 @@
-"""Search: the protocols of decodable models, requests, hypotheses, constraints, strategies, and Wu's penalties."""
+"""Search: the protocols of decodable models and search strategies; requests, constraints, hypotheses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -9,30 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
-from einops import rearrange, reduce
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.attention import AttentionRecord
 from regard.data.tokenizers.base import BOS, EOS, PAD
-
-
-def batch_by_tokens(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Indices in batches whose padded size, rows × longest, is at most `tokens`; the longest come first.
-
-    One that is over the budget by itself makes a batch of its own.
-    """
-    if tokens < 1:
-        raise ValueError(f"a budget of {tokens} tokens fits nothing; give at least 1")
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= tokens:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    return batches
-
 
 # --- the protocol ---
 
@@ -57,48 +38,6 @@ class DecodableModel(Protocol):
     def modules(self) -> Iterator[nn.Module]: ...
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...  # noqa: FBT001, FBT002  (torch's own)
-
-
-@runtime_checkable
-class BeamDecoder(Protocol):
-    """The hidden states of all beams of all sentences, step by step; its state follows the parents of the beams.
-
-    Attributes:
-        vocabulary: how many tokens there are to choose from.
-        output: from hidden states to logits.
-        bias: of the logits, if `output` leaves it to whoever reads them, as on a GPU; otherwise None.
-        covered: the coverage penalty of each beam, if it ended here; None without a coverage penalty.
-    """
-
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def vocabulary(self) -> int: ...
-    @property
-    def output(self) -> Callable[[Tensor], Tensor]: ...
-    @property
-    def bias(self) -> Tensor | None: ...
-    @property
-    def covered(self) -> Tensor | None: ...
-
-    def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
-        """The flat indices of the beams to compute, of those that go on; None computes all beams."""
-        ...
-
-    def step(
-        self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
-    ) -> Float[Tensor, "n model"]:
-        """The hidden states of all (or the live) beams, after the last token of each, which its parent beam went on
-        with."""
-        ...
-
-    def keep(self, rows: Int[Tensor, " n"]) -> "BeamDecoder":
-        """These sentences alone; the decoder of the others is lost."""
-        ...
-
-    def ensure_slots(self) -> None:
-        """Room for one more token of every beam."""
-        ...
 
 
 @dataclass
@@ -157,12 +96,6 @@ def decoder_inputs(targets: Sequence[Sequence[int]]) -> Int[Tensor, "b t"]:
     """The targets behind BOS: what the decoder reads to predict them."""
     rows = [torch.tensor([BOS, *target]) for target in targets]
     return pad_sequence(rows, batch_first=True, padding_value=PAD)
-
-
-def log_probabilities(logits: Float[Tensor, "*rows v"]) -> Float[Tensor, "*rows v"]:
-    """Log-softmax in float32 at least, whatever precision the model runs in."""
-    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    return logits.log_softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -238,36 +171,6 @@ def check_plain_ids(ids: Sequence[int], name: str) -> None:
         raise ValueError(f"{name} holds the special token {min(framed)} already; give plain ids, without BOS, EOS, PAD")
 
 
-@dataclass(frozen=True)
-class PartialHypothesis:
-    """A hypothesis that is still being extended: its tokens, and the log-probability of each."""
-
-    request: DecodingRequest
-    sample_index: int = 0
-    tokens: tuple[int, ...] = ()
-    scores: tuple[float, ...] = ()
-    total: float = 0.0
-
-    @property
-    def forced_token(self) -> int | None:
-        """The token that must come next, if one must."""
-        step = len(self.tokens)
-        return self.request.prefix[step] if step < len(self.request.prefix) else None
-
-    def extend(self, token: int, score: float) -> "PartialHypothesis":
-        return PartialHypothesis(
-            self.request, self.sample_index, (*self.tokens, token), (*self.scores, score), self.total + score
-        )
-
-    def finish(self, end: float, score: float) -> Hypothesis:
-        """Finished by EOS, whose log-probability is `end`."""
-        return Hypothesis(self.tokens, (*self.scores, end), finished=True, score=score)
-
-    def truncate(self, score: float) -> Hypothesis:
-        """Stopped before the model produced EOS."""
-        return Hypothesis(self.tokens, self.scores, finished=False, score=score)
-
-
 # --- constraints ---
 
 
@@ -284,28 +187,6 @@ class Constraints:
     banned: frozenset[int] = frozenset()
     min_length: int = 0
     allowed_next: Callable[[tuple[int, ...]], Collection[int]] | None = None
-
-
-def mask_disallowed(
-    scores: Float[Tensor, "n v"], rows: Sequence[PartialHypothesis], constraints: Constraints
-) -> Float[Tensor, "n v"]:
-    """The log-probabilities unchanged where a token is allowed, and -∞ elsewhere."""
-    if not scores.amax(-1).isfinite().all():
-        raise ValueError(
-            "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
-        )
-    banned = {PAD, BOS, *constraints.banned} | ({EOS} if len(rows[0].tokens) < constraints.min_length else set())
-    vocabulary, device = scores.shape[-1], scores.device
-    masked = scores.index_fill(-1, token_index(banned, vocabulary, device), -torch.inf)
-    for n, row in enumerate(rows):
-        if row.forced_token is not None:  # even a banned token
-            only, values = token_index([row.forced_token], vocabulary, device), scores[n]
-        elif constraints.allowed_next is not None:
-            only, values = token_index(constraints.allowed_next(row.tokens), vocabulary, device), masked[n]
-        else:
-            continue
-        masked[n] = torch.full_like(values, -torch.inf).index_copy(0, only, values[only])
-    return masked
 
 
 def token_index(tokens: Collection[int], vocabulary: int, device: torch.device) -> Int[Tensor, " tokens"]:
@@ -334,29 +215,10 @@ class Search(ABC):
         others."""
 
 
-def stable_topk(scores: Float[Tensor, "n v"], count: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
-    """The `count` best of every row and their ids, best first; of ties the lower id first."""
-    count = min(count, scores.shape[-1])
-    if count == scores.shape[-1]:
-        return torch.sort(scores, dim=-1, descending=True, stable=True)
-    values, ids = scores.topk(count, -1)
-    # topk orders ties arbitrarily. Inside the list two stable sorts repair that; at its border, where some ties are in
-    # and others out, the whole row has to be sorted. Both are rare, and the second is expensive.
-    ids, order = ids.sort(-1)
-    values, again = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-    ids, last = ids.gather(-1, again), values[:, -1:]
-    tied = ((scores >= last).sum(-1) > count) & (last[:, 0] > -torch.inf)
-    if tied.any():
-        sorted_values, sorted_ids = torch.sort(scores[tied], dim=-1, descending=True, stable=True)
-        values[tied], ids[tied] = sorted_values[:, :count], sorted_ids[:, :count]
-    return values, ids
-
-
 # --- penalties ---
 
 
 MAX_PENALTY = 64.0  # an exponent that float64 can still raise any length to
-MIN_COVERAGE = 1e-9  # a source token that was never attended to costs much, but not infinity
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -364,19 +226,17 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-def cross_attention_sites(record: AttentionRecord) -> list[str]:
-    """The attentions from target tokens to the source (or a latent) among those that were recorded."""
-    return [site.name for site in record.sites if site.queries == "written"]
+def batch_by_tokens(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Indices in batches whose padded size, rows × longest, is at most `tokens`; the longest come first.
 
-
-def mean_cross_attention(record: AttentionRecord) -> Float[Tensor, "n s"]:
-    """The cross-attention of the token just predicted: the mean over the heads of the last layer."""
-    if not (sites := cross_attention_sites(record)):
-        raise ValueError("the model has no cross-attention to compute coverage from; use coverage_penalty=0")
-    return reduce(record.weights(sites[-1])[:, :, -1], "n h s -> n s", "mean")
-
-
-def coverage_penalty(coverage: Float[Tensor, "n s"], lengths: Int[Tensor, " n"], beta: float) -> Float[Tensor, " n"]:
-    """cp(x, y) = β Σᵢ log min(Σⱼ weightⱼᵢ, 1) over the source tokens i, EOS included, and target tokens j."""
-    real = torch.arange(coverage.shape[-1], device=coverage.device) < rearrange(lengths, "n -> n 1")
-    return beta * torch.where(real, coverage.clamp(MIN_COVERAGE, 1.0).log(), 0.0).sum(-1)
+    One that is over the budget by itself makes a batch of its own.
+    """
+    if tokens < 1:
+        raise ValueError(f"a budget of {tokens} tokens fits nothing; give at least 1")
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= tokens:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches

@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.tokenizers.base import BOS, EOS
+from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.beam import Beam, objections
 from regard.decode.search import (
     Constraints,
@@ -18,16 +18,44 @@ from regard.decode.search import (
     DecodingRequest,
     Hypothesis,
     LengthLimit,
-    PartialHypothesis,
     Reorderable,
     Search,
     device_of,
     encode_sources,
-    log_probabilities,
-    mask_disallowed,
-    stable_topk,
+    token_index,
 )
+from regard.decode.topk import log_probabilities, stable_topk
 from regard.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class PartialHypothesis:
+    """A hypothesis that is still being extended: its tokens, and the log-probability of each."""
+
+    request: DecodingRequest
+    sample_index: int = 0
+    tokens: tuple[int, ...] = ()
+    scores: tuple[float, ...] = ()
+    total: float = 0.0
+
+    @property
+    def forced_token(self) -> int | None:
+        """The token that must come next, if one must."""
+        step = len(self.tokens)
+        return self.request.prefix[step] if step < len(self.request.prefix) else None
+
+    def extend(self, token: int, score: float) -> "PartialHypothesis":
+        return PartialHypothesis(
+            self.request, self.sample_index, (*self.tokens, token), (*self.scores, score), self.total + score
+        )
+
+    def finish(self, end: float, score: float) -> Hypothesis:
+        """Finished by EOS, whose log-probability is `end`."""
+        return Hypothesis(self.tokens, (*self.scores, end), finished=True, score=score)
+
+    def truncate(self, score: float) -> Hypothesis:
+        """Stopped before the model produced EOS."""
+        return Hypothesis(self.tokens, self.scores, finished=False, score=score)
 
 
 class StepwiseSearch(Search):
@@ -55,6 +83,28 @@ class StepwiseSearch(Search):
         while state.rows:
             state = advance_stepwise(model, state, self, constraints)
         return [[state.finished[request.index, sample] for sample in range(self.width)] for request in requests]
+
+
+def mask_disallowed(
+    scores: Float[Tensor, "n v"], rows: Sequence[PartialHypothesis], constraints: Constraints
+) -> Float[Tensor, "n v"]:
+    """The log-probabilities unchanged where a token is allowed, and -∞ elsewhere."""
+    if not scores.amax(-1).isfinite().all():
+        raise ValueError(
+            "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
+        )
+    banned = {PAD, BOS, *constraints.banned} | ({EOS} if len(rows[0].tokens) < constraints.min_length else set())
+    vocabulary, device = scores.shape[-1], scores.device
+    masked = scores.index_fill(-1, token_index(banned, vocabulary, device), -torch.inf)
+    for n, row in enumerate(rows):
+        if row.forced_token is not None:  # even a banned token
+            only, values = token_index([row.forced_token], vocabulary, device), scores[n]
+        elif constraints.allowed_next is not None:
+            only, values = token_index(constraints.allowed_next(row.tokens), vocabulary, device), masked[n]
+        else:
+            continue
+        masked[n] = torch.full_like(values, -torch.inf).index_copy(0, only, values[only])
+    return masked
 
 
 @dataclass(frozen=True, eq=False)

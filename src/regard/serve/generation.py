@@ -14,15 +14,9 @@ from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode.generation import text_constraints
-from regard.decode.search import (
-    Constraints,
-    DecodingRequest,
-    PartialHypothesis,
-    encode_sources,
-    inference_mode,
-    log_probabilities,
-    mask_disallowed,
-)
+from regard.decode.search import Constraints, DecodingRequest, encode_sources, inference_mode
+from regard.decode.stepwise import PartialHypothesis, mask_disallowed
+from regard.decode.topk import log_probabilities
 from regard.see.trace.compare import Comparison, compare, output_items
 from regard.see.trace.edits import without_word_swaps
 from regard.see.trace.recorder import AttentionRecorder

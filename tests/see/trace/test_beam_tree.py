@@ -5,7 +5,9 @@ import torch
 from torch import Tensor
 
 from regard.decode import Beam, Constraints, LengthLimit, translate
-from regard.decode.search import DecodingRequest, PartialHypothesis, inference_mode, log_probabilities, stable_topk
+from regard.decode.search import DecodingRequest, inference_mode
+from regard.decode.stepwise import PartialHypothesis
+from regard.decode.topk import log_probabilities, stable_topk
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.see.trace.beam_tree import BeamNode, BeamTree, beam_tree, continuation_tree

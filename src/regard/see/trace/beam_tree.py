@@ -6,14 +6,8 @@ from dataclasses import dataclass, replace
 from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import ModelBeams
 from regard.decode.generation import continuation_search
-from regard.decode.search import (
-    Constraints,
-    DecodableModel,
-    DecodingRequest,
-    Hypothesis,
-    PartialHypothesis,
-    inference_mode,
-)
+from regard.decode.search import Constraints, DecodableModel, DecodingRequest, Hypothesis, inference_mode
+from regard.decode.stepwise import PartialHypothesis
 from regard.models.language_model import LanguageModel
 
 

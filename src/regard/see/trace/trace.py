@@ -29,7 +29,8 @@ from regard.decode.beam import Beam
 from regard.decode.generation import generate, text_constraints
 from regard.decode.search import inference_mode
 from regard.decode.stepwise import Greedy
-from regard.decode.translate import translate, unknown_words
+from regard.decode.texts import unknown_words
+from regard.decode.translate import translate
 from regard.see.trace.beam_tree import BeamTree, beam_tree, continuation_tree
 from regard.see.trace.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
 from regard.see.trace.recorder import AttentionRecorder, apply_edits, site_extents

@@ -25,7 +25,8 @@ from regard.decode.search import (
     make_requests,
 )
 from regard.decode.stepwise import Greedy
-from regard.decode.translate import LINE_BREAKS, WINDOW, translate_all, translate_as_found
+from regard.decode.texts import LINE_BREAKS, WINDOW
+from regard.decode.translate import translate_all, translate_as_found
 from regard.models.autoencoder import Autoencoder, build_autoencoder
 from regard.tasks.autoencoding.data import AutoencodingSettings
 from regard.tasks.metrics import MetricScore, PairedResult, TaskMetrics, paired_bootstrap

@@ -185,7 +185,7 @@ def view_language_model(
 
     from regard import see
     from regard.attention import record_attention
-    from regard.decode.search import log_probabilities
+    from regard.decode.topk import log_probabilities
     from regard.see.plots.panels import Panel, PanelRow, View
     from regard.tasks.tokenizers import token_label
 

@@ -85,7 +85,7 @@ def tag_sentences(
 ) -> "Iterator[TaggedSentence]":
     """The sentences with the model's tags, a window at a time."""
     from regard.data.files import chunks
-    from regard.decode.translate import WINDOW
+    from regard.decode.texts import WINDOW
     from regard.tasks.tagging.task import without_tags
 
     first = 1
