@@ -79,7 +79,7 @@ SUITES: dict[str, Stages] = {
     "ops/column_sum_triton": (files("ops", "fused_qkv_linear"),),
     "ops/embedding_dropout_triton": (files("ops", "embedding_dropout"),),
     "ops/packed_attention_triton": (files("ops", "packed_attention"),),
-    "ops/dropout_add_layernorm": (files("ops", "dropout_add_layernorm"), files("layers", "residual")),
+    "layers/sublayers": (files("layers", "residual"), files("ops", "dropout_add_layernorm")),
     "ops/dropout_add_layernorm_triton": (files("ops", "dropout_add_layernorm"),),
     "ops/linear_cross_entropy_triton": (files("ops", "linear_cross_entropy", "rdrop_loss"),),
     "layers/": (

@@ -38,7 +38,9 @@ ATTENTION = [
     "stats",
     "linformer",
     "core",
+    "kv_cache",
     "multihead",
+    "torch_layer",
     "catalogue",
     "examples",
 ]

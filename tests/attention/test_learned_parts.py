@@ -49,8 +49,8 @@ from regard.attention.learned_parts import tensors
 from regard.attention.position import Position, ScorePosition
 from regard.attention.positions import Positions
 from regard.attention.sparse_patterns import Block
+from regard.layers.embedding import PositionalEmbedding
 from regard.layers.pooling import AttentionPooling
-from regard.models.transformer import PositionalEmbedding
 
 B, H, D, N = 2, 4, 6, 11
 

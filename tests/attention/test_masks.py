@@ -32,6 +32,7 @@ from regard.attention.backends import gather
 from regard.attention.batch_patterns import mask_parts
 from regard.attention.block_map import EMPTY
 from regard.attention.positions import Positions
+from regard.attention.torch_layer import from_torch
 
 B, H, N, J, D = 2, 6, 5, 7, 4
 SHAPES = [(N, J), (1, J), (N, 1), (B, N, J), (1, N, J), (B, H, N, J), (B, 1, 1, J), (1, H, N, 1), (1, 1, 1, 1)]
@@ -299,7 +300,7 @@ class InPlaceOfTorch(nn.Module):
 
     def __init__(self, layer: nn.MultiheadAttention):
         super().__init__()
-        self.ours = MultiHeadAttention.from_torch(layer)
+        self.ours = from_torch(layer)
 
     def forward(self, query, key, value, *, key_padding_mask=None, attn_mask=None, need_weights=False, is_causal=False):
         assert key is value
@@ -315,7 +316,7 @@ def test_in_somebodys_block_the_layer_replaces_torchs():
     theirs, x = TheirBlock().double(), torch.randn(B, J, 12).double().requires_grad_()
     hidden = torch.ones(J, J, dtype=torch.bool).triu(1)
     padded = torch.arange(J) >= torch.tensor([7, 4])[:, None]
-    ours = MultiHeadAttention.from_torch(theirs.attention)
+    ours = from_torch(theirs.attention)
     y = ours(x, mask=~hidden & ~padded[:, None])
     found, wanted = theirs.norm(x + y), theirs(x, hidden, padded)
     assert_close(found, wanted)

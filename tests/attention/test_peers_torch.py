@@ -31,6 +31,7 @@ from regard.attention import (
     attend,
 )
 from regard.attention.functional import prepare
+from regard.attention.torch_layer import from_torch, to_torch
 
 UNCOMPILED = "ignore:flex_attention called without torch.compile"
 
@@ -85,7 +86,7 @@ def future(queries: int, keys: int) -> Tensor:
 )
 def test_torchs_self_attention_is_ours(pattern: Pattern | None, hides: dict[str, Tensor], bias: bool):  # noqa: FBT001
     theirs = torch_layer(bias=bias)
-    ours = MultiHeadAttention.from_torch(theirs)
+    ours = from_torch(theirs)
     x = drawn(BATCH, TOKENS, MODEL)
     expected, weights = theirs(x, x, x, average_attn_weights=False, **hides)
     output, seen = ours.look(x, pattern=pattern)
@@ -101,7 +102,7 @@ def test_torchs_self_attention_is_ours(pattern: Pattern | None, hides: dict[str,
 @pytest.mark.parametrize("padded", [True, False], ids=["padding", "full"])
 def test_torchs_cross_attention_is_ours(memory: int, *, bias: bool, padded: bool):
     theirs = torch_layer(bias=bias, memory=memory)
-    ours = MultiHeadAttention.from_torch(theirs)
+    ours = from_torch(theirs)
     x, y = drawn(BATCH, TOKENS, MODEL), drawn(BATCH, MEMORY_TOKENS, memory)
     expected, weights = theirs(
         x, y, y, key_padding_mask=hidden_keys(MEMORY_TOKENS) if padded else None, average_attn_weights=False
@@ -114,7 +115,7 @@ def test_torchs_cross_attention_is_ours(memory: int, *, bias: bool, padded: bool
 
 def test_torchs_fast_path_is_ours():
     theirs = torch_layer()
-    ours = MultiHeadAttention.from_torch(theirs)
+    ours = from_torch(theirs)
     with torch.no_grad():  # no gradients, no weights asked for, eval: torch then takes a kernel of its own
         x = drawn(BATCH, TOKENS, MODEL)
         assert_close(ours(x), theirs(x, x, x, need_weights=False)[0])
@@ -125,14 +126,14 @@ def test_a_torch_layer_with_time_first_becomes_ours_with_batch_first():
     x = drawn(BATCH, TOKENS, MODEL)
     timed = rearrange(x, "b t model -> t b model")
     expected = rearrange(theirs(timed, timed, timed)[0], "t b model -> b t model")
-    assert_close(MultiHeadAttention.from_torch(theirs)(x), expected)
+    assert_close(from_torch(theirs)(x), expected)
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["with bias", "without bias"])
 @pytest.mark.parametrize("memory", [MODEL, MEMORY], ids=["memory as wide", "memory of another width"])
 def test_to_torch_and_back_changes_no_weight_and_no_output(memory: int, *, bias: bool):
     theirs = torch_layer(bias=bias, memory=memory)
-    back = MultiHeadAttention.from_torch(theirs).to_torch()
+    back = to_torch(from_torch(theirs))
     assert back.state_dict().keys() == theirs.state_dict().keys()
     for name, weight in theirs.state_dict().items():
         assert torch.equal(back.state_dict()[name], weight), name
@@ -143,15 +144,15 @@ def test_to_torch_and_back_changes_no_weight_and_no_output(memory: int, *, bias:
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_and_mode_survive_the_round_trip(training: bool):  # noqa: FBT001
     theirs = nn.MultiheadAttention(MODEL, HEADS, dropout=0.25).train(training)
-    ours = MultiHeadAttention.from_torch(theirs)
-    back = ours.to_torch()
+    ours = from_torch(theirs)
+    back = to_torch(ours)
     assert (ours.dropout, ours.training) == (0.25, training)
     assert (back.dropout, back.training) == (0.25, training)
 
 
 def test_a_converted_layer_shares_no_weights_with_the_original():
     theirs = torch_layer()
-    ours = MultiHeadAttention.from_torch(theirs)
+    ours = from_torch(theirs)
     before = ours.query.weight.clone()
     nn.init.zeros_(theirs.in_proj_weight)
     assert torch.equal(ours.query.weight, before)
@@ -168,7 +169,7 @@ def test_a_converted_layer_shares_no_weights_with_the_original():
 )
 def test_a_torch_layer_we_cannot_express_is_refused(options: dict, why: str):
     with pytest.raises(ValueError, match=why):
-        MultiHeadAttention.from_torch(nn.MultiheadAttention(MODEL, HEADS, **options))
+        from_torch(nn.MultiheadAttention(MODEL, HEADS, **options))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_a_torch_layer_we_cannot_express_is_refused(options: dict, why: str):
 )
 def test_a_layer_torch_cannot_express_is_refused(ours: MultiHeadAttention):
     with pytest.raises(ValueError, match="torch's"):
-        ours.to_torch()
+        to_torch(ours)
 
 
 # --- torch.nn.functional.scaled_dot_product_attention ---

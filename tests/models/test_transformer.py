@@ -10,12 +10,12 @@ from regard.attention import (
     RECIPES,
     Alibi,
     Causal,
-    MultiHeadAttention,
     Recipe,
     RecipeSizes,
     Sinusoidal,
     Sparsemax,
     Window,
+    from_torch,
     get_recipe,
 )
 from regard.decode import prepare
@@ -125,11 +125,11 @@ def test_recipes_that_do_not_fit_their_layers_are_refused():
 def take(ours: Transformer, theirs: nn.Transformer) -> None:
     """The weights of torch's layers into ours."""
     for mine, other in zip(ours.encoder, theirs.encoder.layers, strict=True):
-        mine.attention.load_state_dict(MultiHeadAttention.from_torch(other.self_attn).state_dict())
+        mine.attention.load_state_dict(from_torch(other.self_attn).state_dict())
         take_rest(mine, other, [mine.residual_attention, mine.residual_feed_forward], [other.norm1, other.norm2])
     for mine, other in zip(ours.decoder, theirs.decoder.layers, strict=True):
-        mine.attention.load_state_dict(MultiHeadAttention.from_torch(other.self_attn).state_dict())
-        mine.cross.load_state_dict(MultiHeadAttention.from_torch(other.multihead_attn).state_dict())
+        mine.attention.load_state_dict(from_torch(other.self_attn).state_dict())
+        mine.cross.load_state_dict(from_torch(other.multihead_attn).state_dict())
         around = [mine.residual_attention, mine.residual_cross, mine.residual_feed_forward]
         take_rest(mine, other, around, [other.norm1, other.norm2, other.norm3])
 

@@ -8,7 +8,7 @@ from regard.attention import Causal, Global, NoPosition, Recipe, RelativeBias, R
 from regard.attention.relative_position import Clipped
 from regard.layers.patches import LearnedGridPosition, Patches, patch, unpatch
 from regard.models import StackConfig, count_parameters
-from regard.models.transformer import LayerRecipes
+from regard.models.stack import LayerRecipes
 from regard.models.vision import POOLS, PatchEncoder, VisionTransformer
 from tests.models.overfitting import assert_learns_shapes
 from tests.recorded import call_recorded

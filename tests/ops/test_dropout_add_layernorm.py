@@ -8,6 +8,7 @@ from torch import nn
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
+from regard.layers.sublayers import project_dropout_add_norm
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout, hashed_dropout
 from regard.ops.dropout_add_layernorm import (
@@ -18,7 +19,6 @@ from regard.ops.dropout_add_layernorm import (
     dropout_add_layernorm_backward,
     dropout_add_layernorm_op,
     layernorm,
-    project_dropout_add_norm,
 )
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
 

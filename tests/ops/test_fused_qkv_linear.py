@@ -17,8 +17,8 @@ from regard.ops.fused_qkv_linear import (
     fused_linear_backward,
     fused_linear_op,
     fused_qkv_linear,
-    project_all,
 )
+from regard.ops.projections import project_all
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
 
 GPU = torch.cuda.is_available()

@@ -28,14 +28,9 @@ from regard.attention.dependency_tree import DependencyTree
 from regard.attention.examples import EXAMPLES, WorkedExample
 from regard.attention.functional import Explanation, attend, explain, steps
 from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
+from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.linformer import Linformer
-from regard.attention.multihead import (
-    CacheCell,
-    Context,
-    KVCache,
-    MultiHeadAttention,
-    no_projection,
-)
+from regard.attention.multihead import Context, MultiHeadAttention, no_projection
 from regard.attention.normaliser import (
     AttentionDropout,
     Normaliser,
@@ -74,6 +69,7 @@ from regard.attention.serialize import parse_part
 from regard.attention.sparse_patterns import Block, Global, Prefix, Random
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, attention_stats
 from regard.attention.text_positions import Segments
+from regard.attention.torch_layer import from_torch, to_torch
 
 __all__ = [
     "BACKENDS",
@@ -117,6 +113,7 @@ __all__ = [
     "Hard",
     "InnerProduct",
     "KVCache",
+    "LayerCache",
     "Learned",
     "Linformer",
     "LogBuckets",
@@ -162,6 +159,7 @@ __all__ = [
     "attend",
     "attention_stats",
     "explain",
+    "from_torch",
     "get_recipe",
     "no_projection",
     "parse_part",
@@ -169,4 +167,5 @@ __all__ = [
     "record_steps",
     "reinforce",
     "steps",
+    "to_torch",
 ]

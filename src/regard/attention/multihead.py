@@ -1,6 +1,5 @@
 """Multi-head attention: projections around `attend`. Grouping (MHA, GQA, MQA) is a number; crossing is an argument."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -8,29 +7,21 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.attention.backends import BACKENDS, linear
+from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Padding, mask_parts
-from regard.attention.causality import is_causal
-from regard.attention.core import AttentionCore, is_hooked, record_steps
+from regard.attention.core import AttentionCore, record_steps
 from regard.attention.dependency_tree import DependencyTree
-from regard.attention.functional import prepare
 from regard.attention.hard_normaliser import Hard
+from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import Segments
-from regard.ops.fused_qkv_linear import concatenate_columns, find_whole, project_all
-
-
-@dataclass(frozen=True, eq=False)
-class KVCache:
-    """The keys and values of the tokens so far, or the state of fixed size of linear attention."""
-
-    past: tuple[Tensor, Tensor] | linear.LinearState | None = None
-    length: int = 0
+from regard.ops.fused_qkv_linear import concatenate_columns
+from regard.ops.projections import find_whole, project_all
 
 
 def no_projection(width_in: int, width_out: int) -> nn.Module:
@@ -112,28 +103,6 @@ class Context:
         if self.segments is not None:
             return {"q_positions": self.segments.positions, "k_positions": self.segments.of_keys}
         return {"q_positions": self.positions, "k_positions": self.positions}
-
-
-class SlotCache(ABC):
-    """Abstract: a KV cache of a fixed number of slots, written in place, which knows who sees which of them."""
-
-    first: int = 0  # index of the queries, which are counted anew at every step
-
-    @abstractmethod
-    def write(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor, Recipe]:
-        """Takes the new tokens' keys and values; returns what to attend to, and how."""
-
-
-@dataclass
-class CacheCell:
-    """Where a layer reads its KV cache, and leaves the longer one. A cell is made for one call."""
-
-    cache: KVCache
-
-    @property
-    def first(self) -> int:
-        """The index of the first query."""
-        return self.cache.length
 
 
 def with_pattern(recipe: Recipe, pattern: Pattern) -> Recipe:
@@ -218,7 +187,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         tree: DependencyTree | None = None,
         positions: Tensor | None = None,
-        cache: CacheCell | SlotCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         """x is (b, t, model) and attends to itself, or to `memory`, (b, s, width).
 
@@ -245,7 +214,7 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         memory: Tensor | None = None,
         context: Context = Context(),
-        cache: CacheCell | SlotCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         """concat(head_1, ..., head_h): what the output projection reads."""
         q, k, v = self.project(x, memory, context.pattern, context.tokens, fused=context.fused)
@@ -253,8 +222,9 @@ class MultiHeadAttention(nn.Module):
         if context.bias is not None:
             recipe = replace(recipe, position=recipe.position + context.bias)
         if cache is not None:
-            return unpad(concatenate_heads(self.attend_cached(q, k, v, recipe, cache)), context.tokens)
-        heads = self.core(q, k, v, recipe, **context.token_positions, backend=self.backend)
+            heads = cache.attend(self, q, k, v, recipe)
+        else:
+            heads = self.core(q, k, v, recipe, **context.token_positions, backend=self.backend)
         return unpad(concatenate_heads(heads), context.tokens)
 
     def cross_heads(self, x: Tensor, keys_values: tuple[Tensor, Tensor], context: Context, first: int = 0) -> Tensor:
@@ -287,48 +257,6 @@ class MultiHeadAttention(nn.Module):
         """Attention of new tokens after those in the cache. The cache is a value; the old one stays as it was."""
         cell = CacheCell(KVCache() if cache is None else cache)
         return self(x, pattern=pattern, mask=mask, cache=cell), cell.cache
-
-    def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, cell: CacheCell | SlotCache) -> Tensor:
-        """Attention of new tokens to those of the cache and to themselves."""
-        if not isinstance(cell, CacheCell):
-            q, k, v, recipe = cell.write(q, k, v, recipe)
-            return self.core(q, k, v, recipe, backend=self.backend)
-        cache = cell.cache
-        if self.compress is not None:
-            raise ValueError(
-                f"{self.compress} mixes the whole sequence at once and cannot use a KV cache; call the layer instead"
-            )
-        seen = cache.length + q.shape[2]
-        if not is_causal(recipe.pattern, seen):
-            raise ValueError(
-                f"{recipe.pattern} is not causal, or not provably so: a KV cache would change earlier outputs; "
-                "call the layer, or add & Causal()"
-            )
-        if not recipe.normaliser.row_wise:
-            raise ValueError(
-                f"{recipe.normaliser} may mix queries, so a KV cache would change earlier outputs; "
-                "call the layer, or derive it from RowWise if each row is weighed by itself"
-            )
-        no_sum = linear.running_sum_objections(recipe)
-        if no_sum and isinstance(cache.past, linear.LinearState):
-            raise ValueError(f"the cache holds the sums of linear attention, and {'; '.join(no_sum)}; read anew")
-        if isinstance(cache.past, linear.LinearState) and is_hooked(self.core):
-            raise ValueError(
-                "the cache holds the sums of linear attention, of which no weight can be told; record from the first "
-                "token on"
-            )
-        # while somebody records or edits the weights, the keys are kept, which the sums are made of
-        sums = self.backend in (None, "linear") and not no_sum and not is_hooked(self.core)
-        if sums and not isinstance(cache.past, tuple):
-            q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
-            out, state = linear.step(recipe, q, k, v, cache.past, positions=positions.k)
-            cell.cache = KVCache(state, seen)
-            return out
-        if isinstance(cache.past, tuple):
-            k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))
-        cell.cache = KVCache((k, v), seen)
-        # a cache may have dropped its oldest keys, where no query attends so far back
-        return self.core(q, k, v, recipe, q_index=cache.length, k_index=seen - k.shape[2], backend=self.backend)
 
     def project(
         self,
@@ -381,68 +309,3 @@ class MultiHeadAttention(nn.Module):
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         return self.output(concatenate_heads(heads))
-
-    @staticmethod
-    def from_torch(layer: nn.MultiheadAttention) -> "MultiHeadAttention":
-        """The same layer with the same weights; tokens come batch first."""
-        if layer.bias_k is not None or layer.add_zero_attn:
-            raise ValueError("extra keys (add_bias_kv, add_zero_attn) have no counterpart here")
-        if layer.kdim != layer.vdim:
-            raise ValueError(f"keys and values come from one memory here, not of widths {layer.kdim} and {layer.vdim}")
-        biased = layer.in_proj_bias is not None
-        ours = MultiHeadAttention(
-            layer.embed_dim,
-            heads=layer.num_heads,
-            dropout=layer.dropout,
-            memory=layer.kdim,
-            projection=lambda i, o: nn.Linear(i, o, bias=biased),
-        ).to(layer.out_proj.weight)
-        joint = layer.in_proj_weight if layer._qkv_same_embed_dim else None
-        parts = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if joint is None else joint.chunk(3)
-        biases = layer.in_proj_bias.chunk(3) if biased else (None, None, None)
-        ours.load_state_dict(
-            {
-                f"{name}.{kind}": value.detach().clone()
-                for name, weight, bias in zip(
-                    ("query", "key", "value", "output"),
-                    (*parts, layer.out_proj.weight),
-                    (*biases, layer.out_proj.bias if biased else None),
-                    strict=True,
-                )
-                for kind, value in (("weight", weight), ("bias", bias))
-                if value is not None
-            }
-        )
-        return ours.train(layer.training)
-
-    def to_torch(self) -> nn.MultiheadAttention:
-        """Back again: only a layer that torch's own can express."""
-        if self.recipe != Recipe() or self.compress is not None or self.groups != self.heads:
-            raise ValueError(f"torch's layer knows plain scaled dot-product attention alone, not {self.recipe}")
-        parts = [part for part in (self.query, self.key, self.value, self.output) if isinstance(part, nn.Linear)]
-        if len(parts) < 4:
-            raise ValueError("torch's layer always projects, and linearly")
-        query, key, value, output = parts
-        if query.out_features != output.out_features:
-            raise ValueError(f"torch's heads divide the model: {query.out_features} for {output.out_features}")
-        theirs = nn.MultiheadAttention(
-            output.out_features,
-            self.heads,
-            self.dropout,
-            bias=query.bias is not None,
-            kdim=key.in_features,
-            vdim=key.in_features,
-            batch_first=True,
-        ).to(output.weight)
-        with torch.no_grad():
-            if theirs._qkv_same_embed_dim:
-                theirs.in_proj_weight.copy_(torch.cat([query.weight, key.weight, value.weight]))
-            else:
-                theirs.q_proj_weight.copy_(query.weight)
-                theirs.k_proj_weight.copy_(key.weight)
-                theirs.v_proj_weight.copy_(value.weight)
-            theirs.out_proj.weight.copy_(output.weight)
-            if query.bias is not None:
-                theirs.in_proj_bias.copy_(torch.cat([query.bias, key.bias, value.bias]))
-                theirs.out_proj.bias.copy_(output.bias)
-        return theirs.train(self.training)

@@ -16,7 +16,8 @@ from torch.nn.functional import pad
 
 from regard.attention import Causal, Context, FloatMask, Full, NoPosition, Recipe, Softmax
 from regard.attention.core import is_hooked
-from regard.attention.multihead import SlotCache, UnpaddedTokens, unpad, with_pattern
+from regard.attention.kv_cache import LayerCache
+from regard.attention.multihead import UnpaddedTokens, unpad, with_pattern
 from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import EOS, PAD
 from regard.decode.linear import OutputLinear
@@ -74,7 +75,7 @@ class BeamKVCache:
 
 
 @dataclass(frozen=True, eq=False)
-class BeamSlots(SlotCache):
+class BeamSlots(LayerCache):
     """One layer's slots at one step: every beam's key and value are written to a slot of its own.
 
     Args:
@@ -88,14 +89,19 @@ class BeamSlots(SlotCache):
     mask: FloatMask
     positions: Int[Tensor, " k"]
 
-    def write(self, q, k, v, recipe):
+    @property
+    def first(self):
+        return 0  # queries are counted anew at every step
+
+    def attend(self, layer, q, k, v, recipe):
         if recipe.position.parts():
             for scheme in recipe.query_key_positions:
                 q, k = scheme.rotate(q, self.positions), scheme.rotate(k, self.positions)
             recipe = replace(recipe, position=NoPosition())
         write_slots(self.slots, k, v, self.rows)
         (keys, values), used = self.slots, self.mask.mask.shape[3]
-        return q, keys.narrow(2, 0, used), values.narrow(2, 0, used), with_pattern(recipe, self.mask)
+        keys, values = keys.narrow(2, 0, used), values.narrow(2, 0, used)
+        return layer.core(q, keys, values, with_pattern(recipe, self.mask), backend=layer.backend)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import FeedForward
 from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
 from regard.ops.cuda_graph import CUDAGraphCapture
-from regard.ops.fused_qkv_linear import FusedLinear, LinearPart
+from regard.ops.projections import FusedLinear, LinearPart
 
 Weights = tuple[Tensor, Tensor]  # a linear layer's weight, (out, in), and its bias
 

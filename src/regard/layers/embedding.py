@@ -1,4 +1,4 @@
-"""Embeddings: token ids to vectors and vectors to logits, with tied tables for translation."""
+"""Embeddings: token ids to vectors and vectors to logits, with tied tables for translation; and positions added."""
 
 import torch
 from einops import rearrange
@@ -6,9 +6,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
+from regard.attention import DependencyTree, Recipe
+from regard.attention.learned_parts import learned_modules
 from regard.ops.linear_cross_entropy import linear_cross_entropy
 from regard.ops.rdrop_loss import rdrop_loss
 
+X = Float[Tensor, "b t model"]
 TIES = {
     "none": "three tables: source, target, output",
     "target": "the output uses the target's table",
@@ -100,3 +103,30 @@ class TiedEmbeddings(nn.Module):
 
     def logits(self, x: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch v"]:
         return self.table("output").logits(x, self.bias)
+
+
+class PositionalEmbedding(nn.Module):
+    """Adds positions to embeddings, as the recipe says; holds the weights of learned ones."""
+
+    def __init__(self, recipe: Recipe):
+        super().__init__()
+        self.recipe = recipe
+        self.learned = nn.ModuleList(
+            x for part in recipe.embedding_positions for x in learned_modules(part, "position").values()
+        )
+
+    def forward(self, x: X, positions: int | Int[Tensor, "b t"], tree: DependencyTree | None = None) -> X:
+        """Positions from the first on, or of each token."""
+        recipe = self.recipe if tree is None else self.recipe.with_tree(tree=tree)
+        if isinstance(positions, int):
+            return recipe.embed(x, torch.arange(positions, positions + x.shape[1], device=x.device))
+        for scheme in recipe.embedding_positions:  # each position's vector is computed once, not once a token
+            every = scheme.table(torch.arange(x.shape[1], device=x.device), x.shape[-1]).to(x.dtype)
+            x = x + embedding(positions, every)
+        return x
+
+    def table(self, length: int, like: Float[Tensor, "size width"]) -> Float[Tensor, "length width"]:
+        """The sum of all schemes' vectors for so many positions, in the precision of sums."""
+        at, wide = torch.arange(length, device=like.device), torch.promote_types(like.dtype, torch.float32)
+        none = torch.zeros((length, like.shape[1]), dtype=wide, device=like.device)
+        return sum((scheme.table(at, like.shape[1]).to(wide) for scheme in self.recipe.embedding_positions), none)

@@ -3,14 +3,15 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu
+from torch.nn.functional import gelu, linear, relu
 
 from regard.attention.serialize import find_named
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.dropout_add_layernorm import norm_input, project_dropout_add_norm
+from regard.ops.dropout_add_layernorm import draw_noise, dropout_add, dropout_add_layernorm, layernorm
 from regard.ops.linear_relu import linear_relu
 
 X = Float[Tensor, "*batch model"]
@@ -35,6 +36,38 @@ class FeedForward(nn.Module):
 
     def forward(self, x: X) -> X:
         return self.down(self.hidden(x))
+
+
+def project_dropout_add_norm(
+    residual: X,
+    y: Float[Tensor, "*batch width"],
+    project: nn.Module,
+    dropout: Dropout,
+    norm: nn.LayerNorm | None,
+    *,
+    fused: bool = False,
+) -> tuple[X, X]:
+    """norm(residual + dropout(project(y))), twice; without a norm the sum itself: how every sub-layer ends."""
+    if fused and dispatch.use_fused(residual) and type(project) is nn.Linear and project.bias is not None:
+        noise = draw_noise(dropout, residual.device)
+        y = linear(y, project.weight)
+        if norm is None:
+            return dropout_add(residual, y, project.bias, noise)
+        return dropout_add_layernorm(residual, y, project.bias, norm, noise)
+    y = project(y)
+    x = residual + (dropout(y) if dropout.training else y)
+    x = x if norm is None else torch_layernorm(x, norm)
+    return x, x
+
+
+def norm_input(x: X, norm: nn.LayerNorm, *, fused: bool = False) -> X:
+    """norm(x), for a sub-layer to read."""
+    return layernorm(x, norm) if fused and dispatch.use_fused(x) else torch_layernorm(x, norm)
+
+
+def torch_layernorm(x: X, norm: nn.LayerNorm) -> X:
+    """torch's own, called without its module, which takes as long as the norm of a few tokens."""
+    return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
 Stream = tuple[X, X]  # what a sub-layer reads, and what goes around it: the same numbers

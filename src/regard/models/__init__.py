@@ -16,7 +16,8 @@ from regard.models.rnn_seq2seq import (
     TanhReadout,
 )
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq, count_parameters
-from regard.models.transformer import StackConfig, Transformer
+from regard.models.stack import StackConfig
+from regard.models.transformer import Transformer
 
 __all__ = [
     "KINDS",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from regard.attention import AttentionSites, CacheCell, Context, KVCache, Padding, Recipe, SiteName
 from regard.layers.bottleneck import AttentionBottleneck, Bottleneck, Latent, Lengths, PooledBottleneck, Tokens
+from regard.layers.embedding import PositionalEmbedding
 from regard.layers.pooling import LastPooling, MeanPooling, Pooling
 from regard.layers.rnn import CELLS, HiddenState, RNNLayers
 from regard.models.config import (
@@ -36,16 +37,8 @@ from regard.models.config import (
 from regard.models.encoder import Encoder
 from regard.models.rnn_seq2seq import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
 from regard.models.seq2seq import DecoderState, M, Memory, S, Seq2Seq
-from regard.models.transformer import (
-    DecoderLayer,
-    EncodedSource,
-    KVCaches,
-    LayerRecipes,
-    PositionalEmbedding,
-    StackConfig,
-    cross_keys_values,
-    make_causal,
-)
+from regard.models.stack import LayerRecipes, StackConfig
+from regard.models.transformer import DecoderLayer, EncodedSource, KVCaches, cross_keys_values, make_causal
 from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t model"]

@@ -43,8 +43,9 @@ from regard.models.rnn_seq2seq import (
     RNNSeq2Seq,
 )
 from regard.models.seq2seq import Seq2Seq
+from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.tfidf import LogRatioPooling, TfIdfPooling
-from regard.models.transformer import LayerRecipes, StackConfig, Transformer
+from regard.models.transformer import Transformer
 
 OneRecipe = str | Recipe  # in TOML; a `Recipe` becomes its text
 RecipeText = OneRecipe | tuple[OneRecipe, ...]  # one for all layers, or one for each

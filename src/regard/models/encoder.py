@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.attention import AttentionSites, Context, DependencyTree, Padding, Recipe, SiteName
-from regard.layers.embedding import Embedding
+from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.pooling import Pooling, StaticPooling, token_mask
 from regard.layers.rnn import CELLS, RNNLayers
 from regard.models.config import (
@@ -25,8 +25,9 @@ from regard.models.config import (
     needs_tree,
     text_recipes,
 )
+from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.tfidf import BagOfWordsClassifier, CorpusWeights
-from regard.models.transformer import EncoderLayer, LayerRecipes, PositionalEmbedding, StackConfig
+from regard.models.transformer import EncoderLayer
 from regard.models.word_vectors import SkipGram, WordVectors, train_vectors
 from regard.ops.dropout import Dropout
 

@@ -36,7 +36,7 @@ from regard.layers.graph_attention import Neighbours
 from regard.layers.sublayers import FeedForward
 from regard.models.config import NORM_AND_ACTIVATION, Choices, ConfigBase, OneRecipe, check_recipe_shapes, recipe_text
 from regard.models.encoder import make_classifier_head
-from regard.models.transformer import StackConfig
+from regard.models.stack import StackConfig
 from regard.ops.dropout import Dropout
 
 GRAPH_KINDS = ("alone", "mean", "attention")

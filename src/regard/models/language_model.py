@@ -12,19 +12,13 @@ from torch.nn.functional import dropout
 from regard.attention import AttentionSites, CacheCell, KVCache, Pattern, SiteName, Window
 from regard.attention.core import is_hooked
 from regard.attention.pattern import And, Or
-from regard.layers.embedding import Embedding
+from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.rnn import CELLS, RNNLayers
 from regard.models.config import RNN_KINDS, LanguageModelConfig, make_stack_config, text_recipes
 from regard.models.rnn_seq2seq import RNNState
 from regard.models.seq2seq import DecoderState, Logits, S, Tokens
-from regard.models.transformer import (
-    EncoderLayer,
-    KVCaches,
-    LayerRecipes,
-    PositionalEmbedding,
-    StackConfig,
-    make_causal,
-)
+from regard.models.stack import LayerRecipes, StackConfig
+from regard.models.transformer import EncoderLayer, KVCaches, make_causal
 from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t m"]

@@ -8,108 +8,35 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import embedding
-from torch.nn.init import xavier_uniform_, zeros_
 
 from regard.attention import (
     AttentionSites,
     CacheCell,
     Causal,
     Context,
-    DependencyTree,
     Full,
     KVCache,
-    MultiHeadAttention,
     Padding,
     Recipe,
     Segments,
     Sinusoidal,
     SiteName,
 )
-from regard.attention.learned_parts import learned_modules
-from regard.attention.multihead import SlotCache, pad, split_heads
-from regard.attention.serialize import find_named
+from regard.attention.kv_cache import LayerCache
+from regard.attention.multihead import pad, split_heads
 from regard.data.batching import PackedBatch
-from regard.layers.embedding import TiedEmbeddings
-from regard.layers.sublayers import NORM_ORDERS, FeedForward, Residual
+from regard.layers.embedding import PositionalEmbedding, TiedEmbeddings
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
+from regard.models.stack import LayerRecipes, StackConfig
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.dropout_add_layernorm import DropoutNoise, draw_seed
 from regard.ops.embedding_dropout import embedding_dropout
-from regard.ops.fused_qkv_linear import project_all
+from regard.ops.projections import project_all
 
 X = Float[Tensor, "b t model"]
-LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
 # of the source sentences; b and t of a layer are 1 and n where padding is left out
 KeysValues = tuple[Float[Tensor, "sentences g s d"], Float[Tensor, "sentences g s d"]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StackConfig:
-    """The configuration of a stack of layers: sizes, the order of norm and residual, dropout."""
-
-    layers: int
-    model: int
-    heads: int
-    hidden: int
-    groups: int | None = None
-    norm: str = "pre"
-    activation: str = "relu"
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-
-    def __post_init__(self):
-        find_named(self.norm, NORM_ORDERS, "norm")
-
-    @property
-    def norm_order(self) -> type[Residual]:
-        return find_named(self.norm, NORM_ORDERS, "norm")
-
-    def residual(self) -> Residual:
-        return self.norm_order(self.model, dropout=self.dropout)
-
-    def final_norm(self) -> nn.Module:
-        return self.norm_order.final_norm(self.model)
-
-    def recipes(self, given: LayerRecipes, name: str = "recipe") -> tuple[Recipe, ...]:
-        """The recipe of each layer. What they add to the embeddings is added once, so they must agree on it."""
-        each = (given,) * self.layers if isinstance(given, Recipe) else tuple(given)
-        if len(each) != self.layers:
-            raise ValueError(f"{name} has {len(each)} recipes for {self.layers} layers; give one, or one for each")
-        added = dict.fromkeys(" + ".join(map(repr, one.embedding_positions)) or "nothing" for one in each)
-        if len(added) > 1:
-            raise ValueError(
-                f"{name}: layers add {' and '.join(added)} to the embeddings, which is done once for all of them; give "
-                "every recipe the same embedding positions"
-            )
-        return each
-
-    def attention(self, recipe: Recipe, branches: int) -> MultiHeadAttention:
-        """A new layer, initialised by Xavier; `branches` is how many residual branches the stack adds up."""
-        layer = MultiHeadAttention(
-            self.model,
-            heads=self.heads,
-            groups=self.groups,
-            recipe=recipe.fresh(),
-            dropout=self.attention_dropout,
-        )
-        for part in (layer.query, layer.key, layer.value):
-            init_xavier(part, 2**-0.5)  # as if the three were one matrix
-        init_xavier(layer.output, self.norm_order.init_gain(branches))
-        return layer
-
-    def feed_forward(self, branches: int) -> FeedForward:
-        layer = FeedForward(self.model, self.hidden, activation=self.activation)
-        init_xavier(layer.up, 1.0)
-        init_xavier(layer.down, self.norm_order.init_gain(branches))
-        return layer
-
-
-def init_xavier(part: nn.Module, gain: float) -> None:
-    assert isinstance(part, nn.Linear)
-    xavier_uniform_(part.weight, gain)
-    zeros_(part.bias)
 
 
 class EncoderLayer(nn.Module):
@@ -121,7 +48,7 @@ class EncoderLayer(nn.Module):
         self.attention, self.feed_forward = stack.attention(recipe, branches), stack.feed_forward(branches)
         self.residual_attention, self.residual_feed_forward = stack.residual(), stack.residual()
 
-    def forward(self, x: X, context: Context = Context(), cache: CacheCell | None = None) -> X:
+    def forward(self, x: X, context: Context = Context(), cache: LayerCache | None = None) -> X:
         attention, fused = self.attention, context.fused
         x = self.residual_attention(
             (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output, fused=fused
@@ -147,7 +74,7 @@ class DecoderLayer(nn.Module):
         source: KeysValues,
         context: Context,
         across: Context,
-        cache: CacheCell | SlotCache | None = None,
+        cache: LayerCache | None = None,
     ) -> X:
         """`source` holds the keys and values of the source, `across` which of them each token may attend to."""
         attention, cross, fused = self.attention, self.cross, context.fused
@@ -257,7 +184,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         source: tuple[KeysValues, ...],
         context: Context,
         across: Context,
-        cells: Sequence[CacheCell | SlotCache | None],
+        cells: Sequence[LayerCache | None],
     ) -> X:
         for layer, keys_values, cell in zip(self.decoder, source, cells, strict=True):
             x = layer(x, keys_values, context, across, cell)
@@ -298,33 +225,6 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
 
     def output(self):
         return self.embeddings.table("output"), self.embeddings.bias
-
-
-class PositionalEmbedding(nn.Module):
-    """Adds positions to embeddings, as the recipe says; holds the weights of learned ones."""
-
-    def __init__(self, recipe: Recipe):
-        super().__init__()
-        self.recipe = recipe
-        self.learned = nn.ModuleList(
-            x for part in recipe.embedding_positions for x in learned_modules(part, "position").values()
-        )
-
-    def forward(self, x: X, positions: int | Int[Tensor, "b t"], tree: DependencyTree | None = None) -> X:
-        """Positions from the first on, or of each token."""
-        recipe = self.recipe if tree is None else self.recipe.with_tree(tree=tree)
-        if isinstance(positions, int):
-            return recipe.embed(x, torch.arange(positions, positions + x.shape[1], device=x.device))
-        for scheme in recipe.embedding_positions:  # each position's vector is computed once, not once a token
-            every = scheme.table(torch.arange(x.shape[1], device=x.device), x.shape[-1]).to(x.dtype)
-            x = x + embedding(positions, every)
-        return x
-
-    def table(self, length: int, like: Float[Tensor, "size width"]) -> Float[Tensor, "length width"]:
-        """The sum of all schemes' vectors for so many positions, in the precision of sums."""
-        at, wide = torch.arange(length, device=like.device), torch.promote_types(like.dtype, torch.float32)
-        none = torch.zeros((length, like.shape[1]), dtype=wide, device=like.device)
-        return sum((scheme.table(at, like.shape[1]).to(wide) for scheme in self.recipe.embedding_positions), none)
 
 
 def same_schemes(one: PositionalEmbedding, other: PositionalEmbedding) -> bool:

@@ -26,9 +26,11 @@ from torch import Tensor, nn
 
 from regard.attention import AttentionSites, Recipe, SiteName
 from regard.layers.channel_attention import FeatureGate, SpatialAttention, SqueezeExcite
+from regard.layers.embedding import PositionalEmbedding
 from regard.layers.patches import PATCHES, ConvolutionalPatches, Grid, LearnedGridPosition, Patches, grid_of
 from regard.models.config import Choices, ConfigBase, RecipeText, check_recipe_shapes, parse_recipes
-from regard.models.transformer import EncoderLayer, LayerRecipes, PositionalEmbedding, StackConfig
+from regard.models.stack import LayerRecipes, StackConfig
+from regard.models.transformer import EncoderLayer
 from regard.ops.dropout import Dropout
 
 # --- convolutional network ---

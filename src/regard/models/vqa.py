@@ -18,7 +18,8 @@ from regard.layers.patches import PATCHES
 from regard.layers.pooling import AttentionPooling
 from regard.models.config import Choices, ConfigBase, EncoderConfig
 from regard.models.encoder import Encoder, make_classifier_head
-from regard.models.transformer import EncoderLayer, KeysValues, StackConfig
+from regard.models.stack import StackConfig
+from regard.models.transformer import EncoderLayer, KeysValues
 from regard.models.vision import PatchEncoder, check_heads
 
 X = Float[Tensor, "b t model"]

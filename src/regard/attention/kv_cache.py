@@ -1,0 +1,91 @@
+"""KV caches: the keys and values of the tokens so far, or the sums of linear attention, and attention to them."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from regard.attention.backends import linear
+from regard.attention.causality import is_causal
+from regard.attention.core import is_hooked
+from regard.attention.functional import prepare
+from regard.attention.recipe import Recipe
+
+if TYPE_CHECKING:
+    from regard.attention.multihead import MultiHeadAttention
+
+
+class LayerCache(ABC):
+    """Abstract: the KV cache that one layer reads and writes in one call."""
+
+    @property
+    @abstractmethod
+    def first(self) -> int:
+        """The index of the first query."""
+
+    @abstractmethod
+    def attend(self, layer: "MultiHeadAttention", q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
+        """Attention of the new tokens to those of the cache and to themselves; the cache then holds them too."""
+
+
+@dataclass(frozen=True, eq=False)
+class KVCache:
+    """The keys and values of the tokens so far, or the state of fixed size of linear attention."""
+
+    past: tuple[Tensor, Tensor] | linear.LinearState | None = None
+    length: int = 0
+
+
+@dataclass
+class CacheCell(LayerCache):
+    """Where a layer reads its KV cache, and leaves the longer one. A cell is made for one call."""
+
+    cache: KVCache
+
+    @property
+    def first(self):
+        return self.cache.length
+
+    def attend(self, layer, q, k, v, recipe):
+        cache, seen = self.cache, self.cache.length + q.shape[2]
+        if why := cache_objections(layer, recipe, seen):
+            raise ValueError(why)
+        no_sum = linear.running_sum_objections(recipe)
+        if no_sum and isinstance(cache.past, linear.LinearState):
+            raise ValueError(f"the cache holds the sums of linear attention, and {'; '.join(no_sum)}; read anew")
+        if isinstance(cache.past, linear.LinearState) and is_hooked(layer.core):
+            raise ValueError(
+                "the cache holds the sums of linear attention, of which no weight can be told; record from the first "
+                "token on"
+            )
+        # while somebody records or edits the weights, the keys are kept, which the sums are made of
+        sums = layer.backend in (None, "linear") and not no_sum and not is_hooked(layer.core)
+        if sums and not isinstance(cache.past, tuple):
+            q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
+            out, state = linear.step(recipe, q, k, v, cache.past, positions=positions.k)
+            self.cache = KVCache(state, seen)
+            return out
+        if isinstance(cache.past, tuple):
+            k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))
+        self.cache = KVCache((k, v), seen)
+        # a cache may have dropped its oldest keys, where no query attends so far back
+        return layer.core(q, k, v, recipe, q_index=cache.length, k_index=seen - k.shape[2], backend=layer.backend)
+
+
+def cache_objections(layer: "MultiHeadAttention", recipe: Recipe, seen: int) -> str | None:
+    """Why a layer that has seen so many tokens cannot attend token by token."""
+    if layer.compress is not None:
+        return f"{layer.compress} mixes the whole sequence at once and cannot use a KV cache; call the layer instead"
+    if not is_causal(recipe.pattern, seen):
+        return (
+            f"{recipe.pattern} is not causal, or not provably so: a KV cache would change earlier outputs; "
+            "call the layer, or add & Causal()"
+        )
+    if not recipe.normaliser.row_wise:
+        return (
+            f"{recipe.normaliser} may mix queries, so a KV cache would change earlier outputs; "
+            "call the layer, or derive it from RowWise if each row is weighed by itself"
+        )
+    return None

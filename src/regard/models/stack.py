@@ -1,0 +1,83 @@
+"""Stacks of layers: sizes, norm order, dropout and recipes, and new layers initialised by Xavier."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.init import xavier_uniform_, zeros_
+
+from regard.attention import (
+    MultiHeadAttention,
+    Recipe,
+)
+from regard.attention.serialize import find_named
+from regard.layers.sublayers import NORM_ORDERS, FeedForward, Residual
+
+LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig:
+    """The configuration of a stack of layers: sizes, the order of norm and residual, dropout."""
+
+    layers: int
+    model: int
+    heads: int
+    hidden: int
+    groups: int | None = None
+    norm: str = "pre"
+    activation: str = "relu"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+
+    def __post_init__(self):
+        find_named(self.norm, NORM_ORDERS, "norm")
+
+    @property
+    def norm_order(self) -> type[Residual]:
+        return find_named(self.norm, NORM_ORDERS, "norm")
+
+    def residual(self) -> Residual:
+        return self.norm_order(self.model, dropout=self.dropout)
+
+    def final_norm(self) -> nn.Module:
+        return self.norm_order.final_norm(self.model)
+
+    def recipes(self, given: LayerRecipes, name: str = "recipe") -> tuple[Recipe, ...]:
+        """The recipe of each layer. What they add to the embeddings is added once, so they must agree on it."""
+        each = (given,) * self.layers if isinstance(given, Recipe) else tuple(given)
+        if len(each) != self.layers:
+            raise ValueError(f"{name} has {len(each)} recipes for {self.layers} layers; give one, or one for each")
+        added = dict.fromkeys(" + ".join(map(repr, one.embedding_positions)) or "nothing" for one in each)
+        if len(added) > 1:
+            raise ValueError(
+                f"{name}: layers add {' and '.join(added)} to the embeddings, which is done once for all of them; give "
+                "every recipe the same embedding positions"
+            )
+        return each
+
+    def attention(self, recipe: Recipe, branches: int) -> MultiHeadAttention:
+        """A new layer, initialised by Xavier; `branches` is how many residual branches the stack adds up."""
+        layer = MultiHeadAttention(
+            self.model,
+            heads=self.heads,
+            groups=self.groups,
+            recipe=recipe.fresh(),
+            dropout=self.attention_dropout,
+        )
+        for part in (layer.query, layer.key, layer.value):
+            init_xavier(part, 2**-0.5)  # as if the three were one matrix
+        init_xavier(layer.output, self.norm_order.init_gain(branches))
+        return layer
+
+    def feed_forward(self, branches: int) -> FeedForward:
+        layer = FeedForward(self.model, self.hidden, activation=self.activation)
+        init_xavier(layer.up, 1.0)
+        init_xavier(layer.down, self.norm_order.init_gain(branches))
+        return layer
+
+
+def init_xavier(part: nn.Module, gain: float) -> None:
+    assert isinstance(part, nn.Linear)
+    xavier_uniform_(part.weight, gain)
+    zeros_(part.bias)
