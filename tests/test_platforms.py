@@ -43,7 +43,7 @@ print(len(names))
 """
 DECODES = """
 from regard.decode import Beam
-from regard.decode.translate import translate_texts
+from regard.decode.texts import translate_texts
 from regard.tasks.translation.task import Translator
 (text,) = translate_texts(Translator.load({folder!r}), ["the black cat ate the mouse"], Beam(2))
 print(repr(text))
