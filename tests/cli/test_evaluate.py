@@ -1,6 +1,7 @@
 """regard evaluate: figures with their signatures, by length, kept in a file; and what it refuses."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,61 @@ def test_a_full_disk_still_shows_the_figures_and_keeps_what_was_there(trained, c
     assert_refused(answer, "figures.json: cannot be written (File too large); make room, or choose another place")
     assert answer.stdout.startswith("BLEU  ")
     assert Path("figures.json").read_text() == "{}"
+
+
+# --- COMET, by another interpreter ---
+
+FAKE_PYTHON = """#!{python}
+import sys
+words = sys.argv[1:]
+if words[0] == "-c":
+    print("2.2.2")
+elif words[:2] == ["-m", "comet.cli.score"]:
+    given = dict(zip(words[2::2], words[3::2]))
+    texts = [open(given[flag]).read().splitlines() for flag in ("-s", "-t", "-r")]
+    assert given["--gpus"] == "0" and given["--model"] == "Unbabel/wmt22-comet-da" and words[-1] == "--quiet"
+    assert len(texts[0]) == len(texts[1]) == len(texts[2]) == 7
+    print("a notice on the way")
+    for number in range(7):
+        print(f"{{given['-t']}}\\tSegment {{number}}\\tscore: 0.1000")
+    {end}
+"""
+SCORES = """print(f"{given['-t']}\\tscore: 0.8412")"""
+FAILS = """sys.exit("no network")"""
+
+
+def fake_python(code: str) -> str:
+    path = Path("comet-python").absolute()
+    path.write_text(code)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_comet_is_scored_by_the_interpreter_that_is_named(trained, corpus):
+    python = fake_python(FAKE_PYTHON.format(python=sys.executable, end=SCORES))
+    words = ["evaluate", trained, "--on", corpus(7), "--device", "cpu", "--comet", python, "--save", "a.json"]
+    said = assert_done(regard(*words))
+    signature = "model:Unbabel/wmt22-comet-da|scale:100|version:2.2.2"
+    assert f"COMET                         84.12   {signature}\n" in said
+    saved = json.loads(Path("a.json").read_text())["scores"]["COMET"]
+    assert (saved["value"], saved["signature"]) == (pytest.approx(84.12), signature)
+
+
+def test_comet_that_fails_is_one_line_after_the_other_scores(trained, corpus):
+    python = fake_python(FAKE_PYTHON.format(python=sys.executable, end=FAILS))
+    answer = regard("evaluate", trained, "--on", corpus(7), "--device", "cpu", "--comet", python)
+    assert_refused(answer, f"COMET fails: no network; try it alone: {python} -m comet.cli.score --help")
+    assert answer.stdout.startswith("BLEU  ")
+
+
+def test_comet_that_is_absent_is_said_before_anything_is_translated(trained, corpus):
+    words = ["evaluate", trained, "--on", corpus(7), "--comet"]
+    bare = fake_python("#!/bin/sh\nexit 1\n")
+    answer = regard(*words, bare)
+    assert_refused(answer, f"{bare} has no COMET; install it there: {bare} -m pip install unbabel-comet")
+    assert answer.stdout == ""
+    assert_refused(
+        regard(*words, "no/python"), "no/python: No such file or directory; name the Python of an environment"
+    )
+    lonely = regard(*words[:-1], "--comet-model", "x")
+    assert_refused(lonely, "--comet-model x is run by a Python that has COMET; add --comet PYTHON")

@@ -66,6 +66,7 @@ def test_accuracy_by_tag_and_its_file(tagger):
     assert f"words:{words}|sentences:5" in said
     assert len(Path("tags.txt").read_text().splitlines()) == 5
     assert_refused(regard("evaluate", tagger, "--beam", 3), "--beam and penalties are for translations")
+    assert_refused(regard("evaluate", tagger, "--comet", "python"), "--comet is for translations")
 
 
 def test_looking_at_words_and_heads(tagger):

@@ -29,8 +29,10 @@ from regard.cli.options import (
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS, task_of_run
 
 if TYPE_CHECKING:
+    from regard.tasks.metrics import TaskMetrics
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
+    from regard.tasks.translation.comet import CometScorer
 
 DEFAULT_SEARCH: tuple[int, float, float] = (5, 1.0, 0.0)
 
@@ -58,6 +60,13 @@ def evaluate(
             help=f"Maximum tokens of an example; default {MAX_SENTENCE_TOKENS}, or {MAX_TEXT_TOKENS} to classify.",
         ),
     ] = None,
+    comet: Annotated[
+        str | None,
+        typer.Option(help="Measure COMET too, by the Python of an environment that has it.", metavar="PYTHON"),
+    ] = None,
+    comet_model: Annotated[
+        str | None, typer.Option(help="Of --comet: the name or the checkpoint of a COMET model.")
+    ] = None,
     data: DataFolder = None,
     checkpoint: CheckpointOption = None,
     device: DeviceOption = "auto",
@@ -66,11 +75,16 @@ def evaluate(
 ) -> None:
     """Evaluate a model on held-out examples.
 
+    Translations are measured by BLEU, chrF, chrF++ and TER (sacreBLEU), labels by accuracy, precision, recall and F1,
+    with a confusion matrix. Two runs are compared by `regard compare`.
+
     Example: `regard evaluate run`
 
     Example: `regard evaluate run --on test.en --on test.de --save metrics.json`
 
     Example: `regard evaluate tagger --on test.conllu`
+
+    Example: `regard evaluate run --on test.en --on test.de --comet ~/comet/bin/python`
     """
     import json
 
@@ -78,6 +92,7 @@ def evaluate(
 
     save, outputs = writable_files(save=save, outputs=outputs)
     task = task_of_run(model)
+    scorer = find_comet(task, model, comet, comet_model, resolve_device(device))
     task_model = task.task_model.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     examples, named = read_examples(task, task_model, on or [], split, data)
     refuse_long(
@@ -91,6 +106,8 @@ def evaluate(
     search = build_search(beam, length_penalty, coverage_penalty) if task.searches else None
     found = task.evaluate(task_model, examples, search=search, progress=with_progress)
     what |= {"search": repr(search)} if search else {}
+    if scorer:
+        found = add_comet(found, scorer, [pair.source for pair in examples])
     typer.echo(found.table())
     if outputs:
         write_text_atomic(outputs, "".join(f"{line}\n" for line in found.lines()))
@@ -98,6 +115,33 @@ def evaluate(
     if save:
         write_text_atomic(save, json.dumps({**what, **found.to_json()}, indent=1, ensure_ascii=False) + "\n")
         typer.echo(f"written: {save}")
+
+
+def find_comet(
+    task: "Task", model: Path, python: str | None, comet_model: str | None, device: str
+) -> "CometScorer | None":
+    """What scores translations by COMET, if it is asked for; before they are made, since it may be missing."""
+    if python is None:
+        if comet_model:
+            raise ValueError(f"--comet-model {comet_model} is run by a Python that has COMET; add --comet PYTHON")
+        return None
+    if not task.searches:
+        raise ValueError(f"--comet is for translations; {model} is for the task {task.name!r}")
+    from regard.tasks.translation.comet import DEFAULT_COMET_MODEL, CometScorer
+
+    return CometScorer.find(python, comet_model or DEFAULT_COMET_MODEL, gpus=int(device.startswith("cuda")))
+
+
+def add_comet(found: "TaskMetrics", scorer: "CometScorer", sources: Sequence[str]) -> "TaskMetrics":
+    """With the score of COMET; if that fails, the others are shown before it says so."""
+    from regard.tasks.translation.metrics import TranslationMetrics
+
+    assert isinstance(found, TranslationMetrics), "others are refused before they are measured"
+    try:
+        return replace(found, further_scores=(scorer.score(sources, found.translations, found.references),))
+    except ValueError:
+        typer.echo(found.table())
+        raise
 
 
 def read_examples(

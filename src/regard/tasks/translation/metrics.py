@@ -150,17 +150,19 @@ class TranslationMetrics(TaskMetrics):
     Args:
         source_lengths: words of each source.
         normal: the form in which the model writes.
+        further_scores: those that were computed elsewhere.
     """
 
     translations: tuple[str, ...] = field(repr=False)
     references: tuple[str, ...] = field(repr=False)
     source_lengths: tuple[int, ...] = field(repr=False)
     normal: TextNormalizer
+    further_scores: tuple[MetricScore, ...] = ()
 
     @cached_property
     def scores(self) -> Sequence[MetricScore]:
         """Of texts as people write them, and where the model reads them tokenised, as it reads them."""
-        return translation_metrics(self.normal, self.translations, self.references)
+        return [*translation_metrics(self.normal, self.translations, self.references), *self.further_scores]
 
     @cached_property
     def lengths(self) -> list[LengthBucket]:
