@@ -2,10 +2,8 @@
 
 import pytest
 
-from regard.api import load, resolve_key, trace, train
+from regard.api import load, trace, train
 from regard.tasks.outputs import LabelOutput, ModelOutput, html_table
-from regard.tasks.tagging.data import TaggingSettings
-from regard.tasks.translation.data import TranslationSettings
 from regard.training.run import read_log
 
 PAIRS = [("the cat sleeps", "le chat dort"), ("a dog eats", "un chien mange"), ("the dog sleeps", "le chien dort")]
@@ -92,14 +90,10 @@ def test_another_tasks_verb_is_refused_with_the_models_own(run):
         _ = model.tag
 
 
-def test_a_setting_is_found_by_its_key_and_a_misspelt_one_names_its_nearest():
-    assert resolve_key(TranslationSettings, "steps") == "train.steps"
-    assert resolve_key(TranslationSettings, "model") == "model.kind"
-    assert resolve_key(TaggingSettings, "text.lowercase") == "text.lowercase"
-    with pytest.raises(ValueError, match=r"several tables, data.max_length and train.max_length"):
-        resolve_key(TranslationSettings, "max_length")
-    with pytest.raises(ValueError, match=r"no setting 'leyers'; did you mean layers\?"):
-        resolve_key(TranslationSettings, "leyers")
+def test_a_setting_that_is_misspelt_names_its_nearest(tmp_path):
+    with pytest.raises(ValueError, match=r"^the task 'tagging' has no setting 'leyers'; did you mean layers\?$"):
+        train("tagging", out=tmp_path / "run", leyers=3)
+    assert not (tmp_path / "run").exists()
 
 
 def test_labels_are_ranked_and_tables_escape_their_text():

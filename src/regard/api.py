@@ -9,7 +9,6 @@ model.look("the black cat ate the mouse").save("alignment.png")
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,12 @@ from regard.cli.train import resolve_task, train_run
 from regard.cli.visualize import view_input
 from regard.see import Trace, ascii, draw, save, trace_model
 from regard.see.plots.panels import View
-from regard.tasks.config import RunSettings, field_names
 from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task, TaskMetrics
 from regard.tasks.registry import ViewRequest, task_of_run
 
 FilePaths = str | Path | Sequence[str | Path]
-# keys of `regard.training` that are called otherwise in the settings, as the flags of `regard train` are
-SHORT_KEYS = {"model": "model.kind", "size": "model.size"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +163,7 @@ def train(
         parts, changed_parts: Python files of your own parts, which are run, as of `regard.load`.
         settings: by their keys, such as steps=2000, model="bahdanau", size="tiny", vocab_size=4000; a key of several
             tables with its table: **{"train.max_length": 100}. An attention is a `Recipe`: attention=Recipe(...), or of
-            a translator encoder=Recipe(...), decoder=... and cross=....
+            a translator encoder=Recipe(...), decoder=... and cross=.... `regard settings TASK` lists all keys.
     """
     folder = Path(out)
     toml, start, corpora = (Path(path) if path else None for path in (recipe, init_from, data))
@@ -175,44 +171,31 @@ def train(
     overrides: dict[str, object] = {name: value for name, value in files.items() if value}
     if train is not None:
         overrides["data.corpus"] = "files"
-    kind = resolve_task(start or folder, toml, task)
-    overrides |= {
-        attention_key(kind)
-        if name == "attention" and not isinstance(value, str)
-        else resolve_key(kind.settings, name): value
-        for name, value in settings.items()
-    }
+    if not isinstance(settings.get("attention", ""), str):
+        settings[attention_key(resolve_task(start or folder, toml, task))] = settings.pop("attention")
     own_parts = OwnParts.load(parts, changed_parts).load_more(find_own_parts(list(settings.values())).values())
-    run = train_run(toml, overrides, folder, corpora, device, task=task, start=start, track=track, own_parts=own_parts)
+    run = train_run(
+        toml,
+        overrides | settings,
+        folder,
+        corpora,
+        device,
+        task=task,
+        start=start,
+        track=track,
+        own_parts=own_parts,
+    )
     return load_run(folder, device, None, run.own_parts)
 
 
 def attention_key(task: Task) -> str:
     """The setting of the recipe of a model's attention, where all its layers have the same."""
-    names = field_names(task.settings().model)
+    names = task.settings.keys()["model"]
     if "recipe" in names:
         return "model.recipe"
     places = [f"{name}=Recipe(...)" for name in ("encoder", "decoder", "cross") if name in names]
     remedy = f"; name one: {', '.join(places)}" if places else ""
     raise ValueError(f"a model for the task {task.name!r} has {len(places) or 'no'} recipes of attention{remedy}")
-
-
-def resolve_key(settings: type[RunSettings], name: str) -> str:
-    """A setting's table and key, from its key alone if one table has it."""
-    if name in SHORT_KEYS or "." in name:
-        return SHORT_KEYS.get(name, name)
-    usual = settings()
-    keys = {table: field_names(getattr(usual, table)) for table in settings.table_names()}
-    found = [f"{table}.{name}" for table, names in keys.items() if name in names]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(
-            f"{name} is a setting of several tables, {' and '.join(found)}; name one: **{{{found[0]!r}: …}}"
-        )
-    near = get_close_matches(name, {key for names in keys.values() for key in names}, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; see regard settings {settings.task}"
-    raise ValueError(f"the task {settings.task!r} has no setting {name!r}{hint}")
 
 
 def trace(model: LoadedModel | PretrainedModel | str | Path, text: str, **options: Any) -> Trace:

@@ -113,16 +113,22 @@ def test_files_that_would_not_be_read(corpus):
         (["--rate", "nan"], "train.learning_rate = nan should be at least 1e-12"),
         (["--set", "train.max_grad_norm=inf"], "train.max_grad_norm = inf should be at least 0"),
         (["--rate", "-1"], "train.learning_rate = -1.0 should be at least 1e-12"),
-        (["--precision", "int8"], "precision is float32, bfloat16 or float16, not 'int8'"),
+        (["--precision", "int8"], "train.precision = 'int8' is unknown; choose from float32, bfloat16,"),
         (["--set", "train.label_smoothing=2"], "train.label_smoothing = 2 should be at least 0 and below 1"),
         (["--set", "train.validate_every=0"], "train.validate_every = 0 should be at least 1"),
         (["--set", "train.steps=0"], "train.steps = 0 should be at least 1"),
         (["--set", "train.warmup_steps=-1"], "train.warmup_steps = -1 should be at least 0"),
         (["--set", "train.warmup_steps=soon"], "train.warmup_steps = 'soon' should be a whole number"),
-        (["--set", "train.pace=3"], "[train] has no 'pace'; it has steps, batch_size,"),
+        (["--set", "train.pace=3"], "[train] has no 'pace'; did you mean packed?"),
         (["--set", "train.steps={a=1}"], "train.steps = {'a': 1} should be a whole number"),
         (["--set", "train.steps=1979-05-27"], "train.steps = datetime.date(1979, 5, 27) should be a whole number"),
-        (["--set", "steps=3"], "--set steps=3: write table.key=value, e.g. train.steps=1000"),
+        (["--set", "stps=3"], "the task 'translation' has no setting 'stps'; did you mean steps?"),
+        (["--set", "model.steps=3"], "[model] has no 'steps'; did you mean train.steps?"),
+        (
+            ["--set", "max_length=3"],
+            "max_length is a setting of several tables; name one: data.max_length or train.max",
+        ),
+        (["--task", "tager"], "no task is called 'tager'; did you mean tagging?"),
         (["--set", "steps"], "--set steps: write table.key=value, such as train.warmup_steps=100"),
         (["--model", "abacus"], "model.kind = 'abacus' is unknown; choose from elman, gru,"),
         (["--size", "vast"], "model.size = 'vast': no size is called 'vast'; there are tiny, small, base"),
@@ -142,8 +148,8 @@ def test_flags_that_make_no_sense(words, says):
     ("recipe", "says"),
     [
         (b"[train]\nsteps = ", "recipe.toml: the settings are no TOML: Invalid value (at end of document)"),
-        (b"[training]\n", "recipe.toml: settings have no table [training]; they have [data], [text], [model], [train]"),
-        (b"steps = 3", "recipe.toml: settings have no table [steps]"),
+        (b"[training]\n", "recipe.toml: the settings of translation have no table [training]; did you mean train?"),
+        (b"steps = 3", "recipe.toml: steps stands outside of a table; write it under one, as train.steps is"),
         (b"[train]\nsteps = 'many'", "recipe.toml: train.steps = 'many' should be a whole number"),
         (b"# caf\xe9", "recipe.toml:1: not UTF-8 (byte 0xe9, the 6. of the line); convert the file"),
     ],
@@ -291,11 +297,15 @@ def test_a_setting_that_is_wrong_for_every_task_is_said_with_its_key_or_flag(tas
 @pytest.mark.parametrize(
     ("words", "given"),
     [
-        (["--to", "tlh"], "--to tlh"),
-        (["--set", "text.source_language=tlh"], "--set text.source_language=tlh"),
+        (["--set", "data.sentences=20", "--to", "tlh"], "--to tlh"),
+        (
+            ["--task", "sequence_classification", "--train", "a.jsonl", "--set", "data.text=body"],
+            "--set data.text=body",
+        ),
     ],
 )
 def test_a_flag_is_named_behind_what_it_gave(words, given):
-    answer = regard("train", "--set", "data.sentences=20", *words)
+    Path("a.jsonl").write_text(json.dumps({"text": "fine", "label": "good"}) + "\n")
+    answer = regard("train", *words)
     assert_refused(answer, "")
     assert answer.stderr.endswith(f"(set by {given})\n"), answer.stderr

@@ -517,7 +517,7 @@ def run(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (f"model = {10**21}", f"model = {10**21} should be at most"),
+        (f"model = {10**21}", f"model = {10**21} should be at least 1 and at most 16,777,216"),
         (f"layers = {10**9}", f"settings.toml: layers = {10**9}, but the weights in"),
         ("layers = 1000", "settings.toml: layers = 1000, but the weights in"),
         ("layers = 2", "model.safetensors lacks"),

@@ -132,11 +132,11 @@ def flat(tables):
 
 
 def test_changes_are_known_by_the_names_of_today():
-    assert TranslationSettings.current_names({"train.warmup": 3, "train.steps": 7, "odd.rate": 1, "text": 2}) == {
+    assert TranslationSettings.current_names({"train.warmup": 3, "steps": 7, "model": "gru", "size": "tiny"}) == {
         "train.warmup_steps": 3,
         "train.steps": 7,
-        "odd.rate": 1,
-        "text": 2,
+        "model.kind": "gru",
+        "model.size": "tiny",
     }
     both = {"train.warmup": 3, "train.warmup_steps": 4}
     assert TranslationSettings.current_names(both) == both
@@ -191,7 +191,7 @@ def test_former_task_names_still_work(tmp_path):
 
 SETTINGS_ERRORS = {
     "translation": [
-        ("[train]\nstep = 3", "has no 'step'; it has steps"),
+        ("[train]\nstep = 3", r"\[train\] has no 'step'; did you mean steps\?"),
         ("[train]\nsteps = 'many'", "train.steps = 'many' should be a whole number"),
         ("[training]\n", "no table"),
         ("[text]\nkind = 'syllables'", "choose from bpe"),
@@ -199,9 +199,9 @@ SETTINGS_ERRORS = {
         ("steps = ", "no TOML"),
     ],
     "image_classification": [
-        ("[augment]\nhide = -1", "cuts out nothing"),
+        ("[augment]\nhide = -1", "augment.cutout = -1 should be at least 0"),
         ("[augment]\nmixup = 0.7\ncutmix = 0.7", "from 0 to 1, and so are the two together"),
-        ("[augment]\nturn = 200", "0 to 180 degrees"),
+        ("[augment]\nturn = 200", "augment.rotation = 200 should be at least 0 and at most 180"),
         ("[train]\nrdrop = 1.0", "train.rdrop = 1.0 is for texts"),
         ("[data]\nmode = 'CMYK'", "data.mode = 'CMYK' is unknown; choose from RGB, L"),
         ("[data]\nheight = 8", "both height and width"),
@@ -214,7 +214,7 @@ SETTINGS_ERRORS = {
     "sequence_classification": [
         ("[words]\nkind = 'one-hot'", "only counted; choose model.kind = 'embed'"),
         ("[words]\nkind = 'two-hot'", "kind = 'two-hot' is unknown; choose from learned, skip-gram, file, one-hot"),
-        ("[words]\ndropout = 1.5", "dropout = 1.5 should lie in"),
+        ("[words]\ndropout = 1.5", "words.dropout = 1.5 should be at least 0 and below 1"),
         ("[pooling]\nkind = 'sum'", "choose from mean, max, last, tf-idf"),
         ("[data]\nphrases = 'some'", "data.phrases = 'some' should be true or false"),
     ],

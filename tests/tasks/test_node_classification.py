@@ -167,7 +167,7 @@ def test_what_is_refused():
         ValueError, match=r"train\.gradient_accumulation = 2 is for batches, and a graph is read whole; leave it"
     ):
         NodeClassificationSettings(train=TrainSettings(gradient_accumulation=2))
-    with pytest.raises(ValueError, match="a town's people should be at least 2, not 1"):
+    with pytest.raises(ValueError, match="people = 1 should be at least 2"):
         NodeClassificationData(people=1)
     with pytest.raises(ValueError, match=r"nodes\.tsv: a graph is two files: nodes first, then edges"):
         people(data=NodeClassificationData(corpus="files", train=("nodes.tsv",)))

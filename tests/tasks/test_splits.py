@@ -152,7 +152,7 @@ def test_lists_of_files_can_be_set_on_the_command_line():
         ("[data]\ntrain = [1]", r"data.train = \[1\] should be a list of texts"),
         ("[data]\nskip_empty = 1", "data.skip_empty = 1 should be true or false"),
         ("[data]\nsentences = true", "data.sentences = True should be a whole number"),
-        ("[data]\nfile = 'a'", r"\[data\] has no 'file'; it has corpus, train, valid, test"),
+        ("[data]\nfile = 'a'", r"\[data\] has no 'file'; choose from corpus, train, valid, test"),
     ],
 )
 def test_data_settings_that_make_no_sense(text, says):

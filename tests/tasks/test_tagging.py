@@ -114,7 +114,7 @@ def test_a_hidden_word_is_known_by_its_letters_alone():
     hidden = [TaggingLoss(word_dropout=1.0)(one.model, (given, 1))[0] for given in (batch, other)]
     assert_close(*hidden)
     assert TaggingLoss()(one.model, (batch, 1))[0] != TaggingLoss()(one.model, (other, 1))[0]
-    with pytest.raises(ValueError, match=r"spelling\.hide = 1\.0 should be at least 0 and below 1"):
+    with pytest.raises(ValueError, match=r"hide = 1\.0 should be at least 0 and below 1"):
         CharacterSettings(hide=1.0)
 
 

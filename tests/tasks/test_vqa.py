@@ -87,7 +87,7 @@ def test_the_world_holds_out_what_it_is_told_to():
     for held_out, numbers in (("pictures", {"zero", "one"}), ("compositions", {"one"})):
         found = replace(default, held_out=held_out).read("valid").examples
         assert {one.answer for one in found if one.kind == "count"} == numbers
-    with pytest.raises(ValueError, match=r"data.held_out = 'colours' is unknown; choose from compositions, pictures"):
+    with pytest.raises(ValueError, match=r"held_out = 'colours' is unknown; choose from compositions, pictures"):
         VQAData(held_out="colours")
 
 

@@ -142,7 +142,9 @@ def test_patience_stops_a_run_that_gets_no_better(tmp_path):
 
 
 def test_plans_that_make_no_sense():
-    with pytest.raises(ValueError, match="not 'int8'"):
+    with pytest.raises(
+        ValueError, match="precision = 'int8' is unknown; choose from float32, bfloat16, float16, bf16-pure"
+    ):
         TrainConfig(ConstantSchedule(1.0), 5, precision="int8")
     with pytest.raises(ValueError, match="steps must be at least 1"):
         TrainConfig(ConstantSchedule(1.0), 0)

@@ -13,7 +13,7 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.training.config import RANGES, TrainSettings, make_schedule, make_train_config
+from regard.training.config import TrainSettings, make_schedule, make_train_config
 from regard.training.corpus import Corpus
 from regard.training.run import TrainingRun
 from regard.training.run_folder import resolve_weights
@@ -191,26 +191,21 @@ def test_a_warm_up_longer_than_the_run_is_cut():
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("steps", 0, "train.steps = 0 should be at least 1"),
-        ("batch_size", 0, "train.batch_size = 0 should be at least 1"),
-        ("learning_rate", 0.0, "train.learning_rate = 0.0 should be at least 1e-12"),
-        ("learning_rate", float("nan"), "train.learning_rate = nan should be at least 1e-12"),
-        ("learning_rate", float("inf"), "train.learning_rate = inf should be at least 1e-12"),
-        ("label_smoothing", 1.0, "train.label_smoothing = 1.0 should be at least 0 and below 1"),
-        ("warmup_steps", -1, "train.warmup_steps = -1 should be at least 0"),
-        ("max_grad_norm", -1.0, "train.max_grad_norm = -1.0 should be at least 0"),
-        ("precision", "int8", "precision is float32, bfloat16 or float16, not 'int8'"),
+        ("steps", 0, "steps = 0 should be at least 1"),
+        ("batch_size", 0, "batch_size = 0 should be at least 1"),
+        ("learning_rate", 0.0, "learning_rate = 0.0 should be at least 1e-12"),
+        ("learning_rate", float("nan"), "learning_rate = nan should be at least 1e-12"),
+        ("learning_rate", float("inf"), "learning_rate = inf should be at least 1e-12"),
+        ("label_smoothing", 1.0, "label_smoothing = 1.0 should be at least 0 and below 1"),
+        ("warmup_steps", -1, "warmup_steps = -1 should be at least 0"),
+        ("max_grad_norm", -1.0, "max_grad_norm = -1.0 should be at least 0"),
+        ("precision", "int8", "precision = 'int8' is unknown; choose from float32, bfloat16, float16, bf16-pure"),
     ],
 )
 def test_numbers_that_make_no_plan(name, value, says):
     asked = settings()
     with pytest.raises(ValueError, match=says):
         make_train_config(replace(asked.train, **{name: value}), 1)
-
-
-def test_every_number_of_the_settings_has_its_range():
-    numbers = {name for name, value in vars(TrainSettings()).items() if type(value) in (int, float)}
-    assert set(RANGES) == numbers
 
 
 # --- the metric by which the best checkpoint is chosen ---

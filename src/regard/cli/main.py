@@ -16,6 +16,7 @@ from regard.cli.bench import bench
 from regard.cli.data import data
 from regard.cli.demo import demo, ladder, lecture
 from regard.cli.evaluate import evaluate
+from regard.cli.settings import settings
 from regard.cli.train import train
 from regard.cli.vectors import vectors
 from regard.cli.visualize import draw, explain, gallery, look, serve
@@ -122,7 +123,7 @@ def add_task_commands() -> None:
 for command in (demo, train):
     app.command()(command)
 add_task_commands()
-for command in (evaluate, look, serve):
+for command in (evaluate, look, serve, settings):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(vectors, name="vectors")

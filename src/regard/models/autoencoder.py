@@ -26,14 +26,12 @@ from regard.models.config import (
     NORM_AND_ACTIVATION,
     RNN_KINDS,
     TRANSFORMER_FIELDS,
-    Choices,
-    ConfigBase,
     EncoderConfig,
-    RecipeText,
     make_stack_config,
     needs_tree,
     text_recipes,
 )
+from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.encoder import Encoder
 from regard.models.rnn_seq2seq import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
 from regard.models.seq2seq import DecoderState, M, Memory, S, Seq2Seq
@@ -155,16 +153,18 @@ POOLED_BOTTLENECKS: dict[str, type[Pooling]] = {"last": LastPooling, "mean": Mea
 class AutoencoderConfig(ConfigBase):
     """An autoencoder of sentences. The latent holds latents × latent numbers, whatever the bottleneck.
 
+    Keys without a sentence here are those of `ConfigBase`.
+
     Args:
-        kind: of encoder and decoder: elman, gru, lstm, transformer.
+        kind: what encoder and decoder are: elman, gru, lstm or transformer.
         bottleneck: attention (as many learned queries as there are latents attend to all tokens), or without: last
             (the last state) or mean (of all states); that one vector is split into the latents.
         latents: how many vectors the latent is.
-        latent: the width of each.
-        layers: of the encoder, and as many of the decoder.
-        model, hidden, dropout, directions, groups, norm, activation, attention_dropout: as in EncoderConfig.
-        heads: of a Transformer's layers, and of each query of the bottleneck.
-        recipe: TOML, of both self-attentions, or a list with one for each layer; the decoder's is causal in any case.
+        latent: the width of each of them.
+        layers: how many the encoder has, and as many the decoder.
+        heads: attention heads of a Transformer's layers, and of each query of the bottleneck.
+        recipe: the recipe of both self-attentions, in TOML, or a list with one for each layer; the decoder's is causal
+            in any case.
     """
 
     choices: ClassVar[Choices] = {
@@ -176,6 +176,7 @@ class AutoencoderConfig(ConfigBase):
         **{name: kinds for name, kinds in TRANSFORMER_FIELDS.items() if name != "heads"},
         "directions": RNN_KINDS,
     }
+    sizes: ClassVar[tuple[str, ...]] = ("tiny", "small")
     default_size: ClassVar[str] = "tiny"
 
     kind: str

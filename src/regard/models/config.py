@@ -1,17 +1,13 @@
-"""Model configurations: the base of all, those of translation and text models, and the models built from them."""
+"""Model configurations: those of translation and text models, and the models built from them."""
 
 import os
 import tomllib
-from abc import ABC
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from inspect import isclass, isfunction
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FunctionType, UnionType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from regard.attention import (
     Additive,
@@ -26,11 +22,12 @@ from regard.attention import (
     TreePath,
 )
 from regard.attention.backends.reference import fold_query
-from regard.attention.serialize import find_named, own_parts_of
+from regard.attention.serialize import find_named
 from regard.layers.embedding import TIES, TiedEmbeddings
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, Pooling, TokenWeightPooling
 from regard.layers.rnn import CELLS, RNNLayers
-from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS, Residual
+from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS
+from regard.models.config_base import Choices, ConfigBase, OneRecipe, RecipeText, recipe_text
 from regard.models.rnn_seq2seq import (
     READOUTS,
     BackwardStateBridge,
@@ -47,114 +44,9 @@ from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.tfidf import LogRatioPooling, TfIdfPooling
 from regard.models.transformer import Transformer
 
-OneRecipe = str | Recipe  # in TOML; a `Recipe` becomes its text
-RecipeText = OneRecipe | tuple[OneRecipe, ...]  # one for all layers, or one for each
-Choices = Mapping[str, tuple[str, ...]]
-DEPTHS = ("layers", "blocks")  # suffixes of fields that count layers
-MAX_WIDTH, MAX_DEPTH = 2**24, 1000  # limits beyond any hardware, whose products still fit torch's sizes
-TYPE_NAMES = {str: "text", float: "a number", bool: "true or false"}
-
-
-class ConfigBase(ABC):
-    """Abstract: a frozen dataclass whose fields a TOML table holds. What a kind cannot use must be left as it is."""
-
-    choices: ClassVar[Choices]
-    used_by: ClassVar[Choices]  # fields that not every kind can use
-    default_size: ClassVar[str] = ""  # of those that `from_size` knows; empty if it knows none
-    kind: str
-
-    @classmethod
-    def from_size(cls, kind: str, size: str) -> Self:
-        """One of the sizes; change what you like with dataclasses.replace."""
-        raise ValueError(f"size = {size!r}: {cls.__name__} has no sizes; set its fields one by one")
-
-    def check(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if field.type in (OneRecipe, RecipeText):
-                value = tuple(map(recipe_text, value)) if isinstance(value, tuple) else recipe_text(value)
-                object.__setattr__(self, field.name, value)
-            check_value(field.name, value, field.type, self.choices)  # type: ignore[arg-type]
-            kinds = self.used_by.get(field.name, self.choices["kind"])
-            if self.kind not in kinds and value != field.default:
-                raise ValueError(
-                    f"{field.name} = {value!r} means nothing to the kind {self.kind!r}; leave it out, or choose a kind "
-                    f"that uses it: {', '.join(kinds)}"
-                )
-
-    def to_dict(self) -> dict[str, str | int | float | list[str]]:
-        """For a TOML file, which has no None, and lists instead of tuples."""
-        values = {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """By its fields; `size` names a starting point."""
-        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        if unknown := [name for name in values if name not in (*names, "size")]:
-            raise ValueError(f"{cls.__name__} has no {unknown[0]!r}; it has {', '.join(names)}")
-        if "kind" not in values:
-            raise ValueError(f"{cls.__name__} needs a kind: {', '.join(cls.choices['kind'])}")
-        size = values.get("size")
-        start = cls.from_size(values["kind"], size).to_dict() if size else {}
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        return cls(**start | {name: value for name, value in given.items() if name != "size"})
-
-
-def check_value(name: str, value: object, kind: type | UnionType, choices: Choices) -> None:
-    """Values from a file may be anything; an integer will do for a float."""
-    if kind in (OneRecipe, RecipeText):
-        several = isinstance(value, tuple) and kind == RecipeText
-        if not all(isinstance(text, str) for text in (value if several else (value,))):  # type: ignore[union-attr]
-            more = ", or a list of texts, one for each layer" if kind == RecipeText else ""
-            raise ValueError(f"{name} = {repr(value)[:200]} should be text{more}")
-        return
-    expected = int | float if kind is float else kind
-    if not isinstance(value, expected) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{name} = {repr(value)[:200]} should be {TYPE_NAMES.get(kind, 'a whole number')}")
-    if name in choices and value not in choices[name] and not is_own_choice(name, value, choices[name]):  # type: ignore[arg-type]
-        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(filter(None, choices[name]))}")
-    if "dropout" in name and not 0 <= value < 1:  # type: ignore[operator]
-        raise ValueError(f"{name} = {value} should lie in [0, 1)")
-    if name == "directions" and value not in (1, 2):
-        raise ValueError(f"directions = {value} should be 1 or 2")
-    if isinstance(value, int) and kind is not float and not isinstance(value, bool):
-        limit = MAX_DEPTH if name.endswith(DEPTHS) else MAX_WIDTH
-        if value < 1:
-            raise ValueError(f"{name} = {value} should be at least 1")
-        if value > limit:
-            raise ValueError(f"{name} = {value} should be at most {limit:,}: nobody could hold such a model")
-
-
-def is_own_choice(name: str, value: str, choices: tuple[str, ...]) -> bool:
-    """Whether a value is one of the user's own parts, where it can be one; a part of another kind is refused."""
-    own, kind = own_parts_of(value).get(value), OWN_CHOICES.get(choices)
-    if own is None or kind is None:
-        return False
-    if not (isfunction(own) if kind is FunctionType else isclass(own) and issubclass(own, kind)):
-        wanted = "function of a tensor" if kind is FunctionType else f"subclass of {kind.__name__}"
-        raise ValueError(f"{name} = {value!r} is a part of your own, and no {wanted}; name one that is")
-    return True
-
-
-def recipe_text(given: OneRecipe) -> str:
-    return given.to_toml() if isinstance(given, Recipe) else given
-
-
-def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} = {value!r} is unknown; choose from {', '.join(known)}")
-
-
 # --- translation and text models ---
 
 
-# what a part of the user's own must be, where it can be chosen
-OWN_CHOICES: dict[tuple[str, ...], type] = {
-    tuple(NORM_ORDERS): Residual,
-    tuple(ACTIVATIONS): FunctionType,
-    tuple(READOUTS): nn.Module,
-}
 RNN_KINDS = ("elman", "gru", "lstm")
 LUONG_KINDS = ("luong-dot", "luong-general")
 RNN_ATTENTION_KINDS = ("bahdanau", *LUONG_KINDS)
@@ -183,31 +75,26 @@ CHOICES: Choices = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(ConfigBase):
-    """Plain fields, as a TOML file holds them. What a kind cannot use must be left as it is.
+    """A model that translates. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
-        kind: elman, gru or lstm without attention; bahdanau, luong-dot, luong-general; transformer.
-        layers: of the encoder, and as many of the decoder.
-        model: the width of embeddings, and of everything in a Transformer.
-        hidden: the width of recurrent states, or of a Transformer's feed-forward layers.
-        dropout: on embeddings, between layers or on residual branches, and on recurrent outputs.
-        tie: which embeddings are one: none, target (and output), all.
-        heads, groups: query heads, and the key and value heads that serve them (left out: one each).
-        norm: pre or post, or a `Residual` of your own.
-        activation: relu or gelu, or a function of your own.
-        attention_dropout: on the attention weights.
-        encoder, decoder, cross: recipes in TOML, as Recipe.to_toml writes them. A line left out means the kind's own:
-            sinusoidal positions of a Transformer, the additive score of Bahdanau and so on. A Transformer may have a
-            list of them, one for each layer. A `Recipe` is taken as it is: one without a position has none.
-        cell: elman, gru or lstm, for decoders with attention (left out: gru for Bahdanau, lstm for Luong).
-        directions: 2 lets the encoder read backwards as well, each way with half of `hidden`. Bahdanau's always does,
+        kind: elman, gru or lstm without attention; with it bahdanau, luong-dot or luong-general; transformer.
+        layers: how many the encoder has, and as many the decoder.
+        tie: which embeddings are one: none, those of target and output (target), or all three.
+        encoder: the recipe of the encoder's self-attention, in TOML as Recipe.to_toml writes it or as a `Recipe`, or a
+            list with one for each layer; a line left out of the TOML is the kind's own, such as sinusoidal positions.
+        decoder: the same, of the decoder's self-attention.
+        cross: the same, of the decoder's attention to the source; Bahdanau's own has the additive score.
+        cell: the cell of decoders with attention: elman, gru or lstm; left out, gru for Bahdanau, lstm for Luong.
+        directions: 2 lets the encoder read backwards as well, each way with half of `hidden`; Bahdanau's always does,
             each way with all of it.
-        readout: maxout or tanh, between Bahdanau's states and the logits, or a module of your own.
+        readout: the layer between Bahdanau's states and the logits: maxout or tanh, or a module of your own.
         input_feeding: Luong's decoder is fed its last attentional vector.
     """
 
     choices: ClassVar[Choices] = CHOICES
     used_by: ClassVar[Choices] = USED_BY
+    sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base")
     default_size: ClassVar[str] = "small"
 
     kind: str
@@ -347,18 +234,14 @@ TRANSFORMER_FIELDS: Choices = dict.fromkeys(
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(ConfigBase):
-    """The encoder of a text.
+    """The encoder of a text. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
-        kind: embed (no context), elman, gru, lstm, transformer.
-        layers: of recurrent states or of attention, each on top of the other.
-        model: the width of embeddings, and of everything in a Transformer.
+        kind: embed (no context); elman, gru or lstm; transformer.
         hidden: the width of recurrent states (both directions together), or of a Transformer's feed-forward layers.
-        dropout: on embeddings, between layers or on residual branches, and on what leaves the encoder.
-        directions: 2 lets a recurrent encoder read backwards as well, each way with half of `hidden`.
-        heads, groups, norm, activation, attention_dropout: of a Transformer, as in ModelConfig.
-        recipe: TOML, as Recipe.to_toml writes it, or a `Recipe`, or a list with one for each layer; positions in
-            dependency trees need governors. Text without a position means Sinusoidal().
+        dropout: the share of values that training sets to zero, on embeddings, between layers and on the output.
+        recipe: the recipe of attention, in TOML as Recipe.to_toml writes it or as a `Recipe`, or a list with one for
+            each layer; TOML without a position means Sinusoidal(), and those in dependency trees need governors.
     """
 
     choices: ClassVar[Choices] = {"kind": ENCODER_KINDS, **NORM_AND_ACTIVATION}
@@ -367,6 +250,7 @@ class EncoderConfig(ConfigBase):
         **dict.fromkeys(("layers", "hidden"), LANGUAGE_MODEL_KINDS),
         "directions": RNN_KINDS,
     }
+    sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
     default_size: ClassVar[str] = "tiny"
 
     kind: str
@@ -400,23 +284,26 @@ class EncoderConfig(ConfigBase):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(ConfigBase):
-    """A language model.
+    """A language model. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
-        kind: elman, gru, lstm, or transformer: a decoder without a source.
-        layers, model, hidden, heads, groups, norm, activation, attention_dropout: as in EncoderConfig.
-        dropout: as there; a recurrent model uses one mask for all tokens of a text.
-        input_dropout, output_dropout: on the embeddings and on the states before the logits, with one mask for all
+        kind: elman, gru or lstm; or transformer, a decoder without a source.
+        dropout: the share of values that training sets to zero between layers; a recurrent model uses one mask for all
             tokens of a text.
-        word_dropout: drops whole tokens of the vocabulary, wherever they occur in the batch.
-        weight_dropout: on the weights between recurrent states, the same for all tokens (Merity et al. 2018).
+        input_dropout: the same on the embeddings, with one mask for all tokens of a text.
+        output_dropout: the same on the states before the logits.
+        word_dropout: the share of the vocabulary that is left out of a batch, wherever it occurs.
+        weight_dropout: the share of weights between recurrent states that are set to zero, the same for all tokens
+            (Merity et al. 2018).
         tied: the logits use the embedding's weights.
-        recipe: TOML or a `Recipe`, or a list with one for each layer; causal in any case. `Window(n)` needs a cache of
-            n − 1 tokens, linear attention (`Feature()` and `Proportional()`) a state of fixed size.
+        recipe: the recipe of attention, in TOML or as a `Recipe`, or a list with one for each layer; causal in any
+            case. `Window(n)` needs a cache of n − 1 tokens, linear attention (`Feature()` and `Proportional()`) a state
+            of fixed size.
     """
 
     choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **NORM_AND_ACTIVATION}
     used_by: ClassVar[Choices] = {**TRANSFORMER_FIELDS, "weight_dropout": RNN_KINDS}
+    sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
     default_size: ClassVar[str] = "tiny"
 
     kind: str
@@ -472,9 +359,10 @@ class WordEmbeddingConfig(ConfigBase):
             index into the vocabulary).
         dropout: the share of tokens that are left out while training.
         frozen: vectors learnt beforehand stay as they are.
-        window, epochs: of skip-gram.
-        file: with vectors, as wide as the model; its words are known, even those that no training text has.
-        ngrams: with one-hot, 2 counts pairs of words as well, 3 triples.
+        window: the words on each side that skip-gram learns to predict.
+        epochs: how often skip-gram reads the texts.
+        file: a file of vectors as wide as the model; its words are known, even those that no training text has.
+        ngrams: of one-hot: 2 counts pairs of words as well, 3 triples.
         buckets: for pairs and triples; several of them may share one.
     """
 
@@ -516,7 +404,8 @@ class PoolingConfig(ConfigBase):
     Args:
         kind: mean, max, last, tf-idf and log-ratio (by formulas, from the texts trained on), weights (one learned
             number for each word of the vocabulary), attention.
-        recipe: of attention, in TOML or as a `Recipe`: score and normaliser. `normaliser = "Hard()"` chooses one token.
+        recipe: the recipe of attention, in TOML or as a `Recipe`: its score and normaliser; `normaliser = "Hard()"`
+            chooses one token.
     """
 
     choices: ClassVar[Choices] = {"kind": POOLINGS}

@@ -34,7 +34,8 @@ from regard.attention import (
 from regard.attention.multihead import concatenate_heads
 from regard.layers.graph_attention import Neighbours
 from regard.layers.sublayers import FeedForward
-from regard.models.config import NORM_AND_ACTIVATION, Choices, ConfigBase, OneRecipe, check_recipe_shapes, recipe_text
+from regard.models.config import NORM_AND_ACTIVATION, check_recipe_shapes
+from regard.models.config_base import Choices, ConfigBase, OneRecipe, recipe_text
 from regard.models.encoder import make_classifier_head
 from regard.models.stack import StackConfig
 from regard.ops.dropout import Dropout
@@ -46,18 +47,17 @@ X = Float[Tensor, "n model"]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig(ConfigBase):
-    """A classifier of a graph's nodes.
+    """A classifier of a graph's nodes. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
-        kind: alone (no edges), mean (all neighbours have the same weight), attention.
+        kind: alone (no edges), mean (all neighbours have the same weight) or attention.
         layers: how many; information travels one edge in each.
-        model: the width of a node's vector; hidden: of the feed-forward layers.
-        heads: of attention alone.
-        norm, activation, dropout: of the layers, as in EncoderConfig.
-        attention_dropout: on the weights of edges.
-        recipe: TOML or a `Recipe`: score and normaliser. `score = "Additive(16, hidden=16)"` for heads of width 16 is
-            that of graph attention networks (Brody et al. 2022), but for tanh. The pattern is the graph's edges, and
-            nodes have no order.
+        model: the width of a node's vector.
+        hidden: the width of the feed-forward layers.
+        attention_dropout: the share of edges whose weights training sets to zero.
+        recipe: the recipe of attention, in TOML or as a `Recipe`: its score and normaliser, since the pattern is the
+            graph's edges and nodes have no order. `score = "Additive(16, hidden=16)"` for heads of width 16 is that of
+            graph attention networks (Brody et al. 2022), but for tanh.
     """
 
     choices: ClassVar[Choices] = {"kind": GRAPH_KINDS, **NORM_AND_ACTIVATION}

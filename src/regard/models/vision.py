@@ -28,7 +28,8 @@ from regard.attention import AttentionSites, Recipe, SiteName
 from regard.layers.channel_attention import FeatureGate, SpatialAttention, SqueezeExcite
 from regard.layers.embedding import PositionalEmbedding
 from regard.layers.patches import PATCHES, ConvolutionalPatches, Grid, LearnedGridPosition, Patches, grid_of
-from regard.models.config import Choices, ConfigBase, RecipeText, check_recipe_shapes, parse_recipes
+from regard.models.config import check_recipe_shapes, parse_recipes
+from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.transformer import EncoderLayer
 from regard.ops.dropout import Dropout
@@ -329,20 +330,20 @@ CNN_SIZES = {"tiny": (16, 1), "small": (32, 2), "base": (64, 2)}
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig(ConfigBase):
-    """An image classifier.
+    """An image classifier. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
         kind: vit (a Transformer over patches) or cnn (convolutions with channel or spatial attention).
         patch: the side of a vit's patches, in pixels.
         stem: the embedding of patches: linear (one map for each patch) or convolution (which sees across the edges).
-        layers, model, heads, hidden, dropout, attention_dropout: of a vit, as in EncoderConfig.
         pool: how a vit's tokens become one vector: class (a class token) or mean.
-        recipe: of a vit's attention, in TOML. Without a position, rows and columns of patches are learned.
-            Or a list with one for each layer.
+        recipe: the recipe of a vit's attention, in TOML, or a list with one for each layer; without a position, rows
+            and columns of patches are learned.
         width: channels of a cnn's first stage; the last has four times as many.
-        blocks: in each of its three stages.
-        attention: channel, spatial or none.
-        norm: batch, which learns in fewer steps, or group, which does not depend on other images.
+        blocks: how many a cnn has in each of its three stages.
+        attention: what a cnn's blocks have: channel, spatial or none.
+        norm: what a cnn normalises by: batch, which learns in fewer steps, or group, which does not depend on other
+            images.
     """
 
     choices: ClassVar[Choices] = {
@@ -357,6 +358,7 @@ class VisionConfig(ConfigBase):
         **dict.fromkeys(("pool", "recipe"), VIT),
         **dict.fromkeys(("width", "blocks", "attention", "norm"), CNN),
     }
+    sizes: ClassVar[tuple[str, ...]] = tuple(VIT_SIZES)
     default_size: ClassVar[str] = "tiny"
 
     kind: str

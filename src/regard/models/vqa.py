@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from regard.attention import AttentionSites, Context, Padding, Recipe, SiteName
 from regard.layers.patches import PATCHES
 from regard.layers.pooling import AttentionPooling
-from regard.models.config import Choices, ConfigBase, EncoderConfig
+from regard.models.config import EncoderConfig
+from regard.models.config_base import Choices, ConfigBase
 from regard.models.encoder import Encoder, make_classifier_head
 from regard.models.stack import StackConfig
 from regard.models.transformer import EncoderLayer, KeysValues
@@ -32,15 +33,15 @@ Logits = Float[Tensor, "b answers"]
 
 @dataclass(frozen=True, kw_only=True)
 class VQAConfig(ConfigBase):
-    """A model that answers questions about images.
+    """A model that answers questions about images. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
-        kind: cross: cross-attention of the question's tokens to the image's patches.
-        patch, stem: as in VisionConfig.
-        image_layers: of self-attention of the patches.
-        question_layers: of self-attention of the tokens, before cross-attention.
-        layers: of cross-attention and self-attention.
-        model, heads, hidden, dropout: of all of them.
+        kind: cross, cross-attention of the question's tokens to the image's patches.
+        patch: the side of the patches, in pixels.
+        stem: the embedding of patches: linear (one map for each patch) or convolution (which sees across the edges).
+        image_layers: layers of self-attention of the patches.
+        question_layers: layers of self-attention of the tokens, before cross-attention.
+        layers: layers of cross-attention and self-attention after them.
     """
 
     choices: ClassVar[Choices] = {"kind": ("cross",), "stem": tuple(PATCHES)}

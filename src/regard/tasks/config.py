@@ -6,20 +6,30 @@ import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
-from regard.models.config import DEPTHS, ConfigBase, WordEmbeddingConfig, check_choice
+from regard.data.tokenizers.normalization import TOKENIZED_LANGUAGES
+from regard.models.config import WordEmbeddingConfig
+from regard.models.config_base import (
+    AT_LEAST_1,
+    DEPTHS,
+    Choices,
+    ConfigBase,
+    Ranges,
+    SettingsTable,
+    shorten_value,
+    suggest,
+)
 from regard.tasks.own_parts import OwnParts, format_record, own_parts_in
 from regard.tasks.splits import DataSettings
 from regard.training.config import TrainSettings, warmup_for
 
 T = TypeVar("T")
-MAX_SHOWN = 200  # letters of a value that a message repeats
 DEFAULT_TASK = "translation"  # the task of a file that names none
 TASK_ALIASES = {  # former names of tasks, which older settings and recipes hold
     "translate": "translation",
@@ -64,13 +74,15 @@ RENAMED_KEYS = {  # former keys of tables, which older settings and recipes hold
 RENAMED_VALUES = {  # and former values
     "train.precision": {"narrow": "bf16-pure"},
 }
+# keys that are called otherwise on the command line and in `regard.train`, as the flags are
+SHORT_KEYS = {"model": "model.kind", "size": "model.size"}
 
 
 class RunSettings(ABC):
     """Abstract: the settings of one run, a frozen dataclass whose fields are the tables of a file.
 
-    A table is a dataclass of plain values, or a `ConfigBase`. The line `task` stands before them; where parts of a
-    user's own are used, so does the line `parts`, which says where they come from.
+    A table is a `SettingsTable`. The line `task` stands before them; where parts of a user's own are used, so does the
+    line `parts`, which says where they come from.
     """
 
     task: ClassVar[str]
@@ -94,7 +106,7 @@ class RunSettings(ABC):
         return replace(self, **named)  # type: ignore[type-var]
 
     def to_toml(self) -> str:
-        tables = {name: table_to_dict(getattr(self, name)) for name in self.table_names()}
+        tables = {name: getattr(self, name).to_dict() for name in self.table_names()}
         return f"task = {json.dumps(self.task)}\n{format_record(self.own_parts)}\n{format_toml(tables)}"
 
     @property
@@ -134,23 +146,56 @@ class RunSettings(ABC):
         tables = {name: table for name, table in given.items() if name != "parts"}
         if resolve_task_name(task := tables.pop("task", DEFAULT_TASK)) != cls.task:
             raise ValueError(f"the task is {task!r}, not {cls.task!r}; each has its own settings")
-        if unknown := [name for name in tables if name not in cls.table_names()]:
-            known = ", ".join(f"[{name}]" for name in cls.table_names())
-            raise ValueError(f"settings have no table [{unknown[0]}]; they have {known}")
-        if loose := [name for name, table in tables.items() if not isinstance(table, dict)]:
-            raise ValueError(f"{loose[0]} stands outside of a table; write it under one, such as [train]")
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                where = "such as [train]" if name in cls.table_names() else f"as {cls.resolve_key(name)} is"
+                raise ValueError(f"{name} stands outside of a table; write it under one, {where}")
+            cls.check_table_name(name)
+            for key in table:
+                cls.resolve_key(f"{name}.{key}")
         usual = cls()
         return cls(**{name: read_table(getattr(usual, name), name, table, own_parts) for name, table in tables.items()})
 
     @classmethod
+    def keys(cls) -> dict[str, list[str]]:
+        """The keys of each table."""
+        return {field.name: table_keys(field.default) for field in fields(cls)}  # type: ignore[arg-type]
+
+    @classmethod
+    def resolve_key(cls, name: str) -> str:
+        """`table.key` of a setting, from the key alone if one table has it; an unknown one names its nearest."""
+        tables, (table, dot, key) = cls.keys(), (name := SHORT_KEYS.get(name, name)).partition(".")
+        if not dot:
+            found = [f"{table}.{name}" for table, keys in tables.items() if name in keys]
+            if len(found) > 1:
+                raise ValueError(f"{name} is a setting of several tables; name one: {' or '.join(found)}")
+            if not found:
+                near = suggest(name, dict.fromkeys(key for keys in tables.values() for key in keys))
+                hint = near if near.startswith("did") else f"see regard settings {cls.task}"
+                raise ValueError(f"the task {cls.task!r} has no setting {name!r}; {hint}")
+            return found[0]
+        cls.check_table_name(table)
+        if key in tables[table] or RENAMED_KEYS.get(name) in tables[table]:
+            return name
+        elsewhere = [f"{other}.{key}" for other, keys in tables.items() if key in keys]
+        hint = f"did you mean {elsewhere[0]}?" if elsewhere else suggest(key, tables[table])
+        raise ValueError(f"[{table}] has no {key!r}; {hint}")
+
+    @classmethod
+    def check_table_name(cls, name: str) -> None:
+        if name not in cls.table_names():
+            near = suggest(name, cls.table_names())
+            raise ValueError(f"the settings of {cls.task} have no table [{name}]; {near}")
+
+    @classmethod
     def current_names(cls, changes: Mapping[str, T]) -> dict[str, T]:
-        """Changes such as `train.rate` by the names of today; where both are given, `with_changes` refuses them."""
-        usual, renamed = cls(), {}
-        for name, value in changes.items():
-            table = name.partition(".")[0]
-            new = f"{table}.{RENAMED_KEYS.get(name, '')}"
-            known = table in cls.table_names() and RENAMED_KEYS.get(name) in field_names(getattr(usual, table))
-            renamed[new if known and new not in changes else name] = value
+        """Changes by table and key, as they are called today; where both are given, `with_changes` refuses them."""
+        resolved = {cls.resolve_key(name): value for name, value in changes.items()}
+        renamed = {}
+        for name, value in resolved.items():
+            table, former = name.partition(".")[0], RENAMED_KEYS.get(name)
+            new = f"{table}.{former}" if former in cls.keys()[table] else name
+            renamed[name if new in resolved else new] = value
         return renamed
 
     def with_changes(self, changes: Mapping[str, object], own_parts: OwnParts = OwnParts()) -> Self:
@@ -158,8 +203,11 @@ class RunSettings(ABC):
 
         Another kind or size of model starts from the fields of its own.
         """
-        tables = {name: dict(table_to_dict(getattr(self, name))) for name in self.table_names()}
-        values = {name: parse_value(value) if isinstance(value, str) else value for name, value in changes.items()}
+        tables = {name: getattr(self, name).to_dict() for name in self.table_names()}
+        values = {
+            self.resolve_key(name): parse_value(value) if isinstance(value, str) else value
+            for name, value in changes.items()
+        }
         for name in self.table_names():
             if (
                 isinstance(table := getattr(self, name), ConfigBase)
@@ -169,8 +217,6 @@ class RunSettings(ABC):
         replaced: dict[str, dict[str, Any]] = {name: {} for name in tables}
         for name, value in values.items():
             table, _, key = name.partition(".")
-            if table not in tables or not key:
-                raise ValueError(f"--set {name}={value}: write table.key=value, e.g. train.steps=1000")
             replaced[table][key] = value
         for name, lines in replaced.items():
             tables[name] |= resolve_renamed(type(getattr(self, name)), name, lines)
@@ -185,8 +231,9 @@ def changed_settings(before: RunSettings, after: RunSettings) -> dict[str, list[
     return {name: [was.get(name), now.get(name)] for name in was | now if was.get(name) != now.get(name)}
 
 
-def field_names(table: Any) -> set[str]:
-    return {field.name for field in fields(table)}
+def table_keys(table: Any) -> list[str]:
+    """The keys that a file may give a table; a model's may have a size."""
+    return [field.name for field in fields(table)] + ["size"] * isinstance(table, ConfigBase)
 
 
 def resolve_task_name(task: Any) -> Any:
@@ -196,7 +243,7 @@ def resolve_task_name(task: Any) -> Any:
 
 def resolve_renamed(kind: type, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The lines of a table by the keys and values of today."""
-    known = field_names(kind)
+    known = {field.name for field in fields(kind)}
     lines: dict[str, Any] = {}
     for former, value in given.items():
         line = f"{name}.{former}"
@@ -245,10 +292,6 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError(f"the settings are no TOML: {error}") from None
 
 
-def table_to_dict(table: Any) -> dict[str, Any]:
-    return table.to_dict() if isinstance(table, ConfigBase) else asdict(table)
-
-
 def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Tables of plain values; what JSON writes for them, TOML reads, but for numbers that are none."""
 
@@ -262,30 +305,23 @@ def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def read_table(usual: Any, name: str, given: Mapping[str, Any], own_parts: OwnParts = OwnParts()) -> Any:
-    """A dataclass like the usual one from a table, its types checked."""
-    kind = type(usual)
-    known = {field.name: field.type for field in fields(kind)}
-    given = resolve_renamed(kind, name, given)
+def read_table(usual: SettingsTable, name: str, given: Mapping[str, Any], own_parts: OwnParts = OwnParts()) -> Any:
+    """The usual table with the lines of a file; a mistake is named with the table and the key."""
+    given = resolve_renamed(type(usual), name, given)
 
     def built(lines: Mapping[str, Any]) -> Any:
         if isinstance(usual, ConfigBase):
-            return usual.from_dict({"kind": usual.kind, **{key: own_parts.attach(line) for key, line in lines.items()}})
-        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in lines.items()})
+            lines = {key: own_parts.attach(line) for key, line in lines.items()}
+        return usual.with_lines(lines)
 
-    for key, value in given.items() if not isinstance(usual, ConfigBase) else ():  # which looks at its lines itself
-        if key not in known:
-            raise ValueError(f"[{name}] has no {key!r}; it has {', '.join(known)}")
-        if not has_type(value, known[key]):
-            raise ValueError(f"{name}.{key} = {shorten_value(value)} should be {TYPE_NAMES[known[key]]}")
     try:
-        table = built(given)
+        return built(given)
     except ValueError as error:
         raise ValueError(locate_error(str(error), name, given, built)) from None
-    for key, value in given.items():  # behind the table's own checks, which know more
-        if known.get(key) is int and not 0 <= value < 2**63:
-            raise ValueError(f"{name}.{key} = {shorten_value(value)} should be at least 0 and below 2^63")
-    return table
+    try:
+        return usual.with_lines(given)
+    except ValueError as error:
+        raise ValueError(locate_error(str(error), name, given, usual.with_lines)) from None
 
 
 def locate_error(message: str, name: str, given: Mapping[str, Any], built: Callable[[Mapping[str, Any]], Any]) -> str:
@@ -305,28 +341,6 @@ def locate_error(message: str, name: str, given: Mapping[str, Any], built: Calla
     return f"[{name}] {message}"
 
 
-TYPE_NAMES = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    tuple[str, ...]: "a list of texts",
-}
-
-
-def shorten_value(value: Any) -> str:
-    """As much of a value as belongs in a line."""
-    return text if len(text := repr(value)) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
-
-
-def has_type(value: Any, wanted: Any) -> bool:
-    """Values from a file may be anything; a whole number will do for a fraction."""
-    if wanted == tuple[str, ...]:
-        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    kinds = (int, float) if wanted is float else wanted
-    return isinstance(value, kinds) and (wanted is bool or not isinstance(value, bool))
-
-
 def parse_value(value: str) -> Any:
     """A value as TOML reads it; what is no TOML is text."""
     try:
@@ -338,32 +352,55 @@ def parse_value(value: str) -> Any:
 # --- tables of several tasks ---
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairTokenizerSettings:
-    """How text becomes ids."""
+LANGUAGES = ("", *TOKENIZED_LANGUAGES)  # of text whose punctuation becomes words of its own
 
-    kind: str = "bpe"  # bpe, unigram, words or characters
+
+@dataclass(frozen=True, kw_only=True)
+class PairTokenizerSettings(SettingsTable):
+    """How text of two languages becomes ids.
+
+    Args:
+        kind: subwords (bpe or unigram), words or characters.
+        vocab_size: ids of a vocabulary; subwords need at least 260, and follow from the number of examples if left out.
+        joint: one vocabulary for both sides.
+        lowercase: text is read and written in lower case.
+        source_language: whose rules make punctuation words of its own; left out, the text stays as it is.
+        target_language: the same for the other side.
+    """
+
+    choices: ClassVar[Choices] = {
+        "kind": ("bpe", "unigram", "words", "characters"),
+        **dict.fromkeys(("source_language", "target_language"), LANGUAGES),
+    }
+    ranges: ClassVar[Ranges] = {"vocab_size": AT_LEAST_1}
+
+    kind: str = "bpe"
     vocab_size: int = 8000
-    joint: bool = True  # one vocabulary for both sides
+    joint: bool = True
     lowercase: bool = False
-    source_language: str = ""  # en, de or fr: punctuation becomes words of its own; "" leaves text as it is
+    source_language: str = ""
     target_language: str = ""
 
-    def __post_init__(self):
-        check_choice("text.kind", self.kind, ("bpe", "unigram", "words", "characters"))
-
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerSettings:
-    """How text of one language becomes ids."""
+class TokenizerSettings(SettingsTable):
+    """How text of one language becomes ids.
 
-    kind: str = "bpe"  # bpe, unigram, words, characters or bytes
+    Args:
+        kind: subwords (bpe or unigram), words, characters or bytes.
+        vocab_size: ids of the vocabulary; subwords need at least 260, and follow from the number of examples if left
+            out.
+        lowercase: text is read and written in lower case.
+        language: whose rules make punctuation words of its own; left out, the text stays as it is.
+    """
+
+    choices: ClassVar[Choices] = {"kind": ("bpe", "unigram", "words", "characters", "bytes"), "language": LANGUAGES}
+    ranges: ClassVar[Ranges] = {"vocab_size": AT_LEAST_1}
+
+    kind: str = "bpe"
     vocab_size: int = 8000
     lowercase: bool = False
-    language: str = ""  # en, de or fr: punctuation becomes words of its own; "" leaves text as it is
-
-    def __post_init__(self):
-        check_choice("text.kind", self.kind, ("bpe", "unigram", "words", "characters", "bytes"))
+    language: str = ""
 
 
 # --- defaults of the miniature world, and those that depend on the data ---

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from regard.data.image_preprocess import (
     random_draws,
 )
 from regard.data.images import IMAGE_MODES, read_image
-from regard.models.config import check_choice
+from regard.models.config_base import AT_LEAST_1, SHARE, Choices, Range, Ranges, SettingsTable
 from regard.models.vision import PatchEncoder
 from regard.tasks.protocol import TokenAxis
 from regard.tasks.splits import DataSettings
@@ -42,23 +42,40 @@ PARTNER, KIND, PLACE = 100, 101, 102  # what mixing draws for; changes draw for 
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentSettings:
-    """The table [augment]: what is done to pictures while training."""
+class AugmentSettings(SettingsTable):
+    """What is done to images while training.
 
-    crop: int = 0  # moved by up to so many pixels each way; what comes in is black
-    flip: bool = False  # every other one is mirrored; not for digits and letters
-    rotation: int = 0  # by up to so many degrees
-    scale: int = 0  # by up to so many percent along each axis
-    grayscale: float = 0.0  # this share of pictures lose their colours
-    cutout: int = 0  # a square of so many pixels a side is black
-    mixup: float = 0.0  # this share of pictures is laid over another, and so is what they are
-    cutmix: float = 0.0  # this share has a rectangle of another
-    flip_at_test: bool = False  # once trained: a picture's probabilities are the mean of its own and its mirror image's
+    Args:
+        crop: an image is moved by up to so many pixels each way; what comes in is black.
+        flip: every other image is mirrored; not for digits and letters.
+        rotation: an image is rotated by up to so many degrees.
+        scale: an image is scaled by up to so many percent along each axis.
+        grayscale: this share of images lose their colours.
+        cutout: a square of so many pixels a side is black.
+        mixup: this share of images is laid over another, and so are their labels.
+        cutmix: this share of images has a rectangle of another; with mixup at most 1.
+        flip_at_test: once trained, an image's probabilities are the mean of its own and its mirror image's.
+    """
+
+    ranges: ClassVar[Ranges] = {
+        "rotation": Range(0, most=180),
+        "scale": Range(0, most=99),
+        **dict.fromkeys(("grayscale", "mixup", "cutmix"), SHARE),
+    }
+
+    crop: int = 0
+    flip: bool = False
+    rotation: int = 0
+    scale: int = 0
+    grayscale: float = 0.0
+    cutout: int = 0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    flip_at_test: bool = False
 
     def __post_init__(self):
-        # both refuse what cannot be
-        self.changes()
-        self.mix()
+        self.check()
+        self.mix()  # which refuses two shares that are more than all
 
     def changes(self) -> tuple[Augmentation, ...]:
         pose = [RandomAffine(self.rotation, self.scale)] if self.rotation or self.scale else []
@@ -75,20 +92,28 @@ class AugmentSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageData(DataSettings[E]):
-    """Abstract: the table [data] of tasks with images."""
+    """Abstract: the table [data] of tasks with images.
 
-    images: int = 6000  # for the world: how many
-    mode: str = "RGB"  # of files: RGB, or L for greyscale
-    height: int = 0  # of files: to resize to; 0 leaves images as they are
+    Args:
+        images: how many of the miniature world to train on.
+        mode: how images in files are read: RGB, or L for greyscale.
+        height: in pixels, to resize images in files to; 0 leaves them as they are.
+        width: the same; both are set, or neither.
+    """
+
+    choices: ClassVar[Choices] = {"mode": tuple(IMAGE_MODES)}
+    ranges: ClassVar[Ranges] = {"images": AT_LEAST_1}
+
+    images: int = 6000
+    mode: str = "RGB"
+    height: int = 0
     width: int = 0
 
     def __post_init__(self):
-        check_choice("data.mode", self.mode, IMAGE_MODES)
-        if self.images < 1:
-            raise ValueError(f"data.images = {self.images} should be at least 1")
-        if min(self.height, self.width) < 0 or (self.height > 0) != (self.width > 0):
+        self.check()
+        if (self.height > 0) != (self.width > 0):
             raise ValueError(
-                f"data.height = {self.height}, data.width = {self.width}: a size to resize to has both height and width"
+                f"height = {self.height}, width = {self.width}: a size to resize to has both height and width"
             )
 
     @property

@@ -43,10 +43,11 @@ class ViewRequest:
 
 def get_task(name: str) -> "Task":
     """The task of a name, also of a former one."""
+    from regard.models.config_base import suggest
     from regard.tasks.config import resolve_task_name
 
     if (found := resolve_task_name(name)) not in TASKS:
-        raise ValueError(f"no task is called {name!r:.80}; choose from {', '.join(TASKS)}")
+        raise ValueError(f"no task is called {name!r:.80}; {suggest(name, TASKS)}")
     return import_module(f"{TASKS[found]}.task").TASK
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Generic, Literal, NoReturn, Self, TypeVar, get_args
 
+from regard.models.config_base import AT_LEAST_1, Range, Ranges, SettingsTable
 from regard.world import Sentence, World
+from regard.world.grammar import SHORTEST
 
 Split = Literal["train", "valid", "test"]
 HELD_OUT = 100  # of training examples without validation files, every hundredth is held out, of fewer the last
@@ -24,19 +26,27 @@ class LoadedExamples(Generic[E]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings(ABC, Generic[E]):
-    """Abstract: the table [data]. Where examples come from: the miniature world, files, or a known corpus."""
+class DataSettings(SettingsTable, ABC, Generic[E]):
+    """Abstract: the table [data]. Where examples come from: the miniature world, files, or a known corpus.
+
+    Args:
+        corpus: world, files, or the name of a corpus that `regard data` knows.
+        train: paths of files to train on, if the corpus is files; those in a recipe are relative to it.
+        valid: the same to validate on; left out, every hundredth training example is held out.
+        test: the same for `regard evaluate --split test`.
+        skip_empty: leave out empty examples instead of refusing them.
+    """
 
     examples: ClassVar[str]  # what they are called, in the plural
     # how the files of a split are given in a recipe and on the command line
     files_hint: ClassVar[str] = '{split} = ["{split}.txt"], or on the command line --{split} {split}.txt'
     generated: ClassVar[tuple[str, ...]] = ("world",)  # the corpora that `from_world` makes
 
-    corpus: str = "world"  # world, files, or the name of a corpus that `regard data` knows
-    train: tuple[str, ...] = ()  # for files
-    valid: tuple[str, ...] = ()  # left out: every hundredth training example is held out
+    corpus: str = "world"
+    train: tuple[str, ...] = ()
+    valid: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
-    skip_empty: bool = False  # leave out empty examples instead of refusing them
+    skip_empty: bool = False
 
     @abstractmethod
     def from_world(self, split: Split, count: int | None) -> list[E]:
@@ -92,9 +102,20 @@ class DataSettings(ABC, Generic[E]):
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceData(DataSettings[E]):
-    """Abstract: examples that are made of the sentences of the miniature world."""
+    """Abstract: examples that are made of the sentences of the miniature world.
 
-    sentences: int = 20_000  # for the world: how many, and of how many words
+    Args:
+        sentences: how many of the miniature world to train on.
+        min_length: words of the miniature world's shortest sentences.
+        max_length: words of the miniature world's longest sentences.
+    """
+
+    ranges: ClassVar[Ranges] = {
+        "sentences": AT_LEAST_1,
+        **dict.fromkeys(("min_length", "max_length"), Range(SHORTEST)),
+    }
+
+    sentences: int = 20_000
     min_length: int = 3
     max_length: int = 12
 

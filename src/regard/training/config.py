@@ -2,26 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from regard.models.config import check_choice
+from regard.models.config_base import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    FRACTION,
+    Choices,
+    Range,
+    Ranges,
+    SettingsTable,
+    check_value,
+)
 from regard.training.step import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
 
-# what each number of [train] may be: at least, and below
-RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("steps", "batch_size", "max_length", "gradient_accumulation"), (1, inf)),
-    **dict.fromkeys(("validate_every", "checkpoint_every", "average_checkpoints", "keep_checkpoints"), (1, inf)),
-    **dict.fromkeys(("warmup_steps", "patience", "seed", "max_grad_norm", "weight_decay", "rdrop"), (0, inf)),
-    "label_smoothing": (0, 1),
-    "learning_rate": (1e-12, inf),
-}
-
-
+PRECISIONS = ("float32", "bfloat16", "float16", "bf16-pure")
 DERIVED_FROM_STEPS = cast(int, None)  # until the settings are made
 
 
@@ -31,54 +30,95 @@ def warmup_for(steps: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """How a model is trained."""
+class TrainSettings(SettingsTable):
+    """How a model is trained.
+
+    Args:
+        steps: updates of the weights; left out on the command line, they follow from the number of examples.
+        batch_size: tokens in a batch, padding included; of images, how many.
+        gradient_accumulation: batches whose gradients are added up in a step.
+        schedule: how the learning rate changes: cosine (warm-up, then half a cosine down to 0), noam (Vaswani et al.
+            2017) or constant.
+        learning_rate: the peak of the schedule; with noam its factor.
+        warmup_steps: steps up to the peak; left out, a tenth of `steps`, and 500 at most.
+        label_smoothing: the share of probability that is spread over all labels.
+        rdrop: how much two passes under different dropout must agree (R-Drop); 0 makes one pass.
+        max_grad_norm: gradients are clipped to this norm; 0 clips nothing.
+        weight_decay: by how much AdamW shrinks matrices, times the learning rate.
+        seed: decides the initial weights, the order of examples and dropout.
+        precision: in which matrix products are computed: float32, bfloat16 or float16; bf16-pure is bfloat16
+            throughout, for packed batches.
+        max_length: tokens on a side; longer examples are left out of training.
+        validate_every: steps between two validations.
+        checkpoint_every: steps between two checkpoints.
+        best_metric: chooses the best checkpoint: the least loss, the most accuracy (of labels) or the most BLEU (of
+            translations).
+        patience: stops after so many validations without a better one; 0 never stops.
+        deterministic: only algorithms that give the same bits every time; a few models have none on a GPU.
+        average_checkpoints: the newest ones whose weights are averaged in the end; 1 takes the best checkpoint instead.
+        keep_checkpoints: the newest ones that are kept, besides the best; more, to look at training afterwards.
+        packed: no padding: sentences one behind the other, in any order; for a Transformer that translates.
+        cuda_graph: on a GPU, a batch's work (packed, the whole step) is captured once and replayed.
+        compile: kernels made for a packed model's layers; after an interruption the last bits may differ.
+    """
+
+    choices: ClassVar[Choices] = {
+        "schedule": ("noam", "cosine", "constant"),
+        "best_metric": ("loss", "accuracy", "bleu"),
+        "precision": PRECISIONS,
+    }
+    ranges: ClassVar[Ranges] = {
+        **dict.fromkeys(("steps", "batch_size", "max_length", "gradient_accumulation"), AT_LEAST_1),
+        **dict.fromkeys(("validate_every", "checkpoint_every", "average_checkpoints", "keep_checkpoints"), AT_LEAST_1),
+        **dict.fromkeys(("max_grad_norm", "weight_decay", "rdrop"), AT_LEAST_0),
+        "label_smoothing": FRACTION,
+        "learning_rate": Range(1e-12),
+    }
 
     steps: int = 10_000
-    batch_size: int = 4096  # tokens in a batch, padding included; of images, how many
-    gradient_accumulation: int = 1  # batches whose gradients are added up in a step
-    schedule: str = "cosine"  # noam, cosine or constant
-    learning_rate: float = 1e-3  # the peak; for noam the factor
-    warmup_steps: int = DERIVED_FROM_STEPS  # up to the peak; left out, they follow from `steps`
+    batch_size: int = 4096
+    gradient_accumulation: int = 1
+    schedule: str = "cosine"
+    learning_rate: float = 1e-3
+    warmup_steps: int = DERIVED_FROM_STEPS
     label_smoothing: float = 0.1
-    rdrop: float = 0.0  # how much two passes under different dropout must agree (R-Drop)
-    max_grad_norm: float = 1.0  # gradients are clipped to it; 0 clips nothing
+    rdrop: float = 0.0
+    max_grad_norm: float = 1.0
     weight_decay: float = 0.0
     seed: int = 0
-    precision: str = "float32"  # bfloat16, float16; bf16-pure: bfloat16 from beginning to end, for what is packed
-    max_length: int = 256  # ids on a side; longer examples are left out of training
+    precision: str = "float32"
+    max_length: int = 256
     validate_every: int = 500
     checkpoint_every: int = 500
-    best_metric: str = "loss"  # chooses the best checkpoint: loss, accuracy (of labels) or bleu (of translations)
+    best_metric: str = "loss"
     patience: int = 0
-    deterministic: bool = True  # only algorithms that give the same bits every time; a few models have none on a GPU
-    average_checkpoints: int = 1  # whose weights are averaged in the end
-    keep_checkpoints: int = 2  # the newest, besides the best: more, to look at training afterwards
-    packed: bool = False  # no padding: sentences one behind the other, in any order; for a Transformer that translates
-    cuda_graph: bool = False  # a batch's work (packed, the whole step) is captured once and replayed
-    compile: bool = False  # kernels made for a packed model's layers; after an interruption last bits may differ
+    deterministic: bool = True
+    average_checkpoints: int = 1
+    keep_checkpoints: int = 2
+    packed: bool = False
+    cuda_graph: bool = False
+    compile: bool = False
 
     def __post_init__(self):
-        if self.warmup_steps is DERIVED_FROM_STEPS:
+        if self.warmup_steps is DERIVED_FROM_STEPS and isinstance(self.steps, int):
             object.__setattr__(self, "warmup_steps", warmup_for(self.steps))
-        check_choice("train.schedule", self.schedule, ("noam", "cosine", "constant"))
-        check_choice("train.best_metric", self.best_metric, ("loss", "accuracy", "bleu"))
+        self.check()
         if self.precision == "bf16-pure" and not self.packed:
             raise ValueError(
-                "train.precision = 'bf16-pure' is made for packed batches; say packed = true as well, or precision = "
+                "precision = 'bf16-pure' is made for packed batches; say packed = true as well, or precision = "
                 "'bfloat16'"
             )
         if self.compile and not self.packed:
-            raise ValueError("train.compile = true wants batches of one shape; say packed = true as well")
+            raise ValueError("compile = true wants batches of one shape; say packed = true as well")
         if self.compile and self.deterministic:
             raise ValueError(
-                "train.compile = true: kernels made anew after an interruption may differ in their last bits; "
+                "compile = true: kernels made anew after an interruption may differ in their last bits; "
                 "say deterministic = false as well"
             )
-        for name, (least, most) in RANGES.items():
-            if not least <= getattr(self, name) < most:
-                below = "" if most == inf else f" and below {most}"
-                raise ValueError(f"train.{name} = {getattr(self, name)} should be at least {least}{below}")
+
+    @property
+    def derived_keys(self):
+        return ("warmup_steps",) if self.warmup_steps == warmup_for(self.steps) else ()
 
 
 @dataclass(frozen=True)
@@ -103,10 +143,7 @@ class TrainConfig:
     capture_step: bool = False  # on a GPU, capture the whole step, the optimiser included; for steps of one batch
 
     def __post_init__(self):
-        if self.precision not in ("float32", "bfloat16", "float16", "bf16-pure"):
-            raise ValueError(
-                f"precision is float32, bfloat16 or float16, not {self.precision!r}; or bf16-pure: bfloat16 throughout"
-            )
+        check_value("precision", self.precision, str, PRECISIONS)
         for name in ("steps", "validate_every", "checkpoint_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

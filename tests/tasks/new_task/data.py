@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from regard.models.config import ConfigBase
+from regard.models.config_base import ConfigBase
 from regard.tasks.config import RunSettings
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.training.config import TrainSettings

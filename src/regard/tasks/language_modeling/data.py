@@ -8,6 +8,7 @@ from typing import ClassVar
 from regard.data.corpora import corpus_path
 from regard.data.lm_blocks import read_text
 from regard.models.config import LanguageModelConfig
+from regard.models.config_base import SettingsTable
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.splits import HELD_OUT, LoadedExamples, SentenceData, Split
 from regard.training.config import TrainSettings
@@ -20,15 +21,14 @@ class LanguageModelingData(SentenceData[str]):
     """Running text; files are plain text. It is learnt in blocks of train.max_length tokens.
 
     The examples are lines, each with its end: together they are the text, letter by letter.
+
+    Args:
+        lead: tokens before each block that are read for their context, and not learnt.
     """
 
     examples: ClassVar[str] = "lines"
 
-    lead: int = 0  # tokens before each block that are read for their context, and not learnt
-
-    def __post_init__(self):
-        if self.lead < 0:
-            raise ValueError(f"data.lead = {self.lead} should be at least 0")
+    lead: int = 0
 
     def from_world(self, split: Split, count: int | None) -> list[str]:
         return [f"{' '.join(sentence.words)}\n" for sentence in self.world_sentences(split, count)]
@@ -53,16 +53,16 @@ class LanguageModelingData(SentenceData[str]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSettings:
-    """How a text is read to be measured."""
+class EvaluationSettings(SettingsTable):
+    """How a text is read to be measured.
 
-    stride: int = 0  # from window to window of train.max_length tokens; 0 is half a window. Recurrent models need none
-    cache: int = 0  # words that a continuous cache remembers; it is chosen on held-out text at the end of training
+    Args:
+        stride: tokens from window to window of train.max_length; 0 is half a window. Recurrent models need none.
+        cache: words that a continuous cache remembers; its weight is chosen on held-out text at the end of training.
+    """
 
-    def __post_init__(self):
-        for name, value in (("stride", self.stride), ("cache", self.cache)):
-            if value < 0:
-                raise ValueError(f"measure.{name} = {value} should be at least 0")
+    stride: int = 0
+    cache: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from regard.data.graphs import Graph, GraphNode, assign_splits, graph_from_town, read_graph
+from regard.models.config_base import Range, Ranges
 from regard.models.graph import GraphConfig
 from regard.tasks.config import RunSettings, world_training
 from regard.tasks.splits import DataSettings, LoadedExamples, Split
@@ -30,6 +31,10 @@ class NodeClassificationData(DataSettings[LabelledNode]):
     """A graph: two files, of nodes and of edges. Nodes to validate and to test on are in it, or in graphs of their own.
 
     Where the nodes' file has no splits, nodes are divided by their names.
+
+    Args:
+        people: how many live in the town, the graph of the miniature world.
+        town: which town it is: another number, another town.
     """
 
     examples: ClassVar[str] = "nodes"
@@ -37,11 +42,10 @@ class NodeClassificationData(DataSettings[LabelledNode]):
         '{split} = ["nodes.tsv", "edges.tsv"], or on the command line --{split} nodes.tsv --{split} edges.tsv'
     )
 
-    people: int = 2000  # for the world: of the town
-    town: int = 0  # another number, another town
+    ranges: ClassVar[Ranges] = {"people": Range(2)}
 
-    def __post_init__(self):
-        TownWorld(seed=self.town, people=self.people)
+    people: int = 2000
+    town: int = 0
 
     def from_world(self, split: Split, count: int | None) -> list[LabelledNode]:
         return labelled_nodes(world_graph(self), split, "the town")

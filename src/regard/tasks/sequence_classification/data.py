@@ -20,16 +20,24 @@ HELD_OUT = {"imdb": 12}  # where no texts are set aside to validate on, every tw
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationData(SentenceData[LabelledText]):
-    """Texts with labels; files are .tsv or .jsonl."""
+    """Texts with labels; files are .tsv or .jsonl.
+
+    Args:
+        text: the name of the column of texts, or of the field of a .jsonl.
+        label: the name of the column of labels, or of the field.
+        columns: of a .tsv, the names of all in their order; left out, the text and then the label.
+        phrases: of sst2, to train on labelled parts of the sentences as well.
+        max_tokens: how many of a text are read: the first quarter of them, then the end of the text; 0 reads all.
+    """
 
     examples: ClassVar[str] = "texts"
     files_hint: ClassVar[str] = '{split} = ["{split}.tsv"], or on the command line --{split} {split}.tsv'
 
-    text: str = "text"  # the names of the two columns, or of the fields of a .jsonl
+    text: str = "text"
     label: str = "label"
-    columns: tuple[str, ...] = ()  # of a .tsv, all in their order; left out, the text and then the label
-    phrases: bool = False  # for sst2: train on labelled parts of the sentences as well
-    max_tokens: int = 0  # ids of a text that are read: the first quarter of them, then the end of the text; 0 reads all
+    columns: tuple[str, ...] = ()
+    phrases: bool = False
+    max_tokens: int = 0
 
     def from_world(self, split: Split, count: int | None) -> list[LabelledText]:
         return [

@@ -8,6 +8,7 @@ from typing import ClassVar
 from regard.data.corpora import corpus_path
 from regard.data.tagged import TaggedSentence, read_tagged
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
+from regard.models.config_base import FRACTION, Ranges, SettingsTable
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.training.config import TrainSettings
@@ -31,15 +32,18 @@ class TaggingData(SentenceData[TaggedSentence]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CharacterSettings:
-    """Whether words are also read letter by letter, which tells of words that were never seen."""
+class CharacterSettings(SettingsTable):
+    """Whether words are also read letter by letter, which tells of words that were never seen.
+
+    Args:
+        read: the letters of a word are read as well.
+        hide: how often, while training, a known word is hidden, so that its letters must tell.
+    """
+
+    ranges: ClassVar[Ranges] = {"hide": FRACTION}
 
     read: bool = False
-    hide: float = 0.0  # how often, while training, a known word is hidden, so that its letters must tell
-
-    def __post_init__(self):
-        if not 0 <= self.hide < 1:
-            raise ValueError(f"spelling.hide = {self.hide} should be at least 0 and below 1")
+    hide: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,10 @@ class TranslationData(SentenceData[SentencePair]):
 
     The corpus `stories` has English on both sides: stories of `max_length` words, and what they tell of one person; to
     train on, also of half as many words, of a quarter and so on.
+
+    Args:
+        source: the language to translate from: of the miniature world, a known corpus, or a field of a .jsonl.
+        target: the language to translate into.
     """
 
     examples: ClassVar[str] = "pairs"

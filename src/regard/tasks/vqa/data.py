@@ -15,14 +15,14 @@ from regard.data.images import (
     read_question_list,
     read_visual_questions,
 )
-from regard.models.config import check_choice
+from regard.models.config_base import AT_LEAST_1, Choices, Range, Ranges
 from regard.models.vqa import VQAConfig
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.image_batches import AugmentSettings, ImageData, refuse_rdrop
 from regard.tasks.image_classification.data import HELD_OUT
 from regard.tasks.splits import LoadedExamples, Split, split_held_out
 from regard.training.config import TrainSettings
-from regard.world.shapes import HOLD_OUTS, ShapeWorld
+from regard.world.shapes import HOLD_OUTS, MAX_SHAPES, ShapeWorld
 
 CORPUS = "easy_vqa"
 LISTS = ("questions.tsv", "questions.jsonl")
@@ -40,7 +40,13 @@ class ImageQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class VQAData(ImageData[ImageQuestion]):
-    """Questions: a .tsv or .jsonl of image, question and answer, or a folder or archive such as easy-VQA's."""
+    """Questions: a .tsv or .jsonl of image, question and answer, or a folder or archive such as easy-VQA's.
+
+    Args:
+        each: how many questions about each image of the miniature world to train on.
+        most: how many things an image of the miniature world may hold.
+        held_out: what training never shows of the miniature world: compositions, or pictures alone.
+    """
 
     examples: ClassVar[str] = "questions"
     files_hint: ClassVar[str] = (
@@ -48,16 +54,13 @@ class VQAData(ImageData[ImageQuestion]):
         "or on the command line --{split} {split}.tsv"
     )
 
-    images: int = 5000
-    each: int = 4  # for the world: questions about each image to train on
-    most: int = 1  # for the world: things in an image
-    held_out: str = "compositions"  # for the world: compositions that training never shows, or pictures alone
+    choices: ClassVar[Choices] = {"held_out": HOLD_OUTS}
+    ranges: ClassVar[Ranges] = {"each": AT_LEAST_1, "most": Range(1, most=MAX_SHAPES)}
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_choice("data.held_out", self.held_out, HOLD_OUTS)
-        if self.each < 1:
-            raise ValueError(f"data.each = {self.each} should be at least 1")
+    images: int = 5000
+    each: int = 4
+    most: int = 1
+    held_out: str = "compositions"
 
     def from_world(self, split: Split, count: int | None) -> list[ImageQuestion]:
         world, each = ShapeWorld(most=self.most, held_out=self.held_out), self.each if count is None else 1

@@ -1,0 +1,68 @@
+"""regard settings: the reference of all settings, as a table, as lines for other programs, as JSON and as a page."""
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from regard.cli.settings import print_table
+from regard.tasks.registry import TASKS, get_task
+from regard.tasks.settings_reference import describe_tables
+
+from .commands import assert_done, assert_plain, assert_refused, regard
+
+
+def test_in_a_pipe_every_key_is_a_line():
+    every = assert_done(regard("settings"))
+    lines = [line.split("\t") for line in every.splitlines()]
+    assert {len(cells) for cells in lines} == {6}
+    assert list(dict.fromkeys(cells[0] for cells in lines)) == list(TASKS)
+    for name in TASKS:
+        keys = get_task(name).settings.keys()
+        expected = {f"{table}.{key}" for table, some in keys.items() for key in some if key != "size"}
+        assert expected <= {cells[1] for cells in lines if cells[0] == name}
+    assert ["tagging", "train.label_smoothing", "number", "0.0", "≥ 0, < 1"] in [cells[:5] for cells in lines]
+    assert assert_done(regard("settings", "vqa")) == "".join(
+        f"{line}\n" for line in every.splitlines() if "vqa\t" in line
+    )
+
+
+def test_a_former_name_of_a_task_is_known():
+    assert assert_done(regard("settings", "tag")).startswith("tagging\tdata.corpus\t")
+
+
+def test_as_json():
+    (tables,) = json.loads(assert_done(regard("settings", "translation", "--json"))).values()
+    train = {one["key"]: one for one in next(table for table in tables if table["name"] == "train")["settings"]}
+    assert (train["steps"]["default"], train["steps"]["type"]) == (10_000, "a whole number")
+    assert train["warmup_steps"]["default"] is None
+
+
+def test_as_a_page_of_one_task():
+    page = assert_done(regard("settings", "node_classification", "--markdown"))
+    assert "## [model] of node_classification\n" in page
+    assert "translation" not in page.split("\n## ", 1)[1]
+
+
+def test_in_a_terminal_every_table_has_its_columns():
+    (data, *_) = describe_tables(get_task("node_classification").settings)
+    shown = StringIO()
+    print_table(Console(file=shown, width=120, markup=False, highlight=False), data)
+    text = shown.getvalue()
+    assert_plain(text)
+    assert "[data] of node_classification: A graph" in text
+    assert "people" in text
+    assert "≥ 2" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tager"], "no task is called 'tager'; did you mean tagging?"),
+        (["xyz"], "no task is called 'xyz'; choose from translation, tagging,"),
+        (["vqa", "--json", "--markdown"], "--json and --markdown are two forms of the same; choose one"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words, says):
+    assert_refused(regard("settings", *words), says)
