@@ -101,6 +101,8 @@ SUITES: dict[str, Stages] = {
         files("training", "step", "loop", "run", "master_weights"),
         files("training", "gradient", "cpu_parallel"),
     ),
+    "tasks/own_parts": (files("tasks", "own_parts"), files("cli", "own_parts")),
+    "cli/train": (files("cli", "own_parts"),),
     "tasks/sequence_classification/hard_attention_loss": (files("tasks", "gradient_noise", "hard_attention_loss"),),
     "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "resume")),
     "training/master_weights": (files("training", "master_weights"), files("ops", "flat_adamw")),

@@ -651,6 +651,18 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("BF16Backward", "gradients of a second batch replace those of the first", "torch._foreach_add_([old", "torch._foreach_copy_([old"),
         ("BF16Backward", "trains as it evaluates", "        self.copy.train(self.model.training)\n        with torch.no_grad():\n", "        self.copy.eval()\n        with torch.no_grad():\n"),
     ],
+    "tasks/own_parts.py": [
+        ("own parts", "a changed file is taken", ".sha256 != recorded.sha256 and name not in self.changed", ".sha256 == \"\" and name not in self.changed"),
+        ("own parts", "one changed file allows all", "OwnParts(merge(parts, others), frozenset(others))", "OwnParts(merge(parts, others), frozenset({**parts, **others}) if others else frozenset())"),
+        ("own parts", "bytecode beside the file is run in its place", "    def get_data(self, path: str | bytes) -> bytes:\n        return self.source\n", "    def get_data(self, path: str | bytes) -> bytes:\n        return Path(str(path)).read_bytes()\n\n    def path_stats(self, path: str) -> dict[str, float]:\n        return {\"mtime\": self.path.stat().st_mtime, \"size\": len(self.source)}\n"),
+        ("own parts", "hides a built-in part", "if name in BUILT_IN), None", "if name in ()), None"),
+        ("own parts", "what a file imports counts as defined in it", "if is_part(value) and value.__module__ == spec.name", "if is_part(value)"),
+        ("own parts", "a recipe's file need not be named to load it", "if not recorded.names and file not in self.files:", "if not recorded.names and not self.named and not file:"),
+        ("own parts", "a run records what it does not use", "for name in re.findall(r\"\\w+\", value) if name in value.own_parts", "for name in value.own_parts"),
+    ],
+    "cli/train.py": [
+        ("own parts", "the settings of a run are a recipe whose files are run", "if recipe is None or recipe.name == SETTINGS:", "if recipe is None:"),
+    ],
     "tasks/sequence_classification/hard_attention_loss.py": [
         ("GradientNoise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),
         ("GradientNoise", "the mean's own scatter is not taken off", "(mean.square().sum() - variance / len(estimates))", "mean.square().sum()"),

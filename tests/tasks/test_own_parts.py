@@ -196,6 +196,20 @@ def test_two_versions_of_a_part_do_not_go_together(tmp_path):
     assert mixed.files == (one,)
 
 
+def test_a_changed_file_is_taken_alone(tmp_path):
+    files = {name: tmp_path / f"{name.lower()}.py" for name in ("Mine", "Yours")}
+    for name, file in files.items():
+        file.write_text(f"from regard.attention import Causal\n\nclass {name}(Causal):\n    pass\n")
+    mine, yours = files.values()
+    record = tomllib.loads(format_record(OwnParts.load([mine, yours]).named))["parts"]
+    OwnParts.load([mine, yours]).check_record(record, tmp_path)
+    for file in files.values():
+        file.write_text(f"{file.read_text()}\n# another")
+    OwnParts.load([], changed=[mine, yours]).check_record(record, tmp_path)
+    with pytest.raises(ValueError, match=f"Mine of '{mine}' has changed since the training"):
+        OwnParts.load([mine], changed=[yours]).check_record(record, tmp_path)
+
+
 def test_helpers_and_imports_are_no_parts(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(

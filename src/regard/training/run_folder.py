@@ -4,6 +4,7 @@ run/settings.toml            what is trained; beside it the vocabularies
     model.safetensors        the finished weights, once it is trained to the end
     checkpoints/00000500/    model.safetensors, optimiser.safetensors, state.json: see `regard.training.checkpoint`
     log.jsonl                what happened: see `regard.training.run`
+    parts/                   copies of a user's own parts, to read: see `regard.tasks.own_parts`
 """
 
 import hashlib
