@@ -9,7 +9,6 @@ model.look("the black cat ate the mouse").save("alignment.png")
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,7 @@ class AttentionView:
         return save(draw(self.view), Path(path))
 
     def _repr_png_(self) -> bytes:
-        buffer = BytesIO()
-        draw(self.view).savefig(buffer, format="png")
-        return buffer.getvalue()
+        return draw(self.view)._repr_png_()
 
 
 @dataclass(frozen=True, eq=False)

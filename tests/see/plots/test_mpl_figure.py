@@ -55,6 +55,12 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, suffix):
     assert one.read_bytes() == two.read_bytes()
 
 
+def test_a_notebook_shows_what_a_file_would_hold(tmp_path):
+    """IPython shows an object by its _repr_png_; a plain Figure has none."""
+    figure = draw(torch.eye(len(AWKWARD)), tokens=AWKWARD)
+    assert figure._repr_png_() == save(figure, tmp_path / "a.png").read_bytes()
+
+
 def test_saving_changes_no_setting(tmp_path):
     before = dict(matplotlib.rcParams)
     save(draw(Causal(), tokens=3), tmp_path / "a.svg")

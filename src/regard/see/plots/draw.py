@@ -4,7 +4,6 @@ from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from regard.attention.backends.reference import Steps
@@ -13,7 +12,7 @@ from regard.attention.position import Position
 from regard.attention.recipe import Recipe
 from regard.see.plots.attention_maps import Alignment, alignment_view
 from regard.see.plots.charts import LengthCurves, Neighbourhood, lengths_view, neighbourhood_view
-from regard.see.plots.mpl_figure import draw_view
+from regard.see.plots.mpl_figure import ViewFigure, draw_view
 from regard.see.plots.panels import View
 from regard.see.plots.recipe_views import pattern_view, position_view, recipe_view, steps_view, weights_view
 from regard.see.plots.terminal import render_view
@@ -52,8 +51,8 @@ def view_unchanged(view: View) -> View:
 Drawable = Pattern | Position | Recipe | Steps | Tensor | Alignment | LengthCurves | Neighbourhood | View
 
 
-def draw(thing: Drawable, **how: Any) -> Figure:
-    """A thing as a figure; give it to `save`, or show it in a notebook.
+def draw(thing: Drawable, **how: Any) -> ViewFigure:
+    """A thing as a matplotlib figure; give it to `save`, or let a notebook show it as a cell's last line.
 
     draw(Causal() & Window(8), tokens=32, block=4)     tokens: how many, or which; block: its block map too
     draw(Rotary(), tokens=64, width=64)                width: of the model or head, where the scheme leaves it open

@@ -1,8 +1,9 @@
 """Matplotlib figures: draws a view with its legends and saves it, always to the same bytes."""
 
 import warnings
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import matplotlib
 import numpy as np
@@ -138,9 +139,18 @@ SAVE_RC: dict[Any, Any] = {
 }
 
 
-def draw_view(view: View) -> Figure:
+class ViewFigure(Figure):
+    """A figure that a notebook shows by itself; one made without pyplot would be a line of text there."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        write_figure(self, buffer, ".png")
+        return buffer.getvalue()
+
+
+def draw_view(view: View) -> ViewFigure:
     layout = lay_out(view)
-    figure = Figure(figsize=(layout.width, layout.height), facecolor=PAPER, dpi=144)
+    figure = ViewFigure(figsize=(layout.width, layout.height), facecolor=PAPER, dpi=144)
     for line in layout.lines:
         draw_text_line(figure, line)
     hidden = {p.scale: "hidden" for p in view.panels() if isinstance(p, Panel) and not p.all_visible}
@@ -207,8 +217,13 @@ def save(figure: Figure, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in OMITTED_METADATA:
         raise ValueError(f"cannot write {path.name!r}: a picture ends in {', '.join(OMITTED_METADATA)}")
-    with matplotlib.rc_context(SAVE_RC), warnings.catch_warnings(), open_atomic(path) as file:
+    with open_atomic(path) as file:
+        write_figure(figure, file, path.suffix.lower())
+    return path
+
+
+def write_figure(figure: Figure, file: IO[bytes], suffix: str) -> None:
+    with matplotlib.rc_context(SAVE_RC), warnings.catch_warnings():
         # a letter that no font of this machine has is drawn as a box, and stays itself in an SVG
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(file, format=path.suffix[1:].lower(), metadata=OMITTED_METADATA[path.suffix.lower()])
-    return path
+        figure.savefig(file, format=suffix[1:], metadata=OMITTED_METADATA[suffix])
