@@ -42,7 +42,7 @@ def test_as_json():
 def test_as_a_page_of_one_task():
     page = assert_done(regard("settings", "node_classification", "--markdown"))
     assert "## [model] of node_classification\n" in page
-    assert "translation" not in page.split("\n## ", 1)[1]
+    assert "] of translation" not in page.split("\n## ", 1)[1]
 
 
 def test_in_a_terminal_every_table_has_its_columns():

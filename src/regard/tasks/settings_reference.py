@@ -39,6 +39,9 @@ warm-up, batch size, vocabulary size and the intervals of validation and checkpo
 and without training files, a task learns the miniature world with settings of its own. `--dry-run` shows what a run
 would have. A misspelt key is refused with the nearest that exists.
 
+The line `parts = ["mine.py"]` before the tables names Python files that `regard train` runs, and whose
+[parts of your own](howto/own-part.md) the settings can then name; `--parts mine.py` does the same on the command line.
+
 This page is made from the code: `regard settings --markdown > docs/settings.md`.
 """
 
