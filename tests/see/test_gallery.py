@@ -69,14 +69,15 @@ def test_the_gallery_is_small(page):
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_made_twice_it_is_the_same_and_touches_no_random_numbers(every, page, tmp_path, monkeypatch):
     """In the short form every fifth recipe."""
-    monkeypatch.setattr(gallery, "RECIPES", dict(list(RECIPES.items())[::every]))
+    recipes = dict(list(RECIPES.items())[::every])
+    monkeypatch.setattr(gallery, "RECIPES", recipes)
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
     again = write_gallery(tmp_path / "new" / "folder")
     assert torch.equal(torch.random.get_rng_state(), before)
     assert every > 1 or again.read_bytes() == page.read_bytes()
     drawn = list((again.parent / "gallery").iterdir())
-    assert len(drawn) == 1 + len(gallery.RECIPES) + len(POSITIONS) - 1
+    assert len(drawn) == 1 + len(recipes) + len(POSITIONS) - 1
     for path in drawn:
         assert (page.parent / "gallery" / path.name).read_bytes() == path.read_bytes(), path.name
 

@@ -1,7 +1,9 @@
 """Small untrained models of all eight tasks, and an input for each: what the tests of traces share."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -45,12 +47,13 @@ WORDS = TokenizerSettings(kind="words")
 READER = EncoderConfig(kind="transformer", layers=1, model=12, heads=3, hidden=17, dropout=0.1)
 
 
-def translator(kind: str = "transformer", text: str = "words", **changes) -> Translator:
-    sizes = {"layers": 1, "model": 12, "hidden": 14} | ({"heads": 3} if kind == "transformer" else {})
+def translator(kind: str = "transformer", text: str = "words", **changes: Any) -> Translator:
+    heads = 3 if kind == "transformer" else ModelConfig.heads
+    model = ModelConfig(kind=kind, layers=1, model=12, hidden=14, heads=heads)
     settings = TranslationSettings(
         data=TranslationData(corpus="world", sentences=97),
         text=PairTokenizerSettings(kind=text, vocab_size=997),
-        model=ModelConfig(kind=kind, **sizes | changes),
+        model=replace(model, **changes),
     )
     some = [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 97, "train")]
     return Translator.from_examples([*some, SentencePair(CAT, "le chat noir a mangé la souris")], settings)
@@ -118,14 +121,14 @@ LEARNERS: dict[str, Callable[[], PretrainedModel]] = {
 }
 
 
-def asked(task: str, learner: PretrainedModel, folder: Path) -> tuple[str, dict[str, str]]:
-    """What each is given to read."""
+def example_input(task: str, learner: PretrainedModel, folder: Path) -> tuple[str, str | None]:
+    """What each is given to read, and the question about it."""
     if task == "graph":
         from regard.tasks.node_classification.data import training_graph
 
-        return training_graph(learner.settings.data).nodes[0].name, {}
+        return training_graph(learner.settings.data).nodes[0].name, None
     if task in ("picture", "answer"):
         path = folder / "picture.png"
         Image.fromarray((np.arange(64 * 64 * 3) % 251).reshape(64, 64, 3).astype(np.uint8)).save(path)
-        return str(path), {"question": "what colour is the circle"} if task == "answer" else {}
-    return CAT, {}
+        return str(path), "what colour is the circle" if task == "answer" else None
+    return CAT, None

@@ -1,11 +1,16 @@
 """The alignment matrix and the shaded sentence show the numbers they are given, as figures and as text."""
 
+from collections.abc import Set
+
 import numpy as np
 import pytest
 import torch
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
 from rich.cells import cell_len
+from torch import Tensor
 
 from regard.attention import Causal
 from regard.see import ascii, draw, save
@@ -13,6 +18,15 @@ from regard.see.plots.attention_maps import Alignment, stack, strip
 from regard.see.plots.draw import build_view
 from regard.see.plots.mpl_draw import OUTLINE_COLOUR
 from regard.see.plots.style import BLUES, PAPER
+from tests.see.plots.artists import (
+    face_colours,
+    image_axes,
+    image_data,
+    rectangles,
+    strip_axes,
+    texts,
+    tick_labels,
+)
 
 ENGLISH = ("the", "black", "cat", "ate", "the", "mouse")
 FRENCH = ("le", "chat", "noir", "a", "mangé", "la", "souris")
@@ -20,7 +34,7 @@ GOLD = frozenset({(0, 0), (2, 1), (1, 2), (3, 3), (3, 4), (4, 5), (5, 6)})
 LIGHT = ("turn", "off", "the", "light")
 
 
-def aligned(links=GOLD, *, end=False, sure=0.8):
+def aligned(links: Set[tuple[int, int]] = GOLD, *, end: bool = False, sure: float = 0.8) -> Tensor:
     """Each target word gives `sure` to its link, and the rest evenly to all columns."""
     columns = len(ENGLISH) + end
     weights = torch.full((len(FRENCH), columns), (1 - sure) / columns)
@@ -29,27 +43,19 @@ def aligned(links=GOLD, *, end=False, sure=0.8):
     return weights
 
 
-def panel(figure):
-    (axes,) = (axes for axes in figure.axes if axes.images and axes.axison)
+def panel(figure: Figure) -> Axes:
+    (axes,) = image_axes(figure)
     return axes
 
 
-def labels(axis):
-    return [label.get_text() for label in axis.get_ticklabels()]
+def all_texts(figure: Figure) -> list[str]:
+    return texts(figure) + [text for axes in figure.axes for text in texts(axes)]
 
 
-def written(figure):
-    return [text.get_text() for text in figure.texts]
-
-
-def everywhere(figure):
-    return written(figure) + [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-def outlined(axes):
+def outlined_cells(axes: Axes) -> set[tuple[int, ...]]:
     """The cells (target, source) around whose middles a coloured line runs."""
     (patch,) = (p for p in axes.patches if isinstance(p, PathPatch) and p.get_edgecolor()[:3] == to_rgb(OUTLINE_COLOUR))
-    boxes = patch.get_path().vertices.reshape(-1, 5, 2)
+    boxes = np.asarray(patch.get_path().vertices).reshape(-1, 5, 2)
     return {tuple(np.rint(box[:4].mean(0)).astype(int).tolist())[::-1] for box in boxes}
 
 
@@ -59,9 +65,9 @@ def outlined(axes):
 def test_the_source_runs_across_and_the_target_down():
     weights = aligned()
     axes = panel(draw(Alignment(ENGLISH, FRENCH, weights)))
-    assert labels(axes.xaxis) == list(ENGLISH)
-    assert labels(axes.yaxis) == list(FRENCH)
-    assert np.allclose(axes.images[0].get_array(), weights)
+    assert tick_labels(axes.xaxis) == list(ENGLISH)
+    assert tick_labels(axes.yaxis) == list(FRENCH)
+    assert np.allclose(image_data(axes.images[0]), weights)
     assert axes.xaxis.get_label_position() == "top"
 
 
@@ -78,21 +84,22 @@ def test_weights_that_sum_to_more_than_one_have_a_longer_scale():
 
 
 def test_the_end_is_shown_only_if_it_is_given():
-    assert labels(panel(draw(Alignment(ENGLISH, FRENCH, aligned(end=True)))).xaxis) == [*ENGLISH, "</s>"]
+    assert tick_labels(panel(draw(Alignment(ENGLISH, FRENCH, aligned(end=True)))).xaxis) == [*ENGLISH, "</s>"]
     assert "</s>" in ascii(Alignment(ENGLISH, FRENCH, aligned(end=True)))
     assert "</s>" not in ascii(Alignment(ENGLISH, FRENCH, aligned()))
 
 
 def test_gold_links_are_outlined_whether_found_or_not():
-    axes = panel(draw(Alignment(ENGLISH, FRENCH, aligned(sure=0.0), GOLD)))
-    assert outlined(axes) == {(target, source) for source, target in GOLD}
-    assert "gold link" in everywhere(axes.figure)
+    figure = draw(Alignment(ENGLISH, FRENCH, aligned(sure=0.0), GOLD))
+    axes = panel(figure)
+    assert outlined_cells(axes) == {(target, source) for source, target in GOLD}
+    assert "gold link" in all_texts(figure)
 
 
 def test_without_gold_there_is_neither_outline_nor_error():
     figure = draw(Alignment(ENGLISH, FRENCH, aligned()))
     assert not any(p.get_edgecolor()[:3] == to_rgb(OUTLINE_COLOUR) for axes in figure.axes for p in axes.patches)
-    assert not any("gold" in text for text in everywhere(figure))
+    assert not any("gold" in text for text in all_texts(figure))
     assert "gold" not in ascii(Alignment(ENGLISH, FRENCH, aligned()))
 
 
@@ -109,12 +116,10 @@ def test_the_error_rate_stands_below():
     """Of seven links one is wrong: 1 - (6 + 6) / (7 + 7)."""
     wrong = GOLD - {(1, 2)} | {(2, 2)}
     for end in (False, True):
-        assert "AER 0.00 against the gold alignment" in written(
-            draw(Alignment(ENGLISH, FRENCH, aligned(end=end), GOLD))
-        )
+        assert "AER 0.00 against the gold alignment" in texts(draw(Alignment(ENGLISH, FRENCH, aligned(end=end), GOLD)))
         missed = Alignment(ENGLISH, FRENCH, aligned(wrong, end=end), GOLD)
         assert missed.error_rate == pytest.approx(1 / 7)
-        assert "AER 0.14 against the gold alignment" in written(draw(missed))
+        assert "AER 0.14 against the gold alignment" in texts(draw(missed))
         assert ascii(missed).endswith("\n\nAER 0.14 against the gold alignment")
 
 
@@ -125,7 +130,7 @@ def test_a_look_at_the_end_is_no_link():
 
 def test_numbers_are_written_where_there_is_something_to_read():
     axes = panel(draw(Alignment(("a", "b", "c"), ("d",), torch.tensor([[0.9, 0.06, 0.04]]))))
-    assert [text.get_text() for text in axes.texts] == ["0.90", "0.06"]
+    assert texts(axes) == ["0.90", "0.06"]
     assert [text.get_color() for text in axes.texts] == [PAPER, "#000000"]
 
 
@@ -140,12 +145,13 @@ def test_a_title_may_stand_above():
 
 def test_long_words_are_cut_later_than_tokens():
     axes = panel(draw(Alignment(("Bundesregierung", "Rindfleischetikettierungsgesetz"), ("a",), torch.ones(1, 2))))
-    assert labels(axes.xaxis) == ["Bundesregierung", "Rindfleischetiketti…"]
+    assert tick_labels(axes.xaxis) == ["Bundesregierung", "Rindfleischetiketti…"]
 
 
 def test_weights_of_any_kind_are_drawn_and_left_alone():
     weights = torch.full((1, 2), 0.5, dtype=torch.bfloat16, requires_grad=True)
-    assert panel(draw(Alignment(("a", "b"), ("c",), weights))).images[0].get_array().tolist() == [[0.5, 0.5]]
+    image = panel(draw(Alignment(("a", "b"), ("c",), weights))).images[0]
+    assert image_data(image).tolist() == [[0.5, 0.5]]
     assert weights.requires_grad
 
 
@@ -247,9 +253,9 @@ def test_numbers_stand_beside_the_brackets():
 
 def test_one_row_is_a_strip_with_its_words_and_needs_no_name():
     axes = panel(draw(torch.tensor([[0.1, 0.6, 0.1, 0.2]]), tokens=LIGHT))
-    assert labels(axes.xaxis) == list(LIGHT)
-    assert labels(axes.yaxis) == [""]
-    assert [text.get_text() for text in axes.texts] == ["0.10", "0.60", "0.10", "0.20"]
+    assert tick_labels(axes.xaxis) == list(LIGHT)
+    assert tick_labels(axes.yaxis) == [""]
+    assert texts(axes) == ["0.10", "0.60", "0.10", "0.20"]
     assert ascii(torch.tensor([[0.1, 0.6, 0.1, 0.2]]), tokens=LIGHT).split("\n") == [
         "  turn   off    the    light",
         "  ░░░░░  █████  ░░░░░  ░░░░░",
@@ -267,39 +273,34 @@ def test_a_long_row_is_broad_and_rows_of_heads_stand_below_each_other():
 # --- shaded sentences ---
 
 
-def shades(axes):
-    return [patch.get_facecolor()[:3] for patch in axes.patches if isinstance(patch, Rectangle)]
-
-
-def sentences(figure):
-    """The axes of the strips, without the legend, which begins with an image."""
-    return [axes for axes in figure.axes if not axes.images]
+def shades(axes: Axes) -> list[tuple[float, float, float, float]]:
+    return face_colours(rectangles(axes))
 
 
 def test_each_word_stands_on_its_shade():
     figure = draw(strip(LIGHT, torch.tensor([0.2, 0.5, 0.0, 0.3]), "light → lumière"))
-    (axes,) = sentences(figure)
-    assert [text.get_text() for text in axes.texts] == list(LIGHT)
-    assert np.allclose(shades(axes), [BLUES(share)[:3] for share in (0.4, 1.0, 0.0, 0.6)])
+    (axes,) = strip_axes(figure)
+    assert texts(axes) == list(LIGHT)
+    assert np.allclose(shades(axes), [BLUES(share) for share in (0.4, 1.0, 0.0, 0.6)])
     assert [text.get_color() for text in axes.texts] == ["#000000", PAPER, "#000000", PAPER]
-    for text, patch in zip(axes.texts, axes.patches, strict=True):
-        (left, top), (right, bottom) = patch.get_bbox().min, patch.get_bbox().max
+    for text, box in zip(axes.texts, rectangles(axes), strict=True):
+        (left, top), (right, bottom) = box.get_bbox().min, box.get_bbox().max
         assert left < text.get_position()[0] < right
         assert top < text.get_position()[1] < bottom
-    assert "light → lumière" in written(figure)
+    assert "light → lumière" in texts(figure)
 
 
 def test_the_word_that_looked_is_outlined():
-    (axes,) = sentences(draw(strip(LIGHT, torch.ones(4), highlight=3)))
+    (axes,) = strip_axes(draw(strip(LIGHT, torch.ones(4), highlight=3)))
     (line,) = (p for p in axes.patches if isinstance(p, PathPatch) and p.get_edgecolor()[:3] == to_rgb(OUTLINE_COLOUR))
-    box = [patch for patch in axes.patches if isinstance(patch, Rectangle)][3].get_bbox()
+    box = rectangles(axes)[3].get_bbox()
     assert np.allclose(line.get_path().get_extents().get_points(), box.get_points(), atol=0.02)
 
 
 def test_a_long_sentence_goes_on_in_the_next_line():
     words = tuple(f"word{n}" for n in range(31))
     figure = draw(strip(words, torch.rand(31)))
-    (axes,) = sentences(figure)
+    (axes,) = strip_axes(figure)
     heights = [text.get_position()[1] for text in axes.texts]
     assert heights == sorted(heights)
     assert len(set(heights)) == 3
@@ -309,12 +310,12 @@ def test_a_long_sentence_goes_on_in_the_next_line():
 def test_stacked_strips_share_one_scale_and_one_legend():
     one, two = strip(("a", "b"), torch.tensor([0.1, 0.2]), "one"), strip(("c",), torch.tensor([0.8]), "two")
     figure = draw(stack(one, two))
-    first, second = sentences(figure)
-    assert np.allclose(shades(first), [BLUES(0.125)[:3], BLUES(0.25)[:3]])
-    assert np.allclose(shades(second), [BLUES(1.0)[:3]])
+    first, second = strip_axes(figure)
+    assert np.allclose(shades(first), [BLUES(0.125), BLUES(0.25)])
+    assert np.allclose(shades(second), [BLUES(1.0)])
     assert first.get_position().y0 > second.get_position().y1
     assert len(figure.axes) == 3
-    assert {"one", "two"} <= set(written(figure))
+    assert {"one", "two"} <= set(texts(figure))
 
 
 def test_a_title_longer_than_the_sentence_is_not_cut():

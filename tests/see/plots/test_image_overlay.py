@@ -17,18 +17,10 @@ from regard.see.plots.style import (
     upsample_patches,
 )
 from regard.see.plots.terminal import ANSI_ESCAPE, printed_width
+from tests.see.plots.artists import image_axes, image_data, rectangles, texts
 
 RAMP = torch.arange(12.0).view(1, 3, 4) / 11
 HALVES = torch.tensor([[0.0, 0.5], [0.25, 0.25]])
-
-
-def pictures(figure):
-    """The axes that hold pictures; a legend has no frame."""
-    return [axes for axes in figure.axes if axes.images and axes.axison]
-
-
-def written(figure):
-    return [text.get_text() for text in figure.texts]
 
 
 # --- figures ---
@@ -36,36 +28,36 @@ def written(figure):
 
 def test_the_plain_picture_stands_first_and_a_copy_for_each_name():
     figure = draw(overlay_view(RAMP, [("what", HALVES), ("colour", HALVES.T)], title="what colour?"))
-    assert written(figure) == ["what colour?", "the image", "what", "colour"]
-    plain, what, colour = pictures(figure)
+    assert texts(figure) == ["what colour?", "the image", "what", "colour"]
+    plain, first, second = image_axes(figure)
     assert len(plain.images) == 1
-    assert np.allclose(plain.images[0].get_array(), rearrange(RAMP.expand(3, 3, 4), "c h w -> h w c"))
-    assert np.allclose(what.images[1].get_array(), HALVES)
-    assert np.allclose(colour.images[1].get_array(), HALVES.T)
+    assert np.allclose(image_data(plain.images[0]), rearrange(RAMP.expand(3, 3, 4), "c h w -> h w c"))
+    assert np.allclose(image_data(first.images[1]), HALVES)
+    assert np.allclose(image_data(second.images[1]), HALVES.T)
 
 
 def test_a_patch_is_one_square_unless_smoothness_is_asked_for():
     exact, blurred = (draw(overlay_view(RAMP, [("a", HALVES)], smooth=smooth)) for smooth in (False, True))
-    assert pictures(exact)[1].images[1].get_interpolation() == "none"
-    assert pictures(blurred)[1].images[1].get_interpolation() == "bilinear"
-    assert np.allclose(pictures(blurred)[1].images[1].get_array(), HALVES)
-    for image in pictures(exact)[1].images:
+    assert image_axes(exact)[1].images[1].get_interpolation() == "none"
+    assert image_axes(blurred)[1].images[1].get_interpolation() == "bilinear"
+    assert np.allclose(image_data(image_axes(blurred)[1].images[1]), HALVES)
+    for image in image_axes(exact)[1].images:
         assert image.get_extent() == [0, 4, 3, 0]
 
 
 def test_all_copies_share_one_scale_and_one_legend():
     figure = draw(overlay_view(RAMP, [("a", HALVES), ("b", HALVES / 5)]))
-    assert {axes.images[1].get_clim() for axes in pictures(figure)[1:]} == {(0.0, 0.5)}
+    assert {axes.images[1].get_clim() for axes in image_axes(figure)[1:]} == {(0.0, 0.5)}
     assert len(figure.axes) == 3 + 1
-    assert [text.get_text() for text in figure.axes[-1].texts] == ["0", "0.5", "weight"]
+    assert texts(figure.axes[-1]) == ["0", "0.5", "weight"]
 
 
 def test_colours_are_kept_in_the_picture_and_left_to_the_weights_in_the_copies():
     red = torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1).expand(3, 5, 7)
-    plain, copy = pictures(draw(overlay_view(red, [("a", torch.zeros(1, 1))])))
-    assert np.allclose(plain.images[0].get_array(), [1, 0, 0])
+    plain, copy = image_axes(draw(overlay_view(red, [("a", torch.zeros(1, 1))])))
+    assert np.allclose(image_data(plain.images[0]), [1, 0, 0])
     grey = GREY_RANGE[0] + (GREY_RANGE[1] - GREY_RANGE[0]) * 0.299
-    assert np.allclose(copy.images[0].get_array(), grey)
+    assert np.allclose(image_data(copy.images[0]), grey)
 
 
 def test_what_weighs_nothing_is_not_covered_and_more_is_covered_more():
@@ -86,12 +78,12 @@ def test_the_order_of_weights_survives_a_grey_printer(below):
 
 def test_equal_words_each_have_their_own_copy():
     figure = draw(overlay_view(RAMP, [("is", HALVES), ("the", HALVES), ("is", HALVES.T)]))
-    assert written(figure) == ["the image", "is", "the", "is"]
+    assert texts(figure) == ["the image", "is", "the", "is"]
 
 
 def test_many_copies_go_on_in_the_next_row():
     figure = draw(overlay_view(RAMP, [(f"word {n}", HALVES) for n in range(11)]))
-    rows = {round(axes.get_position().y0, 4) for axes in pictures(figure)}
+    rows = {round(axes.get_position().y0, 4) for axes in image_axes(figure)}
     assert len(rows) == 3
     assert figure.get_figwidth() < 10
 
@@ -99,27 +91,27 @@ def test_many_copies_go_on_in_the_next_row():
 def test_a_row_for_each_layer_and_a_copy_for_each_head():
     heads = torch.rand(2, 3, 5, 7)
     figure = draw(overlay_heads_view(torch.rand(1, 11, 13), {"layer 0": heads[0], "layer 1": heads[1]}))
-    assert written(figure) == ["layer 0", "layer 1", "the image", *["head 0", "head 1", "head 2"] * 2]
-    shown = [axes.images[1] for axes in pictures(figure)[1:]]
-    assert np.allclose([image.get_array() for image in shown], heads.flatten(0, 1))
+    assert texts(figure) == ["layer 0", "layer 1", "the image", *["head 0", "head 1", "head 2"] * 2]
+    shown = [axes.images[1] for axes in image_axes(figure)[1:]]
+    assert np.allclose([image_data(image) for image in shown], heads.flatten(0, 1))
     assert {image.get_clim() for image in shown} == {(0.0, float(heads.max()))}
 
 
 def test_gates_of_channels_are_bars_and_gates_of_places_lie_on_the_picture():
     at, through = torch.rand(5, 7), torch.rand(13)
     figure = draw(gates_view(torch.rand(3, 17, 19), spatial=[("block 1", at)], channels=[("block 2", through)]))
-    copy = pictures(figure)[1].images[1]
-    assert np.allclose(copy.get_array(), at)
+    copy = image_axes(figure)[1].images[1]
+    assert np.allclose(image_data(copy), at)
     assert copy.get_clim() == (0, 1)
     (bars,) = (axes for axes in figure.axes if axes.containers)
-    assert np.allclose([bar.get_height() for bar in bars.patches], through)
+    assert np.allclose([bar.get_height() for bar in rectangles(bars)], through)
     assert bars.get_ylim() == (0, 1)
 
 
 def test_weights_of_any_kind_are_drawn_and_left_alone():
     weights = torch.full((1, 2), 0.5, dtype=torch.bfloat16, requires_grad=True)
-    image = pictures(draw(overlay_view(RAMP.half(), [("a", weights)])))[1].images[1]
-    assert image.get_array().tolist() == [[0.5, 0.5]]
+    image = image_axes(draw(overlay_view(RAMP.half(), [("a", weights)])))[1].images[1]
+    assert image_data(image).tolist() == [[0.5, 0.5]]
     assert weights.requires_grad
 
 

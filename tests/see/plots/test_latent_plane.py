@@ -1,6 +1,7 @@
 """The latent plane: principal components, always the same way up, and sentences beside their points."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -9,21 +10,24 @@ from torch.testing import assert_close
 
 from regard.see import ascii, draw, save
 from regard.see.plots.charts import farthest_points, latents_view, plane_view
+from regard.see.plots.panels import ScatterPlot, View
+from tests.narrowing import assert_is_instance
+from tests.see.plots.artists import line_points
 
 FIVE = ["one", "two words", "three", "four", "five"]
 LABELS = ["short", "long", "short", "short", "short"]
 
 
-def points_of(view):
+def scatter_plot(view: View) -> ScatterPlot:
     (panel,) = view.panels()
-    return panel
+    return assert_is_instance(panel, ScatterPlot)
 
 
 def test_a_plane_on_paper():
     """Four points of a 6 × 2 rectangle: 9/10 of the variance lies along its long side, 1/10 along the short one."""
     shape = torch.tensor([[[0.0, 0.0], [0.0, 5.0]], [[6.0, 0.0], [0.0, 5.0]], [[0.0, 2.0], [0.0, 5.0]]])
     corners = torch.cat((shape, torch.tensor([[[6.0, 2.0], [0.0, 5.0]]])))  # latents of 2 × 2, half of them constant
-    panel = points_of(latents_view(corners, list("aabb")))
+    panel = scatter_plot(latents_view(corners, list("aabb")))
     assert_close(panel.points, torch.tensor([[-3.0, -1.0], [3.0, -1.0], [-3.0, 1.0], [3.0, 1.0]]).double())
     assert (panel.x_label, panel.y_label) == ("component 1: 90 % of the variance", "component 2: 10 % of the variance")
     assert (panel.groups, panel.names) == ((0, 0, 1, 1), ("a", "b"))
@@ -31,7 +35,7 @@ def test_a_plane_on_paper():
 
 def test_the_picture_is_the_same_way_up_whatever_is_added_to_the_latents():
     vectors = torch.randn(11, 3, 5)
-    first, moved = (points_of(latents_view(some, ["a"] * 11)).points for some in (vectors, vectors + 7))
+    first, moved = (scatter_plot(latents_view(some, ["a"] * 11)).points for some in (vectors, vectors + 7))
     assert_close(first, moved, rtol=0, atol=1e-4)
 
 
@@ -43,7 +47,7 @@ def test_sentences_that_are_written_lie_far_apart():
     assert sorted(farthest_points(line, 99)) == [0, 1, 2, 3, 4]
 
 
-def drawn(**how):
+def drawn(**how: Any) -> View:
     return latents_view(torch.eye(5).cumsum(0).cumsum(1), LABELS, FIVE, **how)
 
 
@@ -52,8 +56,8 @@ def test_every_written_sentence_stands_beside_the_plane_at_the_end_of_a_line():
     (axes,) = figure.axes
     texts = [text for text in axes.texts if text.get_text() in FIVE]
     assert len(texts) == 3
-    panel = points_of(drawn(annotate=3))
-    ends = [line.get_xydata() for line in axes.lines if len(line.get_xdata()) == 3]
+    panel = scatter_plot(drawn(annotate=3))
+    ends = [points for points in map(line_points, axes.lines) if len(points) == 3]
     for (n, sentence), text, end in zip(panel.annotations, texts, ends, strict=True):
         assert text.get_text() == sentence == FIVE[n]
         assert end[-1, 1] == text.get_position()[1]
@@ -80,7 +84,7 @@ def test_a_terminal_numbers_the_points_and_lists_their_sentences():
 
 def test_nothing_is_written_where_there_are_no_sentences(tmp_path):
     view = latents_view(torch.randn(4, 3), list("abca"))
-    assert points_of(view).annotations == ()
+    assert scatter_plot(view).annotations == ()
     one, two = (save(draw(view), tmp_path / f"{n}.png").read_bytes() for n in range(2))
     assert one == two
 

@@ -5,11 +5,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, save
 from regard.see.plots.charts import LengthCurves
 from regard.see.plots.mpl_draw import space_labels
+from tests.see.plots.artists import line_points, texts
 
 PLAIN = ("no attention", ((5, 43.5, 213), (10, 39.0, 540), (30, 3.0, 17)))
 SOFT = ("Bahdanau", ((5, 45.5, 213), (10, 45.0, 540), (30, 41.25, 17)))
@@ -18,20 +22,16 @@ FIVE = tuple(
 )
 
 
-def axes_of(figure):
+def axes_of(figure: Figure) -> Axes:
     (axes,) = figure.axes
     return axes
 
 
-def lines_and_samples(axes):
+def lines_and_samples(axes: Axes) -> tuple[list[Line2D], list[Line2D]]:
     """Samples stand in the margin, beside the names."""
     return [line for line in axes.lines if line.get_transform() == axes.transData], [
         line for line in axes.lines if line.get_transform() != axes.transData
     ]
-
-
-def texts(axes):
-    return [text.get_text() for text in axes.texts]
 
 
 # --- the figure ---
@@ -39,7 +39,7 @@ def texts(axes):
 
 def test_each_model_is_a_line_through_its_points():
     lines, _ = lines_and_samples(axes_of(draw(LengthCurves((PLAIN, SOFT)))))
-    shown = {line.get_label(): line.get_xydata().tolist() for line in lines}
+    shown = {line.get_label(): line_points(line).tolist() for line in lines}
     assert shown == {name: [[x, y] for x, y, _ in points] for name, points in (PLAIN, SOFT)}
 
 
@@ -54,21 +54,22 @@ def test_scores_go_from_0_to_100_and_all_lengths_are_inside():
 def test_lines_differ_in_colour_sign_and_stroke():
     lines, _ = lines_and_samples(axes_of(draw(LengthCurves(FIVE))))
     assert len({line.get_color() for line in lines}) == 5
-    assert len({line.get_marker() for line in lines}) == 5
-    assert len({str(line._unscaled_dash_pattern) for line in lines}) == 5
+    assert len({str(line.get_marker()) for line in lines}) == 5
+    assert len({str(vars(line)["_unscaled_dash_pattern"]) for line in lines}) == 5
 
 
 def test_every_name_stands_beside_a_sample_of_its_line_and_none_on_another():
-    axes = axes_of(draw(LengthCurves(FIVE)))
+    figure = draw(LengthCurves(FIVE))
+    axes = axes_of(figure)
     names = [text for text in axes.texts if text.get_text().startswith("model")]
     for line, sample, name in zip(*lines_and_samples(axes), names, strict=True):
         assert line.get_label() == name.get_text()
         assert sample.get_color() == line.get_color()
         assert sample.get_marker() == line.get_marker()
-        assert sample.get_ydata()[0] == name.get_position()[1]
+        assert line_points(sample)[0, 1] == name.get_position()[1]
     boxes = sorted((text.get_window_extent() for text in names), key=lambda box: box.y0)
     assert all(below.y1 < above.y0 for below, above in pairwise(boxes))
-    assert max(box.x1 for box in boxes) < axes.figure.bbox.x1
+    assert max(box.x1 for box in boxes) < figure.bbox.x1
 
 
 def test_names_stand_in_the_order_in_which_lines_end():
@@ -92,12 +93,12 @@ def test_numbers_under_a_crowded_axis_do_not_touch():
     boxes = [text.get_window_extent() for text in axes.texts if text.get_text() == "12345"]
     assert len(boxes) > 1
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
-    assert len(axes.lines[0].get_xdata()) == 58
+    assert len(line_points(axes.lines[0])) == 58
 
 
 def test_a_single_point_is_drawn():
     axes = axes_of(draw(LengthCurves((("one", ((7, 99.5, 3),)),))))
-    assert axes.lines[0].get_xydata().tolist() == [[7, 99.5]]
+    assert line_points(axes.lines[0]).tolist() == [[7, 99.5]]
     assert axes.get_xlim() == (6, 8)
 
 

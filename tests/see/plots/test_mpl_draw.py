@@ -9,31 +9,21 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from regard.attention import Causal, Documents, Global, Padding, Recipe, Softmax, Sparsemax, Window, get_recipe, steps
 from regard.attention.pattern import Pattern
 from regard.see import draw
 from regard.see.plots.recipe_views import black_cat, example_steps
 from regard.see.plots.style import VISIBLE
+from tests.see.plots.artists import image_axes, image_data, texts, tick_labels
 
 WORDS = ["le", "chat", "noir"]
 
 
-def images(figure):
-    """What the panels show, without the ramps of the legends (which are one row high and lie along no ticks)."""
-    return [axes.images[0].get_array() for axes in figure.axes if axes.images and axes.axison]
-
-
-def panels(figure):
-    return [axes for axes in figure.axes if axes.images and axes.axison]
-
-
-def ticks(axis):
-    return [label.get_text() for label in axis.get_ticklabels()]
-
-
-def written(figure):
-    return [text.get_text() for text in figure.texts]
+def images(figure: Figure) -> list[np.ma.MaskedArray]:
+    """What the panels show."""
+    return [image_data(axes.images[0]) for axes in image_axes(figure)]
 
 
 # --- patterns ---
@@ -49,7 +39,7 @@ def test_on_the_screen_every_visible_cell_is_blue_and_no_hidden_one():
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())[::-1, :, :3] / 255
-    (axes,) = panels(figure)
+    (axes,) = image_axes(figure)
     for i in range(5):
         for j in range(5):
             x, y = axes.transData.transform((j, i)).astype(int)
@@ -57,7 +47,7 @@ def test_on_the_screen_every_visible_cell_is_blue_and_no_hidden_one():
 
 
 def test_the_title_is_the_pattern():
-    assert "Causal() & Window(size=3)" in written(draw(Causal() & Window(3), tokens=20))
+    assert "Causal() & Window(size=3)" in texts(draw(Causal() & Window(3), tokens=20))
 
 
 def test_the_block_map_stands_beside_the_mask():
@@ -86,9 +76,9 @@ def test_a_mask_too_long_for_cells_is_never_formed():
 
 
 def test_tokens_may_be_named():
-    (axes,) = panels(draw(Causal(), tokens=WORDS))
-    assert ticks(axes.xaxis) == WORDS
-    assert ticks(axes.yaxis) == WORDS
+    (axes,) = image_axes(draw(Causal(), tokens=WORDS))
+    assert tick_labels(axes.xaxis) == WORDS
+    assert tick_labels(axes.yaxis) == WORDS
 
 
 def test_queries_and_keys_may_differ():
@@ -118,38 +108,39 @@ def test_no_tokens_make_no_picture():
 
 def test_weights_are_drawn_with_their_tokens():
     weights = torch.tensor([[0.25, 0.75], [0.5, 0.5], [1.0, 0.0]])
-    (axes,) = panels(draw(weights, tokens=["black", "cat"], queries=WORDS))
-    assert np.array_equal(axes.images[0].get_array(), weights)
-    assert ticks(axes.xaxis) == ["black", "cat"]
-    assert ticks(axes.yaxis) == WORDS
-    assert [text.get_text() for text in axes.texts] == ["0.25", "0.75", "0.50", "0.50", "1", "0"]
+    (axes,) = image_axes(draw(weights, tokens=["black", "cat"], queries=WORDS))
+    assert np.array_equal(image_data(axes.images[0]), weights)
+    assert tick_labels(axes.xaxis) == ["black", "cat"]
+    assert tick_labels(axes.yaxis) == WORDS
+    assert texts(axes) == ["0.25", "0.75", "0.50", "0.50", "1", "0"]
 
 
 def test_hidden_is_not_zero():
     weights, visible = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[True, False], [True, True]])
-    (axes,) = panels(draw(weights, visible=visible))
-    shown = axes.images[0].get_array()
+    (axes,) = image_axes(draw(weights, visible=visible))
+    shown = image_data(axes.images[0])
     assert shown.mask.tolist() == [[False, True], [False, False]]
     colours = axes.images[0].to_rgba(shown)
     assert np.abs(colours[0, 1] - colours[1, 1]).max() > 0.04
-    assert [text.get_text() for text in axes.texts] == ["1", "1", "0"]
+    assert texts(axes) == ["1", "1", "0"]
 
 
 def test_heads_are_small_multiples_on_one_scale():
     weights = torch.rand(1, 5, 3, 3).softmax(-1)
-    axes = panels(draw(weights, tokens=WORDS))
+    axes = image_axes(draw(weights, tokens=WORDS))
     assert len(axes) == 5
     assert len({axis.images[0].get_clim() for axis in axes}) == 1
     for head, axis in enumerate(axes):
-        assert np.allclose(axis.images[0].get_array(), weights[0, head])
+        assert np.allclose(image_data(axis.images[0]), weights[0, head])
 
 
 def test_a_few_large_rows_do_not_dim_the_others():
     weights = torch.full((20, 20), 0.05)
     weights[0] = torch.eye(20)[0]
-    (axes,) = panels(draw(weights))
+    figure = draw(weights)
+    (axes,) = image_axes(figure)
     assert axes.images[0].get_clim() == pytest.approx((0, 0.05))
-    assert "≥ 0.05" in [text.get_text() for axis in axes.figure.axes for text in axis.texts]
+    assert "≥ 0.05" in [text for axis in figure.axes for text in texts(axis)]
 
 
 def test_weights_of_any_kind_are_drawn_and_left_alone():
@@ -185,18 +176,18 @@ def test_something_else_is_refused():
 
 def test_steps_are_drawn_in_order():
     seen, english, french = black_cat()
-    axes = panels(draw(seen, tokens=english, queries=french))
+    axes = image_axes(draw(seen, tokens=english, queries=french))
     for axis, wanted in zip(axes, (seen.scores, seen.adjusted, seen.visible, seen.weights), strict=True):
-        assert np.allclose(axis.images[0].get_array().data, wanted[0, 0])
-        assert ticks(axis.xaxis) == list(english)
-        assert ticks(axis.yaxis) == list(french)
+        assert np.allclose(image_data(axis.images[0]).data, wanted[0, 0])
+        assert tick_labels(axis.xaxis) == list(english)
+        assert tick_labels(axis.yaxis) == list(french)
 
 
 def test_the_weights_of_steps_know_what_is_hidden():
     q = torch.randn(1, 2, 5, 7)
-    axes = panels(draw(steps(q, q, q, Recipe(pattern=Causal()))))
+    axes = image_axes(draw(steps(q, q, q, Recipe(pattern=Causal()))))
     assert len(axes) == 8
-    assert (axes[3].images[0].get_array().mask == ~np.tri(5, dtype=bool)).all()
+    assert (image_data(axes[3].images[0]).mask == ~np.tri(5, dtype=bool)).all()
 
 
 def test_the_lectures_alignment_turns_black_cat_round():
@@ -221,7 +212,7 @@ def test_a_recipe_is_its_mask_its_weights_and_its_parts():
     mask, weights = images(figure)
     assert mask.tolist() == [[abs(i - j) < 3 or i < 1 or j < 1 for j in range(13)] for i in range(13)]
     assert np.allclose(weights.data, example_steps(recipe, 13).weights[0, 0])
-    assert {"ScaledDot()", "NoPosition()", "Window(size=3) | Global(tokens=1)", "Sparsemax()"} <= set(written(figure))
+    assert {"ScaledDot()", "NoPosition()", "Window(size=3) | Global(tokens=1)", "Sparsemax()"} <= set(texts(figure))
 
 
 def test_the_example_tells_normalisers_apart():

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, nearest_neighbours_view, save, senses_view
 from regard.see.plots.charts import principal_components
+from tests.see.plots.artists import rectangles, texts
 
 STATIC = [("light", [("lamp", 0.75), ("heavy", 0.5)])]
 CONTEXT = [
@@ -17,12 +20,8 @@ CONTEXT = [
 PLACES = torch.tensor([[4.0, 1.0, 0.0], [4.0, -1.0, 0.0], [-4.0, 1.0, 0.0], [-4.0, -1.0, 0.0]])
 
 
-def lists(figure):
+def lists(figure: Figure) -> list[Axes]:
     return [axes for axes in figure.axes if axes.patches]
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.texts]
 
 
 # --- lists ---
@@ -30,9 +29,9 @@ def texts(figure):
 
 def test_a_bar_is_as_long_as_the_likeness():
     (axes,) = lists(draw(nearest_neighbours_view(STATIC)))
-    first, second = (patch.get_width() for patch in axes.patches)
+    first, second = (box.get_width() for box in rectangles(axes))
     assert first / second == pytest.approx(0.75 / 0.5)
-    assert [text.get_text() for text in axes.texts] == ["lamp", "0.75", "heavy", "0.50"]
+    assert texts(axes) == ["lamp", "0.75", "heavy", "0.50"]
 
 
 def test_before_context_there_is_one_list_and_in_context_one_for_each_sentence():
@@ -46,7 +45,7 @@ def test_before_context_there_is_one_list_and_in_context_one_for_each_sentence()
 
 def test_what_is_unlike_has_its_number_and_no_bar():
     axes = lists(draw(nearest_neighbours_view(STATIC, CONTEXT)))[-1]
-    assert [patch.get_width() for patch in axes.patches][1] == 0
+    assert [box.get_width() for box in rectangles(axes)][1] == 0
     assert axes.texts[-1].get_text() == "−0.50"
 
 
@@ -112,7 +111,7 @@ def test_each_occurrence_lies_at_its_place_in_the_colour_of_its_sense():
     assert np.allclose(heavy.get_xydata(), [[-4, 1], [-4, -1]])
     assert lamp.get_color() != heavy.get_color()
     assert lamp.get_marker() != heavy.get_marker()
-    assert [text.get_text() for text in axes.texts] == ["lamp (2)", "not heavy (2)"]
+    assert texts(axes) == ["lamp (2)", "not heavy (2)"]
     assert axes.get_xlabel() == "component 1: 94 % of the variance"
     assert axes.texts[-1].get_window_extent().x1 < figure.bbox.x1
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from rich.cells import cell_len
 
@@ -11,6 +12,7 @@ from regard.see import Neighbourhood, ascii, draw, save
 from regard.see.plots.charts import MAX_NEIGHBOURS
 from regard.see.plots.mpl_draw import MAX_EDGE_WIDTH
 from regard.see.plots.style import VISIBLE
+from tests.see.plots.artists import line_points, texts
 
 ANNA = Neighbourhood(
     "Anna",
@@ -20,17 +22,17 @@ ANNA = Neighbourhood(
 )
 
 
-def texts(axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
-
-
-def widths(axes) -> dict[tuple[float, float], float]:
+def widths(axes: Axes) -> dict[tuple[float, float], float]:
     """The widths of the lines, by where they end."""
-    lines = (line for line in axes.lines if len(line.get_xdata()) == 2 and to_hex(line.get_color()) == VISIBLE)
-    return {(round(line.get_xdata()[1], 6), round(line.get_ydata()[1], 6)): line.get_linewidth() for line in lines}
+    ends = {line: line_points(line) for line in axes.lines if to_hex(line.get_color()) == VISIBLE}
+    return {
+        (round(points[1, 0], 6), round(points[1, 1], 6)): line.get_linewidth()
+        for line, points in ends.items()
+        if len(points) == 2
+    }
 
 
-def place_of(axes, name) -> tuple[float, float]:
+def place_of(axes: Axes, name: str) -> tuple[float, float]:
     """Of the neighbour whose name this is: the nearest end of a line."""
     (text,) = (text for text in axes.texts if text.get_text() == name)
     x, y = text.get_position()
@@ -66,7 +68,7 @@ def test_numbers_stand_on_the_lines_that_matter():
 
 def test_kinds_differ_in_colour_and_sign():
     axes = draw(ANNA).axes[0]
-    dots = [(line.get_marker(), line.get_color()) for line in axes.lines if len(line.get_xdata()) == 1]
+    dots = [(str(line.get_marker()), line.get_color()) for line in axes.lines if len(line_points(line)) == 1]
     assert len(dots) == 4
     assert len({sign for sign, _ in dots}) == len({colour for _, colour in dots}) == 3
 

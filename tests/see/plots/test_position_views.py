@@ -21,7 +21,8 @@ from regard.attention import (
     TreePath,
 )
 from regard.see import draw
-from tests.see.plots.test_mpl_draw import images, panels, written
+from tests.see.plots.artists import image_axes, image_data, line_points, texts
+from tests.see.plots.test_mpl_draw import images
 
 
 def test_the_stripes_are_the_waves_of_the_formula():
@@ -32,7 +33,7 @@ def test_the_stripes_are_the_waves_of_the_formula():
 
 
 def test_positions_run_down_and_features_across():
-    (axes,) = panels(draw(Sinusoidal(), tokens=11, width=6))
+    (axes,) = image_axes(draw(Sinusoidal(), tokens=11, width=6))
     assert axes.get_ylabel() == "position"
     assert axes.get_xlabel() == "feature"
     assert axes.images[0].get_clim() == pytest.approx((-1, 1))
@@ -50,7 +51,7 @@ def test_rotary_falls_with_the_distance_as_the_sum_of_cosines():
     figure = draw(Rotary(), tokens=13, width=6)
     (curve,) = [axes.lines[-1] for axes in figure.axes if axes.lines]
     wanted = [sum(2 * math.cos(d * 10_000 ** (-2 * f / 6)) for f in range(3)) for d in range(13)]
-    assert np.allclose(curve.get_ydata(), wanted)
+    assert np.allclose(line_points(curve)[:, 1], wanted)
     (turned,) = images(figure)
     assert np.allclose(turned[5, :2], [math.cos(5) - math.sin(5), math.sin(5) + math.cos(5)])
 
@@ -60,7 +61,7 @@ def test_alibi_has_a_matrix_for_each_head():
     assert len(shown) == 4
     for slope, matrix in zip((1 / 4, 1 / 16, 1 / 64, 1 / 256), shown, strict=True):
         assert np.allclose(matrix, [[-slope * abs(i - j) for j in range(7)] for i in range(7)])
-    assert "head 1, slope 0.25" in written(draw(Alibi(4), tokens=7))
+    assert "head 1, slope 0.25" in texts(draw(Alibi(4), tokens=7))
 
 
 def test_a_relative_bias_shows_its_learned_numbers():
@@ -73,19 +74,19 @@ def test_a_relative_bias_shows_its_learned_numbers():
 
 
 def test_relative_vectors_show_which_vector_a_pair_reads():
-    (axes,) = panels(draw(RelativeVectors(Clipped(2), head=4), tokens=5))
+    (axes,) = image_axes(draw(RelativeVectors(Clipped(2), head=4), tokens=5))
     wanted = [[2, 3, 4, 4, 4], [1, 2, 3, 4, 4], [0, 1, 2, 3, 4], [0, 0, 1, 2, 3], [0, 0, 0, 1, 2]]
-    assert axes.images[0].get_array().tolist() == wanted
+    assert image_data(axes.images[0]).tolist() == wanted
     assert [text.get_text() for text in axes.texts[:5]] == ["2", "3", "4", "4", "4"]
 
 
 def test_schemes_together_are_drawn_one_below_the_other():
     figure = draw(Sinusoidal() + Alibi(2), tokens=5, width=4)
     assert [image.shape for image in images(figure)] == [(5, 4), (5, 5), (5, 5)]
-    first, second, _ = panels(figure)
+    first, second, _ = image_axes(figure)
     assert first.get_position().y0 > second.get_position().y1
-    assert {"Sinusoidal(theta=10000.0)", "Alibi(heads=2)"} <= set(written(figure))
-    assert "Sinusoidal(theta=10000.0) + Alibi(heads=2)" in " ".join(written(figure))
+    assert {"Sinusoidal(theta=10000.0)", "Alibi(heads=2)"} <= set(texts(figure))
+    assert "Sinusoidal(theta=10000.0) + Alibi(heads=2)" in " ".join(texts(figure))
 
 
 def test_no_position_adds_nothing():

@@ -5,31 +5,28 @@ import pytest
 import torch
 
 from regard.see import ascii, draw, head_maps, self_attention_maps
+from tests.see.plots.artists import image_axes, image_data, tick_labels
 
 WORDS = ("turn", "off", "the", "light", "now")
 CAUSAL = torch.ones(5, 5).tril() / torch.arange(1, 6)[:, None]
 
 
-def matrices(figure):
-    return [axes for axes in figure.axes if axes.images and axes.axison]
-
-
 def test_the_words_stand_on_both_sides_and_the_cells_hold_the_weights():
     weights = torch.rand(2, 5, 5)
-    first, second = matrices(draw(self_attention_maps(WORDS, {"layer 0": list(weights)})))
+    first, second = image_axes(draw(self_attention_maps(WORDS, {"layer 0": list(weights)})))
     for axes, expected in ((first, weights[0]), (second, weights[1])):
         for axis in (axes.xaxis, axes.yaxis):
-            assert [label.get_text() for label in axis.get_ticklabels()] == list(WORDS)
-        assert np.allclose(axes.images[0].get_array(), expected)
+            assert tick_labels(axis) == list(WORDS)
+        assert np.allclose(image_data(axes.images[0]), expected)
         assert axes.images[0].get_clim() == (0, 1)
 
 
 def test_what_lies_ahead_is_hidden_and_not_0():
     plain, hidden = (
-        matrices(draw(self_attention_maps(WORDS, {"layer 0": [CAUSAL]}, causal=c)))[0] for c in (False, True)
+        image_axes(draw(self_attention_maps(WORDS, {"layer 0": [CAUSAL]}, causal=c)))[0] for c in (False, True)
     )
-    assert not np.ma.getmaskarray(plain.images[0].get_array()).any()
-    assert np.array_equal(np.ma.getmaskarray(hidden.images[0].get_array()), np.triu(np.ones((5, 5)), 1))
+    assert not np.ma.getmaskarray(image_data(plain.images[0])).any()
+    assert np.array_equal(np.ma.getmaskarray(image_data(hidden.images[0])), np.triu(np.ones((5, 5)), 1))
     assert "·" not in ascii(self_attention_maps(WORDS, {"layer 0": [CAUSAL]}))
     lines = ascii(
         self_attention_maps(("a", "b"), {"layer 0": [torch.tensor([[1.0, 0.0], [1.0, 0.0]])]}, causal=True)
@@ -40,24 +37,24 @@ def test_what_lies_ahead_is_hidden_and_not_0():
 def test_a_window_may_be_hidden_too():
     near = (torch.arange(5)[:, None] - torch.arange(5)).abs() < 2
     weights = near / near.sum(1, keepdim=True)
-    (axes,) = matrices(draw(self_attention_maps(WORDS, {"layer 0": [weights]}, visible=near)))
-    assert np.array_equal(np.ma.getmaskarray(axes.images[0].get_array()), ~near)
-    (both,) = matrices(draw(self_attention_maps(WORDS, {"layer 0": [weights.tril()]}, visible=near, causal=True)))
-    assert np.array_equal(np.ma.getmaskarray(both.images[0].get_array()), ~near.tril())
+    (axes,) = image_axes(draw(self_attention_maps(WORDS, {"layer 0": [weights]}, visible=near)))
+    assert np.array_equal(np.ma.getmaskarray(image_data(axes.images[0])), ~near)
+    (both,) = image_axes(draw(self_attention_maps(WORDS, {"layer 0": [weights.tril()]}, visible=near, causal=True)))
+    assert np.array_equal(np.ma.getmaskarray(image_data(both.images[0])), ~near.tril())
 
 
 def test_layers_have_rows_and_many_heads_more_than_one():
     figure = draw(self_attention_maps(WORDS, {"layer 0": [CAUSAL] * 6, "layer 1": [CAUSAL] * 2}, causal=True))
-    assert len(matrices(figure)) == 8
+    assert len(image_axes(figure)) == 8
     assert [t.get_text() for t in figure.texts if "layer" in t.get_text()] == ["layer 0", "layer 1"]
-    assert len({round(axes.get_position().y0, 4) for axes in matrices(figure)}) == 3
+    assert len({round(axes.get_position().y0, 4) for axes in image_axes(figure)}) == 3
     assert len([axes for axes in figure.axes if axes.images and not axes.axison]) == 1
 
 
 def test_heads_of_cross_attention_still_have_two_kinds_of_words():
-    (axes,) = matrices(draw(head_maps(("a", "b", "c"), ("x", "y"), {"layer 0": [torch.rand(2, 3)]})))
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
+    (axes,) = image_axes(draw(head_maps(("a", "b", "c"), ("x", "y"), {"layer 0": [torch.rand(2, 3)]})))
+    assert tick_labels(axes.xaxis) == ["a", "b", "c"]
+    assert tick_labels(axes.yaxis) == ["x", "y"]
 
 
 @pytest.mark.parametrize(

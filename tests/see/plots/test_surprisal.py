@@ -3,35 +3,37 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.patches import Rectangle
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, save, surprisal_view
 from regard.see.plots.style import BLUES, HIDDEN
+from tests.see.plots.artists import face_colours, rectangles, texts
 
 # 1, 2, 0 and 4 bits
 WRITTEN, CHANCES = ("the", "cat", "is", "black"), torch.tensor([0.5, 0.25, 1.0, 0.0625])
 PIECES = ["First", " Cit", "izen", ":\n", "We", " are"]
 
 
-def shades(figure):
-    return [patch.get_facecolor() for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+def shades(figure: Figure) -> list[tuple[float, float, float, float]]:
+    return face_colours(rectangles(figure.axes[0]))
 
 
 def test_a_token_is_the_darker_the_more_it_surprised():
     figure = draw(surprisal_view(WRITTEN, CHANCES, title="world"))
     assert np.allclose(shades(figure), [BLUES(share) for share in (0.25, 0.5, 0.0, 1.0)])
-    assert [text.get_text() for text in figure.axes[1].texts] == ["0", "4", "bits"]
-    assert {text.get_text() for text in figure.texts} >= {"world", "1.75 bits a token on average, perplexity 3.36"}
+    assert texts(figure.axes[1]) == ["0", "4", "bits"]
+    assert set(texts(figure)) >= {"world", "1.75 bits a token on average, perplexity 3.36"}
 
 
 def test_the_prompt_surprises_nobody_and_is_not_taken_for_what_was_certain():
     view = surprisal_view(WRITTEN, CHANCES, prompt=["<s>"])
     figure = draw(view)
     prompt, *_, certain, _ = shades(figure)
-    assert "#" + "".join(f"{round(255 * part):02x}" for part in prompt[:3]) == HIDDEN
+    assert to_hex(prompt) == HIDDEN
     assert np.allclose(certain, BLUES(0.0))
-    assert "given" in [text.get_text() for text in figure.axes[1].texts]
+    assert "given" in texts(figure.axes[1])
     assert ascii(view).split("\n")[:4] == ["<s> the cat is black", "··· ░░░ ▒▒▒    █████", "", "· given"]
 
 
@@ -49,8 +51,8 @@ def test_the_most_surprising_tokens_come_with_what_was_expected():
 
 def test_pieces_of_a_text_stand_close_and_its_lines_break_where_they_do():
     figure = draw(surprisal_view(PIECES, torch.full((6,), 0.5)))
-    boxes = [patch.get_bbox() for patch in figure.axes[0].patches]
-    assert [text.get_text() for text in figure.axes[0].texts] == ["First", " Cit", "izen", ":⏎", "We", " are"]
+    boxes = [box.get_bbox() for box in rectangles(figure.axes[0])]
+    assert texts(figure.axes[0]) == ["First", " Cit", "izen", ":⏎", "We", " are"]
     assert [box.y0 == boxes[0].y0 for box in boxes] == [True] * 4 + [False] * 2
     for before, after in ((0, 1), (1, 2), (2, 3), (4, 5)):
         assert boxes[after].x0 == pytest.approx(boxes[before].x1)
@@ -60,10 +62,10 @@ def test_pieces_of_a_text_stand_close_and_its_lines_break_where_they_do():
 def test_every_letter_of_pieces_is_as_wide():
     figure = draw(surprisal_view(list("iiiiWWWW now"), torch.full((12,), 0.5)))
     axes = figure.axes[0]
-    assert len({round(patch.get_width(), 6) for patch in axes.patches}) == 1
+    assert len({round(box.get_width(), 6) for box in rectangles(axes)}) == 1
     one = draw(surprisal_view(["iiiiiiiiiiWWWWWWWWWW", " "], torch.full((2,), 0.5))).axes[0]
     reach = one.texts[0].get_window_extent().transformed(one.transData.inverted()).width
-    assert reach == pytest.approx(one.patches[0].get_width(), rel=0.05)
+    assert reach == pytest.approx(rectangles(one)[0].get_width(), rel=0.05)
 
 
 def test_as_text_pieces_are_the_text_itself():

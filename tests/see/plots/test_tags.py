@@ -6,28 +6,21 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgb
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import PathPatch
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, save, tag_view
 from regard.see.plots.mpl_draw import OUTLINE_COLOUR
 from regard.see.plots.style import BLUES, INK, MUTED
+from tests.see.plots.artists import face_colours, rectangles, strip_axes, texts
 
 WORDS = ("turn", "off", "the", "light")
 TAGS = ("VERB", "ADP", "DET", "ADJ")
 GOLD = ("VERB", "ADP", "DET", "NOUN")
 
 
-def sentences(figure):
-    return [axes for axes in figure.axes if not axes.images]
-
-
-def texts(axes):
-    return [text.get_text() for text in axes.texts]
-
-
 def test_each_tag_stands_below_its_word():
-    (axes,) = sentences(draw(tag_view(WORDS, TAGS)))
+    (axes,) = strip_axes(draw(tag_view(WORDS, TAGS)))
     assert texts(axes) == [text for pair in zip(WORDS, TAGS, strict=True) for text in pair]
     for word, tag in zip(axes.texts[::2], axes.texts[1::2], strict=True):
         (x, y), (under_x, under_y) = word.get_position(), tag.get_position()
@@ -38,39 +31,39 @@ def test_each_tag_stands_below_its_word():
 
 def test_a_wrong_tag_is_marked_by_sign_and_colour_and_the_right_one_stands_below_it():
     figure = draw(tag_view(WORDS, TAGS, gold=GOLD))
-    (axes,) = sentences(figure)
+    (axes,) = strip_axes(figure)
     light, wrong, right = axes.texts[-3:]
     assert [text.get_text() for text in (light, wrong, right)] == ["light", "✗ ADJ", "NOUN"]
     assert [text.get_color() for text in (wrong, right)] == [OUTLINE_COLOUR, INK]
     assert light.get_position()[1] < wrong.get_position()[1] < right.get_position()[1]
-    assert "3 of 4 tags are right; the gold tag stands below each wrong one" in [t.get_text() for t in figure.texts]
+    assert "3 of 4 tags are right; the gold tag stands below each wrong one" in texts(figure)
 
 
 def test_where_all_is_right_nothing_is_marked():
     figure = draw(tag_view(WORDS, GOLD, gold=GOLD))
-    assert not any("✗" in text for text in texts(sentences(figure)[0]))
+    assert not any("✗" in text for text in texts(strip_axes(figure)[0]))
     assert [text.get_text() for text in figure.texts if text.get_text()] == ["4 of 4 tags are right"]
 
 
 def test_without_probabilities_there_are_no_shades_and_no_legend():
     figure = draw(tag_view(WORDS, TAGS))
     assert len(figure.axes) == 1
-    assert {patch.get_facecolor()[3] for patch in figure.axes[0].patches} == {0.0}
+    assert {alpha for *_, alpha in face_colours(rectangles(figure.axes[0]))} == {0.0}
 
 
 def test_a_word_is_shaded_by_the_probability_of_its_tag():
     figure = draw(tag_view(WORDS, TAGS, probabilities=torch.tensor([1.0, 0.5, 0.0, 0.25])))
-    shades = [patch.get_facecolor() for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    shades = face_colours(rectangles(figure.axes[0]))
     assert np.allclose(shades, [BLUES(share) for share in (1.0, 0.5, 0.0, 0.25)])
-    assert [text.get_text() for text in figure.axes[1].texts] == ["0", "1", "probability"]
+    assert texts(figure.axes[1]) == ["0", "1", "probability"]
 
 
 def test_a_chosen_word_shows_where_it_looked():
     weights = torch.tensor([0.5, 0.25, 0.25, 0.0])
     figure = draw(tag_view(WORDS, TAGS, attention={3: weights}))
-    _, strip = sentences(figure)
-    assert "attention when tagging “light” as ADJ" in [text.get_text() for text in figure.texts]
-    shades = [patch.get_facecolor() for patch in strip.patches if isinstance(patch, Rectangle)]
+    _, strip = strip_axes(figure)
+    assert "attention when tagging “light” as ADJ" in texts(figure)
+    shades = face_colours(rectangles(strip))
     assert np.allclose(shades, [BLUES(share) for share in (1.0, 0.5, 0.5, 0.0)])
     assert any(isinstance(p, PathPatch) and p.get_edgecolor()[:3] == to_rgb(OUTLINE_COLOUR) for p in strip.patches)
 
@@ -78,7 +71,7 @@ def test_a_chosen_word_shows_where_it_looked():
 def test_a_long_sentence_wraps_and_no_two_words_overlap():
     count = 37
     figure = draw(tag_view(("word",) * count, ("PROPN",) * count, gold=("X",) + ("PROPN",) * (count - 1)))
-    boxes = [patch.get_bbox() for patch in figure.axes[0].patches]
+    boxes = [box.get_bbox() for box in rectangles(figure.axes[0])]
     assert len({box.y0 for box in boxes}) > 2
     for before, after in pairwise(boxes):
         assert after.x0 >= before.x1 or after.y0 >= before.y1
@@ -89,7 +82,8 @@ def test_only_lines_with_a_wrong_tag_are_deeper():
     tops = []
     for wrong in (0, 1):
         gold = ("X",) * wrong + ("PROPN",) * (37 - wrong)
-        boxes = [p.get_bbox() for p in draw(tag_view(("word",) * 37, ("PROPN",) * 37, gold=gold)).axes[0].patches]
+        figure = draw(tag_view(("word",) * 37, ("PROPN",) * 37, gold=gold))
+        boxes = [box.get_bbox() for box in rectangles(figure.axes[0])]
         tops.append(sorted({box.y0 for box in boxes}))
     plain, marked = (np.diff(rows) for rows in tops)
     assert marked[0] > plain[0]

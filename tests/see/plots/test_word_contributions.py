@@ -3,26 +3,26 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.patches import Rectangle
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, prediction_title, save, word_contributions, word_weights_view
+from regard.see.plots.panels import Strip
 from regard.see.plots.style import BLUES, HIDDEN, SIGNED
+from tests.narrowing import assert_is_instance
+from tests.see.plots.artists import face_colours, rectangles, texts
 
 FILM = ("a", "gorgeous", "but", "far", "too", "long", "film")
 ADDED = torch.tensor([0.0, 2.0, -0.5, -1.0, -1.5, -2.0, 0.5])
 
 
-def texts(figure):
-    return [text.get_text() for text in figure.texts]
+def shades(figure: Figure) -> list[tuple[float, float, float, float]]:
+    return face_colours(rectangles(figure.axes[0]))
 
 
-def shades(figure):
-    return [patch.get_facecolor() for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
-
-
-def legend(figure):
-    return [text.get_text() for text in figure.axes[-1].texts]
+def legend(figure: Figure) -> list[str]:
+    return texts(figure.axes[-1])
 
 
 # --- weights ---
@@ -31,7 +31,7 @@ def legend(figure):
 def test_each_word_stands_on_the_shade_of_its_weight():
     figure = draw(word_weights_view(FILM[:4], torch.tensor([0.0, 0.8, 0.4, 0.2]), prediction_title("positive", 0.9)))
     assert np.allclose(shades(figure), [BLUES(share) for share in (0.0, 1.0, 0.5, 0.25)])
-    assert [text.get_text() for text in figure.axes[0].texts] == list(FILM[:4])
+    assert texts(figure.axes[0]) == list(FILM[:4])
     assert "positive, 90 %" in texts(figure)
 
 
@@ -40,7 +40,7 @@ def test_an_unknown_word_is_not_a_word_that_weighs_nothing():
     figure = draw(view)
     zero, _, unknown = shades(figure)
     assert np.allclose(zero, BLUES(0.0))
-    assert "#" + "".join(f"{round(255 * part):02x}" for part in unknown[:3]) == HIDDEN
+    assert to_hex(unknown) == HIDDEN
     assert "unknown" in legend(figure)
     assert ascii(view) == "a gorgeous but\n  ████████ ···\n\n· unknown"
     assert ascii(view, numbers=True).split("\n")[2].split() == ["0", "1"]
@@ -109,7 +109,7 @@ def test_words_that_add_nothing_at_all_can_be_shown():
 def test_a_review_of_307_words_wraps_and_no_two_words_overlap():
     words = tuple(("the", "photography", "is", ",", "I", "mean", "wonderfully")[n % 7] for n in range(307))
     figure = draw(word_weights_view(words, torch.rand(307)))
-    boxes = [patch.get_bbox() for patch in figure.axes[0].patches]
+    boxes = [box.get_bbox() for box in rectangles(figure.axes[0])]
     assert len(boxes) == 307
     for n, box in enumerate(boxes[1:], 1):
         assert box.x0 >= boxes[n - 1].x1 or box.y0 >= boxes[n - 1].y1
@@ -121,7 +121,7 @@ def test_a_review_of_307_words_wraps_and_no_two_words_overlap():
 def test_words_of_a_long_text_stay_on_their_shades(words):
     figure = draw(word_weights_view(words * 29, torch.rand(3 * 29)))
     axes = figure.axes[0]
-    for text, box in zip(axes.texts, axes.patches, strict=True):
+    for text, box in zip(axes.texts, rectangles(axes), strict=True):
         reach = text.get_window_extent().transformed(axes.transData.inverted())
         assert reach.width <= box.get_width() + 0.06
 
@@ -137,7 +137,7 @@ def test_of_a_very_long_text_the_beginning_is_shown_and_its_end_is_not_hushed_up
     text = ascii(view)
     assert text.endswith("the first 400 of 2,411 words")
     assert "together the words add +2411.00" in text
-    assert len(view.panels()[0].words) == 400
+    assert len(assert_is_instance(view.panels()[0], Strip).words) == 400
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

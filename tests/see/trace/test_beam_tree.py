@@ -107,8 +107,8 @@ def test_so_does_the_tree_of_every_kind_of_model(name):
 )
 def test_a_continuation_goes_on_behind_the_end_of_a_line(kind, allowed):
     torch.manual_seed(5)
-    sizes = {"heads": 2} if kind == "transformer" else {}
-    made = LanguageModel(LanguageModelConfig(kind=kind, layers=1, model=6, hidden=10, **sizes), 13).double()
+    heads = 2 if kind == "transformer" else LanguageModelConfig.heads
+    made = LanguageModel(LanguageModelConfig(kind=kind, layers=1, model=6, hidden=10, heads=heads), 13).double()
     with torch.no_grad():
         made.bias[2] = 1.5  # EOS, which ends nothing here
     for size in (1, 3, 13, 20):

@@ -13,9 +13,11 @@ from regard.attention import Causal, MultiHeadAttention, Recipe, Sigmoid, Sparse
 from regard.decode import Beam, translate
 from regard.decode.translate import translate_all
 from regard.models import build_model
+from regard.models.vision import ChannelCNN, ConvolutionBlock
 from regard.see import (
     AttentionSite,
     Edits,
+    GateSite,
     HeadOff,
     Mask,
     Swap,
@@ -29,8 +31,9 @@ from regard.see import (
 from regard.see.trace.edits import KINDS
 from regard.see.trace.recorder import AttentionRecorder, apply_edits
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
+from tests.narrowing import assert_all_instances, assert_is_instance
 from tests.see.trace.test_sites import assert_exact, assert_untouched
-from tests.see.untrained_models import CAT, LEARNERS, asked, author, recogniser, tagger, translator
+from tests.see.untrained_models import CAT, LEARNERS, author, example_input, recogniser, tagger, translator
 
 LAYER = {"heads": 3, "recipe": Recipe(pattern=Causal())}
 
@@ -147,14 +150,14 @@ def test_every_site_of_the_ladder_can_be_edited(name):
 
 def test_a_head_off_in_the_encoder_equals_zeroing_its_part_of_the_output_by_hand():
     one = translator()
-    attention = one.model.encoder[0].attention
-    scene = trace_model(one, CAT, target="le chat noir", edits=Edits(off=(HeadOff("encoder.0", 2),)))
+    output = one.model.get_parameter("encoder.0.attention.output.weight")
+    trace = trace_model(one, CAT, target="le chat noir", edits=Edits(off=(HeadOff("encoder.0", 2),)))
     with torch.no_grad():
-        kept = attention.output.weight.clone()
-        attention.output.weight[:, 8:12] = 0  # the third head of width 4
+        before = output.clone()
+        output[:, 8:12] = 0  # the third head of width 4
         by_hand = trace_model(one, CAT, target="le chat noir")
-        attention.output.weight.copy_(kept)
-    assert_close(scene.predictions.logits, by_hand.predictions.logits, atol=1e-6, rtol=0)
+        output.copy_(before)
+    assert_close(trace.predictions.logits, by_hand.predictions.logits, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "bahdanau", "luong-dot"])
@@ -167,28 +170,30 @@ def test_generation_with_edits_is_beam_consistent(kind):
         masks=(Mask(name, 0, 0, 1), Mask(name, 0, 2, 3)),
         temperatures=(Temperature(name, 0.3),),
     )
-    scene = trace_model(one, CAT, beam=3, edits=edits)
+    trace = trace_model(one, CAT, beam=3, edits=edits)
     with apply_edits(one.model, edits):
         (found,) = translate(one.model, [one.source.encode(CAT)], Beam(3, length_penalty=1.0))[0]
         # whoever asks for a faster model gets the edited one all the same
         assert translate_all(one.model, [one.source.encode(CAT)], Beam(3, length_penalty=1.0)) == [[found]]
         with pytest.raises(ValueError, match="reads the unedited model's attention; use none with edits"):
             translate(one.model, [one.source.encode(CAT)], Beam(3, coverage_penalty=0.5))
-    assert scene.output_ids == found.ids
-    told = [float(scene.next_token_probabilities(step)[token].log()) for step, token in enumerate(found.ids)]
-    assert told == pytest.approx(found.scores[: len(told)], abs=1e-4)
-    assert scene.beam_tree().hypotheses[0].ids == found.ids
-    site = scene.site(name)
+    assert trace.output_ids == found.ids
+    log_probabilities = [
+        float(trace.next_token_probabilities(step)[token].log()) for step, token in enumerate(found.ids)
+    ]
+    assert log_probabilities == pytest.approx(found.scores[: len(log_probabilities)], abs=1e-4)
+    assert trace.beam_tree().hypotheses[0].ids == found.ids
+    site = trace.site(name)
     assert site.row(0, 0)[1] == 0
     assert site.check(0).holds
-    assert all(isinstance(other, AttentionSite) and other.check(0).holds for other in scene.sites.values())
+    assert all(isinstance(other, AttentionSite) and other.check(0).holds for other in trace.sites.values())
 
 
 @pytest.mark.parametrize("task", LEARNERS)
 def test_every_task_says_what_changed(task, tmp_path):
     learner = LEARNERS[task]()
-    text, more = asked(task, learner, tmp_path)
-    before = trace_model(learner, text, **more)
+    text, question = example_input(task, learner, tmp_path)
+    before = trace_model(learner, text, question=question)
     same = compare(before, trace_with_edits(before, Edits()))
     assert same.largest_change == 0
     assert same.changes == ()
@@ -221,23 +226,24 @@ def test_rows_are_compared_up_to_the_first_other_token():
 def test_words_are_swapped_before_they_are_read():
     one = translator()
     swaps = Edits(swaps=(Swap(1, "white"), Swap(5, "cat")))
-    scene = trace_model(one, CAT, target="le chat", edits=swaps)
-    assert scene.axes["source"].words == ("the", "white", "cat", "ate", "the", "cat")
+    trace = trace_model(one, CAT, target="le chat", edits=swaps)
+    assert trace.axes["source"].words == ("the", "white", "cat", "ate", "the", "cat")
     other = trace_model(one, "the white cat ate the cat", target="le chat")
-    assert torch.equal(scene.predictions.logits, other.predictions.logits)
+    assert torch.equal(trace.predictions.logits, other.predictions.logits)
     spelt = trace_model(author("characters"), "the  cat\nate", edits=Edits(swaps=(Swap(1, "dog"),)))
     assert "".join(spelt.axes["text"].labels[1:]) == "the␣␣dog↵ate"
 
 
 def test_a_channel_can_be_switched_off(tmp_path):
     learner = recogniser("cnn")
+    cnn = assert_is_instance(learner.model, ChannelCNN)
     with torch.no_grad():
-        for block in learner.model.stages.values():
+        for block in assert_all_instances(cnn.stages.values(), ConvolutionBlock):
             torch.nn.init.normal_(block.second.weight, std=0.1)  # it begins as the way around itself
-    text, _ = asked("picture", learner, tmp_path)
+    text, _ = example_input("picture", learner, tmp_path)
     before = trace_model(learner, text)
     after = trace_model(learner, text, edits=Edits(off=(HeadOff("stage.1.0", 3),)))
-    assert float(after.sites["stage.1.0"].weights[0, 3]) == 0
+    assert float(assert_is_instance(after.sites["stage.1.0"], GateSite).weights[0, 3]) == 0
     assert compare(before, after).largest_change > 0
     for edits, why in (
         (Edits(off=(HeadOff("stage.1.0", 16),)), "no weight 16"),
@@ -284,11 +290,11 @@ def test_edits_can_be_copied_as_python(edits):
 def test_python_runs(tmp_path, capsys):
     translator("luong-dot").save(tmp_path / "run")
     edits = Edits(temperatures=(Temperature("attention", 0.2),), off=(HeadOff("attention", 0),))
-    scene = trace_model(tmp_path / "run", CAT, beam=2, edits=edits)
-    exec(scene.to_python(str(tmp_path / "run")), made := {})
+    trace = trace_model(tmp_path / "run", CAT, beam=2, edits=edits)
+    exec(trace.to_python(str(tmp_path / "run")), made := {})
     assert capsys.readouterr().out.startswith("before  ")
     assert made["edits"] == edits
-    assert torch.equal(made["after"].predictions.logits, scene.predictions.logits)
+    assert torch.equal(made["after"].predictions.logits, trace.predictions.logits)
 
 
 def test_edits_add_up():
@@ -355,9 +361,9 @@ def test_what_is_not_there_cannot_be_edited(edits, why):
 def test_a_place_that_may_still_be_written_can_be_edited():
     one = translator()
     edits = Edits(masks=(Mask("decoder.0.cross", 0, 3, 0), Mask("decoder.0.self", 0, 2, 9)))
-    scene = trace_model(one, CAT, beam=1, edits=edits)
-    assert scene.output_ids[:3] == trace_model(one, CAT, beam=1).output_ids[:3]  # nothing is otherwise before
-    assert scene.beam_tree().hypotheses[0].ids == scene.output_ids
+    trace = trace_model(one, CAT, beam=1, edits=edits)
+    assert trace.generated_ids()[:3] == trace_model(one, CAT, beam=1).generated_ids()[:3]  # nothing is otherwise before
+    assert trace.beam_tree().hypotheses[0].ids == trace.output_ids
     late = Edits(masks=(Mask("decoder.0.cross", 0, 21, 0),))
     with pytest.raises(ValueError, match="no query 21"):
         trace_model(one, CAT, target="le chat", edits=late)

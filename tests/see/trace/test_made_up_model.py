@@ -24,12 +24,14 @@ from regard.attention import (
     TopK,
     Window,
 )
+from regard.attention.core import AttentionSites
 from regard.decode import Beam, translate
 from regard.layers.embedding import Embedding
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.see import AttentionSite, Edits, HeadOff, Mask, compare, trace_model, trace_module, trace_with_edits
 from regard.see.trace.recorder import apply_edits
 from regard.serve.model_store import ModelStore
+from regard.tasks.translation.task import Translator
 from tests.see.trace.test_sites import assert_untouched
 from tests.see.untrained_models import CAT, translator
 from tests.serve.client import asked, client_of, floats, site_path
@@ -51,6 +53,8 @@ class Target(DecoderState):
 
 class MadeUp(Seq2Seq[Source, Target]):
     """One odd layer on each side; no norm, no feed-forward, three heads that share one key here and none there."""
+
+    attention_sites: AttentionSites  # undeclared unless it is set
 
     def __init__(self, source: int, target: int):
         super().__init__()
@@ -90,6 +94,14 @@ SITES = {
     "writing": SiteName("decoder.self", "read", "read"),
     "across": SiteName("decoder.cross", "written", "source"),
 }
+
+
+def made_up_translator(*, declares: bool) -> Translator:
+    one = translator()
+    model = MadeUp(one.source.size, one.target.size).eval()
+    if declares:
+        model.attention_sites = SITES
+    return replace(one, model=model)
 
 
 def test_a_module_that_nobody_has_seen_is_traced_exactly_and_edited():
@@ -134,10 +146,7 @@ def test_it_reads_token_by_token_with_edits_what_it_reads_at_once():
 
 @pytest.mark.parametrize("declares", [False, True])
 def test_a_translator_made_of_it_is_traced_searched_and_edited_as_any_other(declares):
-    one = translator()
-    one = replace(one, model=MadeUp(one.source.size, one.target.size).eval())
-    if declares:
-        one.model.attention_sites = SITES
+    one = made_up_translator(declares=declares)
     before = trace_model(one, CAT, beam=3)
     (found,) = translate(one.model, [one.source.encode(CAT)], Beam(3, length_penalty=1.0))[0]
     assert before.output_ids == found.ids
@@ -157,10 +166,7 @@ def test_a_translator_made_of_it_is_traced_searched_and_edited_as_any_other(decl
 
 @pytest.mark.parametrize("declares", [False, True])
 def test_it_is_shown_in_the_page(declares):
-    one = translator()
-    one = replace(one, model=MadeUp(one.source.size, one.target.size).eval())
-    if declares:
-        one.model.attention_sites = SITES
+    one = made_up_translator(declares=declares)
     with client_of(ModelStore.from_models({"odd": one})) as client:
         scene, before = asked(client, {"model": "odd", "text": CAT}), trace_model(one, CAT)
         assert [card["name"] for card in scene["sites"]] == list(before.sites)

@@ -42,12 +42,13 @@ from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
 from regard.models.graph import GraphConfig, GraphNetwork, edge_weights
 from regard.models.language_model import LanguageModel
 from regard.models.tfidf import BagOfWordsClassifier
-from regard.models.vision import ChannelCNN, VisionConfig, build_vision_model
+from regard.models.vision import ChannelCNN, ConvolutionBlock, VisionConfig, build_vision_model
 from regard.models.vqa import VQAConfig, VQAModel
 from regard.see.trace.edits import Edits, GateOff, Mask, Temperature
 from regard.see.trace.recorder import AttentionRecorder, apply_edits, trace_layer
 from regard.see.trace.sites import AttentionSite, GateSite
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
+from tests.narrowing import assert_is_instance
 
 READER = EncoderConfig(kind="transformer", layers=2, model=12, heads=3, hidden=17, dropout=0.1)
 
@@ -96,11 +97,11 @@ def test_the_ladder_is_seen_as_it_ran(name):
     with torch.no_grad(), assert_untouched(model):
         with tracing.record(model):
             logits = model(source, lengths, target)
-        told = model(source, lengths, target)
+        plain = model(source, lengths, target)
         with record_attention(model) as record:
             model(source, lengths, target)
     # linear attention reads on by its sums; all others go the very same way
-    assert torch.equal(logits, told) or (name == "transformer, linear decoder" and torch.allclose(logits, told))
+    assert torch.equal(logits, plain) or (name == "transformer, linear decoder" and torch.allclose(logits, plain))
     assert_exact(tracing)
     assert list(tracing.sites()) == list(record.calls)
     for site, found in tracing.sites().items():
@@ -120,7 +121,7 @@ def test_word_by_word_is_the_same_as_at_once(name):
         for tracing, parts in ((one, target.split(1, 1)), (all_, [target])):
             with tracing.record(model):
                 memory = model.encode(source, lengths)
-                state = model.start(memory)
+                logits, state = torch.empty(0), model.start(memory)
                 for part in parts:
                     logits, state = model.step(part, state, memory)
             tracing.calls["last"] = [GateSite(SiteName("last", "", ""), logits[:, -1], "")]
@@ -239,7 +240,7 @@ def test_the_gates_of_a_cnn_are_sites_without_queries(gate, shape):
         assert isinstance(site, GateSite)
         assert torch.equal(site.weights, record.weights(name))
         assert site.site_name.keys == ("channels" if gate == "channel" else "places")
-    assert tuple(sites["stage.1.0"].weights.shape) == shape  # type: ignore[union-attr]
+    assert tuple(assert_is_instance(sites["stage.1.0"], GateSite).weights.shape) == shape
 
 
 @pytest.mark.parametrize("gate", ["channel", "spatial"])
@@ -251,7 +252,7 @@ def test_a_shut_gate_leaves_the_way_around_it(gate):
         with apply_edits(model, Edits(shut=(GateOff("stage.1.0"),))):
             shut = model(pixels)
         assert not torch.equal(shut, model(pixels))
-        block = model.stages["1-0"]
+        block = assert_is_instance(model.stages["1-0"], ConvolutionBlock)
         block.second.weight.zero_()  # what is gated is nothing now, which is the same
         assert_close(shut, model(pixels))
 
@@ -295,9 +296,9 @@ def test_a_graph_is_seen_as_it_ran(kind):
 @pytest.mark.parametrize("bottleneck", ["attention", "mean"])
 @pytest.mark.parametrize("kind", ["transformer", "gru"])
 def test_an_autoencoder_is_seen_as_it_ran(kind, bottleneck):
-    heads = {} if (kind, bottleneck) == ("gru", "mean") else {"heads": 2}
+    heads = AutoencoderConfig.heads if (kind, bottleneck) == ("gru", "mean") else 2
     config = AutoencoderConfig(
-        kind=kind, bottleneck=bottleneck, latents=3, latent=5, layers=1, model=12, hidden=14, **heads
+        kind=kind, bottleneck=bottleneck, latents=3, latent=5, layers=1, model=12, hidden=14, heads=heads
     )
     model, tracing = build_autoencoder(config, 23).eval(), AttentionRecorder()
     source, lengths, target = torch.randint(4, 23, (2, 7)), torch.tensor([7, 3]), torch.randint(4, 23, (2, 5))

@@ -14,8 +14,9 @@ from regard.see.trace.trace import to_grid
 from regard.tasks.protocol import TokenAxis
 from regard.tasks.tokenizers import group_into_words, token_id, token_label
 from regard.world import find_lecture_sentence
+from tests.narrowing import not_none
 from tests.see.trace.test_sites import assert_untouched
-from tests.see.untrained_models import CAT, LEARNERS, asked, author, rebuilder, recogniser, translator
+from tests.see.untrained_models import CAT, LEARNERS, author, example_input, rebuilder, recogniser, translator
 
 TASKS = {
     "translate": "translation",
@@ -30,87 +31,87 @@ TASKS = {
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory) -> dict[str, Trace]:
+def traces(tmp_path_factory) -> dict[str, Trace]:
     """One of each task; nothing is left on any model."""
     found = {}
     for task, make in LEARNERS.items():
         learner = make()
-        text, more = asked(task, learner, tmp_path_factory.mktemp(task))
+        text, question = example_input(task, learner, tmp_path_factory.mktemp(task))
         with assert_untouched(learner.model):
-            found[task] = trace_model(learner, text, **more)
+            found[task] = trace_model(learner, text, question=question)
     return found
 
 
 @pytest.mark.parametrize("task", LEARNERS)
-def test_a_scene_says_what_the_model_says(scenes, task):
-    scene, learner = scenes[task], scenes[task].request.task_model
+def test_a_trace_holds_the_output_of_the_model(traces, task):
+    trace, learner = traces[task], traces[task].request.task_model
     with inference_mode(learner.model):
         match task:
             case "translate":
                 (found,) = translate(learner.model, [learner.source.encode(CAT)], Beam(5, length_penalty=1.0))[0]
-                assert scene.output_ids == found.ids
+                assert trace.output_ids == found.ids
             case "rebuild":
                 (found,) = translate(learner.model, [learner.tokenizer.encode(CAT)], Greedy())[0]
-                assert scene.output_ids == found.ids
+                assert trace.output_ids == found.ids
             case "classify":
                 (judged,) = learner.predict([CAT])
-                assert scene.output_text == judged.label
-                assert_close(scene.predictions.probabilities(0), torch.tensor(judged.probabilities))
+                assert trace.output_text == judged.label
+                assert_close(trace.predictions.probabilities(0), torch.tensor(judged.probabilities))
             case "write":
                 opening, ids = learner.encode_prompt(CAT)
-                told = learner.model(torch.tensor([opening + ids]))[0, len(opening) - 1 :]
-                assert_close(scene.predictions.logits, told)
-                assert scene.output_text == CAT
+                logits = learner.model(torch.tensor([opening + ids]))[0, len(opening) - 1 :]
+                assert_close(trace.predictions.logits, logits)
+                assert trace.output_text == CAT
             case _:
-                assert scene.output_text
-                assert scene.predictions.best(0, 1)[0][0] in scene.output_text
+                assert trace.output_text
+                assert trace.predictions.best(0, 1)[0][0] in trace.output_text
 
 
 @pytest.mark.parametrize("task", LEARNERS)
-def test_axes_fit_the_sites_and_every_head_is_exact(scenes, task):
-    scene = scenes[task]
-    assert scene.task == TASKS[task]
-    assert scene.sites
-    for name, site in scene.sites.items():
+def test_axes_fit_the_sites_and_every_head_is_exact(traces, task):
+    trace = traces[task]
+    assert trace.task == TASKS[task]
+    assert trace.sites
+    for name, site in trace.sites.items():
         assert isinstance(site, AttentionSite)
-        keys = scene.axes[site.site_name.keys]
-        queries = scene.axes.get(
+        keys = trace.axes[site.site_name.keys]
+        queries = trace.axes.get(
             site.site_name.queries, TokenAxis((site.site_name.queries,))
         )  # a pooling asks with one query
         assert site.shape == (len(queries.labels), len(keys.labels))
         assert site.check(0).error < 1e-5
         assert site.name == name
-        assert_close(scene.word_weights(name, 0).sum(-1), torch.ones(len(queries.word_groups)), atol=1e-5, rtol=0)
+        assert_close(trace.word_weights(name, 0).sum(-1), torch.ones(len(queries.word_groups)), atol=1e-5, rtol=0)
 
 
-def test_labels_are_what_was_read(scenes):
-    axes = scenes["translate"].axes
+def test_labels_are_what_was_read(traces):
+    axes = traces["translate"].axes
     assert axes["source"].labels == (*CAT.split(), "</s>")
     assert axes["source"].words == tuple(CAT.split())
     assert axes["read"].labels[0] == "<s>"
     assert axes["read"].labels[1:] == axes["written"].labels[:-1]
-    assert scenes["tag"].axes["text"].words == tuple(CAT.split())
-    assert scenes["tag"].predictions.rows == tuple(CAT.split())
-    assert scenes["write"].axes["text"].labels == ("</s>", *CAT.split())
-    assert len(scenes["picture"].axes["patches"].labels) == 1 + len(scenes["answer"].axes["patches"].labels)
-    assert scenes["rebuild"].axes["latents"].labels == ("latent 0", "latent 1", "latent 2")
+    assert traces["tag"].axes["text"].words == tuple(CAT.split())
+    assert traces["tag"].predictions.rows == tuple(CAT.split())
+    assert traces["write"].axes["text"].labels == ("</s>", *CAT.split())
+    assert len(traces["picture"].axes["patches"].labels) == 1 + len(traces["answer"].axes["patches"].labels)
+    assert traces["rebuild"].axes["latents"].labels == ("latent 0", "latent 1", "latent 2")
 
 
-def test_pictures_come_with_their_grid(scenes):
-    scene = scenes["answer"]
-    assert scene.image is not None
-    seen = to_grid(scene.site("look.0.cross").head(0).weights, scene.axes["patches"])
-    assert seen.shape == (5, *scene.axes["patches"].grid)
+def test_pictures_come_with_their_grid(traces):
+    trace = traces["answer"]
+    assert trace.image is not None
+    seen = to_grid(trace.site("look.0.cross").head(0).weights, trace.axes["patches"])
+    assert seen.shape == (5, *trace.axes["patches"].grid)
     with pytest.raises(ValueError, match="no patches"):
-        to_grid(torch.ones(2, 3), scene.axes["text"])
+        to_grid(torch.ones(2, 3), trace.axes["text"])
 
 
 def test_a_cnn_shows_its_gates(tmp_path):
     learner = recogniser("cnn")
-    scene = trace_model(learner, asked("picture", learner, tmp_path)[0])
-    assert all(isinstance(site, GateSite) for site in scene.sites.values())
+    trace = trace_model(learner, example_input("picture", learner, tmp_path)[0])
+    assert all(isinstance(site, GateSite) for site in trace.sites.values())
     with pytest.raises(ValueError, match=r"there is no site .*; there are none"):
-        scene.site("stage.0.0")
+        trace.site("stage.0.0")
 
 
 def test_the_lecture_s_sentence_has_its_gold_alignment():
@@ -118,8 +119,8 @@ def test_the_lecture_s_sentence_has_its_gold_alignment():
     assert sentence is not None
     french = " ".join(sentence.words_for("fr"))
     one = translator()
-    scene = trace_model(one, CAT, target=french)
-    assert scene.gold_alignment == sentence.renderings["fr"].alignment
+    trace = trace_model(one, CAT, target=french)
+    assert trace.gold_alignment == sentence.renderings["fr"].alignment
     assert not trace_model(one, CAT, target="le chat").gold_alignment
 
 
@@ -149,23 +150,25 @@ def test_a_beam_s_choice_is_what_is_looked_at(kind):
     """The distributions are those by which the search scored the hypothesis that won."""
     one = translator(kind)
     source = one.source.encode(CAT)
-    scene = trace_model(one, CAT, beam=3)
+    trace = trace_model(one, CAT, beam=3)
     (found,) = translate(one.model, [source], Beam(3, length_penalty=1.0))[0]
-    assert scene.output_ids == found.ids
+    assert trace.output_ids == found.ids
     ids = [*found.ids, EOS][: len(found.scores)]
-    told = torch.stack([scene.next_token_probabilities(step)[token] for step, token in enumerate(ids)]).log()
-    assert_close(told, torch.tensor(found.scores), atol=1e-4, rtol=0)
+    log_probabilities = torch.stack(
+        [trace.next_token_probabilities(step)[token] for step, token in enumerate(ids)]
+    ).log()
+    assert_close(log_probabilities, torch.tensor(found.scores), atol=1e-4, rtol=0)
     (again,) = score_targets(one.model, [source], [found.ids])
-    assert_close(told, torch.tensor(again.scores[: len(ids)]), atol=1e-4, rtol=0)
-    assert scene.next_token_probabilities(0).dtype == torch.float32
-    assert len(scene.next_token_probabilities(0)) == one.target.size
+    assert_close(log_probabilities, torch.tensor(again.scores[: len(ids)]), atol=1e-4, rtol=0)
+    assert trace.next_token_probabilities(0).dtype == torch.float32
+    assert len(trace.next_token_probabilities(0)) == one.target.size
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_beam_tree_finds_what_the_search_finds(size):
     one = translator("bahdanau")
-    scene = trace_model(one, CAT, beam=size)
-    tree = scene.beam_tree()
+    trace = trace_model(one, CAT, beam=size)
+    tree = trace.beam_tree()
     (found,) = translate(one.model, [one.source.encode(CAT)], Beam(size, length_penalty=1.0))[0]
     assert tree.hypotheses[0].ids == found.ids
     assert tree.hypotheses[0].score == pytest.approx(found.score)
@@ -173,7 +176,7 @@ def test_the_beam_tree_finds_what_the_search_finds(size):
     for before, after in zip(tree.steps, tree.steps[1:], strict=False):
         opened = [node for node in before if not node.finished]
         for node in after:
-            parent = opened[node.parent]
+            parent = opened[not_none(node.parent)]
             assert node.ids[: len(parent.ids)] == parent.ids
             assert len(node.ids) == len(parent.ids) + (not node.finished)
             assert node.log_probability <= parent.log_probability
@@ -182,31 +185,31 @@ def test_the_beam_tree_finds_what_the_search_finds(size):
 
 
 def test_a_branch_goes_another_way():
-    scene = trace_model(translator("luong-dot"), CAT, beam=2)
-    other = scene.predictions.best(1, 3)[2][0]
-    branch = scene.branch(1, other)
-    assert branch.output_ids[0] == scene.output_ids[0]
+    trace = trace_model(translator("luong-dot"), CAT, beam=2)
+    other = trace.predictions.best(1, 3)[2][0]
+    branch = trace.branch(1, other)
+    assert branch.generated_ids()[0] == trace.generated_ids()[0]
     assert branch.axes["written"].labels[1] == other
-    assert torch.equal(branch.next_token_probabilities(0), scene.next_token_probabilities(0))
-    assert scene.branch(2, "</s>").output_ids == scene.output_ids[:2]
+    assert torch.equal(branch.next_token_probabilities(0), trace.next_token_probabilities(0))
+    assert trace.branch(2, "</s>").output_ids == trace.generated_ids()[:2]
     assert branch.beam_tree().hypotheses[0].ids == branch.output_ids
 
 
 @pytest.mark.parametrize("text", ["words", "characters"])
 def test_a_language_model_writes_on_and_branches(text):
     one = author(text)
-    scene = trace_model(one, CAT, more=5)
-    assert scene.output_text.startswith(CAT)
-    read = len(trace_model(one, CAT).output_ids)
-    assert len(scene.output_ids) == read + 5
+    trace = trace_model(one, CAT, more=5)
+    assert trace.output_text.startswith(CAT)
+    prompt = len(trace_model(one, CAT).generated_ids())
+    assert len(trace.generated_ids()) == prompt + 5
     banned = {"</s>", "<unk>", "<pad>", "<s>"} - ({"</s>"} if text == "words" else set())
-    best = next(name for name, _ in scene.predictions.best(read, 9) if name not in banned)
-    assert token_id(one.tokenizer, best) == scene.output_ids[read]
-    other = scene.predictions.best(read + 1, 9)[7][0]
-    branch = scene.branch(read + 1, other)
-    assert branch.output_ids[: read + 1] == scene.output_ids[: read + 1]
-    assert token_label(one.tokenizer, branch.output_ids[read + 1]) == other
-    assert branch.predictions.logits.shape[0] == len(branch.output_ids) + 1
+    best = next(name for name, _ in trace.predictions.best(prompt, 9) if name not in banned)
+    assert token_id(one.tokenizer, best) == trace.generated_ids()[prompt]
+    other = trace.predictions.best(prompt + 1, 9)[7][0]
+    branch = trace.branch(prompt + 1, other)
+    assert branch.generated_ids()[: prompt + 1] == trace.generated_ids()[: prompt + 1]
+    assert token_label(one.tokenizer, branch.generated_ids()[prompt + 1]) == other
+    assert branch.predictions.logits.shape[0] == len(branch.generated_ids()) + 1
     with pytest.raises(ValueError, match="nothing was generated"):
         trace_model(one, CAT).beam_tree()
 
@@ -214,47 +217,49 @@ def test_a_language_model_writes_on_and_branches(text):
 @pytest.mark.parametrize("text", ["words", "characters"])
 def test_the_beams_of_a_continuation_are_the_best_of_all(text):
     one = author(text)
-    read, greedy = len(trace_model(one, CAT).output_ids), trace_model(one, CAT, more=4)
-    narrow = trace_model(one, CAT, more=4, beam=1)
-    assert narrow.output_ids == greedy.output_ids
-    assert [step[0].ids for step in narrow.beam_tree().steps] == [
-        greedy.output_ids[read : read + n] for n in range(1, 5)
+    prompt, greedy = len(trace_model(one, CAT).generated_ids()), trace_model(one, CAT, more=4)
+    single = trace_model(one, CAT, more=4, beam=1)
+    assert single.output_ids == greedy.output_ids
+    assert [step[0].ids for step in single.beam_tree().steps] == [
+        greedy.generated_ids()[prompt : prompt + n] for n in range(1, 5)
     ]
-    wide = trace_model(one, CAT, more=4, beam=3)
+    wide, new = trace_model(one, CAT, more=4, beam=3), range(prompt, prompt + 4)
     tree = wide.beam_tree()
-    assert tree.hypotheses[0].ids == wide.output_ids[read:]
+    assert tree.hypotheses[0].ids == wide.generated_ids()[prompt:]
     assert [len(step) for step in tree.steps] == [3] * 4
     assert len(greedy.beam_tree().steps[0]) == 4  # what a usual beam would have kept
     for before, after in pairwise(tree.steps):
-        assert all(node.ids[:-1] == before[node.parent].ids for node in after)
+        assert all(node.ids[:-1] == before[not_none(node.parent)].ids for node in after)
         assert [node.score for node in after] == sorted((node.score for node in after), reverse=True)
-    shares = [wide.next_token_probabilities(read + n)[wide.output_ids[read + n]].log() for n in range(4)]
-    assert tree.steps[-1][0].score == pytest.approx(float(sum(shares)), abs=1e-4)
-    assert tree.steps[-1][0].score >= float(
-        sum(greedy.next_token_probabilities(read + n)[greedy.output_ids[read + n]].log() for n in range(4))
+    best, other = (
+        sum(float(trace.next_token_probabilities(step)[trace.generated_ids()[step]].log()) for step in new)
+        for trace in (wide, greedy)
     )
+    assert tree.steps[-1][0].score == pytest.approx(best, abs=1e-4)
+    assert tree.steps[-1][0].score >= other
 
 
 def test_a_beam_of_two_steps_is_found_by_trying_everything():
     one = author()
     tree = trace_model(one, CAT, more=2, beam=one.tokenizer.size).beam_tree()  # so wide that nothing is lost
     first = trace_model(one, CAT)
-    read = len(first.output_ids)
-    starts = first.next_token_probabilities(read).log()
+    prompt = len(first.generated_ids())
+    starts = first.next_token_probabilities(prompt).log()
     tried = {
-        (a, b): float(starts[a] + first.branch(read, a).next_token_probabilities(read + 1).log()[b])
+        (a, b): float(starts[a] + first.branch(prompt, a).next_token_probabilities(prompt + 1).log()[b])
         for a in {node.ids[0] for node in tree.steps[1][:5]}
         for b in {node.ids[1] for node in tree.steps[1][:5]}
     }
     assert max(tried, key=lambda two: tried[two]) == tree.hypotheses[0].ids
     for node in tree.steps[1][:5]:
-        assert node.score == pytest.approx(tried[node.ids], abs=1e-4)
+        a, b = node.ids
+        assert node.score == pytest.approx(tried[a, b], abs=1e-4)
 
 
 def test_a_rebuilder_branches_too():
-    scene = trace_model(rebuilder("gru"), CAT)
-    assert list(scene.sites) == ["bottleneck", "decoder.attention"]
-    assert scene.branch(0, "cat").axes["written"].labels[0] == "cat"
+    trace = trace_model(rebuilder("gru"), CAT)
+    assert list(trace.sites) == ["bottleneck", "decoder.attention"]
+    assert trace.branch(0, "cat").axes["written"].labels[0] == "cat"
 
 
 def test_a_folder_is_as_good_as_a_model(tmp_path):
@@ -276,57 +281,57 @@ def test_a_folder_is_as_good_as_a_model(tmp_path):
         ("translate", {"beam": 0}, "beam of size 0"),
     ],
 )
-def test_what_means_nothing_is_refused(scenes, task, more, why):
+def test_what_means_nothing_is_refused(traces, task, more, why):
     with pytest.raises(ValueError, match=why):
-        trace_model(scenes[task].request.task_model, CAT, **more)
+        trace_model(traces[task].request.task_model, CAT, **more)
 
 
 @pytest.mark.parametrize(
     ("ask", "why"),
     [
-        (lambda scene: scene.site("<script>"), "there is no site '<script>'; there are encoder.0, decoder.0.self"),
-        (lambda scene: scene.site("\n" * 500), "there is no site"),
-        (lambda scene: scene.next_token_probabilities(99), "there is no step 99"),
-        (lambda scene: scene.branch(99, "le"), "there is no step 99"),
-        (lambda scene: scene.branch(0, "<script>"), "there is no token '<script>'"),
-        (lambda scene: scene.branch(0, 10**9), "not in this vocabulary"),
-        (lambda scene: scene.branch(0, "<pad>"), "never occurs"),
+        (lambda trace: trace.site("<script>"), "there is no site '<script>'; there are encoder.0, decoder.0.self"),
+        (lambda trace: trace.site("\n" * 500), "there is no site"),
+        (lambda trace: trace.next_token_probabilities(99), "there is no step 99"),
+        (lambda trace: trace.branch(99, "le"), "there is no step 99"),
+        (lambda trace: trace.branch(0, "<script>"), "there is no token '<script>'"),
+        (lambda trace: trace.branch(0, 10**9), "not in this vocabulary"),
+        (lambda trace: trace.branch(0, "<pad>"), "never occurs"),
     ],
 )
-def test_hostile_names_are_refused_in_one_line(scenes, ask, why):
+def test_hostile_names_are_refused_in_one_line(traces, ask, why):
     with pytest.raises(ValueError, match=why) as refused:
-        ask(scenes["translate"])
+        ask(traces["translate"])
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 300
 
 
 @pytest.mark.parametrize("task", ["translate", "tag", "classify", "write", "rebuild"])
-def test_a_long_text_is_refused_before_anything_is_computed(scenes, task):
+def test_a_long_text_is_refused_before_anything_is_computed(traces, task):
     with pytest.raises(ValueError, match=r"tokens are too many to trace; .* longest=\d+"):
-        trace_model(scenes[task].request.task_model, "cat " * 25_000)
-    assert len(trace_model(scenes[task].request.task_model, "cat", longest=3).predictions.rows) >= 1
+        trace_model(traces[task].request.task_model, "cat " * 25_000)
+    assert len(trace_model(traces[task].request.task_model, "cat", longest=3).predictions.rows) >= 1
 
 
-def test_strange_letters_are_only_letters(scenes):
+def test_strange_letters_are_only_letters(traces):
     strange = "<script>alert(1)</script> \u05e9\u05dc\u05d5\u05dd e\u0301 \U0001f431"
     for task in ("translate", "tag", "classify", "write", "rebuild"):
-        scene = trace_model(scenes[task].request.task_model, strange, longest=97)
-        assert scene.axes["text" if "text" in scene.axes else "source"].words
+        trace = trace_model(traces[task].request.task_model, strange, longest=97)
+        assert trace.axes["text" if "text" in trace.axes else "source"].words
 
 
-def test_what_writes_nothing_has_no_steps(scenes):
-    trace = scenes["tag"]
+def test_what_writes_nothing_has_no_steps(traces):
+    trace = traces["tag"]
     for ask in (lambda: trace.next_token_probabilities(0), lambda: trace.branch(0, 5), trace.beam_tree):
         with pytest.raises(ValueError, match="generates nothing step by step"):
             ask()
 
 
-def test_empty_texts_and_folders_without_a_model_are_refused(scenes, tmp_path):
+def test_empty_texts_and_folders_without_a_model_are_refused(traces, tmp_path):
     with pytest.raises(ValueError, match="empty"):
-        trace_model(scenes["tag"].request.task_model, " \n")
+        trace_model(traces["tag"].request.task_model, " \n")
     with pytest.raises(ValueError, match="holds no model"):
         trace_model(tmp_path, CAT)
     with pytest.raises(ValueError, match="answers questions"):
-        trace_model(scenes["answer"].request.task_model, scenes["answer"].request.text)
+        trace_model(traces["answer"].request.task_model, traces["answer"].request.text)
     with pytest.raises(ValueError, match="no node is called"):
-        trace_model(scenes["graph"].request.task_model, "nobody")
+        trace_model(traces["graph"].request.task_model, "nobody")
