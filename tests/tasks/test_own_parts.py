@@ -110,7 +110,7 @@ def test_attention_is_the_recipe_of_a_model_that_has_one(tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("the cat sleeps and the dog eats\n" * 40)
     recipe = Recipe(score=Gated(), position=Sinusoidal())
-    sizes = SMALL | {"train.max_length": 16}
+    sizes: dict[str, Any] = SMALL | {"train.max_length": 16}
     model = regard.train(
         "language_modeling", train=lines, out=tmp_path / "run", steps=1, batch_size=64, attention=recipe, **sizes
     )
