@@ -219,7 +219,7 @@ def test_it_is_traced_exactly_and_a_head_is_switched_off(run):
 
 def test_the_page_shows_it(run):
     with client_of(ModelStore.from_models({"parallel": run[0]})) as client:
-        scene = client.post("/api/scenes", json={"model": "parallel", "text": "the cat sleeps"}).json()
-        assert scene["sites"][0]["name"] == "reader.0"
-        cells = floats(client, f"{site_path(scene, 'writer.0.source')}/heads/0/cells")
+        trace = client.post("/api/traces", json={"model": "parallel", "text": "the cat sleeps"}).json()
+        assert trace["sites"][0]["name"] == "reader.0"
+        cells = floats(client, f"{site_path(trace, 'writer.0.source')}/heads/0/cells")
         assert_close(torch.tensor(cells).sum(-1), torch.ones(cells.shape[:-1]))

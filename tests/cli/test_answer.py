@@ -49,7 +49,7 @@ def test_questions_are_answered_one_by_one_in_a_file_and_in_a_pipe(answering):
 
 
 def test_it_is_measured_by_kind_or_by_answer(answering):
-    said = assert_done(regard("evaluate", answering, "--on", "questions.tsv", "--said", "said.txt"))
+    said = assert_done(regard("evaluate", answering, "--on", "questions.tsv", "--outputs", "said.txt"))
     assert "questions:3|pictures:1" in said
     assert "no " in said
     assert len(Path("said.txt").read_text().splitlines()) == 3

@@ -68,7 +68,7 @@ def test_groups_of_lengths():
 
 def test_sentences_that_come_back_and_words_in_place(run, learnt):
     Path("gold.txt").write_text(f"{learnt[0]}\n{learnt[1]} Zaphod\n")
-    said = assert_done(regard("evaluate", run, "--on", "gold.txt", "--save", "a.json", "--said", "said.txt"))
+    said = assert_done(regard("evaluate", run, "--on", "gold.txt", "--save", "a.json", "--outputs", "said.txt"))
     assert "rebuilt exactly  50.00 %   sentences:2" in said
     figures = json.loads(Path("a.json").read_text())
     assert figures["exact"] == 50.0

@@ -106,7 +106,7 @@ def test_what_is_no_classifier_is_refused(tmp_path):
 
 
 def test_figures_count_right_labels(judge):
-    said = assert_done(regard("evaluate", judge, "--save", "figures.json", "--said", "said"))
+    said = assert_done(regard("evaluate", judge, "--save", "figures.json", "--outputs", "said"))
     figures = json.loads(Path("figures.json").read_text())
     assert figures["texts"] == WORLD_TESTS
     assert figures["accuracy"] == pytest.approx(100 * figures["right"] / WORLD_TESTS)

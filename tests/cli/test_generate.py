@@ -99,7 +99,7 @@ def test_only_a_language_model_writes(tmp_path):
 def test_figures_with_their_signature(author, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(RHYME * 3 + "\n")
-    answer = regard("evaluate", author, "--on", text, "--save", tmp_path / "f.json", "--said", tmp_path / "said.tsv")
+    answer = regard("evaluate", author, "--on", text, "--save", tmp_path / "f.json", "--outputs", tmp_path / "said.tsv")
     shown = assert_done(answer)
     assert_plain(shown)
     found = json.loads((tmp_path / "f.json").read_text())

@@ -66,7 +66,7 @@ def test_two_files_are_trained_on_and_measured_by_split():
     assert_done(regard(*train, "--steps", 3, "--out", "run"))
     for split in ("train", "valid", "test"):
         count = sum(person.split == split for person in TOWN.people)
-        said = assert_done(regard("evaluate", "run", "--split", split, "--save", "a.json", "--said", "said.tsv"))
+        said = assert_done(regard("evaluate", "run", "--split", split, "--save", "a.json", "--outputs", "said.tsv"))
         assert f"nodes:{count}|among:97|edges:{len(TOWN.edges)}" in said
         assert len(Path("said.tsv").read_text().splitlines()) == count
         assert sum(row["nodes"] for row in json.loads(Path("a.json").read_text())["by_label"].values()) == count

@@ -83,7 +83,7 @@ def test_pictures_that_cannot_be_read_are_named(vit):
 
 
 def test_it_is_measured_with_its_confusions(vit, drawn):
-    said = assert_done(regard("evaluate", vit, "--on", drawn, "--save", "figures.json", "--said", "said.txt"))
+    said = assert_done(regard("evaluate", vit, "--on", drawn, "--save", "figures.json", "--outputs", "said.txt"))
     assert "pictures:7|seen:as it is" in said
     figures = json.loads(Path("figures.json").read_text())
     assert sum(n for row in figures["confusion_matrix"].values() for n in row.values()) == 7

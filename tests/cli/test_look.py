@@ -131,14 +131,14 @@ def test_the_terminal_and_the_page_open_at_the_best_head_that_was_kept(number, c
     assert said.splitlines()[3] == f"decoder.0.cross, head {number}"
     alone = assert_done(regard("look", copied, SENTENCE, "--head", f"decoder.0.cross:{number}"))
     assert said.startswith(alone.rstrip("\n"))
-    scene = trace_model(copied, SENTENCE)
-    first = select_initial(scene, copied)
+    trace = trace_model(copied, SENTENCE)
+    first = select_initial(trace, copied)
     assert (first.site, first.head) == ("decoder.0.cross", number)
-    row = scene.site(first.site).row(first.head, first.query)
+    row = trace.site(first.site).row(first.head, first.query)
     assert float(row[first.key]) == float(row.max())  # and at a cell that it looks at
     held = json.loads(re.findall(r'id="regard-data">(.*?)</script>', Path("look.html").read_text())[0])
     assert held["view"] == {"site": first.site, "head": number, "view": "overview"}
-    assert held["scene"]["opening"] == vars(first)
+    assert held["trace"]["opening"] == vars(first)
 
 
 def test_very_long_pairs_choose_no_head(corpus):

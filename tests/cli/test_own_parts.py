@@ -162,18 +162,18 @@ def test_the_page_shows_them(run, mine):
     before = times_run(mine)
     store = ModelStore.from_folders([run], own_parts=OwnParts.load([mine]))
     with client_of(store) as client:
-        scene, early = (asked(client, {"model": "run", "text": CAT, **more}) for more in ({}, {"checkpoint": 2}))
-        shown = {site["name"]: site for site in scene["sites"]}
+        trace, early = (asked(client, {"model": "run", "text": CAT, **more}) for more in ({}, {"checkpoint": 2}))
+        shown = {site["name"]: site for site in trace["sites"]}
         assert shown["encoder.0"]["score"] == "Gated()"
         assert shown["decoder.0.cross"]["pattern"] == "EveryOther(distance=2) | ~EveryOther(distance=3)"
         row, before_training = (
-            floats(client, f"{site_path(one, 'encoder.0')}/heads/0/rows/1") for one in (scene, early)
+            floats(client, f"{site_path(one, 'encoder.0')}/heads/0/rows/1") for one in (trace, early)
         )
         site = trace_model(run, CAT, parts=[mine]).sites["encoder.0"]
         assert isinstance(site, AttentionSite)
         assert row == pytest.approx(site.head(0).weights[1].numpy(), abs=1e-6)
         assert abs(row - before_training).max() > 1e-6
-        assert f"parts=['{mine}']" in scene["python"]
+        assert f"parts=['{mine}']" in trace["python"]
     assert times_run(mine) == before + 2  # for the page, and for the trace beside it
 
 

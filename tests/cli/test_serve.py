@@ -51,9 +51,9 @@ def test_the_page_is_served_to_this_machine_alone_until_somebody_ends_it(trained
         (card,) = json.loads(answer.read())["models"]
     assert card["name"] == "run"
     body = json.dumps({"text": SENTENCE}).encode()
-    with browser.open(Request(f"{where}api/scenes", body, {"Content-Type": "application/json"})) as answer:
-        scene = json.loads(answer.read())
-    assert scene["axes"]["source"] == [*SENTENCE.split(), "</s>"]
+    with browser.open(Request(f"{where}api/traces", body, {"Content-Type": "application/json"})) as answer:
+        trace = json.loads(answer.read())
+    assert trace["axes"]["source"] == [*SENTENCE.split(), "</s>"]
     running.send(signal.SIGINT)
     assert running.ends() == 0
     assert "Traceback" not in running.err.read_text()

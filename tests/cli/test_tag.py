@@ -62,7 +62,7 @@ def test_accuracy_by_tag_and_its_file(tagger):
     words = sum(len(sentence.words) for sentence in given)
     rows = ["\n".join(f"{w}\t{t}" for w, t in zip(one.words, one.tags, strict=True)) for one in given]
     Path("gold.tsv").write_text("\n\n".join(rows) + "\n")
-    said = assert_done(regard("evaluate", tagger, "--on", "gold.tsv", "--save", "a.json", "--said", "tags.txt"))
+    said = assert_done(regard("evaluate", tagger, "--on", "gold.tsv", "--save", "a.json", "--outputs", "tags.txt"))
     assert f"words:{words}|sentences:5" in said
     assert len(Path("tags.txt").read_text().splitlines()) == 5
     assert_refused(regard("evaluate", tagger, "--beam", 3), "--beam and penalties are for translations")

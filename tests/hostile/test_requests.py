@@ -140,7 +140,7 @@ NAMES = [
     "checkpoint",
     "edits",
     "picture",
-    "scene",
+    "trace",
     "site",
     "head",
 ]
@@ -158,11 +158,11 @@ MEANT = {
 
 
 class Fuzzer:
-    """Requests about scenes that exist, more or less as they should be."""
+    """Requests about traces that exist, more or less as they should be."""
 
-    def __init__(self, seed: int, scenes: list[dict[str, Any]]):
-        self.random, self.scenes = random.Random(seed), scenes
-        self.sites = [site["name"] for scene in scenes for site in scene["sites"]] + ["none", "encoder.0"]
+    def __init__(self, seed: int, traces: list[dict[str, Any]]):
+        self.random, self.traces = random.Random(seed), traces
+        self.sites = [site["name"] for trace in traces for site in trace["sites"]] + ["none", "encoder.0"]
 
     def one(self, some: Any) -> Any:
         return self.random.choice(some)
@@ -219,7 +219,7 @@ class Fuzzer:
             return self.one(ODD + HUGE).replace("\ud800", "?")
         match name:
             case "id":
-                return self.one(self.scenes)["id"]
+                return self.one(self.traces)["id"]
             case "site":
                 return self.one(self.sites)
             case "name":
@@ -239,9 +239,9 @@ class Fuzzer:
             case "branch":
                 usual = {"step": self.one([0, 1, *NUMBERS]), "token": self.one([3, 9, *NUMBERS])}
             case "compare":
-                usual = {name: self.one(self.scenes)["id"] for name in ("before", "after")}
+                usual = {name: self.one(self.traces)["id"] for name in ("before", "after")}
             case "lecture":
-                usual = {"x": self.matrix()} if self.often(0.5) else {"scene": self.one(self.scenes)["id"]}
+                usual = {"x": self.matrix()} if self.often(0.5) else {"trace": self.one(self.traces)["id"]}
                 usual |= {} if "x" in usual else {"site": self.one(self.sites), "head": self.one([0, 1, *NUMBERS])}
             case _:
                 usual = {"model": self.one(MEANT["model"]), "text": self.one(MEANT["text"]), "more": 2, "beam": 2}
@@ -316,8 +316,8 @@ async def fuzz(app: Any, fuzzer: Fuzzer, count: int, each: Callable[[int], None]
 def fuzzed(seed: int) -> Iterator[tuple[Any, Fuzzer]]:
     models = learners()
     with client_of(ModelStore.from_models(models)) as client:
-        scenes = [asked(client, example(client, kind)) for kind in models]
-        yield client.app, Fuzzer(seed, scenes)
+        traces = [asked(client, example(client, kind)) for kind in models]
+        yield client.app, Fuzzer(seed, traces)
 
 
 def test_seven_hundred_hostile_requests_are_each_answered():
@@ -330,7 +330,7 @@ def test_seven_hundred_hostile_requests_are_each_answered():
 
 @pytest.mark.slow
 def test_a_hundred_thousand_hostile_requests_leave_the_memory_flat(machine):
-    """What is kept may still grow to its bounds, some 100 MiB of small scenes and their arrays; nothing else may."""
+    """What is kept may still grow to its bounds, some 100 MiB of small traces and their arrays; nothing else may."""
     sizes: dict[int, float] = {}
 
     def each(number: int) -> None:
@@ -419,7 +419,7 @@ def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_the
     monkeypatch.setattr(security, "READ_SECONDS", 1.5)
     with real_server(shelf) as (_, port):
         whole = whole_request(port, "/")
-        post = whole.replace(b"GET /", b"POST /api/scenes").replace(
+        post = whole.replace(b"GET /", b"POST /api/traces").replace(
             b"\r\n\r\n", b"\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
         )
         unread = whole.replace(b"\r\n\r\n", b"\r\nContent-Length: 99\r\n\r\n{")  # a GET, answered before its body came
@@ -569,7 +569,7 @@ def test_a_stream_that_nobody_reads_holds_no_thread(shelf, monkeypatch):
 def test_bodies_are_counted_while_they_are_held(shelf, monkeypatch):
     budget = BodyBudget(most=20)
     monkeypatch.setattr(serving, "BodyBudget", lambda: budget)
-    half = Sent("POST", "/api/scenes", headers={"content-type": b"application/json"}, parts=(b'{"text": ',))
+    half = Sent("POST", "/api/traces", headers={"content-type": b"application/json"}, parts=(b'{"text": ',))
     with client_of(shelf) as client:
 
         async def send() -> list[int]:
@@ -578,7 +578,7 @@ def test_bodies_are_counted_while_they_are_held(shelf, monkeypatch):
 
         assert asyncio.run(send()) == [400, 400, 429]
         assert budget.in_use == 0
-        assert_sentence(client.post("/api/scenes", json={"text": CAT}), 429, "bytes in flight; retry in")
+        assert_sentence(client.post("/api/traces", json={"text": CAT}), 429, "bytes in flight; retry in")
         assert budget.in_use == 0
         assert client.post("/api/lecture", json={}).status_code == 200
 
@@ -622,7 +622,7 @@ def test_eight_large_pictures_at_once_take_the_memory_of_few(machine, side, stat
         picture = picture_of(side)
         with costs(machine, mib=200, seconds=30):
             sent = [{"picture": picture, "text": "x", "edits": {"shut": []} if n else {}} for n in range(8)]
-            answers = list(people.map(lambda body: client.post("/api/scenes", json=body), sent))
+            answers = list(people.map(lambda body: client.post("/api/traces", json=body), sent))
     assert [answer.status_code for answer in answers] == [status] * 8
     if status == 400:
         assert_sentence(answers[0], 400, "8192 x 8192 pixels are more than the 16777216 that are read")
@@ -656,28 +656,28 @@ def test_what_is_kept_is_never_more_than_its_bound_or_one_array():
         assert arrays.nbytes == held <= 20_000
 
 
-# --- scenes in use ---
+# --- traces in use ---
 
 
-def test_a_scene_in_use_is_never_forgotten_and_a_new_one_is_refused_instead(monkeypatch):
+def test_a_trace_in_use_is_never_forgotten_and_a_new_one_is_refused_instead(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("regard.serve.trace_cache.monotonic", lambda: now[0])
-    scene, scenes = trace_model(tagger(), CAT), TraceCache(max_traces=3, keep_seconds=0.4)
+    trace, traces = trace_model(tagger(), CAT), TraceCache(max_traces=3, keep_seconds=0.4)
     make = [
-        partial(scenes.get_or_create, key, lambda number: CachedTrace(number, "tag", scene, CAT)) for key in range(9)
+        partial(traces.get_or_create, key, lambda number: CachedTrace(number, "tag", trace, CAT)) for key in range(9)
     ]
     ids = [one().id for one in make[:3]]
     with pytest.raises(RequestError, match="3 traces are in use") as refused:
         make[3]()
     assert refused.value.status == 429
-    assert [scenes[number].id for number in ids] == ids
+    assert [traces[number].id for number in ids] == ids
     assert make[0]().id == ids[0]
     now[0] += 0.3
-    assert scenes[ids[1]].id == ids[1]
+    assert traces[ids[1]].id == ids[1]
     now[0] += 0.2
     fourth = make[3]()
-    assert {ids[1], fourth.id} <= set(scenes.entries)
-    assert len(scenes.entries) == 3
+    assert {ids[1], fourth.id} <= set(traces.entries)
+    assert len(traces.entries) == 3
 
 
 @pytest.mark.parametrize("people", [16, pytest.param(64, marks=pytest.mark.slow)])
@@ -695,8 +695,8 @@ def test_no_trace_of_many_people_is_lost_while_they_read_it(shelf, people):
                 return answer
 
             for word in ("the", "cat"):
-                scene = ask(lambda: mine.post("/api/scenes", json={"text": f"{CAT} {word} {number}"})).json()  # noqa: B023
-                ask(lambda: mine.get(f"{site_path(scene, 'encoder.0')}/heads/0/cells"))  # noqa: B023
+                trace = ask(lambda: mine.post("/api/traces", json={"text": f"{CAT} {word} {number}"})).json()  # noqa: B023
+                ask(lambda: mine.get(f"{site_path(trace, 'encoder.0')}/heads/0/cells"))  # noqa: B023
             return found
 
         with ThreadPoolExecutor(people) as threads:

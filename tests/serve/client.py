@@ -40,7 +40,7 @@ def visitor(app: Any) -> TestClient:
 
 
 def asked(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
-    answer = client.post("/api/scenes", json=body)
+    answer = client.post("/api/traces", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -57,8 +57,8 @@ def example(client: TestClient, kind: str) -> dict[str, Any]:
     return {"model": kind, "text": CAT}
 
 
-def site_path(scene: dict[str, Any], site: str) -> str:
-    return f"/api/scenes/{scene['id']}/sites/{site}"
+def site_path(trace: dict[str, Any], site: str) -> str:
+    return f"/api/traces/{trace['id']}/sites/{site}"
 
 
 def floats(client: TestClient, path: str) -> np.ndarray:

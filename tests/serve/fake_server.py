@@ -47,7 +47,7 @@ WORDS = {
 }
 GOLD = [[0, 0], [2, 1], [1, 2], [5, 7]]
 ONE_AT_A_TIME = Lock()
-KEPT: dict[str, dict[str, Any]] = {}  # scenes that were asked for
+KEPT: dict[str, dict[str, Any]] = {}  # traces that were asked for
 
 
 def site(name: str, kind: str, heads: int, axes: tuple[str, str], sizes: tuple[int, int]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def name_of(asked: dict[str, Any]) -> str:
     return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def scene(asked: dict[str, Any]) -> dict[str, Any]:
+def trace(asked: dict[str, Any]) -> dict[str, Any]:
     model, text = asked["model"], asked["text"]
     source, written = SOURCE, TARGET
     if model == "small":
@@ -95,7 +95,7 @@ def scene(asked: dict[str, Any]) -> dict[str, Any]:
         "task": "translation",
         "options": ["target", "beam"],
         "text": text,
-        "said": " ".join(TARGET[:-1]) if small else "positive",
+        "output_text": " ".join(TARGET[:-1]) if small else "positive",
         "sites": sites,
         "output": None if small else {"labels": ["positive", "negative"], "probabilities": [0.75, 0.25]},
         "axes": {"source": source, "written": written} if small else {"source": source},
@@ -172,7 +172,7 @@ class Answers(BaseHTTPRequestHandler):
             self.tell({"error": "<b>no</b> such word; take another"}, 400)
         else:
             KEPT[name_of(asked)] = asked
-            self.tell(scene(asked))
+            self.tell(trace(asked))
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -194,7 +194,7 @@ class Answers(BaseHTTPRequestHandler):
             return self.tell({"models": [{**one, "question": False, "picture": False} for one in found]})
         if parts[1] not in KEPT:
             raise Refused("this trace was evicted; ask again")
-        here = scene(KEPT[parts[1]])
+        here = trace(KEPT[parts[1]])
         if parts[2] == "statistics":
             return self.tell({one["name"]: self.statistics(one, here["gold"]) for one in here["sites"]})
         if parts[2] == "overview":

@@ -34,7 +34,7 @@ BEAM = [
 MOVED = [("noir", 0.75, 0.25), (BAD, 0.125, 0.5), ("blanc", 0.0625, 0.125)]
 
 
-def scene(asked: dict[str, Any]) -> dict[str, Any]:
+def trace(asked: dict[str, Any]) -> dict[str, Any]:
     """A branch carries what was written before it."""
     written = asked.get("written") or TARGET
     said = " ".join(written[:-1])
@@ -42,7 +42,7 @@ def scene(asked: dict[str, Any]) -> dict[str, Any]:
         "id": fake_server.name_of(asked),
         "model": asked["model"],
         "text": asked["text"],
-        "said": said,
+        "output_text": said,
         "gold": None,
         "edits": asked.get("edits", {}),
         "checkpoint": asked.get("checkpoint"),
@@ -55,7 +55,7 @@ def scene(asked: dict[str, Any]) -> dict[str, Any]:
         patches = [f"{y},{x}" for y in range(GRID) for x in range(GRID)]
         sites = [site("look.0.cross", "cross", 4, ("text", "patches"), (6, 16))]
         sites += [site("picture.0", "self", 4, ("patches", "patches"), (16, 16))]
-        picture = {"url": f"api/scenes/{base['id']}/picture", "rows": GRID, "columns": GRID, "height": 32, "width": 32}
+        picture = {"url": f"api/traces/{base['id']}/picture", "rows": GRID, "columns": GRID, "height": 32, "width": 32}
         axes = {"text": QUESTION, "patches": patches}
         words = {"text": [["what", 0, 0], ["colour", 1, 2], [BAD, 4, 4]]}
         return {**base, "task": "vqa", "steps": 0, "axes": axes, "words": words, "sites": sites, "picture": picture}
@@ -99,17 +99,17 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     names = [*TARGET[:2], "<s>bleu</s>", *TARGET[3:]]
     tokens = [{"before": a, "after": b, "same": a == b} for a, b in zip(TARGET, names, strict=True)]
     moved = [{"token": name, "before": a, "after": b, "change": b - a} for name, a, b in MOVED]
-    said = [scene(before)["said"], " ".join(names[:-1])]
-    return {"said": said, "tokens": tokens, "distribution": moved, "at": 2, "row": "noir", "note": ""}
+    said = [trace(before)["output_text"], " ".join(names[:-1])]
+    return {"output_text": said, "tokens": tokens, "distribution": moved, "at": 2, "row": "noir", "note": ""}
 
 
 class Answers(fake_server.Answers):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         match self.path.strip("/").split("/")[1:]:
-            case ["scenes"]:
+            case ["traces"]:
                 self.keep(asked)
-            case ["scenes", number, "branch"]:
+            case ["traces", number, "branch"]:
                 step, other = asked["step"], VOCABULARY[asked["token"]]
                 self.keep({**fake_server.KEPT[number], "written": [*TARGET[:step], other, "fin", "</s>"]})
             case ["compare"]:
@@ -122,7 +122,7 @@ class Answers(fake_server.Answers):
 
     def keep(self, asked: dict[str, Any]) -> None:
         fake_server.KEPT[fake_server.name_of(asked)] = asked
-        self.tell(scene(asked))
+        self.tell(trace(asked))
 
     def answer(self, parts: list[str], given: dict[str, str]) -> None:
         match parts:
@@ -139,7 +139,7 @@ class Answers(fake_server.Answers):
         if parts[1] not in fake_server.KEPT:
             raise Refused("this trace was evicted; ask again")
         asked = fake_server.KEPT[parts[1]]
-        here = scene(asked)
+        here = trace(asked)
         match parts[2:]:
             case ["beam"]:
                 return self.tell(beam())
@@ -162,7 +162,7 @@ class Answers(fake_server.Answers):
         row = base64.b64encode(np.linspace(0, 1, 8, dtype=np.float32).tobytes()).decode()
         said = [("token", {"step": n, "token": one, "probability": 0.5, "row": row}) for n, one in enumerate(TARGET)]
         fake_server.KEPT[fake_server.name_of(asked)] = asked
-        said.append(("done", scene(asked)))
+        said.append(("done", trace(asked)))
         self.send(
             "".join(f"event: {name}\ndata: {json.dumps(one)}\n\n" for name, one in said).encode(), "text/event-stream"
         )

@@ -28,13 +28,13 @@ HTML = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Lect
 <body><header class="top"><h1 class="brand">Regard</h1></header>
 <div class="body wide"><main><div id="panel"></div></main></div></body></html>"""
 SCRIPT = """import { store } from "/static/js/store.js"; import "/static/js/views/lecture.js";
-const scene = (await (await fetch("/scene")).json()).scene;
+const trace = (await (await fetch("/trace")).json()).trace;
 const view = document.createElement("regard-lecture");
 document.getElementById("panel").append(view);
-store.addEventListener("change", () => view.show(scene, store.state)); view.show(scene, store.state);"""
+store.addEventListener("change", () => view.show(trace, store.state)); view.show(trace, store.state);"""
 
 
-def app(scene: Trace | None = None) -> Starlette:
+def app(trace: Trace | None = None) -> Starlette:
     def page(request: Request) -> Response:
         return HTMLResponse(HTML, headers={"Content-Security-Policy": POLICY})
 
@@ -42,21 +42,21 @@ def app(scene: Trace | None = None) -> Starlette:
         return Response(SCRIPT, media_type="text/javascript")
 
     def shown(request: Request) -> Response:
-        return JSONResponse({"scene": scene and described(scene)})
+        return JSONResponse({"trace": trace and described(trace)})
 
     async def answered(request: Request) -> Response:
         try:
             asked = json.loads(await request.body())
-            return JSONResponse(on_model(scene, asked) if scene and "scene" in asked else walk_through_example(asked))
+            return JSONResponse(on_model(trace, asked) if trace and "trace" in asked else walk_through_example(asked))
         except ValueError as problem:
             return JSONResponse({"error": str(problem)}, 400)
 
-    routes = [Route("/", page), Route("/host.js", script), Route("/scene", shown)]
+    routes = [Route("/", page), Route("/host.js", script), Route("/trace", shown)]
     routes += [Route("/api/lecture", answered, methods=["POST"]), Mount("/static", StaticFiles(directory=PAGE))]
     return Starlette(routes=routes)
 
 
-def described(scene: Trace) -> dict:
+def described(trace: Trace) -> dict:
     sites = [
         {
             "name": name,
@@ -66,16 +66,16 @@ def described(scene: Trace) -> dict:
             "shown": True,
         }
         | {"n_q": site.shape[0], "n_k": site.shape[1]}
-        for name, site in scene.sites.items()
+        for name, site in trace.sites.items()
         if isinstance(site, AttentionSite)
     ]
-    return {"id": "1", "sites": sites, "axes": {name: list(axis.labels) for name, axis in scene.axes.items()}}
+    return {"id": "1", "sites": sites, "axes": {name: list(axis.labels) for name, axis in trace.axes.items()}}
 
 
-def on_model(scene: Trace, asked: dict) -> dict:
-    site = scene.site(asked["site"])
+def on_model(trace: Trace, asked: dict) -> dict:
+    site = trace.site(asked["site"])
     labels = {
-        name: scene.axes[axis].labels
+        name: trace.axes[axis].labels
         for name, axis in (("queries", site.site_name.queries), ("keys", site.site_name.keys))
     }
     return walk_through_head(site, asked["head"], asked["query"], **labels)

@@ -55,7 +55,7 @@ class House:
         }
         self.folder = folder / "kept"
         self.album = ImageStore()
-        self.scenes: dict[str, Trace] = {}
+        self.traces: dict[str, Trace] = {}
         kept = translator()
         kept.save(self.folder)
         for step in STEPS:
@@ -68,19 +68,19 @@ class House:
         held = ModelStore.from_models(self.learners | more).entries.values()
         return ModelStore([*held, ModelEntry("kept", self.folder, None, "cpu")])
 
-    def scene(self, kind: str) -> Trace:
+    def trace(self, kind: str) -> Trace:
         """By the library alone."""
-        if kind in self.scenes:
-            return self.scenes[kind]
+        if kind in self.traces:
+            return self.traces[kind]
         asked = {name: one for name, one in ASKED[kind].items() if name != "model"}
         if asked["text"].startswith("example"):
             asked["text"] = str(self.album.path(asked["text"]))
         more = {"more": 12} if kind == "write" else {}
-        self.scenes[kind] = trace_model(self.learners[kind], **asked, **more)
-        return self.scenes[kind]
+        self.traces[kind] = trace_model(self.learners[kind], **asked, **more)
+        return self.traces[kind]
 
     def sites(self, kind: str) -> list[AttentionSite]:
-        return [site for site in self.scene(kind).sites.values() if isinstance(site, AttentionSite)]
+        return [site for site in self.trace(kind).sites.values() if isinstance(site, AttentionSite)]
 
 
 def stages(site: AttentionSite, head: int) -> dict[str, torch.Tensor]:

@@ -29,33 +29,33 @@ from .client import KINDS, asked, assert_sentence, client_of, events, example, f
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")  # as Python calls them, and masked
 
 
-def again(models, kind, scene, album):
-    """The same scene by the library alone."""
-    text = str(album / "picture.png") if scene["picture"] else scene["text"]
-    if scene["picture"]:
-        (album / "picture.png").write_bytes(base64.b64decode(scene["png"]))
-    question = scene["question"] or None
-    more = {"more": 12} if scene["task"] == "language_modeling" else {}
+def again(models, kind, trace, album):
+    """The same trace by the library alone."""
+    text = str(album / "picture.png") if trace["picture"] else trace["text"]
+    if trace["picture"]:
+        (album / "picture.png").write_bytes(base64.b64decode(trace["png"]))
+    question = trace["question"] or None
+    more = {"more": 12} if trace["task"] == "language_modeling" else {}
     return trace_model(models[kind], text, question=question, **more)
 
 
 @pytest.fixture(scope="module")
 def made(client, models, tmp_path_factory):
-    """Of every kind, the server's scene and the library's."""
+    """Of every kind, the server's trace and the library's."""
     found = {}
     for kind in KINDS:
-        scene = asked(client, example(client, kind))
-        if scene["picture"]:
-            png = client.get("/" + scene["picture"]["url"])
+        trace = asked(client, example(client, kind))
+        if trace["picture"]:
+            png = client.get("/" + trace["picture"]["url"])
             assert png.headers["Content-Type"] == "image/png"
-            scene["png"] = base64.b64encode(png.content).decode()
-        found[kind] = scene, again(models, kind, scene, tmp_path_factory.mktemp(kind))
+            trace["png"] = base64.b64encode(png.content).decode()
+        found[kind] = trace, again(models, kind, trace, tmp_path_factory.mktemp(kind))
     return found
 
 
 def sites(made, kind):
-    scene, reference = made[kind]
-    return [(card, reference.sites[card["name"]]) for card in scene["sites"] if card["shown"]]
+    trace, reference = made[kind]
+    return [(card, reference.sites[card["name"]]) for card in trace["sites"] if card["shown"]]
 
 
 def test_models_say_what_they_are(client):
@@ -71,38 +71,38 @@ def test_models_say_what_they_are(client):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scene_says_all_that_the_page_needs(made, kind):
-    scene, reference = made[kind]
-    assert (scene["said"], scene["task"]) == (reference.output_text, reference.task)
-    assert scene["axes"] == {name: list(axis.labels) for name, axis in reference.axes.items()}
-    assert [card["name"] for card in scene["sites"]] == list(reference.sites)
-    assert scene["steps"] == (0 if reference.output_ids is None else len(reference.predictions.rows))
-    assert (scene["output"] is None) == (reference.output_ids is not None)
-    assert "trace_model(" in scene["python"]
-    for card in scene["sites"]:
+def test_a_trace_says_all_that_the_page_needs(made, kind):
+    trace, reference = made[kind]
+    assert (trace["output_text"], trace["task"]) == (reference.output_text, reference.task)
+    assert trace["axes"] == {name: list(axis.labels) for name, axis in reference.axes.items()}
+    assert [card["name"] for card in trace["sites"]] == list(reference.sites)
+    assert trace["steps"] == (0 if reference.output_ids is None else len(reference.predictions.rows))
+    assert (trace["output"] is None) == (reference.output_ids is not None)
+    assert "trace_model(" in trace["python"]
+    for card in trace["sites"]:
         site = reference.sites[card["name"]]
         if isinstance(site, AttentionSite):
             assert (card["n_q"], card["n_k"]) == site.shape
             assert card["heads"] == site.heads
             assert "Padding" not in card["pattern"]
-            labels = scene["axes"].get(card["queries"], [card["queries"]])
+            labels = trace["axes"].get(card["queries"], [card["queries"]])
             assert len(labels) == card["n_q"]
-            assert len(scene["axes"][card["keys"]]) == card["n_k"]
+            assert len(trace["axes"][card["keys"]]) == card["n_k"]
         else:
             assert (card["kind"], card["shown"], card["heads"]) == ("gate", False, 0)
             assert card["why"]
-    for name, words in scene["words"].items():
+    for name, words in trace["words"].items():
         for word, first, last in words:
-            assert 0 <= first <= last < len(scene["axes"][name])
+            assert 0 <= first <= last < len(trace["axes"][name])
             assert word in reference.axes[name].words
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_is_the_reference_s(client, made, kind):
-    scene, _ = made[kind]
+    trace, _ = made[kind]
     for card, site in sites(made, kind):
         head = card["heads"] - 1
-        path, seen = f"{site_path(scene, card['name'])}/heads/{head}", site.head(head)
+        path, seen = f"{site_path(trace, card['name'])}/heads/{head}", site.head(head)
         wanted = dict(vars(seen)) | {"masked": seen.adjusted.masked_fill(~seen.visible, -torch.inf)}
         wanted["products"] = seen.scores if seen.products is None else seen.products
         for stage in STAGES:
@@ -119,9 +119,9 @@ def test_every_number_is_the_reference_s(client, made, kind):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
 def test_a_pair_adds_up(client, made, kind):
     """dot · scale + bias is the adjusted score, the softmax of a row its weights, and weight · v what is added."""
-    scene, _ = made[kind]
+    trace, _ = made[kind]
     for card, site in sites(made, kind):
-        path, key = f"{site_path(scene, card['name'])}/heads/0", card["n_k"] - 1
+        path, key = f"{site_path(trace, card['name'])}/heads/0", card["n_k"] - 1
         query = card["n_q"] - 1
         pair = client.get(f"{path}/pair?query={query}&key={key}").json()
         assert sum(pair["products"]) == pytest.approx(pair["dot"], abs=1e-6)
@@ -141,10 +141,10 @@ def test_a_pair_adds_up(client, made, kind):
 
 
 def test_bahdanau_s_products_are_terms_of_his_score(client, made):
-    scene, _ = made["bahdanau"]
-    pair = client.get(f"{site_path(scene, 'attention')}/heads/0/pair?query=1&key=2").json()
+    trace, _ = made["bahdanau"]
+    pair = client.get(f"{site_path(trace, 'attention')}/heads/0/pair?query=1&key=2").json()
     (score,) = floats(
-        client, f"{site_path(scene, 'attention')}/heads/0/cells?stage=scores&top=1&bottom=2&left=2&right=3"
+        client, f"{site_path(trace, 'attention')}/heads/0/cells?stage=scores&top=1&bottom=2&left=2&right=3"
     )
     assert sum(pair["products"]) == pytest.approx(float(score[0]), abs=1e-5)
     assert "tanh" in pair["note"]
@@ -152,9 +152,9 @@ def test_bahdanau_s_products_are_terms_of_his_score(client, made):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scene_opens_at_a_head_that_looks_somewhere(made, kind):
-    scene, reference = made[kind]
-    first = scene["opening"]
+def test_a_trace_opens_at_a_head_that_looks_somewhere(made, kind):
+    trace, reference = made[kind]
+    first = trace["opening"]
     if kind == "cnn":
         assert first is None
         return
@@ -169,9 +169,9 @@ def test_a_scene_opens_at_a_head_that_looks_somewhere(made, kind):
 
 @pytest.mark.parametrize("kind", ["translate", "picture", "graph"])
 def test_maps_and_thumbnails_are_the_root_of_the_largest_weight(client, made, kind):
-    scene, _ = made[kind]
+    trace, _ = made[kind]
     card, site = sites(made, kind)[-1]
-    path = site_path(scene, card["name"])
+    path = site_path(trace, card["name"])
     weights = site.head(0).weights.numpy()
     assert np.abs(octets(client, f"{path}/heads/0/map") - 255 * np.sqrt(weights)).max() <= 0.51
     small = octets(client, f"{path}/heads/0/map?rows=3&columns=2&top=1&bottom=8&left=0&right=5")
@@ -182,7 +182,7 @@ def test_maps_and_thumbnails_are_the_root_of_the_largest_weight(client, made, ki
     assert thumbnails.shape[0] == card["heads"]
     assert max(thumbnails.shape[1:]) <= 5
     assert thumbnails[0].max() == octets(client, f"{path}/heads/0/map").max()
-    every = client.get(f"/api/scenes/{scene['id']}/overview?size=5")
+    every = client.get(f"/api/traces/{trace['id']}/overview?size=5")
     shapes = [[int(n) for n in one.split(",")] for one in every.headers["X-Shape"].split(";")]
     assert shapes[-1] == list(thumbnails.shape)
     assert len(every.content) == sum(heads * rows * columns for heads, rows, columns in shapes)
@@ -190,8 +190,8 @@ def test_maps_and_thumbnails_are_the_root_of_the_largest_weight(client, made, ki
 
 
 def test_scores_are_mapped_from_low_to_high_and_hidden_ones_are_0(client, made):
-    scene, reference = made["translate"]
-    path = f"{site_path(scene, 'decoder.0.self')}/heads/1/map"
+    trace, reference = made["translate"]
+    path = f"{site_path(trace, 'decoder.0.self')}/heads/1/map"
     answer, seen = client.get(f"{path}?stage=masked"), reference.site("decoder.0.self").head(1)
     low, high = map(float, answer.headers["X-Range"].split(","))
     found = octets(client, f"{path}?stage=masked")
@@ -203,8 +203,8 @@ def test_scores_are_mapped_from_low_to_high_and_hidden_ones_are_0(client, made):
 
 
 def test_a_matrix_too_large_to_keep_is_shown_the_same(client, made, monkeypatch):
-    scene, _ = made["translate"]
-    path = f"{site_path(scene, 'decoder.0.self')}/heads/2"
+    trace, _ = made["translate"]
+    path = f"{site_path(trace, 'decoder.0.self')}/heads/2"
     maps = [f"{path}/map?rows=4&columns=3&stage={stage}&top=2&bottom=13&left=1&right=11" for stage in STAGES]
     lines = [f"{path}/cells?stage=masked&top=3&bottom=5", f"{path}/columns/4", f"{path}/rows/6?stage=scores"]
     shades, numbers = [octets(client, one) for one in maps], [floats(client, one) for one in lines]
@@ -216,13 +216,13 @@ def test_a_matrix_too_large_to_keep_is_shown_the_same(client, made, monkeypatch)
 
 
 def test_a_gate_gives_every_weight(client, made):
-    scene, reference = made["cnn"]
-    for site in scene["sites"]:
+    trace, reference = made["cnn"]
+    for site in trace["sites"]:
         assert (site["kind"], site["shown"], site["keys"]) == ("gate", False, "channels")
-        found = floats(client, f"{site_path(scene, site['name'])}/gate")
+        found = floats(client, f"{site_path(trace, site['name'])}/gate")
         assert list(found.shape) == site["shape"] == [site["n_k"], 1, 1]
         assert np.array_equal(found, reference.sites[site["name"]].weights[0].numpy())
-    assert_sentence(client.get(f"{site_path(scene, 'stage.9')}/gate"), 404, "no gate 'stage.9'; there are stage.0.0")
+    assert_sentence(client.get(f"{site_path(trace, 'stage.9')}/gate"), 404, "no gate 'stage.9'; there are stage.0.0")
     edits = {"shut": [{"site": "stage.1.0"}], "off": [{"site": "stage.0.0", "head": 3}]}
     after = asked(client, example(client, "cnn") | {"edits": edits})
     assert after["edits"] == edits
@@ -232,12 +232,12 @@ def test_a_gate_gives_every_weight(client, made):
     assert "GateOff(site='stage.1.0')" in after["python"]
     assert "from regard.see import Edits, GateOff, HeadOff, compare, trace_model" in after["python"]
     body = {"model": "tag", "text": CAT, "edits": {"shut": [{"site": "encoder.0"}]}}
-    assert_sentence(client.post("/api/scenes", json=body), 400, "encoder.0 is no gate that could be shut")
+    assert_sentence(client.post("/api/traces", json=body), 400, "encoder.0 is no gate that could be shut")
 
 
 def test_statistics_are_the_site_s(client, made):
-    scene, reference = made["write"]
-    found = client.get(f"/api/scenes/{scene['id']}/statistics").json()["blocks.0"]
+    trace, reference = made["write"]
+    found = client.get(f"/api/traces/{trace['id']}/statistics").json()["blocks.0"]
     seen = reference.site("blocks.0").statistics()
     for name in ("entropy", "distance", "sink", "largest"):
         assert found[name] == pytest.approx(getattr(seen, name).tolist(), abs=1e-6)
@@ -248,10 +248,10 @@ def test_a_known_alignment_gives_the_error_of_every_head(client, models):
     sentence = find_lecture_sentence(CAT)
     assert sentence is not None
     french = " ".join(sentence.words_for("fr"))
-    scene = asked(client, {"model": "translate", "text": CAT, "target": french})
-    assert sorted(map(tuple, scene["gold"])) == sorted(sentence.renderings["fr"].alignment)
-    assert [word for word, _, _ in scene["words"]["written"]] == french.split()
-    found = client.get(f"/api/scenes/{scene['id']}/statistics").json()
+    trace = asked(client, {"model": "translate", "text": CAT, "target": french})
+    assert sorted(map(tuple, trace["gold"])) == sorted(sentence.renderings["fr"].alignment)
+    assert [word for word, _, _ in trace["words"]["written"]] == french.split()
+    found = client.get(f"/api/traces/{trace['id']}/statistics").json()
     reference = trace_model(models["translate"], CAT, target=french)
     words = reference.word_weights("decoder.0.cross", 1)[:-1]
     error = aer(sentence.renderings["fr"].alignment, frozenset(), argmax_links(words))
@@ -264,40 +264,40 @@ def test_a_known_alignment_gives_the_error_of_every_head(client, models):
 
 @pytest.mark.parametrize("kind", ["translate", "bahdanau", "write", "rebuild"])
 def test_next_tokens_are_the_whole_distribution(client, made, kind):
-    scene, reference = made[kind]
-    shares = floats(client, f"/api/scenes/{scene['id']}/next/1")
+    trace, reference = made[kind]
+    shares = floats(client, f"/api/traces/{trace['id']}/next/1")
     assert_close(torch.tensor(shares), reference.next_token_probabilities(1), atol=1e-6, rtol=0)
-    best = client.get(f"/api/scenes/{scene['id']}/next/1/tokens?count=3").json()
+    best = client.get(f"/api/traces/{trace['id']}/next/1/tokens?count=3").json()
     assert [one["probability"] for one in best["tokens"]] == sorted(shares.tolist(), reverse=True)[:3]
     assert best["chosen"] == reference.output_ids[1]
-    last = client.get(f"/api/scenes/{scene['id']}/next/{scene['steps'] - 1}/tokens").json()
+    last = client.get(f"/api/traces/{trace['id']}/next/{trace['steps'] - 1}/tokens").json()
     assert last["chosen"] is None if kind == "write" else last["chosen"] in (None, 2)
-    assert_sentence(client.get(f"/api/scenes/{scene['id']}/next/{scene['steps']}"), 404, "counted from 0")
+    assert_sentence(client.get(f"/api/traces/{trace['id']}/next/{trace['steps']}"), 404, "counted from 0")
 
 
 @pytest.mark.parametrize("kind", ["translate", "bahdanau", "write"])
 def test_a_branch_goes_another_way_from_there(client, made, kind):
-    scene, reference = made[kind]
-    other = client.get(f"/api/scenes/{scene['id']}/next/2/tokens?count=9").json()["tokens"][8]["id"]
-    branch = client.post(f"/api/scenes/{scene['id']}/branch", json={"step": 2, "token": other}).json()
-    assert branch["id"] != scene["id"]
-    assert branch["said"] == reference.branch(2, other).output_text
-    found = client.get(f"/api/scenes/{branch['id']}/next/2/tokens").json()
+    trace, reference = made[kind]
+    other = client.get(f"/api/traces/{trace['id']}/next/2/tokens?count=9").json()["tokens"][8]["id"]
+    branch = client.post(f"/api/traces/{trace['id']}/branch", json={"step": 2, "token": other}).json()
+    assert branch["id"] != trace["id"]
+    assert branch["output_text"] == reference.branch(2, other).output_text
+    found = client.get(f"/api/traces/{branch['id']}/next/2/tokens").json()
     assert found["chosen"] == other
 
 
 def test_the_beam_is_a_tree(client, made):
-    scene, _ = made["bahdanau"]
-    steps = client.get(f"/api/scenes/{scene['id']}/beam").json()["steps"]
+    trace, _ = made["bahdanau"]
+    steps = client.get(f"/api/traces/{trace['id']}/beam").json()["steps"]
     assert {node["parent"] for node in steps[0]} == {None}
     for before, after in pairwise(steps):
         assert all(not before[node["parent"]]["finished"] for node in after)
     assert sum(node["chosen"] for node in steps[0]) == 1
-    steps = client.get(f"/api/scenes/{made['write'][0]['id']}/beam").json()["steps"]
+    steps = client.get(f"/api/traces/{made['write'][0]['id']}/beam").json()["steps"]
     assert [len(step) for step in steps] == [4] * 12  # of what is written behind the text
     assert not any(node["finished"] for step in steps for node in step)
     silent = asked(client, {"model": "write", "text": CAT, "more": 0})
-    assert client.get(f"/api/scenes/{silent['id']}/beam").json() == {"steps": []}
+    assert client.get(f"/api/traces/{silent['id']}/beam").json() == {"steps": []}
 
 
 @pytest.mark.parametrize(
@@ -306,35 +306,35 @@ def test_the_beam_is_a_tree(client, made):
 def test_generation_is_told_token_by_token(client, kind, query):
     answer = client.get("/api/generate", params={"model": kind, "text": CAT, **query})
     assert answer.headers["Content-Type"].startswith("text/event-stream")
-    *tokens, (last, scene) = events(answer.text)
+    *tokens, (last, trace) = events(answer.text)
     assert last == "done"
     assert {name for name, _ in tokens} == {"token"}
     first = tokens[0][1]["step"]
-    written = scene["axes"]["text"][1:] if kind == "write" else scene["axes"]["written"]
+    written = trace["axes"]["text"][1:] if kind == "write" else trace["axes"]["written"]
     told = [token["token"] for _, token in tokens]
     assert told == [one for one in written[first:] if one != "…"]
-    site = scene["sites"][-1]
+    site = trace["sites"][-1]
     for _, token in tokens:
         assert 0 < token["probability"] <= 1
         row = row_in(token)
         assert row.sum() == pytest.approx(1, abs=1e-5)
         exact = [
-            floats(client, f"{site_path(scene, site['name'])}/heads/{head}/rows/{token['step']}")
+            floats(client, f"{site_path(trace, site['name'])}/heads/{head}/rows/{token['step']}")
             for head in range(site["heads"])
         ]
         assert np.abs(row - np.mean(exact, 0)[: len(row)]).max() < 1e-5
 
 
 def test_a_wider_beam_is_told_when_it_is_known(client):
-    *tokens, (_, scene) = events(
+    *tokens, (_, trace) = events(
         client.get("/api/generate", params={"model": "translate", "beam": 3, "text": CAT}).text
     )
-    assert [token["token"] for _, token in tokens] == scene["axes"]["written"]
-    *tokens, (_, scene) = events(
+    assert [token["token"] for _, token in tokens] == trace["axes"]["written"]
+    *tokens, (_, trace) = events(
         client.get("/api/generate", params={"model": "write", "beam": 3, "text": CAT, "more": 5}).text
     )
-    assert [token["token"] for _, token in tokens] == scene["axes"]["text"][-5:]
-    row = floats(client, f"{site_path(scene, scene['sites'][-1]['name'])}/heads/0/rows/{tokens[0][1]['step']}")
+    assert [token["token"] for _, token in tokens] == trace["axes"]["text"][-5:]
+    row = floats(client, f"{site_path(trace, trace['sites'][-1]['name'])}/heads/0/rows/{tokens[0][1]['step']}")
     assert np.flatnonzero(row_in(tokens[0][1])).tolist() == np.flatnonzero(row).tolist()
 
 
@@ -363,7 +363,7 @@ def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
     )
     assert np.abs(cold - 2 * warm).max() < 1e-5
     found = client.post("/api/compare", json={"before": before["id"], "after": after["id"]}).json()
-    assert found["said"] == [before["said"], after["said"]]
+    assert found["output_text"] == [before["output_text"], after["output_text"]]
     moved = {one["token"]: one for one in found["distribution"]}
     shares = dict(zip(after["output"]["labels"], after["output"]["probabilities"], strict=True))
     assert moved.keys() == shares.keys()
@@ -374,7 +374,7 @@ def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
 def test_a_weight_of_a_head_that_is_off_is_refused(client):
     off = {"site": "encoder.0", "head": 1}
     edits = {"off": [off], "weights": [off | {"query": 0, "key": 1, "value": 0.5}]}
-    answer = client.post("/api/scenes", json={"model": "tag", "text": CAT, "edits": edits})
+    answer = client.post("/api/traces", json={"model": "tag", "text": CAT, "edits": edits})
     assert_sentence(answer, 400, "head 1 of encoder.0 is off, so its weight 0.5 would be 0; switch it on, or set none")
 
 
@@ -411,8 +411,8 @@ def test_what_a_run_tells_of_its_training(tmp_path):
 
 def test_a_hidden_cell_is_masked_and_weighs_nothing(client):
     edits = {"masks": [{"site": "encoder.0", "head": 1, "query": 2, "key": 3}]}
-    scene = asked(client, {"model": "tag", "text": CAT, "edits": edits})
-    path = f"{site_path(scene, 'encoder.0')}/heads/1"
+    trace = asked(client, {"model": "tag", "text": CAT, "edits": edits})
+    path = f"{site_path(trace, 'encoder.0')}/heads/1"
     assert floats(client, f"{path}/rows/2?stage=masked")[3] == -np.inf
     assert floats(client, f"{path}/rows/2")[3] == 0
     assert client.get(f"{path}/pair?query=2&key=3").json()["visible"] is False
@@ -433,15 +433,15 @@ def test_a_picture_is_given_and_named(client):
     written = BytesIO()
     Image.fromarray((np.arange(40 * 30 * 3) % 251).reshape(40, 30, 3).astype(np.uint8)).save(written, "PNG")
     given = base64.b64encode(written.getvalue()).decode()
-    scene = asked(client, {"model": "picture", "text": "cat.png", "picture": given})
-    assert scene["picture"]["rows"] * scene["picture"]["columns"] == len(scene["axes"]["patches"]) - 1
-    again = asked(client, {"model": "picture", "text": scene["text"]})
-    assert again["output"] == scene["output"]
+    trace = asked(client, {"model": "picture", "text": "cat.png", "picture": given})
+    assert trace["picture"]["rows"] * trace["picture"]["columns"] == len(trace["axes"]["patches"]) - 1
+    again = asked(client, {"model": "picture", "text": trace["text"]})
+    assert again["output"] == trace["output"]
 
 
 @pytest.mark.parametrize("text", ["/etc/passwd", "../../picture.png", "picture.png", __file__])
 def test_no_file_of_the_machine_is_read(client, text):
-    assert_sentence(client.post("/api/scenes", json={"model": "picture", "text": text}), 400, "there is no image")
+    assert_sentence(client.post("/api/traces", json={"model": "picture", "text": text}), 400, "there is no image")
 
 
 # --- labs ---
@@ -481,8 +481,8 @@ def test_positions_are_the_library_s(client):
 
 def test_the_lecture_is_walked_on_its_numbers_and_on_a_head(client, made):
     assert client.post("/api/lecture", json={}).json()["heads"][0]["weights"]
-    scene, _ = made["translate"]
-    body = {"scene": scene["id"], "site": "decoder.0.cross", "head": 1, "query": 2}
+    trace, _ = made["translate"]
+    body = {"trace": trace["id"], "site": "decoder.0.cross", "head": 1, "query": 2}
     assert client.post("/api/lecture", json=body).json()["about"]["head"] == 1
     assert_sentence(client.post("/api/lecture", json=body | {"head": 7}), 404, "no head 7")
     assert_sentence(client.post("/api/lecture", json={"x": "y"}), 400)

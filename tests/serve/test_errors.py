@@ -38,7 +38,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", ["translate", "tag", "classify", "write", "rebuild"])
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_any_text_is_read_and_comes_back_as_it_was(client, kind, text):
-    answer = client.post("/api/scenes", json={"model": kind, "text": text})
+    answer = client.post("/api/traces", json={"model": kind, "text": text})
     assert answer.status_code == 200, answer.text
     assert answer.json()["text"] == text
     assert answer.headers["Content-Type"] == "application/json"
@@ -49,7 +49,7 @@ def test_any_text_is_read_and_comes_back_as_it_was(client, kind, text):
 def test_a_hundred_thousand_letters_are_answered_with_a_sentence(client, kind):
     long = "the cat " * 12_500
     body = example(client, kind) | ({"question": long} if kind == "answer" else {"text": long})
-    assert_sentence(client.post("/api/scenes", json=body), 413, "; split ")
+    assert_sentence(client.post("/api/traces", json=body), 413, "; split ")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_hundred_thousand_letters_are_answered_with_a_sentence(client, kind):
 )
 def test_what_is_no_text_is_refused(client, text, says):
     answer = client.post(
-        "/api/scenes",
+        "/api/traces",
         content=json.dumps({"model": "translate", "text": text}),
         headers={"Content-Type": "application/json"},
     )
@@ -74,7 +74,7 @@ def test_what_is_no_text_is_refused(client, text, says):
 
 
 def test_two_hundred_thousand_letters_are_not_even_read(client):
-    assert_sentence(client.post("/api/scenes", json={"model": "tag", "text": "x" * 200_001}), 413, "200,001 letters")
+    assert_sentence(client.post("/api/traces", json={"model": "tag", "text": "x" * 200_001}), 413, "200,001 letters")
 
 
 # --- requests ---
@@ -102,8 +102,8 @@ def test_two_hundred_thousand_letters_are_not_even_read(client):
         ({"model": "graph", "text": "Nobody"}, 400, "Nobody"),
     ],
 )
-def test_a_scene_that_cannot_be_is_a_sentence(client, body, status, says):
-    assert_sentence(client.post("/api/scenes", json=body), status, says)
+def test_a_trace_that_cannot_be_is_a_sentence(client, body, status, says):
+    assert_sentence(client.post("/api/traces", json=body), status, says)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_scene_that_cannot_be_is_a_sentence(client, body, status, says):
     ],
 )
 def test_what_is_not_there_is_a_sentence(client, path, status, says):
-    scene = asked(client, {"model": "tag", "text": CAT})
-    assert_sentence(client.get(f"/api/scenes/{scene['id']}{path}"), status, says)
+    trace = asked(client, {"model": "tag", "text": CAT})
+    assert_sentence(client.get(f"/api/traces/{trace['id']}{path}"), status, says)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +160,15 @@ def test_positions_that_cannot_be(client, query):
     assert_sentence(client.get(f"/api/positions?{query}"), 400)
 
 
-def test_a_forgotten_scene_is_asked_again(client):
-    assert_sentence(client.get("/api/scenes/0123456789abcdef"), 404, "ask again")
+def test_a_forgotten_trace_is_asked_again(client):
+    assert_sentence(client.get("/api/traces/0123456789abcdef"), 404, "ask again")
     assert_sentence(client.post("/api/compare", json={"before": "x", "after": "y"}), 404, "ask again")
 
 
 def test_a_gate_has_no_heads(client):
-    scene = asked(client, example(client, "cnn"))
-    for site in scene["sites"]:
-        assert_sentence(client.get(f"{site_path(scene, site['name'])}/thumbnails"), 404, "is a gate")
+    trace = asked(client, example(client, "cnn"))
+    for site in trace["sites"]:
+        assert_sentence(client.get(f"{site_path(trace, site['name'])}/thumbnails"), 404, "is a gate")
 
 
 # --- who may ask ---
@@ -180,9 +180,9 @@ def test_only_this_machine_s_own_page_may_ask(client):
     for host in ("localhost", "127.0.0.1:8642", "[::1]:8642"):
         assert client.get("/api/models", headers={"Host": host}).status_code == 200
     body = {"model": "tag", "text": CAT}
-    answer = client.post("/api/scenes", json=body, headers={"Origin": "https://evil.example"})
+    answer = client.post("/api/traces", json=body, headers={"Origin": "https://evil.example"})
     assert_sentence(answer, 403, "cross-origin request refused")
-    assert client.post("/api/scenes", json=body, headers={"Origin": HERE}).status_code == 200
+    assert client.post("/api/traces", json=body, headers={"Origin": HERE}).status_code == 200
     for site in ("cross-site", "same-site", "nonsense"):  # a page at another port of this machine is of the same site
         framed = {"Sec-Fetch-Site": site}
         assert_sentence(client.get("/api/models", headers=framed), 403, "cross-origin request refused")
@@ -190,7 +190,7 @@ def test_only_this_machine_s_own_page_may_ask(client):
         assert client.get("/", headers=framed).status_code == 200
     for site in ("same-origin", "none"):
         assert client.get("/api/models", headers={"Sec-Fetch-Site": site}).status_code == 200
-    assert_sentence(client.post("/api/scenes", content=json.dumps(body)), 400, "send JSON")
+    assert_sentence(client.post("/api/traces", content=json.dumps(body)), 400, "send JSON")
 
 
 @pytest.mark.parametrize("path", ["/", "/static/js/main.js", "/api/models", "/api/generate?text=x", "/nowhere"])
@@ -203,7 +203,7 @@ def test_without_the_token_nobody_is_told_anything(client, path):
     assert not stranger.cookies
     for guess in (guess for guess in guesses if guess.isascii()):
         assert_sentence(stranger.get(path, headers={"Cookie": f"regard-80={guess}"}), 403, "?token=")
-    assert_sentence(stranger.post("/api/scenes", json={"model": "tag", "text": CAT}), 403, "?token=")
+    assert_sentence(stranger.post("/api/traces", json={"model": "tag", "text": CAT}), 403, "?token=")
 
 
 def test_a_visit_with_the_token_sets_a_cookie_that_no_script_can_read(client):
@@ -229,7 +229,7 @@ def test_the_page_is_there_and_nothing_beside_it(client):
     assert "javascript" in client.get("/static/js/main.js").headers["Content-Type"]
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/js/none.js", "/app.py"):
         assert_sentence(client.get(path), 404, "there is nothing at")
-    assert_sentence(client.get("/api/scenes"), 405, "method GET is not allowed")
+    assert_sentence(client.get("/api/traces"), 405, "method GET is not allowed")
 
 
 def test_all_scripts_together_travel_in_less_than_150_kilobytes(client):
@@ -268,13 +268,13 @@ def needed(script: Path) -> set[Path]:
 
 @pytest.mark.parametrize("sent", [b"{", b"", b"[1]", b"3", b'{"text": NaN' + b"[" * 100_000, b"\xff\xfe"])
 def test_what_is_no_table_is_refused(client, sent):
-    answer = client.post("/api/scenes", content=sent, headers={"Content-Type": "application/json"})
+    answer = client.post("/api/traces", content=sent, headers={"Content-Type": "application/json"})
     assert_sentence(answer, 400, "the body is not")
 
 
 def test_too_much_is_refused_before_it_is_read(client):
     body = b'{"text": "' + b"x" * (13 * 2**20) + b'"}'
-    answer = client.post("/api/scenes", content=body, headers={"Content-Type": "application/json"})
+    answer = client.post("/api/traces", content=body, headers={"Content-Type": "application/json"})
     assert_sentence(answer, 413, "send less")
 
 
@@ -296,7 +296,9 @@ def test_a_mistake_of_ours_is_a_sentence_and_is_logged(models, trouble, status, 
 def test_two_people_at_once_get_what_each_alone_would(client):
     texts = {kind: [f"{CAT} {word}" for word in ("the", "cat", "ate", "mouse")] for kind in ("translate", "tag")}
     alone = {
-        (kind, text): asked(client, {"model": kind, "text": text})["said"] for kind in texts for text in texts[kind]
+        (kind, text): asked(client, {"model": kind, "text": text})["output_text"]
+        for kind in texts
+        for text in texts[kind]
     }
     together = Barrier(2)
 
@@ -305,9 +307,9 @@ def test_two_people_at_once_get_what_each_alone_would(client):
         mine, warm = visitor(client.app), {"temperatures": [{"site": "*", "value": 1}]}
         for text in texts[kind]:
             together.wait(timeout=120)
-            scene = asked(mine, {"model": kind, "text": text, "edits": warm})
-            found[kind, text] = scene["said"]
-            path = site_path(scene, scene["sites"][0]["name"])
+            trace = asked(mine, {"model": kind, "text": text, "edits": warm})
+            found[kind, text] = trace["output_text"]
+            path = site_path(trace, trace["sites"][0]["name"])
             assert floats(mine, f"{path}/heads/1/cells").sum(1) == pytest.approx(1, abs=1e-5)
         return found
 
@@ -341,20 +343,20 @@ def test_the_same_question_is_answered_from_what_is_kept(client):
     assert asked(client, body | {"edits": {"swaps": [{"word": 1, "to": "white"}]}})["id"] != asked(client, body)["id"]
 
 
-def test_the_least_recently_used_scene_goes_first():
+def test_the_least_recently_used_trace_goes_first():
     from regard.see import trace_model
 
-    scene, kept = trace_model(tagger(), CAT), TraceCache(max_traces=2, keep_seconds=0)
-    ids = [kept.get_or_create(n, lambda number: CachedTrace(number, "tag", scene, CAT)).id for n in range(2)]
+    trace, kept = trace_model(tagger(), CAT), TraceCache(max_traces=2, keep_seconds=0)
+    ids = [kept.get_or_create(n, lambda number: CachedTrace(number, "tag", trace, CAT)).id for n in range(2)]
     assert kept[ids[0]].id == ids[0]
-    third = kept.get_or_create(2, lambda number: CachedTrace(number, "tag", scene, CAT)).id
+    third = kept.get_or_create(2, lambda number: CachedTrace(number, "tag", trace, CAT)).id
     assert kept[ids[0]].id == ids[0]
     assert kept[third].id == third
     with pytest.raises(RequestError, match="ask again"):
         kept[ids[1]]
     small = TraceCache(max_bytes=1, keep_seconds=0)
     assert (
-        len({small.get_or_create(n, lambda number: CachedTrace(number, "tag", scene, CAT)).id for n in range(3)}) == 3
+        len({small.get_or_create(n, lambda number: CachedTrace(number, "tag", trace, CAT)).id for n in range(3)}) == 3
     )
     assert len(small.entries) == 1
 
@@ -375,12 +377,12 @@ def test_a_model_that_is_swapped_is_noticed(tmp_path):
         assert floats(client, f"{site_path(before, 'encoder.0')}/heads/0/rows/0").sum() == pytest.approx(1, abs=1e-5)
         weights = (folder / "model.safetensors").read_bytes()
         (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-        torn = client.post("/api/scenes", json={"text": CAT})
+        torn = client.post("/api/traces", json={"text": CAT})
         assert_sentence(torn, 409, "the files of run changed and cannot be read")
         (folder / "model.safetensors").unlink()
-        assert_sentence(client.post("/api/scenes", json={"text": CAT}), 409, "restore them, then ask again")
+        assert_sentence(client.post("/api/traces", json={"text": CAT}), 409, "restore them, then ask again")
         (folder / "model.safetensors").write_bytes(weights)
-        assert asked(client, {"text": CAT})["said"] == after["said"]
+        assert asked(client, {"text": CAT})["output_text"] == after["output_text"]
         assert str(folder) in after["python"]
 
 
@@ -403,7 +405,7 @@ def test_earlier_steps_of_training_are_shown(tmp_path):
         rows = [floats(client, f"{site_path(one, 'encoder.0')}/heads/0/rows/0").tolist() for one in steps]
         assert rows[0] != rows[1] != rows[2]
         assert [one["checkpoint"] for one in steps] == [5, 10, None]
-        why = assert_sentence(client.post("/api/scenes", json=body | {"checkpoint": 7}), 404)
+        why = assert_sentence(client.post("/api/traces", json=body | {"checkpoint": 7}), 404)
         assert why == "run has no checkpoint of step 7; there are 5, 10"
 
 
@@ -416,4 +418,4 @@ def test_an_empty_model_store_is_refused(tmp_path):
 
 def test_routes_and_answers_know_each_other(models):
     paths = {route.path for route in create_app(ModelStore.from_models(models), token=TOKEN).routes}  # type: ignore[attr-defined]
-    assert {"/", "/static", "/api/generate", "/api/lecture", "/api/scenes/{id}/export"} <= paths
+    assert {"/", "/static", "/api/generate", "/api/lecture", "/api/traces/{id}/export"} <= paths

@@ -41,18 +41,18 @@ def showing(learner, text: str = CAT, **more) -> CachedTrace:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
 def test_every_kind_of_model_can_be_taken_along(client, kind):
-    scene = asked(client, example(client, kind))
-    site = scene["sites"][-1]["name"]
+    trace = asked(client, example(client, kind))
+    site = trace["sites"][-1]["name"]
     for format, begins in (("npz", b"PK"), ("csv", b"site,head"), ("html", b"<!doctype html>")):
-        answer = client.get(f"/api/scenes/{scene['id']}/export", params={"site": site, "head": 0, "format": format})
+        answer = client.get(f"/api/traces/{trace['id']}/export", params={"site": site, "head": 0, "format": format})
         assert answer.status_code == 200, answer.text
         assert answer.content.startswith(begins)
         assert answer.headers["Content-Disposition"].endswith(f'-0.{format}"')
 
 
 def test_a_picture_is_drawn_for_a_head_and_for_all_of_a_site(client):
-    scene = asked(client, example(client, "translate"))
-    path = f"/api/scenes/{scene['id']}/export"
+    trace = asked(client, example(client, "translate"))
+    path = f"/api/traces/{trace['id']}/export"
     svg = client.get(path, params={"site": "decoder.0.cross", "head": 1, "format": "svg"}).text
     assert all(word in svg for word in ("mouse", "decoder.0.cross", "head 1", "written", "source", CAT))
     assert not re.findall(r'(?:href|src)="(?!#|data:)', svg)
@@ -136,17 +136,17 @@ def test_the_page_asks_nobody_anything():
     assert page.index("Content-Security-Policy") < page.index("<script")
 
 
-def test_the_page_holds_the_scene_exactly():
+def test_the_page_holds_the_trace_exactly():
     one = showing(translator())
     held = data_in(export_bytes(one, "html", "decoder.0.cross", 1).decode())
-    assert held["scene"]["said"] == one.trace.output_text
+    assert held["trace"]["output_text"] == one.trace.output_text
     assert held["view"] == {"site": "decoder.0.cross", "head": 1, "view": "matrix"}
     assert len(held["heads"]) == sum(site.heads for site in one.trace.sites.values())
     head = one.trace.site("decoder.0.cross").head(1)
     for name, matrix in (("weights", head.weights), ("products", head.products), ("scores", head.scores)):
         found = np.frombuffer(base64.b64decode(held["heads"]["decoder.0.cross/1"][name]), "<f4")
         assert np.abs(found.reshape(matrix.shape) - matrix.numpy()).max() <= 1e-6
-    shares = np.frombuffer(base64.b64decode(held["next"]), "<f4").reshape(held["scene"]["steps"], -1)
+    shares = np.frombuffer(base64.b64decode(held["next"]), "<f4").reshape(held["trace"]["steps"], -1)
     assert np.abs(shares[1] - one.trace.next_token_probabilities(1).numpy()).max() <= 1e-6
     assert held["beam"]
 
@@ -179,11 +179,11 @@ def test_a_score_without_products_is_taken_along_like_any_other():
 def test_no_token_gets_out_of_the_data():
     page = export_bytes(showing(tagger(), EVIL), "html").decode()
     assert "<script>alert" not in page
-    assert data_in(page)["scene"]["text"] == EVIL
+    assert data_in(page)["trace"]["text"] == EVIL
     assert bundle_page({"x": "</script>"}, "<b>&").count("<title>&lt;b&gt;&amp;</title>") == 1
 
 
-def test_a_large_scene_keeps_the_head_that_was_asked_for():
+def test_a_large_trace_keeps_the_head_that_was_asked_for():
     one = showing(tagger(), " ".join([CAT] * 80))
     held = data_in(export_bytes(one, "html", "encoder.0", 2).decode())
     assert list(held["heads"]) == ["encoder.0/2"]
@@ -207,7 +207,7 @@ def test_a_notebook_shows_it_in_a_frame():
     frame = shown._repr_html_()
     assert frame.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     assert 'sandbox="allow-scripts"' in frame
-    assert data_in(shown.html)["scene"]["said"] == CAT
-    scene = trace_model(one, CAT, more=3)
-    assert data_in(show(scene, site="blocks.0", head=2).html)["view"]["head"] == 2
-    assert_close(scene.site("blocks.0").row(2, 1).sum().item(), 1.0, atol=1e-5, rtol=0)
+    assert data_in(shown.html)["trace"]["output_text"] == CAT
+    trace = trace_model(one, CAT, more=3)
+    assert data_in(show(trace, site="blocks.0", head=2).html)["view"]["head"] == 2
+    assert_close(trace.site("blocks.0").row(2, 1).sum().item(), 1.0, atol=1e-5, rtol=0)

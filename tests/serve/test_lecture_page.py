@@ -38,14 +38,14 @@ BEYOND = "[document.querySelector('.lecture-stage')].map(one => one.scrollWidth 
 
 
 @pytest.fixture(scope="module")
-def scene():
+def trace():
     torch.manual_seed(0)
     return trace_model(translator(model=21, heads=3), CAT)
 
 
 @pytest.fixture(scope="module")
-def address(scene):
-    with serving(app(scene)) as url:
+def address(trace):
+    with serving(app(trace)) as url:
         yield url
 
 
@@ -422,7 +422,7 @@ def test_axe_finds_nothing_to_object_to(page, address, axe, theme):
 # --- on the loaded model ---
 
 
-def test_the_same_chapters_show_the_loaded_models_numbers(page, address, scene):
+def test_the_same_chapters_show_the_loaded_models_numbers(page, address, trace):
     opened(page, address, "3.0")
     page.get_by_role("button", name="Loaded model").click()
     page.wait_for_selector("table[data-id=dots]")
@@ -432,7 +432,7 @@ def test_the_same_chapters_show_the_loaded_models_numbers(page, address, scene):
     page.get_by_role("combobox", name="Query").select_option(index=2)
     until(page, "document.querySelector('.lecture-note').textContent.startsWith('decoder.0.self, head 1, query')")
     page.wait_for_timeout(300)
-    site = scene.site("decoder.0.self")
+    site = trace.site("decoder.0.self")
     head = site.head(1)
     assert "the first 4 of 7 dimensions" in page.locator(".lecture-note").inner_text()
     assert_close(read(page, "q"), site.q[0, 1, 2:3, :MAX_DIMENSIONS].tolist())
@@ -450,7 +450,7 @@ def test_the_same_chapters_show_the_loaded_models_numbers(page, address, scene):
     assert_close(read(page, "layer"), site.output[0, 1, 2:3, :MAX_DIMENSIONS].tolist())
     assert page.locator(".lecture-chapters button:visible").count() == 9
     chapter(page, 2)
-    layer = scene.request.task_model.model.decoder[0].attention
+    layer = trace.request.task_model.model.decoder[0].attention
     x = site.projections.x[0].detach()
     assert_close(read(page, "x-query"), x[2:3, :MAX_DIMENSIONS].tolist())
     assert_close(read(page, "x-keys"), x[:MAX_KEYS, :MAX_DIMENSIONS].tolist())
@@ -466,10 +466,10 @@ def test_the_same_chapters_show_the_loaded_models_numbers(page, address, scene):
     assert page.evaluate("store.state.lecture") == "1.0m"
 
 
-def test_it_is_a_view_of_the_real_page(browser, scene):
+def test_it_is_a_view_of_the_real_page(browser, trace):
     """The same against the whole server, within the shell."""
     with serving(
-        create_app(ModelStore([ModelEntry("cat", None, scene.request.task_model, "cpu")]), token=TOKEN)
+        create_app(ModelStore([ModelEntry("cat", None, trace.request.task_model, "cpu")]), token=TOKEN)
     ) as url:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         wrong: list[str] = []
@@ -488,10 +488,10 @@ def test_it_is_a_view_of_the_real_page(browser, scene):
         page.get_by_role("button", name="Loaded model").click()
         page.wait_for_selector("regard-lecture select")
         chapter(page, 6)
-        assert_close(read(page, "weights"), scene.site("encoder.0").row(1, 2)[None, :MAX_KEYS].tolist())
+        assert_close(read(page, "weights"), trace.site("encoder.0").row(1, 2)[None, :MAX_KEYS].tolist())
         answer = page.request.post(f"{url}api/lecture", data={"x": [[1, 2], [3]]})
         assert (answer.status, "rows of x have 2, 1 numbers" in answer.json()["error"]) == (400, True)
-        answer = page.request.post(f"{url}api/lecture", data={"scene": "nobody's", "site": "encoder.0"})
+        answer = page.request.post(f"{url}api/lecture", data={"trace": "nobody's", "site": "encoder.0"})
         assert (answer.status, list(answer.json())) == (404, ["error"])
         page.close()
         assert wrong == []

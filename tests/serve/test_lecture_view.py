@@ -189,15 +189,15 @@ def test_any_numbers_within_bounds_give_finite_answers(x, mask):
 
 
 @pytest.fixture(scope="module")
-def scene():
+def trace():
     torch.manual_seed(0)
     return trace_model(translator(model=21, heads=3), CAT)
 
 
-def walk(scene, name: str, head: int, query: int) -> dict:
-    site = scene.site(name)
+def walk(trace, name: str, head: int, query: int) -> dict:
+    site = trace.site(name)
     labels = {
-        side: scene.axes[axis].labels
+        side: trace.axes[axis].labels
         for side, axis in (("queries", site.site_name.queries), ("keys", site.site_name.keys))
     }
     return walk_through_head(site, head, query, **labels)
@@ -218,8 +218,8 @@ def assert_made(found: dict, site, head: int, query: int) -> None:
 
 
 def test_of_turned_queries_the_making_is_shown_before_the_turn():
-    scene = trace_model(author(), CAT)  # rotary
-    site, found = scene.site("blocks.0"), walk(scene, "blocks.0", 1, 3)
+    trace = trace_model(author(), CAT)  # rotary
+    site, found = trace.site("blocks.0"), walk(trace, "blocks.0", 1, 3)
     assert found["made"]["turned"]
     assert_made(found["made"], site, 1, 3)
     assert_near(found["made"]["v"]["result"], site.v[0, 1, :MAX_KEYS, :MAX_DIMENSIONS], 1e-6)
@@ -240,9 +240,9 @@ def test_nothing_of_a_trace_stays_on_the_model():
         assert trace_model(learner, CAT).site("blocks.0").projections is not None
 
 
-def test_the_walk_on_a_model_is_made_of_its_own_numbers(scene):
+def test_the_walk_on_a_model_is_made_of_its_own_numbers(trace):
     for name in ("encoder.0", "decoder.0.self", "decoder.0.cross"):
-        site, found = scene.site(name), walk(scene, name, 1, 2)
+        site, found = trace.site(name), walk(trace, name, 1, 2)
         json.dumps(found, allow_nan=False)
         assert_near(found["weights"], site.row(1, 2)[None, :MAX_KEYS])
         assert_near(found["inner"]["q"], site.q[0, 1, 2:3, :MAX_DIMENSIONS])
@@ -251,11 +251,11 @@ def test_the_walk_on_a_model_is_made_of_its_own_numbers(scene):
         assert_near(found["all_heads"], [site.row(head, 2)[:MAX_KEYS] for head in range(site.heads)])
 
 
-def test_what_is_not_shown_is_in_the_sums(scene):
-    found = walk(scene, "encoder.0", 1, 2)
+def test_what_is_not_shown_is_in_the_sums(trace):
+    found = walk(trace, "encoder.0", 1, 2)
     assert found["about"]["width"] == 7 > MAX_DIMENSIONS
     assert found["about"]["n_k"] > MAX_KEYS
-    assert found["about"]["said"].startswith(
+    assert found["about"]["summary"].startswith(
         f"the first {MAX_KEYS} of {found['about']['n_k']} keys and the first 4 of 7"
     )
     q, k, v, weights = (
@@ -269,15 +269,15 @@ def test_what_is_not_shown_is_in_the_sums(scene):
     assert_near(found["output"], found["layer"], found["tolerance"])
 
 
-def test_a_mask_of_the_model_shows_as_minus_infinity(scene):
-    found = walk(scene, "decoder.0.self", 0, 1)
+def test_a_mask_of_the_model_shows_as_minus_infinity(trace):
+    found = walk(trace, "decoder.0.self", 0, 1)
     assert [score is None for score in found["masked"][0]] == [False, False, True, True, True]
     assert found["weights"][0][2:] == [0, 0, 0]
 
 
 def test_bahdanaus_score_in_a_model_can_be_followed_too():
-    scene = trace_model(translator("bahdanau"), CAT)
-    found = walk_through_head(scene.site(next(iter(scene.sites))), 0, 0, queries=(), keys=())
+    trace = trace_model(translator("bahdanau"), CAT)
+    found = walk_through_head(trace.site(next(iter(trace.sites))), 0, 0, queries=(), keys=())
     assert found["inner"]["dots"] is found["inner"]["root"] is None
     assert found["about"]["score"].startswith("Additive")
     assert found["about"]["keys"][:2] == ["0", "1"]
@@ -286,15 +286,15 @@ def test_bahdanaus_score_in_a_model_can_be_followed_too():
 
 
 def test_luongs_general_score_is_a_product_once_the_query_is_mapped():
-    scene = trace_model(translator("luong-general"), CAT)
-    found = walk_through_head(scene.site(next(iter(scene.sites))), 0, 1, queries=(), keys=())
+    trace = trace_model(translator("luong-general"), CAT)
+    found = walk_through_head(trace.site(next(iter(trace.sites))), 0, 1, queries=(), keys=())
     q, k = (np.array(found["inner"][name]) for name in ("q", "k"))
     assert_near(found["scores"], q @ k.T + np.array(found["inner"]["rest"]), 1e-6)
     assert found["inner"]["dots"] == found["scores"]
 
 
-def test_a_head_or_query_that_does_not_exist_gets_a_sentence(scene):
+def test_a_head_or_query_that_does_not_exist_gets_a_sentence(trace):
     with pytest.raises(ValueError, match=r"encoder.0 has no head 3; they are counted from 0 to 2"):
-        walk(scene, "encoder.0", 3, 0)
+        walk(trace, "encoder.0", 3, 0)
     with pytest.raises(ValueError, match=r"encoder.0 has no query 99"):
-        walk(scene, "encoder.0", 0, 99)
+        walk(trace, "encoder.0", 0, 99)

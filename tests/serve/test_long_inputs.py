@@ -38,9 +38,9 @@ with client_of(ModelStore.from_models({"long": windowed()})) as client:
     asked(client, {"model": "long", "text": text_of(500)})
     forget_peak()
     before, start = peak_mib(), perf_counter()
-    scene = asked(client, {"model": "long", "text": text_of(TOKENS), "more": 5})
-    path = site_path(scene, "blocks.0")
-    client.get(f"/api/scenes/{scene['id']}/statistics").raise_for_status()
+    trace = asked(client, {"model": "long", "text": text_of(TOKENS), "more": 5})
+    path = site_path(trace, "blocks.0")
+    client.get(f"/api/traces/{trace['id']}/statistics").raise_for_status()
     octets(client, path + "/thumbnails")
     octets(client, path + "/heads/1/map?rows=700&columns=700")
     octets(client, path + "/heads/1/map?rows=700&columns=700&top=9000&bottom=12000&left=8000&right=12000")
@@ -55,7 +55,7 @@ def windowed():
 
 
 def test_sixteen_thousand_tokens_are_seen_in_seconds_and_little_memory():
-    """The weights of one head alone would be 1,024 MiB; the page asks for a scene, every thumbnail and two maps."""
+    """The weights of one head alone would be 1,024 MiB; the page asks for a trace, every thumbnail and two maps."""
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     memory, seconds = map(float, done.stdout.split())
@@ -67,9 +67,9 @@ def test_sixteen_thousand_tokens_are_seen_in_seconds_and_little_memory():
 def test_a_long_map_and_its_rows_are_the_references():
     learner = windowed()
     with client_of(ModelStore.from_models({"long": learner})) as client:
-        scene = asked(client, {"model": "long", "text": text_of(TOKENS), "more": 0})
-        assert len(scene["axes"]["text"]) == TOKENS + 1
-        path = site_path(scene, "blocks.0") + "/heads/2"
+        trace = asked(client, {"model": "long", "text": text_of(TOKENS), "more": 0})
+        assert len(trace["axes"]["text"]) == TOKENS + 1
+        path = site_path(trace, "blocks.0") + "/heads/2"
         site = trace_model(learner, text_of(TOKENS)).site("blocks.0")
         for query in (0, 63, TOKENS):
             row = floats(client, f"{path}/rows/{query}")
@@ -112,12 +112,12 @@ def test_what_is_longer_still_is_told_the_limit_and_why(monkeypatch):
     learners = {"long": windowed(), "read": classifier()}
     with client_of(ModelStore.from_models(learners)) as client:
         for name in learners:
-            answer = client.post("/api/scenes", json={"model": name, "text": text_of(TOKENS + 1)})
+            answer = client.post("/api/traces", json={"model": name, "text": text_of(TOKENS + 1)})
             assert_sentence(
                 answer, 413, "the text has 16,385 tokens, and at most 16,384 are attended to; split the text"
             )
         monkeypatch.setattr("regard.tasks.language_modeling.task.MAX_LOGITS", 100 * learners["long"].tokenizer.size)
-        answer = client.post("/api/scenes", json={"model": "long", "text": text_of(100), "more": 1})
+        answer = client.post("/api/traces", json={"model": "long", "text": text_of(100), "more": 1})
         size = learners["long"].tokenizer.size
         assert_sentence(
             answer, 400, f"101 tokens with {size} logits each are too many to keep; shorten the text to 100"

@@ -150,7 +150,7 @@ TWINS = {
 def test_every_view_that_fits_opens(desk, kind):
     asked = ASKED.get(kind, {"model": kind, "text": CAT})
     desk.open("masks", **asked)
-    desk.until("document.getElementById('said').textContent.includes('output')")
+    desk.until("document.getElementById('output').textContent.includes('output')")
     tabs = desk.page.evaluate(TABS)
     assert {"positions", "masks", "lecture"} <= set(tabs)
     assert ("overlay" in tabs) == (kind in ("picture", "answer"))
@@ -211,14 +211,14 @@ def test_overview_lines_and_words_tell_the_same(desk, house):
     desk.turn("lines", **asked)
     becomes(desk, "regard-lines .card data", float(weights.max()))
     desk.turn("alignment", **asked)
-    becomes(desk, "regard-alignment .card data", float(house.scene("translate").word_weights(site.name, 1)[1, 2]))
+    becomes(desk, "regard-alignment .card data", float(house.trace("translate").word_weights(site.name, 1)[1, 2]))
 
 
 @pytest.mark.parametrize("kind", ["translate", "write"])
 def test_each_step_shows_the_probabilities_of_the_models_own(desk, house, kind):
     view = desk.turn("generation", **ASKED[kind], step=1)
     desk.until("document.querySelector('regard-generation').dataset.painted.endsWith(' 1')")
-    expected = house.scene(kind).predictions.best(1, 20)
+    expected = house.trace(kind).predictions.best(1, 20)
     found = numbers(view.locator(".options"))
     assert found == pytest.approx([share for _, share in expected], abs=1e-6)
     titles = [one.get_attribute("title") for one in view.locator(".options bdi").all()]
@@ -227,7 +227,7 @@ def test_each_step_shows_the_probabilities_of_the_models_own(desk, house, kind):
 
 def test_the_beam_shows_every_hypothesis_with_its_score(desk, house):
     view = desk.turn("beam", **ASKED["translate"])
-    tree = house.scene("translate").beam_tree()
+    tree = house.trace("translate").beam_tree()
     found = view.evaluate(
         "(view) => [...view.querySelectorAll('.node')].map((node) => [node.dataset.place, node.textContent])"
     )
@@ -244,7 +244,7 @@ def test_the_beam_shows_every_hypothesis_with_its_score(desk, house):
 
 def test_the_beams_of_a_language_model_are_those_of_the_library(desk, house):
     view = desk.turn("beam", **ASKED["write"])
-    tree = house.scene("write").beam_tree()
+    tree = house.trace("write").beam_tree()
     titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
     scores = [node.score for nodes in tree.steps for node in nodes]
     assert [float(title.rsplit(" ", 1)[1]) for title in titles] == pytest.approx(scores, abs=1e-5)
@@ -252,13 +252,13 @@ def test_the_beams_of_a_language_model_are_those_of_the_library(desk, house):
     view.locator("select").select_option("3")
     desk.until("document.querySelectorAll('regard-beam .node').length === 36")
     wide = trace_model(house.learners["write"], CAT, more=12, beam=3)
-    assert desk.page.locator("#said .what").get_attribute("title") == wide.output_text
+    assert desk.page.locator("#output .what").get_attribute("title") == wide.output_text
     assert "Decoded greedily" not in view.inner_text()
 
 
 def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(desk, house):
     view = desk.turn("gates", **ASKED["cnn"])
-    gates = {name: gate.weights[0].flatten() for name, gate in house.scene("cnn").sites.items()}
+    gates = {name: gate.weights[0].flatten() for name, gate in house.trace("cnn").sites.items()}
     first, other = list(gates)[:2]
     assert view.locator("input[name=gate]").count() == len(gates)
     bars = view.locator(".gate-bars")
@@ -295,7 +295,7 @@ def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(desk, house):
 
 def test_the_places_of_a_gate_are_laid_over_the_picture(desk, house):
     view = desk.turn("gates", **ASKED["places"])
-    name, gate = next(iter(house.scene("places").sites.items()))
+    name, gate = next(iter(house.trace("places").sites.items()))
     rows, columns = gate.weights.shape[-2:]
     desk.until("!document.querySelector('.gate-place').hidden")  # the view may have shown bars before
     canvas = view.locator("canvas")
@@ -332,7 +332,7 @@ def test_a_picture_is_overlaid_with_the_weights_of_a_word(desk, house):
 def test_what_if_is_what_the_library_says(desk, house):
     table = {"off": [{"site": "decoder.0.cross", "head": 0}], "temperatures": [{"site": "*", "value": 3.0}]}
     wanted = compare(
-        house.scene("translate"), trace_model(house.learners["translate"], CAT, edits=Edits.from_dict(table))
+        house.trace("translate"), trace_model(house.learners["translate"], CAT, edits=Edits.from_dict(table))
     )
     view = desk.turn("whatif", **ASKED["translate"], edits=table)
     desk.until("document.querySelector('table.moved')")
@@ -388,14 +388,14 @@ def test_positions_masks_and_the_lecture_are_the_librarys(desk):
     assert shown == pytest.approx(wanted, abs=1e-6)
 
 
-def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_believed(desk, house):
-    first = select_initial(house.scene("translate"))
+def test_the_page_opens_at_the_traces_opening_and_an_address_that_says_more_is_believed(desk, house):
+    first = select_initial(house.trace("translate"))
     desk.turn("matrix", **ASKED["translate"])
     desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{first.site} {first.head} ')")
     becomes(
         desk,
         "dd[data-stage=weights] data",
-        float(house.scene("translate").site(first.site).row(first.head, first.query).max()),
+        float(house.trace("translate").site(first.site).row(first.head, first.query).max()),
     )
     desk.turn("matrix", **ASKED["translate"], query=2)
     desk.until("document.querySelector('regard-matrix').dataset.painted.startsWith('encoder.0 0 ')")
@@ -403,11 +403,11 @@ def test_the_page_opens_at_the_scenes_opening_and_an_address_that_says_more_is_b
 
 
 def test_a_branch_reaches_the_matrix(desk, house):
-    scene = house.scene("translate")
-    token = int(scene.next_token_probabilities(2).topk(2).indices[1])
+    trace = house.trace("translate")
+    token = int(trace.next_token_probabilities(2).topk(2).indices[1])
     desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, query=3, key=2, branches=[[2, token]])
-    becomes(desk, "dd[data-stage=weights] data", float(scene.branch(2, token).site("decoder.0.cross").row(1, 3)[2]))
-    assert desk.page.locator("#said .what").get_attribute("title") == scene.branch(2, token).output_text
+    becomes(desk, "dd[data-stage=weights] data", float(trace.branch(2, token).site("decoder.0.cross").row(1, 3)[2]))
+    assert desk.page.locator("#output .what").get_attribute("title") == trace.branch(2, token).output_text
 
 
 def test_a_prompt_is_given_and_what_follows_is_chosen(desk, house):
@@ -416,15 +416,15 @@ def test_a_prompt_is_given_and_what_follows_is_chosen(desk, house):
         view = desk.turn("generation", **ASKED["write"], step=step)
         desk.until(f"document.querySelector('regard-generation').dataset.painted.endsWith(' {step}')")
         assert f"rank of the {word}" in view.locator(".stages").inner_text()
-    assert house.scene("write").forced_steps == words
+    assert house.trace("write").forced_steps == words
 
 
 def test_unknown_words_are_told_above_what_is_made_of_them(desk):
     desk.turn("matrix", model="translate", text="the zebra ate the cat")
-    desk.until("document.getElementById('said').textContent.includes('out of vocabulary: zebra; mapped to <unk>')")
+    desk.until("document.getElementById('output').textContent.includes('out of vocabulary: zebra; mapped to <unk>')")
     desk.turn("matrix", **ASKED["translate"])
-    desk.until("!document.getElementById('said').textContent.includes('out of vocabulary')")
-    assert "zebra" not in desk.page.locator("#said").inner_text()
+    desk.until("!document.getElementById('output').textContent.includes('out of vocabulary')")
+    assert "zebra" not in desk.page.locator("#output").inner_text()
 
 
 def test_a_head_that_is_off_says_so_and_proves_nothing(desk):
@@ -503,7 +503,7 @@ def test_a_hundred_thousand_letters_get_a_sentence(desk):
     ("state", "painted"),
     [
         ({"head": 99}, "encoder.0 2 weights"),
-        ({"head": -1, "query": 1}, "encoder.0 0 weights"),  # without a cell the page opens where the scene does
+        ({"head": -1, "query": 1}, "encoder.0 0 weights"),  # without a cell the page opens where the trace does
         ({"site": "nowhere.7", "head": 1}, "encoder.0 1 weights"),
         ({"query": 10**9, "key": 10**9, "window": [5, 3, "x", 0]}, "encoder.0 0 weights"),
     ],
@@ -709,7 +709,7 @@ def test_pictures_of_the_views_are_small_and_of_both_schemes(browser, address, t
 @pytest.mark.parametrize("framed", [False, True], ids=["a file", "a notebook's frame"])
 def test_a_saved_page_shows_the_same_and_asks_nobody(browser, house, tools, tmp_path, framed):
     (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
-    copy = show(house.scene("translate"), site=site.name, head=1)
+    copy = show(house.trace("translate"), site=site.name, head=1)
     path = tmp_path / "page.html"
     path.write_text(
         f"<!doctype html><meta charset=utf-8>{copy._repr_html_()}" if framed else copy.html, encoding="utf-8"

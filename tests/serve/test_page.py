@@ -452,10 +452,10 @@ def test_the_address_holds_the_state_and_back_undoes_a_step(desk):
 
 def test_a_head_is_switched_off_and_on_again(desk):
     page = desk.open(SMALL, "matrix")
-    with page.expect_request("**/api/scenes") as asked:
+    with page.expect_request("**/api/traces") as asked:
         page.get_by_role("button", name="Ablate this head").click()
     assert asked.value.post_data_json["edits"] == {"off": [{"site": "decoder.0.cross", "head": 0}]}
-    with page.expect_request("**/api/scenes") as asked:
+    with page.expect_request("**/api/traces") as asked:
         page.get_by_role("button", name="Undo: decoder.0.cross: head 0 is ablated").click()
     assert "edits" not in asked.value.post_data_json
     desk.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
@@ -468,7 +468,7 @@ def test_edits_are_told_in_every_view_and_an_off_head_as_what_it_is(browser, add
     edits = quote(json.dumps({"off": [{"site": "decoder.0.cross", "head": 2}]}))
     for view in VIEWS:
         page = desk.open(f"{SMALL}&head=~2&edits=~{edits}", view)
-        told = page.locator("#said", has_text="edited: decoder.0.cross: head 2 is ablated")
+        told = page.locator("#output", has_text="edited: decoder.0.cross: head 2 is ablated")
         assert told.is_visible()
         if view == "matrix":
             page.wait_for_selector("regard-matrix .card dd")
@@ -550,7 +550,7 @@ def test_a_refusal_is_a_sentence_and_text(desk):
     desk.wrong.clear()  # the browser itself notes the status 400
 
 
-def test_a_scene_that_the_server_forgot_is_asked_for_again(desk):
+def test_a_trace_that_the_server_forgot_is_asked_for_again(desk):
     page = desk.open(SMALL, "matrix")
     fake_server.KEPT.clear()
     page.locator("label:has(input[name=head][value='3'])").click()

@@ -121,12 +121,12 @@ def test_no_text_runs_as_a_script(address, open_page):
 
 
 def test_a_page_in_a_file_asks_nobody(open_page, models, tmp_path):
-    scene = trace_model(models["translate"], CAT)
+    trace = trace_model(models["translate"], CAT)
     path = Path(tmp_path / "copy.html")
-    path.write_text(show(scene, site="decoder.0.cross", head=1).html, encoding="utf-8")
+    path.write_text(show(trace, site="decoder.0.cross", head=1).html, encoding="utf-8")
     open_page.page.goto(path.as_uri())
     view = open_page.painted("matrix")
-    weights = scene.site("decoder.0.cross").head(1).weights
+    weights = trace.site("decoder.0.cross").head(1).weights
     view.locator("data").first.wait_for()
     time.sleep(0.3)
     assert_holds(view, float(weights[0, 0]))

@@ -164,8 +164,8 @@ def test_a_branch_is_what_every_view_shows(desk):
     other = fake.best(2, 20)["tokens"][1]
     view = desk.open("alignment", **SMALL, branches=[[2, other["id"]]])
     assert desk.page.evaluate("document.querySelector('regard-alignment').down.length") == 5  # le chat … fin </s>
-    assert desk.page.locator("#said .what").get_attribute("title") == f"le chat {other['token']} fin"
-    assert f"“{other['token']}” instead of “noir” at step 3" in desk.page.locator("#said").inner_text()
+    assert desk.page.locator("#output .what").get_attribute("title") == f"le chat {other['token']} fin"
+    assert f"“{other['token']}” instead of “noir” at step 3" in desk.page.locator("#output").inner_text()
     desk.press("c")
     desk.until("document.querySelector('regard-comparison')?.dataset.painted")
     assert desk.page.evaluate("document.querySelector('regard-comparison').a.rows") == 5
@@ -488,7 +488,7 @@ def test_edits_are_added_removed_and_undone_by_keyboard(desk):
     desk.until("document.querySelector('.made').textContent.includes('No interventions yet')")
 
 
-def test_a_weight_cells_and_a_word_become_edits_of_the_scene(desk):
+def test_a_weight_cells_and_a_word_become_edits_of_the_trace(desk):
     view = desk.open("whatif", **SMALL, head=1, query=2, key=3)
     view.get_by_role("radio", name="Set a weight").press("Space")
     view.get_by_label("Weight", exact=True).fill("0.75")
@@ -513,7 +513,7 @@ def test_a_weight_cells_and_a_word_become_edits_of_the_scene(desk):
     assert view.locator(".python").text_content() == f"# {expected}\nfrom regard.see import trace_model\n"
 
 
-def test_the_scene_is_copied_as_python(desk):
+def test_the_trace_is_copied_as_python(desk):
     desk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     view = desk.open("whatif", **EDITED)
     view.get_by_role("button", name="Copy as Python").press("Enter")
@@ -545,21 +545,21 @@ def test_a_status_of_one_view_is_not_left_in_another(desk):
 
 def test_a_server_that_is_lost_leaves_no_output_of_another_text(desk):
     desk.open("generation", **SMALL)
-    desk.page.route("**/api/scenes", lambda route: route.abort())
+    desk.page.route("**/api/traces", lambda route: route.abort())
     desk.page.route("**/views/masks.js", lambda route: route.abort())
     desk.page.fill("#text", "another text")
     desk.press("Enter")
     desk.page.wait_for_selector("#problem:not([hidden])")
     assert "does not answer" in desk.page.locator("#problem").inner_text()
     desk.until("document.getElementById('status').textContent === ''")
-    assert desk.page.locator("#said .what").count() == 0
+    assert desk.page.locator("#output .what").count() == 0
     assert desk.page.locator("regard-generation").count() == 0
     desk.page.locator("#tab-masks").click()
     desk.until("document.querySelector('#panel .empty').textContent.includes('Masks')")
     assert "could not be loaded; is `regard serve` still running?" in desk.page.locator("#panel").inner_text()
-    desk.page.unroute("**/api/scenes")
+    desk.page.unroute("**/api/traces")
     desk.page.locator("#run").click()
-    desk.until("document.querySelector('#said .what')?.title.startsWith('le chat')")
+    desk.until("document.querySelector('#output .what')?.title.startsWith('le chat')")
     assert desk.page.locator("#problem").is_hidden()
     desk.wrong = [line for line in desk.wrong if "ERR_FAILED" not in line]  # what was broken off
 

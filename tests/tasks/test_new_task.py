@@ -91,10 +91,10 @@ def test_it_is_shown_in_the_page(run):
     with client_of(ModelStore.from_folders([run])) as client:
         (card,) = client.get("/api/models").json()["models"]
         assert (card["task"], card["example"], card["picture"]) == ("sentence_length", CAT, False)
-        scene = asked(client, {"model": card["name"], "text": card["example"]})
-        assert scene["said"] in ("short", "long")
-        assert scene["axes"]["text"] == CAT.split()
-        assert scene["unknown"] == list(trace_model(run, CAT).out_of_vocabulary)
+        answer = asked(client, {"model": card["name"], "text": card["example"]})
+        assert answer["output_text"] in ("short", "long")
+        assert answer["axes"]["text"] == CAT.split()
+        assert answer["unknown"] == list(trace_model(run, CAT).out_of_vocabulary)
         assert client.get(f"/api/models/{card['name']}/checkpoints").json()["checkpoints"]
 
 

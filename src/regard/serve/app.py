@@ -28,19 +28,19 @@ from regard.serve.security import BodyBudget, RequestBody, SecurityMiddleware
 from regard.serve.trace_cache import TraceCache
 from regard.serve.workers import Workers
 
-SITE = "/api/scenes/{id}/sites/{site}"
+SITE = "/api/traces/{id}/sites/{site}"
 HEAD = SITE + "/heads/{head}"
 GET_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
     "/api/models": handlers.list_models,
     "/api/models/{name}/checkpoints": handlers.list_checkpoints,
-    "/api/scenes/{id}": handlers.get_trace,
-    "/api/scenes/{id}/overview": handlers.overview,
-    "/api/scenes/{id}/statistics": handlers.statistics,
-    "/api/scenes/{id}/picture": handlers.image,
-    "/api/scenes/{id}/next/{step}": generation.next_tokens,
-    "/api/scenes/{id}/next/{step}/tokens": generation.top_tokens,
-    "/api/scenes/{id}/beam": generation.beam_tree,
-    "/api/scenes/{id}/export": exports.export,
+    "/api/traces/{id}": handlers.get_trace,
+    "/api/traces/{id}/overview": handlers.overview,
+    "/api/traces/{id}/statistics": handlers.statistics,
+    "/api/traces/{id}/picture": handlers.image,
+    "/api/traces/{id}/next/{step}": generation.next_tokens,
+    "/api/traces/{id}/next/{step}/tokens": generation.top_tokens,
+    "/api/traces/{id}/beam": generation.beam_tree,
+    "/api/traces/{id}/export": exports.export,
     SITE + "/thumbnails": handlers.thumbnails,
     SITE + "/gate": handlers.gate,
     HEAD + "/map": handlers.attention_map,
@@ -53,8 +53,8 @@ GET_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
     "/api/generate": generation.generate,
 }
 POST_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
-    "/api/scenes": handlers.create_trace,
-    "/api/scenes/{id}/branch": generation.branch,
+    "/api/traces": handlers.create_trace,
+    "/api/traces/{id}/branch": generation.branch,
     "/api/compare": generation.compare_traces,
     "/api/patterns": playground.patterns,
     "/api/lecture": playground.lecture_numbers,

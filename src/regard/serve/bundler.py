@@ -173,7 +173,7 @@ def embed_trace(cached: CachedTrace, site: str | None, head: int | None) -> dict
             left -= cells
     return {
         "models": {"models": [model]},
-        "scene": card,
+        "trace": card,
         "view": {"site": site or "", "head": head or 0, "view": view},
         "statistics": cached.statistics(),
         "thumbnails": {name: uint8_base64(thumbnail_bytes(cached.overview(name)[1].cpu().numpy())) for name in sites},

@@ -86,7 +86,7 @@ def refuse_large(cached: CachedTrace, site: str | None, head: int | None) -> Non
 def export_npz(cached: CachedTrace, site: str | None, head: int | None) -> bytes:
     """Weights (head, query, key) and masked scores of each layer, and the labels of their axes."""
     refuse_large(cached, site, head)
-    arrays: dict[str, Any] = {"said": np.array(cached.trace.output_text), "text": np.array(cached.text)}
+    arrays: dict[str, Any] = {"output_text": np.array(cached.trace.output_text), "text": np.array(cached.text)}
     for name, one, heads in selected_heads(cached, site, head):
         n_q, n_k = one.shape
         for stage in ("weights", "masked"):

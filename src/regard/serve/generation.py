@@ -119,7 +119,7 @@ def compare_traces(request: ApiRequest) -> ApiResponse:
 
 def trace_difference(before: Trace, after: Trace) -> dict[str, Any]:
     outputs = {
-        "said": [before.output_text, after.output_text],
+        "output_text": [before.output_text, after.output_text],
         "tokens": align_tokens(output_items(before), output_items(after)),
     }
     nothing = {"distribution": [], "at": None, "row": None}

@@ -352,7 +352,7 @@ def serialize_trace(cached: CachedTrace) -> dict[str, Any]:
         "text": cached.text,
         "question": trace.request.question or "",
         "checkpoint": cached.checkpoint,
-        "said": trace.output_text,
+        "output_text": trace.output_text,
         "output": serialize_output(trace),
         "axes": {name: list(axis.labels) for name, axis in trace.axes.items()},
         "words": {name: serialize_words(axis) for name, axis in trace.axes.items() if axis.words},
@@ -434,7 +434,7 @@ def serialize_image(cached: CachedTrace) -> dict[str, Any] | None:
     axis = cached.trace.axes.get("patches")
     rows, columns = (axis.grid if axis else None) or (0, 0)
     size = {"height": pixels.shape[1], "width": pixels.shape[2]}
-    return {"url": f"api/scenes/{cached.id}/picture", "rows": rows, "columns": columns, **size}
+    return {"url": f"api/traces/{cached.id}/picture", "rows": rows, "columns": columns, **size}
 
 
 def image_png(trace: Trace) -> bytes:

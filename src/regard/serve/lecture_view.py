@@ -352,7 +352,7 @@ def summarize(
         "pattern": str(site.recipe.pattern),
         "normaliser": str(site.recipe.normaliser),
         "note": site.note,
-        "said": f"{shown}; every sum runs over all of them",
+        "summary": f"{shown}; every sum runs over all of them",
     }
 
 

@@ -208,7 +208,7 @@ def lecture_numbers(request: ApiRequest) -> ApiResponse:
     """The lectures' example with other numbers, or the same steps for a head of a trace."""
     from regard.serve.lecture_view import walk_through_example, walk_through_head
 
-    if (number := text_field(request.body, "scene")) == "":
+    if (number := text_field(request.body, "trace")) == "":
         return json_response(walk_through_example(dict(request.body)))
     cached = request.state.traces[number]
     name, head = text_field(request.body, "site"), int_field(request.body, "head", 0, 2**31) or 0

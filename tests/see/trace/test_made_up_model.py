@@ -168,16 +168,16 @@ def test_a_translator_made_of_it_is_traced_searched_and_edited_as_any_other(decl
 def test_it_is_shown_in_the_page(declares):
     one = made_up_translator(declares=declares)
     with client_of(ModelStore.from_models({"odd": one})) as client:
-        scene, before = asked(client, {"model": "odd", "text": CAT}), trace_model(one, CAT)
-        assert [card["name"] for card in scene["sites"]] == list(before.sites)
-        for card in scene["sites"]:
+        trace, before = asked(client, {"model": "odd", "text": CAT}), trace_model(one, CAT)
+        assert [card["name"] for card in trace["sites"]] == list(before.sites)
+        for card in trace["sites"]:
             assert card["shown"]
-            assert len(scene["axes"][card["queries"]]) == card["n_q"]
-            assert len(scene["axes"][card["keys"]]) == card["n_k"]
-            row = floats(client, f"{site_path(scene, card['name'])}/heads/1/rows/0")
+            assert len(trace["axes"][card["queries"]]) == card["n_q"]
+            assert len(trace["axes"][card["keys"]]) == card["n_k"]
+            row = floats(client, f"{site_path(trace, card['name'])}/heads/1/rows/0")
             assert_close(torch.tensor(row), before.site(card["name"]).row(1, 0), atol=1e-6, rtol=0)
-            assert client.get(f"{site_path(scene, card['name'])}/heads/1/check").json()["difference"] < 1e-5
-        name = scene["sites"][-1]["name"]
+            assert client.get(f"{site_path(trace, card['name'])}/heads/1/check").json()["difference"] < 1e-5
+        name = trace["sites"][-1]["name"]
         edits = {"off": [{"site": name, "head": 0}]}
         changed = asked(client, {"model": "odd", "text": CAT, "edits": edits})
         row = floats(client, f"{site_path(changed, name)}/heads/0/rows/0")

@@ -23,8 +23,8 @@ async function ask(path, options = {}) {
     throw new Problem("The server does not answer; is `regard serve` still running?");
   }
   if (response.ok) return response;
-  const said = await response.json().catch(() => ({}));
-  throw new Problem(said.error || `The server answered ${response.status} to ${path}.`, response.status, from);
+  const body = await response.json().catch(() => ({}));
+  throw new Problem(body.error || `The server answered ${response.status} to ${path}.`, response.status, from);
 }
 
 function remembered(path, reader) {
@@ -80,19 +80,19 @@ function query(values) {
 }
 
 const part = encodeURIComponent;
-const scenes = (id) => `scenes/${part(id)}`;
-const site = (id, name) => `${scenes(id)}/sites/${part(name)}`;
+const traces = (id) => `traces/${part(id)}`;
+const site = (id, name) => `${traces(id)}/sites/${part(name)}`;
 const head = (id, name, number) => `${site(id, name)}/heads/${number}`;
 const frame = (window) => ({ top: window[0], bottom: window[1], left: window[2], right: window[3] });
 
 export const models = () => ask("models").then(json);
-// with branches, [step, token] one after the other, the last of them: it knows the scene before it, and where it left it
-export async function scene(body, branches = []) {
-  let found = await post("scenes", body);
-  for (const at of branches) found = { ...(await post(`${scenes(found.id)}/branch`, { step: at[0], token: at[1] })), before: found, at };
+// with branches, [step, token] one after the other, the last of them: it knows the trace before it, and where it left it
+export async function trace(body, branches = []) {
+  let found = await post("traces", body);
+  for (const at of branches) found = { ...(await post(`${traces(found.id)}/branch`, { step: at[0], token: at[1] })), before: found, at };
   return found;
 }
-export const statistics = (id) => remembered(`${scenes(id)}/statistics`, json);
+export const statistics = (id) => remembered(`${traces(id)}/statistics`, json);
 export const map = (id, name, number, window, rows, columns, stage = "weights") =>
   remembered(
     `${head(id, name, number)}/map${query({ rows, columns, ...frame(window), stage: stage === "weights" ? "" : stage })}`,
@@ -118,20 +118,20 @@ export const pair = (id, name, number, i, j) =>
   remembered(`${head(id, name, number)}/pair${query({ query: i, key: j })}`, json);
 export const check = (id, name, number) => remembered(`${head(id, name, number)}/check`, json);
 export const gate = (id, name) => remembered(`${site(id, name)}/gate`, floats);
-export const next = (id, step) => remembered(`${scenes(id)}/next/${step}`, floats);
+export const next = (id, step) => remembered(`${traces(id)}/next/${step}`, floats);
 export const nextTokens = (id, step, count = 20) =>
-  remembered(`${scenes(id)}/next/${step}/tokens${query({ count })}`, json);
-export const beam = (id) => remembered(`${scenes(id)}/beam`, json);
+  remembered(`${traces(id)}/next/${step}/tokens${query({ count })}`, json);
+export const beam = (id) => remembered(`${traces(id)}/beam`, json);
 export const compare = (before, after) => post("compare", { before, after });
 export const patterns = (pattern, length) => post("patterns", { pattern, length });
 export const positions = (values) => remembered(`positions${query(values)}`, floats);
 export const lecture = (values = {}) => post("lecture", values);
 export const checkpoints = (model) => ask(`models/${part(model)}/checkpoints`).then(json);
-export const exportUrl = (id, values) => new URL(`${scenes(id)}/export${query(values)}`, BASE).href;
+export const exportUrl = (id, values) => new URL(`${traces(id)}/export${query(values)}`, BASE).href;
 
 // small pictures of all heads, site after site as the server finds them: found(number of the site, {data, shape})
 export async function overview(id, size, found) {
-  const response = await ask(`${scenes(id)}/overview${query({ size })}`);
+  const response = await ask(`${traces(id)}/overview${query({ size })}`);
   const shapes = response.headers.get("X-Shape").split(";").map(numbers);
   const ends = [0];
   for (const [heads, rows, columns] of shapes) ends.push(ends.at(-1) + heads * rows * columns);
@@ -159,8 +159,8 @@ export function generate(values, { token, done, problem }) {
   });
   stream.addEventListener("error", (event) => {
     stream.close();
-    const said = event.data ? JSON.parse(event.data).error : "The stream of tokens broke off; ask again.";
-    problem(new Problem(said));
+    const message = event.data ? JSON.parse(event.data).error : "The stream of tokens broke off; ask again.";
+    problem(new Problem(message));
   });
   return () => stream.close();
 }

@@ -33,7 +33,7 @@
   function head(site, number) {
     const card = held.heads[`${site}/${number}`];
     if (card) return card;
-    const known = held.scene.sites.find((one) => one.name === site);
+    const known = held.trace.sites.find((one) => one.name === site);
     if (!known) throw new Sentence(`There is no layer “${site}” in this trace.`, 404);
     if (!(Number(number) < known.heads)) throw new Sentence(`${site} has no head ${number}; they are counted from 0 to ${known.heads - 1}.`, 404);
     throw new Sentence("This export does not hold every head; choose another, or run `regard look`.");
@@ -129,21 +129,21 @@
     if (rest === "tokens") return json(held.tokens[step]);
     if (!held.next) throw new Sentence("This export holds only the top tokens; run `regard look` for all.");
     const all = floats(held.next);
-    const size = all.length / held.scene.steps;
+    const size = all.length / held.trace.steps;
     return binary(all.slice(step * size, (step + 1) * size), [size]);
   }
 
   function answer(path, query, body) {
     const parts = path.split("/").map(decodeURIComponent);
     if (path === "models") return json(held.models);
-    if (path === "scenes") {
-      const { text, question, edits } = held.scene;
+    if (path === "traces") {
+      const { text, question, edits } = held.trace;
       const same = body.text === text && (body.question ?? question) === question;
-      if (same && JSON.stringify(body.edits ?? {}) === JSON.stringify(edits)) return json(held.scene);
+      if (same && JSON.stringify(body.edits ?? {}) === JSON.stringify(edits)) return json(held.trace);
       throw new Sentence(ONE);
     }
-    if (parts[0] !== "scenes") throw new Sentence(ONE);
-    if (parts.length === 2) return json(held.scene);
+    if (parts[0] !== "traces") throw new Sentence(ONE);
+    if (parts.length === 2) return json(held.trace);
     if (parts[2] === "statistics") return json(held.statistics);
     if (parts[2] === "overview") return overview(Object.values(held.thumbnails));
     if (parts[2] === "next") return next(Number(parts[3]), parts[4]);
@@ -196,7 +196,7 @@
     Object.defineProperty(globalThis, "localStorage", { value: { getItem: () => null, setItem: () => {} } });
   }
   const { site, head: number, view } = held.view;
-  const open = held.scene.opening ?? {};
+  const open = held.trace.opening ?? {};
   const cell = open.site === site && open.head === number ? `&query=~${open.query}&key=~${open.key}` : "";
   const first = `#view=${view}&site=${encodeURIComponent(site)}&head=~${number}${cell}`;
   try {

@@ -15,18 +15,18 @@ const ENDS = ["model", "text", "question", "target", "beam", "more"]; // with an
 const FORGOTTEN = /ask again/;
 
 let models = [];
-let scene = null;
+let trace = null;
 let picture = null; // {name, data}: a picture of the user's own is too large for the address
 let asking = 0;
 let lost = null; // a model of the address that is not there
 let lastForgotten = -Infinity;
-let came = 0; // when the scene did
+let came = 0; // when the trace did
 let told = ""; // of what it is: the model, the text, the question
 const elements = new Map(); // view → promise of its element
 const missing = new Set(); // views that could not be loaded
 const side = element("regard-side");
 
-// --- the scene ---
+// --- the trace ---
 
 async function run() {
   const { state } = store;
@@ -35,18 +35,18 @@ async function run() {
   if (picture && picture.name === state.text) body.picture = picture.data;
   const subject = JSON.stringify([state.model, state.text, state.question]);
   busy(true);
-  if (subject !== told) replace(at("said")); // it is of another text
+  if (subject !== told) replace(at("output")); // it is of another text
   say("Running the model…");
   try {
-    const found = await api.scene(body, state.branches);
+    const found = await api.trace(body, state.branches);
     if (number !== asking) return;
-    [scene, came, told] = [found, performance.now(), subject];
+    [trace, came, told] = [found, performance.now(), subject];
     problem(lost);
     lost = null;
     settle();
-    said();
+    showOutput();
     tabs();
-    say(`Output: ${shortened(scene.said ?? "", 200)}`);
+    say(`Output: ${shortened(trace.output_text ?? "", 200)}`);
   } catch (reason) {
     if (number !== asking) return;
     problem(reason);
@@ -54,7 +54,7 @@ async function run() {
       lost = reason;
       store.set({ branches: undefined }); // a branch that cannot be: the text without it
     } else if (subject !== told) {
-      [scene, told] = [null, ""]; // nothing of the text before may stand under this one
+      [trace, told] = [null, ""]; // nothing of the text before may stand under this one
       tabs();
     }
   } finally {
@@ -69,30 +69,30 @@ function given(value) {
 }
 
 function settle() {
-  const site = scene && siteOf(scene, store.state);
+  const site = trace && siteOf(trace, store.state);
   if (!site) return;
-  const patch = fitting(scene, store.state);
+  const patch = fitting(trace, store.state);
   const size = `${site.n_q} ${site.n_k}`;
   if (settle.size !== undefined && settle.size !== size) patch.window = null;
   settle.size = size;
   store.set(patch);
 }
 
-function said() {
-  const { output } = scene;
+function showOutput() {
+  const { output } = trace;
   const best = (output?.labels ?? []).map((label, n) => [label, output.probabilities[n]]);
   best.sort((a, b) => b[1] - a[1]);
-  if (!store.state.question) at("question").value = scene.question ?? ""; // the one that was answered instead
+  if (!store.state.question) at("question").value = trace.question ?? ""; // the one that was answered instead
   const others = best.slice(0, 4).map(([label, p]) => h.span({ class: "muted small" }, shortened(label), " ", figure(p, 3)));
-  const unknown = (scene.unknown ?? []).slice(0, 5).map((word) => [" ", token(word)]);
-  const edits = editTexts(scene.edits ?? {});
+  const unknown = (trace.unknown ?? []).slice(0, 5).map((word) => [" ", token(word)]);
+  const edits = editTexts(trace.edits ?? {});
   const more = edits.length > 3 ? [`and ${edits.length - 3} more`] : [];
   replace(
-    at("said"),
+    at("output"),
     h.span({ class: "muted small" }, "output"),
-    token(scene.said ?? "", { class: "token what" }),
+    token(trace.output_text ?? "", { class: "token what" }),
     others,
-    scene.before ? h.span({ class: "changed small" }, "branch: ", branchText(scene)) : null,
+    trace.before ? h.span({ class: "changed small" }, "branch: ", branchText(trace)) : null,
     edits.length ? h.span({ class: "changed small" }, "edited: ", [...edits.slice(0, 3), ...more].join("; ")) : null,
     unknown.length ? h.span({ class: "changed small" }, "out of vocabulary:", unknown, "; mapped to <unk>") : null,
   );
@@ -107,15 +107,15 @@ async function show() {
   const view = viewOf(store.state.view);
   const panel = at("panel");
   const model = models.find((one) => one.name === store.state.model);
-  document.querySelector(".body").classList.toggle("wide", Boolean(view.alone) || !scene);
-  at("side").hidden = Boolean(view.alone) || !scene;
-  at("said").hidden = Boolean(view.alone) || !scene;
+  document.querySelector(".body").classList.toggle("wide", Boolean(view.alone) || !trace);
+  at("side").hidden = Boolean(view.alone) || !trace;
+  at("output").hidden = Boolean(view.alone) || !trace;
   panel.setAttribute("aria-labelledby", `tab-${view.name}`);
-  // while another scene is on its way, the address may already speak of that one
-  const state = scene ? { ...store.state, ...fitting(scene, store.state) } : store.state;
-  if (scene) side.show(scene, state);
-  if (!view.alone && !scene) return replace(panel, empty("There is nothing to show yet: choose a model, type a text and press Run."));
-  if (!view.fits(scene, model)) return replace(panel, empty(view.needs));
+  // while another trace is on its way, the address may already speak of that one
+  const state = trace ? { ...store.state, ...fitting(trace, store.state) } : store.state;
+  if (trace) side.show(trace, state);
+  if (!view.alone && !trace) return replace(panel, empty("There is nothing to show yet: choose a model, type a text and press Run."));
+  if (!view.fits(trace, model)) return replace(panel, empty(view.needs));
   if (!elements.has(view.name)) elements.set(view.name, made(view));
   const node = await elements.get(view.name);
   if (mine !== turn) return undefined; // another view was asked for meanwhile
@@ -124,7 +124,7 @@ async function show() {
     return replace(panel, empty(`The view “${view.label}” could not be loaded; is \`regard serve\` still running? Then reload the page.`));
   }
   if (panel.firstChild !== node || panel.childNodes.length > 1) replace(panel, node);
-  node.show(scene, state);
+  node.show(trace, state);
   return undefined;
 }
 
@@ -135,7 +135,7 @@ function tabs() {
   const had = list.contains(document.activeElement);
   const model = models.find((one) => one.name === store.state.model);
   const open = viewOf(store.state.view);
-  const shown = VIEWS.filter((view) => view === open || view.fits(scene, model));
+  const shown = VIEWS.filter((view) => view === open || view.fits(trace, model));
   replace(
     list,
     shown.map((view) =>
@@ -187,7 +187,7 @@ document.addEventListener("problem", ({ detail }) => {
   if (forgotten && (at("run").disabled || detail.asked < came)) return; // it is being asked for, or came meanwhile
   if (!forgotten || performance.now() - lastForgotten < 5000) return problem(detail);
   lastForgotten = performance.now();
-  run(); // the server keeps few scenes: this one makes room for itself again
+  run(); // the server keeps few traces: this one makes room for itself again
 });
 addEventListener("unhandledrejection", (event) => problem(event.reason));
 
@@ -261,9 +261,9 @@ onSystemTheme(() => {
 
 store.addEventListener("change", ({ detail: { changed } }) => {
   if (!store.state.model && models.length) return complete();
-  const old = scene && store.state.branches && !changed.includes("branches") && changed.some((name) => ENDS.includes(name));
+  const old = trace && store.state.branches && !changed.includes("branches") && changed.some((name) => ENDS.includes(name));
   if (old) return store.set({ branches: undefined });
-  const asks = changed.some((name) => name === "branches" || ASKED.includes(name)); // then only the scene to come knows its sites
+  const asks = changed.some((name) => name === "branches" || ASKED.includes(name)); // then only the trace to come knows its sites
   if (!asks && changed.some((name) => ["site", "head"].includes(name))) settle();
   header();
   if (changed.includes("view")) {
@@ -284,8 +284,8 @@ listen(
   {
     view: (name) => store.go({ view: name }),
     text: () => at("text").focus(),
-    head: (by) => scene && step("head", Array.from({ length: siteOf(scene, store.state)?.heads ?? 1 }, (_, n) => n), by),
-    site: (by) => scene && step("site", scene.sites.filter((site) => site.shown).map((site) => site.name), by),
+    head: (by) => trace && step("head", Array.from({ length: siteOf(trace, store.state)?.heads ?? 1 }, (_, n) => n), by),
+    site: (by) => trace && step("site", trace.sites.filter((site) => site.shown).map((site) => site.name), by),
     theme,
   },
   dialog,

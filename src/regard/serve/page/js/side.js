@@ -25,18 +25,18 @@ class Side extends View {
     this.append(box);
   }
 
-  show(scene, state) {
-    const site = siteOf(scene, state);
-    if (this.fresh("sites", scene.id, state.site)) this.sites(scene, site);
-    if (this.fresh("heads", scene.id, state.site, state.head, state.edits)) this.heads(site, state);
-    if (this.fresh("recipe", scene.id, state.site)) this.recipe(site);
-    if (this.fresh("edits", scene.id, state.site, state.head, state.edits)) this.edits(site, state);
-    if (this.fresh("save", scene.id, state.site, state.head)) this.save(scene, site, state);
+  show(trace, state) {
+    const site = siteOf(trace, state);
+    if (this.fresh("sites", trace.id, state.site)) this.sites(trace, site);
+    if (this.fresh("heads", trace.id, state.site, state.head, state.edits)) this.heads(site, state);
+    if (this.fresh("recipe", trace.id, state.site)) this.recipe(site);
+    if (this.fresh("edits", trace.id, state.site, state.head, state.edits)) this.edits(site, state);
+    if (this.fresh("save", trace.id, state.site, state.head)) this.save(trace, site, state);
     replace(this.#summary, site ? `${site.name}, head ${state.head}` : "No attention layer to show");
   }
 
-  sites(scene, site) {
-    const list = scene.sites.map((one) =>
+  sites(trace, site) {
+    const list = trace.sites.map((one) =>
       choice("site", one.name, one === site, [one.name, h.span({ class: "muted small" }, one.kind)], {
         disabled: !one.shown,
         title: one.why || "",
@@ -83,9 +83,9 @@ class Side extends View {
     );
   }
 
-  save(scene, site, state) {
+  save(trace, site, state) {
     const copy = async () => {
-      await navigator.clipboard.writeText(scene.python);
+      await navigator.clipboard.writeText(trace.python);
       say("The Python code of this trace is on the clipboard.");
     };
     const picture = async (format) => {
@@ -93,11 +93,11 @@ class Side extends View {
       const { save } = await import("./views/picture.js");
       const where = site ? [`${site.name}, head ${state.head}`] : [];
       const name = ["regard", view.localName.slice(7), site?.name, site && state.head].filter((part) => part !== undefined);
-      return save(view, [...where, shortened(scene.text, 80)].join(" · "), format, name.join("-"));
+      return save(view, [...where, shortened(trace.text, 80)].join(" · "), format, name.join("-"));
     };
     const pictures = PICTURES.map((format) => button(format.toUpperCase(), () => picture(format), { class: "small", title: "Current view" }));
     const links = FORMATS.map((format) => {
-      const href = api.exportUrl(scene.id, { site: site?.name, head: state.head, format });
+      const href = api.exportUrl(trace.id, { site: site?.name, head: state.head, format });
       return h.a({ href, download: "", class: "small" }, format.toUpperCase());
     });
     replace(

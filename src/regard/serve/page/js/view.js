@@ -1,4 +1,4 @@
-// Base class of the views: `show(scene, state)`, change detection and requests.
+// Base class of the views: `show(trace, state)`, change detection and requests.
 
 import { Problem } from "./api.js";
 import { shortened } from "./dom.js";
@@ -24,7 +24,7 @@ export class View extends HTMLElement {
     this.#shown.delete(name);
   }
 
-  // the answer, or null: then the shell has said why, and asks again for a scene that the server forgot
+  // the answer, or null: then the shell has said why, and asks again for a trace that the server forgot
   async ask(promise) {
     try {
       return await promise;
@@ -57,40 +57,40 @@ export function latest() {
   };
 }
 
-// --- what a scene says about a site ---
+// --- what a trace says about a site ---
 
-export function siteOf(scene, state) {
-  const shownSites = scene.sites.filter((site) => site.shown);
+export function siteOf(trace, state) {
+  const shownSites = trace.sites.filter((site) => site.shown);
   return shownSites.find((site) => site.name === state.site) ?? shownSites[0] ?? null;
 }
 
 // may a query of it not see a key: by its pattern, or by an edit?
-export function hides(scene, site) {
-  return Boolean(site.pattern && !/^(full|Full\(\))$/i.test(site.pattern)) || (scene.edits?.masks ?? []).some((one) => one.site === site.name);
+export function hides(trace, site) {
+  return Boolean(site.pattern && !/^(full|Full\(\))$/i.test(site.pattern)) || (trace.edits?.masks ?? []).some((one) => one.site === site.name);
 }
 
-export function isOff(scene, site, head) {
-  return (scene.edits?.off ?? []).some((one) => one.site === site.name && one.head === head);
+export function isOff(trace, site, head) {
+  return (trace.edits?.off ?? []).some((one) => one.site === site.name && one.head === head);
 }
 
 // the tokens of every step; the end of a text that could go on is open
-export function written(scene) {
-  const { written: ids, text = [] } = scene.axes;
-  if (ids) return labels(scene, "written", scene.steps);
-  return [...text.slice(text.length - scene.steps + 1), "…"];
+export function written(trace) {
+  const { written: ids, text = [] } = trace.axes;
+  if (ids) return labels(trace, "written", trace.steps);
+  return [...text.slice(text.length - trace.steps + 1), "…"];
 }
 
-// what a branch does otherwise than the scene before it
-export function branchText({ before, at: [step], ...scene }) {
-  const [was, is] = [before, scene].map((one) => shortened(written(one)[step] ?? "…"));
+// what a branch does otherwise than the trace before it
+export function branchText({ before, at: [step], ...trace }) {
+  const [was, is] = [before, trace].map((one) => shortened(written(one)[step] ?? "…"));
   return `“${is}” instead of “${was}” at step ${step + 1}`;
 }
 
-// a site, head or cell that the scene does not have becomes one that it has
-export function fitting(scene, state) {
-  const untold = !state.site && !state.head && !state.query && !state.key; // then the scene knows where one begins
-  if (untold && scene.opening) return scene.opening;
-  const site = siteOf(scene, state);
+// a site, head or cell that the trace does not have becomes one that it has
+export function fitting(trace, state) {
+  const untold = !state.site && !state.head && !state.query && !state.key; // then the trace knows where one begins
+  if (untold && trace.opening) return trace.opening;
+  const site = siteOf(trace, state);
   if (!site) return {};
   return {
     site: site.name,
@@ -100,18 +100,18 @@ export function fitting(scene, state) {
   };
 }
 
-// the labels of a side; an axis that the scene does not have is one place, called as the axis
-export function labels(scene, axis, count) {
-  const found = scene.axes[axis] ?? [];
+// the labels of a side; an axis that the trace does not have is one place, called as the axis
+export function labels(trace, axis, count) {
+  const found = trace.axes[axis] ?? [];
   return Array.from({ length: count }, (_, n) => found[n] ?? (count === 1 ? axis : String(n)));
 }
 
 // words of an axis with their places; a token in no word stands for itself, with number null
-export function groups(scene, axis, count) {
-  const names = labels(scene, axis, count);
+export function groups(trace, axis, count) {
+  const names = labels(trace, axis, count);
   const owner = new Array(count).fill(null);
   const found = [];
-  (scene.words?.[axis] ?? []).forEach(([word, first, last], number) => {
+  (trace.words?.[axis] ?? []).forEach(([word, first, last], number) => {
     for (let place = first; place <= last && place < count; place++) owner[place] = [number, word];
   });
   for (let place = 0; place < count; place++) {

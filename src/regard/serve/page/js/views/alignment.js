@@ -28,11 +28,11 @@ class Alignment extends View {
     this.append(h.div({ class: "beside" }, h.div(this.#note, this.#heat.node, this.#key), this.#card));
   }
 
-  async show(scene, state) {
-    const site = siteOf(scene, state);
+  async show(trace, state) {
+    const site = siteOf(trace, state);
     const start = site.n_q > SIDE || site.n_k > SIDE ? [block(state.query, site.n_q), block(state.key, site.n_k)] : [0, 0];
-    const subject = [scene.id, site.name, state.head, ...start];
-    this.now = { scene, site, head: state.head, subject: subject.join(), query: state.query, key: state.key };
+    const subject = [trace.id, site.name, state.head, ...start];
+    this.now = { trace, site, head: state.head, subject: subject.join(), query: state.query, key: state.key };
     if (this.fresh("subject", subject)) {
       this.values = null;
       await this.load(start);
@@ -44,20 +44,20 @@ class Alignment extends View {
   }
 
   async load([top, left]) {
-    const { scene, site, head, subject } = this.now;
+    const { trace, site, head, subject } = this.now;
     const [bottom, right] = [Math.min(site.n_q, top + SIDE), Math.min(site.n_k, left + SIDE)];
-    const asked = api.block(scene.id, site.name, head, [top, bottom, left, right]);
-    const answer = await this.ask(Promise.all([api.statistics(scene.id), asked]));
+    const asked = api.block(trace.id, site.name, head, [top, bottom, left, right]);
+    const answer = await this.ask(Promise.all([api.statistics(trace.id), asked]));
     if (!answer || this.now.subject !== subject) return this.stale("subject");
     const [statistics, weights] = answer;
     const inside = (from, to) => (group) => group.places[0] >= from && group.places.at(-1) < to;
-    this.down = groups(scene, site.queries, site.n_q).filter(inside(top, bottom));
-    this.across = groups(scene, site.keys, site.n_k).filter(inside(left, right));
+    this.down = groups(trace, site.queries, site.n_q).filter(inside(top, bottom));
+    this.across = groups(trace, site.keys, site.n_k).filter(inside(left, right));
     const at = (i, j) => weights[(i - top) * (right - left) + j - left];
     this.values = byWord(at, this.down, this.across);
     this.aer = statistics[site.name]?.aer?.[head] ?? null;
     const cross = site.keys === "source" && site.queries !== "source";
-    this.gold = new Set(cross ? (scene.gold ?? []).map(([source, target]) => `${target} ${source}`) : []);
+    this.gold = new Set(cross ? (trace.gold ?? []).map(([source, target]) => `${target} ${source}`) : []);
     const part = `Tokens ${top} to ${bottom - 1} × ${left} to ${right - 1}: the block around the cursor.`;
     replace(this.#note, bottom - top < site.n_q || right - left < site.n_k ? part : "");
     return undefined;

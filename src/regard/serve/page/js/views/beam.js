@@ -29,10 +29,10 @@ class Beam extends View {
     });
   }
 
-  show(scene, state) {
+  show(trace, state) {
     put(this.#field, state.beam ?? "");
-    this.scene = scene;
-    this.writes = scene.options.includes("more");
+    this.trace = trace;
+    this.writes = trace.options.includes("more");
     this.greedy = this.writes && !state.beam; // then the tree is of what a beam would have kept
     if (this.fresh("key", this.writes, this.greedy))
       replace(
@@ -42,16 +42,16 @@ class Beam extends View {
         "numbers are log-probabilities",
         this.greedy ? "Decoded greedily; beam search with width 4 would keep these hypotheses." : null,
       );
-    if (this.fresh("scene", scene.id)) this.load(scene);
+    if (this.fresh("trace", trace.id)) this.load(trace);
   }
 
-  async load(scene) {
+  async load(trace) {
     this.#steps = null;
     replace(this.#card);
-    const answer = await this.ask(api.beam(scene.id));
-    if (!answer || scene !== this.scene) return undefined;
+    const answer = await this.ask(api.beam(trace.id));
+    if (!answer || trace !== this.trace) return undefined;
     if (!answer.steps.length) {
-      this.dataset.painted = scene.id;
+      this.dataset.painted = trace.id;
       const words = "No tokens were generated, so there is no beam; generate some under Generation.";
       return replace(this.#tree, element("p", { class: "empty" }, words));
     }
@@ -59,7 +59,7 @@ class Beam extends View {
     this.draw();
     const last = this.#steps.findLastIndex((step) => step.some((one) => one.chosen));
     this.point([Math.max(0, last), Math.max(0, this.#steps[last]?.findIndex((one) => one.chosen) ?? 0)], false);
-    this.dataset.painted = scene.id;
+    this.dataset.painted = trace.id;
     return undefined;
   }
 

@@ -2,16 +2,16 @@
 
 import { figure, h, table, token } from "../dom.js";
 
-export function changes({ said, tokens, distribution, row, note }, names = ["before", "after"]) {
+export function changes({ output_text, tokens, distribution, row, note }, names = ["before", "after"]) {
   const other = tokens.filter((one) => !one.same).length;
   const side = (which) =>
     h.p(
-      { class: "said-side" },
+      { class: "output-side" },
       tokens.map((one) => {
         if (!one[which]) return null;
         return [token(one[which], { class: one.same ? "token" : "token otherwise" }), " "];
       }),
-      tokens.length ? null : token(said[which === "before" ? 0 : 1] ?? ""),
+      tokens.length ? null : token(output_text[which === "before" ? 0 : 1] ?? ""),
     );
   const sum = other ? `${other} of ${tokens.length} differ` : "outputs are equal";
   const parts = [

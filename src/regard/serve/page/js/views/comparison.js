@@ -19,10 +19,10 @@ class Comparison extends View {
   #panels = [0, 1, 2].map((n) => h.section(this.#titles[n], this.#heats[n].node));
   #here = h.div({ class: "sum linked" });
   #legend = h.div({ class: "row apart" });
-  #said = h.div();
+  #outputs = h.div();
   #load = latest();
   #models = null;
-  #others = new Map(); // what was asked → scene
+  #others = new Map(); // what was asked → trace
   cell = [0, 0];
 
   connectedCallback() {
@@ -32,13 +32,13 @@ class Comparison extends View {
       this.#here,
       h.div({ class: "thirds" }, this.#panels),
       this.#legend,
-      this.#said,
+      this.#outputs,
     );
   }
 
-  show(scene, state) {
-    this.now = { scene, site: siteOf(scene, state), head: state.head, other: read(state.other) };
-    if (this.fresh("all", scene.id, state.site, state.head, state.other, dark(), this.clientWidth))
+  show(trace, state) {
+    this.now = { trace, site: siteOf(trace, state), head: state.head, other: read(state.other) };
+    if (this.fresh("all", trace.id, state.site, state.head, state.other, dark(), this.clientWidth))
       this.#load(() => this.load(state));
     this.cell = [state.query, state.key]; // the cursor of all views
     if (this.fresh("cell", this.cell)) this.point(this.cell);
@@ -49,10 +49,10 @@ class Comparison extends View {
   }
 
   async load(state) {
-    const { scene, site, head, other } = this.now;
+    const { trace, site, head, other } = this.now;
     this.#models ??= (await this.ask(api.models()))?.models ?? [];
     const second = await this.second(state, other);
-    if (!second || this.now.scene !== scene) return undefined;
+    if (!second || this.now.trace !== trace) return undefined;
     const sites = second.sites.filter((one) => one.shown);
     const spot =
       sites.find((one) => one.name === other.site) ?? sites.find((one) => one.name === site.name) ?? sites[0];
@@ -61,58 +61,58 @@ class Comparison extends View {
       const none = "The other model has no attention layer to show; choose another.";
       return replace(this.#here, h.p({ class: "muted" }, none));
     }
-    const same = second.id === scene.id && spot.name === site.name;
+    const same = second.id === trace.id && spot.name === site.name;
     const number = clamp(other.head ?? (same ? (head + 1) % spot.heads : head), 0, spot.heads - 1);
     this.fields(second, other, sites, spot, number);
-    const answer = await this.ask(Promise.all([headOf(scene, site, head), headOf(second, spot, number)]));
+    const answer = await this.ask(Promise.all([headOf(trace, site, head), headOf(second, spot, number)]));
     if (!answer) {
       this.#others.clear(); // the server may have forgotten one
       return this.stale("all");
     }
-    if (this.now.scene !== scene) return undefined;
+    if (this.now.trace !== trace) return undefined;
     const which = (one, place, n) =>
-      `${one === second && second.model !== scene.model ? `${second.model}, ` : ""}${place.name}, head ${n}`;
-    const names = [which(scene, site, head), which(second, spot, number)];
+      `${one === second && second.model !== trace.model ? `${second.model}, ` : ""}${place.name}, head ${n}`;
+    const names = [which(trace, site, head), which(second, spot, number)];
     [this.a, this.b] = answer;
-    this.rows = [this.read(scene, site, head), this.read(second, spot, number)];
+    this.rows = [this.read(trace, site, head), this.read(second, spot, number)];
     await this.draw(names);
-    replace(this.#said);
-    if (second.id !== scene.id) {
-      const found = await this.ask(api.compare(scene.id, second.id));
-      if (found && this.now.scene === scene)
-        replace(this.#said, h.h2("Outputs"), changes(found, [scene.model, second.model]));
+    replace(this.#outputs);
+    if (second.id !== trace.id) {
+      const found = await this.ask(api.compare(trace.id, second.id));
+      if (found && this.now.trace === trace)
+        replace(this.#outputs, h.h2("Outputs"), changes(found, [trace.model, second.model]));
     }
     this.dataset.painted = names.join(" | ");
     return undefined;
   }
 
-  // the scene of the other model on the same text; the same scene when it is the same model
+  // the trace of the other model on the same text; the same trace when it is the same model
   async second(state, other) {
-    const { scene } = this.now;
-    const known = this.#models.some((one) => one.name === other.model && one.task === scene.task);
-    if (!known || other.model === scene.model) return scene;
-    const asked = again(scene, state, { model: other.model, checkpoint: null, edits: null, target: null });
+    const { trace } = this.now;
+    const known = this.#models.some((one) => one.name === other.model && one.task === trace.task);
+    if (!known || other.model === trace.model) return trace;
+    const asked = again(trace, state, { model: other.model, checkpoint: null, edits: null, target: null });
     const key = JSON.stringify(asked);
     const kept = this.#others.get(key);
-    const found = kept ?? (await this.ask(api.scene(asked)));
+    const found = kept ?? (await this.ask(api.trace(asked)));
     if (found) this.#others.set(key, found);
     else this.set({ model: "" }); // the reason stands above; the choice stays open
     return found;
   }
 
   // an exact number of either side, from its row
-  read(scene, site, head) {
-    return async (i, j) => (await api.row(scene.id, site.name, head, i)).data[j];
+  read(trace, site, head) {
+    return async (i, j) => (await api.row(trace.id, site.name, head, i)).data[j];
   }
 
   fields(second, other, sites, spot, number) {
-    if (!this.fresh("fields", this.now.scene.task, second.model, other, spot.name, number, sites.length, spot.heads))
+    if (!this.fresh("fields", this.now.trace.task, second.model, other, spot.name, number, sites.length, spot.heads))
       return;
     const had = [...this.#fields.querySelectorAll("select")].indexOf(document.activeElement);
     const all = [
       listField(
         "With model",
-        this.#models.filter((one) => one.task === this.now.scene.task).map((one) => [one.name, one.name]),
+        this.#models.filter((one) => one.task === this.now.trace.task).map((one) => [one.name, one.name]),
         second.model,
         (model) => this.set({ model, site: undefined, head: undefined }),
       ),

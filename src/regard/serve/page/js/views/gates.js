@@ -49,46 +49,46 @@ class Gates extends View {
     }
   }
 
-  show(scene, state) {
-    const gates = scene.sites.filter((site) => site.kind === "gate");
+  show(trace, state) {
+    const gates = trace.sites.filter((site) => site.kind === "gate");
     const site = gates.find((one) => one.name === state.gate) ?? gates[0];
-    [this.scene, this.site] = [scene, site];
+    [this.trace, this.site] = [trace, site];
     const names = gates.map((one) => [one.name, one.name, one.why]);
     if (this.fresh("which", names, site.name))
       choices(this.#which, h.legend({ class: "hidden-text" }, "Gate"), "gate", site.name, names, (gate) => store.go({ gate }));
     if (this.fresh("orders", this.#order))
       choices(this.#orders, h.legend({ class: "hidden-text" }, "Bars"), "bars", this.#order, ORDERS, (order) => {
         this.#order = order;
-        this.show(this.scene, store.state);
+        this.show(this.trace, store.state);
       });
-    if (this.fresh("gate", scene.id, site.name, this.#order, this.clientWidth, dark())) this.#load(() => this.load(scene, site, state));
+    if (this.fresh("gate", trace.id, site.name, this.#order, this.clientWidth, dark())) this.#load(() => this.load(trace, site, state));
   }
 
-  async load(scene, site, state) {
+  async load(trace, site, state) {
     delete this.dataset.painted;
-    const edited = Object.keys(scene.edits ?? {}).length > 0;
-    const plain = edited ? await this.ask(api.scene(again(scene, state, { edits: null }))) : scene;
-    const [now, before] = await Promise.all([scene, plain ?? scene].map((one) => this.ask(api.gate(one.id, site.name))));
+    const edited = Object.keys(trace.edits ?? {}).length > 0;
+    const plain = edited ? await this.ask(api.trace(again(trace, state, { edits: null }))) : trace;
+    const [now, before] = await Promise.all([trace, plain ?? trace].map((one) => this.ask(api.gate(one.id, site.name))));
     if (!now || !before || site !== this.site) return;
     [this.now, this.before, this.edited] = [now.data, before.data, edited];
     this.map = site.keys === "places" ? now.shape.slice(-2) : null;
-    if (this.map && this.picture?.url !== scene.picture.url) {
-      const image = await this.ask(loaded(new URL(scene.picture.url, document.baseURI).href));
+    if (this.map && this.picture?.url !== trace.picture.url) {
+      const image = await this.ask(loaded(new URL(trace.picture.url, document.baseURI).href));
       if (!image) return;
-      this.picture = { url: scene.picture.url, image, grey: faded(image) };
+      this.picture = { url: trace.picture.url, image, grey: faded(image) };
     }
     this.names = { channels: "channel", places: "position" }[site.keys] ?? "word";
-    this.words = this.names === "word" ? labels(scene, site.keys, now.data.length) : null;
+    this.words = this.names === "word" ? labels(trace, site.keys, now.data.length) : null;
     this.order = Array.from(now.data, (_, n) => n);
     if (this.#order === "size") this.order.sort((a, b) => before.data[b] - before.data[a] || a - b);
-    if (this.fresh("at", scene.model, site.name)) this.at = 0;
+    if (this.fresh("at", trace.model, site.name)) this.at = 0;
     this.at = Math.min(this.at, now.data.length - 1);
     [this.#bars.hidden, this.#orders.hidden] = [Boolean(this.map), Boolean(this.map)];
     [this.#place.hidden, this.#scale.hidden] = [!this.map, !this.map];
     replace(this.#note, `${site.name}: ${site.why}.`);
     this.paint();
-    this.dataset.painted = [scene.id, site.name, this.#order].join(" ");
-    const found = edited && plain && (await this.ask(api.compare(plain.id, scene.id)));
+    this.dataset.painted = [trace.id, site.name, this.#order].join(" ");
+    const found = edited && plain && (await this.ask(api.compare(plain.id, trace.id)));
     replace(this.#out, found ? changes(found) : null);
   }
 
@@ -172,7 +172,7 @@ class Gates extends View {
     this.#one.disabled = shut;
     this.#all.setAttribute("aria-pressed", String(shut));
     replace(this.#all, shut ? "Restore the gate" : "Set the gate to 0");
-    const { picture } = this.scene;
+    const { picture } = this.trace;
     replace(
       this.#card,
       picture && !this.map ? h.img({ src: picture.url, alt: "Image", class: "gate-picture" }) : null,

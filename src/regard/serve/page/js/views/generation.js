@@ -9,7 +9,7 @@ import { again } from "./head.js";
 import { button, clamp, curve, floats, numberField, player, put, row, walk, weighed } from "./parts.js";
 
 class Generation extends View {
-  #watched = null; // the scene that was written live
+  #watched = null; // the trace that was written live
   #live = null; // what is being written at this moment: {names, stop}
   #play = player((first) => this.play(first));
   #text = h.div({
@@ -45,7 +45,7 @@ class Generation extends View {
       h.section({ class: "card" }, this.#whole, this.#look),
     );
     this.append(h.div({ class: "view-head" }, this.#title, tools), this.#text, this.#why, below);
-    walk(this.#text, { at: () => this.step, count: () => this.scene?.steps ?? 1, go: (to) => this.go(to) });
+    walk(this.#text, { at: () => this.step, count: () => this.trace?.steps ?? 1, go: (to) => this.go(to) });
     this.#options.addEventListener("keydown", (event) => {
       const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       const all = [...this.#options.querySelectorAll("button")];
@@ -60,31 +60,31 @@ class Generation extends View {
     this.stop();
   }
 
-  show(scene, state) {
-    if (this.fresh("scene", scene.id)) {
+  show(trace, state) {
+    if (this.fresh("trace", trace.id)) {
       this.stop();
       this.#play.stop();
     }
-    this.#more.hidden = !scene.options.includes("more");
+    this.#more.hidden = !trace.options.includes("more");
     put(this.#more, state.more ?? 12);
-    this.scene = scene;
+    this.trace = trace;
     if (this.#live) return;
-    this.step = clamp(Number.isInteger(state.step) ? state.step : 0, 0, this.scene.steps - 1);
-    const [site, head] = watched(this.scene, state);
-    if (this.fresh("step", this.scene.id, this.step, site?.name, head, dark())) this.#read(() => this.read(site, head));
+    this.step = clamp(Number.isInteger(state.step) ? state.step : 0, 0, this.trace.steps - 1);
+    const [site, head] = watched(this.trace, state);
+    if (this.fresh("step", this.trace.id, this.step, site?.name, head, dark())) this.#read(() => this.read(site, head));
   }
 
   // was the token of this step given, and not chosen: a prompt, or a target?
   get given() {
-    return this.step < (this.scene.given ?? 0);
+    return this.step < (this.trace.given ?? 0);
   }
 
   go(step) {
-    store.set({ step: clamp(step, 0, this.scene.steps - 1) });
+    store.set({ step: clamp(step, 0, this.trace.steps - 1) });
   }
 
   play(first) {
-    if (this.step >= this.scene.steps - 1) {
+    if (this.step >= this.trace.steps - 1) {
       if (first) this.go(0);
       return first;
     }
@@ -93,34 +93,34 @@ class Generation extends View {
   }
 
   async read(site, head) {
-    const { scene, step } = this;
-    const names = written(scene);
+    const { trace, step } = this;
+    const names = written(trace);
     row(this.#text, names, step, (to) => this.go(to));
-    replace(this.#title, `Step ${step + 1} of ${scene.steps}`);
+    replace(this.#title, `Step ${step + 1} of ${trace.steps}`);
     this.why();
-    const at = site ? queryOf(scene, site, step) : -1;
+    const at = site ? queryOf(trace, site, step) : -1;
     const asked = [
-      api.nextTokens(scene.id, step),
-      api.next(scene.id, step).catch(() => null), // a copy in a file may lack it
-      site && at >= 0 ? api.row(scene.id, site.name, head, at) : null,
+      api.nextTokens(trace.id, step),
+      api.next(trace.id, step).catch(() => null), // a copy in a file may lack it
+      site && at >= 0 ? api.row(trace.id, site.name, head, at) : null,
     ];
     const answer = await this.ask(Promise.all(asked));
-    if (!answer || this.#live || scene !== this.scene || step !== this.step) return;
+    if (!answer || this.#live || trace !== this.trace || step !== this.step) return;
     const [best, all, weights] = answer;
     this.options(best);
     if (all) this.whole(all.data, best.chosen);
     else replace(this.#whole);
-    const where = site && weights ? weighed(labels(scene, site.keys, site.n_k), weights.data) : null;
+    const where = site && weights ? weighed(labels(trace, site.keys, site.n_k), weights.data) : null;
     replace(
       this.#look,
       where ? [h.h3("Attention weights"), h.p({ class: "muted small" }, `${site.name}, head ${head}`), where] : [],
     );
     const first = best.tokens[0];
     say(
-      `Step ${step + 1} of ${scene.steps}: “${shortened(names[step], 40)}”. Most probable “${shortened(first.token, 40)}”, ${digits(first.probability)}`,
+      `Step ${step + 1} of ${trace.steps}: “${shortened(names[step], 40)}”. Most probable “${shortened(first.token, 40)}”, ${digits(first.probability)}`,
       this,
     );
-    this.dataset.painted = `${scene.id} ${step}`;
+    this.dataset.painted = `${trace.id} ${step}`;
   }
 
   options({ tokens, chosen }) {
@@ -191,21 +191,21 @@ class Generation extends View {
   }
 
   why() {
-    const { before, id, said } = this.scene;
+    const { before, id, output_text } = this.trace;
     const left = (store.state.branches ?? []).slice(0, -1);
     const live = id === this.#watched;
     const back = button("Back", () => store.go(before ? { branches: left.length ? left : undefined } : { beam: undefined }));
-    const why = before ? branchText(this.scene) : "greedy decoding, live";
-    replace(this.#why, before || live ? [back, h.span(why), token(said, { class: "token said-now" })] : []);
+    const why = before ? branchText(this.trace) : "greedy decoding, live";
+    replace(this.#why, before || live ? [back, h.span(why), token(output_text, { class: "token output-now" })] : []);
   }
 
   watch() {
     const { more, edits } = store.state;
     const changed = Object.keys(edits).length ? JSON.stringify(edits) : null;
-    const asked = again(this.scene, store.state, { more, beam: null, target: null, edits: changed });
+    const asked = again(this.trace, store.state, { more, beam: null, target: null, edits: changed });
     this.#play.stop();
     const names = [];
-    const keys = this.scene.axes.source ?? this.scene.axes.text ?? [];
+    const keys = this.trace.axes.source ?? this.trace.axes.text ?? [];
     const heard = (one) => {
       names.push(one.token);
       row(this.#text, names, names.length - 1, () => {});
@@ -216,20 +216,20 @@ class Generation extends View {
       this.#live = null;
       replace(this.#watch, "Generate live");
     };
-    const done = (scene) => {
+    const done = (trace) => {
       over();
       this.stale("step");
-      this.#watched = scene.id === this.scene.id ? null : scene.id;
+      this.#watched = trace.id === this.trace.id ? null : trace.id;
       // every view shows what was written, so the address asks for it
-      const beam = scene.options.includes("more") ? undefined : 1;
-      store.set({ step: scene.steps - 1, ...(this.#watched && { beam, target: undefined, branches: undefined }) });
-      this.show(this.scene, store.state);
+      const beam = trace.options.includes("more") ? undefined : 1;
+      store.set({ step: trace.steps - 1, ...(this.#watched && { beam, target: undefined, branches: undefined }) });
+      this.show(this.trace, store.state);
     };
     const problem = (reason) => {
       over();
       this.stale("step");
       this.ask(Promise.reject(reason));
-      this.show(this.scene, store.state);
+      this.show(this.trace, store.state);
     };
     replace(this.#options);
     replace(this.#whole);
@@ -242,20 +242,20 @@ class Generation extends View {
     this.#live.stop();
     this.#live.over();
     this.stale("step");
-    if (this.isConnected) this.show(this.scene, store.state);
+    if (this.isConnected) this.show(this.trace, store.state);
   }
 }
 
 // what asks at each step: the chosen head where it does, else the last one that looks at the source
-function watched(scene, state) {
-  const asks = scene.sites.filter((site) => site.shown && ["written", "read", "text"].includes(site.queries));
+function watched(trace, state) {
+  const asks = trace.sites.filter((site) => site.shown && ["written", "read", "text"].includes(site.queries));
   const site =
     asks.find((one) => one.name === state.site) ?? asks.findLast((one) => one.queries === "written") ?? asks.at(-1);
   return [site, site ? clamp(state.head, 0, site.heads - 1) : 0];
 }
 
-function queryOf(scene, site, step) {
-  const at = site.queries === "text" ? site.n_q - scene.steps + step : step;
+function queryOf(trace, site, step) {
+  const at = site.queries === "text" ? site.n_q - trace.steps + step : step;
   return at < site.n_q ? at : -1;
 }
 

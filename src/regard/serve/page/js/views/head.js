@@ -6,9 +6,9 @@ import { hides, labels } from "../view.js";
 
 const SIDE = 512; // pixels of a larger one
 
-// what was asked to get a scene, to be asked again with something else; a picture of one's own has a name in `text`
-export function again(scene, state, other) {
-  const { model, text, question, checkpoint, edits } = scene;
+// what was asked to get a trace, to be asked again with something else; a picture of one's own has a name in `text`
+export function again(trace, state, other) {
+  const { model, text, question, checkpoint, edits } = trace;
   const all = { model, text, question, checkpoint, edits, target: state.target, beam: state.beam, ...other };
   return Object.fromEntries(
     Object.entries(all).filter(([, value]) => value !== null && value !== undefined && value !== ""),
@@ -16,14 +16,14 @@ export function again(scene, state, other) {
 }
 
 // {rows, columns, names, values: exact or null, weights: for pictures, shape of those, visible: which of them, or null}
-export async function headOf(scene, site, head) {
+export async function headOf(trace, site, head) {
   const [rows, columns] = [site.n_q, site.n_k];
-  const names = { down: labels(scene, site.queries, rows), across: labels(scene, site.keys, columns) };
+  const names = { down: labels(trace, site.queries, rows), across: labels(trace, site.keys, columns) };
   const window = [0, rows, 0, columns];
   const few = rows * columns <= api.CELLS;
-  const place = [scene.id, site.name, head, window];
+  const place = [trace.id, site.name, head, window];
   const get = (stage) => (few ? api.cells(...place, stage) : api.map(...place, SIDE, SIDE, stage));
-  const [{ data, shape }, seen] = await Promise.all([get("weights"), hides(scene, site) ? get("visible").catch(() => null) : null]);
+  const [{ data, shape }, seen] = await Promise.all([get("weights"), hides(trace, site) ? get("visible").catch(() => null) : null]);
   const weights = few ? data : Float32Array.from(data, (byte) => (byte / 255) ** 2);
   return { rows, columns, names, values: few ? data : null, weights, shape, visible: seen?.data ?? null };
 }

@@ -1,7 +1,7 @@
 // Registry of the views: tab, shortcut, which traces it fits, and its module, loaded on demand.
 
-const seen = (scene) => scene?.sites.some((site) => site.shown) ?? false;
-const gated = (scene) => scene?.sites.some((site) => site.kind === "gate") ?? false;
+const seen = (trace) => trace?.sites.some((site) => site.shown) ?? false;
+const gated = (trace) => trace?.sites.some((site) => site.kind === "gate") ?? false;
 const always = () => true;
 const NOTHING = "This model has no attention layer to show; choose another model.";
 const WRITES = "This model generates no tokens; choose a translation or language model.";
@@ -15,7 +15,7 @@ export const VIEWS = [
     label: "Alignment",
     key: "4",
     load: () => import("./alignment.js"),
-    fits: (scene) => seen(scene) && Object.values(scene.words ?? {}).some((words) => words.length > 0),
+    fits: (trace) => seen(trace) && Object.values(trace.words ?? {}).some((words) => words.length > 0),
     needs: "This input has no words to align; choose a model that reads text.",
   },
   { name: "pair", label: "Pair", key: "5", load: () => import("./pair.js"), fits: seen, needs: NOTHING },
@@ -24,7 +24,7 @@ export const VIEWS = [
     label: "Generation",
     key: "6",
     load: () => import("./generation.js"),
-    fits: (scene) => scene !== null && scene.steps > 0,
+    fits: (trace) => trace !== null && trace.steps > 0,
     needs: WRITES,
   },
   {
@@ -32,7 +32,7 @@ export const VIEWS = [
     label: "Beam",
     key: "7",
     load: () => import("./beam.js"),
-    fits: (scene) => scene !== null && scene.steps > 0,
+    fits: (trace) => trace !== null && trace.steps > 0,
     needs: WRITES,
   },
   {
@@ -40,7 +40,7 @@ export const VIEWS = [
     label: "Image",
     key: "p",
     load: () => import("./overlay.js"),
-    fits: (scene) => scene !== null && Boolean(scene.picture) && (scene.picture.rows > 0 || !gated(scene)),
+    fits: (trace) => trace !== null && Boolean(trace.picture) && (trace.picture.rows > 0 || !gated(trace)),
     needs: "This model has no attention over image patches; choose one that does.",
   },
   {
@@ -48,7 +48,7 @@ export const VIEWS = [
     label: "Gates",
     key: "g",
     load: () => import("./gates.js"),
-    fits: (scene) => gated(scene),
+    fits: (trace) => gated(trace),
     needs: "This model has no gates (channel, spatial or word attention).",
   },
   { name: "whatif", label: "Interventions", key: "w", load: () => import("./whatif.js"), fits: seen, needs: NOTHING },
@@ -58,7 +58,7 @@ export const VIEWS = [
     label: "Training",
     key: "t",
     load: () => import("./training.js"),
-    fits: (scene, model) => scene !== null && (model?.checkpoints ?? []).length > 1,
+    fits: (trace, model) => trace !== null && (model?.checkpoints ?? []).length > 1,
     needs: "This run has no earlier checkpoints; train with train.keep_checkpoints above 1.",
   },
   { name: "positions", label: "Positions", key: "8", load: () => import("./positions.js"), fits: always, alone: true },

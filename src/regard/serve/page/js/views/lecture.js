@@ -28,7 +28,7 @@ export class Lecture extends View {
   #timer = 0;
   #edits = []; // not yet computed
   #asked = null; // of the model, last
-  #scene = null;
+  #trace = null;
 
   static fits() {
     return true;
@@ -63,15 +63,15 @@ export class Lecture extends View {
     if (this.classList.contains("projector")) this.#project();
   }
 
-  show(scene, state) {
-    this.#scene = scene;
-    const site = scene && siteOf(scene, state);
+  show(trace, state) {
+    this.#trace = trace;
+    const site = trace && siteOf(trace, state);
     const { at, numbers } = placeIn(state, site);
     this.parts.model.disabled = !site;
     this.#at = at;
     const known = this.#answers.example && same(numbers, this.#numbers);
     if (this.fresh("numbers", numbers) && !known) this.#run(() => this.#compute(numbers));
-    const asked = at.mode === "model" && askedOf(scene, site, state);
+    const asked = at.mode === "model" && askedOf(trace, site, state);
     if (asked && this.fresh("model", asked)) this.#load(asked);
     this.#draw();
   }
@@ -167,7 +167,7 @@ export class Lecture extends View {
     tell(parts, chapter, this.#stages.length, data.about, stage);
     if (this.fresh("words", chapter, this.#at.mode)) ask(parts, chapter);
     const change = (patch) => this.#change({ patch });
-    const made = data.given ? controls(stage.controls ?? [], data.given, change) : choosers(this.#scene, data.about);
+    const made = data.given ? controls(stage.controls ?? [], data.given, change) : choosers(this.#trace, data.about);
     renew(parts.controls, made);
   }
 
@@ -192,7 +192,7 @@ export class Lecture extends View {
     const late = this.#at.mode === "model" && !this.#answers.model;
     if (!late) this.#draw(); // which finds the last step of a chapter
     store.set({ lecture: written(this.#at) });
-    if (late) this.show(this.#scene, store.state);
+    if (late) this.show(this.#trace, store.state);
     if (focus === "title") this.parts.title.focus();
   }
 

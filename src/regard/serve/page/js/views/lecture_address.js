@@ -11,9 +11,9 @@ export function written({ mode, chapter, step }) {
 }
 
 // which query of the loaded model
-export function askedOf(scene, site, { head, query }) {
+export function askedOf(trace, site, { head, query }) {
   return {
-    scene: scene.id,
+    trace: trace.id,
     site: site.name,
     head: Math.min(head, site.heads - 1),
     query: Math.min(query, site.n_q - 1),

@@ -79,7 +79,7 @@ export function tell(parts, chapter, count, about, stage) {
   replace(parts.formula, ...maths(stage.formula || formula));
   replace(parts.prose, ...maths(prose));
   parts.prose.hidden = Boolean(about);
-  const where = about && `${about.site}, head ${about.head}, query “${about.label}”: ${about.said}.`;
+  const where = about && `${about.site}, head ${about.head}, query “${about.label}”: ${about.summary}.`;
   parts.note.textContent = [where, stage.note].filter(Boolean).join(" ");
   parts.note.hidden = !parts.note.textContent;
 }
@@ -125,12 +125,12 @@ export function renew(node, made) {
 }
 
 // which query of which head of which site
-export function choosers(scene, about) {
-  const sites = scene.sites.filter((site) => site.shown);
+export function choosers(trace, about) {
+  const sites = trace.sites.filter((site) => site.shown);
   const site = sites.find(({ name }) => name === about.site);
   if (!site) return [];
   const numbered = (count) => Array.from({ length: count }, (_, n) => [n, String(n)]);
-  const queries = places(labels(scene, site.queries, Math.min(site.n_q, 200)));
+  const queries = places(labels(trace, site.queries, Math.min(site.n_q, 200)));
   const names = sites.map(({ name }) => [name, name]);
   return [
     listField("Attention", names, about.site, (name) => store.set({ site: name, head: 0, query: 0 })),

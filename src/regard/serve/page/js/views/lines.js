@@ -31,12 +31,12 @@ class Lines extends View {
     this.#canvas.addEventListener("focus", () => this.tell());
   }
 
-  show(scene, state) {
-    const site = siteOf(scene, state);
-    const subject = [scene.id, site.name, state.head];
-    this.now = { scene, site, head: state.head, query: Math.min(state.query, site.n_q - 1), subject };
+  show(trace, state) {
+    const site = siteOf(trace, state);
+    const subject = [trace.id, site.name, state.head];
+    this.now = { trace, site, head: state.head, query: Math.min(state.query, site.n_q - 1), subject };
     if (this.fresh("subject", subject)) {
-      this.names = { down: labels(scene, site.queries, site.n_q), across: labels(scene, site.keys, site.n_k) };
+      this.names = { down: labels(trace, site.queries, site.n_q), across: labels(trace, site.keys, site.n_k) };
       this.#rows.clear();
       this.from = { down: 0, across: 0 };
       this.stale("query");
@@ -89,14 +89,14 @@ class Lines extends View {
   }
 
   async load() {
-    const { scene, site, head, subject } = this.now;
+    const { trace, site, head, subject } = this.now;
     const { down } = this.from;
     const last = Math.min(site.n_q, down + this.fits);
     const missing = [];
     for (let row = down; row < last; row++) if (!this.#rows.has(row)) missing.push(row);
     if (missing.length) {
       const [top, bottom] = [missing[0], missing.at(-1) + 1];
-      const found = await this.ask(api.block(scene.id, site.name, head, [top, bottom, 0, site.n_k]));
+      const found = await this.ask(api.block(trace.id, site.name, head, [top, bottom, 0, site.n_k]));
       if (!found || this.now.subject.join() !== subject.join()) return;
       if (this.#rows.size > 4 * this.fits) this.#rows.clear(); // a reader who scrolls far needs not all of it
       for (let row = top; row < bottom; row++) {

@@ -51,17 +51,17 @@ class Matrix extends View {
     this.#over.addEventListener("focus", () => this.tell());
   }
 
-  show(scene, state) {
-    const site = siteOf(scene, state);
+  show(trace, state) {
+    const site = siteOf(trace, state);
     const stage = STAGES.includes(state.stage) ? state.stage : "weights";
     const [rows, columns] = [site.n_q, site.n_k];
     const cell = [Math.min(state.query, rows - 1), Math.min(state.key, columns - 1)];
-    this.now = { scene, site, head: state.head, stage, rows, columns, cell, window: sane(state.window, rows, columns) };
-    if (this.fresh("names", scene.id, site.name)) {
-      this.names = { down: labels(scene, site.queries, rows), across: labels(scene, site.keys, columns), titles: [site.queries, site.keys] };
+    this.now = { trace, site, head: state.head, stage, rows, columns, cell, window: sane(state.window, rows, columns) };
+    if (this.fresh("names", trace.id, site.name)) {
+      this.names = { down: labels(trace, site.queries, rows), across: labels(trace, site.keys, columns), titles: [site.queries, site.keys] };
     }
     if (this.fresh("stages", stage)) this.stages(stage);
-    const subject = [scene.id, site.name, state.head, stage];
+    const subject = [trace.id, site.name, state.head, stage];
     if (this.fresh("subject", subject)) {
       [this.#sheets, this.#exact, this.#hovered] = [[], null, null];
       this.#rows.clear();
@@ -69,7 +69,7 @@ class Matrix extends View {
     const { looks } = this;
     if (this.fresh("window", subject, this.now.window, looks)) this.refresh(looks);
     if (this.fresh("cell", subject, cell, this.now.window, looks)) this.point();
-    if (this.fresh("check", scene.id, site.name, state.head)) this.check(subject);
+    if (this.fresh("check", trace.id, site.name, state.head)) this.check(subject);
   }
 
   stages(stage) {
@@ -96,17 +96,17 @@ class Matrix extends View {
   }
 
   async load() {
-    const { scene, site, head, stage, window } = this.now;
+    const { trace, site, head, stage, window } = this.now;
     const ratio = devicePixelRatio || 1;
     const most = [Math.ceil(this.plot.height * ratio), Math.ceil(this.plot.width * ratio)];
     const size = [window[1] - window[0], window[3] - window[2]];
     // more cells than one answer holds, or than there are pixels, are shown as a picture
     const few = size[0] * size[1] <= api.CELLS && size.every((count, n) => count <= most[n]);
-    const place = [scene.id, site.name, head, window];
+    const place = [trace.id, site.name, head, window];
     const get = (name) => (few ? api.cells(...place, name) : api.map(...place, ...most, name));
-    const masks = stage === "weights" && hides(scene, site) ? get("visible").catch(() => null) : null; // a copy may lack it
+    const masks = stage === "weights" && hides(trace, site) ? get("visible").catch(() => null) : null; // a copy may lack it
     const main = await this.ask(get(stage));
-    const same = (now) => now.scene.id === scene.id && now.site.name === site.name && now.head === head && now.stage === stage;
+    const same = (now) => now.trace.id === trace.id && now.site.name === site.name && now.head === head && now.stage === stage;
     if (!main || !same(this.now)) return;
     const lacking = !few && stage !== "weights" && !main.range;
     replace(this.#note, lacking ? "The scores of so many cells are not pooled; zoom in to see them." : "");
@@ -176,10 +176,10 @@ class Matrix extends View {
   // all four stages of the row, exactly; of many hovered rows only the last is asked for
   async read() {
     await this.loading; // the picture first
-    const { scene, site, head } = this.now;
+    const { trace, site, head } = this.now;
     const [row] = this.live;
-    const rows = await this.ask(Promise.all(STAGES.map((stage) => api.row(scene.id, site.name, head, row, stage))));
-    if (!rows || this.now.scene.id !== scene.id || this.now.site !== site || this.now.head !== head) return;
+    const rows = await this.ask(Promise.all(STAGES.map((stage) => api.row(trace.id, site.name, head, row, stage))));
+    if (!rows || this.now.trace.id !== trace.id || this.now.site !== site || this.now.head !== head) return;
     const found = Object.fromEntries(STAGES.map((stage, n) => [stage, rows[n].data]));
     if (this.#rows.size > 64) this.#rows.clear();
     this.#rows.set(row, found);
@@ -196,17 +196,17 @@ class Matrix extends View {
     if (inside) drawCursor(context, this.plot, row, column, this.ink);
     if (inside) drawHere(context, this.plot, this.names, [row, column], this.ink);
     if (numbers) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
-    if (numbers && this.fresh("card", this.now.scene.id, this.now.site.name, this.now.head, stage, row, column)) {
-      const off = isOff(this.now.scene, this.now.site, this.now.head);
+    if (numbers && this.fresh("card", this.now.trace.id, this.now.site.name, this.now.head, stage, row, column)) {
+      const off = isOff(this.now.trace, this.now.site, this.now.head);
       cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked, off });
     }
   }
 
   async check(subject) {
-    const [scene, site, head] = subject;
+    const [trace, site, head] = subject;
     this.checked = null;
-    const answer = await this.ask(api.check(scene, site, head));
-    if (!answer || this.now.head !== head || this.now.site.name !== site || this.now.scene.id !== scene) return;
+    const answer = await this.ask(api.check(trace, site, head));
+    if (!answer || this.now.head !== head || this.now.site.name !== site || this.now.trace.id !== trace) return;
     this.checked = answer;
     this.stale("card");
     this.over();

@@ -31,7 +31,7 @@ class Overlay extends View {
     ];
     choices(this.#which, h.legend({ class: "hidden-text" }, "Heads"), "heads-laid", false, which, (mean) => {
       this.#mean = mean;
-      this.show(this.scene, store.state);
+      this.show(this.trace, store.state);
     });
     const tools = h.div(
       { class: "pickers" },
@@ -42,7 +42,7 @@ class Overlay extends View {
     this.append(h.div({ class: "view-head" }, this.#which, tools), h.div({ class: "beside" }, main, this.#card));
     const at = (event) => {
       const box = this.#canvas.getBoundingClientRect();
-      const { rows, columns } = this.scene.picture;
+      const { rows, columns } = this.trace.picture;
       return [
         clamp(Math.floor(((event.clientY - box.top) / box.height) * rows), 0, rows - 1),
         clamp(Math.floor(((event.clientX - box.left) / box.width) * columns), 0, columns - 1),
@@ -55,9 +55,9 @@ class Overlay extends View {
     walk(this.#words, { at: () => this.asking, count: () => this.asks.length, go: (n) => this.ask_for(n) });
   }
 
-  show(scene, state) {
-    this.scene = scene;
-    const seen = scene.sites.filter((site) => site.shown && site.keys === "patches");
+  show(trace, state) {
+    this.trace = trace;
+    const seen = trace.sites.filter((site) => site.shown && site.keys === "patches");
     const site =
       seen.find((one) => one.name === state.site) ??
       seen.findLast((one) => one.queries === "text") ??
@@ -65,14 +65,14 @@ class Overlay extends View {
       null;
     const head = site ? clamp(state.head, 0, site.heads - 1) : 0;
     this.site = site;
-    this.patch = site ? site.n_k - scene.picture.rows * scene.picture.columns : 0; // places before the first patch
-    this.asks = site ? groups(scene, site.queries, site.n_q) : [];
+    this.patch = site ? site.n_k - trace.picture.rows * trace.picture.columns : 0; // places before the first patch
+    this.asks = site ? groups(trace, site.queries, site.n_q) : [];
     this.asking = Math.max(
       0,
       this.asks.findIndex((one) => one.places.includes(clamp(state.query, 0, (site?.n_q ?? 1) - 1))),
     );
     this.head = head;
-    const subject = [scene.id, site?.name, this.#mean ? "mean" : head];
+    const subject = [trace.id, site?.name, this.#mean ? "mean" : head];
     if (this.fresh("picture", subject, this.asking, this.clientWidth, dark())) this.#load(() => this.load(subject));
   }
 
@@ -82,9 +82,9 @@ class Overlay extends View {
   }
 
   async load([id, , which]) {
-    const { scene, site } = this;
+    const { trace, site } = this;
     if (!this.picture || this.picture.id !== id) {
-      const image = await this.ask(loaded(new URL(scene.picture.url, document.baseURI).href));
+      const image = await this.ask(loaded(new URL(trace.picture.url, document.baseURI).href));
       if (!image) return undefined;
       this.picture = { id, image, grey: faded(image) };
     }
@@ -100,7 +100,7 @@ class Overlay extends View {
     }
     const heads = which === "mean" ? Array.from({ length: site.heads }, (_, n) => n) : [which];
     const found = await this.ask(Promise.all(heads.map((head) => this.rows(id, site, head))));
-    if (!found || scene !== this.scene) return undefined;
+    if (!found || trace !== this.trace) return undefined;
     this.laid = this.asks.map((_, n) => mean(found.map((rows) => rows[n])));
     if (self && this.asking >= this.patch) first.push(`patch ${names[this.asking]}`);
     row(this.#words, first, Math.min(this.asking, first.length - 1), (n) =>
@@ -108,7 +108,7 @@ class Overlay extends View {
     );
     const who = which === "mean" ? `mean of ${site.heads} heads` : `head ${which}`;
     title(`${site.name}, ${who}.${self ? " Press Enter on a patch for its own attention." : ""}`);
-    this.dataset.painted = [scene.id, site.name, which, this.asking].join(" ");
+    this.dataset.painted = [trace.id, site.name, which, this.asking].join(" ");
     this.draw();
     return this.film(site.queries === "text" ? this.asks : []);
   }
@@ -127,14 +127,14 @@ class Overlay extends View {
   }
 
   patches(weights) {
-    const { rows, columns } = this.scene.picture;
+    const { rows, columns } = this.trace.picture;
     const part = weights.slice(this.patch);
     return { weights: part, most: part.reduce((most, one) => Math.max(most, one), 0), rows, columns };
   }
 
   size(most) {
-    const { width, height } = this.scene.picture.width
-      ? this.scene.picture
+    const { width, height } = this.trace.picture.width
+      ? this.trace.picture
       : { width: this.picture.image.naturalWidth, height: this.picture.image.naturalHeight };
     const scale = most / Math.max(width, height);
     return [Math.round(width * scale), Math.round(height * scale)];
@@ -203,11 +203,11 @@ class Overlay extends View {
   choose(cell) {
     this.point(cell);
     if (this.site.queries === "patches")
-      store.set({ query: this.patch + cell[0] * this.scene.picture.columns + cell[1] });
+      store.set({ query: this.patch + cell[0] * this.trace.picture.columns + cell[1] });
   }
 
   key(event) {
-    const { rows, columns } = this.scene.picture;
+    const { rows, columns } = this.trace.picture;
     const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (!this.laid || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Enter") this.choose(this.cell);

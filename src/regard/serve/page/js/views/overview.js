@@ -39,23 +39,23 @@ class Overview extends View {
     this.#canvas.addEventListener("focus", () => this.tell());
   }
 
-  show(scene, state) {
-    this.scene = scene;
+  show(trace, state) {
+    this.trace = trace;
     this.order = ORDERS.some(([name]) => name === state.order) ? state.order : "place";
     this.chosen = state;
-    if (this.fresh("scene", scene.id)) this.load(scene);
+    if (this.fresh("trace", trace.id)) this.load(trace);
     else this.draw();
   }
 
   draw() {
-    const { scene, order, chosen } = this;
+    const { trace, order, chosen } = this;
     const came = this.#pictures.size + (this.#statistics ? 1 : 0);
     if (!came) return;
-    if (this.fresh("orders", scene.id, order, this.#statistics !== null)) this.orders(order);
-    const pooled = scene.sites.some((site) => site.shown && Math.max(site.n_q, site.n_k) > PICTURE);
+    if (this.fresh("orders", trace.id, order, this.#statistics !== null)) this.orders(order);
+    const pooled = trace.sites.some((site) => site.shown && Math.max(site.n_q, site.n_k) > PICTURE);
     if (this.fresh("legend", dark(), pooled)) replace(this.#legend, legend("weights", null, pooled));
     if (this.fresh("sheets", dark())) this.#sheets.clear();
-    if (this.fresh("paint", scene.id, order, dark(), this.clientWidth, chosen.site, chosen.head, devicePixelRatio, came)) {
+    if (this.fresh("paint", trace.id, order, dark(), this.clientWidth, chosen.site, chosen.head, devicePixelRatio, came)) {
       this.arrange(order);
       this.#here = Math.max(0, this.#tiles.findIndex((tile) => tile.site.name === chosen.site && tile.head === chosen.head));
       this.paint(order);
@@ -63,24 +63,24 @@ class Overview extends View {
   }
 
   // what comes is drawn at once, as often as the screen shows it
-  async load(scene) {
+  async load(trace) {
     this.#pictures.clear();
     this.#sheets.clear();
     this.#statistics = null;
     delete this.dataset.painted;
-    const missing = scene.sites.filter((site) => !site.shown && site.why);
+    const missing = trace.sites.filter((site) => !site.shown && site.why);
     replace(this.#note, missing.map((site) => h.span(`${site.name}: ${site.why}. `)));
-    const sites = scene.sites.filter((site) => site.shown);
+    const sites = trace.sites.filter((site) => site.shown);
     const found = (n, picture) => {
-      if (this.scene !== scene) return;
+      if (this.trace !== trace) return;
       this.#pictures.set(sites[n].name, picture);
       cancelAnimationFrame(this.#frame);
       this.#frame = requestAnimationFrame(() => this.draw());
     };
-    const asked = api.overview(scene.id, PICTURE, found).then(() => api.statistics(scene.id));
+    const asked = api.overview(trace.id, PICTURE, found).then(() => api.statistics(trace.id));
     const statistics = await this.ask(asked);
-    if (this.scene !== scene) return;
-    if (!statistics) return this.stale("scene");
+    if (this.trace !== trace) return;
+    if (!statistics) return this.stale("trace");
     this.#statistics = statistics;
     this.draw();
   }
@@ -97,7 +97,7 @@ class Overview extends View {
 
   arrange(order) {
     const width = Math.max(280, this.clientWidth);
-    const sites = this.scene.sites.filter((site) => site.shown);
+    const sites = this.trace.sites.filter((site) => site.shown);
     const tiles = sites.flatMap((site) => Array.from({ length: site.heads }, (_, head) => ({ site, head })));
     const sorted = order !== "place";
     if (sorted) {
@@ -149,7 +149,7 @@ class Overview extends View {
     }
     this.mark(context, ink);
     this.name(this.#here);
-    if (this.#statistics) this.dataset.painted = `${this.scene.id} ${order}`;
+    if (this.#statistics) this.dataset.painted = `${this.trace.id} ${order}`;
   }
 
   caption(context, tile, order, ink) {

@@ -22,13 +22,13 @@ class Pair extends View {
     this.append(this.#pickers, this.#sum, this.#note, this.#charts, this.#table);
   }
 
-  show(scene, state) {
-    const site = siteOf(scene, state);
+  show(trace, state) {
+    const site = siteOf(trace, state);
     const [query, key] = [Math.min(state.query, site.n_q - 1), Math.min(state.key, site.n_k - 1)];
-    const subject = [scene.id, site.name, state.head, query, key];
-    this.now = { scene, site, head: state.head, query, key, subject: subject.join() };
-    if (this.fresh("names", scene.id, site.name)) {
-      this.names = { query: labels(scene, site.queries, site.n_q), key: labels(scene, site.keys, site.n_k) };
+    const subject = [trace.id, site.name, state.head, query, key];
+    this.now = { trace, site, head: state.head, query, key, subject: subject.join() };
+    if (this.fresh("names", trace.id, site.name)) {
+      this.names = { query: labels(trace, site.queries, site.n_q), key: labels(trace, site.keys, site.n_k) };
       this.pickers();
     }
     if (this.fresh("pickers", subject)) this.update();
@@ -68,8 +68,8 @@ class Pair extends View {
   }
 
   async load() {
-    const { scene, site, head, query, key, subject } = this.now;
-    const found = await this.ask(api.pair(scene.id, site.name, head, query, key));
+    const { trace, site, head, query, key, subject } = this.now;
+    const found = await this.ask(api.pair(trace.id, site.name, head, query, key));
     if (!found || this.now.subject !== subject) return;
     this.found = found;
     this.fresh("looks", dark(), this.clientWidth, devicePixelRatio);
@@ -87,8 +87,8 @@ class Pair extends View {
     const part = (value, name, end = "") =>
       h.span({ class: `part ${end}`, data: { part: name } }, figure(value), h.span(name));
     const op = (text) => h.span({ class: "op" }, text);
-    const { scene, site, head } = this.now;
-    const how = isOff(scene, site, head) ? "the head is ablated" : visible ? plain(site.normaliser) : "masked by the pattern";
+    const { trace, site, head } = this.now;
+    const how = isOff(trace, site, head) ? "the head is ablated" : visible ? plain(site.normaliser) : "masked by the pattern";
     const seen = [op(`→ ${how} →`), part(weight, "weight", "end")];
     const middle = scale === null ? [] : [op("×"), part(scale, "scale")];
     const warm = temperature === 1 ? [] : [op("÷"), part(temperature, "temperature")];

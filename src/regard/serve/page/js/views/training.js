@@ -25,7 +25,7 @@ class Training extends View {
   #card = h.div({ class: "card" });
   #film = h.div({ class: "film" });
   #load = latest();
-  #seen = new Map(); // checkpoint → {said, entropy, sheet}
+  #seen = new Map(); // checkpoint → {output_text, entropy, sheet}
   steps = [];
   cell = [0, 0];
 
@@ -53,8 +53,8 @@ class Training extends View {
     this.#play.stop();
   }
 
-  async show(scene, state) {
-    this.scene = scene;
+  async show(trace, state) {
+    this.trace = trace;
     if (this.fresh("model", state.model)) {
       this.#play.stop();
       this.steps = [];
@@ -66,15 +66,15 @@ class Training extends View {
       this.final = final ?? checkpoints.at(-1) ?? 0; // of that step
       this.history = history;
       [this.#range.min, this.#range.max] = [this.stepOf(0), this.final]; // the axis is that of the steps
-      return this.show(this.scene, store.state);
+      return this.show(this.trace, store.state);
     }
-    if (!this.steps.length || scene.model !== state.model) return undefined;
+    if (!this.steps.length || trace.model !== state.model) return undefined;
     this.at = this.steps.includes(state.checkpoint) ? this.steps.indexOf(state.checkpoint) : this.steps.length - 1;
     this.#range.value = String(this.stepOf(this.at));
     this.#range.setAttribute("aria-valuetext", this.nameOf(this.steps[this.at]));
-    this.#hold.hidden = !scene.options.includes("target");
+    this.#hold.hidden = !trace.options.includes("target");
     this.#fixed.checked = Boolean(state.target);
-    const site = siteOf(scene, state);
+    const site = siteOf(trace, state);
     this.key = JSON.stringify([
       state.model,
       state.text,
@@ -85,8 +85,8 @@ class Training extends View {
       state.edits,
     ]);
     if (this.fresh("subject", this.key)) this.#seen.clear();
-    if (this.fresh("scene", scene.id, site.name, state.head, dark(), this.clientWidth))
-      this.#load(() => this.load(scene, site, state.head));
+    if (this.fresh("trace", trace.id, site.name, state.head, dark(), this.clientWidth))
+      this.#load(() => this.load(trace, site, state.head));
     this.cell = [state.query, state.key]; // the cursor of all views
     if (this.fresh("cell", this.cell)) this.point(this.cell);
     return undefined;
@@ -118,7 +118,7 @@ class Training extends View {
   }
 
   play(first) {
-    if (this.loading) return true; // the scene is still being made
+    if (this.loading) return true; // the trace is still being made
     if (this.at >= this.steps.length - 1 && !first) return false;
     this.go(this.at >= this.steps.length - 1 ? 0 : this.at + 1);
     return true;
@@ -126,24 +126,24 @@ class Training extends View {
 
   // what each checkpoint would write, or what is written now, read by each of them
   hold() {
-    store.go({ target: this.#fixed.checked ? this.scene.said : undefined });
+    store.go({ target: this.#fixed.checked ? this.trace.output_text : undefined });
   }
 
-  async load(scene, site, head) {
+  async load(trace, site, head) {
     this.loading = true;
-    const answer = await this.ask(Promise.all([headOf(scene, site, head), api.statistics(scene.id)]));
+    const answer = await this.ask(Promise.all([headOf(trace, site, head), api.statistics(trace.id)]));
     this.loading = false;
-    if (!answer || scene !== this.scene) return;
+    if (!answer || trace !== this.trace) return;
     [this.matrix] = answer;
-    const step = scene.checkpoint ?? null;
+    const step = trace.checkpoint ?? null;
     const drawn = picture(this.matrix, { width: Math.max(240, this.#heat.node.clientWidth), height: 430 });
     this.#heat.draw(drawn);
-    this.#seen.set(step, { said: scene.said, entropy: answer[1][site.name]?.entropy?.[head], sheet: drawn.sheet });
+    this.#seen.set(step, { output_text: trace.output_text, entropy: answer[1][site.name]?.entropy?.[head], sheet: drawn.sheet });
     replace(this.#title, this.nameOf(step));
     replace(this.#legend, legend("weights", null, !this.matrix.values));
     this.film(step);
     this.point(this.cell);
-    say(`${this.nameOf(step)}: ${shortened(scene.said ?? "", 160)}`, this);
+    say(`${this.nameOf(step)}: ${shortened(trace.output_text ?? "", 160)}`, this);
     this.dataset.painted = `${this.nameOf(step)} ${site.name} ${head}`;
     this.fill(site, head);
   }
@@ -153,15 +153,15 @@ class Training extends View {
     const { key } = this;
     if (this.filling === key) return;
     this.filling = key;
-    const first = this.scene;
+    const first = this.trace;
     for (const step of this.steps.slice(-MOST)) {
       if (this.#seen.has(step) || !this.isConnected || store.state.model !== first.model) continue;
-      const scene = await this.ask(api.scene(again(first, store.state, { checkpoint: step }), store.state.branches));
-      const spot = scene?.sites.find((one) => one.name === site.name);
-      const answer = spot && (await this.ask(Promise.all([headOf(scene, spot, head), api.statistics(scene.id)])));
+      const trace = await this.ask(api.trace(again(first, store.state, { checkpoint: step }), store.state.branches));
+      const spot = trace?.sites.find((one) => one.name === site.name);
+      const answer = spot && (await this.ask(Promise.all([headOf(trace, spot, head), api.statistics(trace.id)])));
       if (!answer || key !== this.key) break;
       this.#seen.set(step, {
-        said: scene.said,
+        output_text: trace.output_text,
         entropy: answer[1][site.name]?.entropy?.[head],
         sheet: picture(answer[0], {}).sheet,
       });
@@ -201,14 +201,14 @@ class Training extends View {
     const lines = seen.map(([step, one]) => [
       h.td({ "aria-current": step === now ? "true" : null }, step === null ? `${this.final} (end)` : String(step)),
       one.entropy === undefined ? "" : figure(one.entropy),
-      token(one.said ?? ""),
+      token(one.output_text ?? ""),
     ]);
     const here = seen.findIndex(([step]) => step === now);
     const pair = [token(names.down[i]), ["→ ", token(names.across[j])]];
     replace(
       this.#card,
       terms([pair, value !== undefined && ["weight", figure(value), { class: "now" }]], { class: "stages" }),
-      h.section(h.h3("Seen so far"), table(["step", "entropy", "said"], lines, { class: "plain seen" })),
+      h.section(h.h3("Seen so far"), table(["step", "entropy", "output"], lines, { class: "plain seen" })),
       line.length > 1 ? h.section(h.h3("Entropy of this head by step"), trail(line, here, "Entropy by step")) : null,
       loss.length > 1 ? h.section(h.h3("Held-out loss by step"), trail(loss, near, "Held-out loss by step")) : null,
     );

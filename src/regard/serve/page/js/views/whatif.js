@@ -45,14 +45,14 @@ class WhatIf extends View {
     );
   }
 
-  show(scene, state) {
-    this.now = { scene, site: siteOf(scene, state), state };
-    if (this.fresh("form", scene.model, scene.text, state.site, state.head, state.query, state.key))
+  show(trace, state) {
+    this.now = { trace, site: siteOf(trace, state), state };
+    if (this.fresh("form", trace.model, trace.text, state.site, state.head, state.query, state.key))
       this.kind(this.#kind);
     if (this.fresh("made", state.edits)) this.made(state.edits);
-    if (this.fresh("scene", scene.id)) {
-      replace(this.#python, scene.python);
-      this.#load(() => this.compare(scene, state));
+    if (this.fresh("trace", trace.id)) {
+      replace(this.#python, trace.python);
+      this.#load(() => this.compare(trace, state));
     }
   }
 
@@ -60,12 +60,12 @@ class WhatIf extends View {
 
   kind(kind) {
     this.#kind = kind;
-    const { scene, site, state } = this.now;
+    const { trace, site, state } = this.now;
     const had = this.#form.contains(document.activeElement);
-    const sites = scene.sites.filter((one) => one.shown).map((one) => [one.name, one.name]);
+    const sites = trace.sites.filter((one) => one.shown).map((one) => [one.name, one.name]);
     const pick = (name, options, value, then = () => {}) => [name, listField(name, options, value, then)];
-    const down = places(labels(scene, site.queries, site.n_q));
-    const across = places(labels(scene, site.keys, site.n_k));
+    const down = places(labels(trace, site.queries, site.n_q));
+    const across = places(labels(trace, site.keys, site.n_k));
     const head = pick(
       "Head",
       Array.from({ length: site.heads }, (_, n) => [n, String(n)]),
@@ -77,7 +77,7 @@ class WhatIf extends View {
       node.lastChild.value = String(value);
       return [name, node];
     };
-    const words = Object.entries(scene.words).find(([axis]) => ["source", "text"].includes(axis))?.[1] ?? [];
+    const words = Object.entries(trace.words).find(([axis]) => ["source", "text"].includes(axis))?.[1] ?? [];
     const query = clamp(state.query, 0, site.n_q - 1);
     const key = clamp(state.key, 0, site.n_k - 1);
     const fields = {
@@ -171,23 +171,23 @@ class WhatIf extends View {
 
   // --- what they do ---
 
-  async compare(scene, state) {
-    if (!Object.keys(scene.edits ?? {}).length) {
-      this.dataset.painted = scene.id;
+  async compare(trace, state) {
+    if (!Object.keys(trace.edits ?? {}).length) {
+      this.dataset.painted = trace.id;
       return replace(this.#out);
     }
-    const before = await this.ask(api.scene(again(scene, state, { edits: null }), state.branches));
-    const found = before && (await this.ask(api.compare(before.id, scene.id)));
-    if (!found || scene !== this.now.scene) return undefined;
+    const before = await this.ask(api.trace(again(trace, state, { edits: null }), state.branches));
+    const found = before && (await this.ask(api.compare(before.id, trace.id)));
+    if (!found || trace !== this.now.trace) return undefined;
     replace(this.#out, changes(found));
     const other = found.tokens.filter((one) => !one.same).length;
     say(
       other
-        ? `Output after the edits: ${shortened(found.said[1], 160)}`
+        ? `Output after the edits: ${shortened(found.output_text[1], 160)}`
         : "The output is unchanged.",
       this,
     );
-    this.dataset.painted = scene.id;
+    this.dataset.painted = trace.id;
     return undefined;
   }
 
