@@ -19,9 +19,10 @@ from regard.cli.train import resolve_task, train_run
 from regard.cli.visualize import view_input
 from regard.see import Trace, ascii, draw, save, trace_model
 from regard.see.plots.panels import View
+from regard.tasks.metrics import TaskMetrics
 from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import Task, TaskMetrics
+from regard.tasks.protocol import Task
 from regard.tasks.registry import ViewRequest, task_of_run
 
 FilePaths = str | Path | Sequence[str | Path]
