@@ -150,7 +150,7 @@ def test_while_training_a_word_is_drawn_with_its_soft_probability():
     reinforce(drawn.log_probability, reward, reward.mean().expand_as(reward)).backward()
     assert pooling.query.grad is not None
     with torch.no_grad():
-        pooling.query -= 0.5 * pooling.query.grad
+        pooling.query.sub_(0.5 * pooling.query.grad)
         soft.load_state_dict(pooling.state_dict())
     assert pooled_by(soft, x[:1], tokens[:1], lengths[:1]).weights[0, 1] > expected[1]
 

@@ -1,18 +1,21 @@
 """Recurrent cells and layers: numbers worked by hand, unrolled = fused, and padding that changes nothing."""
 
+from collections.abc import Callable
 from math import log, tanh
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
 from regard.layers import CELLS, GRU, LSTM, Elman, RNNLayers
+from regard.layers.rnn import HiddenState
 
 ZERO = torch.zeros(1, 1, dtype=torch.double)
 
 
-def said(*gates: float) -> torch.Tensor:
-    return torch.tensor([gates], dtype=torch.double)
+def gates(*inputs: float) -> Tensor:
+    return torch.tensor([inputs], dtype=torch.double)
 
 
 def odds(p: float) -> float:
@@ -23,21 +26,21 @@ def odds(p: float) -> float:
 # --- on paper ---
 
 
-def test_elman_is_tanh_of_everything_said():
+def test_elman_is_tanh_of_the_sum_of_its_inputs():
     """b + U x = 0.3 and W h = 0.2: h = tanh(0.5)."""
-    (h,) = Elman().step(said(0.3), said(0.2), (ZERO,))
+    (h,) = Elman().step(gates(0.3), gates(0.2), (ZERO,))
     assert_close(h.item(), tanh(0.5))
 
 
 def test_a_gru_mixes_the_old_and_the_new():
     """r = 1/2, z = 1/4, and the new thought is tanh(1/4 + 1/2 · 1/2): h = 3/4 tanh(1/2) + 1/4 · 2."""
-    (h,) = GRU().step(said(0.0, odds(1 / 4), 0.25), said(0.0, 0.0, 0.5), (ZERO + 2,))
+    (h,) = GRU().step(gates(0.0, odds(1 / 4), 0.25), gates(0.0, 0.0, 0.5), (ZERO + 2,))
     assert_close(h.item(), 0.75 * tanh(0.5) + 0.25 * 2)
 
 
 def test_an_lstm_keeps_writes_and_shows():
     """i = 1/2, f = 3/4, o = 1/5, g = tanh(1): c = 3/4 · 4 + 1/2 tanh(1), h = 1/5 tanh(c)."""
-    h, c = LSTM().step(said(0.0, odds(3 / 4), 0.4, odds(1 / 5)), said(0.0, 0.0, 0.6, 0.0), (ZERO + 9, ZERO + 4))
+    h, c = LSTM().step(gates(0.0, odds(3 / 4), 0.4, odds(1 / 5)), gates(0.0, 0.0, 0.6, 0.0), (ZERO + 9, ZERO + 4))
     assert_close(c.item(), 3 + tanh(1) / 2)
     assert_close(h.item(), tanh(3 + tanh(1) / 2) / 5)
 
@@ -57,10 +60,16 @@ def test_the_layer_computes_the_lectures_equation():
 # --- readable = fused ---
 
 
-def gradients(layer: RNNLayers, run, x, state, lengths):
+def gradients(
+    layer: RNNLayers,
+    run: Callable[..., tuple[Tensor, HiddenState]],
+    x: Tensor,
+    state: HiddenState,
+    lengths: Tensor | None,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     x, state = x.clone().requires_grad_(), tuple(part.clone().requires_grad_() for part in state)
     out, last = run(x, state, lengths)
-    loss = sum(((y + 0.1) ** 3).sum() for y in (out, *last))
+    loss = torch.stack([((y + 0.1) ** 3).sum() for y in (out, *last)]).sum()
     return (out, *last), torch.autograd.grad(loss, (x, *state, *layer.parameters()))
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from regard.layers import TiedEmbeddings
 from regard.models import count_parameters
 from tests.models.small_models import (
     LADDER,
@@ -17,6 +18,7 @@ from tests.models.small_models import (
     model_of,
     sentences,
 )
+from tests.narrowing import assert_is_instance
 from tests.recorded import call_recorded
 
 TRANSFORMERS = [name for name in LADDER if name.startswith("transformer")]
@@ -79,7 +81,7 @@ def test_nobody_sees_the_future(name):
     changed = model(source, lengths, other)
     assert_close(changed[:, :3], logits[:, :3], **EXACT)
     assert not torch.allclose(changed[:, 3:], logits[:, 3:])
-    table = model.embeddings.table("target").weight
+    table = assert_is_instance(model.embeddings, TiedEmbeddings).table("target").weight
     late = torch.tensor([[1, 2, 3, 15, 16]] * 3)  # words 15 and 16 stand nowhere else
     scores = model(source, lengths, late)[:, :3, :10].square().sum()  # those of words that are not asked about
     (gradient,) = torch.autograd.grad(scores, table)

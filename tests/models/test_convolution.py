@@ -2,18 +2,20 @@
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from regard.models import count_parameters
-from regard.models.vision import GATES, ChannelCNN
+from regard.models.vision import GATES, ChannelCNN, ConvolutionBlock
 from tests.models.overfitting import assert_learns_shapes
+from tests.narrowing import assert_is_instance, not_none
 from tests.recorded import call_recorded
 
 
-def model(attention: str = "channel", **sizes) -> ChannelCNN:
+def model(attention: str = "channel", *, width: int = 8, norm: str = "group") -> ChannelCNN:
     """Blocks begin as the way around them; here they are made to be felt."""
-    made = ChannelCNN(3, **({"classes": 7, "width": 8, "blocks": 1} | sizes), attention=attention)
+    made = ChannelCNN(3, classes=7, width=width, blocks=1, attention=attention, norm=norm)
     for weight in made.parameters():
         if not weight.any():
             torch.nn.init.normal_(weight, std=0.1)
@@ -85,8 +87,8 @@ def test_the_norm_of_a_batch_is_felt_while_training_alone():
 def test_gradients_add_up_however_images_share_batches(attention):
     made, x, y = model(attention), torch.randn(5, 3, 8, 8, dtype=torch.double), torch.tensor([0, 3, 6, 2, 2])
 
-    def gradients(*parts: slice):
-        losses = sum(cross_entropy(made(x[part]), y[part], reduction="sum") for part in parts)
+    def gradients(*parts: slice) -> tuple[Tensor, ...]:
+        losses = [cross_entropy(made(x[part]), y[part], reduction="sum") for part in parts]
         return torch.autograd.grad(losses, list(made.parameters()))
 
     assert_close(gradients(slice(0, 2), slice(2, 5)), gradients(slice(0, 5)))
@@ -106,8 +108,8 @@ def test_a_new_block_is_the_way_around_it():
     made = ChannelCNN(3, classes=7, width=8, blocks=2)
     x = torch.randn(2, 8, 6, 6)
     assert torch.equal(made.stages["0-1"](x), x)
-    wider = made.stages["1-0"]  # the way around is narrow: what is normed goes through it
-    assert_close(wider(x), wider.shortcut(torch.relu(wider.norm_in(x))))
+    wider = assert_is_instance(made.stages["1-0"], ConvolutionBlock)
+    assert_close(wider(x), not_none(wider.shortcut)(torch.relu(wider.norm_in(x))))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 28), (28, 28), (32, 32)])

@@ -17,6 +17,7 @@ from regard.models.graph import GRAPH_KINDS, EdgeWeights, GraphConfig, GraphNetw
 from regard.models.safetensors_io import load_weights, saveable_tensors, write_weights
 from regard.models.seq2seq import count_parameters
 from regard.world.town import TownWorld
+from tests.narrowing import not_none
 from tests.recorded import call_recorded
 
 EXACT: Any = {"rtol": 0.0, "atol": 1e-12}
@@ -76,8 +77,8 @@ def test_the_mean_is_the_mean():
     """A node of degree 2 gives itself and both neighbours a third, whatever they are."""
     model = GraphNetwork(config("mean", layers=1), features=FEATURES, labels=LABELS)
     neighbours = around([(0, 1), (0, 2)], 3)
-    looked = edge_weights(call_recorded(model, features(3).float(), neighbours)[1], neighbours)
-    assert_close(looked.weights["blocks.0"], torch.tensor([[1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 2, 1 / 2]]))
+    found = edge_weights(call_recorded(model, features(3).float(), neighbours)[1], neighbours)
+    assert_close(found.weights["blocks.0"], torch.tensor([[1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 2, 1 / 2]]))
 
 
 def test_what_is_joined_is_joined_both_ways_and_sees_itself():
@@ -99,13 +100,14 @@ def test_what_is_joined_is_joined_both_ways_and_sees_itself():
 )
 def test_gathered_neighbours_equal_the_pattern_edges_forwards_and_backwards(recipe):
     edges = undirected_edges(PAIRS, NODES)
-    inputs = [torch.randn(1, 2, NODES, 7, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    q, k, v = (torch.randn(1, 2, NODES, 7, dtype=torch.float64, requires_grad=True) for _ in range(3))
     weight = torch.randn(1, 2, NODES, 7, dtype=torch.float64)
     by_pattern = Recipe(score=recipe.score, normaliser=recipe.normaliser, pattern=edges)
-    ours, theirs = Neighbours.of(edges, NODES).attend(*inputs, recipe), attend(*inputs, by_pattern, backend="reference")
+    ours = Neighbours.of(edges, NODES).attend(q, k, v, recipe)
+    theirs = attend(q, k, v, by_pattern, backend="reference")
     assert_close(ours, theirs, **EXACT)
     learned = list(recipe.learned().parameters())
-    gradients = (torch.autograd.grad((out * weight).sum(), [*inputs, *learned]) for out in (ours, theirs))
+    gradients = (torch.autograd.grad((out * weight).sum(), [q, k, v, *learned]) for out in (ours, theirs))
     for mine, wanted in zip(*gradients, strict=True):
         assert_close(mine, wanted, **EXACT)
 
@@ -138,11 +140,11 @@ def test_at_most_half_of_what_is_gathered_is_filling():
 def test_recording_changes_nothing_and_weights_sum_to_one(model):
     neighbours = around(PAIRS)
     logits, record = call_recorded(model, features(), neighbours)
-    looked = edge_weights(record, neighbours)
+    found = edge_weights(record, neighbours)
     assert_close(logits, model(features(), neighbours), rtol=0, atol=0)
     assert logits.shape == (NODES, LABELS)
-    for weights in looked.weights.values():
-        sums = torch.zeros(len(weights), NODES, dtype=torch.float64).index_add(1, looked.pairs[0], weights)
+    for weights in found.weights.values():
+        sums = torch.zeros(len(weights), NODES, dtype=torch.float64).index_add(1, found.pairs[0], weights)
         assert_close(sums, torch.ones_like(sums), **EXACT)
 
 
@@ -163,7 +165,7 @@ def test_a_node_feels_those_its_layers_reach_and_nobody_else(model):
     """Two layers: node 0 is one edge from node 1, 6 two (over 3); 7 cannot be reached."""
     x = features().requires_grad_()
     model(x, around(PAIRS))[0].sum().backward()
-    felt = x.grad.abs().sum(1) > 0
+    felt = not_none(x.grad).abs().sum(1) > 0
     alone = not call_recorded(model, features(), around(PAIRS))[1].calls
     assert felt[0]
     assert not felt[[7, 8, 10]].any()
@@ -171,8 +173,8 @@ def test_a_node_feels_those_its_layers_reach_and_nobody_else(model):
 
 
 def test_what_is_seen_around_a_node():
-    looked = EdgeWeights(torch.tensor([[0, 0, 1], [0, 1, 1]]), {"blocks.0": torch.tensor([[0.25, 0.75, 1.0]])})
-    seen, weights = looked.weights_of_node(0)["blocks.0"]
+    found = EdgeWeights(torch.tensor([[0, 0, 1], [0, 1, 1]]), {"blocks.0": torch.tensor([[0.25, 0.75, 1.0]])})
+    seen, weights = found.weights_of_node(0)["blocks.0"]
     assert seen.tolist() == [0, 1]
     assert weights.tolist() == [[0.25, 0.75]]
 
@@ -203,7 +205,7 @@ def test_the_mean_has_nothing_to_ask_with():
         GraphNetwork(config(kind, layers=1), features=FEATURES, labels=LABELS) for kind in ("mean", "attention")
     )
     assert count_parameters(dot) - count_parameters(mean) == 2 * (8 * 8 + 8)
-    assert isinstance(mean.layers[0].attention.query, nn.Identity)
+    assert isinstance(mean.get_submodule("layers.0.attention.query"), nn.Identity)
 
 
 def test_weights_are_saved_and_loaded(model, tmp_path):
@@ -215,16 +217,16 @@ def test_weights_are_saved_and_loaded(model, tmp_path):
     assert_close(model(features(), around(PAIRS)), before, **EXACT)
 
 
-def right(made: GraphConfig, graph, x, gold, learnt, asked, steps) -> float:
+def right(made: GraphConfig, graph, x, gold, train_nodes, test_nodes, steps) -> float:
     """The share of nodes whose label is found after training on others."""
     torch.manual_seed(0)
     model = GraphNetwork(made, features=x.shape[1], labels=int(gold.max()) + 1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005, weight_decay=0.1)
     for _ in range(steps):
         optimiser.zero_grad()
-        cross_entropy(model.train()(x, graph)[learnt], gold[learnt]).backward()
+        cross_entropy(model.train()(x, graph)[train_nodes], gold[train_nodes]).backward()
         optimiser.step()
-    return float((model.eval()(x, graph).argmax(1) == gold)[asked].double().mean())
+    return float((model.eval()(x, graph).argmax(1) == gold)[test_nodes].double().mean())
 
 
 def test_what_only_a_neighbour_shows_is_learnt_over_edges_alone():
@@ -242,10 +244,10 @@ def test_in_a_town_attention_is_better_than_the_mean_and_the_mean_than_nobody():
     graph = graph_from_town(TownWorld(people=1000).town())
     x, labels = torch.from_numpy(fit_featurizer(graph).vectors(graph)), graph.labels()
     gold = torch.tensor([labels.index(node.label or "") for node in graph.nodes])
-    learnt, asked = (torch.tensor(graph.nodes_in_split(split)) for split in ("train", "test"))
+    train_nodes, test_nodes = (torch.tensor(graph.nodes_in_split(split)) for split in ("train", "test"))
     made = {kind: GraphConfig(kind=kind, dropout=0.3) for kind in GRAPH_KINDS}
     joint = around(graph.edges, len(graph))
-    found = {kind: right(made[kind], joint, x, gold, learnt, asked, 100) for kind in GRAPH_KINDS}
+    found = {kind: right(made[kind], joint, x, gold, train_nodes, test_nodes, 100) for kind in GRAPH_KINDS}
     assert found["alone"] + 0.05 < found["mean"]
     assert found["mean"] + 0.05 < found["attention"]
 

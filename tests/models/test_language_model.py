@@ -8,20 +8,23 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from regard.attention import Causal, Global, Window
+from regard.attention import Causal, Global, KVCache, Window
+from regard.attention.backends.linear import LinearState
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel, LockedDropout, max_lookback
+from regard.models.transformer import KVCaches
+from tests.narrowing import assert_is_instance
 from tests.recorded import call_recorded
 
 SIZE = 17
 EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
-def recurrent(kind, **changes) -> LanguageModelConfig:
+def recurrent(kind: str, **changes: Any) -> LanguageModelConfig:
     return LanguageModelConfig(**{"kind": kind, "layers": 2, "model": 6, "hidden": 10, "dropout": 0.0} | changes)
 
 
-def transformer(recipe="", **changes) -> LanguageModelConfig:
+def transformer(recipe: str | tuple[str, ...] = "", **changes: Any) -> LanguageModelConfig:
     sizes = {"layers": 2, "model": 8, "hidden": 11, "heads": 2, "dropout": 0.0}
     return LanguageModelConfig(**{"kind": "transformer", "recipe": recipe, **sizes} | changes)
 
@@ -161,16 +164,23 @@ def test_a_window_and_linear_attention_remember_no_more_of_a_longer_text():
     assert sizes["transformer, linear"][0] == sizes["transformer, linear"][1]
 
 
+def cached_tokens(cache: KVCache) -> int:
+    keys, _ = assert_is_instance(cache.past, tuple)
+    return keys.shape[2]
+
+
 def test_each_layer_remembers_what_its_own_recipe_needs():
     model = writer_of("transformer, a window, linear, all")
     for n in (5, 50):
-        window, linear, every = model.step(torch.randint(0, SIZE, (1, n)), model.start(1))[1].layers
-        assert (window.past[0].shape[2], type(linear.past).__name__, every.past[0].shape[2]) == (2, "LinearState", n)
+        _, state = model.step(torch.randint(0, SIZE, (1, n)), model.start(1))
+        window, linear, every = assert_is_instance(state, KVCaches).layers
+        assert isinstance(linear.past, LinearState)
+        assert (cached_tokens(window), cached_tokens(every)) == (2, n)
         assert {window.length, linear.length, every.length} == {n}
     assert model.memory_grows(model.step(texts(), model.start(3))[1])
     windows = writer_of("transformer, windows of its layers")
-    state = windows.step(texts(), windows.start(3))[1]
-    assert [layer.past[0].shape[2] for layer in state.layers] == [1, 4]
+    state = assert_is_instance(windows.step(texts(), windows.start(3))[1], KVCaches)
+    assert [cached_tokens(layer) for layer in state.layers] == [1, 4]
     assert not windows.memory_grows(state)
 
 

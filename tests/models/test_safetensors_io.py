@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ OLD_NAMES = {
 
 
 def model_of(kind: str) -> nn.Module:
-    sizes = {"layers": 1, "model": 4, "hidden": 6}
+    sizes: dict[str, Any] = {"layers": 1, "model": 4, "hidden": 6}
     match kind:
         case "transformer":
             config = ModelConfig(kind="transformer", heads=2, encoder=LEARNED, decoder=LEARNED, **sizes)

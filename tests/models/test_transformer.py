@@ -8,6 +8,7 @@ from torch.testing import assert_close
 from regard.attention import (
     POSITIONS,
     RECIPES,
+    Additive,
     Alibi,
     Causal,
     Recipe,
@@ -20,12 +21,22 @@ from regard.attention import (
 )
 from regard.decode import prepare
 from regard.layers import TiedEmbeddings
+from regard.layers.sublayers import Residual
 from regard.models import StackConfig, Transformer
-from regard.models.transformer import make_causal
+from regard.models.transformer import DecoderLayer, EncoderLayer, make_causal
 from tests.models.small_models import LENGTHS, SOURCE, TARGET, model_of, sentences
+from tests.narrowing import assert_all_instances, assert_is_instance
 
 SIZES = RecipeSizes(heads=2, head=4, tokens=7, window=2, block=2)
 STACK = StackConfig(layers=2, model=8, heads=2, hidden=11)
+
+
+def encoder_layers(model: Transformer) -> list[EncoderLayer]:
+    return assert_all_instances(model.encoder, EncoderLayer)
+
+
+def decoder_layers(model: Transformer) -> list[DecoderLayer]:
+    return assert_all_instances(model.decoder, DecoderLayer)
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "alibi"])
@@ -62,7 +73,7 @@ def test_layers_built_from_one_recipe_share_nothing():
     places = [weight for name, weight in model.named_parameters() if "positions" in name]
     assert len({id(weight) for weight in scores}) == 4
     assert len({id(weight) for weight in places}) == 2
-    assert id(recipe.score.v) not in map(id, model.parameters())
+    assert id(assert_is_instance(recipe.score, Additive).v) not in map(id, model.parameters())
 
 
 def test_the_decoder_is_causal_whatever_its_recipe():
@@ -76,7 +87,7 @@ def test_the_source_is_projected_once():
     memory = model.encode(source, lengths)
     assert [[tuple(x.shape) for x in layer] for layer in memory.layers] == [[(3, 1, 7, 4)] * 2] * 2
     touched = []
-    for layer in model.decoder:
+    for layer in decoder_layers(assert_is_instance(model, Transformer)):
         layer.cross.key.register_forward_hook(lambda *_: touched.append("key"))
     _, state = model.step(target, model.start(memory), memory)
     assert touched == []
@@ -102,9 +113,9 @@ def test_a_recipe_for_each_layer():
     recipes = [Recipe(pattern=Window(2)), Recipe(normaliser=Sparsemax())]
     embeddings = TiedEmbeddings(SOURCE, TARGET, 8)
     model = Transformer(embeddings, STACK, encoder=recipes, decoder=recipes, cross=recipes[::-1])
-    assert [layer.attention.recipe for layer in model.encoder] == recipes
-    assert [layer.cross.recipe for layer in model.decoder] == recipes[::-1]
-    assert [layer.attention.recipe for layer in model.decoder] == [make_causal(recipe) for recipe in recipes]
+    assert [layer.attention.recipe for layer in encoder_layers(model)] == recipes
+    assert [layer.cross.recipe for layer in decoder_layers(model)] == recipes[::-1]
+    assert [layer.attention.recipe for layer in decoder_layers(model)] == [make_causal(recipe) for recipe in recipes]
     assert prepare(model) is model  # decoding by prepared layers asks all of them, not the first alone
 
 
@@ -113,8 +124,10 @@ def test_recipes_that_do_not_fit_their_layers_are_refused():
     for place in ("encoder", "decoder", "cross"):
         with pytest.raises(ValueError, match=f"^{place} has 3 recipes for 2 layers; give one, or one for each$"):
             Transformer(embeddings, STACK, **{place: [plain] * 3})
-    says = r"^encoder: layers add Sinusoidal\(theta=10000.0\) and nothing to the embeddings, which is done once for all"
-    with pytest.raises(ValueError, match=says):
+    message = (
+        r"^encoder: layers add Sinusoidal\(theta=10000.0\) and nothing to the embeddings, which is done once for all"
+    )
+    with pytest.raises(ValueError, match=message):
         Transformer(embeddings, STACK, encoder=[Recipe(position=Sinusoidal()), plain])
     Transformer(embeddings, STACK, decoder=[Recipe(position=Sinusoidal() + Alibi(2)), Recipe(position=Sinusoidal())])
 
@@ -124,17 +137,28 @@ def test_recipes_that_do_not_fit_their_layers_are_refused():
 
 def take(ours: Transformer, theirs: nn.Transformer) -> None:
     """The weights of torch's layers into ours."""
-    for mine, other in zip(ours.encoder, theirs.encoder.layers, strict=True):
+    encoder = assert_is_instance(theirs.encoder, nn.TransformerEncoder).layers
+    for mine, other in zip(
+        encoder_layers(ours), assert_all_instances(encoder, nn.TransformerEncoderLayer), strict=True
+    ):
         mine.attention.load_state_dict(from_torch(other.self_attn).state_dict())
         take_rest(mine, other, [mine.residual_attention, mine.residual_feed_forward], [other.norm1, other.norm2])
-    for mine, other in zip(ours.decoder, theirs.decoder.layers, strict=True):
+    decoder = assert_is_instance(theirs.decoder, nn.TransformerDecoder).layers
+    for mine, other in zip(
+        decoder_layers(ours), assert_all_instances(decoder, nn.TransformerDecoderLayer), strict=True
+    ):
         mine.attention.load_state_dict(from_torch(other.self_attn).state_dict())
         mine.cross.load_state_dict(from_torch(other.multihead_attn).state_dict())
         around = [mine.residual_attention, mine.residual_cross, mine.residual_feed_forward]
         take_rest(mine, other, around, [other.norm1, other.norm2, other.norm3])
 
 
-def take_rest(mine, other, around, norms) -> None:
+def take_rest(
+    mine: EncoderLayer | DecoderLayer,
+    other: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
+    around: list[Residual],
+    norms: list[nn.LayerNorm],
+) -> None:
     mine.feed_forward.up.load_state_dict(other.linear1.state_dict())
     mine.feed_forward.down.load_state_dict(other.linear2.state_dict())
     for residual, norm in zip(around, norms, strict=True):
@@ -180,6 +204,8 @@ def test_branches_start_smaller_where_nothing_norms_their_sum():
         Transformer(TiedEmbeddings(5, 5, 64), StackConfig(layers=8, model=64, heads=4, hidden=128, norm=norm))
         for norm in ("pre", "post")
     )
-    ratio = post.encoder[0].feed_forward.down.weight.std() / pre.encoder[0].feed_forward.down.weight.std()
-    assert_close(ratio.item(), 4.0, rtol=0.05, atol=0)  # √16: eight layers of two branches
-    assert_close(post.encoder[0].attention.query.weight.std().item(), (1 / 128) ** 0.5, rtol=0.05, atol=0)
+    large, small = (model.get_parameter("encoder.0.feed_forward.down.weight").std() for model in (post, pre))
+    assert_close((large / small).item(), 4.0, rtol=0.05, atol=0)  # √16: eight layers of two branches
+    assert_close(
+        post.get_parameter("encoder.0.attention.query.weight").std().item(), (1 / 128) ** 0.5, rtol=0.05, atol=0
+    )
