@@ -98,7 +98,7 @@ def test_links_are_written_with_their_lines_or_not_at_all(runs, narrow):
 
 def test_texts_without_end_are_answered_in_turn():
     learner = answerer()
-    pixels = torch.zeros(learner.sight.shape, dtype=torch.uint8)
+    pixels = torch.zeros(learner.preprocessor.shape, dtype=torch.uint8)
     sentences = (TaggedSentence(tuple(line.split()), (NO_VALUE,) * len(line.split())) for line in cycle(LINES))
     for found in (
         translate_lines(translator(), cycle(LINES), Greedy()),

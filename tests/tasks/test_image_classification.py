@@ -208,7 +208,7 @@ def test_every_epoch_shows_every_picture_in_another_order():
     assert [len(batch) for batch in ShuffledIndices.of(3, TRAIN).at(0, 0)] == [3]
 
 
-# --- loss and sight ---
+# --- loss and preprocessor ---
 
 
 class Fixed(torch.nn.Module):
@@ -225,20 +225,20 @@ def test_the_loss_of_a_mixture_by_hand():
 
 
 def test_validation_by_hand():
-    sight = ImagePreprocessor(1, 2, 2, PixelScaling((0.0,), (1.0,)))
-    figures = validation(Fixed(), sight, torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([1, 1, 0, 1]))
+    preprocessor = ImagePreprocessor(1, 2, 2, PixelScaling((0.0,), (1.0,)))
+    figures = validation(Fixed(), preprocessor, torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([1, 1, 0, 1]))
     assert_close(figures["loss"], (3 * math.log(4 / 3) + math.log(4)) / 4, rtol=1e-6, atol=1e-6)
     assert figures["accuracy"] == 0.75
 
 
 def test_a_picture_is_fitted_to_what_a_model_reads(tmp_path):
-    sight = ImagePreprocessor(1, 4, 6, PixelScaling((0.5,), (0.25,)))
+    preprocessor = ImagePreprocessor(1, 4, 6, PixelScaling((0.5,), (0.25,)))
     grey, coloured = torch.full((1, 4, 6), 9, dtype=torch.uint8), torch.full((3, 8, 12), 100, dtype=torch.uint8)
-    assert sight.fit(grey) is grey
-    assert sight.fit(coloured).tolist() == torch.full((1, 4, 6), 100).tolist()
+    assert preprocessor.fit(grey) is grey
+    assert preprocessor.fit(coloured).tolist() == torch.full((1, 4, 6), 100).tolist()
     assert ImagePreprocessor(3, 4, 6, PixelScaling((0.5,) * 3, (1.0,) * 3)).fit(grey).unique().tolist() == [9]
-    sight.save(tmp_path / "sight.json")
-    assert ImagePreprocessor.load(tmp_path / "sight.json") == sight
+    preprocessor.save(tmp_path / "sight.json")
+    assert ImagePreprocessor.load(tmp_path / "sight.json") == preprocessor
     (tmp_path / "sight.json").write_text('{"format": "regard sight 1", "rows": 4}')
     with pytest.raises(ValueError, match=r"sight.json: damaged"):
         ImagePreprocessor.load(tmp_path / "sight.json")
@@ -296,8 +296,12 @@ def test_a_model_is_kept_and_loaded_with_its_sight(tmp_path):
     again = ImageClassifier.load(tmp_path / "run")
     pixels = [one.pixels for one in some(3)]
     assert torch.equal(again.probabilities(pixels), recogniser.probabilities(pixels))
-    assert (again.sight, again.labels, again.settings) == (recogniser.sight, recogniser.labels, recogniser.settings)
-    replace(recogniser.sight, scale=PixelScaling((0.1,) * 3, (1.0,) * 3)).save(tmp_path / "run" / "sight.json")
+    assert (again.preprocessor, again.labels, again.settings) == (
+        recogniser.preprocessor,
+        recogniser.labels,
+        recogniser.settings,
+    )
+    replace(recogniser.preprocessor, scale=PixelScaling((0.1,) * 3, (1.0,) * 3)).save(tmp_path / "run" / "sight.json")
     with pytest.raises(ValueError, match=r"sight.json or labels.json is not what the weights were trained with"):
         ImageClassifier.load(tmp_path / "run")
 

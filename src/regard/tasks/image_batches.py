@@ -162,7 +162,7 @@ class AugmentedImages:
     """All training pictures, on the device, and what is done to them."""
 
     pixels: UInt8[Tensor, "n c h w"] = field(repr=False)
-    sight: ImagePreprocessor
+    preprocessor: ImagePreprocessor
     augment: AugmentSettings
     seed: int
 
@@ -190,7 +190,7 @@ class AugmentedImages:
 
     def normalized_pixels(self, table: ImageDraws) -> Float[Tensor, "b c h w"]:
         """As a model reads them. There is no host synchronisation, so it may be captured."""
-        return self.sight.normalize(self.augment_pixels(table))
+        return self.preprocessor.normalize(self.augment_pixels(table))
 
     def mixed_pixels(
         self, table: ImageDraws
@@ -200,13 +200,13 @@ class AugmentedImages:
         pixels = self.augment_pixels(table[:, :own])
         if mix is None:
             return (
-                self.sight.normalize(pixels),
+                self.preprocessor.normalize(pixels),
                 table[:, 0],
                 torch.ones(len(table), device=table.device),
             )
         others, kinds, places = table.tensor_split((own, 2 * own, 2 * own + 2), 1)[1:]
         pixels, share = mix.apply(pixels, self.augment_pixels(others), kinds, places)
-        return self.sight.normalize(pixels), others[:, 0], share
+        return self.preprocessor.normalize(pixels), others[:, 0], share
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,9 +234,9 @@ def example_world() -> ShapeWorld:
     return ShapeWorld(fewest=1, most=1)
 
 
-def load_image(sight: ImagePreprocessor, path: str | Path) -> UInt8[Tensor, "c h w"]:
+def load_image(preprocessor: ImagePreprocessor, path: str | Path) -> UInt8[Tensor, "c h w"]:
     """An image in the size and the mode that a model reads."""
-    return sight.fit(read_image(path, mode="RGB" if sight.channels == 3 else "L"))
+    return preprocessor.fit(read_image(path, mode="RGB" if preprocessor.channels == 3 else "L"))
 
 
 def patch_axis(encoder: PatchEncoder) -> TokenAxis:

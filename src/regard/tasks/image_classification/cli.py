@@ -62,8 +62,8 @@ def image(
     images = [one for name in with_progress(names, "reading", len(names)) for one in images_in(name, classifier)]
     if not images:
         raise ValueError("no image given; name a file or a folder, or pass file names on stdin")
-    if other := [name for name, pixels in images if not classifier.sight.accepts(pixels)]:
-        _, rows, columns = classifier.sight.shape
+    if other := [name for name, pixels in images if not classifier.preprocessor.accepts(pixels)]:
+        _, rows, columns = classifier.preprocessor.shape
         if strict:
             raise ValueError(f"{other[0]}: not {rows} x {columns} pixels; resize it, or leave out --strict")
         typer.echo(f"resized: {len(other):,} of {len(images):,} images, to {rows} x {columns} pixels", err=True)
@@ -76,7 +76,7 @@ def images_in(name: str, classifier: "ImageClassifier") -> "Sequence[tuple[str, 
     from regard.data.images import IMAGE_SUFFIXES, decode_image, image_to_tensor, read_idx, read_image
     from regard.tasks.image_classification.data import is_idx
 
-    mode = "RGB" if classifier.sight.channels == 3 else "L"
+    mode = "RGB" if classifier.preprocessor.channels == 3 else "L"
     if is_idx(name):
         array = read_idx(name)
         if array.dim() != 3:
@@ -117,12 +117,12 @@ def view_image(classifier: "ImageClassifier", folder: Path, text: str, request: 
 
     if refused := [name for name in ("word", "target") if getattr(request, name) is not None]:
         raise ValueError(f"--{refused[0]} means nothing to a picture; leave it out")
-    pixels = load_image(classifier.sight, text)
+    pixels = load_image(classifier.preprocessor, text)
     device = next(classifier.model.parameters()).device
     best = classifier.probabilities([pixels])[0].topk(min(3, len(classifier.labels)))
     named = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     output = f"{text}: " + ", ".join(f"{classifier.labels.name(n)} {100 * p:.1f} %" for n, p in named)
-    x = classifier.sight.normalize(pixels[None].to(device))
+    x = classifier.preprocessor.normalize(pixels[None].to(device))
     with torch.inference_mode():
         if isinstance(classifier.model, ChannelCNN):
             return output, view_gates(classifier.model, x, pixels / 255, request)

@@ -93,10 +93,10 @@ class ImageClassifier(PretrainedModel):
     """A model with how it sees and the classes it knows."""
 
     settings_type = ImageClassificationSettings
-    part_files: ClassVar = {"sight": ("sight", ImagePreprocessor.load), "labels": ("labels", Labels.load)}
+    part_files: ClassVar = {"preprocessor": ("sight", ImagePreprocessor.load), "labels": ("labels", Labels.load)}
 
     model: VisionTransformer | ChannelCNN
-    sight: ImagePreprocessor
+    preprocessor: ImagePreprocessor
     labels: Labels
     settings: ImageClassificationSettings
 
@@ -112,22 +112,24 @@ class ImageClassifier(PretrainedModel):
 
     @staticmethod
     def build_model(
-        sight: ImagePreprocessor, labels: Labels, settings: ImageClassificationSettings
+        preprocessor: ImagePreprocessor, labels: Labels, settings: ImageClassificationSettings
     ) -> VisionTransformer | ChannelCNN:
-        return build_vision_model(settings.model, sight.shape, len(labels))
+        return build_vision_model(settings.model, preprocessor.shape, len(labels))
 
     def job(
         self, pictures: Sequence[LabelledImage], held_out: Sequence[LabelledImage], device: str = "cpu", /
     ) -> TrainingJob:
         train, augment = self.settings.train, self.settings.augment
-        shown = AugmentedImages(self.sight.stack_exact(pictures).to(device), self.sight, augment, train.seed)
+        shown = AugmentedImages(
+            self.preprocessor.stack_exact(pictures).to(device), self.preprocessor, augment, train.seed
+        )
         data = ImageBatches(shown, self.label_ids(pictures).to(device), ShuffledIndices.of(len(pictures), train))
-        held, labels = self.sight.stack_exact(held_out).to(device), self.label_ids(held_out).to(device)
+        held, labels = self.preprocessor.stack_exact(held_out).to(device), self.label_ids(held_out).to(device)
         return TrainingJob(
             self.model.to(device),
             data,
             OnDeviceLoss(data.materialize, mixup_loss(train.label_smoothing)),
-            lambda model: validation(model, self.sight, held, labels),
+            lambda model: validation(model, self.preprocessor, held, labels),
             train,
             self.settings.model.model if self.settings.model.kind == "vit" else self.settings.model.width,
             self.describe,
@@ -142,7 +144,7 @@ class ImageClassifier(PretrainedModel):
         """The class of an image file, or of each of a list."""
 
         def run(paths: Sequence[str | Path]) -> list[LabelOutput]:
-            found = self.probabilities([load_image(self.sight, path) for path in paths])
+            found = self.probabilities([load_image(self.preprocessor, path) for path in paths])
             return [LabelOutput.of(self.labels.names, row) for row in found.tolist()]
 
         return one_or_many(images, run)
@@ -154,17 +156,17 @@ class ImageClassifier(PretrainedModel):
     def iterate_probabilities(self, pictures: Sequence[UInt8[Tensor, "c h w"]]) -> Iterator[Float[Tensor, "n classes"]]:
         device = next(self.model.parameters()).device
         for first in range(0, len(pictures), AT_ONCE):
-            some = torch.stack([self.sight.fit(one) for one in pictures[first : first + AT_ONCE]])
-            x = self.sight.normalize(some.to(device))
+            some = torch.stack([self.preprocessor.fit(one) for one in pictures[first : first + AT_ONCE]])
+            x = self.preprocessor.normalize(some.to(device))
             with torch.inference_mode():
                 ways = (x, x.flip(-1)) if self.settings.augment.flip_at_test else (x,)
                 yield torch.stack([self.model(way).double().softmax(-1) for way in ways]).mean(0).float().cpu()
 
 
 def validation(
-    model: nn.Module, sight: ImagePreprocessor, pixels: UInt8[Tensor, "n c h w"], labels: Int[Tensor, " n"]
+    model: nn.Module, preprocessor: ImagePreprocessor, pixels: UInt8[Tensor, "n c h w"], labels: Int[Tensor, " n"]
 ) -> dict[str, float]:
-    logits = torch.cat([model(sight.normalize(some)).float() for some in pixels.split(AT_ONCE)])
+    logits = torch.cat([model(preprocessor.normalize(some)).float() for some in pixels.split(AT_ONCE)])
     return loss_and_accuracy(logits, labels)
 
 
@@ -209,8 +211,8 @@ class ImageClassificationTask(Task):
 
     def encode(self, task_model: ImageClassifier, given: TaskInput) -> EncodedInput:
         """The image as it is; its mirror image, which some models classify as well, is not traced."""
-        pixels, model = load_image(task_model.sight, given.text), task_model.model
-        x = task_model.sight.normalize(pixels[None].to(next(model.parameters()).device))
+        pixels, model = load_image(task_model.preprocessor, given.text), task_model.model
+        x = task_model.preprocessor.normalize(pixels[None].to(next(model.parameters()).device))
         axes = {"patches": patch_axis(model.encoder)} if isinstance(model, VisionTransformer) else {}
         return EncodedInput((x,), axes, ("class",), image=pixels)
 

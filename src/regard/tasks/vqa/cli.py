@@ -70,7 +70,7 @@ def answer(
     if question is not None and file is not None:
         raise ValueError(f"give the question, or the file {file}, not both")
     answerer = QuestionAnswerer.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
-    pixels = load_image(answerer.sight, image)
+    pixels = load_image(answerer.preprocessor, image)
     best = min(best, len(answerer.labels))
     scores = scores or best > 1
     if file is None and question is None and sys.stdin.isatty():
@@ -145,7 +145,7 @@ def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request
         raise ValueError(f"--{refused[0]} means nothing to a question about a picture; leave it out")
     if request.question is None:
         raise ValueError(f'{folder} answers questions: regard look {folder} {text} "what colour is the circle"')
-    pixels = load_image(answerer.sight, text)
+    pixels = load_image(answerer.preprocessor, text)
     question = ImageQuestion(LabelledImage(pixels, "", text), request.question)
     best = answerer.probabilities([question])[0].topk(min(3, len(answerer.labels)))
     named = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -153,7 +153,7 @@ def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request
     model, device = answerer.model, next(answerer.model.parameters()).device
     tokens, lengths = (part.to(device) for part in pad_rows([answerer.ids(question.text)]))
     with torch.inference_mode(), record_attention(model) as record:
-        model(answerer.sight.normalize(pixels[None].to(device)), tokens, lengths)
+        model(answerer.preprocessor.normalize(pixels[None].to(device)), tokens, lengths)
         names = [site.name for site in record.sites if (site.queries, site.keys) == ("text", "patches")]
         layers = [model.to_grid(record.weights(name))[0].cpu() for name in names]
     words = answerer.tokenizer.tokens(question.text)

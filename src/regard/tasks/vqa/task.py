@@ -144,13 +144,13 @@ class QuestionAnswerer(PretrainedModel):
 
     settings_type = VQASettings
     part_files: ClassVar = {
-        "sight": ("sight", ImagePreprocessor.load),
+        "preprocessor": ("sight", ImagePreprocessor.load),
         "tokenizer": ("words", load_tokenizer),
         "labels": ("labels", Labels.load),
     }
 
     model: VQAModel
-    sight: ImagePreprocessor
+    preprocessor: ImagePreprocessor
     tokenizer: Tokenizer
     labels: Labels
     settings: VQASettings
@@ -161,12 +161,14 @@ class QuestionAnswerer(PretrainedModel):
         labels = Labels.of(one.answer for one in questions)
         words = train_text_tokenizer((one.text for one in questions), settings.text)
         pictures = dict.fromkeys(one.picture for one in questions)
-        sight = ImagePreprocessor.of(stack_images((one.name, one.pixels) for one in pictures))
-        return QuestionAnswerer.from_parts(sight, words, labels, settings=settings)
+        preprocessor = ImagePreprocessor.of(stack_images((one.name, one.pixels) for one in pictures))
+        return QuestionAnswerer.from_parts(preprocessor, words, labels, settings=settings)
 
     @staticmethod
-    def build_model(sight: ImagePreprocessor, words: Tokenizer, labels: Labels, settings: VQASettings) -> VQAModel:
-        return VQAModel(settings.model, shape=sight.shape, vocabulary_size=words.size, answers=len(labels))
+    def build_model(
+        preprocessor: ImagePreprocessor, words: Tokenizer, labels: Labels, settings: VQASettings
+    ) -> VQAModel:
+        return VQAModel(settings.model, shape=preprocessor.shape, vocabulary_size=words.size, answers=len(labels))
 
     def job(
         self, questions: Sequence[ImageQuestion], held_out: Sequence[ImageQuestion], device: str = "cpu", /
@@ -175,12 +177,12 @@ class QuestionAnswerer(PretrainedModel):
         rows = {picture: row for row, picture in enumerate(dict.fromkeys(one.picture for one in questions))}
         pictures = np.array([rows[one.picture] for one in questions])
         shown = AugmentedImages(
-            self.sight.stack_exact(list(rows)).to(device), self.sight, self.settings.augment, train.seed
+            self.preprocessor.stack_exact(list(rows)).to(device), self.preprocessor, self.settings.augment, train.seed
         )
         tokens, lengths = (part.to(device) for part in pad_rows([self.ids(one.text) for one in questions]))
         answers = self.label_ids(questions).to(device)
         data = QuestionBatches(shown, pictures, tokens, lengths, answers, ShuffledIndices.of(len(questions), train))
-        self.sight.stack_exact([one.picture for one in held_out])
+        self.preprocessor.stack_exact([one.picture for one in held_out])
         return TrainingJob(
             self.model.to(device),
             data,
@@ -208,13 +210,13 @@ class QuestionAnswerer(PretrainedModel):
     def logits(self, model: nn.Module, questions: Sequence[ImageQuestion]) -> Float[Tensor, "n answers"]:
         """Of one batch; pictures of any size."""
         device = next(model.parameters()).device
-        pixels = torch.stack([self.sight.fit(one.picture.pixels) for one in questions]).to(device)
+        pixels = torch.stack([self.preprocessor.fit(one.picture.pixels) for one in questions]).to(device)
         tokens, lengths = pad_rows([self.ids(one.text) for one in questions])
-        return model(self.sight.normalize(pixels), tokens.to(device), lengths.to(device))
+        return model(self.preprocessor.normalize(pixels), tokens.to(device), lengths.to(device))
 
     def answer(self, image: str | Path, questions: str | Sequence[str]) -> Any:
         """The answer to a question about an image file, or to each of a list."""
-        pixels = LabelledImage(load_image(self.sight, image), "", str(image))
+        pixels = LabelledImage(load_image(self.preprocessor, image), "", str(image))
 
         def run(questions: Sequence[str]) -> list[LabelOutput]:
             found = self.probabilities([ImageQuestion(pixels, question) for question in questions])
@@ -288,9 +290,9 @@ class VQATask(Task):
         if given.question is None:
             raise ValueError("this model answers questions about images; give question='what colour is the circle'")
         given.refuse_long(len(ids := task_model.ids(given.question)))
-        pixels, device = load_image(task_model.sight, given.text), next(task_model.model.parameters()).device
+        pixels, device = load_image(task_model.preprocessor, given.text), next(task_model.model.parameters()).device
         tokens, lengths = (part.to(device) for part in pad_rows([ids]))
-        x, tokenizer = task_model.sight.normalize(pixels[None].to(device)), task_model.tokenizer
+        x, tokenizer = task_model.preprocessor.normalize(pixels[None].to(device)), task_model.tokenizer
         words = tuple(tokenizer.normalizer.apply(given.question).split())
         text = TokenAxis(tuple(tokenizer.tokens(given.question)), words, tuple(tokenizer.word_ids(given.question)))
         axes = {"text": text, "patches": patch_axis(task_model.model.image_encoder)}
