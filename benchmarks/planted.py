@@ -632,7 +632,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("loop", "patience counts the validations that were better, too", "worse=0 if better else", "worse=progress.worse if better else"),
     ],
     "training/run_folder.py": [
-        ("checkpoint", "does not look whether files are torn", "sound and all(checksum(path / name) == sum for name, sum in state[\"sums\"].items())", "sound"),
+        ("checkpoint", "does not look whether files are torn", "state and all(checksum(path / name) == sum for name, sum in state[\"sums\"].items())", "state"),
         ("checkpoint", "ordered by name as text", "key=lambda path: int(path.name),", "key=lambda path: path.name[::-1],"),
         ("checkpoint", "a state that was changed is whole", "sound = expected in (None, state_checksum(state))", "sound = True"),
     ],

@@ -80,7 +80,7 @@ def test_an_accuracy_that_is_clearly_better_is_significant_and_chance_is_not():
     slip = metrics(wanted, wanted[:-1] + "a")
     assert good.compare(slip)["accuracy"].p_value > 0.05
     assert good.compare(good)["accuracy"].p_value == 1.0
-    assert good.compare(poor)["accuracy"].signature == "bs:1000|seed:12345"
+    assert good.compare(poor)["accuracy"].signature == "words:200|bs:1000|seed:12345"
 
 
 def test_words_are_resampled_with_their_sentences():
@@ -95,7 +95,8 @@ def test_words_are_resampled_with_their_sentences():
 def test_the_interval_is_that_of_a_proportion():
     """Of 400 fair coins: 1.96 standard errors of 2.5 percent."""
     right = np.tile([0, 1], 200)
-    assert paired_bootstrap(right, 1 - right, np.ones(400)).intervals == pytest.approx((4.9, 4.9), abs=0.4)
+    found = paired_bootstrap(right, 1 - right, np.ones(400), what="coins:400")
+    assert found.intervals == pytest.approx((4.9, 4.9), abs=0.4)
 
 
 def test_scores_that_were_computed_otherwise_are_refused_in_one_line():

@@ -29,6 +29,8 @@ from regard.cli.options import (
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS, task_of_run
 
 if TYPE_CHECKING:
+    from regard.decode.search import Search
+    from regard.tasks.config import RunSettings
     from regard.tasks.metrics import TaskMetrics
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
@@ -95,15 +97,9 @@ def evaluate(
     scorer = find_comet(task, model, comet, comet_model, resolve_device(device))
     task_model = task.task_model.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
     examples, named = read_examples(task, task_model, on or [], split, data)
-    refuse_long(
-        task.token_ids(task_model, examples),
-        lambda number: f"{task.examples[:-1]} {number}",
-        max_length or task.max_tokens,
-    )
+    refuse_long_examples(task, task_model, examples, max_length)
     what: dict[str, Any] = {"model": str(model), "on": named}
-    if not task.searches and (beam, length_penalty, coverage_penalty) != DEFAULT_SEARCH:
-        raise ValueError(f"--beam and penalties are for translations; {model} is for the task {task.name!r}")
-    search = build_search(beam, length_penalty, coverage_penalty) if task.searches else None
+    search = check_search(task, model, (beam, length_penalty, coverage_penalty))
     found = task.evaluate(task_model, examples, search=search, progress=with_progress)
     what |= {"search": repr(search)} if search else {}
     if scorer:
@@ -115,6 +111,21 @@ def evaluate(
     if save:
         write_text_atomic(save, json.dumps({**what, **found.to_json()}, indent=1, ensure_ascii=False) + "\n")
         typer.echo(f"written: {save}")
+
+
+def check_search(task: "Task", model: Path, options: tuple[int, float, float]) -> "Search | None":
+    """The search of --beam and penalties, which a task that does not search refuses."""
+    if not task.searches and options != DEFAULT_SEARCH:
+        raise ValueError(f"--beam and penalties are for translations; {model} is for the task {task.name!r}")
+    return build_search(*options) if task.searches else None
+
+
+def refuse_long_examples(
+    task: "Task", task_model: "PretrainedModel", examples: Sequence[Any], max_length: int | None
+) -> None:
+    """Examples of more tokens than are allowed."""
+    ids = task.token_ids(task_model, examples)
+    refuse_long(ids, lambda number: f"{task.examples[:-1]} {number}", max_length or task.max_tokens)
 
 
 def find_comet(
@@ -148,11 +159,17 @@ def read_examples(
     task: "Task", task_model: "PretrainedModel", on: list[str], split: Split, data: Path | None
 ) -> tuple[Sequence[Any], list[str]]:
     """The examples to evaluate on, and what they are called: of these files, or of a split of the model's corpus."""
-    settings = task_model.settings
-    if on:
-        settings = replace(settings, data=replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on)))
+    settings = settings_on(task_model.settings, on)
     examples = task.read(settings, "test" if on else split, data).examples
     named = on or [f"{settings.data.corpus}, {split}"]
     if not examples:
         raise ValueError(f"{' and '.join(named)}: no {task.examples} to evaluate on; give at least one")
     return examples, named
+
+
+def settings_on(settings: "RunSettings", on: list[str]) -> Any:
+    """The settings of a run, with these files as its test set."""
+    if not on:
+        return settings
+    data = replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on))
+    return replace(settings, data=data)  # type: ignore[type-var]

@@ -16,6 +16,7 @@ from regard.cli.bench import bench
 from regard.cli.data import data
 from regard.cli.demo import demo, ladder, lecture
 from regard.cli.evaluate import evaluate
+from regard.cli.runs import compare, runs
 from regard.cli.settings import settings
 from regard.cli.train import train
 from regard.cli.vectors import vectors
@@ -123,7 +124,7 @@ def add_task_commands() -> None:
 for command in (demo, train):
     app.command()(command)
 add_task_commands()
-for command in (evaluate, look, serve, settings):
+for command in (evaluate, runs, compare, look, serve, settings):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(vectors, name="vectors")

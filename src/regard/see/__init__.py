@@ -2,7 +2,13 @@
 
 from regard.see.gallery import write_gallery
 from regard.see.plots.attention_maps import Alignment, head_maps, self_attention_maps, stack, strip
-from regard.see.plots.charts import LengthCurves, Neighbourhood, nearest_neighbours_view, senses_view
+from regard.see.plots.charts import (
+    LengthCurves,
+    Neighbourhood,
+    nearest_neighbours_view,
+    senses_view,
+    validation_view,
+)
 from regard.see.plots.draw import ascii, build_view, draw, show
 from regard.see.plots.image_overlay import gates_view, overlay_heads_view, overlay_view
 from regard.see.plots.mpl_figure import save
@@ -66,6 +72,7 @@ __all__ = [
     "trace_model",
     "trace_module",
     "trace_with_edits",
+    "validation_view",
     "word_contributions",
     "word_weights_view",
     "write_gallery",

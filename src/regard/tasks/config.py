@@ -227,8 +227,13 @@ def changed_settings(before: RunSettings, after: RunSettings) -> dict[str, list[
     """Settings that differ, by name: [before, after]; None where only the other has a setting."""
     if before.task != after.task:
         return {"task": [before.task, after.task]}
-    was, now = before.to_flat_dict(), after.to_flat_dict()
-    return {name: [was.get(name), now.get(name)] for name in was | now if was.get(name) != now.get(name)}
+    return differing_values(before.to_flat_dict(), after.to_flat_dict())
+
+
+def differing_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What two mappings have otherwise, by name: [one, other]; None where it is missing."""
+    names = dict.fromkeys((*one, *other))
+    return {name: [one.get(name), other.get(name)] for name in names if one.get(name) != other.get(name)}
 
 
 def table_keys(table: Any) -> list[str]:

@@ -228,7 +228,7 @@ class LabelMetrics(TaskMetrics):
             np.bincount(examples, [a == b for a, b in zip(each.wanted, each.found, strict=True)])
             for each in (self, other)
         )
-        return {"accuracy": paired_bootstrap(one, two, counts)}
+        return {"accuracy": paired_bootstrap(one, two, counts, what=self.signature)}
 
 
 # --- significance ---
@@ -241,7 +241,7 @@ class PairedResult:
     Args:
         p_value: the probability of a difference as large as the one found, if the models were equally good.
         intervals: half the width of the 95 % confidence interval, of each model.
-        signature: resamples and seed.
+        signature: how the scores were computed, resamples and seed.
     """
 
     p_value: float
@@ -250,14 +250,14 @@ class PairedResult:
 
 
 def paired_bootstrap(
-    first: NDArray[Any], second: NDArray[Any], counts: NDArray[Any], *, resamples: int = RESAMPLES, seed: int = SEED
+    first: NDArray[Any], second: NDArray[Any], counts: NDArray[Any], *, what: str, resamples: int = RESAMPLES
 ) -> PairedResult:
     """Of percentages: of each example, how many predictions of both models are right, and of how many.
 
     Examples are drawn with replacement, the same for both models; the p-value is that of sacreBLEU, the share of the
-    resampled differences that, less their mean, exceed the difference itself.
+    resampled differences that, less their mean, exceed the difference itself. `what` is the percentages' signature.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     right = np.stack((first, second, counts))
     draws = (right[:, random.integers(right.shape[1], size=right.shape[1])].sum(1) for _ in range(resamples))
     sampled = np.array([[100 * one / all_, 100 * two / all_] for one, two, all_ in draws])
@@ -267,12 +267,12 @@ def paired_bootstrap(
     p_value = (larger + 1) / (resamples + 1) if real else 1.0
     low, high = np.quantile(sampled, (0.025, 0.975), axis=0)
     one, two = ((high - low) / 2).tolist()
-    return PairedResult(p_value, (one, two), f"bs:{resamples}|seed:{seed}")
+    return PairedResult(p_value, (one, two), f"{what}|bs:{resamples}|seed:{SEED}")
 
 
 def check_same_signatures(first: Mapping[str, str], second: Mapping[str, str]) -> None:
     """Refuses to compare scores that were computed otherwise, by their names and signatures."""
-    for name in first | second:
+    for name in (*first, *second):
         one, two = (found.get(name, "not measured") for found in (first, second))
         if one != two:
             raise ValueError(

@@ -116,14 +116,23 @@ def checkpoints(folder: Path) -> list[Path]:
 def read_valid_state(path: Path) -> dict[str, Any] | None:
     """The state of a checkpoint whose files are all as they were written; None if any is missing or torn."""
     try:
-        state = json.loads(require_small_file(path / "state.json").read_text(encoding="utf-8"))
-        if not is_valid_state(state, int(path.name)):
-            return None
-        expected = state.pop("sum", None)  # early ones had none
-        sound = expected in (None, state_checksum(state))
-        return state if sound and all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
-    except (FileNotFoundError, ValueError, RecursionError):
+        state = read_state(path)
+        return state if state and all(checksum(path / name) == sum for name, sum in state["sums"].items()) else None
+    except (FileNotFoundError, ValueError):
         return None  # any other trouble with the disk is not for us to pass over: it may pass
+
+
+def read_state(path: Path) -> dict[str, Any] | None:
+    """The state of a checkpoint, if state.json is as it was written; its other files, which are large, are not read."""
+    try:
+        state = json.loads(require_small_file(path / "state.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if not is_valid_state(state, int(path.name)):
+        return None
+    expected = state.pop("sum", None)  # early ones had none
+    sound = expected in (None, state_checksum(state))
+    return state if sound else None
 
 
 def is_valid_state(state: Any, step: int) -> bool:

@@ -1,4 +1,4 @@
-"""Charts: scores by sentence length, nearest neighbours, latents on principal components, and nodes of a graph.
+"""Charts: scores by sentence length, validation curves, nearest neighbours, latents, and nodes of a graph.
 
 Figure 2 of Bahdanau, Cho & Bengio (2015): without attention, translations of long sentences fall apart.
 """
@@ -77,6 +77,30 @@ def lengths_view(lengths: LengthCurves, *, title: str = "") -> View:
     )
     curves = Curves(series, "sentence length in words", lengths.score, MAX_SCORE, "sentences")
     return View((PanelRow((curves,), heading=title),))
+
+
+# --- validation curves ---
+
+
+CURVE_MARGIN = 0.05  # of the range of values, above and below
+
+
+def validation_view(metric: str, curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], *, title: str = "") -> View:
+    """One line per run through its validations: (name, ((step, value), ...)).
+
+    validation_view("valid loss", [("small", [(500, 2.4), (1000, 2.1)]), ("large", [(500, 2.3), (1000, 1.8)])])
+    """
+    for name, points in curves:
+        if not points or not all(isfinite(value) for _, value in points):
+            raise ValueError(f"the curve {name!r} needs at least one (step, value), all of them finite")
+    values = [value for _, points in curves for _, value in points]
+    margin = CURVE_MARGIN * ((max(values) - min(values)) or abs(max(values)) or 1.0)
+    series = tuple(
+        Series(truncate_label(visible_text(name), MAX_MODEL_NAME_CELLS), *map(tuple, zip(*points, strict=True)))
+        for name, points in curves
+    )
+    chart = Curves(series, "step", metric, max(values) + margin, y_min=min(values) - margin)
+    return View((PanelRow((chart,), heading=title),))
 
 
 # --- nearest neighbours ---

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, PathPatch, Rectangle
 from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
 from rich.cells import cell_len
 
 from regard.see.plots.layout import (
@@ -213,7 +214,8 @@ def draw_open_frame(axes: Axes) -> None:
 
 def draw_curves(axes: Axes, shown: Curves, width: float, height: float) -> None:
     """Lines that differ in colour, sign and stroke; each name stands where its line ends, as far as there is room."""
-    ends = space_labels([series.y[-1] for series in shown.series], 0.16 * shown.y_max / height, shown.y_max)
+    low, high = shown.y_min, shown.y_max - shown.y_min
+    ends = [low + end for end in space_labels([one.y[-1] - low for one in shown.series], 0.16 * high / height, high)]
     axes.yaxis.grid(color=FRAME, linewidth=0.4, alpha=0.6)
     for n, (series, end) in enumerate(zip(shown.series, ends, strict=True)):
         look = {
@@ -233,7 +235,13 @@ def draw_curves(axes: Axes, shown: Curves, width: float, height: float) -> None:
         axes.add_artist(Line2D(x, [end] * 3, transform=place, markevery=[1], **look))
         style = {"fontsize": 8, "color": INK, "family": fonts(series.name), "parse_math": False}
         axes.text(1 + 0.5 / width, end, series.name, transform=place, va="center_baseline", **style)
-    write_counts(axes, shown, width, height)
+    if shown.count_label:
+        write_counts(axes, shown, width, height)
+    else:
+        axes.set(ylim=(shown.y_min, shown.y_max))
+        axes.margins(x=0.05)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set_xlabel(shown.x_label, fontsize=7, color=MUTED, family=PLAIN_FONTS, labelpad=2)
     axes.set_title(shown.y_label, fontsize=7, color=MUTED, family=PLAIN_FONTS, loc="left", x=-0.3 / width, pad=7)
     draw_open_frame(axes)
 

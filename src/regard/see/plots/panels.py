@@ -188,24 +188,25 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One line among several: its points, and how many cases each of them rests on."""
+    """One line among several: its points, and how many cases each of them rests on, where that is known."""
 
     name: str
     x: tuple[float, ...]
     y: tuple[float, ...]
-    counts: tuple[int, ...]
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Several lines in one plot, from 0 to `y_max`."""
+    """Several lines in one plot, from `y_min` to `y_max`."""
 
     series: tuple[Series, ...]
     x_label: str
     y_label: str
     y_max: float
-    count_label: str  # what the counts count
+    count_label: str = ""  # what the counts count; "" where there are none
     title: str = ""
+    y_min: float = 0.0
 
     def counts_by_x(self) -> dict[float, str]:
         """How many cases there are at each x; where the lines differ, from the fewest to the most."""

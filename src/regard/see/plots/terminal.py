@@ -1,12 +1,15 @@
 """Terminal rendering: views as text, with block characters or 24-bit ANSI colours."""
 
 import re
+from collections.abc import Sequence
 from math import ceil
 from textwrap import wrap
 
 import torch
+from jaxtyping import Float
 from matplotlib.colors import to_rgb
 from rich.cells import cell_len, set_cell_size
+from torch import Tensor
 
 from regard.see.plots.layout import flow_words, line_ends
 from regard.see.plots.mpl_draw import ink_on, word_colour
@@ -166,13 +169,8 @@ def render_bar_list(shown: BarList) -> str:
 def render_scatter(shown: ScatterPlot) -> str:
     """Each point as the sign of its group."""
     lines, wide = SCATTER_SIZE
-    field = [[" "] * wide for _ in range(lines)]
-    low, high = shown.points.amin(0), shown.points.amax(0)
-    share = (shown.points - low) / (high - low).where(high > low, torch.ones(()).to(low))
-    for (x, y), group in zip(share.tolist(), shown.groups, strict=True):
-        line, column = round((1 - y) * (lines - 1)), round(x * (wide - 1))
-        sign = GROUP_CHARS[group % len(GROUP_CHARS)]
-        field[line][column] = sign if field[line][column] in (" ", sign) else OVERLAP_CHAR
+    share = to_shares(shown.points)
+    field = point_field(share, shown.groups, SCATTER_SIZE)
     for sign, (n, _) in zip(ANNOTATION_CHARS, shown.annotations, strict=False):
         x, y = share[n].tolist()
         field[round((1 - y) * (lines - 1))][round(x * (wide - 1))] = sign
@@ -189,6 +187,23 @@ def render_scatter(shown: ScatterPlot) -> str:
             *(f"{sign} {text}" for sign, (_, text) in zip(ANNOTATION_CHARS, shown.annotations, strict=False)),
         ]
     )
+
+
+def to_shares(points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+    """From 0 to 1 between the least and the greatest of each axis."""
+    low, high = points.amin(0), points.amax(0)
+    return (points - low) / (high - low).where(high > low, torch.ones(()).to(low))
+
+
+def point_field(share: Float[Tensor, "n 2"], groups: Sequence[int], size: tuple[int, int]) -> list[list[str]]:
+    """Lines of cells, each point as the sign of its group; where groups meet, another sign."""
+    lines, wide = size
+    field = [[" "] * wide for _ in range(lines)]
+    for (x, y), group in zip(share.tolist(), groups, strict=True):
+        line, column = round((1 - y) * (lines - 1)), round(x * (wide - 1))
+        sign = GROUP_CHARS[group % len(GROUP_CHARS)]
+        field[line][column] = sign if field[line][column] in (" ", sign) else OVERLAP_CHAR
+    return field
 
 
 # --- words ---
@@ -254,6 +269,7 @@ def ansi_word(strip: Strip, index: int, text: str) -> str:
 # --- views ---
 
 
+LINE_CHART_SIZE = (12, 60)  # lines and columns
 CURVE_CHARS = "▁▂▃▄▅▆▇█"
 MAX_SPACED_CELLS = 40  # cells a side that stand apart; more would not fit an ordinary window
 SHORT_LABEL_CELLS = 12  # cells of a label where room is short
@@ -287,6 +303,8 @@ def render_panel(panel: AnyPanel, *, numbers: bool, colour: bool) -> str:
     match panel:
         case Curve():
             return render_curve(panel)
+        case Curves(count_label=""):
+            return render_line_chart(panel)
         case Curves():
             return "\n\n".join(render_curves(panel, n) for n in range(0, len(panel.series), CURVES_PER_TABLE))
         case Strip():
@@ -420,6 +438,31 @@ def render_curve(curve: Curve) -> str:
         CURVE_CHARS[round((y - least) / ((most - least) or 1.0) * (len(CURVE_CHARS) - 1))] for y in curve.y.tolist()
     )
     return f"{''.join(signs)}  {format_number(least)} to {format_number(most)}"
+
+
+def render_line_chart(curves: Curves) -> str:
+    """The points of every line in one field, each as the sign of its line."""
+    points = torch.tensor([point for one in curves.series for point in zip(one.x, one.y, strict=True)])
+    groups = [n for n, one in enumerate(curves.series) for _ in one.x]
+    field = point_field(to_shares(points), groups, LINE_CHART_SIZE)
+    (left, low), (right, high) = points.amin(0).tolist(), points.amax(0).tolist()
+    ends = {0: format_number(high), len(field) - 1: format_number(low)}
+    margin = max(map(len, ends.values()))
+    body = [f"{ends.get(n, ''):>{margin}} │{''.join(row).rstrip()}" for n, row in enumerate(field)]
+    first, last = f"{left:,.0f}", f"{right:,.0f}"
+    names = [f"{GROUP_CHARS[n % len(GROUP_CHARS)]} {one.name}" for n, one in enumerate(curves.series)]
+    meets = any(OVERLAP_CHAR in row for row in field)
+    return "\n".join(
+        [
+            f"{curves.y_label} by {curves.x_label}",
+            "",
+            *body,
+            f"{'':>{margin}} └{'─' * LINE_CHART_SIZE[1]}",
+            f"{'':>{margin}}  {first}{last:>{LINE_CHART_SIZE[1] - len(first)}}",
+            *names,
+            *([f"{OVERLAP_CHAR} several"] if meets else []),
+        ]
+    )
 
 
 def render_curves(curves: Curves, first: int) -> str:

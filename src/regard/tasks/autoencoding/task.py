@@ -234,7 +234,8 @@ class AutoencodingMetrics(TaskMetrics):
 
     def compare(self, other: "AutoencodingMetrics") -> dict[str, PairedResult]:
         exact = np.array([self.exact, other.exact])
-        return {"exact match": paired_bootstrap(exact[0], exact[1], np.ones(len(self.exact)))}
+        counts, what = np.ones(len(self.exact)), f"sentences:{len(self.exact)}"
+        return {"exact match": paired_bootstrap(exact[0], exact[1], counts, what=what)}
 
     def lines(self) -> list[str]:
         return list(self.outputs)

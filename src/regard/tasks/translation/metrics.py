@@ -42,7 +42,7 @@ class TextMetric:
 
     def compare(self, first: Sequence[str], second: Sequence[str], wanted: Sequence[str]) -> PairedResult:
         """Paired bootstrap resampling by sacreBLEU."""
-        systems = [("first", self.texts(first)), ("second", self.texts(second))]
+        systems: list[tuple[str, Sequence[str]]] = [("first", self.texts(first)), ("second", self.texts(second))]
         test = PairedTest(systems, {self.name: self.build()}, [self.texts(wanted)], test_type="bs", n_samples=RESAMPLES)
         signatures, results = test()
         (name,) = signatures
@@ -52,7 +52,7 @@ class TextMetric:
         assert two.p_value is not None
         # of equal scores sacreBLEU says 1 / (resamples + 1), which reads as if they differed
         p_value = two.p_value if one.score != two.score else 1.0
-        return PairedResult(p_value, (one.ci or 0.0, two.ci or 0.0), str(signatures[name]))
+        return PairedResult(p_value, (float(one.ci or 0.0), float(two.ci or 0.0)), str(signatures[name]))
 
 
 BLEU_13A = TextMetric("BLEU", BLEU)
@@ -159,10 +159,14 @@ class TranslationMetrics(TaskMetrics):
     normal: TextNormalizer
     further_scores: tuple[MetricScore, ...] = ()
 
-    @cached_property
+    @property
     def scores(self) -> Sequence[MetricScore]:
+        return [*self.sacrebleu_scores, *self.further_scores]
+
+    @cached_property
+    def sacrebleu_scores(self) -> list[MetricScore]:
         """Of texts as people write them, and where the model reads them tokenised, as it reads them."""
-        return [*translation_metrics(self.normal, self.translations, self.references), *self.further_scores]
+        return translation_metrics(self.normal, self.translations, self.references)
 
     @cached_property
     def lengths(self) -> list[LengthBucket]:
@@ -188,7 +192,7 @@ class TranslationMetrics(TaskMetrics):
             one, two = (
                 np.array([a == b for a, b in zip(each.translations, wanted, strict=True)]) for each in (self, other)
             )
-            results["exact match"] = paired_bootstrap(one, two, np.ones(len(wanted)))
+            results["exact match"] = paired_bootstrap(one, two, np.ones(len(wanted)), what=f"sentences:{len(wanted)}")
         return results
 
     def table(self) -> str:
