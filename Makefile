@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 NPM := axe-core@4.14.0 @biomejs/biome@2.6.7
 
-.PHONY: demo test check lint types docs wheel browser chromium page-tools browser-check bench peers gallery mutants hostile clean
+.PHONY: demo test check lint types docs notebooks wheel browser chromium page-tools browser-check bench peers gallery mutants hostile clean
 
 demo: .venv/ready        ## draw the gallery and walk through the lectures' example
 	$(BIN)/regard demo
@@ -26,6 +26,9 @@ types: .venv/ready       ## pyright
 
 docs: .venv/docs         ## the site, in out/site; a broken link or a request to another server fails
 	$(BIN)/python docs/build_site.py
+
+notebooks: .venv/ready   ## the notebooks of the course, made anew from the lessons
+	$(BIN)/python docs/build_notebooks.py
 
 wheel: .venv/ready       ## a wheel, in dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard.attention.batch_patterns import Edges, Padding
 from regard.attention.dependency_tree import DependencyTree
-from regard.attention.examples import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, X, tensor
+from regard.attention.examples import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, X, agrees, tensor
 from regard.attention.functional import attend, steps
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import MultiHeadAttention, no_projection
@@ -32,6 +32,26 @@ def matrix(pattern, n=4):
     """A pattern as rows of 0 and 1."""
     positions = Positions.of(torch.zeros(1, 1, n, 1), torch.zeros(1, 1, n, 1), None, None)
     return pattern.sees(*positions.grid(1, 1).all()).expand(1, 1, n, n)[0, 0].int().tolist()
+
+
+# --- answers to exercises ---
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [(7, 7.0), ([0.25, 0.75], torch.tensor([0.25, 0.7505])), (torch.eye(2).bool(), [[1, 0], [0, 1]])],
+)
+def test_an_answer_agrees_whatever_its_type(answer, expected):
+    assert agrees(answer, expected)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [..., None, "0.25 0.75", [..., ...], [0.25, ...], [0.25], [[0.25, 0.75]], [0.25, 0.752], [0.25, float("nan")]],
+    ids=str,
+)
+def test_a_gap_a_wrong_shape_or_a_wrong_number_does_not_agree(answer):
+    assert not agrees(answer, torch.tensor([0.25, 0.75]))
 
 
 # --- the lectures ---

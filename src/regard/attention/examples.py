@@ -49,6 +49,19 @@ def eye(n: int) -> Matrix:
     return [[float(i == j) for j in range(n)] for i in range(n)]
 
 
+def agrees(answer: object, expected: object) -> bool:
+    """Whether the answer to an exercise has the expected numbers, up to 0.001; a gap that was left open (...) has none.
+
+    >>> agrees([0.333, 0.667], torch.tensor([1 / 3, 2 / 3])), agrees(..., 7.0)
+    (True, False)
+    """
+    try:
+        found, wanted = (torch.as_tensor(x, dtype=torch.float64) for x in (answer, expected))
+    except (TypeError, ValueError, RuntimeError):  # what torch raises for a value, a list or a nesting without numbers
+        return False
+    return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=0, atol=1e-3)
+
+
 # second lecture, "self attention numerical": x, and x times w_query, w_key and w_value
 X: Matrix = [[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]]
 W_QUERY: Matrix = [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]
