@@ -109,6 +109,13 @@ def test_links_within_the_house_lead_somewhere(page):
                 assert (page.parent / target.split("#")[0]).exists(), f"{title(page)}:{number} leads to {target}"
 
 
+def test_the_index_leads_to_every_page():
+    docs = ROOT / "docs"
+    linked = {target.split("#")[0] for target in LINK.findall((docs / "index.md").read_text())}
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    assert pages - linked == {"index.md"}
+
+
 def test_the_lessons_hold_code_and_the_log_holds_none():
     for number in range(1, 8):
         (lesson,) = (ROOT / "docs").glob(f"{number}-*.md")
