@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from regard.tasks.protocol import Task
     from regard.tasks.splits import LoadedExamples
     from regard.training.run import TrainingRun
+    from regard.training.run_folder import FolderLock
     from regard.training.step import Report
 
 # initial weights, in a run folder: the run may be killed before its first checkpoint
@@ -48,6 +49,7 @@ START_WEIGHTS = "start.safetensors"
 MODEL_INDEPENDENT_TABLES = ("data", "augment", "train", "measure")
 # below this many tokens in a batch a second thread does not pay; on a busy machine two wait long for each other
 SMALL_BATCH_TOKENS = 512
+DRY_RUN = "Train nothing: print the recipe of the run, the model's size, and the memory and time it would take."
 # settings that are strings and have a flag of their own
 FLAG_NAMES = {
     "data.corpus": "--corpus",
@@ -93,6 +95,7 @@ def train(
         str | None, typer.Option(help="Show the curves in tensorboard, wandb or mlflow; the log is OUT/log.jsonl.")
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", hidden=True)] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,  # noqa: FBT002
 ) -> None:
     """Train a model. Without training files it learns the miniature world in about a minute.
 
@@ -114,10 +117,14 @@ def train(
 
     Example: `regard train --init-from run --train my.en --train my.de --learning-rate 1e-4 --steps 500 --out mine`
 
+    Example: `regard train --train train.tsv --size small --dry-run > recipe.toml` (what it would do, and take)
+
     Example: `regard train --track tensorboard --out run`
 
     Example: `regard train --parts mine.py --set model.encoder='score = "Gated()"' --out run` (a part of your own)
     """
+    from regard.cli.dry_run import print_dry_run
+
     track = track or ("tensorboard" if tensorboard else None)
     flags = {
         "data.train": train,
@@ -138,6 +145,21 @@ def train(
     if checkpoint and not start:
         raise ValueError(f"--checkpoint {checkpoint} is of the run to initialise from; add --init-from RUN")
     try:
+        own_parts = load_parts(parts, changed_parts)
+        if dry_run:
+            prepared = prepare_run(
+                recipe,
+                overrides,
+                writable_folder(out),
+                data,
+                device,
+                task=task,
+                start=start,
+                checkpoint=checkpoint,
+                own_parts=own_parts,
+            )
+            print_dry_run(prepared)
+            return
         run = train_run(
             recipe,
             overrides,
@@ -148,7 +170,7 @@ def train(
             start=start,
             checkpoint=checkpoint,
             track=track,
-            own_parts=load_parts(parts, changed_parts),
+            own_parts=own_parts,
         )
     except ValueError as mistake:
         raise ValueError(name_flags(str(mistake), overrides)) from None
@@ -201,69 +223,146 @@ def train_run(
     own_parts: "OwnParts | None" = None,
 ) -> TrainedRun:
     """Trains a run to its end, or until it is interrupted; an interrupted run is resumed."""
-    import torch
-    from rich.console import Console
-
-    from regard.tasks.config import changed_settings, effective_examples, fit_to_data, plan_steps
     from regard.tasks.own_parts import OwnParts
-    from regard.training.config import make_train_config
-    from regard.training.run import TrainingRun, discard_log, last_logged_step, write_line
+    from regard.training.run import discard_log, last_logged_step, write_line
     from regard.training.run_folder import SETTINGS, lock_folder
     from regard.training.tracking import TrackedRun, require_tracker, start_tracker
 
-    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    device = resolve_device(device)
+    console = progress_console()
+    if track:
+        require_tracker(track)
     # first, so that a refused command has changed nothing of the run that holds the lock
     with lock_folder(writable_folder(out)) as claim:
-        kind = resolve_task(start or out, recipe, task)
-        overrides = kind.settings.current_names(overrides)
-        own_parts = with_recipe_parts(own_parts or OwnParts(), recipe)
-        settings, existing = resolve_settings(kind, out, recipe, overrides, start, own_parts)
-        make_train_config(settings.train, 1)  # an error in it should not wait for the corpus to be read
-        if track:
-            require_tracker(track)
-        with console.status(f"reading {kind.examples}"):
-            examples, held_out = (kind.read(settings, split, data) for split in ("train", "valid"))
-        follows = existing is None and recipe is None and "data.corpus" in overrides
-        count = effective_examples(examples.examples)
-        if follows and not start:
-            settings = fit_to_data(settings, count, overrides)
-        if device == "cpu" and settings.train.batch_size <= SMALL_BATCH_TOKENS:
-            torch.set_num_threads(1)
-        with console.status("preparing the model"):
-            task_model: Any = existing and replace(existing, settings=settings)  # type: ignore[type-var]
-            if start and not existing:
-                task_model = load_start(kind, start, settings, checkpoint, own_parts)
-            task_model = task_model or kind.task_model.from_examples(examples.examples, settings)
-            job = task_model.job(examples.examples, held_out.examples, device)
-            if follows:
-                train = plan_steps(settings.train, count, job.data.steps(0), overrides)
-                task_model = replace(task_model, settings=replace(settings, train=train))  # type: ignore[type-var]
-                job = replace(job, train=train, describe=task_model.describe)
-            fit = TrainingRun(job, out, claim)
-            if existing is None and (out / SETTINGS).exists():
-                discard_log(out)
-            keep_start_weights(task_model, out, start, resumed=existing is not None)
-        changes, done = changed_settings(existing.settings, settings) if existing else {}, fit.last_step
-        refuse_finished_run(fit, done, changes)
-        for line in describe_run(kind, task_model.settings, fit, done, examples, held_out):
+        run = prepare_run(
+            recipe,
+            overrides,
+            out,
+            data,
+            device,
+            task=task,
+            start=start,
+            checkpoint=checkpoint,
+            own_parts=own_parts,
+            lock=claim,
+        )
+        fit, task_model = run.fit, run.task_model
+        if run.existing is None and (out / SETTINGS).exists():
+            discard_log(out)
+        keep_start_weights(task_model, out, start, resumed=run.existing is not None)
+        for line in run.lines():
             console.print(line)
-        fits = f", to fit {count:,} {kind.examples}" if follows and "train.steps" not in overrides else ""
-        console.print(f"{describe_length(kind, task_model.settings, fit)}{fits}")
-        if start and not existing:
-            console.print(f"initialised with the weights and the vocabulary of {start}")
-        if existing and changes:
-            for line in change_notices(fit, done, existing.settings, changes):
-                console.print(line)
-            write_line(out, done, changed=changes)
+        if run.changes:
+            write_line(out, run.last_step, changed=run.changes)
         if track:
             tracked = TrackedRun(out, task_model.settings.to_flat_dict(), last_logged_step(out))
             fit = replace(fit, tracker=start_tracker(track, tracked))
         finished = train_with_progress(fit, console)
         if finished:
             remove_start_weights(out)
-            kind.after_training(task_model, held_out.examples, out, progress=with_progress)
-        return TrainedRun(kind, finished, fit.last_step, OwnParts(settings.own_parts))
+            run.task.after_training(task_model, run.held_out.examples, out, progress=with_progress)
+        return TrainedRun(run.task, finished, fit.last_step, OwnParts(task_model.settings.own_parts))
+
+
+def progress_console() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+
+
+# --- a run before its first step ---
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRun:
+    """A run before its first step: all is read, checked and built, and nothing is written.
+
+    Args:
+        existing: the settings that the run in the folder has, if there is one to resume.
+        last_step: the step of its newest checkpoint.
+        start: the run whose weights it begins with.
+        fitted_examples: how many its steps follow from; None if they are set.
+    """
+
+    task: "Task"
+    task_model: Any  # PretrainedModel
+    fit: "TrainingRun"
+    examples: "LoadedExamples[Any]"
+    held_out: "LoadedExamples[Any]"
+    existing: "RunSettings | None"
+    last_step: int
+    start: Path | None
+    fitted_examples: int | None
+
+    @property
+    def changes(self) -> dict[str, list[Any]]:
+        """Settings that differ from those of the run in the folder: [before, after]."""
+        from regard.tasks.config import changed_settings
+
+        return changed_settings(self.existing, self.task_model.settings) if self.existing else {}
+
+    def lines(self) -> Iterator[str]:
+        """The data, the model, the length, and what is changed of the run in the folder."""
+        settings = self.task_model.settings
+        yield from describe_run(self.task, settings, self.fit, self.last_step, self.examples, self.held_out)
+        fits = f", to fit {self.fitted_examples:,} {self.task.examples}" if self.fitted_examples is not None else ""
+        yield f"{describe_length(self.task, settings, self.fit)}{fits}"
+        if self.start and not self.existing:
+            yield f"initialised with the weights and the vocabulary of {self.start}"
+        if self.existing and self.changes:
+            yield from change_notices(self.fit, self.last_step, self.existing, self.changes)
+
+
+def prepare_run(
+    recipe: Path | None,
+    overrides: Mapping[str, object],
+    out: Path,
+    data: Path | None,
+    device: str,
+    *,
+    task: str | None = None,
+    start: Path | None = None,
+    checkpoint: str | None = None,
+    own_parts: "OwnParts | None" = None,
+    lock: "FolderLock | None" = None,
+) -> PreparedRun:
+    """Reads the data, resolves the settings and builds the model, as far as all of it makes sense."""
+    import torch
+
+    from regard.tasks.config import changed_settings, effective_examples, fit_to_data, plan_steps
+    from regard.tasks.own_parts import OwnParts
+    from regard.training.config import make_train_config
+    from regard.training.run import TrainingRun
+
+    console = progress_console()
+    device = resolve_device(device)
+    kind = resolve_task(start or out, recipe, task)
+    overrides = kind.settings.current_names(overrides)
+    own_parts = with_recipe_parts(own_parts or OwnParts(), recipe)
+    settings, existing = resolve_settings(kind, out, recipe, overrides, start, own_parts)
+    make_train_config(settings.train, 1)  # an error in it should not wait for the corpus to be read
+    with console.status(f"reading {kind.examples}"):
+        examples, held_out = (kind.read(settings, split, data) for split in ("train", "valid"))
+    follows = existing is None and recipe is None and "data.corpus" in overrides
+    count = effective_examples(examples.examples)
+    if follows and not start:
+        settings = fit_to_data(settings, count, overrides)
+    if device == "cpu" and settings.train.batch_size <= SMALL_BATCH_TOKENS:
+        torch.set_num_threads(1)
+    with console.status("preparing the model"):
+        task_model: Any = existing and replace(existing, settings=settings)  # type: ignore[type-var]
+        if start and not existing:
+            task_model = load_start(kind, start, settings, checkpoint, own_parts)
+        task_model = task_model or kind.task_model.from_examples(examples.examples, settings)
+        job = task_model.job(examples.examples, held_out.examples, device)
+        if follows:
+            train = plan_steps(settings.train, count, job.data.steps(0), overrides)
+            task_model = replace(task_model, settings=replace(settings, train=train))  # type: ignore[type-var]
+            job = replace(job, train=train, describe=task_model.describe)
+        fit = TrainingRun(job, out, lock)
+    done, before = fit.last_step, existing.settings if existing else None
+    refuse_finished_run(fit, done, changed_settings(before, settings) if before else {})
+    fitted = count if follows and "train.steps" not in overrides else None
+    return PreparedRun(kind, task_model, fit, examples, held_out, before, done, start, fitted)
 
 
 def describe_run(
@@ -598,8 +697,8 @@ class TimeEstimate:
         self.steps, self.repeat, self.clock = steps, repeat, clock
         self.first, self.began, self.due = 0, 0.0, FIRST_REPORT_SECONDS
 
-    def line(self, step: int, running: RunningStats) -> str | None:
-        """A line, if one is due. The first step, which includes warming up, is not measured."""
+    def seconds_per_step(self, step: int) -> float | None:
+        """Once enough steps are measured. The first step, which includes warming up, is not."""
         if not self.first:
             self.first, self.began = step, self.clock()
             return None
@@ -607,8 +706,14 @@ class TimeEstimate:
         if took < self.due:
             return None
         self.due = took + REPORT_EVERY_SECONDS if self.repeat else inf
-        left = took / (step - self.first) * (self.steps - step)
-        return f"step {step:>7,} of {self.steps:,}   {running}   about {format_duration(left)} left on this machine"
+        return took / (step - self.first)
+
+    def line(self, step: int, running: RunningStats) -> str | None:
+        """A line, if one is due."""
+        if (seconds := self.seconds_per_step(step)) is None:
+            return None
+        left = format_duration(seconds * (self.steps - step))
+        return f"step {step:>7,} of {self.steps:,}   {running}   about {left} left on this machine"
 
 
 def format_duration(seconds: float) -> str:

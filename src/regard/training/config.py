@@ -148,6 +148,11 @@ class TrainConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
+    def validations_between(self, first: int, last: int) -> int:
+        """How many validations follow step `first` until step `last`, the end of the run included."""
+        ends = last == self.steps and last % self.validate_every != 0
+        return last // self.validate_every - first // self.validate_every + ends
+
 
 def make_train_config(train: TrainSettings, width: int) -> TrainConfig:
     return TrainConfig(

@@ -63,8 +63,7 @@ def train(
     `validate` returns figures, of which `config.best` selects the best checkpoint. Leaving the iterator early (Ctrl-C)
     writes a checkpoint, so that calling again resumes from there.
     """
-    captured = config.capture_step and device_of(model).type == "cuda"
-    optimiser = make_optimiser(model, config, captured=captured)
+    optimiser = make_optimiser(model, config, captured=is_captured(model, config))
     saved = folder / "checkpoints"
 
     def due(step: int) -> bool:
@@ -80,11 +79,7 @@ def train(
             progress = resume_progress(progress, config, data)
         scale = float(progress.scaler.get("scale", FIRST_SCALE)) if config.precision == "float16" else 1.0
         loss_scale = LossScaleState.of(progress.skips, scale, device_of(model))
-        warmup_batches = data.longest_first if isinstance(data, Corpus) else no_batches
-        if captured:
-            backward = make_captured_step(model, loss, config, optimiser)
-        else:
-            backward = make_backward(model, loss, config, warmup_batches)
+        backward = make_step(model, data, loss, config, optimiser)
         written, settled, pending = progress.step, True, deque[Report]()
         try:
             while progress.step < config.steps and not out_of_patience(progress, config):
@@ -163,6 +158,20 @@ def make_backward(
     if config.cuda_graph and device_of(model).type == "cuda":
         return CapturedBackward(model, backward, warmup_batches)
     return backward
+
+
+def is_captured(model: nn.Module, config: TrainConfig) -> bool:
+    """Whether a step is captured as a whole, the optimiser included."""
+    return config.capture_step and device_of(model).type == "cuda"
+
+
+def make_step(
+    model: nn.Module, data: TrainingData, loss: Loss, config: TrainConfig, optimiser: torch.optim.Optimizer
+) -> BackwardFunction | CapturedStep:
+    """What `one_step` runs for the gradients of a batch, or for a whole step."""
+    if is_captured(model, config):
+        return make_captured_step(model, loss, config, optimiser)
+    return make_backward(model, loss, config, data.longest_first if isinstance(data, Corpus) else no_batches)
 
 
 def make_optimiser(model: nn.Module, config: TrainConfig, *, captured: bool) -> torch.optim.Optimizer:
