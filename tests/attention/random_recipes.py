@@ -162,8 +162,8 @@ def cyclic_bias(weight: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> T
 class Growing(QueryKeyPosition):
     """Tokens grow with their position."""
 
-    def rotate(self, x, at):
-        return grown(x, at, torch.ones((), dtype=x.dtype))
+    def rotate(self, x, positions):
+        return grown(x, positions, torch.ones((), dtype=x.dtype))
 
 
 @dataclass(eq=False)
@@ -172,20 +172,20 @@ class LearnedGrowing(nn.Module, QueryKeyPosition):
         super().__init__()
         self.rate = nn.Parameter(torch.ones(()))
 
-    def rotate(self, x, at):
-        return grown(x, at, self.rate)
+    def rotate(self, x, positions):
+        return grown(x, positions, self.rate)
 
 
 @dataclass(frozen=True, eq=False)
 class HeldGrowing(QueryKeyPosition):
     rate: Tensor
 
-    def rotate(self, x, at):
-        return grown(x, at, self.rate)
+    def rotate(self, x, positions):
+        return grown(x, positions, self.rate)
 
 
-def grown(x: Tensor, at: Tensor, rate: Tensor) -> Tensor:
-    at = rearrange(at, "... t -> ... 1 t 1") if at.dim() == 2 else at[:, None]
+def grown(x: Tensor, positions: Tensor, rate: Tensor) -> Tensor:
+    at = rearrange(positions, "... t -> ... 1 t 1") if positions.dim() == 2 else positions[:, None]
     return x * (1 + 0.05 * rate * at.to(x.dtype))
 
 
@@ -249,7 +249,7 @@ class OddHeads(Pattern):
 
 
 @dataclass(eq=False)
-class LearnedGate(nn.Module, Pattern):  # type: ignore[override]
+class LearnedGate(nn.Module, Pattern):
     """Differences whose number is positive; a pattern is no function with a slope, so nothing learns from it."""
 
     def __post_init__(self):

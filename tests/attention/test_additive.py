@@ -1,12 +1,14 @@
 """Additive attention without its n × m × d tensor: tiles against the definition, Triton kernels against the tiles."""
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from math import atanh, log
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
@@ -42,7 +44,7 @@ PATTERNS: dict[str, Pattern] = {
 }
 
 
-def inputs(scale: float = 1.0, dtype: torch.dtype = torch.double, device: str = "cpu") -> list[torch.Tensor]:
+def inputs(scale: float = 1.0, dtype: torch.dtype = torch.double, device: str = "cpu") -> list[Tensor]:
     """a, b, v, values"""
     shapes = [(B, H, N, D), (B, H, J, D), (H, D), (B, H, J, E)]
     made = [torch.randn(shape, dtype=torch.double) for shape in shapes]
@@ -50,7 +52,7 @@ def inputs(scale: float = 1.0, dtype: torch.dtype = torch.double, device: str = 
     return [x.to(device, dtype).requires_grad_() for x in made]
 
 
-def plain(a, b, v, values, pattern: Pattern = Full()):
+def plain(a: Tensor, b: Tensor, v: Tensor, values: Tensor, pattern: Pattern = Full()) -> Tensor:
     """The definition, with every triple materialised."""
     scores = (torch.tanh(a[:, :, :, None] + b[:, :, None]) * v.expand(a.shape[1], -1)[:, None, None]).sum(-1)
     visible = QueryVisibility(pattern, Positions.of(a, b, 0, None).grid(*a.shape[:2])).band(slice(0, a.shape[2]))
@@ -58,7 +60,13 @@ def plain(a, b, v, values, pattern: Pattern = Full()):
     return Softmax().weigh(scores, visible) @ values
 
 
-def forward_and_backward(run, given, upstream):
+def tiled(a: Tensor, b: Tensor, v: Tensor, values: Tensor, pattern: Pattern = Full()) -> Tensor:
+    return additive_attention(a, b, v, values, QueryVisibility.of(pattern, a, b))
+
+
+def forward_and_backward(
+    run: Callable[..., Tensor], given: Sequence[Tensor], upstream: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     out = run(*given)
     return out, torch.autograd.grad(out, given, upstream.to(out))
 
@@ -106,9 +114,7 @@ def test_it_is_the_reference(pattern, groups):
 def test_it_is_the_definition_however_large_the_numbers(scale, pattern):
     given, upstream = inputs(scale), torch.randn(B, H, N, E, dtype=torch.double)
     wanted = forward_and_backward(partial(plain, pattern=PATTERNS[pattern]), given, upstream)
-    gotten = forward_and_backward(
-        lambda *x: additive_attention(*x, QueryVisibility.of(PATTERNS[pattern], x[0], x[1])), given, upstream
-    )
+    gotten = forward_and_backward(partial(tiled, pattern=PATTERNS[pattern]), given, upstream)
     assert_close(gotten, wanted)
 
 
@@ -126,17 +132,13 @@ def test_far_apart_in_float32_nothing_overflows_and_opposites_cancel(far):
 def test_its_gradients_are_slopes(pattern):
     a, b, v, values = inputs()
     given = a[:, :1, :3], b[:, :1, :5], v[:1], values[:, :1, :5, :2]
-    assert torch.autograd.gradcheck(
-        lambda *x: additive_attention(*x, QueryVisibility.of(PATTERNS[pattern], x[0], x[1])), given
-    )
+    assert torch.autograd.gradcheck(partial(tiled, pattern=PATTERNS[pattern]), given)
 
 
 def test_a_row_that_sees_nothing_gives_nothing_and_learns_nothing():
     given = inputs()
     pattern = Padding(torch.tensor([0, 5]))
-    out, (da, db, _, of_values) = forward_and_backward(
-        lambda *x: additive_attention(*x, QueryVisibility.of(pattern, x[0], x[1])), given, torch.ones(B, H, N, E)
-    )
+    out, (da, db, _, of_values) = forward_and_backward(partial(tiled, pattern=pattern), given, torch.ones(B, H, N, E))
     for x in (out, da, db, of_values):
         assert not x[0].any()
         assert x[1].any()
@@ -433,10 +435,7 @@ def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, scale, pattern):
     chosen = Full() if pattern == "full" else (Causal() & Padding(torch.tensor([200, 331]))).to("cuda")
     assert choose_engine(given[0]).__qualname__ == "TritonAdditive.of"
     truth, coarse = (forward_and_backward(partial(plain, pattern=chosen), x, upstream) for x in (exact, given))
-    ours, again = (
-        forward_and_backward(lambda *x: additive_attention(*x, QueryVisibility.of(chosen, x[0], x[1])), given, upstream)
-        for _ in range(2)
-    )
+    ours, again = (forward_and_backward(partial(tiled, pattern=chosen), given, upstream) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(tree_leaves(ours), tree_leaves(again), strict=True))
     assert_as_accurate(truth, coarse, ours, slack=2e-5)
 

@@ -1,7 +1,10 @@
 """Bad input: a user's mistake is a ValueError with the value and the remedy; nothing is ever broadcast in silence."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 from regard import MultiHeadAttention, Recipe, attend, explain
 from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
@@ -71,12 +74,13 @@ def test_positions_that_do_not_fit(at):
 @pytest.mark.parametrize("tokens", [5, 1100])  # as many as make `choose` ask for a block map
 @pytest.mark.parametrize("name", ["q_index", "k_index"])
 def test_places_below_zero_are_refused(name, tokens):
+    run: Callable[..., Tensor] = attend  # by the name of the argument
     x, at = torch.zeros(1, 1, tokens, 4), torch.arange(tokens).flip(0)
     for bad in (-3, at - 3, (at - 3)[None]):
         with pytest.raises(
             ValueError, match=f"{name} begins at -3, but indices count from 0: add 3 to q_index and k_index"
         ):
-            attend(x, x, x, Recipe(pattern=Window(3)), **{name: bad})
+            run(x, x, x, Recipe(pattern=Window(3)), **{name: bad})
 
 
 def test_places_beyond_what_a_pattern_names_are_refused_as_numbers_and_as_tensors():
@@ -109,10 +113,10 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(5, 8)), "x must be"),
         (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(1, 5, 8), torch.zeros(5, 8)), "memory must be"),
         (lambda: Window(0), "size must be a whole number, at least 1"),
-        (lambda: Window(2.5), "whole number"),
+        (lambda: Window(2.5), "whole number"),  # type: ignore[arg-type]
         (lambda: Strided(0), "stride must be"),
-        (lambda: Block(4, 3), "`pattern` must be a pattern"),
-        (lambda: Rotary(pairs="thirds"), "'adjacent' or 'halves'"),
+        (lambda: Block(4, 3), "`pattern` must be a pattern"),  # type: ignore[arg-type]
+        (lambda: Rotary(pairs="thirds"), "'adjacent' or 'halves'"),  # type: ignore[arg-type]
         (lambda: Sinusoidal(theta=0), "theta must be positive"),
         (lambda: Recipe.from_toml("pattern = 3"), "described by text"),
         (lambda: TopK(0), "sees nothing"),
@@ -127,7 +131,7 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: DependencyTree.from_governors(torch.tensor([[2, 1]])), "form a cycle"),
         (lambda: DependencyTree.from_governors(torch.tensor([[7, 0]])), "head index lies in"),
         (lambda: DependencyTree.from_governors(torch.zeros(2)), "head indices"),
-        (lambda: Recipe(pattern="causal"), "pattern must be a Pattern, not 'causal'"),
+        (lambda: Recipe(pattern="causal"), "pattern must be a Pattern, not 'causal'"),  # type: ignore[arg-type]
         (lambda: Recipe(score=Additive(4, hidden=4), position=RelativeVectors(Clipped(2), head=4)), "inner product"),
         (lambda: get_recipe("bigfoot"), "nothing is called 'bigfoot'"),
         (lambda: get_recipe("causal", "where"), "nothing is called 'where'"),

@@ -350,7 +350,7 @@ class TestOnAGpu:
         assert (
             block_sparse.objections(recipe, q, k, positions) == block_sparse.discouraged(recipe, q, k, positions) == []
         )
-        want = attend(*(x.double() for x in (q, k, v)), recipe, backend="reference")
+        want = attend(q.double(), k.double(), v.double(), recipe, backend="reference")
         got = block_sparse.attend(recipe, q, k, v, positions)
         assert (got.double() - want).norm() / want.norm() < 2e-2
         assert "sdpa" in explain(Recipe(), q, k).backend

@@ -4,6 +4,7 @@ from math import cos, sin
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
 from regard.attention import block_map as blocks_module
@@ -23,16 +24,17 @@ from regard.attention.score import Cosine, Dot, Feature
 from regard.attention.serialize import parse_part
 from regard.attention.sparse_patterns import Block
 from tests.attention.patterns import dense
+from tests.narrowing import not_none
 
 LOG = torch.log(torch.arange(0, 10, dtype=torch.double))  # LOG[n] is log n: softmax weights become fractions
 
 
-def row(*numbers: float) -> torch.Tensor:
+def row(*numbers: float | Tensor) -> Tensor:
     """One sentence, one head, one query."""
     return torch.tensor(numbers, dtype=torch.double)[None, None, None]
 
 
-def everything(scores: torch.Tensor) -> torch.Tensor:
+def everything(scores: Tensor) -> Tensor:
     return torch.ones_like(scores, dtype=torch.bool)
 
 
@@ -105,7 +107,7 @@ def test_the_log_probability_knows_of_positions():
     x = torch.zeros(1, 1, 3, 1, dtype=torch.double)
     seen = steps(x[:, :, :1], x, x, Recipe(score=Dot(), position=bias, normaliser=Sampled()), q_index=1)
     chances = torch.tensor([1, 2, 3], dtype=torch.double) / 6
-    assert_close(seen.log_probability.exp().item(), (seen.weights * chances).sum().item())
+    assert_close(not_none(seen.log_probability).exp().item(), (seen.weights * chances).sum().item())
 
 
 def test_reinforce_on_paper():
@@ -231,8 +233,8 @@ def test_flex_is_told_which_blocks_are_mixed_and_which_are_full(start, mixed, fu
     mask = flex.block_mask(Recipe(pattern=Causal()), q, k, start, lambda b, h, i, j: j <= i + start)
     assert mask.kv_num_blocks.flatten().tolist() == [1] * len(mixed)
     assert mask.kv_indices[0, 0, :, 0].tolist() == mixed
-    assert mask.full_kv_num_blocks.flatten().tolist() == full
-    assert [sorted(row[:n]) for row, n in zip(mask.full_kv_indices[0, 0].tolist(), full, strict=True)] == [
+    assert not_none(mask.full_kv_num_blocks).flatten().tolist() == full
+    assert [sorted(row[:n]) for row, n in zip(not_none(mask.full_kv_indices)[0, 0].tolist(), full, strict=True)] == [
         list(range(n)) for n in full
     ]
 

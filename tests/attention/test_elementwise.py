@@ -1,9 +1,11 @@
 """ReLU and sigmoid attention without n × n weights: tiles against the definition, Triton kernels against the tiles."""
 
+from collections.abc import Callable, Sequence
 from math import log
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
@@ -18,7 +20,7 @@ from regard.attention.backends.elementwise import (
 from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.batch_patterns import Documents, Edges, Padding
 from regard.attention.functional import attend
-from regard.attention.normaliser import ReLU, Sigmoid, Softmax
+from regard.attention.normaliser import Normaliser, ReLU, Sigmoid, Softmax
 from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Strided, Window
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
@@ -27,6 +29,7 @@ from regard.attention.score import Additive, Dot
 from regard.attention.serialize import parse_part
 from regard.attention.sparse_patterns import Random
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
+from tests.attention.qkv import QKV, cast_leaves, random_qkv
 from tests.attention.triton_interpreter import print_json, run_interpreted
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
@@ -52,19 +55,18 @@ OTHERS: dict[str, Pattern] = {
 PATTERNS = INTERVALS | OTHERS
 
 
-def inputs(groups: int = H) -> list[torch.Tensor]:
-    shapes = [(B, H, N, D), (B, groups, J, D), (B, groups, J, E)]
-    return [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
+def inputs(groups: int = H) -> QKV:
+    return random_qkv((B, H, N, D), (B, groups, J, D), (B, groups, J, E))
 
 
-def forward_and_backward(out, given, upstream):
+def forward_and_backward(out: Tensor, given: Sequence[Tensor], upstream: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     return out, torch.autograd.grad(out, given, upstream.to(out))
 
 
-def tiled(pattern: Pattern, normaliser=ReLU()):
+def tiled(pattern: Pattern, normaliser: Normaliser = ReLU()) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Of q, k and v; queries are at the end."""
 
-    def run(q, k, v):
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         positions = Positions.of(q, k, k.shape[2] - q.shape[2], None)
         return elementwise.attend(Recipe(normaliser=normaliser, pattern=pattern), q, k, v, positions)
 
@@ -160,8 +162,8 @@ def test_the_size_of_tiles_changes_nothing(size, monkeypatch):
 @pytest.mark.parametrize("normaliser", [ReLU(), Sigmoid()], ids=str)
 def test_half_precision_is_as_good_as_plain_torch(normaliser):
     """Output and every gradient: error at most twice that of plain torch in the same dtype."""
-    given, upstream = [x.detach().bfloat16().requires_grad_() for x in inputs()], torch.randn(B, H, N, E).bfloat16()
-    exact = [x.detach().double().requires_grad_() for x in given]
+    given, upstream = cast_leaves(inputs(), torch.bfloat16), torch.randn(B, H, N, E).bfloat16()
+    exact = cast_leaves(given, torch.double)
     recipe = Recipe(normaliser=normaliser)
     truth, coarse = (forward_and_backward(attend(*x, recipe, backend="reference"), x, upstream) for x in (exact, given))
     ours = forward_and_backward(tiled(Full(), normaliser)(*given), given, upstream)
@@ -180,14 +182,14 @@ def test_nothing_ever_grows_to_queries_times_keys(monkeypatch):
 
 
 def test_it_says_why_not():
-    q = torch.zeros(1, 2, 3, D)
+    q, long = torch.zeros(1, 2, 3, D), torch.zeros(1, 2, 1000, D)
     positions = Positions.of(q, q, 0, None)
     assert "is not an inner product" in objections(Recipe(score=Additive(D, 4), normaliser=ReLU()), q, q, positions)[0]
     assert "adds to single scores" in objections(Recipe(position=Alibi(2), normaliser=ReLU()), q, q, positions)[0]
     assert "each key by itself" in objections(Recipe(normaliser=Softmax()), q, q, positions)[0]
     assert objections(Recipe(normaliser=Sigmoid()), q, q, positions) == []
     assert "nothing is gained" in discouraged(Recipe(normaliser=ReLU()), q, q, positions)[0]
-    assert discouraged(Recipe(normaliser=ReLU()), *[torch.zeros(1, 2, 1000, D)] * 2, positions) == []
+    assert discouraged(Recipe(normaliser=ReLU()), long, long, positions) == []
     assert isinstance(choose_engine(Recipe(normaliser=ReLU()), q, q, positions), TorchElementwise)
 
 
@@ -285,11 +287,11 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA dev
 def test_on_a_gpu_the_kernels_are_as_good_as_plain_torch(dtype, normaliser, pattern):
     """Error at most twice that of plain torch in the same dtype, plus float32's own last digits."""
     d, e = (53, 61) if dtype == torch.bfloat16 else (13, 11)
-    shapes = [(2, 3, 257, d), (2, 3, 331, d), (2, 3, 331, e)]
-    given = [torch.randn(shape).to("cuda", dtype).requires_grad_() for shape in shapes]
-    exact = [x.detach().double().requires_grad_() for x in given]
+    given = random_qkv((2, 3, 257, d), (2, 3, 331, d), (2, 3, 331, e), dtype=dtype, device="cuda")
+    exact = cast_leaves(given, torch.double)
     upstream = torch.randn(2, 3, 257, e).to("cuda", dtype)
-    recipe, positions = Recipe(normaliser=normaliser, pattern=pattern.to("cuda")), Positions.of(*given[:2], 74, None)
+    recipe = Recipe(normaliser=normaliser, pattern=pattern.to("cuda"))
+    positions = Positions.of(given[0], given[1], 74, None)
     assert not isinstance(choose_engine(recipe, given[0], given[2], positions), TorchElementwise)
     truth, coarse = (
         forward_and_backward(attend(*x, recipe, q_index=74, backend="reference"), x, upstream) for x in (exact, given)

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard.attention.batch_patterns import Edges, Padding
 from regard.attention.dependency_tree import DependencyTree
-from regard.attention.examples import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, X, agrees, tensor
+from regard.attention.examples import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, WorkedExample, X, agrees, tensor
 from regard.attention.functional import attend, steps
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import MultiHeadAttention, no_projection
@@ -58,7 +58,7 @@ def test_a_gap_a_wrong_shape_or_a_wrong_number_does_not_agree(answer):
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_the_example_comes_out_as_on_paper(example):
+def test_the_example_comes_out_as_on_paper(example: WorkedExample):
     seen = steps(*example.qkv(), example.recipe)
     assert_close(seen.weights[0, 0], tensor(example.weights), rtol=0, atol=0.51 * 10**-example.digits)
     assert_close(seen.output[0, 0], tensor(example.output), rtol=0, atol=0.51 * 10**-example.digits)
@@ -75,16 +75,17 @@ def test_the_second_lectures_example_through_the_layer():
         4, heads=1, head=3, recipe=Recipe(score=Dot()), projection=lambda i, o: torch.nn.Linear(i, o, bias=False)
     ).double()
     with torch.no_grad():
-        for part, weight in ((layer.query, W_QUERY), (layer.key, W_KEY), (layer.value, W_VALUE)):
-            part.weight.copy_(tensor(weight).T)
-        layer.output.weight.copy_(torch.eye(4, 3))
+        for part, weight in (("query", W_QUERY), ("key", W_KEY), ("value", W_VALUE)):
+            layer.get_parameter(f"{part}.weight").copy_(tensor(weight).T)
+        layer.get_parameter("output.weight").copy_(torch.eye(4, 3))
     first = layer(tensor(X)[None])[0, 0]
     assert_close(first, tensor([[1.9366, 6.6831, 1.5951, 0]])[0], rtol=0, atol=5e-5)
 
 
 def test_hi_how_are_you_matches_itself_best():
     """The lecture's score matrix: symmetric, each word nearest itself; scaled by √4 it is halved."""
-    seen = steps(*(tensor(x)[None, None] for x in (HI, torch.eye(4).tolist(), torch.eye(4).tolist())))
+    words = torch.eye(4, dtype=torch.double)[None, None]
+    seen = steps(tensor(HI)[None, None], words, words)
     assert torch.equal(seen.scores[0, 0], tensor(HI) / 2)
     assert torch.equal(seen.scores, seen.scores.mT)
     assert seen.weights[0, 0].argmax(-1).tolist() == [0, 1, 2, 3]
@@ -97,10 +98,10 @@ def test_two_heads_of_scalar_self_attention():
     ).double()
     log2 = torch.log(torch.tensor(2.0, dtype=torch.float64)).item()
     with torch.no_grad():
-        layer.query.weight.copy_(tensor([[1, 0], [1, 0]]))
-        layer.key.weight.copy_(tensor([[0, log2], [0, -log2]]))
-        layer.value.weight.copy_(tensor([[0, 3], [0, 3]]))
-        layer.output.weight.copy_(tensor([[1, 0], [1, 1]]))
+        layer.get_parameter("query.weight").copy_(tensor([[1, 0], [1, 0]]))
+        layer.get_parameter("key.weight").copy_(tensor([[0, log2], [0, -log2]]))
+        layer.get_parameter("value.weight").copy_(tensor([[0, 3], [0, 3]]))
+        layer.get_parameter("output.weight").copy_(tensor([[1, 0], [1, 1]]))
     output, seen = layer.look(tensor([[1, 0], [0, 1]])[None])
     # word 1 asks with q = 1 and compares with keys 0 and ±log 2; word 2 asks with q = 0 and cannot tell them apart
     assert_close(seen.weights[0, 0], tensor([[1 / 3, 2 / 3], [1 / 2, 1 / 2]]))

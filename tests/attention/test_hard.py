@@ -5,6 +5,7 @@ from math import log, sqrt
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
@@ -34,6 +35,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive, Dot
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
+from tests.attention.qkv import QKV, cast_leaves, random_qkv
 from tests.attention.test_elementwise import PATTERNS
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
 
@@ -42,12 +44,11 @@ LONG = 2 * GROUP + 45  # three groups, the last not full
 BEST, DRAW = Recipe(normaliser=Hard()), Recipe(normaliser=Sampled())
 
 
-def inputs(keys: int = J, groups: int = H) -> list[torch.Tensor]:
-    shapes = [(B, H, N, D), (B, groups, keys, D), (B, groups, keys, E)]
-    return [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
+def inputs(keys: int = J, groups: int = H) -> QKV:
+    return random_qkv((B, H, N, D), (B, groups, keys, D), (B, groups, keys, E))
 
 
-def defined(given: list[torch.Tensor], recipe: Recipe, key: torch.Tensor, q_index: int) -> tuple[torch.Tensor, ...]:
+def defined(given: QKV, recipe: Recipe, key: Tensor, q_index: int) -> tuple[Tensor, Tensor]:
     """Output and log p of these keys, with every matrix materialised."""
     found = steps(*given, recipe, q_index=q_index)
     weights = (key[..., None] == torch.arange(given[1].shape[2], device=key.device)).to(found.scores.dtype)
@@ -174,8 +175,8 @@ def test_a_hidden_key_cannot_be_felt():
 
 def test_half_precision_is_as_good_as_plain_torch():
     """log p and its gradients: error at most twice that of plain torch in the same dtype."""
-    given = [x.detach().bfloat16().requires_grad_() for x in inputs()]
-    exact = [x.detach().double().requires_grad_() for x in given]
+    given = cast_leaves(inputs(), torch.bfloat16)
+    exact = cast_leaves(given, torch.double)
     found, upstream = hard_attention(*given, DRAW, seed=6), torch.randn(B, H, N).bfloat16()
     truth, coarse, ours = (
         (log_p, torch.autograd.grad(log_p, x[:2], upstream.to(log_p)))
@@ -233,7 +234,7 @@ def test_a_seed_names_a_draw_and_torchs_generator_names_the_seed():
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
-    def drawn(seed: int) -> torch.Tensor:
+    def drawn(seed: int) -> Tensor:
         torch.manual_seed(seed)
         return hard_attention(q, k, v, DRAW).key
 
@@ -280,7 +281,7 @@ def test_the_noise_is_gumbels():
 
 
 def test_it_says_why_not():
-    q = torch.zeros(1, 2, 3, D)
+    q, long = torch.zeros(1, 2, 3, D), torch.zeros(1, 2, 1000, D)
     positions = Positions.of(q, q, 0, None)
     assert "is not an inner product" in objections(replace(BEST, score=Additive(D, 4)), q, q, positions)[0]
     assert "adds to single scores" in objections(replace(BEST, position=Alibi(2)), q, q, positions)[0]
@@ -288,7 +289,7 @@ def test_it_says_why_not():
     assert "noise of every key" in objections(Recipe(normaliser=StraightThrough()), q, q, positions)[0]
     assert objections(BEST, q, q, positions) == objections(DRAW, q, q, positions) == []
     assert "nothing is gained" in discouraged(BEST, q, q, positions)[0]
-    assert discouraged(BEST, *[torch.zeros(1, 2, 1000, D)] * 2, positions) == []
+    assert discouraged(BEST, long, long, positions) == []
     assert isinstance(choose_engine(BEST, q, q, positions, None), TorchHard)
     with pytest.raises(ValueError, match="cannot run this recipe: Softmax"):
         hard_attention(q, q, q, Recipe())
@@ -311,7 +312,7 @@ CASES: dict[str, tuple[int | None, Pattern]] = {
 }
 
 
-def engines(seed: int | None, pattern: Pattern, q: torch.Tensor, k: torch.Tensor, start: int, shapes=None):
+def engines(seed: int | None, pattern: Pattern, q: Tensor, k: Tensor, start: int, shapes=None):
     from regard.attention.kernels.hard import TritonHard
 
     named = None if seed is None else torch.tensor(seed, device=q.device)
@@ -323,7 +324,8 @@ def engines(seed: int | None, pattern: Pattern, q: torch.Tensor, k: torch.Tensor
 
 def kernel_cases() -> dict[str, tuple[bool, float]]:
     """Whether kernels and tiles choose the same keys, and how far all else is apart, for each case."""
-    from regard.attention.kernels.hard import HardTileShapes, TileShape
+    from regard.attention.kernels.elementwise import TileShape
+    from regard.attention.kernels.hard import HardTileShapes
 
     found, shape = {}, TileShape(16, 32, 1, 1)
     for name, (seed, pattern) in CASES.items():
@@ -383,12 +385,13 @@ def test_on_a_gpu_the_kernels_choose_as_the_tiles_do(dtype, seed, pattern):
     """Keys but for near ties; log p and gradients within twice the error of plain torch in the same dtype."""
     torch.manual_seed(0)
     d, e = (53, 61) if dtype == torch.bfloat16 else (13, 11)
-    shapes = [(2, 3, 257, d), (2, 3, 331, d), (2, 3, 331, e)]
-    given = [torch.randn(shape).to("cuda", dtype).requires_grad_() for shape in shapes]
-    exact = [x.detach().double().requires_grad_() for x in given]
+    given = random_qkv((2, 3, 257, d), (2, 3, 331, d), (2, 3, 331, e), dtype=dtype, device="cuda")
+    exact = cast_leaves(given, torch.double)
     recipe = Recipe(score=Dot(), normaliser=Hard() if seed is None else Sampled(), pattern=pattern.to("cuda"))
     plain, fused = engines(seed, recipe.pattern, given[0], given[1], 74)
-    assert type(choose_engine(recipe, given[0], given[2], Positions.of(*given[:2], 74, None), None)) is type(fused)
+    assert type(choose_engine(recipe, given[0], given[2], Positions.of(given[0], given[1], 74, None), None)) is type(
+        fused
+    )
     keys = plain.choose(*exact)[1]
     found, again = (HardOutput(*HardFunction.apply(fused, *given)) for _ in range(2))  # type: ignore[misc]
     assert (found.key != keys).float().mean() < 2e-3

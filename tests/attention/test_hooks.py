@@ -4,7 +4,7 @@ from threading import Barrier, Thread
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from regard.attention import (
@@ -31,13 +31,16 @@ from regard.attention import (
     record_steps,
     steps,
 )
-from regard.attention.core import hook_attention, is_recorded
+from regard.attention.core import AttentionSites, RecordedCall, hook_attention, is_recorded
+from tests.narrowing import assert_all_instances, assert_is_instance
 
 ODD = Recipe(position=Alibi(2), pattern=Window(3), normaliser=Sparsemax())
 
 
 class Reader(nn.Module):
     """Two layers and a gate, which say nothing about themselves."""
+
+    attention_sites: AttentionSites  # undeclared unless it is set
 
     def __init__(self, recipe: Recipe = ODD):
         super().__init__()
@@ -73,8 +76,8 @@ def test_a_model_that_declares_nothing_is_recorded_by_its_paths():
     assert torch.equal(output, model(x))
     assert list(record.calls) == ["layers.0", "layers.1", "gate"]
     assert {(site.queries, site.keys) for site in record.sites} == {("queries", "keys")}
-    first, layer = x, model.layers[0]
-    assert_close(record.weights("layers.0"), layer.look(first)[1].weights)
+    layer = assert_is_instance(model.layers[0], MultiHeadAttention)
+    assert_close(record.weights("layers.0"), layer.look(x)[1].weights)
     (call,) = record.calls_of("layers.0")
     assert isinstance(call, AttentionCall)
     assert call.layer is layer
@@ -90,7 +93,7 @@ def test_a_model_that_declares_nothing_is_recorded_by_its_paths():
 def test_names_are_those_that_the_outermost_module_gives():
     model = Outer().eval()
     model.two.attention_sites = {"layers.*": SiteName("block.*", "text", "text")}
-    model.one.attention_sites = {"layers.*": SiteName("hidden.*", "", "")}  # the model around it has said otherwise
+    model.one.attention_sites = {"layers.*": SiteName("hidden.*", "", "")}  # the model around it declares others
     with record_attention(model) as record:
         model(torch.randn(1, 5, 6))
     assert list(record.calls) == ["first.0", "first.1", "one.gate", "two.block.0", "two.block.1", "two.gate"]
@@ -100,15 +103,17 @@ def test_an_output_can_be_replaced_and_nothing_stays_behind():
     model, x = Reader().eval(), torch.randn(2, 5, 6)
     before = model(x)
 
-    def second_layer_gives_nothing(call):
-        return torch.zeros_like(call.output) if call.site.name == "layers.1" else None
+    def second_layer_gives_nothing(call: RecordedCall) -> Tensor | None:
+        return (
+            torch.zeros_like(call.output) if isinstance(call, AttentionCall) and call.site.name == "layers.1" else None
+        )
 
     with hook_attention(model, second_layer_gives_nothing):
         changed = model(x)
         assert is_recorded(model)
     assert not torch.equal(changed, before)
-    model.layers[1].value.weight.data.zero_()
-    model.layers[1].value.bias.data.zero_()
+    for name in ("weight", "bias"):
+        nn.init.zeros_(model.get_parameter(f"layers.1.value.{name}"))
     assert torch.equal(model(x), changed)
     assert is_clean(model)
     assert not is_recorded(model)
@@ -185,7 +190,8 @@ def test_a_cache_that_is_recorded_keeps_every_key(recipe):
             output, cache = layer.extend(part, cache)
             parts.append(output)
     assert_close(torch.cat(parts, 1), at_once)
-    assert [call.q_index for call in record.calls["attention"]] == [0, 3, 4]
+    calls = assert_all_instances(record.calls_of("attention"), AttentionCall)
+    assert [call.q_index for call in calls] == [0, 3, 4]
     assert_close(record.weights("attention"), whole.weights("attention"))
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import flex_attention
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from regard.attention import (
     BACKENDS,
@@ -38,6 +40,7 @@ from regard.attention import (
 from regard.attention.backends import gather, linear
 from regard.attention.pattern import And, Not, Or
 from tests.attention.patterns import cells_of, dense, patterns
+from tests.attention.qkv import QKV
 
 SIZES = RecipeSizes(heads=2, head=4, tokens=7, window=3, block=2)
 T = 7
@@ -46,9 +49,10 @@ settings.load_profile("house")
 seeds = st.integers(0, 2**31)
 
 
-def qkv(seed: int, t: int = T, d: int = 4):
+def qkv(seed: int, t: int = T, d: int = 4) -> QKV:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(1, 2, t, d, dtype=torch.double, generator=generator) for _ in range(3)]
+    q, k, v = (torch.randn(1, 2, t, d, dtype=torch.double, generator=generator) for _ in range(3))
+    return q, k, v
 
 
 def build(name: str) -> Recipe:
@@ -180,9 +184,10 @@ def test_the_future_cannot_change_the_past(name, backend, monkeypatch):
     out = attend_or_objection(q, k, v, recipe, backend)
     if out is None:
         return
-    changed = [x.detach().clone().index_fill_(2, torch.arange(now, T), 9.0) for x in (q, k, v)]
+    other_q, other_k, other_v = (x.detach().index_fill(2, torch.arange(now, T), 9.0) for x in (q, k, v))
+    changed = attend(other_q, other_k, other_v, recipe, backend=backend)
     # to rounding, not to the bit: a fused kernel may sum in another order
-    assert_close(attend(*changed, recipe, backend=backend)[:, :, :now], out[:, :, :now], rtol=0, atol=1e-13)
+    assert_close(changed[:, :, :now], out[:, :, :now], rtol=0, atol=1e-13)
     for grad in torch.autograd.grad(out[:, :, :now].square().sum(), (q, k, v)):
         assert (grad[:, :, now:] == 0).all()
 
@@ -260,11 +265,11 @@ def test_linear_attention_forms_no_state_per_token():
     """No tensor of tokens × d × d is ever made: the largest stays below it by far."""
     largest = 0
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             nonlocal largest
             out = function(*args, **(kwargs or {}))
-            largest = max([largest, *(x.numel() for x in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(x))])
+            largest = max([largest, *(x.numel() for x in tree_leaves(out) if torch.is_tensor(x))])
             return out
 
     tokens, d = 2048, 32
@@ -281,7 +286,9 @@ def test_the_derivative_is_right(name, fast):
     recipe = get_recipe(name, "shaw" if name != "bahdanau" else "t5", SIZES)
     recipe.learned().double()
     inputs = [x.requires_grad_() for x in qkv(8)]
-    assert torch.autograd.gradcheck(lambda *x: attend(*x, recipe, backend="reference"), inputs, fast_mode=fast)
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: attend(q, k, v, recipe, backend="reference"), inputs, fast_mode=fast
+    )
 
 
 @pytest.mark.parametrize("combine", [And, Or])

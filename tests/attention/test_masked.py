@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.attention import Alibi, Cosine, FloatMask, Padding, Recipe, Sparsemax, attend, explain
-from regard.attention.multihead import AttentionCore
+from regard.attention.core import AttentionCore
 
 B, C, D = 2, 11, 6
 

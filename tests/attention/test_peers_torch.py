@@ -32,6 +32,7 @@ from regard.attention import (
 )
 from regard.attention.functional import prepare
 from regard.attention.torch_layer import from_torch, to_torch
+from tests.narrowing import assert_is_instance
 
 UNCOMPILED = "ignore:flex_attention called without torch.compile"
 
@@ -153,9 +154,10 @@ def test_dropout_and_mode_survive_the_round_trip(training: bool):  # noqa: FBT00
 def test_a_converted_layer_shares_no_weights_with_the_original():
     theirs = torch_layer()
     ours = from_torch(theirs)
-    before = ours.query.weight.clone()
+    weight = ours.get_parameter("query.weight")
+    before = weight.clone()
     nn.init.zeros_(theirs.in_proj_weight)
-    assert torch.equal(ours.query.weight, before)
+    assert torch.equal(weight, before)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,9 @@ FUSED = {
     ),
     "float bias": Fused(
         Recipe(position=RelativeBias(Clipped(3), heads=6).double()),
-        lambda recipe: {"attn_mask": recipe.position.weight[:, DIFFERENCE.clamp(-3, 3) + 3]},
+        lambda recipe: {
+            "attn_mask": assert_is_instance(recipe.position, RelativeBias).weight[:, DIFFERENCE.clamp(-3, 3) + 3]
+        },
     ),
     "alibi": Fused(
         Recipe(position=Alibi(heads=6)),

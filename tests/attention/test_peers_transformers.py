@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from regard.attention import (
     Dot,
     Edges,
     Global,
+    KVCache,
     LogBuckets,
     MultiHeadAttention,
     Padding,
@@ -29,18 +30,23 @@ from regard.attention import (
     attend,
     steps,
 )
+from tests.narrowing import assert_is_instance
 
 transformers = pytest.importorskip("transformers")
 
+from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention  # noqa: E402
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402
-from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
+from transformers.models.t5.modeling_t5 import T5Attention, T5Model  # noqa: E402
 
 LENGTHS = torch.tensor([11, 5])
 # Llama takes its angles and its softmax in float32, whatever the model's type; these are float32's own tolerances.
 FLOAT32: Any = {"rtol": 1.3e-6, "atol": 1e-5}
 
 
-def awake(model: nn.Module) -> nn.Module:
+M = TypeVar("M", bound=nn.Module)
+
+
+def with_large_weights(model: M) -> M:
     """In float64, without dropout, and with weights so large that attention is far from uniform."""
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, std=1.0 if name.endswith("bias") else parameter.shape[-1] ** -0.5)
@@ -63,28 +69,28 @@ def gradients(output: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Overheard:
-    """What a layer was given by its model, and what it answered."""
+class LayerCall:
+    """What a layer was given by its model, and what it returned."""
 
     hidden: Tensor
     output: Tensor
     weights: Tensor
 
 
-def overhear(layer: nn.Module, run: Callable[[], object]) -> Overheard:
-    """Run the model, and note what passes through one of its layers: masks and positions are the model's own."""
-    noted = []
+def record_call(layer: nn.Module, run: Callable[[], object]) -> LayerCall:
+    """Run the model, and record one of its layers: masks and positions are the model's own."""
+    calls = []
 
-    def note(_, given, named, answer):
-        noted.append(Overheard(given[0] if given else named["hidden_states"], answer[0], answer[-1]))
+    def record(_, args, kwargs, output):
+        calls.append(LayerCall(args[0] if args else kwargs["hidden_states"], output[0], output[-1]))
 
-    handle = layer.register_forward_hook(note, with_kwargs=True)
+    handle = layer.register_forward_hook(record, with_kwargs=True)
     try:
         run()
     finally:
         handle.remove()
-    assert len(noted) == 1
-    return noted[0]
+    assert len(calls) == 1
+    return calls[0]
 
 
 def with_weights(ours: MultiHeadAttention, **projections: nn.Module) -> MultiHeadAttention:
@@ -101,7 +107,7 @@ def unbiased(width_in: int, width_out: int) -> nn.Linear:
 
 def assert_same_layer(
     ours: MultiHeadAttention,
-    theirs: Overheard,
+    theirs: LayerCall,
     memory: Tensor | None = None,
     *,
     pattern: Pattern | None = None,
@@ -109,12 +115,12 @@ def assert_same_layer(
     **tolerances: Any,
 ) -> None:
     """Output, weights and gradients agree, on the reference and on whichever backend runs by default."""
-    read = (theirs.hidden,) if memory is None else (theirs.hidden, memory)
-    looked, seen = ours.look(*read, pattern=pattern)
+    inputs = (theirs.hidden,) if memory is None else (theirs.hidden, memory)
+    by_reference, seen = ours.look(*inputs, pattern=pattern)
     assert_close(seen.weights, theirs.weights, **tolerances)
-    for output in (looked, ours(*read, pattern=pattern)):
+    for output in (by_reference, ours(*inputs, pattern=pattern)):
         assert_close(then(output), theirs.output, **tolerances)
-        assert_close(gradients(then(output), *read), gradients(theirs.output, *read), **tolerances)
+        assert_close(gradients(then(output), *inputs), gradients(theirs.output, *inputs), **tolerances)
 
 
 # --- BERT ---
@@ -130,7 +136,7 @@ def test_the_attention_of_bert_is_ours(lengths: Tensor | None):
         vocab_size=17,
         attn_implementation="eager",
     )
-    model = awake(transformers.BertModel(config))
+    model = with_large_weights(transformers.BertModel(config))
     layer = model.encoder.layer[0].attention
     ours = with_weights(
         MultiHeadAttention(15, heads=3),
@@ -140,7 +146,7 @@ def test_the_attention_of_bert_is_ours(lengths: Tensor | None):
         output=layer.output.dense,
     )
     x, mask = drawn(2, 11, 15), None if lengths is None else not_padding(lengths, 11)
-    theirs = overhear(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
+    theirs = record_call(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
     assert_same_layer(
         ours,
         theirs,
@@ -154,7 +160,8 @@ def test_the_attention_of_bert_is_ours(lengths: Tensor | None):
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     """GPT-2 keeps its projections as (in, out); torch as (out, in)."""
-    ours = nn.Linear(*weight.shape, dtype=weight.dtype)
+    width_in, width_out = weight.shape
+    ours = nn.Linear(width_in, width_out, dtype=weight.dtype)
     ours.load_state_dict({"weight": weight.T, "bias": bias})
     return ours
 
@@ -164,7 +171,7 @@ def test_the_attention_of_gpt2_is_ours(lengths: Tensor | None):
     config = transformers.GPT2Config(
         n_embd=15, n_head=3, n_layer=1, n_inner=7, n_positions=13, vocab_size=17, attn_implementation="eager"
     )
-    model = awake(transformers.GPT2Model(config))
+    model = with_large_weights(transformers.GPT2Model(config))
     layer = model.h[0].attn
     parts = zip(layer.c_attn.weight.chunk(3, 1), layer.c_attn.bias.chunk(3), strict=True)
     query, key, value = (linear(weight, bias) for weight, bias in parts)
@@ -176,7 +183,7 @@ def test_the_attention_of_gpt2_is_ours(lengths: Tensor | None):
         output=linear(layer.c_proj.weight, layer.c_proj.bias),
     )
     x, mask = drawn(2, 11, 15), None if lengths is None else not_padding(lengths, 11)
-    theirs = overhear(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
+    theirs = record_call(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
     assert_same_layer(ours, theirs, pattern=None if lengths is None else Padding(lengths))
 
 
@@ -185,7 +192,7 @@ def test_the_attention_of_gpt2_is_ours(lengths: Tensor | None):
 T5 = {"heads": 3, "head": 5, "model": 13, "buckets": 8, "furthest": 7}  # far enough to share buckets in 11 tokens
 
 
-def t5() -> nn.Module:
+def t5() -> T5Model:
     config = transformers.T5Config(
         d_model=T5["model"],
         d_kv=T5["head"],
@@ -198,15 +205,15 @@ def t5() -> nn.Module:
         relative_attention_max_distance=T5["furthest"],
         attn_implementation="eager",
     )
-    return awake(transformers.T5Model(config))
+    return with_large_weights(T5Model(config))
 
 
-def ours_for_t5(layer: nn.Module, recipe: Recipe) -> MultiHeadAttention:
+def ours_for_t5(layer: T5Attention, recipe: Recipe) -> MultiHeadAttention:
     ours = MultiHeadAttention(T5["model"], heads=T5["heads"], head=T5["head"], recipe=recipe, projection=unbiased)
     return with_weights(ours, query=layer.q, key=layer.k, value=layer.v, output=layer.o)
 
 
-def t5_bias(layer: nn.Module, *, bidirectional: bool) -> RelativeBias:
+def t5_bias(layer: T5Attention, *, bidirectional: bool) -> RelativeBias:
     bias = RelativeBias(
         LogBuckets(T5["buckets"], T5["furthest"], bidirectional=bidirectional), heads=T5["heads"]
     ).double()
@@ -217,12 +224,12 @@ def t5_bias(layer: nn.Module, *, bidirectional: bool) -> RelativeBias:
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
 def test_the_self_attention_of_t5_is_ours(part: str):
     model = t5()
-    layer = getattr(model, part).block[0].layer[0].SelfAttention
+    layer = assert_is_instance(model.get_submodule(f"{part}.block.0.layer.0.SelfAttention"), T5Attention)
     bias = t5_bias(layer, bidirectional=part == "encoder")
     pattern = Padding(LENGTHS) if part == "encoder" else Causal()
     ours = ours_for_t5(layer, Recipe(score=Dot(), position=bias, pattern=pattern))
     x, y = drawn(2, 11, 13), drawn(2, 11, 13)
-    theirs = overhear(
+    theirs = record_call(
         layer,
         lambda: model(inputs_embeds=x, decoder_inputs_embeds=y, attention_mask=not_padding(LENGTHS, 11)),
     )
@@ -233,16 +240,16 @@ def test_the_self_attention_of_t5_is_ours(part: str):
 
 def test_the_cross_attention_of_t5_is_ours():
     model = t5()
-    layer = model.decoder.block[0].layer[1].EncDecAttention
+    layer = assert_is_instance(model.get_submodule("decoder.block.0.layer.1.EncDecAttention"), T5Attention)
     ours = ours_for_t5(layer, Recipe(score=Dot()))
     x, y = drawn(2, 11, 13), drawn(2, 7, 13)
-    read = []
-    model.encoder.register_forward_hook(lambda module, given, answer: read.append(answer[0]))
-    theirs = overhear(
+    memory = []
+    model.encoder.register_forward_hook(lambda module, args, output: memory.append(output[0]))
+    theirs = record_call(
         layer,
         lambda: model(inputs_embeds=x, decoder_inputs_embeds=y, attention_mask=not_padding(LENGTHS, 11)),
     )
-    assert_same_layer(ours, theirs, read[0], pattern=Padding(LENGTHS))
+    assert_same_layer(ours, theirs, memory[0], pattern=Padding(LENGTHS))
 
 
 @pytest.mark.parametrize("bidirectional", [True, False], ids=["encoder", "decoder"])
@@ -262,7 +269,7 @@ def test_the_buckets_of_t5_are_ours(buckets: int, furthest: int, *, bidirectiona
 # --- Llama ---
 
 
-def llama(heads: int, groups: int) -> tuple[nn.Module, MultiHeadAttention]:
+def llama(heads: int, groups: int) -> tuple[Any, MultiHeadAttention]:
     config = transformers.LlamaConfig(
         hidden_size=30,
         num_attention_heads=heads,
@@ -274,7 +281,7 @@ def llama(heads: int, groups: int) -> tuple[nn.Module, MultiHeadAttention]:
         rope_parameters={"rope_type": "default", "rope_theta": 101.0},
         attn_implementation="eager",
     )
-    model = awake(transformers.LlamaModel(config))
+    model = with_large_weights(transformers.LlamaModel(config))
     layer = model.layers[0].self_attn
     recipe = Recipe(position=Rotary(theta=101.0, pairs="halves"), pattern=Causal())
     ours = with_weights(
@@ -291,16 +298,18 @@ def llama(heads: int, groups: int) -> tuple[nn.Module, MultiHeadAttention]:
 def test_the_attention_of_llama_is_ours(groups: int):
     model, ours = llama(6, groups)
     x = drawn(2, 11, 30)
-    theirs = overhear(model.layers[0].self_attn, lambda: model(inputs_embeds=x))
+    theirs = record_call(model.layers[0].self_attn, lambda: model(inputs_embeds=x))
     assert_same_layer(ours, theirs, **FLOAT32)
 
 
 def test_reading_on_is_llamas_reading_on():
     model, ours = llama(6, 2)
-    layer, past, cache = model.layers[0].self_attn, transformers.DynamicCache(config=model.config), None
+    layer, past, cache = model.layers[0].self_attn, transformers.DynamicCache(config=model.config), KVCache()
     for piece in drawn(2, 11, 30).split((5, 1, 3, 2), 1):
-        theirs = overhear(layer, lambda piece=piece: model(inputs_embeds=piece, past_key_values=past, use_cache=True))
-        output, cache = ours.extend(theirs.hidden) if cache is None else ours.extend(theirs.hidden, cache)
+        theirs = record_call(
+            layer, lambda piece=piece: model(inputs_embeds=piece, past_key_values=past, use_cache=True)
+        )
+        output, cache = ours.extend(theirs.hidden, cache)
         assert_close(output, theirs.output, **FLOAT32)
     assert cache.length == past.get_seq_length() == 11
 
@@ -328,7 +337,7 @@ def _numpy_as_it_was():
     np.random.set_state(state)
 
 
-def blocks_drawn(layer: nn.Module) -> Tensor:
+def blocks_drawn(layer: BigBirdBlockSparseAttention) -> Tensor:
     """The random blocks of every head and row, drawn once more by BigBird's own function from its own seed."""
     tokens, block = BIGBIRD["blocks"] * BIGBIRD["block"], BIGBIRD["block"]
     lengths, counts = layer._get_rand_attn_plan(tokens, block, BIGBIRD["random"])
@@ -375,10 +384,10 @@ def test_the_blocks_of_bigbird_are_ours(lengths: Tensor | None, backend: str):
         attn_implementation="eager",
     )
     # In eval mode BigBird draws nothing and counts its first block several times over; it is itself while training.
-    model = awake(transformers.BigBirdModel(config)).train()
+    model = with_large_weights(transformers.BigBirdModel(config)).train()
     layer = model.encoder.layer[0].attention.self
     x, mask = drawn(2, tokens, width), None if lengths is None else not_padding(lengths, tokens)
-    theirs = overhear(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
+    theirs = record_call(layer, lambda: model(inputs_embeds=x, attention_mask=mask))
 
     picked = blocks_drawn(layer)
     assert not torch.equal(picked[0], picked[1])  # each head has blocks of its own, so it is evaluated by itself
@@ -386,18 +395,18 @@ def test_the_blocks_of_bigbird_are_ours(lengths: Tensor | None, backend: str):
         rearrange(part(theirs.hidden), "b t (h d) -> b h t d", h=BIGBIRD["heads"])
         for part in (layer.query, layer.key, layer.value)
     )
-    outputs, looked = [], []
+    outputs, stages = [], []
     for head, blocks in enumerate(picked):
         pattern = pattern_of_bigbird(blocks)
         recipe = Recipe(pattern=pattern if lengths is None else pattern & Padding(lengths))
-        alone = [part[:, head : head + 1] for part in (q, k, v)]
-        outputs.append(attend(*alone, recipe, backend=backend))
-        looked.append(steps(*alone, recipe))
+        one_q, one_k, one_v = (part[:, head : head + 1] for part in (q, k, v))
+        outputs.append(attend(one_q, one_k, one_v, recipe, backend=backend))
+        stages.append(steps(one_q, one_k, one_v, recipe))
     # the queries that are padding are nobody's business: BigBird sets their output to 0
     words = torch.ones(2, tokens) if mask is None else mask
     output = rearrange(torch.cat(outputs, 1), "b h t d -> b t (h d)") * words[..., None]
     assert_close(output, theirs.output)
     assert_close(gradients(output, theirs.hidden), gradients(theirs.output, theirs.hidden))
     real = words.bool()[:, None, :, None]
-    assert_close(torch.cat([seen.weights for seen in looked], 1) * real, theirs.weights * real)
-    assert torch.equal(torch.cat([seen.visible for seen in looked], 1) & real, (theirs.weights > 0) & real)
+    assert_close(torch.cat([seen.weights for seen in stages], 1) * real, theirs.weights * real)
+    assert torch.equal(torch.cat([seen.visible for seen in stages], 1) & real, (theirs.weights > 0) & real)

@@ -359,8 +359,8 @@ def test_the_kernels_compile_for_a_hopper(kernel, vectors):
     given |= {"WIDTH": 185, "SLOTS": 4, "SIDE": 64, "SOME": 64, "PIECE": 512, "LOGARITHM": vectors}
     halves = dict.fromkeys(("q", "k", "v", "x", "y", "grad", "out", "of_q", "of_k", "of_v"), "*bf16")
     whole = dict.fromkeys(("queries", "keys", "start", "heads", "share", "chunks", "each", "rows"), "i32")
-    types = dict.fromkeys(function.arg_names, "*fp32") | halves | whole
-    types |= {"lengths": "*i32", "unit": "fp32", "factor": "fp32"}
+    types: dict[str, str] = dict.fromkeys(function.arg_names, "*fp32")
+    types |= halves | whole | {"lengths": "*i32", "unit": "fp32", "factor": "fp32"}
     chosen = {name: value for name, value in options.items() if not name.isupper()}
     ptx = compile_for_hopper(function, given, types, **chosen).asm["ptx"]
     assert ("wgmma" in ptx) == (kernel != "prepare")

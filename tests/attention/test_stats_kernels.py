@@ -193,6 +193,7 @@ def interpreted_cases() -> dict[str, str]:
     from triton.runtime import interpreter
 
     from regard.attention.kernels import stats as kernels
+    from regard.attention.kernels.stats_plan import StatsTileShape
 
     wrap, wrapped = interpreter._patch_lang, set()
 
@@ -217,8 +218,8 @@ def interpreted_cases() -> dict[str, str]:
     for name, (pattern, position, n_q, n_k, start, width, wanted, known) in INTERPRETED.items():
         torch.manual_seed(len(name))
         # a thread's keys of a row are one chunk, or two
-        columns = kernels.StatsTileShape(16, 32, 1, 1, registers=168, chunk=4 if known else 8)
-        kernels.compute_stats = partial(find, rows=kernels.StatsTileShape(16, 16, 1, 1), columns=columns)  # type: ignore[assignment]
+        columns = StatsTileShape(16, 32, 1, 1, registers=168, chunk=4 if known else 8)
+        kernels.compute_stats = partial(find, rows=StatsTileShape(16, 16, 1, 1), columns=columns)  # type: ignore[assignment]
         batch = pattern.batches
         q, k = torch.randn(batch, 2, n_q, width).half(), torch.randn(batch, 1, n_k, width).half()
         recipe = Recipe(pattern=pattern, position=position)

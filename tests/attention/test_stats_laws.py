@@ -32,7 +32,7 @@ from regard.attention import (
     stats,
     steps,
 )
-from regard.attention import stats as probes_file
+from regard.attention.functional import prepare
 from regard.attention.stats import StatsRequest, attention_stats
 from tests.attention.patterns import dense, patterns
 from tests.attention.stats_reference import ALL, pool_map, small_bands
@@ -162,7 +162,7 @@ def test_a_window_costs_its_own_width(monkeypatch):
 
     def cells(n: int) -> int:
         q = torch.randn(1, 1, n, 2)
-        call = stats.StatsCall.of(Recipe(pattern=Window(16)), *probes_file.prepare(q, q, q, Recipe(), None, None))
+        call = stats.StatsCall.of(Recipe(pattern=Window(16)), *prepare(q, q, q, Recipe(), None, None))
         return sum(band.weights.numel() for band in call.bands(stats.key_runs(Window(16), n, n, 0)))
 
     assert cells(512) < 512 * 3 * 16 + 1

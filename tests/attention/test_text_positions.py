@@ -19,6 +19,7 @@ from regard.attention.relative_position import Alibi, Clipped, LogBuckets, Relat
 from regard.attention.score import Additive
 from regard.attention.sparse_patterns import Global, Prefix, Random
 from regard.attention.text_positions import Segments
+from tests.attention.qkv import QKV, random_qkv
 
 LENGTHS, HEADS, D = (5, 1, 7, 3), 2, 4
 ENDS = [0, *torch.tensor(LENGTHS).cumsum(0).tolist()]
@@ -40,8 +41,11 @@ RECIPES = {
 }
 
 
-def drawn() -> list[torch.Tensor]:
-    return [torch.randn(1, HEADS, IDS.shape[1], D, dtype=torch.double).requires_grad_() for _ in range(3)]
+SHAPE = 1, HEADS, IDS.shape[1], D
+
+
+def drawn() -> QKV:
+    return random_qkv(SHAPE, SHAPE, SHAPE)
 
 
 def test_alibi_of_two_packed_tokens_on_paper():
@@ -76,7 +80,8 @@ def test_each_packed_text_is_read_as_if_it_stood_alone(name):
     weights = list(recipe.learned().parameters())
     packed = replace(recipe, pattern=ROWS.within(recipe.pattern))
     out = attend(q, k, v, packed, q_positions=POSITIONS, k_positions=POSITIONS)
-    alone = torch.cat([attend(*(x[:, :, a:b] for x in (q, k, v)), recipe) for a, b in pairwise(ENDS)], 2)
+    parts = [attend(q[:, :, a:b], k[:, :, a:b], v[:, :, a:b], recipe) for a, b in pairwise(ENDS)]
+    alone = torch.cat(parts, 2)
     assert_close(out, alone)
     upstream = torch.randn_like(out)
     assert_close(*(torch.autograd.grad(each, [q, k, v, *weights], upstream) for each in (out, alone)))

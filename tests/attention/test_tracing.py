@@ -16,6 +16,7 @@ from torch.export import Dim
 
 from regard.attention import BACKENDS, Causal, Full, MultiHeadAttention, Padding, Pattern, Recipe, Window, explain
 from tests.attention.triton_interpreter import run_module
+from tests.narrowing import assert_is_instance
 
 PATTERNS = {"full": Full(), "causal": Causal(), "window": Window(16), "padding": Full()}
 LENGTHS = [64, 2048]  # at the longer one blocks would be planned, were it not traced
@@ -42,7 +43,7 @@ def inputs(name: str, n: int) -> tuple[Tensor, ...]:
 
 
 def traced(layer: Layer, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    return torch.jit.trace(layer, given, check_trace=False)
+    return assert_is_instance(torch.jit.trace(layer, given, check_trace=False), torch.jit.ScriptModule)
 
 
 def exported(layer: Layer, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:

@@ -119,7 +119,8 @@ def cache_interpreted_types() -> None:
     from triton.language import core
     from triton.runtime import interpreter
 
-    make_block, numpy_type = core.block_type.__init__, cache(interpreter._get_np_dtype)
+    make_block: Callable[..., None] = core.block_type.__init__  # takes a tuple as well as the list of its annotation
+    numpy_type = cache(interpreter._get_np_dtype)
     blocks: dict[Any, dict[str, Any]] = {}
     shapes: dict[Any, Any] = {}
 

@@ -9,6 +9,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class Pattern(ABC):
         """Why the pattern does not cover so many tokens; None if it does."""
         return None
 
-    def to(self, device: torch.device | str) -> "Pattern":
+    def to(self, device: torch.device | str) -> Self:
         """The same pattern, with whatever data it holds on this device."""
         return self
 
