@@ -96,7 +96,7 @@ def next_commands(out: Path) -> dict[str, str]:
         f"regard translate {out}": "type a sentence",
         f'regard look {out} "the man carries the light box" --word light': "word attribution",
         f'regard look {out} "{SENTENCE}" --all-heads': "all heads",
-        f"regard evaluate {out}": "BLEU, chrF, BLEU by length",
+        f"regard evaluate {out}": "BLEU, chrF++, TER, BLEU by length",
         "regard ladder": "models without and with attention, compared",
         "regard train --train my.en --train my.de --to de --out mine": "your own corpus",
         "regard lecture": "attention computed step by step, and the gallery",
