@@ -143,6 +143,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(trained, tuned, tagger, 
     assert_refused(regard("compare", trained, tagger), why)
     both = ["compare", trained, tuned]
     assert_refused(regard(*both, "--on", "a.tsv", "--split", "test"), "--on a.tsv and --split test are two test sets")
+    assert_refused(regard(*both, "--beam", 2), "--beam and penalties are for translating a test set; name one with")
     assert_refused(regard("compare", trained, tmp_path), f"{tmp_path} holds no model: settings.toml is missing")
     other = tmp_path / "other"
     assert_done(regard("train", "--train", corpus(), *LITTLE, "--steps", 1, "--out", other))

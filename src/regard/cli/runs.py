@@ -177,6 +177,8 @@ def compare(
     from regard.tasks.config import differing_values
     from regard.tasks.runs import summarize_run
 
+    if (on or split) is None and (beam, length_penalty, coverage_penalty) != DEFAULT_SEARCH:
+        raise ValueError("--beam and penalties are for translating a test set; name one with --on or --split")
     if on and split:
         raise ValueError(f"--on {on[0]} and --split {split} are two test sets; choose one")
     out = out and writable_file(out)
@@ -213,7 +215,8 @@ def curve_views(one: "RunSummary", two: "RunSummary") -> "list[View]":
     """The loss, and the metrics by which the best checkpoints are chosen, where both runs have validated by them."""
     from regard.see import validation_view
 
-    names = run_names(one, two)
+    short = one.folder.name, two.folder.name  # a chart has little room
+    names = short if short[0] != short[1] else run_names(one, two)
     found = {metric: [run.curve(metric) for run in (one, two)] for metric in ("loss", one.best_metric, two.best_metric)}
     return [
         validation_view(f"valid {metric}", list(zip(names, curves, strict=True)))
