@@ -24,7 +24,7 @@ gc.set_threshold(50_000, 20, 100)
 
 
 # Folders whose files take longest come first, so that no worker is left with a long one at the end.
-LONGEST_FIRST = ["serve", "cli", "hostile", "train", "decode", "see", "ops", "tasks", "models", "attention"]
+LONGEST_FIRST = ["serve", "cli", "hostile", "training", "decode", "see", "ops", "tasks", "models", "attention"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

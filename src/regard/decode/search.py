@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -134,7 +136,7 @@ class Hypothesis:
     @property
     def log_probability(self) -> float:
         """log P(exactly these tokens | source), EOS included if it is finished."""
-        return sum(self.scores, 0.0)
+        return reduce(add, self.scores, 0.0)  # as the search adds; from Python 3.12 on `sum` rounds otherwise
 
 
 @dataclass(frozen=True)
