@@ -64,15 +64,15 @@ def reference_beam(
         covered = rows.coverage_penalties(beam)
         first, staying, parents = 0, [], []
         for sentence in unfinished:
-            here = slice(first, first + len(sentence.partial_hypotheses))
-            expanded = expand_beam(sentence, candidates[here], covered[here], beam)
+            own = slice(first, first + len(sentence.partial_hypotheses))
+            expanded = expand_beam(sentence, candidates[own], covered[own], beam)
             on_step(sentence, expanded)
             if expanded.done(beam):
                 finished[expanded.request.index] = expanded.hypotheses(beam)
             else:
                 staying.append(expanded)
                 parents += [first + parent for parent in expanded.parents]
-            first = here.stop
+            first = own.stop
         unfinished = staying
         if unfinished:
             rows = rows.reorder(parents, [row for sentence in unfinished for row in sentence.partial_hypotheses])

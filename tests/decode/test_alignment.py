@@ -76,14 +76,15 @@ def test_pieces_without_a_word_are_refused():
 
 
 def test_the_weights_of_a_target_are_those_of_its_tokens_alone_or_in_a_batch():
-    model = Toy(dice(0), glance(3))
+    weights_of = glance(3)
+    model = Toy(dice(0), weights_of)
     sources, targets = [(3, 4, 5), (6,), ()], [(5,), (4, 3, 3, 6), (3,)]
     together = cross_attention_maps(model, sources, targets, tokens=50)
     for source, target, attention in zip(sources, targets, together, strict=True):
         assert list(attention.layers) == ["layer 0", "layer 1"]
         for at in range(len(target) + 1):
             assert_close(
-                attention.layers["layer 1"][:, at], torch.tensor(model.gaze(source, target[:at])), rtol=0, atol=1e-12
+                attention.layers["layer 1"][:, at], torch.tensor(weights_of(source, target[:at])), rtol=0, atol=1e-12
             )
         [alone] = cross_attention_maps(model, [source], [target])
         assert_close(attention.layers, alone.layers)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear
 from torch.testing import assert_close
 
-from regard.attention.core import hook_attention
+from regard.attention.core import AttentionCall, RecordedCall, hook_attention
 from regard.decode import (
     Beam,
     Constraints,
@@ -35,6 +35,7 @@ from regard.decode.search import inference_mode, make_requests
 from regard.decode.topk import chunked_topk, stable_topk
 from regard.models import ModelConfig, build_model
 from regard.models.transformer import Transformer
+from tests.narrowing import assert_is_instance
 
 from .reference_beam import reference_translate
 from .test_models import SOURCES, model
@@ -165,7 +166,7 @@ def test_stages_of_other_shapes_take_over_from_each_other(monkeypatch, prefixes)
 @pytest.mark.parametrize("cores", [2, 3])
 def test_cores_that_search_apart_find_the_same_in_the_same_order(monkeypatch, cores):
     made, beam, before = decided(), Beam(3, n_best=2, max_length=LIMIT), torch.get_num_threads()
-    asked, threads = make_requests([source for source in SOURCES for _ in range(3)], None), []
+    requests, threads = make_requests([source for source in SOURCES for _ in range(3)], None), []
     monkeypatch.setattr(
         searching,
         "search_single_threaded",
@@ -173,8 +174,8 @@ def test_cores_that_search_apart_find_the_same_in_the_same_order(monkeypatch, co
     )
     ready = prepare(made)
     assert isinstance(ready, Transformer)
-    found = searching.search_by_cores(ready, beam, asked, Constraints(), cores)
-    assert_same(found, search_single_threaded(ready, beam, asked, Constraints()), within=1e-12)
+    found = searching.search_by_cores(ready, beam, requests, Constraints(), cores)
+    assert_same(found, search_single_threaded(ready, beam, requests, Constraints()), within=1e-12)
     assert threads == [1] * cores
     assert torch.get_num_threads() == before
 
@@ -184,7 +185,11 @@ def test_what_goes_wrong_on_one_core_is_told():
     made.get_parameter("embeddings.bias").data.fill_(torch.nan)
     with pytest.raises(ValueError, match="its weights hold NaN or infinity; load another checkpoint"):
         searching.search_by_cores(
-            prepare(made), Beam(2, max_length=LIMIT), make_requests(SOURCES, None), Constraints(), 2
+            assert_is_instance(prepare(made), Transformer),
+            Beam(2, max_length=LIMIT),
+            make_requests(SOURCES, None),
+            Constraints(),
+            2,
         )
 
 
@@ -245,7 +250,11 @@ def test_a_prepared_model_is_the_model():
 
 def test_a_model_whose_attention_is_watched_runs_as_it_is():
     made, seen = model("transformer"), []
-    with hook_attention(made, lambda call: seen.append(call.q.shape)):
+
+    def watch(call: RecordedCall) -> None:
+        seen.append(assert_is_instance(call, AttentionCall).q.shape)
+
+    with hook_attention(made, watch):
         assert prepare(made) is made
         found = translate(made, SOURCES, Beam(3, max_length=LIMIT))
     assert seen

@@ -1,6 +1,7 @@
 """Beam search: the definition, exhaustive search, penalties, early stopping, n-best."""
 
 import re
+from dataclasses import replace
 from math import log
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.attention import SiteName, record_attention
+from regard.attention import AttentionSites, SiteName, record_attention
 from regard.decode import Beam, Constraints, Greedy, LengthLimit, translate
 from regard.decode.beam_decoder import mean_cross_attention
 from regard.decode.search import MAX_PENALTY, length_penalty
@@ -19,9 +20,9 @@ from .reference_beam import reference_translate
 from .toy_models import (
     EOS,
     UNK,
-    Gazing,
+    FixedAttention,
     Ids,
-    Tell,
+    LogitsOf,
     Toy,
     dice,
     every_translation,
@@ -42,11 +43,15 @@ def test_wu_s_length_penalty_on_paper():
     assert length_penalty(13, 0.0) == 1.0
 
 
+class NamedAttentions(nn.ModuleDict):
+    attention_sites: AttentionSites
+
+
 def test_attention_is_that_of_the_last_word_in_the_last_layer_the_mean_of_its_heads():
     """Of self-attention nobody asks: what counts is what the target's tokens saw of the source."""
     last = torch.tensor([[[[0.5, 0.5], [0.5, 0.5], [0.25, 0.75]], [[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]]]])
     sites = {"decoder.0.cross": last.flip(-1), "decoder.1.self": last.flip(-1), "decoder.1.cross": last}
-    model = nn.ModuleDict({name.replace(".", " "): Gazing() for name in sites})
+    model = NamedAttentions({name.replace(".", " "): FixedAttention() for name in sites})
     model.attention_sites = {
         name.replace(".", " "): SiteName(name, "read" if "self" in name else "written", "source") for name in sites
     }
@@ -58,8 +63,8 @@ def test_attention_is_that_of_the_last_word_in_the_last_layer_the_mean_of_its_he
 
 def test_wu_s_coverage_penalty_on_paper():
     """Two source tokens and the end got 1¼, ½ and ¼ from two predictions: β (log 1 + log ½ + log ¼)."""
-    gazes = {(): [[0.75, 0.25, 0.0]], (4,): [[0.5, 0.25, 0.25]]}
-    model = Toy(tree({(): {4: 1.0}}), lambda source, written: gazes[written])
+    weights_after = {(): [[0.75, 0.25, 0.0]], (4,): [[0.5, 0.25, 0.25]]}
+    model = Toy(tree({(): {4: 1.0}}), lambda source, written: weights_after[written])
     [[found]] = translate(model, [(5, 6)], Beam(2, coverage_penalty=0.7))
     assert found.ids == (4,)
     assert found.score == pytest.approx(-0.7 * log(8))
@@ -206,7 +211,7 @@ def test_penalties_and_sizes_that_make_no_sense_are_refused():
     for penalty in (-0.5, 1e300, float("inf"), float("nan")):
         for name in ("length", "coverage"):
             with pytest.raises(ValueError, match=f"a {name} penalty of {re.escape(str(penalty))} should lie between 0"):
-                Beam(3, **{f"{name}_penalty": penalty})
+                replace(Beam(3), **{f"{name}_penalty": penalty})
     translate(Toy(dice(0)), [(3,)], Beam(3, length_penalty=MAX_PENALTY))
     with pytest.raises(ValueError, match="use coverage_penalty=0"):
         translate(Toy(dice(0)), [(3,)], Beam(3, coverage_penalty=0.1))
@@ -217,14 +222,14 @@ def test_penalties_and_sizes_that_make_no_sense_are_refused():
 # --- against the reference search ---
 
 
-def coarse(seed: int, vocabulary: int) -> Tell:
+def coarse(seed: int, vocabulary: int) -> LogitsOf:
     """Logits that are whole numbers, so that there are ties; some tokens are impossible."""
 
-    def tell(source, written):
+    def logits_of(source: Ids, written: Ids) -> list[float]:
         logits = np.random.default_rng([seed, *source, 0, *written]).integers(-3, 2, vocabulary)
         return [-np.inf if logit == -3 and token > UNK else float(logit) for token, logit in enumerate(logits)]
 
-    return tell
+    return logits_of
 
 
 def successors(written: Ids) -> list[int]:

@@ -21,7 +21,7 @@ from regard.decode import (
 )
 from regard.decode.search import EVAL_MODE, batch_by_tokens, inference_mode
 
-from .toy_models import Toy, dice, glance, same
+from .toy_models import Ids, Toy, Vector, dice, glance, same
 
 SHORT = LengthLimit(1.0, 5)
 SEARCHES = [
@@ -107,14 +107,22 @@ def test_a_model_rests_while_it_decodes_and_goes_on_training():
     toy.train()
     model["still"].eval()
     seen = []
-    tell = toy.tell
-    toy.tell = lambda source, written: (seen.append((toy.training, torch.is_grad_enabled())), tell(source, written))[1]
+    logits_of = toy.logits_of
+
+    def watched(source: Ids, written: Ids) -> Vector:
+        seen.append((toy.training, torch.is_grad_enabled()))
+        return logits_of(source, written)
+
+    def broken(source: Ids, written: Ids) -> Vector:
+        raise ZeroDivisionError
+
+    toy.logits_of = watched
     translate(toy, [(3,)], Greedy())
     assert set(seen) == {(False, False)}
     assert toy.training
     assert model.training
     assert not model["still"].training
-    toy.tell = lambda source, written: 1 / 0
+    toy.logits_of = broken
     with pytest.raises(ZeroDivisionError):
         translate(toy, [(3,)], Greedy())
     assert toy.training

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from regard.attention import Context
 from regard.attention.backends import masked
 from regard.data.tokenizers.base import EOS
 from regard.decode import (
@@ -29,6 +30,7 @@ from regard.decode.beam_state import (
     select_candidates,
 )
 from regard.decode.search import DecodingRequest
+from regard.decode.topk import topk_logprobs_torch, topk_logprobs_triton
 from regard.models.transformer import Transformer
 from regard.ops import dispatch, dropout_add_layernorm
 from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
@@ -69,20 +71,27 @@ def as_on_a_gpu() -> None:
         return out, stats
 
     def on_gpu(logits: Any, closed: Any, count: int, must: Any, allowed: Any) -> Any:
-        return beam_state.topk_logprobs_triton(logits, torch.zeros(logits.shape[1]), closed, count, must)
+        return topk_logprobs_triton(logits, torch.zeros(logits.shape[1]), closed, count, must)
 
-    dispatch.use_fused = lambda x: True
-    dispatch.implementation = lambda op: forward if "dropout_add_layernorm" in op._qualname else op._init_fn
-    plain = kv_cache.Context
-    kv_cache.Context = lambda *given, **named: plain(*given, **named | {"captured": True})
-    quantize.build_linear = torch_linear
-    kv_cache.follow_parents = lambda cache, parents, dtype: kernels.follow_parents_triton(cache.seen, parents, dtype)
-    kv_cache.slot_rows = lambda slots, _: slots
-    kv_cache.write_slots = kernels.write_slots_triton
-    masked.softmax_attention = masked_attention
-    beam_state.select_candidates = lambda *given: kernels.select_candidates_triton(*given[:5])
-    beam_state.topk_logprobs_torch = on_gpu
-    cuda_graphs.MIN_SENTENCES, cuda_graphs.SLOTS = 2, 16
+    def implementation(op: Any) -> Any:
+        return forward if "dropout_add_layernorm" in op._qualname else op._init_fn
+
+    def follow_parents(cache: kv_cache.BeamKVCache, parents: torch.Tensor, dtype: torch.dtype) -> Any:
+        return kernels.follow_parents_triton(cache.seen, parents, dtype)
+
+    patch = pytest.MonkeyPatch()  # never undone: this process does nothing else
+    patch.setattr(dispatch, "use_fused", lambda x: True)
+    patch.setattr(dispatch, "implementation", implementation)
+    patch.setattr(kv_cache, "Context", lambda *args, **named: Context(*args, **named | {"captured": True}))
+    patch.setattr(quantize, "build_linear", torch_linear)
+    patch.setattr(kv_cache, "follow_parents", follow_parents)
+    patch.setattr(kv_cache, "slot_rows", lambda slots, _: slots)
+    patch.setattr(kv_cache, "write_slots", kernels.write_slots_triton)
+    patch.setattr(masked, "softmax_attention", masked_attention)
+    patch.setattr(beam_state, "select_candidates", lambda *args: kernels.select_candidates_triton(*args[:5]))
+    patch.setattr(beam_state, "topk_logprobs_torch", on_gpu)
+    patch.setattr(cuda_graphs, "MIN_SENTENCES", 2)
+    patch.setattr(cuda_graphs, "SLOTS", 16)
 
 
 def torch_linear(weight: torch.Tensor, bias: torch.Tensor, precision: str) -> nn.Module:
@@ -115,7 +124,7 @@ def segment_topk_error() -> float:
     logits, bias = 5 * torch.randn(3, 37), torch.randn(37)
     closed = torch.zeros(37, dtype=torch.uint8).index_fill_(0, torch.tensor([0, 17]), 1)
     values, words, whole = segment_topk(logits, bias, closed, 4, segment=16)
-    wanted = beam_state.topk_logprobs_torch(logits + bias, closed, 4, None)
+    wanted = topk_logprobs_torch(logits + bias, closed, 4, None)
     values, picked = values.topk(4)
     assert torch.equal(words.gather(1, picked), wanted.tokens)
     far = values - wanted.values, whole[:, 0] - (logits + bias).logsumexp(-1)
@@ -128,14 +137,14 @@ def a_search(
     """Empty beams, and the candidates of every step: few numbers, so that there are equals."""
     steps = 7
     rules = SearchRules.of(0.7, Constraints(), k, steps, 40, torch.device(device))
-    asked = [DecodingRequest((5,) * n, index=n) for n in range(b)]
+    requests = [DecodingRequest((5,) * n, index=n) for n in range(b)]
     candidates = [
         (-torch.randint(0, 4, (b, k, c)) / 2, torch.stack([torch.randperm(12)[:c] for _ in range(b * k)]).view(b, k, c))
         for _ in range(steps)
     ]
     candidates[2][0][0] = -torch.inf  # nothing may follow
     candidates = [(values.to(device), words.to(device)) for values, words in candidates]
-    return initial_beam_state(asked, [3 + n % 4 for n in range(b)], rules, best, 0.7, steps), rules, candidates
+    return initial_beam_state(requests, [3 + n % 4 for n in range(b)], rules, best, 0.7, steps), rules, candidates
 
 
 def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu", eos: int = EOS) -> bool:
@@ -148,11 +157,11 @@ def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu", eos: in
         one, **{name: part.clone() for name, part in vars(one).items() if name != "backpointers"}, backpointers=notes
     )
     for step, (values, words) in enumerate(candidates):
-        for way, here in ((select_candidates, one), (select_candidates_triton, other)):
-            way(here, rules, values, words, torch.tensor([step], device=device))
-        there = one.backpointers.tokens[step] >= 0  # what stands where there is nothing is never read
+        for select, state in ((select_candidates, one), (select_candidates_triton, other)):
+            select(state, rules, values, words, torch.tensor([step], device=device))
+        used = one.backpointers.tokens[step] >= 0  # what stands elsewhere is never read
         for note, again in zip(field_values(one.backpointers)[:4], field_values(other.backpointers), strict=False):
-            if not torch.equal(note[step][there], again[step][there]):
+            if not torch.equal(note[step][used], again[step][used]):
                 return False
         names = ("tokens", "parents", "totals", "best_finished", "finished_step")
         if not all(torch.equal(getattr(one, name), getattr(other, name)) for name in names):
@@ -175,12 +184,12 @@ def cases() -> dict[str, Any]:
     for name, (made, beam, prefixes) in SEARCHES.items():
         prepared = prepare(made)
         assert isinstance(prepared, Transformer)
-        asked = [
+        requests = [
             DecodingRequest(tuple(source), tuple(prefixes[n] if prefixes else ()), n)
             for n, source in enumerate(sources_of(name))
         ]
         for _ in range(2 if name == "plain" else 1):  # the second time every step is there already
-            again = cuda_graphs.run(prepared, beam, asked, allowed)
+            again = cuda_graphs.run(prepared, beam, requests, allowed)
             found[name] = all(
                 same(*pair, within=1e-4)
                 for some, others in zip(again, wanted[name], strict=True)
@@ -256,14 +265,14 @@ def test_on_a_gpu_they_do_so_too():
     assert all(chosen_again(*shape, device="cuda") for shape in [*CHOICES, (256, 4, 8, 4), (300, 8, 12, 2)])
     seen, parents = torch.rand(256, 4, 64) < 0.2, torch.randint(4, (256, 4))
     one, past = seen.cuda(), torch.zeros(2, 256, 8, 64, 64, dtype=torch.bfloat16)
-    here = kv_cache.BeamKVCache((), torch.zeros(256, 1, 1, 16), (), seen, torch.zeros(1, dtype=torch.long))
-    slots, added = kv_cache.follow_parents(here, parents, torch.bfloat16)
-    there, more = follow_parents_triton(one, parents.cuda(), torch.bfloat16)
-    assert all(torch.equal(x.cpu(), y) for x, y in ((there, slots), (more, added), (one, here.seen)))
+    cache = kv_cache.BeamKVCache((), torch.zeros(256, 1, 1, 16), (), seen, torch.zeros(1, dtype=torch.long))
+    slots, added = kv_cache.follow_parents(cache, parents, torch.bfloat16)
+    slots_on_gpu, more = follow_parents_triton(one, parents.cuda(), torch.bfloat16)
+    assert all(torch.equal(x.cpu(), y) for x, y in ((slots_on_gpu, slots), (more, added), (one, cache.seen)))
     q, k, v = torch.randn(256, 4, 3, 8, 64, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)
     again = past.cuda()
-    write_slots_triton(tuple(again), k.cuda(), v.cuda(), there)
-    kv_cache.write_slots(tuple(past), k, v, kv_cache.slot_rows(slots, past[0]))
+    write_slots_triton((again[0], again[1]), k.cuda(), v.cuda(), slots_on_gpu)
+    kv_cache.write_slots((past[0], past[1]), k, v, kv_cache.slot_rows(slots, past[0]))
     assert torch.equal(again.cpu(), past)
     k, v = torch.randn(past.shape).bfloat16()
     wanted = (q.float() @ k.float().mT + added[:, None].float()).softmax(-1) @ v.float()

@@ -1,5 +1,7 @@
 """The contracts on the ladder's own models: cached = uncached, any batch, and scores that are the model's own."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -21,14 +23,14 @@ from regard.models import ModelConfig, Seq2Seq, build_model
 
 from .toy_models import naive_beam, naive_greedy, same
 
-SIZES = {"model": 12, "hidden": 14, "layers": 1, "dropout": 0.3}
+small = partial(ModelConfig, model=12, hidden=14, layers=1, dropout=0.3)
 CONFIGS = {
-    "gru": ModelConfig(kind="gru", **SIZES),
-    "bahdanau": ModelConfig(kind="bahdanau", **SIZES),
-    "luong": ModelConfig(kind="luong-general", input_feeding=True, **SIZES),
-    "transformer": ModelConfig(kind="transformer", heads=3, **SIZES | {"layers": 2}),
+    "gru": small(kind="gru"),
+    "bahdanau": small(kind="bahdanau"),
+    "luong": small(kind="luong-general", input_feeding=True),
+    "transformer": small(kind="transformer", heads=3, layers=2),
 }
-LOOKING = [name for name in CONFIGS if name != "gru"]
+WITH_ATTENTION = [name for name in CONFIGS if name != "gru"]
 SOURCES = [(5, 9, 4), (), (7,), (10, 10, 3, 8, 6, 5, 4), (4, 6)]
 SHORT = LengthLimit(0.5, 5)
 
@@ -47,7 +49,7 @@ def model(name: str) -> Seq2Seq:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_batch_with_a_cache_finds_what_one_sentence_from_scratch_finds(name):
     made = model(name).double()
-    beam = Beam(3, 0.8, 0.2 if name in LOOKING else 0.0, n_best=3, max_length=SHORT)
+    beam = Beam(3, 0.8, 0.2 if name in WITH_ATTENTION else 0.0, n_best=3, max_length=SHORT)
     found, greedy = translate(made, SOURCES, beam), translate(made, SOURCES, Greedy(SHORT))
     ends = {h.finished for some in found for h in some}
     made.eval()  # for the searches below, which know nothing of resting
@@ -77,7 +79,7 @@ def test_in_single_precision_no_batch_changes_a_translation(name, search):
     assert [h.log_probability for _, h in finished] == pytest.approx(own, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", LOOKING)
+@pytest.mark.parametrize("name", WITH_ATTENTION)
 def test_forced_weights_are_those_of_reading_token_by_token(name):
     made, source, target = model(name).double().eval(), (5, 9, 4), (7, 6)
     [attention] = cross_attention_maps(made, [source], [target])

@@ -81,7 +81,7 @@ def test_frequencies_are_the_model_s_probabilities():
     for ids in expected:
         share = 1.0
         for at, token in enumerate([*ids, EOS]):
-            row = torch.tensor(model.tell((3,), ids[:at]))[2:].softmax(-1)
+            row = torch.tensor(model.logits_of((3,), ids[:at]))[2:].softmax(-1)
             share *= row[token - 2].item()
         shares[ids] = share
     for ids, share in shares.items():

@@ -5,11 +5,11 @@ import torch
 from torch.testing import assert_close
 
 from regard.data import SentencePair
+from regard.data.tokenizers.base import TokenizedText
 from regard.decode import Greedy, alignment
 from regard.decode.alignment import (
     AlignmentHead,
     SentencePairAttention,
-    TokenizedText,
     annotate_pair,
     attend_pair,
     find_deciding_words,
@@ -32,9 +32,10 @@ KNOWN = [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), 
 SOURCE, TARGET = "the black cat ate the mouse", "le chat noir a mangé la souris"
 
 
-def translator(kind: str = "bpe", model: ModelConfig = TINY, **data: str) -> Translator:
+def translator(kind: str = "bpe", model: ModelConfig = TINY, *, source: str = "en", target: str = "fr") -> Translator:
     text = PairTokenizerSettings(kind=kind, vocab_size=300, joint=kind != "words")
-    made = Translator.from_examples(KNOWN, TranslationSettings(data=TranslationData(**data), text=text, model=model))
+    data = TranslationData(source=source, target=target)
+    made = Translator.from_examples(KNOWN, TranslationSettings(data=data, text=text, model=model))
     made.model.eval()
     return made
 
@@ -52,7 +53,7 @@ def test_every_id_belongs_to_a_word_that_a_person_sees(kind):
     assert len(reading.word_ids) == len(reading.ids)
 
 
-def test_nothing_cannot_be_looked_at():
+def test_an_empty_text_has_no_attention():
     with pytest.raises(ValueError, match="an empty text has no attention to show; give at least one word"):
         TokenizedText.of(translator("words").source, "  ")
 
@@ -61,9 +62,9 @@ def test_pieces_become_words_by_hand():
     """Two target pieces of one word are averaged, two source pieces of one word summed; the end stays alone."""
     source, target = TokenizedText((4, 5, 6), ("ab", "c"), (0, 0, 1)), TokenizedText((7, 8), ("xy",), (0, 0))
     weights = torch.tensor([[[0.1, 0.2, 0.3, 0.4], [0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]]])
-    looked = SentencePairAttention(source, target, CrossAttentionMaps({"cross": weights}))
-    assert_close(looked.word_matrix([AlignmentHead("cross", 0)]), torch.tensor([[0.55, 0.25, 0.2]]))
-    assert_close(looked.word_matrix([AlignmentHead("cross", 0, shift=1)]), torch.tensor([[0.4, 0.1, 0.5]]))
+    attention = SentencePairAttention(source, target, CrossAttentionMaps({"cross": weights}))
+    assert_close(attention.word_matrix([AlignmentHead("cross", 0)]), torch.tensor([[0.55, 0.25, 0.2]]))
+    assert_close(attention.word_matrix([AlignmentHead("cross", 0, shift=1)]), torch.tensor([[0.4, 0.1, 0.5]]))
 
 
 @pytest.mark.parametrize("kind", ["words", "bpe"])
@@ -81,10 +82,10 @@ def test_where_a_model_looked_is_a_distribution_for_every_word(kind):
 def test_gold_alignments_turn_around():
     sentence = find_lecture_sentence(SOURCE)
     assert sentence is not None
-    there, back = gold_links(sentence, "en", "fr"), gold_links(sentence, "fr", "en")
-    assert back == {(target, source) for source, target in there}
-    assert (1, 2) in there  # black, noir
-    assert (2, 1) in there  # cat, chat
+    forward, backward = gold_links(sentence, "en", "fr"), gold_links(sentence, "fr", "en")
+    assert backward == {(target, source) for source, target in forward}
+    assert (1, 2) in forward  # black, noir
+    assert (2, 1) in forward  # cat, chat
 
 
 @pytest.mark.parametrize("languages", [("en", "fr"), ("fr", "en")])
@@ -131,8 +132,10 @@ def test_links_are_written_as_other_tools_read_them():
     made = translator("words")
     head = AlignmentHead("decoder.1.cross", 1)
     weights = attend_pair(made, SOURCE, TARGET).word_matrix([head])
-    found = [(int(row.argmax()), there) for there, row in enumerate(weights) if int(row.argmax()) < 6]
-    assert format_links(made, SOURCE, TARGET, [head]) == " ".join(f"{here}-{there}" for here, there in sorted(found))
+    found = [(int(row.argmax()), target) for target, row in enumerate(weights) if int(row.argmax()) < 6]
+    assert format_links(made, SOURCE, TARGET, [head]) == " ".join(
+        f"{source}-{target}" for source, target in sorted(found)
+    )
     assert format_links(made, SOURCE, " ", [head]) == ""
 
 

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 
 from regard.attention import AttentionCore, AttentionSites, Dot, Proportional, Recipe, SiteName, record_attention
 from regard.decode import Beam, Hypothesis
+from regard.decode.search import DecodableModel, Reorderable
 from regard.decode.topk import log_probabilities
 
 PAD, BOS, EOS, UNK = range(4)
 Ids = tuple[int, ...]
-Tell = Callable[[Ids, Ids], Sequence[float]]  # source and target so far -> logits
-Gaze = Callable[[Ids, Ids], Sequence[Sequence[float]]]  # source and target so far -> weights by head and source token
+Vector = Sequence[float] | np.ndarray
+Matrix = Sequence[Sequence[float]] | np.ndarray
+LogitsOf = Callable[[Ids, Ids], Vector]  # source and target so far -> logits
+WeightsOf = Callable[[Ids, Ids], Matrix]  # source and target so far -> weights by head and source token
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Sources:
     ids: tuple[Ids, ...]
     width: int
 
-    def pick(self, rows):
+    def pick(self, rows: Tensor) -> "Sources":
         return Sources(tuple(self.ids[row] for row in rows.tolist()), self.width)
 
 
@@ -33,11 +36,11 @@ class Sources:
 class Read:
     written: tuple[Ids, ...]
 
-    def pick(self, rows):
+    def pick(self, rows: Tensor) -> "Read":
         return Read(tuple(self.written[row] for row in rows.tolist()))
 
 
-class Gazing(nn.Module):
+class FixedAttention(nn.Module):
     """Attention whose weights are known beforehand: each is the share of a score in its row."""
 
     def __init__(self):
@@ -49,94 +52,101 @@ class Gazing(nn.Module):
         return self.core(weights, keys, keys, Recipe(score=Dot(), normaliser=Proportional()))
 
 
-class Plain:
+class Plain(nn.Module):
     """A model that only its protocol is known of: it is searched by the definition, step by step."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: DecodableModel):
+        super().__init__()
         self.model = model
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
+    def encode(self, source: Tensor, lengths: Tensor) -> Reorderable:
+        return self.model.encode(source, lengths)
+
+    def start(self, memory: Any) -> Reorderable:
+        return self.model.start(memory)
+
+    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Reorderable]:
+        return self.model.step(tokens, state, memory)
 
 
 class Toy(nn.Module):
-    """Asks a function for every distribution, and notes how many rows each step had."""
+    """Every distribution is that of a function; `rows` holds how many each step had."""
 
     attention_sites: ClassVar[AttentionSites] = {"layers.*": SiteName("layer *", "written", "source")}
 
-    def __init__(self, tell: Tell, gaze: Gaze | None = None):
+    def __init__(self, logits_of: LogitsOf, weights_of: WeightsOf | None = None):
         super().__init__()
-        self.tell, self.gaze, self.rows = tell, gaze, []
+        self.logits_of, self.weights_of, self.rows = logits_of, weights_of, list[int]()
         self.anchor = nn.Parameter(torch.zeros((), dtype=torch.double))
-        self.layers = nn.ModuleList(Gazing() for _ in range(0 if gaze is None else 2))
+        self.layers = nn.ModuleList(FixedAttention() for _ in range(0 if weights_of is None else 2))
 
-    def encode(self, source, lengths):
+    def encode(self, source: Tensor, lengths: Tensor) -> Sources:
         rows = zip(source.tolist(), lengths.tolist(), strict=True)
         for row, length in zip(source.tolist(), lengths.tolist(), strict=True):
             assert row[length - 1] == EOS
             assert set(row[length:]) <= {PAD}
         return Sources(tuple(tuple(row[: length - 1]) for row, length in rows), source.shape[1])
 
-    def start(self, memory):
+    def start(self, memory: Sources) -> Read:
         return Read(tuple(() for _ in memory.ids))
 
-    def histories(self, tokens, state):
+    def histories(self, tokens: Tensor, state: Read) -> list[list[Ids]]:
         """What stands before every prediction, without the beginning."""
         return [
             [(*read, *row[: t + 1])[1:] for t in range(len(row))]
             for read, row in zip(state.written, tokens.tolist(), strict=True)
         ]
 
-    def step(self, tokens, state, memory):
+    def step(self, tokens: Tensor, state: Read, memory: Sources) -> tuple[Tensor, Read]:
         assert len(tokens) == len(state.written) == len(memory.ids)
         self.rows.append(len(tokens))
-        told = [
-            [list(self.tell(source, written)) for written in row]
+        logits = [
+            [list(self.logits_of(source, written)) for written in row]
             for source, row in zip(memory.ids, self.histories(tokens, state), strict=True)
         ]
         read = tuple((*read, *row) for read, row in zip(state.written, tokens.tolist(), strict=True))
-        self.look(tokens, state, memory)
-        return torch.tensor(told, dtype=torch.double) + self.anchor, Read(read)
+        self.attend(tokens, state, memory)
+        return torch.tensor(logits, dtype=torch.double) + self.anchor, Read(read)
 
-    def look(self, tokens, state, memory):
-        if self.gaze is None:
+    def attend(self, tokens: Tensor, state: Read, memory: Sources) -> None:
+        if self.weights_of is None:
             return
         histories = self.histories(tokens, state)
-        heads = len(self.gaze(memory.ids[0], histories[0][0]))
+        heads = len(self.weights_of(memory.ids[0], histories[0][0]))
         weights = torch.zeros(len(tokens), heads, tokens.shape[1], memory.width, dtype=torch.double)
         for b, (source, row) in enumerate(zip(memory.ids, histories, strict=True)):
             for t, written in enumerate(row):
-                weights[b, :, t, : len(source) + 1] = torch.tensor(self.gaze(source, written), dtype=torch.double)
+                weights[b, :, t, : len(source) + 1] = torch.tensor(self.weights_of(source, written), dtype=torch.double)
         for layer, seen in zip(self.layers, (weights.flip(1), weights), strict=True):
             layer(seen)
 
 
-def dice(seed: int, vocabulary: int = 7, spread: float = 1.0) -> Tell:
+def dice(seed: int, vocabulary: int = 7, spread: float = 1.0) -> LogitsOf:
     """A distribution of its own for every source and every beginning."""
     return lambda source, written: np.random.default_rng([seed, *source, 0, *written]).normal(size=vocabulary) * spread
 
 
-def glance(seed: int, heads: int = 3) -> Gaze:
-    def gaze(source, written):
+def glance(seed: int, heads: int = 3) -> WeightsOf:
+    def weights_of(source: Ids, written: Ids) -> np.ndarray:
         return np.random.default_rng([seed, *source, 1, *written]).dirichlet([0.3] * (len(source) + 1), heads)
 
-    return gaze
+    return weights_of
 
 
-def tree(probabilities: dict[Ids, dict[int, float]], vocabulary: int = 7) -> Tell:
+def tree(probabilities: dict[Ids, dict[int, float]], vocabulary: int = 7) -> LogitsOf:
     """Written-out probabilities after each beginning, whatever the source; a beginning left out ends at once."""
 
-    def tell(source, written):
+    def logits_of(source: Ids, written: Ids) -> list[float]:
         follows = probabilities.get(written, {EOS: 1.0})
         return [log(follows[token]) if token in follows else -np.inf for token in range(vocabulary)]
 
-    return tell
+    return logits_of
 
 
 # --- searches to compare with ---
 
 
-def following(model, source: Ids, written: Ids) -> list[float]:
+def following(model: Any, source: Ids, written: Ids) -> list[float]:
     """Log-probabilities of the next token, computed alone and from the very beginning."""
     memory = model.encode(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]))
     with torch.no_grad():
@@ -144,7 +154,7 @@ def following(model, source: Ids, written: Ids) -> list[float]:
     return log_probabilities(logits)[0, -1].tolist()
 
 
-def coverage(model, source: Ids, written: Ids) -> list[float]:
+def coverage(model: Any, source: Ids, written: Ids) -> list[float]:
     """How much of the last layer's mean attention each source token got, the prediction of the next token included."""
     memory = model.encode(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]))
     with torch.no_grad(), record_attention(model) as record:
@@ -153,7 +163,7 @@ def coverage(model, source: Ids, written: Ids) -> list[float]:
     return record.weights(last)[0].mean(0).sum(0).tolist()
 
 
-def penalised(model, source: Ids, written: Ids, total: float, beam: Beam) -> float:
+def penalised(model: Any, source: Ids, written: Ids, total: float, beam: Beam) -> float:
     """Wu et al. 2016, eq. 14, for a translation that ends after `written`."""
     score = total / ((5 + len(written) + 1) / 6) ** beam.length_penalty
     if beam.coverage_penalty:
@@ -161,7 +171,7 @@ def penalised(model, source: Ids, written: Ids, total: float, beam: Beam) -> flo
     return score
 
 
-def naive_greedy(model, source: Ids, limit: int) -> tuple[Ids, float, bool]:
+def naive_greedy(model: Any, source: Ids, limit: int) -> tuple[Ids, float, bool]:
     written, total = (), 0.0
     while len(written) < limit:
         scores = following(model, source, written)
@@ -173,7 +183,7 @@ def naive_greedy(model, source: Ids, limit: int) -> tuple[Ids, float, bool]:
     return written, total, False
 
 
-def naive_beam(model, source: Ids, limit: int, beam: Beam) -> list[tuple[Ids, float, float, bool]]:
+def naive_beam(model: Any, source: Ids, limit: int, beam: Beam) -> list[tuple[Ids, float, float, bool]]:
     """The definition: no batch, no cache, no early stopping. (ids, log-probability, score, finished), best first."""
     live, finished = [((), 0.0)], []
     for _ in range(limit):
@@ -193,7 +203,7 @@ def naive_beam(model, source: Ids, limit: int, beam: Beam) -> list[tuple[Ids, fl
     return by_score[: beam.n_best]
 
 
-def every_translation(model, source: Ids, limit: int, vocabulary: int = 7) -> dict[Ids, float]:
+def every_translation(model: Any, source: Ids, limit: int, vocabulary: int = 7) -> dict[Ids, float]:
     """All finished translations of at most `limit` tokens, the end included, with their log-probabilities."""
     found = {}
     for length in range(limit):
