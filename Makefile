@@ -57,6 +57,7 @@ bench: .venv/ready       ## what needs no corpus and no GPU, in about an hour; w
 	$(BIN)/python benchmarks/graphs.py
 	$(BIN)/python benchmarks/autoencoder.py
 	$(BIN)/python benchmarks/hard_attention.py
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/figures.py
 
 peers:                   ## an environment for each toolkit that regard bench compares with, in out/peers

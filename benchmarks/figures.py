@@ -52,7 +52,7 @@ def table(chosen: tuple[str, ...] = ("",)) -> str:
             mutants["command"],
         ),
     ]
-    rows += translation_rows() + task_rows() + speed_rows() + kernel_rows() + page_rows()
+    rows += translation_rows() + task_rows() + speed_rows() + kernel_rows() + page_rows() + startup_rows()
     cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
     elsewhere = "translation, other real corpora (IMDB apart) and what names a GPU on an NVIDIA H200"
     lines = [f"| measured on {cores}; {elsewhere} | | command |", "| --- | --- | --- |"]
@@ -288,6 +288,19 @@ def page_rows() -> list[tuple[str, str, str]]:
             "the microscope, its own server and Chromium: " + "; ".join(row["what"] for row in seen["rows"]),
             "; ".join(f"{row['median']:.{0 if row['median'] > 9 else 1}f} {row['unit']}" for row in seen["rows"]),
             seen["command"],
+        )
+    ]
+
+
+def startup_rows() -> list[tuple[str, str, str]]:
+    started = result("startup")
+    shown = [row for row in started["rows"] if row["what"].startswith("regard") and "settings" not in row["what"]]
+    commands = " and of ".join(f"`{row['what']}`" for row in shown)
+    return [
+        (
+            f"processor time of {commands}, times that of a bare `import torch`",
+            ", ".join(f"{row['ratio']:.2f}" for row in shown),
+            started["command"],
         )
     ]
 

@@ -40,7 +40,7 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
 """)
 
 
-def test_help_is_there_in_half_a_second():
+def test_help_is_there_in_a_third_of_a_second():
     """Of the processor's time, since others may use it too."""
     times = []
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_help_is_there_in_half_a_second():
         assert_runs("import sys; from regard.cli import app; app(['--help'])")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) < 0.5
+    assert min(times) < 0.35
 
 
 def test_what_regard_offers_is_fetched_when_it_is_used():

@@ -6,7 +6,6 @@ A command imports torch only when it runs, so that --help is instant.
 import logging
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -106,6 +105,8 @@ def regard(
 ) -> None:
     """Attention models you can build, train, run, trust and see."""
     if show_version:
+        from importlib.metadata import version  # which loads the parser of e-mail headers
+
         typer.echo(version("regard"))
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
