@@ -26,6 +26,7 @@ ATTENTION = [
     "batch_patterns",
     "normaliser",
     "hard_normaliser",
+    "head_normaliser",
     "causality",
     "serialize",
     "learned_parts",

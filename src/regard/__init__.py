@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.api import LoadedModel, load, trace, train
     from regard.attention import MultiHeadAttention, Recipe, attend, explain
+    from regard.see import watch
 
 MODULES = {
     "LoadedModel": "regard.api",
@@ -19,8 +20,9 @@ MODULES = {
     "load": "regard.api",
     "trace": "regard.api",
     "train": "regard.api",
+    "watch": "regard.see",
 }
-__all__ = ["LoadedModel", "MultiHeadAttention", "Recipe", "attend", "explain", "load", "trace", "train"]
+__all__ = ["LoadedModel", "MultiHeadAttention", "Recipe", "attend", "explain", "load", "trace", "train", "watch"]
 
 
 def __getattr__(name: str) -> Any:

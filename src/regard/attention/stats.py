@@ -24,6 +24,7 @@ from regard.attention.backends import reference
 from regard.attention.block_map import MIXED
 from regard.attention.functional import prepare
 from regard.attention.hard_normaliser import Sampled, StraightThrough
+from regard.attention.head_normaliser import select_heads
 from regard.attention.kernels import stats_plan as plan
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax, TopK
 from regard.attention.pattern import Pattern
@@ -141,7 +142,9 @@ class StatsCall:
         q = self.q[batch, heads, queries]
         k = reach.take(self.k[batch, heads.start // share : -(-heads.stop // share)], 2)
         cells = self.cells_of(batch, heads, queries, reach)
-        recipe, hidden, yes = self.recipe, hidden.of(heads), torch.ones((), dtype=torch.bool, device=q.device)
+        own = select_heads(self.recipe.normaliser, range(heads.start, heads.stop))
+        recipe, hidden = replace(self.recipe, normaliser=own), hidden.of(heads)
+        yes = torch.ones((), dtype=torch.bool, device=q.device)
         visible = yes.expand(1, 1, q.shape[2], len(reach))
         if recipe.normaliser == Softmax():
             recipe = replace(recipe, normaliser=MaskedSoftmax(hidden))

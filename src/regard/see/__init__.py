@@ -25,6 +25,7 @@ from regard.see.trace.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperat
 from regard.see.trace.recorder import trace_layer, trace_module
 from regard.see.trace.sites import AttentionSite, GateSite, HeadStatistics, HeadSteps, RecomputationCheck
 from regard.see.trace.trace import Trace, load_pretrained, merge_subwords, trace_model, trace_with_edits
+from regard.see.trace.watch import Watched, watch
 from regard.tasks.protocol import Predictions, TokenAxis
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Temperature",
     "TokenAxis",
     "Trace",
+    "Watched",
     "Weight",
     "ascii",
     "build_view",
@@ -73,6 +75,7 @@ __all__ = [
     "trace_module",
     "trace_with_edits",
     "validation_view",
+    "watch",
     "word_contributions",
     "word_weights_view",
     "write_gallery",

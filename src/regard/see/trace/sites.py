@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Hard, MultiHeadAttention, Recipe, ScaledDot, SiteName
 from regard.attention.backends import linear, reference
+from regard.attention.head_normaliser import select_heads
 from regard.attention.position import PositionSum
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.stats import StatsCall, entropy, key_runs
@@ -205,6 +206,10 @@ class AttentionSite:
         parts = (found.scores, found.adjusted, found.visible, found.weights, found.output)
         return HeadSteps(products, *(part[0, 0] for part in parts))
 
+    def weights(self, head: int, *, sentence: int = 0) -> Float[Tensor, "i j"]:
+        """The weights of one head, edits included."""
+        return self.head(head, sentence=sentence).weights
+
     def row(
         self, head: int, query: int, *, sentence: int = 0, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, " j"]:
@@ -218,8 +223,10 @@ class AttentionSite:
         weights = self.head(head, sentence=sentence).weights
         return weights if self.mixture is None else weights @ self.mixture[self.group(head)].to(weights)
 
-    def check(self, head: int) -> RecomputationCheck:
-        """|A·V - what the layer gave|, for all sentences."""
+    def check(self, head: int | None = None) -> RecomputationCheck:
+        """|A·V - what the layer gave| of one head or of all, for all sentences."""
+        if head is None:
+            return max((self.check(head) for head in range(self.heads)), key=lambda found: found.error)
         error, (n_q, n_k), values = 0.0, self.shape, self.head_qkv(head)[2]
         for rows in torch.arange(n_q).split(max(1, CELLS_AT_ONCE // max(1, n_k * len(self.q)))):
             again = self.steps(head, rows.tolist(), slice(None), torch.float32).output[:, 0]
@@ -330,9 +337,8 @@ class AttentionSite:
         parts = self.q[:, heads.start : heads.stop], self.k[:, groups]
         q, k = (x[sentence : sentence + 1].float() for x in parts)
         recipe = self.recipe_after_rotation(torch.float32)
-        recipe = replace(
-            recipe, normaliser=self.edits.temperature_only().wrap_normaliser(recipe.normaliser, heads.start, ())
-        )
+        normaliser = select_heads(recipe.normaliser, heads)
+        recipe = replace(recipe, normaliser=self.edits.temperature_only().wrap_normaliser(normaliser, heads.start, ()))
         call = StatsCall.of(recipe, q, k, Positions.of(q, k, self.query_offset, None))
         b, h = (torch.tensor(numbers, device=q.device) for numbers in ([sentence], list(heads)))
         return replace(call, cells=replace(call.cells, b=b.view(1, 1, 1, 1), h=h.view(1, -1, 1, 1)))
@@ -345,7 +351,8 @@ class AttentionSite:
         cells = self.index_grid(head, rows, sentences)
         recipe = self.recipe_after_rotation(dtype)
         queries = (rows + self.query_offset).tolist()
-        recipe = replace(recipe, normaliser=self.edits.wrap_normaliser(recipe.normaliser, head, queries))
+        normaliser = select_heads(recipe.normaliser, range(head, head + 1))
+        recipe = replace(recipe, normaliser=self.edits.wrap_normaliser(normaliser, head, queries))
         return reference.steps(recipe, q.index_select(2, rows), k, v, cells)
 
     def index_grid(self, head: int, rows: Tensor, sentences: slice) -> IndexGrid:
