@@ -1,4 +1,4 @@
-"""Queries, keys and values as leaves of the graph: random ones, and copies in another dtype."""
+"""Three tensors as leaves of the graph, such as queries, keys and values: random ones, and copies in another dtype."""
 
 import torch
 from torch import Tensor

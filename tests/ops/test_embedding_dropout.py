@@ -65,7 +65,7 @@ def by_kernel() -> dict[str, Any]:
     torch.manual_seed(0)
     (table, places), found = (part.detach() for part in drawn(19)), {}
     words, at = (torch.cat([part.flatten() for part in parts]) for parts in (WORDS, AT))
-    grads = [torch.randn(2, n, 19, dtype=torch.float64) for n in (3, 3, 2, 2)]
+    a, b, c, d = (torch.randn(2, n, 19, dtype=torch.float64) for n in (3, 3, 2, 2))
     for share in (0.0, 0.3):
         pairs = [
             (
@@ -73,8 +73,8 @@ def by_kernel() -> dict[str, Any]:
                 embedding_dropout_op(table, words, at, places, SEED, share),
             ),
             (
-                embedding_dropout_triton.launch_backward((grads[:2], grads[2:]), SEED, share),
-                embedding_dropout_backward(*grads, SEED, share),
+                embedding_dropout_triton.launch_backward(((a, b), (c, d)), SEED, share),
+                embedding_dropout_backward(a, b, c, d, SEED, share),
             ),
         ]
         found[str(share)] = max((one - other).abs().max().item() for one, other in pairs)
@@ -115,8 +115,8 @@ def test_on_a_gpu_it_is_plain_torch_rounded_once(width):
     for device in ("cpu", "cuda"):
         leaf, *rest = (part.to(device) for part in (table, words, places, at))
         leaf = leaf.detach().requires_grad_()
-        seed, (given, where, spots) = SEED.to(device), rest
-        out = embedding_dropout(leaf, tuple(given), where, tuple(spots), DropoutNoise(0.1, seed))
+        seed, ((source, target), where, (source_at, target_at)) = SEED.to(device), rest
+        out = embedding_dropout(leaf, (source, target), where, (source_at, target_at), DropoutNoise(0.1, seed))
         grad = torch.autograd.grad(out, [leaf], [torch.ones_like(part) for part in out])
         found.append([part.detach().cpu().float() for part in (*out, *grad)])
     for one, other in zip(*found, strict=True):

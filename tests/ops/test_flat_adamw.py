@@ -12,12 +12,14 @@ from regard.models.safetensors_io import saveable_tensors
 from regard.ops.flat_adamw import FlatAdamW, adamw_torch
 from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.training import ConstantSchedule, TrainConfig
-from regard.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from regard.training.checkpoint import read_checkpoint, write_checkpoint
 from regard.training.cuda_graph import CapturedStep
 from regard.training.loop import make_captured_step, make_optimiser, one_step, parameter_groups
 from regard.training.master_weights import FlatBF16Backward
+from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
+from tests.narrowing import not_none
 from tests.training.test_master_weights import RATE, SHAKY, capture_on_cpu
 from tests.training.test_packed_corpus import corpus, translator
 
@@ -38,7 +40,7 @@ def stepped(model: nn.Module, optimiser: torch.optim.Optimizer, steps: int, firs
             weight.grad = torch.randn_like(weight)
         if isinstance(optimiser, FlatAdamW):
             for weight, place in optimiser.views_by_parameter(optimiser.gradients).items():
-                place.copy_(weight.grad)
+                place.copy_(not_none(weight.grad))
         optimiser.step()
 
 
@@ -63,10 +65,11 @@ def test_a_first_step_on_paper():
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -2.0]]))
     optimiser = FlatAdamW(parameter_groups(model, 0.1), lr=0.5, betas=(0.9, 0.98), eps=0.0)
-    optimiser.views_by_parameter(optimiser.gradients)[model.weight].copy_(torch.tensor([[8.0, -4.0]]))
+    weight = model.get_parameter("weight")
+    optimiser.views_by_parameter(optimiser.gradients)[weight].copy_(torch.tensor([[8.0, -4.0]]))
     optimiser.step()
     assert_close(model.weight.tolist(), [[0.95 - 0.5, -1.9 + 0.5]])
-    copy = optimiser.views_by_parameter([flat.copies for flat in optimiser.flats])[model.weight]
+    copy = optimiser.views_by_parameter([flat.copies for flat in optimiser.flats])[weight]
     assert_close(copy, model.weight.detach().bfloat16())
 
 
@@ -123,12 +126,12 @@ def trained(*, flat: bool, steps: int = 5) -> tuple[list[Tensor], list[float]]:
     return [weight.detach() for weight in model.parameters()], figures
 
 
-def test_a_narrow_step_is_the_same_with_either_optimiser():
+def test_a_bfloat16_step_is_the_same_with_either_optimiser():
     """The first step has the same loss and the same gradient; further ones differ in what rounding makes of weights."""
-    (one, told), (other, found) = (trained(flat=flat) for flat in (False, True))
-    assert told[0] == found[0]
-    assert_close(told[1], found[1], rtol=1e-5, atol=0)
-    assert_close(told, found, rtol=2e-2, atol=0)
+    (one, expected), (other, found) = (trained(flat=flat) for flat in (False, True))
+    assert expected[0] == found[0]
+    assert_close(expected[1], found[1], rtol=1e-5, atol=0)
+    assert_close(expected, found, rtol=2e-2, atol=0)
     moved = torch.cat([(a - b).flatten() for a, b in zip(one, other, strict=True)]).norm()
     assert moved < 0.01 * torch.cat([weight.flatten() for weight in one]).norm()
 
@@ -136,10 +139,14 @@ def test_a_narrow_step_is_the_same_with_either_optimiser():
 def test_a_weight_that_nobody_reads_has_no_gradient():
     model = nn.ModuleDict({"read": nn.Linear(2, 1), "unread": nn.Linear(2, 1)})
     optimiser = FlatAdamW(parameter_groups(model, 0.0), **HOW)
+
+    def loss(copy: nn.Module, batch: tuple[Tensor, int]) -> tuple[Tensor, int]:
+        return copy.get_submodule("read")(batch[0].bfloat16()).float().sum(), 1
+
     step = CapturedStep(
         model,
         optimiser,
-        FlatBF16Backward(model, lambda copy, batch: (copy["read"](batch[0].bfloat16()).float().sum(), 1), optimiser),
+        FlatBF16Backward(model, loss, optimiser),
         clip=1.0,
         capture=capture_on_cpu,
     )

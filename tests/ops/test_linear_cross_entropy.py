@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from torch.testing import assert_close
 
@@ -23,34 +25,42 @@ from regard.ops.linear_cross_entropy import (
     linear_cross_entropy_per_row,
 )
 from regard.training.determinism import use_deterministic
+from tests.attention.qkv import cast_leaves
 
 N, WIDTH, SIZE, HIDDEN = 13, 7, 29, 3  # HIDDEN: the word that is ignored
 CHUNKS = {"1 row": 1, "5 rows": 5, "all rows": N}
 EXACT: Any = {"rtol": 0.0, "atol": 1e-12}
 
 
-def operands(n=N, width=WIDTH, size=SIZE, dtype=torch.float64, device="cpu"):
+Weights = tuple[Tensor, Tensor, Tensor]  # states, table, bias
+
+
+def operands(
+    n: int = N, width: int = WIDTH, size: int = SIZE, dtype: torch.dtype = torch.float64, device: str = "cpu"
+) -> tuple[Weights, Tensor]:
     """States, a table as large as ours begin, a bias, and wanted words of which some are ignored."""
     shapes = (n, width), (size, width), (size,)
     drawn = [torch.randn(shape, dtype=dtype, device=device) for shape in shapes]
-    x, table, bias = (each * scale for each, scale in zip(drawn, (1.0, width**-0.5, 0.5), strict=True))
+    x, table, bias = (
+        (each * scale).requires_grad_() for each, scale in zip(drawn, (1.0, width**-0.5, 0.5), strict=True)
+    )
     wanted = torch.randint(0, size, (n,), device=device)
     wanted[1::4] = HIDDEN
-    return [each.requires_grad_() for each in (x, table, bias)], wanted
+    return (x, table, bias), wanted
 
 
-def plain(weights, wanted, *, smoothing=0.0, reduction="sum"):
+def plain(weights: Weights, wanted: Tensor, *, smoothing: float = 0.0, reduction: str = "sum") -> Tensor:
     scores = linear(*weights)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     return cross_entropy(wide, wanted, ignore_index=HIDDEN, label_smoothing=smoothing, reduction=reduction)
 
 
-def ours(weights, wanted, *, smoothing=0.0, rows=5):
+def ours(weights: Weights, wanted: Tensor, *, smoothing: float = 0.0, rows: int = 5) -> Tensor:
     budget = rows * len(weights[1]) * max(4, weights[0].element_size())
     return linear_cross_entropy(*weights, wanted, smoothing=smoothing, ignore_index=HIDDEN, budget=budget)
 
 
-def gradients(loss, weights, incoming=1.0):
+def gradients(loss: Tensor, weights: Sequence[Tensor], incoming: float = 1.0) -> tuple[Tensor, ...]:
     return torch.autograd.grad(loss * incoming, weights)
 
 
@@ -69,8 +79,9 @@ def test_the_cost_of_a_word_on_paper():
 
 def test_the_gradient_on_paper():
     """∂/∂s = p − (0, 1) = (¼, −¼); half smoothed, ¼ and ¾ are what is wanted, and nothing is to be learnt."""
-    x, table, bias, wanted = PAPER
-    weights = [each.clone().requires_grad_() for each in (x, table, bias)]
+    *given, wanted = PAPER
+    x, table, bias = (each.clone().requires_grad_() for each in given)
+    weights = x, table, bias
     dx, dtable, dbias = gradients(linear_cross_entropy(*weights, wanted), weights)
     assert_close(dbias, torch.tensor([0.25, -0.25]))
     assert_close(dtable, torch.tensor([[0.25], [-0.25]]))
@@ -94,7 +105,9 @@ def test_it_is_cross_entropy_with_its_gradients(smoothing, rows):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_derivative_is_that_of_the_loss(smoothing):
     weights, wanted = operands(5, 3, 7)
-    assert torch.autograd.gradcheck(lambda *some: ours(some, wanted, smoothing=smoothing, rows=2), weights)
+    assert torch.autograd.gradcheck(
+        lambda x, table, bias: ours((x, table, bias), wanted, smoothing=smoothing, rows=2), weights
+    )
 
 
 @given(shift=st.floats(-30, 30), smoothing=st.floats(0, 1), rows=st.integers(1, 17))
@@ -154,7 +167,7 @@ def test_rows_that_are_all_ignored_cost_and_teach_nothing(smoothing):
 
 def test_no_rows_cost_nothing():
     (x, table, bias), wanted = operands()
-    weights = [x[:0].detach().requires_grad_(), table, bias]
+    weights = x[:0].detach().requires_grad_(), table, bias
     loss = ours(weights, wanted[:0], smoothing=0.1)
     assert loss.item() == 0.0
     assert not any(each.any() for each in gradients(loss, weights))
@@ -256,16 +269,23 @@ def errors(loss, costs, weights, exact):
     return [((one.double() - other).norm() / other.norm()).item() for one, other in zip(found, exact, strict=True)]
 
 
-def assert_rounds_well(narrow, autocast, rows, device="cpu", sizes=(509, 67, 1031)):
+def assert_rounds_well(
+    dtype: torch.dtype,
+    *,
+    autocast: bool,
+    rows: int,
+    device: str = "cpu",
+    sizes: tuple[int, int, int] = (509, 67, 1031),
+) -> None:
     weights, wanted = operands(*sizes, dtype=torch.float32, device=device)
     if not autocast:
-        weights = [each.detach().to(narrow).requires_grad_() for each in weights]
-    wide = [each.detach().double().requires_grad_() for each in weights]
+        weights = cast_leaves(weights, dtype)
+    wide = cast_leaves(weights, torch.float64)
     exact = [
         plain(wide, wanted, smoothing=0.1, reduction="none").detach(),
         *gradients(plain(wide, wanted, smoothing=0.1), wide),
     ]
-    with torch.autocast(device, narrow, enabled=autocast):
+    with torch.autocast(device, dtype, enabled=autocast):
         budget = rows * sizes[2] * 4
         loss = linear_cross_entropy(*weights, wanted, smoothing=0.1, ignore_index=HIDDEN, budget=budget)
         costs = linear_cross_entropy_per_row(*weights, wanted, smoothing=0.1, ignore_index=HIDDEN, budget=budget)
@@ -276,21 +296,21 @@ def assert_rounds_well(narrow, autocast, rows, device="cpu", sizes=(509, 67, 103
     ratios = zip(errors(loss, costs, weights, exact), errors(theirs, their_costs, weights, exact), strict=True)
     for mine, other in ratios:
         assert mine <= 2 * other
-        assert mine < 8 * torch.finfo(narrow).eps
+        assert mine < 8 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize(
-    ("narrow", "autocast", "rows"),
+    ("dtype", "autocast", "rows"),
     [
         (torch.float32, False, 101),
-        # so many chunks that their narrow shares must be summed in float32
+        # so many chunks that their rounded shares must be summed in float32
         (torch.bfloat16, True, 2),
         (torch.float16, True, 2),
         (torch.bfloat16, False, 2),
     ],
 )
-def test_rounding_is_no_worse_than_twice_that_of_torch(narrow, autocast, rows):
-    assert_rounds_well(narrow, autocast, rows)
+def test_rounding_is_no_worse_than_twice_that_of_torch(dtype, autocast, rows):
+    assert_rounds_well(dtype, autocast=autocast, rows=rows)
 
 
 def test_autocast_leaves_float64_alone():
@@ -305,6 +325,7 @@ def test_autocast_leaves_float64_alone():
 MEASURED = """
 import sys
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from machine import forget_peak, peak_mib
 from regard.ops.linear_cross_entropy import linear_cross_entropy
@@ -376,9 +397,9 @@ def test_a_word_that_the_table_has_not_is_an_error():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("narrow", [torch.float32, torch.bfloat16])
-def test_rounding_on_a_gpu_is_no_worse_than_twice_that_of_torch(narrow):
-    assert_rounds_well(narrow, narrow != torch.float32, 401, "cuda", (2053, 256, 8209))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rounding_on_a_gpu_is_no_worse_than_twice_that_of_torch(dtype):
+    assert_rounds_well(dtype, autocast=dtype != torch.float32, rows=401, device="cuda", sizes=(2053, 256, 8209))
 
 
 @pytest.mark.gpu

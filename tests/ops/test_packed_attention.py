@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
@@ -17,6 +18,7 @@ from regard.ops.packed_attention import (
     packed_attention_op,
     packed_joint_backward,
 )
+from tests.attention.qkv import QKV, cast_leaves, random_qkv
 from tests.attention.triton_interpreter import print_json, run_interpreted
 
 HEADS, D, LENGTH = 3, 5, 13
@@ -25,7 +27,7 @@ SEED = torch.tensor(20_011)
 GPU = torch.cuda.is_available()
 
 
-def segments(*rows: tuple[int, ...], length: int = LENGTH) -> torch.Tensor:
+def segments(*rows: tuple[int, ...], length: int = LENGTH) -> Tensor:
     """Texts of these lengths in each row, counted from 1; the rest is padding, 0."""
     ids = torch.zeros((len(rows), length), dtype=torch.long)
     for n, row in enumerate(rows):
@@ -34,19 +36,40 @@ def segments(*rows: tuple[int, ...], length: int = LENGTH) -> torch.Tensor:
     return ids
 
 
-def drawn(n: int, heads: int = HEADS, d: int = D) -> list[torch.Tensor]:
-    return [torch.randn(n, LENGTH, heads * d, dtype=torch.float64).requires_grad_() for _ in range(3)]
+def drawn(n: int, heads: int = HEADS, d: int = D) -> QKV:
+    shape = n, LENGTH, heads * d
+    return random_qkv(shape, shape, shape)
 
 
-def packed(q, k, v, queries, keys, *, causal=False, head=D, dropout=0.0):
+def packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    causal: bool = False,
+    head: int = D,
+    dropout: float = 0.0,
+) -> Tensor:
     return packed_attention(q, k, v, queries, keys, SEED.to(q.device), head=head, causal=causal, dropout=dropout)
 
 
-def by_definition(q, k, v, queries, keys, *, causal: bool, backend: str = "reference", head: int = D) -> torch.Tensor:
-    parts = [x.unflatten(2, (-1, head)).transpose(1, 2) for x in (q, k, v)]
+def by_definition(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    causal: bool,
+    backend: str = "reference",
+    head: int = D,
+) -> Tensor:
+    q, k, v = (x.unflatten(2, (-1, head)).transpose(1, 2) for x in (q, k, v))
     pattern = Documents(queries, None if keys is queries else keys)
     recipe = Recipe(pattern=pattern & Causal() if causal else pattern)
-    return attend(*parts, recipe, backend=backend).transpose(1, 2).flatten(2)
+    return attend(q, k, v, recipe, backend=backend).transpose(1, 2).flatten(2)
 
 
 def test_two_texts_on_paper():
@@ -103,18 +126,19 @@ def test_what_sees_nothing_is_0_and_has_no_gradient():
 
 def test_no_number_in_what_is_hidden_is_felt():
     where = segments((5, 2))
-    made = [x.detach() for x in drawn(1)]
-    out = packed(*made, where, where)
-    made[1][0, 5:] = torch.nan
-    assert_close(packed(*made, where, where)[:, :5], out[:, :5], rtol=0, atol=0)
+    q, k, v = (x.detach() for x in drawn(1))
+    out = packed(q, k, v, where, where)
+    k[0, 5:] = torch.nan
+    assert_close(packed(q, k, v, where, where)[:, :5], out[:, :5], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_columns_of_one_product_have_gradients_in_one_tensor(causal):
     where, widths = segments(*QUERIES), [4 * D, 2 * D, 2 * D]
     home = torch.randn(3, LENGTH, sum(widths), dtype=torch.float64).requires_grad_()
-    columns = home.split(widths, 2)
-    apart = [x.detach().clone().requires_grad_() for x in columns]
+    q, k, v = home.split(widths, 2)
+    columns = q, k, v
+    apart = cast_leaves(columns, torch.float64)
     assert are_columns(*columns)
     assert not are_columns(*apart)
     one, other = (packed(*parts, where, where, causal=causal, dropout=0.3) for parts in (columns, apart))
@@ -130,7 +154,7 @@ def test_the_derivative_is_that_of_attention_with_its_dropout(causal):
     queries = torch.tensor([[1, 1, 2, 2, 0], [1, 2, 2, 2, 3]])
     keys = torch.tensor([[1, 2, 2, 2, 2, 0, 0], [1, 1, 2, 3, 3, 3, 0]])
     q, k, v = (torch.randn(2, n, w, dtype=torch.float64).requires_grad_() for n, w in ((5, 12), (7, 6), (7, 6)))
-    assert gradcheck(lambda *x: packed(*x, queries, keys, head=3, causal=causal, dropout=0.3), (q, k, v))
+    assert gradcheck(lambda q, k, v: packed(q, k, v, queries, keys, head=3, causal=causal, dropout=0.3), (q, k, v))
 
 
 def test_the_operations_tell_compilers_the_truth():
@@ -162,7 +186,7 @@ def test_every_layer_drops_other_weights_and_a_seed_repeats_them():
     where, recipe = segments(*QUERIES), Recipe(pattern=Documents(segments(*QUERIES)), normaliser=AttentionDropout(0.5))
     q, k, v = (x.detach().unflatten(2, (HEADS, D)).transpose(1, 2) for x in drawn(len(where)))
 
-    def two_layers() -> list[torch.Tensor]:
+    def two_layers() -> list[Tensor]:
         torch.manual_seed(3)
         return [attend(q, k, v, recipe, backend="packed") for _ in range(2)]
 
@@ -184,26 +208,26 @@ def by_kernel() -> dict[str, Any]:
     torch.manual_seed(0)
     found = {}
     for name, (causal, heads, groups) in CASES.items():
-        asking = segments(*QUERIES)
-        asked = asking if causal else segments(*((*row, 1) for row in ((2, 5, 4), (12,), (12,))), length=17)
-        widths = ((asking, heads), (asked, groups), (asked, groups), (asking, heads))
+        queries = segments(*QUERIES)
+        keys = queries if causal else segments(*((*row, 1) for row in ((2, 5, 4), (12,), (12,))), length=17)
+        widths = ((queries, heads), (keys, groups), (keys, groups), (queries, heads))
         exact = [torch.randn(3, side.shape[1], n * D, dtype=torch.float64) for side, n in widths]
         for dropout in (0.0, 0.3):
-            given = asking, asked, SEED, D, causal, dropout
+            given = queries, keys, SEED, D, causal, dropout
             how = {"head": D, "causal": causal, "dropout": dropout}
             wanted = [
                 packed_attention.packed_attention_torch(*exact[:3], *given),
                 *packed_attention.packed_attention_torch_backward(exact[3], *exact[:3], *given),
             ]
             q, k, v, grad = (x.float() for x in exact)  # the interpreter's products know no bfloat16
-            out, into = torch.full_like(q, torch.nan), tuple(torch.full_like(x, torch.nan) for x in (q, k, v))
+            out, dq, dk, dv = (torch.full_like(x, torch.nan) for x in (q, q, k, v))
             sums = torch.full((3, heads, packed_attention.tile_size(q.shape[1], k.shape[1])), torch.nan)
-            told = packed_attention_triton.PackedLaunch(part=16)
-            packed_attention_triton.launch_forward(q, k, v, out, sums, asking, asked, SEED, launch=told, **how)
+            launch = packed_attention_triton.PackedLaunch(part=16)
+            packed_attention_triton.launch_forward(q, k, v, out, sums, queries, keys, SEED, launch=launch, **how)
             packed_attention_triton.launch_backward(
-                grad, q, k, v, out, sums, into, asking, asked, SEED, launch=told, **how
+                grad, q, k, v, out, sums, (dq, dk, dv), queries, keys, SEED, launch=launch, **how
             )
-            far = [((a.double() - b).norm() / b.norm()).item() for a, b in zip((out, *into), wanted, strict=True)]
+            far = [((a.double() - b).norm() / b.norm()).item() for a, b in zip((out, dq, dk, dv), wanted, strict=True)]
             found[f"{name}, {dropout}"] = max(far)
     return found
 
@@ -229,8 +253,8 @@ def test_the_kernels_compile_for_a_hopper(kernel):
 
     function = getattr(packed_attention_triton, kernel)
     sizes = {"HEADS": 2, "SHARE": 2, "D": 64, "DD": 64, "TILE": 64, "PART": 32, "CUT": 7, "WIDE": tl.float32}
-    kinds = dict.fromkeys(("q_segments", "k_segments", "seed"), "*i64") | dict.fromkeys(("scale", "keep_scale"), "fp32")
-    kinds["sums"] = "*fp32"
+    kinds: dict[str, str] = dict.fromkeys(("q_segments", "k_segments", "seed"), "*i64")
+    kinds |= {"scale": "fp32", "keep_scale": "fp32", "sums": "*fp32"}
     whole = {
         name: "i32"
         for name in function.arg_names
@@ -242,10 +266,10 @@ def test_the_kernels_compile_for_a_hopper(kernel):
 # --- on a GPU ---
 
 
-def on_gpu(made, queries, keys, *, causal: bool, backend: str):
-    given = [x.detach().requires_grad_() for x in made[:3]]
-    out = by_definition(*given, queries, keys, causal=causal, backend=backend, head=64)
-    return [out, *torch.autograd.grad(out, given, made[3])]
+def on_gpu(made: list[Tensor], queries: Tensor, keys: Tensor, *, causal: bool, backend: str) -> list[Tensor]:
+    q, k, v = (x.detach().requires_grad_() for x in made[:3])
+    out = by_definition(q, k, v, queries, keys, causal=causal, backend=backend, head=64)
+    return [out, *torch.autograd.grad(out, (q, k, v), made[3])]
 
 
 @pytest.mark.gpu
@@ -274,7 +298,7 @@ def test_on_a_gpu_dropout_is_that_of_plain_torch():
 
     where = segments((20, 3, 31), (61,), (13, 19, 23), length=61).cuda()
     q, k, v, grad = (torch.randn(3, 61, 128, device="cuda") for _ in range(4))
-    given = [x.requires_grad_() for x in (q, k, v)]
+    given = q.requires_grad_(), k.requires_grad_(), v.requires_grad_()
     how = where, where, SEED.cuda(), 64, True, 0.2
     found = packed_attention(*given, where, where, SEED.cuda(), head=64, causal=True, dropout=0.2)
     wanted = [x.detach().double() for x in given]

@@ -10,21 +10,27 @@ from torch.nn.functional import cross_entropy, linear
 from torch.testing import assert_close
 
 from regard.ops.rdrop_loss import rdrop_loss
+from tests.attention.qkv import cast_leaves
 from tests.attention.triton_interpreter import print_json, run_interpreted
 
 N, WIDTH, SIZE, HIDDEN = 11, 7, 29, 3
 EXACT: Any = {"rtol": 0.0, "atol": 1e-12}
 
 
-def operands(n=N, width=WIDTH, size=SIZE, dtype=torch.float64, device="cpu"):
+Weights = tuple[Tensor, Tensor, Tensor]  # states of two passes, table, bias
+
+
+def operands(
+    n: int = N, width: int = WIDTH, size: int = SIZE, dtype: torch.dtype = torch.float64, device: str = "cpu"
+) -> tuple[Weights, Tensor]:
     shapes = (2 * n, width), (size, width), (size,)
     x, table, bias = (torch.randn(shape, dtype=dtype, device=device).requires_grad_() for shape in shapes)
     wanted = torch.randint(0, size, (n,), device=device)
     wanted[1::4] = HIDDEN
-    return [x, table, bias], wanted.repeat(2)
+    return (x, table, bias), wanted.repeat(2)
 
 
-def plain(weights, wanted, *, weight, smoothing):
+def plain(weights: Weights, wanted: Tensor, *, weight: float, smoothing: float) -> Tensor:
     """The definition, with all scores in the open."""
     scores = linear(*weights)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -34,7 +40,7 @@ def plain(weights, wanted, *, weight, smoothing):
     return cost / 2 + weight * (apart * (wanted[: len(a)] != HIDDEN)).sum() / 2
 
 
-def ours(weights, wanted, *, weight, smoothing, rows=4):
+def ours(weights: Weights, wanted: Tensor, *, weight: float, smoothing: float, rows: int = 4) -> Tensor:
     budget = rows * len(weights[1]) * max(4, weights[0].element_size())
     return rdrop_loss(*weights, wanted, weight=weight, smoothing=smoothing, ignore_index=HIDDEN, budget=budget)
 
@@ -75,7 +81,7 @@ def test_what_is_ignored_may_be_anything():
 
 def test_two_passes_are_an_even_number_of_states():
     with pytest.raises(ValueError, match="3 states are not two passes over the same tokens"):
-        rdrop_loss(torch.zeros(3, 2), torch.zeros(5, 2), torch.zeros(5), torch.zeros(3, dtype=int), weight=1.0)
+        rdrop_loss(torch.zeros(3, 2), torch.zeros(5, 2), torch.zeros(5), torch.zeros(3, dtype=torch.long), weight=1.0)
 
 
 # --- the kernel ---
@@ -84,6 +90,7 @@ def test_two_passes_are_an_even_number_of_states():
 def cases() -> dict[str, float]:
     """In a process of its own: how far the kernels are from the definition."""
     from regard.ops import linear_cross_entropy_triton as kernel
+    from regard.ops.column_sum_triton import ColumnLaunch
 
     found = {}
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
@@ -94,7 +101,7 @@ def cases() -> dict[str, float]:
         # a wanted word that loses only nine tenths of 1 is one whose score costs a tenth
         gradient = torch.autograd.grad((cost + 0.1 * picked_from(exact, wanted)).sum(), exact)[0]
         turned, counts = scores.clone(), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
-        how = kernel.RowLaunch(16, deep=2), kernel.ColumnLaunch(programs=9, rows=2, columns=32)
+        how = kernel.RowLaunch(16, deep=2), ColumnLaunch(programs=9, rows=2, columns=32)
         costs, picked, total = kernel.cross_entropy_rows(turned, wanted, counts, 0.9, *how)
         found[f"rows, {name}"] = far(costs, cost, turned, gradient)
         found[f"sums, {name}"] = far(total, (gradient * counts[:, None]).sum(0), turned, gradient)
@@ -167,11 +174,11 @@ def test_the_kernels_compile_for_a_hopper(kernel):
 def test_on_a_gpu_the_kernel_is_as_good_as_plain_torch(dtype):
     """Error at most twice that of the plain way in the same dtype, both against float64."""
     weights, wanted = operands(n=257, width=64, size=10_007, dtype=dtype, device="cuda")
-    exact = [each.detach().double().requires_grad_() for each in weights]
-    asked = {"weight": 1.5, "smoothing": 0.1}
-    wants = torch.autograd.grad(plain(exact, wanted, **asked), exact)
-    finds = torch.autograd.grad(ours(weights, wanted, **asked, rows=200), weights)
-    plains = torch.autograd.grad(plain(weights, wanted, **asked), weights)
+    exact = cast_leaves(weights, torch.float64)
+    options = {"weight": 1.5, "smoothing": 0.1}
+    wants = torch.autograd.grad(plain(exact, wanted, **options), exact)
+    finds = torch.autograd.grad(ours(weights, wanted, **options, rows=200), weights)
+    plains = torch.autograd.grad(plain(weights, wanted, **options), weights)
     for found, usual, want in zip(finds, plains, wants, strict=True):
         assert (found - want).norm() <= 2 * (usual - want).norm() + 1e-5 * want.norm()
 

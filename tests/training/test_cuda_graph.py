@@ -30,7 +30,7 @@ from regard.tasks.tagging import task as tagging
 from regard.tasks.tagging.data import CharacterSettings
 from regard.tasks.vqa.task import QuestionBatches
 from regard.training import cuda_graph
-from regard.training.config import TrainingJob
+from regard.training.config import TrainingJob, make_train_config
 from regard.training.corpus import Corpus, round_up_length
 from regard.training.cuda_graph import CapturedBackward, shape_key
 from regard.training.loop import make_backward
@@ -69,7 +69,7 @@ def trained(
     job: TrainingJob, *, use_graphs: bool
 ) -> tuple[dict[str, torch.Tensor], list[float], CapturedBackward | None]:
     """Plain steps down the gradient: weights and running means, the losses on the way, and what was captured."""
-    backward = make_backward(job.model, job.loss, TrainingRun(job, None).config)  # type: ignore[arg-type]
+    backward = make_backward(job.model, job.loss, make_train_config(job.train, job.width))
     captured = CapturedBackward(job.model, backward, capture=run_again) if use_graphs else None
     losses, places = [], [(epoch, n) for epoch in range(9) for n in range(job.data.steps(epoch))][:9]
     job.model.train()
@@ -194,7 +194,7 @@ def test_the_longest_are_captured_first():
     widths = [batch.pieces.shape[1] for batch, _ in job.data.longest_first()]
     assert widths == sorted(set(widths), reverse=True)
     assert len(widths) > 2
-    backward = make_backward(job.model, job.loss, TrainingRun(job, None).config)  # type: ignore[arg-type]
+    backward = make_backward(job.model, job.loss, make_train_config(job.train, job.width))
     captured = CapturedBackward(job.model, backward, job.data.longest_first, lambda work, device: (work, work()))
     captured(job.data.at(0, 0)[0], ONE)
     assert [shape[0][1][0][1] for shape in captured.captured_graphs] == widths  # type: ignore[index]
@@ -315,27 +315,27 @@ def test_augmentation_on_the_device_is_that_of_the_host(augment):
 # --- who is refused ---
 
 
-def refused(job: TrainingJob, match: str) -> None:
+def assert_refused(job: TrainingJob, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        TrainingRun(job, None)  # type: ignore[arg-type]
+        TrainingRun(job, Path("unused"))
 
 
 def test_a_model_that_cannot_be_captured_raises_with_the_reason():
     trees = replace(READER, recipe='position = "RelativeBias(TreePath(4), heads=2)"')
-    refused(
+    assert_refused(
         tag_job(trees, CharacterSettings(), "cpu"), r"train\.cuda_graph = true is not possible: .* places are in trees"
     )
     counted = WordEmbeddingConfig(kind="one-hot"), PoolingConfig(kind="tf-idf")
-    refused(classify_job(EncoderConfig(kind="embed", model=10), *counted, "cpu"), "one-hot.*; leave it out")
+    assert_refused(classify_job(EncoderConfig(kind="embed", model=10), *counted, "cpu"), "one-hot.*; leave it out")
     settings = NodeClassificationSettings(
         data=NodeClassificationData(people=31),
         model=GraphConfig(kind="attention", layers=1, model=12, heads=2, hidden=14),
         train=replace(TRAIN, batch_size=4096),
     )
     nodes = settings.data.read("train").examples
-    refused(NodeClassifier.from_examples(nodes, settings).job(nodes, nodes), "its batches have many shapes")
+    assert_refused(NodeClassifier.from_examples(nodes, settings).job(nodes, nodes), "its batches have many shapes")
     for name, job in JOBS.items():
-        assert TrainingRun(job("cpu"), None).config.cuda_graph, name  # type: ignore[arg-type]
+        assert TrainingRun(job("cpu"), Path("unused")).config.cuda_graph, name
 
 
 # --- runs ---

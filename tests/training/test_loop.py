@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from regard.models.safetensors_io import load_weights, saveable_tensors
@@ -19,7 +19,8 @@ from regard.training import (
     train,
 )
 from regard.training import checkpoint as checkpoint_module
-from regard.training.checkpoint import Progress, read_valid_state, record_validation
+from regard.training.checkpoint import record_validation
+from regard.training.run_folder import Progress, read_valid_state
 from tests.training.toy import Data, fresh, loss, plan, run, validate
 
 
@@ -103,11 +104,11 @@ def test_only_the_newest_and_the_best_are_kept(tmp_path):
 class Split(Data):
     """The same tokens of a step in other micro-batches."""
 
-    def __init__(self, sizes):
+    def __init__(self, sizes: list[int]):
         self.sizes = sizes
 
-    def at(self, epoch, index):
-        return torch.cat(super().at(epoch, index)).split(self.sizes)
+    def at(self, epoch: int, index: int) -> list[Tensor]:
+        return list(torch.cat(super().at(epoch, index)).split(self.sizes))
 
 
 @pytest.mark.parametrize("sizes", [[29], [1, 28], [7, 7, 7, 8]])
@@ -173,7 +174,7 @@ def test_averaging_is_the_mean_of_the_weights(tmp_path):
         load_weights(models[-1], path / "model.safetensors")
     mean = average(paths)
     for name, tensor in saveable_tensors(models[0]).items():
-        expected = sum(saveable_tensors(model)[name].double() for model in models) / 3
+        expected = torch.stack([saveable_tensors(model)[name].double() for model in models]).mean(0)
         assert_close(mean[name], expected.to(tensor.dtype))
 
 

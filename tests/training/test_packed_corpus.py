@@ -1,10 +1,12 @@
 """Packed batches: nothing is lost, nothing else is learnt, every batch has one size, and resuming is exact."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from regard.data import SentencePair, collate
@@ -19,17 +21,18 @@ from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, packing_objectio
 from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.task import Translator
 from regard.training import ConstantSchedule, TrainConfig, train
-from regard.training.config import TrainSettings
+from regard.training.config import Loss, TrainSettings
 from regard.training.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit
 from regard.training.run import TrainingRun
 from regard.world import World, translation_pairs
+from tests.narrowing import assert_is_instance
 
 MODEL = ModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=14, dropout=0.0, tie="target")
 PAIRS = [SentencePair(*pair) for pair in translation_pairs(World(max_length=9), "fr", 131)]
 GPU = torch.cuda.is_available()
 
 
-def settings(model: ModelConfig = MODEL, **train) -> TranslationSettings:
+def settings(model: ModelConfig = MODEL, **train: Any) -> TranslationSettings:
     few = {"batch_size": 211, "max_length": 30, "packed": True, "steps": 7, "validate_every": 3, "checkpoint_every": 2}
     few |= {"learning_rate": 1e-2, "warmup_steps": 2}
     return TranslationSettings(
@@ -37,7 +40,7 @@ def settings(model: ModelConfig = MODEL, **train) -> TranslationSettings:
     )
 
 
-def translator(model: ModelConfig = MODEL, **train) -> Translator:
+def translator(model: ModelConfig = MODEL, **train: Any) -> Translator:
     return Translator.from_examples(PAIRS, settings(model, **train))
 
 
@@ -124,7 +127,7 @@ def test_what_does_not_fit_is_left_out_or_refused():
 # --- the loss ---
 
 
-def loss_and_gradient(model: Transformer, loss, batch) -> list[torch.Tensor]:
+def loss_and_gradient(model: nn.Module, loss: Loss, batch: Any) -> list[torch.Tensor]:
     summed, _ = loss(model, (batch, 1))
     return [summed, *torch.autograd.grad(summed, list(model.parameters()))]
 
@@ -228,7 +231,8 @@ def test_each_layer_is_one_graph(fused, monkeypatch):
     model, batch = made.model.double(), corpus(made).at(0, 0)[0]
     plain = LabelSmoothingLoss(0.1)(model, batch)[0]
     monkeypatch.setattr(dispatch, "use_fused", lambda x: fused)
-    for layer in (*model.encoder, *model.decoder):
+    transformer = assert_is_instance(model, Transformer)
+    for layer in (*transformer.encoder, *transformer.decoder):
         layer.compile(backend=counted, dynamic=False, fullgraph=True)
     assert_close(plain, LabelSmoothingLoss(0.1)(model, batch)[0])
     assert counted.frame_count == 6

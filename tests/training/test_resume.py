@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from regard.training import ConstantSchedule, TrainConfig, checkpoints, loop, train
-from regard.training.checkpoint import read_valid_state
+from regard.training.checkpoint import prune_checkpoints
+from regard.training.run_folder import read_valid_state
 from tests.training import toy
 from tests.training.killed_runs import MOMENTS, OVERFLOWING, RUNS, Soon, fit, live, lives
 
@@ -152,7 +153,7 @@ def test_killed_before_it_tidied_up_for_the_last_time(tmp_path, monkeypatch):
     toy_run(tmp_path / "straight")
     toy_run(tmp_path / "killed", 17)
     monkeypatch.setattr(
-        loop, "prune_checkpoints", Rude(loop.prune_checkpoints, 3)
+        loop, "prune_checkpoints", Rude(prune_checkpoints, 3)
     )  # first as it starts, then at 18, then at 19
     with pytest.raises(KeyboardInterrupt):
         toy_run(tmp_path / "killed")

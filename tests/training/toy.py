@@ -1,9 +1,10 @@
 """A toy to train: tagging random tokens, with dropout, so that resuming has noise to get wrong."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.training import ConstantSchedule, TrainConfig, train
 
@@ -28,21 +29,21 @@ class Data:
     def steps(self, epoch: int) -> int:
         return 3
 
-    def at(self, epoch: int, index: int):
+    def at(self, epoch: int, index: int) -> list[Tensor]:
         generator = torch.Generator().manual_seed(epoch * 100 + index)
         x = torch.randint(0, TOKENS, (29,), generator=generator)
         return [x[:10], x[10:]]
 
 
-def loss(model, x):
+def loss(model: nn.Module, x: Tensor) -> tuple[Tensor, int]:
     return nn.functional.cross_entropy(model(x), x % KINDS, reduction="sum"), len(x)
 
 
-def plan(steps: int, **more) -> TrainConfig:
+def plan(steps: int, **more: Any) -> TrainConfig:
     return TrainConfig(ConstantSchedule(0.01), steps, checkpoint_every=2, validate_every=4, **more)
 
 
-def validate(model) -> dict[str, float]:
+def validate(model: nn.Module) -> dict[str, float]:
     x = torch.arange(TOKENS)
     return {"loss": (loss(model, x)[0] / TOKENS).item()}
 
@@ -52,7 +53,7 @@ def fresh() -> Model:
     return Model()
 
 
-def run(folder: Path, steps: int, **more) -> Model:
+def run(folder: Path, steps: int, **more: Any) -> Model:
     model = fresh()
     for _ in train(model, Data(), loss, plan(steps, **more), folder, validate):
         pass
