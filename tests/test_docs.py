@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from regard.attention.serialize import PARTS
+from regard.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})\s*([\w+-]*)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -42,7 +45,7 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def check_page(text: str, name: str) -> None:
+def check_page(text: str, name: str) -> dict[str, Any]:
     """All python blocks in order, in one namespace: those with >>> as a dialogue, the others as a script."""
     shared: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(text):
@@ -52,6 +55,7 @@ def check_page(text: str, name: str) -> None:
             converse(block, shared, name)
         else:
             script(block, shared, name)
+    return shared
 
 
 def converse(block: Block, shared: dict[str, Any], name: str) -> None:
@@ -87,9 +91,44 @@ def title(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=title)
+@pytest.mark.parametrize("page", PAGES[1:], ids=title)
 def test_the_page_says_what_is_true(page):
     check_page(page.read_text(), title(page))
+
+
+def test_the_readme_trains_translates_looks_and_draws_in_twelve_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = README.read_text()
+    first = next(block.code for block in blocks(text) if block.language == "python")
+    assert len(first.splitlines()) <= 12
+    assert re.findall(r"^(?:import|from) .*$", first, re.MULTILINE) == ["import regard"]
+    shared = check_page(text, title(README))
+    assert shared["model"].translate("the fox sings").text == "le renard chante"
+    assert (tmp_path / "alignment.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 130
+
+
+COMMAND = re.compile(r"(?:^|`|: )(regard [a-z].*?)(?=`|  |$)", re.MULTILINE)
+
+
+def test_every_command_of_the_readme_and_the_guides_has_options_that_exist():
+    """Files and folders are the reader's own, but commands and their options must be there."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    found = 0
+    for page in (README, *sorted((ROOT / "docs" / "howto").glob("*.md"))):
+        for line in COMMAND.findall(page.read_text()):
+            name, *words = line.split()[1:]
+            assert name in commands, f"{title(page)}: {line}"
+            options = {flag for option in commands[name].params for flag in option.opts}
+            groups = getattr(commands[name], "commands", {})
+            options |= {flag for one in groups.values() for option in one.params for flag in option.opts}
+            for word in words:
+                assert not word.startswith("--") or word.rstrip(",;") in options, f"{title(page)}: {line}"
+            found += 1
+    assert found > 30
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)

@@ -16,7 +16,7 @@ COLUMNS = ("key", "type", "default", "range", "meaning")
 PAGE_HEAD = """# Settings
 
 Every run is described by a few tables of settings. They stand in a recipe (a TOML file, as the examples in
-[recipes](../recipes)) or behind `--set` on the command line; in Python they are the arguments of `regard.train`:
+[recipes](../recipes)) or behind `--set` on the command line:
 
 ```toml
 task = "tagging"
@@ -32,6 +32,24 @@ learning_rate = 2e-3
 regard train recipe.toml --set train.steps=2000 --set layers=4   # the key alone will do where one table has it
 regard settings tagging                                          # this page for one task, in the terminal
 regard train --task tagging --train train.conllu --dry-run       # all settings of a run, before it is trained
+```
+
+In Python, `regard.train("tagging", layers=4, steps=2000)` sets the same keys; a key of several tables is named with its
+table: `**{"train.max_length": 100}`. Settings are values, which can be made and changed without training anything:
+
+```python
+>>> from regard.tasks.tagging.data import TaggingSettings
+>>> settings = TaggingSettings().with_changes({"layers": 4, "train.steps": 2000})
+>>> settings.model.layers, settings.train.steps
+(4, 2000)
+>>> settings.with_changes({"model.leyers": 4})
+Traceback (most recent call last):
+    ...
+ValueError: [model] has no 'leyers'; did you mean layers?
+>>> settings.with_changes({"model.dropout": 1.5})
+Traceback (most recent call last):
+    ...
+ValueError: model.dropout = 1.5 should be at least 0 and below 1
 ```
 
 A key that is left out has its default. On the command line some follow from the data instead: without a recipe, steps,
