@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from regard.attention.learned_parts import find_own_parts
 from regard.cli.evaluate import read_examples
 from regard.cli.options import Split, resolve_device, with_progress
 from regard.cli.train import resolve_task, train_run
 from regard.cli.visualize import view_input
+from regard.interop.foreign import is_transformers_model
 from regard.see import Trace, ascii, draw, save, trace_model
 from regard.see.plots.panels import View
 from regard.tasks.metrics import TaskMetrics
@@ -196,9 +199,27 @@ def attention_key(task: Task) -> str:
     raise ValueError(f"a model for the task {task.name!r} has {len(places) or 'no'} recipes of attention{remedy}")
 
 
-def trace(model: LoadedModel | PretrainedModel | str | Path, text: str, **options: Any) -> Trace:
-    """What a model makes of an input, with every attention as it ran: see `regard.see.trace_model` for the options."""
-    return trace_model(model.task_model if isinstance(model, LoadedModel) else model, text, **options)
+def trace(model: LoadedModel | PretrainedModel | nn.Module | str | Path, *inputs: Any, **options: Any) -> Trace:
+    """What a model makes of an input, with every attention as it ran: see `regard.see.trace_model` for the options.
+
+    Args:
+        model: a trained model, the folder of its run or of a Hugging Face model, or a model of transformers.
+        inputs: the text; of a model of transformers its tokenizer, and the text.
+    """
+    if isinstance(model, nn.Module):
+        return trace_huggingface(model, *inputs, **options)
+    return trace_model(model.task_model if isinstance(model, LoadedModel) else model, *inputs, **options)
+
+
+def trace_huggingface(model: nn.Module, *inputs: Any, **options: Any) -> Trace:
+    if not is_transformers_model(model):
+        raise ValueError(f"{type(model).__name__} is no model of transformers; watch it with regard.watch(model)")
+    if len(inputs) != 2:
+        raise ValueError("a model of transformers needs its tokenizer too: regard.trace(model, tokenizer, text)")
+    from regard.interop.huggingface.tasks import HuggingFaceTaskModel
+
+    tokenizer, text = inputs
+    return trace_model(HuggingFaceTaskModel.of(model, tokenizer), text, **options)
 
 
 def file_paths(files: FilePaths | None) -> list[str]:

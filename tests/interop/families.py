@@ -12,13 +12,13 @@ VOCABULARY, LENGTH = 40, 7
 IDS = torch.randint(4, VOCABULARY, (3, LENGTH), generator=torch.Generator().manual_seed(0))
 MASK = (torch.arange(LENGTH) < torch.tensor([LENGTH, 4, 5])[:, None]).long()
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 24,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 32,
 }
-TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GROUPED = SIZES | TOKENS | {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
 PAIR = TOKENS | {
     "d_model": 24,

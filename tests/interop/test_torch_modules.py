@@ -8,6 +8,7 @@ import regard
 from regard.see import Edits, HeadOff
 
 X = torch.linspace(0, 9, 2 * 6 * 16).sin().view(2, 6, 16)
+OWN_ATTENTION = nn.functional.scaled_dot_product_attention
 PADDED = torch.arange(6) >= torch.tensor([6, 4])[:, None]
 
 
@@ -59,8 +60,7 @@ def test_edits_and_refusals():
     layer.dropout = 0.5
     with pytest.raises(ValueError, match=r"at random \(0\.5\)"), regard.watch(layer.train()):
         layer(X, X, X)
-    own = nn.functional.scaled_dot_product_attention
-    assert own is torch._C._nn.scaled_dot_product_attention
+    assert nn.functional.scaled_dot_product_attention is OWN_ATTENTION
     with (
         pytest.raises(ValueError, match="Linear has no attention that could be watched"),
         regard.watch(nn.Linear(2, 2)),

@@ -67,7 +67,7 @@ def show_call(
         )
     pattern, bias = Causal() if is_causal else Full(), None
     if attn_mask is not None:
-        pattern, bias = mask_parts(attn_mask, (*query.shape[:3], key.shape[2]))
+        pattern, bias = mask_parts(attn_mask, (query.shape[0], query.shape[1], query.shape[2], key.shape[2]))
     position = NoPosition() if bias is None or not bool((bias.added != 0).any()) else bias
     recipe = Recipe(score=scaled_score(query.shape[-1] ** -0.5, query.shape[-1]), pattern=pattern, position=position)
 

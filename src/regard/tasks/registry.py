@@ -25,6 +25,9 @@ TASKS: dict[str, str] = {
     "node_classification": "regard.tasks.node_classification",
     "autoencoding": "regard.tasks.autoencoding",
 }
+# Those of Hugging Face models: they are traced and looked at like any other, but neither trained nor evaluated here.
+FOREIGN_TASKS = ("causal_lm", "seq2seq_lm", "text_encoder")
+FOREIGN_MODULE = "regard.interop.huggingface"
 MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS = 1000, 4096  # of an example, when a model is evaluated
 
 
@@ -42,10 +45,12 @@ class ViewRequest:
 
 
 def get_task(name: str) -> "Task":
-    """The task of a name, also of a former one."""
+    """The task of a name, also of a former one, or of a Hugging Face model."""
     from regard.models.config_base import suggest
     from regard.tasks.config import resolve_task_name
 
+    if name in FOREIGN_TASKS:
+        return import_module(f"{FOREIGN_MODULE}.tasks").TASKS[name]
     if (found := resolve_task_name(name)) not in TASKS:
         raise ValueError(f"no task is called {name!r:.80}; {suggest(name, TASKS)}")
     return import_module(f"{TASKS[found]}.task").TASK
@@ -53,13 +58,20 @@ def get_task(name: str) -> "Task":
 
 def get_commands(name: str) -> ModuleType | None:
     """The command line of a task, if it has one of its own."""
-    module = f"{TASKS[name]}.cli"
-    return import_module(module) if find_spec(module) else None
+    module = f"{TASKS[name]}.cli" if name in TASKS else None
+    return import_module(module) if module and find_spec(module) else None
 
 
 def task_of_run(folder: Path) -> "Task":
-    """The task of a run."""
+    """The task of a run, or of the folder of a Hugging Face model."""
     from regard.tasks.config import read_task_name
     from regard.tasks.pretrained import settings_path
 
+    if is_huggingface_folder(folder):
+        return get_task(import_module(f"{FOREIGN_MODULE}.folder").task_name(folder))
     return get_task(read_task_name(settings_path(folder)))
+
+
+def is_huggingface_folder(folder: Path) -> bool:
+    """Whether a folder holds a model as transformers saves it, and no run of ours."""
+    return (folder / "config.json").is_file() and not (folder / "settings.toml").exists()

@@ -1,6 +1,7 @@
 """Tokenisers of tasks: trains the one that the settings ask for, and labels tokens and words."""
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 from regard.data.tokenizers.base import (
     BOS,
@@ -100,11 +101,20 @@ def token_id(tokenizer: Tokenizer, token: int | str) -> int:
     return tokenizer.validate_ids([token])[0]
 
 
+@runtime_checkable
+class GroupsWords(Protocol):
+    """A tokenizer that knows by itself which ids make a word."""
+
+    def group(self, ids: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]: ...
+
+
 def group_into_words(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The words that ids spell, and the word of each: also of ids that no tokenizer would give for that text.
 
     A space belongs to the word after it.
     """
+    if isinstance(tokenizer, GroupsWords):
+        return tokenizer.group(ids)
     if not isinstance(tokenizer, LosslessTokenizer):
         return tuple(token_label(tokenizer, one) for one in ids), tuple(range(len(ids)))
     word_ids: list[int] = []

@@ -52,6 +52,10 @@ class Tokenizer(ABC):
         A space belongs to the word after it, at the end to the last; a text of spaces alone counts as one word.
         """
 
+    def words(self, text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The words of the text, and for each id the one that it belongs to."""
+        return tuple(self.normalizer.apply(text).split()), tuple(self.word_ids(text))
+
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """What `save` writes besides the kind and the normalizer."""
@@ -296,7 +300,6 @@ class TokenizedText:
 
     @staticmethod
     def of(tokenizer: Tokenizer, text: str) -> "TokenizedText":
-        words = tokenizer.normalizer.apply(text).split()
-        if not words:
+        if not tokenizer.normalizer.apply(text).split():
             raise ValueError("an empty text has no attention to show; give at least one word")
-        return TokenizedText(tuple(tokenizer.encode(text)), tuple(words), tuple(tokenizer.word_ids(text)))
+        return TokenizedText(tuple(tokenizer.encode(text)), *tokenizer.words(text))

@@ -64,7 +64,7 @@ class PatchedInterface(PatchedLibrary):
         def get_interface(interface: Any, implementation: str, default: AttentionFunction) -> AttentionFunction:
             return partial(self.run, implementation, own(interface, implementation, default))
 
-        AttentionInterface.get_interface = get_interface
+        AttentionInterface.get_interface = get_interface  # type: ignore[assignment]
 
     def restore(self):
         from transformers import AttentionInterface

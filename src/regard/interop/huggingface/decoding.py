@@ -1,0 +1,132 @@
+"""Hugging Face models that generate, behind our interface: our searches, beam trees and branches run on them."""
+
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.tokenizers.base import BOS, PAD
+from regard.interop.huggingface.model import HuggingFaceModel
+from regard.interop.huggingface.tokenizer import HuggingFaceTokenizer
+
+
+def copy_cache(cache: Any) -> Any:
+    """A cache that can grow while the old one stays as it was: it shares the tensors, which are never written to."""
+    found = copy(cache)
+    if "self_attention_cache" in vars(cache):
+        found.self_attention_cache = copy_cache(cache.self_attention_cache)
+        found.cross_attention_cache = copy_cache(cache.cross_attention_cache)
+        found.is_updated = dict(cache.is_updated)
+    else:
+        found.layers = [copy(layer) for layer in cache.layers]
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class CacheState:
+    """A KV cache of transformers, a row for each hypothesis."""
+
+    cache: Any
+
+    def pick(self, rows: Tensor) -> "CacheState":
+        found = copy_cache(self.cache)
+        found.batch_select_indices(rows)
+        return CacheState(found)
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderMemory:
+    """What the encoder made of the sources, and which of their tokens are no padding."""
+
+    hidden: Tensor
+    mask: Tensor
+
+    def pick(self, rows: Tensor) -> "EncoderMemory":
+        return EncoderMemory(self.hidden[rows], self.mask[rows])
+
+
+class GenerativeModel(HuggingFaceModel):
+    """A Hugging Face model whose tokens and logits have our order of ids.
+
+    Args:
+        model: a causal language model, or a sequence-to-sequence model.
+        tokenizer: with that order.
+    """
+
+    to_foreign: Tensor
+    missing: Tensor
+
+    def __init__(self, model: nn.Module, tokenizer: HuggingFaceTokenizer):
+        super().__init__(model)
+        ids = torch.tensor(tokenizer.to_foreign)
+        self.register_buffer("to_foreign", ids.clamp(min=0), persistent=False)
+        # what begins a text is some other token as well (T5's padding, BART's end), and counts once
+        missing = (ids < 0) | (torch.arange(len(ids)) == BOS)
+        self.register_buffer("missing", missing, persistent=False)
+
+    @property
+    def embedding(self) -> nn.Module:
+        """Of the tokens; it says where the model is."""
+        return self.model.get_input_embeddings()  # type: ignore[operator]
+
+    def own_order(self, logits: Tensor) -> Tensor:
+        """Logits in our order, -∞ for special tokens that the model does not have."""
+        return logits.index_select(-1, self.to_foreign).masked_fill(self.missing, -torch.inf)
+
+    def new_cache(self) -> Any:
+        """One that drops no keys, also of layers with a sliding window: the mask hides them."""
+        from transformers import DynamicCache
+
+        return DynamicCache()
+
+
+class CausalLM(GenerativeModel):
+    """A causal language model, read at once or token by token."""
+
+    def start(self, batch: int) -> CacheState:
+        return CacheState(self.new_cache())
+
+    def decode_hidden(self, tokens: Tensor, state: CacheState) -> tuple[Tensor, CacheState]:
+        """Logits already: what comes between them and the hidden states is the model's own."""
+        cache = copy_cache(state.cache)
+        with self.attached():
+            found = self.model(input_ids=self.to_foreign[tokens], past_key_values=cache, use_cache=True)
+        return self.own_order(found.logits), CacheState(cache)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return x
+
+    def memory_grows(self, state: CacheState) -> bool:
+        return True
+
+
+class Seq2SeqLM(GenerativeModel):
+    """A sequence-to-sequence model: sources are encoded once, targets are read step by step."""
+
+    def encode(self, source: Tensor, lengths: Tensor) -> EncoderMemory:
+        mask = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+        ids = self.to_foreign[source].masked_fill(source == PAD, self.model.config.pad_token_id or 0)  # type: ignore
+        with self.attached():
+            found = self.model.get_encoder()(input_ids=ids, attention_mask=mask.long())  # type: ignore[operator]
+        return EncoderMemory(found.last_hidden_state, mask.long())
+
+    def start(self, memory: EncoderMemory) -> CacheState:
+        from transformers import EncoderDecoderCache
+
+        return CacheState(EncoderDecoderCache(self.new_cache(), self.new_cache()))
+
+    def step(self, tokens: Tensor, state: CacheState, memory: EncoderMemory) -> tuple[Tensor, CacheState]:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        cache = copy_cache(state.cache)
+        with self.attached():
+            found = self.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=memory.hidden),  # type: ignore[arg-type]
+                attention_mask=memory.mask,
+                decoder_input_ids=self.to_foreign[tokens],
+                past_key_values=cache,
+                use_cache=True,
+            )
+        return self.own_order(found.logits), CacheState(cache)
