@@ -27,11 +27,12 @@ from regard.models.config import (
     RNN_KINDS,
     TRANSFORMER_FIELDS,
     EncoderConfig,
+    TextModelConfig,
     make_stack_config,
     needs_tree,
     text_recipes,
 )
-from regard.models.config_base import Choices, ConfigBase, RecipeText
+from regard.models.config_base import Choices, RecipeText
 from regard.models.encoder import Encoder
 from regard.models.rnn_seq2seq import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
 from regard.models.seq2seq import DecoderState, M, Memory, S, Seq2Seq
@@ -150,7 +151,7 @@ POOLED_BOTTLENECKS: dict[str, type[Pooling]] = {"last": LastPooling, "mean": Mea
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoencoderConfig(ConfigBase):
+class AutoencoderConfig(TextModelConfig):
     """An autoencoder of sentences. The latent holds latents × latent numbers, whatever the bottleneck.
 
     Keys without a sentence here are those of `ConfigBase`.
@@ -179,20 +180,10 @@ class AutoencoderConfig(ConfigBase):
     sizes: ClassVar[tuple[str, ...]] = ("tiny", "small")
     default_size: ClassVar[str] = "tiny"
 
-    kind: str
     bottleneck: str = "attention"
     latents: int = 4
     latent: int = 32
-    layers: int = 2
-    model: int = 128
-    hidden: int = 256
-    dropout: float = 0.1
     directions: int = 1
-    heads: int = 4
-    groups: int | None = None
-    norm: str = "pre"
-    activation: str = "relu"
-    attention_dropout: float = 0.0
     recipe: RecipeText = ""
 
     def __post_init__(self):

@@ -74,7 +74,23 @@ CHOICES: Choices = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(ConfigBase):
+class TextModelConfig(ConfigBase):
+    """Abstract: the keys that all models of texts have."""
+
+    kind: str
+    layers: int = 2
+    model: int = 128
+    hidden: int = 256
+    dropout: float = 0.1
+    heads: int = 4
+    groups: int | None = None
+    norm: str = "pre"
+    activation: str = "relu"
+    attention_dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(TextModelConfig):
     """A model that translates. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
@@ -97,17 +113,7 @@ class ModelConfig(ConfigBase):
     sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base")
     default_size: ClassVar[str] = "small"
 
-    kind: str
-    layers: int = 2
-    model: int = 128
-    hidden: int = 256
-    dropout: float = 0.1
     tie: str = "none"
-    heads: int = 4
-    groups: int | None = None
-    norm: str = "pre"
-    activation: str = "relu"
-    attention_dropout: float = 0.0
     encoder: RecipeText = ""
     decoder: RecipeText = ""
     cross: RecipeText = ""
@@ -233,7 +239,7 @@ TRANSFORMER_FIELDS: Choices = dict.fromkeys(
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig(ConfigBase):
+class EncoderConfig(TextModelConfig):
     """The encoder of a text. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
@@ -253,17 +259,7 @@ class EncoderConfig(ConfigBase):
     sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
     default_size: ClassVar[str] = "tiny"
 
-    kind: str
-    layers: int = 2
-    model: int = 128
-    hidden: int = 256
-    dropout: float = 0.1
     directions: int = 1
-    heads: int = 4
-    groups: int | None = None
-    norm: str = "pre"
-    activation: str = "relu"
-    attention_dropout: float = 0.0
     recipe: RecipeText = ""
 
     def __post_init__(self):
@@ -283,7 +279,7 @@ class EncoderConfig(ConfigBase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelConfig(ConfigBase):
+class LanguageModelConfig(TextModelConfig):
     """A language model. Keys without a sentence here are those of `ConfigBase`.
 
     Args:
@@ -306,21 +302,12 @@ class LanguageModelConfig(ConfigBase):
     sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
     default_size: ClassVar[str] = "tiny"
 
-    kind: str
-    layers: int = 2
-    model: int = 128
-    hidden: int = 256
-    dropout: float = 0.1
     input_dropout: float = 0.0
     output_dropout: float = 0.0
     word_dropout: float = 0.0
     weight_dropout: float = 0.0
     tied: bool = True
-    heads: int = 4
-    groups: int | None = None
-    norm: str = "pre"
     activation: str = "gelu"
-    attention_dropout: float = 0.0
     recipe: RecipeText = ""
 
     def __post_init__(self):
