@@ -56,12 +56,12 @@ SIZE, SHARP, MOST = {"width": 1280, "height": 800}, 2, 200_000
 
 def shelf_of_runs(folder: Path) -> ModelStore:
     """The models of the pictures, trained where they are missing."""
-    from regard.cli.train import train_run
+    from regard.cli.train import TrainRequest, train_run
 
     for name, settings in TRAINED.items():
         if not (folder / name / "model.safetensors").exists():
             more = {key: value for key, value in settings.items() if key != "task"}
-            train_run(None, more, folder / name, None, "cpu", task=settings.get("task"))
+            train_run(TrainRequest(folder / name, overrides=more, device="cpu", task=settings.get("task")))
     return ModelStore.from_folders([folder / name for name in TRAINED])
 
 

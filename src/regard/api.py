@@ -17,7 +17,7 @@ from torch import nn
 from regard.attention.learned_parts import find_own_parts
 from regard.cli.evaluate import read_examples
 from regard.cli.options import Split, resolve_device, with_progress
-from regard.cli.train import resolve_task, train_run
+from regard.cli.train import TrainRequest, resolve_task, train_run
 from regard.cli.visualize import view_input
 from regard.interop.foreign import is_transformers_model
 from regard.see import Trace, ascii, draw, save, trace_model
@@ -175,17 +175,8 @@ def train(
     if not isinstance(settings.get("attention", ""), str):
         settings[attention_key(resolve_task(start or folder, toml, task))] = settings.pop("attention")
     own_parts = OwnParts.load(parts, changed_parts).load_more(find_own_parts(list(settings.values())).values())
-    run = train_run(
-        toml,
-        overrides | settings,
-        folder,
-        corpora,
-        device,
-        task=task,
-        start=start,
-        track=track,
-        own_parts=own_parts,
-    )
+    request = TrainRequest(folder, toml, overrides | settings, corpora, device, task, start, own_parts=own_parts)
+    run = train_run(request, track)
     return load_run(folder, device, None, run.own_parts)
 
 

@@ -19,7 +19,7 @@ from regard.cli.options import (
     resolve_device,
     with_progress,
 )
-from regard.cli.train import build_settings, parse_assignment, train_run, with_recipe_parts
+from regard.cli.train import TrainRequest, build_settings, parse_assignment, train_run, with_recipe_parts
 from regard.tasks.registry import get_task
 
 SENTENCE = "the black cat ate the mouse"
@@ -43,7 +43,6 @@ def demo(
     from rich.text import Text
 
     from regard import see
-    from regard.cli.train import train_run
     from regard.decode import Greedy
     from regard.decode.alignment import attend_pair, load_alignment_heads
     from regard.decode.texts import translate_texts
@@ -60,7 +59,8 @@ def demo(
         "train.checkpoint_every": max(1, total_steps // MIN_CHECKPOINTS),
         "train.keep_checkpoints": 2 * MIN_CHECKPOINTS,
     }
-    train_run(None, checkpoints | ({"train.steps": steps} if steps else {}), out, None, "cpu")
+    overrides = checkpoints | ({"train.steps": steps} if steps else {})
+    train_run(TrainRequest(out, overrides=overrides, device="cpu"))
     translator = Translator.load(out)
     console.print(Rule("2. Held-out sentences", align="left"))
     held_out = translator.settings.data.read("test").examples
@@ -180,7 +180,7 @@ def ladder(
         console.rule(kind, align="left")
         folder = out / kind
         if not (folder / "model.safetensors").exists():
-            train_run(recipe, changes, folder, data, device, own_parts=own_parts)
+            train_run(TrainRequest(folder, recipe, changes, data, device, own_parts=own_parts))
         translator = Translator.load(folder, device, own_parts=own_parts)
         pairs = translator.settings.data.read(split, data).examples
         results[kind] = evaluate_translations(translator, pairs, build_search(beam, length_penalty, 0.0), with_progress)

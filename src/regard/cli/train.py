@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from threading import Event, current_thread, main_thread
@@ -146,32 +146,12 @@ def train(
         raise ValueError(f"--checkpoint {checkpoint} is of the run to initialise from; add --init-from RUN")
     try:
         own_parts = load_parts(parts, changed_parts)
+        request = TrainRequest(out, recipe, overrides, data, device, task, start, checkpoint, own_parts)
         if dry_run:
-            prepared = prepare_run(
-                recipe,
-                overrides,
-                writable_folder(out),
-                data,
-                device,
-                task=task,
-                start=start,
-                checkpoint=checkpoint,
-                own_parts=own_parts,
-            )
-            print_dry_run(prepared)
+            writable_folder(out)
+            print_dry_run(prepare_run(request))
             return
-        run = train_run(
-            recipe,
-            overrides,
-            out,
-            data,
-            device,
-            task=task,
-            start=start,
-            checkpoint=checkpoint,
-            track=track,
-            own_parts=own_parts,
-        )
+        run = train_run(request, track)
     except ValueError as mistake:
         raise ValueError(name_flags(str(mistake), overrides)) from None
     files = [word for file in run.own_parts.files for word in ("--parts", file)]
@@ -209,46 +189,49 @@ class TrainedRun:
     own_parts: "OwnParts"  # that the model uses
 
 
-def train_run(
-    recipe: Path | None,
-    overrides: Mapping[str, object],
-    out: Path,
-    data: Path | None,
-    device: str,
-    *,
-    task: str | None = None,
-    start: Path | None = None,
-    checkpoint: str | None = None,
-    track: str | None = None,
-    own_parts: "OwnParts | None" = None,
-) -> TrainedRun:
+@dataclass(frozen=True, eq=False)
+class TrainRequest:
+    """What is to be trained, and where.
+
+    Args:
+        out: the run's folder.
+        recipe: a TOML file of settings.
+        overrides: settings by their keys, which come before those of the recipe.
+        data: the folder that holds known corpora.
+        start: a run to begin with the weights and the vocabulary of.
+        checkpoint: which of that run.
+        own_parts: parts of the user's own that settings may name.
+    """
+
+    out: Path
+    recipe: Path | None = None
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    data: Path | None = None
+    device: str = "auto"
+    task: str | None = None
+    start: Path | None = None
+    checkpoint: str | None = None
+    own_parts: "OwnParts | None" = None
+
+
+def train_run(request: TrainRequest, track: str | None = None) -> TrainedRun:
     """Trains a run to its end, or until it is interrupted; an interrupted run is resumed."""
     from regard.tasks.own_parts import OwnParts
     from regard.training.run import discard_log, last_logged_step, write_line
     from regard.training.run_folder import SETTINGS, lock_folder
     from regard.training.tracking import TrackedRun, require_tracker, start_tracker
 
+    out = request.out
     console = progress_console()
     if track:
         require_tracker(track)
     # first, so that a refused command has changed nothing of the run that holds the lock
     with lock_folder(writable_folder(out)) as claim:
-        run = prepare_run(
-            recipe,
-            overrides,
-            out,
-            data,
-            device,
-            task=task,
-            start=start,
-            checkpoint=checkpoint,
-            own_parts=own_parts,
-            lock=claim,
-        )
+        run = prepare_run(request, claim)
         fit, task_model = run.fit, run.task_model
         if run.existing is None and (out / SETTINGS).exists():
             discard_log(out)
-        keep_start_weights(task_model, out, start, resumed=run.existing is not None)
+        keep_start_weights(task_model, out, request.start, resumed=run.existing is not None)
         for line in run.lines():
             console.print(line)
         if run.changes:
@@ -312,19 +295,7 @@ class PreparedRun:
             yield from change_notices(self.fit, self.last_step, self.existing, self.changes)
 
 
-def prepare_run(
-    recipe: Path | None,
-    overrides: Mapping[str, object],
-    out: Path,
-    data: Path | None,
-    device: str,
-    *,
-    task: str | None = None,
-    start: Path | None = None,
-    checkpoint: str | None = None,
-    own_parts: "OwnParts | None" = None,
-    lock: "FolderLock | None" = None,
-) -> PreparedRun:
+def prepare_run(request: TrainRequest, lock: "FolderLock | None" = None) -> PreparedRun:
     """Reads the data, resolves the settings and builds the model, as far as all of it makes sense."""
     import torch
 
@@ -333,15 +304,15 @@ def prepare_run(
     from regard.training.config import make_train_config
     from regard.training.run import TrainingRun
 
-    console = progress_console()
-    device = resolve_device(device)
-    kind = resolve_task(start or out, recipe, task)
-    overrides = kind.settings.current_names(overrides)
-    own_parts = with_recipe_parts(own_parts or OwnParts(), recipe)
+    out, recipe, start = request.out, request.recipe, request.start
+    console, device = progress_console(), resolve_device(request.device)
+    kind = resolve_task(start or out, recipe, request.task)
+    overrides = kind.settings.current_names(request.overrides)
+    own_parts = with_recipe_parts(request.own_parts or OwnParts(), recipe)
     settings, existing = resolve_settings(kind, out, recipe, overrides, start, own_parts)
     make_train_config(settings.train, 1)  # an error in it should not wait for the corpus to be read
     with console.status(f"reading {kind.examples}"):
-        examples, held_out = (kind.read(settings, split, data) for split in ("train", "valid"))
+        examples, held_out = (kind.read(settings, split, request.data) for split in ("train", "valid"))
     follows = existing is None and recipe is None and "data.corpus" in overrides
     count = effective_examples(examples.examples)
     if follows and not start:
@@ -351,7 +322,7 @@ def prepare_run(
     with console.status("preparing the model"):
         task_model: Any = existing and replace(existing, settings=settings)  # type: ignore[type-var]
         if start and not existing:
-            task_model = load_start(kind, start, settings, checkpoint, own_parts)
+            task_model = load_start(kind, start, settings, request.checkpoint, own_parts)
         task_model = task_model or kind.task_model.from_examples(examples.examples, settings)
         job = task_model.job(examples.examples, held_out.examples, device)
         if follows:
