@@ -28,9 +28,8 @@ class Recipe:
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
-        if not isinstance(self.score, InnerProduct) and any(
-            isinstance(p, RelativeVectors) for p in self.score_positions
-        ):
+        has_vectors = any(isinstance(p, RelativeVectors) for p in self.score_positions)
+        if has_vectors and not isinstance(self.score, InnerProduct):
             raise ValueError(f"RelativeVectors add to the keys of an inner product, which {self.score!r} is not")
 
     @property
