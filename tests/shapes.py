@@ -107,7 +107,8 @@ def holds_array(hint: Any) -> bool:
 
 class CheckedLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        tree = ShapeChecks(fullname).visit(ast.parse(sources()[fullname]))
+        tree = ast.parse(sources()[fullname])
+        ShapeChecks(fullname).visit(tree)
         return compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True)
 
 

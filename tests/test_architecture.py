@@ -23,9 +23,9 @@ from regard.see import trace_model
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.task import Translator
-from regard.training.checkpoint import Progress
 from regard.training.config import TrainSettings, make_train_config
 from regard.training.loop import make_captured_step, make_optimiser, one_step
+from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
 
 ROOT = Path(__file__).parent.parent
@@ -91,7 +91,7 @@ def decoding() -> Callable[[], Any]:
 
 
 def trace() -> Callable[[], Any]:
-    return lambda: trace_model(translator(), "the cat sleeps", target="le chat dort").sites["encoder.0"].check(0)
+    return lambda: trace_model(translator(), "the cat sleeps", target="le chat dort").site("encoder.0").check(0)
 
 
 WALKS: dict[str, Callable[[], Callable[[], Any]]] = {

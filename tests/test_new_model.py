@@ -207,13 +207,13 @@ def test_it_is_traced_exactly_and_a_head_is_switched_off(run):
         "writer.1.own",
         "writer.1.source",
     ]
-    for site in trace.sites.values():
-        assert all(site.check(head).holds for head in range(HEADS))
+    for name in trace.sites:
+        assert all(trace.site(name).check(head).holds for head in range(HEADS))
     off = trace_model(
         run[0], "the cat sleeps", target="sleeps cat le", edits=Edits(off=(HeadOff("writer.1.source", 1),))
     )
-    assert not off.sites["writer.1.source"].output[:, 1].any()
-    assert torch.equal(off.sites["writer.1.source"].output[:, 0], trace.sites["writer.1.source"].output[:, 0])
+    assert not off.site("writer.1.source").output[:, 1].any()
+    assert torch.equal(off.site("writer.1.source").output[:, 0], trace.site("writer.1.source").output[:, 0])
     assert not torch.equal(off.predictions.logits, trace.predictions.logits)
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.models.tfidf import BagOfWordsClassifier
 from regard.tasks.sequence_classification.cli import prompt_loop, sum_by_word
 from regard.tasks.sequence_classification.task import TextClassifier, collate
 from regard.world import World
+from tests.narrowing import assert_is_instance
 from tests.see.untrained_models import translator
 
 from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_refused, regard
@@ -162,10 +164,10 @@ def test_of_counted_words_is_shown_what_each_says(counting):
 def test_what_words_say_adds_up_to_the_score(counting):
     """The words' shares, pairs divided between their two words, and the bias give the difference of the scores."""
     classifier, text = TextClassifier.load(counting), "the beautiful girl smiles"
-    batch = collate([(classifier.terms(text), 0)])
+    model, batch = assert_is_instance(classifier.model, BagOfWordsClassifier), collate([(classifier.terms(text), 0)])
     with torch.inference_mode():
-        parts = classifier.model.token_contributions(batch.terms, batch.lengths)[0, :, 2]
-        whole = classifier.model(batch.terms, batch.lengths)[0, 2] - classifier.model.c[2]
+        parts = model.token_contributions(batch.terms, batch.lengths)[0, :, 2]
+        whole = model(batch.terms, batch.lengths)[0, 2] - model.c[2]
     shares = sum_by_word(classifier, text, parts)
     assert len(shares) == 4
     assert float(shares.sum()) == pytest.approx(float(whole), abs=1e-5)

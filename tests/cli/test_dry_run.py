@@ -1,6 +1,7 @@
 """regard train --dry-run: the recipe of a run, its size, memory and time; nothing is trained or written."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -137,5 +138,5 @@ def test_bytes(count, text):
 
 
 def test_where_no_peak_is_known_there_is_none(monkeypatch):
-    monkeypatch.setattr(cost.sys, "platform", "win32")
+    monkeypatch.setattr(sys, "platform", "win32")
     assert cost.measure_memory(torch.device("cpu")) is None

@@ -11,6 +11,7 @@ from regard.decode.alignment import HEADS_FILE, AlignmentHead, load_alignment_he
 from regard.see import trace_model
 from regard.see.trace.trace import select_initial
 from regard.tasks.translation.task import Translator, save_alignment_heads
+from tests.narrowing import not_none
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, regard
 
@@ -132,7 +133,7 @@ def test_the_terminal_and_the_page_open_at_the_best_head_that_was_kept(number, c
     alone = assert_done(regard("look", copied, SENTENCE, "--head", f"decoder.0.cross:{number}"))
     assert said.startswith(alone.rstrip("\n"))
     trace = trace_model(copied, SENTENCE)
-    first = select_initial(trace, copied)
+    first = not_none(select_initial(trace, copied))
     assert (first.site, first.head) == ("decoder.0.cross", number)
     row = trace.site(first.site).row(first.head, first.query)
     assert float(row[first.key]) == float(row.max())  # and at a cell that it looks at

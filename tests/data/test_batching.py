@@ -168,7 +168,7 @@ def test_a_line_of_ten_thousand_tokens_stops_nothing_when_dropped():
         (lambda: TokenBatchSampler([]), "the corpus is empty"),
         (lambda: TokenBatchSampler([(1, 1)], tokens=0), "tokens=0 must be at least 1"),
         (
-            lambda: TokenBatchSampler([(1, 1)], long="dorp"),
+            lambda: TokenBatchSampler([(1, 1)], long="dorp"),  # type: ignore[arg-type]
             "long='dorp' is no policy for long sentences; choose from refuse, drop",
         ),
         (lambda: TokenBatchSampler([(1, 1)], sentences=0), "sentences=0 must be at least 1"),

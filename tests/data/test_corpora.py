@@ -285,8 +285,8 @@ def test_the_real_multi30k_is_as_known():
 HOME = "https://home/a.gz"
 
 
-class Answered:
-    """A server's answer, five bytes at a time, of a length that it may lie about; it may end in an error."""
+class FakeResponse:
+    """A server's response, five bytes at a time, of a length that it may lie about; it may end in an error."""
 
     def __init__(self, content: bytes, length: int | None = None, error: Exception | None = None):
         self.stream, self.headers, self.error, self.closed = io.BytesIO(content), Message(), error, False
@@ -305,22 +305,27 @@ class Answered:
 
 @pytest.mark.parametrize("length", [13, None])
 def test_what_arrives_is_put_in_its_place_and_watched(tmp_path, length):
-    heard, answer = [], Answered(b"a cat\na mouse", length)
-    download(HOME, tmp_path / "new/a.gz", connect=lambda address: answer, on_progress=lambda *news: heard.append(news))
+    progress, response = [], FakeResponse(b"a cat\na mouse", length)
+    download(
+        HOME,
+        tmp_path / "new/a.gz",
+        connect=lambda address: response,
+        on_progress=lambda *counts: progress.append(counts),
+    )
     assert (tmp_path / "new/a.gz").read_bytes() == b"a cat\na mouse"
-    assert heard == [(5, length), (10, length), (13, length)]
-    assert answer.closed
+    assert progress == [(5, length), (10, length), (13, length)]
+    assert response.closed
     assert os.listdir(tmp_path / "new") == ["a.gz"]
 
 
 def test_a_download_that_breaks_off_leaves_what_was_there(tmp_path):
     (tmp_path / "a").write_bytes(b"before")
     with pytest.raises(ValueError, match=r"^https://home/a\.gz: broke off after 5 of 17 bytes; try again$"):
-        download(HOME, tmp_path / "a", connect=lambda address: Answered(b"a cat", 17))
+        download(HOME, tmp_path / "a", connect=lambda address: FakeResponse(b"a cat", 17))
 
     for error in (IncompleteRead(b"a c", 4), ConnectionResetError(104, "Connection reset by peer")):
         with pytest.raises(ValueError, match=r"^https://home/a\.gz: broke off \(.*\); try again$"):
-            download(HOME, tmp_path / "a", connect=lambda address, error=error: Answered(b"a cat", 17, error))
+            download(HOME, tmp_path / "a", connect=lambda address, error=error: FakeResponse(b"a cat", 17, error))
     assert (tmp_path / "a").read_bytes() == b"before"
     assert os.listdir(tmp_path) == ["a"]
 

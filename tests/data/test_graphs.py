@@ -129,7 +129,7 @@ def test_a_missing_file_is_told(put):
         (lambda: replace(TOWN, nodes=(*TOWN.nodes, GraphNode("x", (1.0,)))), "'x' has 1 numbers, 'Anna' has words"),
         (lambda: Graph((GraphNode("x", (), None, "test"),), ()), "'x' is for test, but its label is not known"),
         (lambda: TOWN.index("Max"), "no node is called 'Max'; the first are Anna, Paul, Nina"),
-        (lambda: TOWN.nodes_in_split("dev"), "a split is one of train, valid, test, not 'dev'"),
+        (lambda: TOWN.nodes_in_split("dev"), "a split is one of train, valid, test, not 'dev'"),  # type: ignore[arg-type]
         (lambda: assign_splits(TOWN, valid=50, test=50), "leave nothing to train on"),
     ],
 )

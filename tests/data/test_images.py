@@ -7,6 +7,7 @@ import struct
 import tarfile
 import zlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -52,9 +53,12 @@ def folder(tmp_path: Path, files: dict[str, bytes]) -> Path:
     return tmp_path / "set"
 
 
+TAR_MODES: dict[str, Literal["w:", "w:gz", "w:xz"]] = {".tar": "w:", ".tar.gz": "w:gz", ".tar.xz": "w:xz"}
+
+
 def archive(tmp_path: Path, files: dict[str, bytes], *more: tarfile.TarInfo, ending: str = ".tar.xz") -> Path:
     path = tmp_path / f"set{ending}"
-    with tarfile.open(path, f"w:{ending.rpartition('.')[2].replace('tar', '')}") as tar:
+    with tarfile.open(path, TAR_MODES[ending]) as tar:
         for name, held in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(held)

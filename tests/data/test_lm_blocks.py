@@ -152,7 +152,7 @@ def test_onward_rows_go_on_where_they_ended():
         (lambda: LMBlocks(stream(5), 3, rows=0), "rows=0 must be at least 1"),
         (lambda: LMBlocks(stream(5), 3, micro_batch_rows=0), "micro_batch_rows=0 must be at least 1"),
         (
-            lambda: LMBlocks(stream(5), 3, order="random"),
+            lambda: LMBlocks(stream(5), 3, order="random"),  # type: ignore[arg-type]
             "order='random' is no order of blocks; choose from shuffled, onward",
         ),
         (

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,9 +26,9 @@ SENTENCES = [
 ]
 
 
-def assert_says(message: str, *paths: str, **choices) -> None:
+def assert_says(message: str, path: str, *more: str, **choices: Any) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
-        list(read_pairs(paths if len(paths) > 1 else paths[0], **choices))
+        list(read_pairs((path, *more) if more else path, **choices))
     assert str(caught.value) == message
     assert type(caught.value) is ValueError
 

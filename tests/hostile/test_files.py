@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -50,7 +51,8 @@ from regard.see.parse import parse_file
 from regard.tasks.language_modeling.token_nll import NeuralCache
 from regard.tasks.pretrained import SavedPart
 from regard.tasks.translation.data import TranslationSettings
-from regard.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from regard.training.checkpoint import read_checkpoint, write_checkpoint
+from regard.training.run_folder import Progress
 from tests.cli.commands import assert_refused, regard
 from tests.hostile.bounds import bounded
 from tests.see.untrained_models import LEARNERS, translator
@@ -354,7 +356,11 @@ def test_a_file_with_a_hole_does_not_fill_the_memory(every, tmp_path):
 # --- bombs ---
 
 
-def bomb(unpacked: bytes, times: int, opener: Callable[..., BytesIO] = gzip.open) -> bytes:
+Opener = Callable[[Any, Literal["wb"]], gzip.GzipFile | lzma.LZMAFile]
+OPENERS: dict[str, Opener] = {"gz": gzip.open, "xz": lzma.open}
+
+
+def bomb(unpacked: bytes, times: int, opener: Opener = gzip.open) -> bytes:
     file = BytesIO()
     with opener(file, "wb") as packing:
         for _ in range(times):
@@ -369,7 +375,7 @@ def freely(monkeypatch) -> int:
     return 2**18
 
 
-@pytest.mark.parametrize(("ending", "opener"), [("gz", gzip.open), ("xz", lzma.open)])
+@pytest.mark.parametrize(("ending", "opener"), OPENERS.items())
 @pytest.mark.parametrize("unit", [b"a", b"\n", b"the cat\tle chat\n"], ids=["one line", "blank lines", "lines"])
 def test_a_packed_flood_is_stopped(ending, opener, unit, freely, tmp_path):
     held = bomb((unit * freely)[:freely], 2, opener)
@@ -388,14 +394,14 @@ def test_a_packed_flood_is_stopped(ending, opener, unit, freely, tmp_path):
 
 def test_an_honest_packed_file_is_read_to_its_end(tmp_path):
     lines = [f"{number} sat on {number * number}" for number in range(5000)]
-    for ending, opener in (("gz", gzip.open), ("xz", lzma.open)):
+    for ending, opener in OPENERS.items():
         with opener(tmp_path / f"a.txt.{ending}", "wb") as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
         assert list(read_lines(tmp_path / f"a.txt.{ending}")) == lines
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.tar.gz", "a.tgz", "a-idx1-ubyte.gz"])
-def test_zeros_behind_a_packed_file_keep_nobody_waiting(every, name, tmp_path):
+def test_zeros_behind_a_packed_file_keep_nobody_waiting(every: dict[str, Reader], name: str, tmp_path: Path):
     """Of 2^36 bytes, none of which is on the disk; a few are padding, behind which there may be more."""
     archived = dict.fromkeys(("a.tar.gz", "a.tgz"), every["archive"])
     held = {"a.txt.gz": b"the cat\n", "a-idx1-ubyte.gz": every["idx"].files["a-idx1-ubyte"]}
@@ -434,7 +440,7 @@ def test_a_sum_is_not_made_of_a_hole(tmp_path):
 @pytest.mark.parametrize(
     "kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.REGTYPE], ids=["pax", "gnu", "file"]
 )
-def test_an_archive_cannot_unpack_to_more_than_it_may(kind, freely, tmp_path):
+def test_an_archive_cannot_unpack_to_more_than_it_may(kind: bytes, freely: int, tmp_path: Path):
     member = tarfile.TarInfo("cat/1.png")
     member.type, member.size = kind, 2**30
     file = tmp_path / "a.tar.gz"

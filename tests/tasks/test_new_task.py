@@ -17,6 +17,7 @@ from regard.training.run import TrainingRun
 from tests.cli.commands import assert_done, assert_refused, regard
 from tests.serve.client import asked, client_of
 
+from .new_task.data import LengthSettings
 from .new_task.task import TASK, LengthClassifier
 
 SOURCE = Path(registry.__file__).parents[1]
@@ -51,7 +52,7 @@ def test_it_is_trained_and_loads(run):
 
 
 def test_an_interrupted_run_ends_with_the_same_weights(run, tmp_path):
-    settings = TASK.settings.of_world()
+    settings = LengthSettings.of_world()
     examples, held_out = (TASK.read(settings, split).examples for split in ("train", "valid"))
     steps = TrainingRun(LengthClassifier.from_examples(examples, settings).job(examples, held_out), tmp_path).steps()
     next(report for report in steps if report.step == 4)

@@ -5,18 +5,20 @@ from dataclasses import replace
 from math import log
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from regard.data.labelled import LabelledText
-from regard.data.tokenizers.base import UNK
+from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, UNK, WordTokenizer
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
 from regard.tasks.sequence_classification.task import ClassificationLoss, TextClassifier, collate
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
+from tests.narrowing import assert_is_instance
 
 EMBED = EncoderConfig(kind="embed", model=10, dropout=0.0)
 RUNGS = {
@@ -177,11 +179,11 @@ class Fixed(torch.nn.Module):
 def test_the_loss_on_paper():
     """Two texts of the first label: −log 3/4 − log 1/2 = log 8/3. With R-Drop, of one: both passes are averaged, and
     half of (3/4 − 1/2) log 3/2 + (1/4 − 1/2) log 1/2 = ¼ log 3 is added."""
-    batch = collate([([4], 0), ([5], 0)])
+    batch = collate([(np.array([4]), 0), (np.array([5]), 0)])
     summed, texts = ClassificationLoss()(Fixed(), (batch, batch.tokens))
     assert texts == 2
     assert_close(summed.item(), log(8 / 3), rtol=1e-6, atol=1e-6)
-    one = collate([([4], 0)])
+    one = collate([(np.array([4]), 0)])
     summed, texts = ClassificationLoss(rdrop=5.0)(Fixed(), (one, one.tokens))
     assert texts == 1
     assert_close(summed.item(), log(8 / 3) / 2 + 5 * log(3) / 4 / 2, rtol=1e-6, atol=1e-6)
@@ -193,7 +195,7 @@ def test_left_out_words_become_unknown():
             self.share = (terms == UNK).float().mean()
             return torch.zeros(len(terms), 2)
 
-    spy, batch = Spy(), collate([([7] * 50, 0)] * 40)
+    spy, batch = Spy(), collate([(np.full(50, 7), 0)] * 40)
     ClassificationLoss(dropout=0.3)(spy, (batch, 40))
     assert 0.25 < spy.share < 0.35
 
@@ -253,7 +255,9 @@ def test_learned_weights_find_out_which_words_matter(tmp_path):
     classifier = TextClassifier.from_examples(known, settings)
     list(TrainingRun(classifier.job(known, known[:9]), tmp_path).steps())
     assert [one.label for one in classifier.predict(["a bad thing", "the good one"])] == ["bad", "good"]
-    importance = dict(zip(classifier.tokenizer.vocabulary, classifier.model.weigh.importance[4:].tolist(), strict=True))
+    words = assert_is_instance(classifier.tokenizer, WordTokenizer).vocabulary
+    weights = classifier.model.get_parameter("weigh.importance")[NUM_SPECIAL_TOKENS:].tolist()
+    importance = dict(zip(words, weights, strict=True))
     assert min(importance["good"], importance["bad"]) > max(importance["film"], importance["the"])
 
 

@@ -8,12 +8,14 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 
 from regard.data.tagged import NO_VALUE, TaggedSentence
+from regard.data.tokenizers.base import WordTokenizer
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
 from regard.models.word_vectors import WordVectors
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
 from regard.tasks.tagging.task import UNTAGGED, Tagger, TaggingLoss, collate, validation
 from regard.training.config import TrainSettings
+from tests.narrowing import assert_is_instance
 from tests.tasks.resume_check import assert_resumes
 
 TREES = 'position = "RelativeBias(TreePath(4), heads=2)"'
@@ -118,9 +120,13 @@ def test_a_hidden_word_is_known_by_its_letters_alone():
         CharacterSettings(hide=1.0)
 
 
+def vocabulary() -> tuple[str, ...]:
+    return assert_is_instance(tagger().tokenizer, WordTokenizer).vocabulary
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_words_begin_with_the_vectors_of_a_file_and_know_its_words(tmp_path, frozen):
-    own = tagger().tokenizer.vocabulary[:2]
+    own = vocabulary()[:2]
     vectors = WordVectors((*own, "zebra"), torch.randn(3, 16))
     vectors.save(tmp_path / "vectors.txt")
     one = tagger(words=WordEmbeddingConfig(kind="file", file=str(tmp_path / "vectors.txt"), frozen=frozen))
@@ -137,7 +143,7 @@ def test_a_run_from_known_vectors_ends_with_the_same_bits(tmp_path, kind):
     file = ""
     if kind == "file":
         file = str(tmp_path / "vectors.txt")
-        WordVectors(tagger().tokenizer.vocabulary, torch.randn(len(tagger().tokenizer.vocabulary), 16)).save(file)
+        WordVectors(vocabulary(), torch.randn(len(vocabulary()), 16)).save(file)
     words = WordEmbeddingConfig(kind=kind, file=file, frozen=False)
     assert_resumes(lambda: tagger(words=words), sentences(), sentences(5), tmp_path, cut=17)
 

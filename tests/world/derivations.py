@@ -1,6 +1,17 @@
 """Short ways to say a derivation, for the tests."""
 
-from regard.world.grammar import AdjectivePhrase, Clause, ClauseLink, Derivation, NounPhrase, PrepositionalPhrase
+from typing import Any
+
+from regard.world.grammar import (
+    AdjectivePhrase,
+    Clause,
+    ClauseLink,
+    Derivation,
+    NounPhrase,
+    Phrase,
+    PrepositionalPhrase,
+    Tense,
+)
 from regard.world.word_tables import (
     ADJECTIVES,
     ADVERBS,
@@ -23,7 +34,7 @@ ADVERB = {adverb.en: adverb for adverb in (*ADVERBS, *TIMES)}
 PREPOSITION = {preposition.en: preposition for preposition in PREPOSITIONS}
 
 
-def a(noun: str, *adjectives: str, by: Determiner | None = THE, plural: bool = False, **more) -> NounPhrase:
+def a(noun: str, *adjectives: str, by: Determiner | None = THE, plural: bool = False, **more: Any) -> NounPhrase:
     """A noun with determiner and adjectives; "very small" is one of them."""
     qualities = [
         AdjectivePhrase(ADJECTIVE[word.removeprefix("very ")], word.startswith("very ")) for word in adjectives
@@ -38,13 +49,19 @@ def at(preposition: str, thing: NounPhrase) -> PrepositionalPhrase:
 
 
 def does(
-    subject: NounPhrase | None, verb: str, object=None, *, tense="past", adverb: str | None = None, **more
+    subject: Phrase | None,
+    verb: str,
+    object: Phrase | None = None,
+    *,
+    tense: Tense = "past",
+    adverb: str | None = None,
+    **more: Any,
 ) -> Clause:
-    said = ADVERB[adverb] if adverb else None
-    return Clause(VERB[verb], tense, subject=subject, object=object, adverb=said, **more)
+    entry = ADVERB[adverb] if adverb else None
+    return Clause(VERB[verb], tense, subject=subject, object=object, adverb=entry, **more)
 
 
-def is_(subject: NounPhrase | None, adjective: str, *, tense="present", **more) -> Clause:
+def is_(subject: Phrase | None, adjective: str, *, tense: Tense = "present", **more: Any) -> Clause:
     quality = AdjectivePhrase(ADJECTIVE[adjective.removeprefix("very ")], adjective.startswith("very "))
     return Clause(None, tense, subject=subject, quality=quality, **more)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from regard.world import SPLITS
+from regard.world.lexicon import Split
 from regard.world.shapes import (
     ANSWERS,
     COLOURS,
@@ -37,22 +38,22 @@ def examples():
 
 @cache
 def all_examples():
-    return [asked for some in examples().values() for asked in some]
+    return [example for some in examples().values() for example in some]
 
 
-def scene(*things: ColouredShape) -> Scene:
+def scene_of(*things: ColouredShape) -> Scene:
     return Scene(32, 255, things)
 
 
-def said(shown: Scene, split="train") -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {question.text: (question.answer, question.evidence) for question in possible_questions(shown, split)}
+def questions_about(scene: Scene, split: Split = "train") -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {question.text: (question.answer, question.evidence) for question in possible_questions(scene, split)}
 
 
 # --- drawing ---
 
 
 def test_a_square_is_drawn_on_its_pixels_and_nowhere_else():
-    pixels = scene(ColouredShape("square", "red", x=5, y=7, radius=2)).pixels()
+    pixels = scene_of(ColouredShape("square", "red", x=5, y=7, radius=2)).pixels()
     assert pixels.shape == (32, 32, 3)
     assert pixels.dtype == np.uint8
     assert (pixels[5:9, 3:7] == COLOURS["red"]).all()
@@ -80,24 +81,24 @@ def test_a_circle_covers_its_area():
 def test_a_box_is_the_smallest_that_holds_what_is_drawn(shape):
     for radius in (2, 3, 5):
         thing = ColouredShape(shape, "green", x=11, y=17, radius=radius)
-        rows, columns = np.nonzero((scene(thing).pixels() != 255).any(-1))
+        rows, columns = np.nonzero((scene_of(thing).pixels() != 255).any(-1))
         assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == thing.box
 
 
 def test_things_lie_in_the_picture_and_touch_no_other():
-    for asked in all_examples():
-        total = sum(thing.coverage(32) > 0 for thing in asked.scene.shapes)
+    for example in all_examples():
+        total = np.stack([thing.coverage(32) > 0 for thing in example.scene.shapes]).sum(0)
         assert total.max() == 1
-        for thing in asked.scene.shapes:
+        for thing in example.scene.shapes:
             assert min(thing.box) >= 0
             assert max(thing.box) <= 32
-        assert list(asked.scene.shapes) == sorted(asked.scene.shapes, key=lambda thing: (thing.x, thing.y))
+        assert list(example.scene.shapes) == sorted(example.scene.shapes, key=lambda thing: (thing.x, thing.y))
 
 
 def test_colours_are_found_in_the_pixels():
-    for asked in all_examples():
-        pixels = asked.scene.pixels()
-        for thing in asked.scene.shapes:
+    for example in all_examples():
+        pixels = example.scene.pixels()
+        for thing in example.scene.shapes:
             assert tuple(pixels[thing.y, thing.x]) == COLOURS[thing.colour]
 
 
@@ -120,7 +121,7 @@ def test_any_size_holds_as_many_as_wanted(size):
 
 
 def test_every_number_of_things_is_equally_frequent():
-    counts = Counter(len(asked.scene.shapes) for asked in all_examples())
+    counts = Counter(len(example.scene.shapes) for example in all_examples())
     assert set(counts) == {1, 2, 3, 4}
     assert all(180 < count < 280 for count in counts.values())
 
@@ -130,18 +131,18 @@ def test_every_number_of_things_is_equally_frequent():
 
 def test_train_never_shows_what_is_held_out_and_the_others_always_do():
     for split, some in examples().items():
-        for asked in some:
-            shown = {shape_split(*thing.composition) for thing in asked.scene.shapes}
+        for example in some:
+            shown = {shape_split(*thing.composition) for thing in example.scene.shapes}
             assert shown <= {"train", split}
             assert split in shown
 
 
 def test_no_question_speaks_of_what_another_split_holds():
     for split, some in examples().items():
-        for asked in some:
-            spoken = {shape_split(*pair) for pair in asked.question.compositions}
-            assert spoken <= {"train", split}
-            assert split == "train" or split in spoken
+        for example in some:
+            mentioned = {shape_split(*pair) for pair in example.question.compositions}
+            assert mentioned <= {"train", split}
+            assert split == "train" or split in mentioned
 
 
 def test_every_colour_and_shape_is_kept_for_training():
@@ -164,7 +165,7 @@ def test_held_out_pictures_show_every_composition_and_a_thing_that_train_never_s
 
 
 def test_one_thing_in_ten_is_held_out_for_each_of_valid_and_test():
-    counts = Counter(thing.split for asked in examples()["train"] for thing in asked.scene.shapes)
+    counts = Counter(thing.split for example in examples()["train"] for thing in example.scene.shapes)
     for split in ("valid", "test"):
         assert 0.08 < counts[split] / counts.total() < 0.12
 
@@ -196,21 +197,21 @@ def test_a_colour_rules_a_shape_out_only_where_compositions_are_held_out():
 def test_what_is_asked_of_held_out_pictures_has_every_answer():
     """Where compositions are held out and a picture shows one thing, every number asked for is one."""
     for split in SPLITS:
-        asked = [draw_question(UNSEEN, number, split).question for number in range(307)]
-        assert {one.answer for one in asked if one.kind == "count"} == {"zero", "one"}
-        assert {one.answer for one in asked if one.kind == "presence"} == {"yes", "no"}
-        assert {one.answer for one in asked if one.kind == "shape"} == set(SHAPES)
-        assert {one.answer for one in asked if one.kind == "colour"} == set(COLOURS)
+        questions = [draw_question(UNSEEN, number, split).question for number in range(307)]
+        assert {one.answer for one in questions if one.kind == "count"} == {"zero", "one"}
+        assert {one.answer for one in questions if one.kind == "presence"} == {"yes", "no"}
+        assert {one.answer for one in questions if one.kind == "shape"} == set(SHAPES)
+        assert {one.answer for one in questions if one.kind == "colour"} == set(COLOURS)
 
 
 def test_a_scene_has_every_question_with_one_answer():
     """From left to right: a small orange circle high up, a large red square low down, another red square between."""
-    shown = scene(
+    shown = scene_of(
         ColouredShape("circle", "orange", x=5, y=6, radius=3),
         ColouredShape("square", "red", x=14, y=25, radius=5),
         ColouredShape("square", "red", x=26, y=15, radius=3),
     )
-    found = said(shown)
+    found = questions_about(shown)
     assert found["what colour is the circle"] == ("orange", (0,))
     assert found["what shape is the orange thing"] == ("circle", (0,))
     assert found["is there an orange circle"] == ("yes", (0,))
@@ -226,31 +227,31 @@ def test_a_scene_has_every_question_with_one_answer():
     # of two squares right of the circle neither is the one
     assert not [text for text in found if "of the orange circle" in text]
     assert "is there a red triangle" not in found
-    assert said(shown, "test")["is there a red triangle"] == ("no", ())
+    assert questions_about(shown, "test")["is there a red triangle"] == ("no", ())
 
 
 def test_sides_are_those_of_the_picture():
-    shown = scene(
+    shown = scene_of(
         ColouredShape("circle", "blue", x=8, y=6, radius=3),
         ColouredShape("triangle", "green", x=16, y=16, radius=5),
         ColouredShape("square", "yellow", x=17, y=27, radius=3),
     )
-    found = said(shown)
+    found = questions_about(shown)
     assert found["what is above the green triangle"] == ("circle", (0, 1))
     assert found["what is below the green triangle"] == ("square", (1, 2))
     assert "what is below the yellow square" not in found
     # the square is one pixel further right than the triangle: too little to ask about
     assert "what is left of the green triangle" not in found
     assert "what is right of the green triangle" not in found
-    two = said(Scene(32, 255, shown.shapes[:2]))
+    two = questions_about(Scene(32, 255, shown.shapes[:2]))
     assert two["what is left of the green triangle"] == ("circle", (0, 1))
     assert two["what is right of the blue circle"] == ("triangle", (0, 1))
     assert "what is right of the green triangle" not in two
 
 
 def test_answers_follow_from_the_things_that_matter():
-    for asked in all_examples():
-        question, things = asked.question, asked.scene.shapes
+    for example in all_examples():
+        question, things = example.question, example.scene.shapes
         matter = [things[n] for n in question.evidence]
         assert question.answer in ANSWERS
         match question.kind:
@@ -270,7 +271,7 @@ def test_answers_follow_from_the_things_that_matter():
 
 
 def test_boxes_are_those_of_the_things_that_matter():
-    shown = scene(
+    shown = scene_of(
         ColouredShape("circle", "orange", x=5, y=6, radius=3), ColouredShape("square", "red", x=14, y=25, radius=5)
     )
     (count,) = [question for question in possible_questions(shown) if question.text == "how many red things are there"]
@@ -279,10 +280,12 @@ def test_boxes_are_those_of_the_things_that_matter():
 
 def test_kinds_and_answers_are_balanced():
     for split in SPLITS:
-        kinds = Counter(asked.question.kind for asked in examples()[split])
+        kinds = Counter(example.question.kind for example in examples()[split])
         assert set(kinds) == set(KINDS)
         assert all(count > 30 for count in kinds.values())
-        presence = Counter(asked.question.answer for asked in examples()[split] if asked.question.kind == "presence")
+        presence = Counter(
+            example.question.answer for example in examples()[split] if example.question.kind == "presence"
+        )
         assert 0.3 < presence["yes"] / presence.total() < 0.7
 
 

@@ -505,8 +505,8 @@ OFFLINE_HINT = "fetch it elsewhere and name its folder with --data"
 class HttpResponse(Protocol):
     """The response of a server."""
 
-    headers: "HttpHeaders"
-
+    @property
+    def headers(self) -> "HttpHeaders": ...
     def read(self, size: int) -> bytes: ...
     def close(self) -> None: ...
 

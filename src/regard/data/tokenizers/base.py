@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsInt
 
 from regard.data.files import write_text_atomic
 from regard.data.tokenizers.normalization import TextNormalizer
@@ -38,7 +38,7 @@ class Tokenizer(ABC):
         """The ids of the text, without BOS and EOS."""
 
     @abstractmethod
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of the ids; special ids are skipped."""
 
     @abstractmethod
@@ -68,14 +68,14 @@ class Tokenizer(ABC):
         saved = {"format": FORMAT, "kind": self.kind, "normal": asdict(self.normalizer), **self.to_dict()}
         write_text_atomic(path, json.dumps(saved, ensure_ascii=False, indent=1) + "\n")
 
-    def validate_ids(self, ids: Iterable[int]) -> list[int]:
+    def validate_ids(self, ids: Iterable[SupportsInt]) -> list[int]:
         """The ids as integers; an id outside the vocabulary is an error."""
-        ids = [int(one) for one in ids]
-        if unknown := [one for one in ids if not 0 <= one < self.size]:
+        numbers = [int(one) for one in ids]
+        if unknown := [one for one in numbers if not 0 <= one < self.size]:
             raise ValueError(
                 f"id {unknown[0]} is not in this vocabulary of {self.size}; was it encoded by another tokenizer?"
             )
-        return ids
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class LosslessTokenizer(Tokenizer):
     def size(self):
         return NUM_SPECIAL_TOKENS + len(self.pieces)
 
-    def ids_to_bytes(self, ids: Iterable[int]) -> list[bytes]:
+    def ids_to_bytes(self, ids: Iterable[SupportsInt]) -> list[bytes]:
         return [self.pieces[one - NUM_SPECIAL_TOKENS] for one in self.validate_ids(ids) if one >= NUM_SPECIAL_TOKENS]
 
     def decode(self, ids):
@@ -229,7 +229,7 @@ class ByteTokenizer(LosslessTokenizer):
         """The ids of bytes that need not be text; they are not normalized."""
         return [NUM_SPECIAL_TOKENS + byte for byte in raw]
 
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+    def decode_bytes(self, ids: Iterable[SupportsInt]) -> bytes:
         """The exact bytes, where `decode` replaces what is not UTF-8."""
         return b"".join(self.ids_to_bytes(ids))
 
