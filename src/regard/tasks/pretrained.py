@@ -113,7 +113,11 @@ class PretrainedModel(ABC):
         if notice := chosen.stopped_notice(found.settings.train.steps):
             logging.getLogger(__name__).warning(notice)
         found.model.to(device).eval()
-        return found
+        return found.with_extras(chosen.run)
+
+    def with_extras(self, run: Path) -> Self:
+        """With what else a run's folder holds for it."""
+        return self
 
     @classmethod
     def check_weights_match(cls, folder: Path, weights: Path, own_parts: OwnParts = OwnParts()) -> None:

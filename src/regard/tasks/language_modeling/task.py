@@ -32,7 +32,6 @@ from regard.tasks.language_modeling.token_nll import (
 )
 from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.outputs import ModelOutput, one_or_many
-from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import (
     EncodedInput,
@@ -48,7 +47,6 @@ from regard.tasks.protocol import (
 from regard.tasks.tokenizers import group_into_words, token_label, train_text_tokenizer
 from regard.training.config import TrainingJob
 from regard.training.corpus import to_device_async
-from regard.training.run_folder import resolve_run
 
 UNSCORED = -100
 ROWS = 64  # parts of a held-out text that a recurrent model reads at once while it is trained
@@ -241,16 +239,8 @@ class TextGenerator(PretrainedModel):
 
     # --- keeping ---
 
-    @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        device: str = "cpu",
-        checkpoint: str | int | None = None,
-        own_parts: OwnParts = OwnParts(),
-    ) -> "TextGenerator":
-        found = super().load(folder, device, checkpoint, own_parts)
-        return replace(found, neural_cache=NeuralCache.load(resolve_run(Path(folder))[0]))
+    def with_extras(self, run):
+        return replace(self, neural_cache=NeuralCache.load(run))
 
 
 @dataclass(frozen=True, kw_only=True)

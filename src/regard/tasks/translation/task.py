@@ -37,7 +37,6 @@ from regard.models.config import RNN_KINDS, build_model
 from regard.models.seq2seq import Seq2Seq
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.outputs import ModelOutput, WordAlignment, one_or_many
-from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
@@ -147,16 +146,8 @@ class Translator(PretrainedModel):
 
         return one_or_many(texts, run)
 
-    @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        device: str = "cpu",
-        checkpoint: str | int | None = None,
-        own_parts: OwnParts = OwnParts(),
-    ) -> "Translator":
-        found = super().load(folder, device, checkpoint, own_parts)
-        return replace(found, alignment_heads=load_alignment_heads(Path(folder)))
+    def with_extras(self, run):
+        return replace(self, alignment_heads=load_alignment_heads(run))
 
 
 @dataclass(frozen=True, kw_only=True)
