@@ -651,6 +651,22 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("BF16Backward", "gradients of a second batch replace those of the first", "torch._foreach_add_([old", "torch._foreach_copy_([old"),
         ("BF16Backward", "trains as it evaluates", "        self.copy.train(self.model.training)\n        with torch.no_grad():\n", "        self.copy.eval()\n        with torch.no_grad():\n"),
     ],
+    "models/config_base.py": [
+        ("settings", "a range ends before its last number", "self.least <= value <= self.most", "self.least <= value < self.most"),
+        ("settings", "infinity is in every range", "and value < self.below", "and (value < self.below or value == inf)"),
+        ("settings", "what a base class allows is forgotten", 'next((held[name] for base in cls.__mro__ if', 'next((held[name] for base in cls.__mro__[:1] if'),
+        ("settings", "a warm-up stays when the steps change", "**dict.fromkeys(self.derived_keys, None) | read_lists(lines)", "**read_lists(lines)"),
+        ("settings", "another kind keeps the widths of the usual one", 'if "size" in lines or lines.get("kind", self.kind) != self.kind:', 'if "size" in lines:'),
+        ("settings", "the sentence of a base class hides a table's own", "for base in reversed(table.__mro__):", "for base in table.__mro__:"),
+    ],
+    "tasks/config.py": [
+        ("settings", "a key of two tables is taken for the first's", "if len(found) > 1:", "if len(found) > 2:"),
+        ("settings", "an unknown key of a file is not noticed", '                cls.resolve_key(f"{name}.{key}")\n', '                pass\n'),
+    ],
+    "cli/dry_run.py": [
+        ("dry run", "counts the steps that are done", "total = seconds * (config.steps - done)", "total = seconds * config.steps"),
+        ("dry run", "a run may be made shorter than it is", "    check_steps(run.fit.folder, run.fit.config)\n", ""),
+    ],
     "tasks/own_parts.py": [
         ("own parts", "a changed file is taken", ".sha256 != recorded.sha256 and name not in self.changed", ".sha256 == \"\" and name not in self.changed"),
         ("own parts", "one changed file allows all", "OwnParts(merge(parts, others), frozenset(others))", "OwnParts(merge(parts, others), frozenset({**parts, **others}) if others else frozenset())"),

@@ -43,7 +43,7 @@ def train_translator(folder: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Start-up beside a bare import torch.")
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
     with TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
 import json
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -37,6 +38,12 @@ def test_as_json():
     train = {one["key"]: one for one in next(table for table in tables if table["name"] == "train")["settings"]}
     assert (train["steps"]["default"], train["steps"]["type"]) == (10_000, "a whole number")
     assert train["warmup_steps"]["default"] is None
+
+
+def test_the_page_of_the_docs_is_made_from_the_code():
+    page = Path(__file__).parents[2] / "docs" / "settings.md"
+    remedy = "run: regard settings --markdown > docs/settings.md"
+    assert assert_done(regard("settings", "--markdown")) == page.read_text(encoding="utf-8"), remedy
 
 
 def test_as_a_page_of_one_task():

@@ -3,17 +3,16 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from regard.models.autoencoder import AutoencoderConfig
 from regard.models.config_base import ConfigBase, Range, SettingsTable, describe_table, parse_args, suggest
 from regard.tasks.config import RunSettings
 from regard.tasks.registry import TASKS, get_task
-from regard.tasks.settings_reference import describe_all, describe_tables, to_markdown
+from regard.tasks.settings_reference import describe_all, describe_tables
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 SETTINGS: list[type[RunSettings]] = [get_task(name).settings for name in TASKS]
 
 
@@ -42,10 +41,6 @@ def test_docstrings_describe_no_key_that_is_not_there():
             assert described <= (held if base is ConfigBase else own), base
 
 
-def test_the_page_is_made_from_the_code():
-    assert PAGE.read_text(encoding="utf-8") == to_markdown(describe_all()), "run: regard settings --markdown > docs/s…"
-
-
 def test_a_default_that_differs_is_named_with_its_tasks():
     (train,) = (table for table in describe_all() if table.name == "train")
     assert train.tasks == tuple(TASKS)
@@ -64,6 +59,20 @@ def test_a_line_of_a_file_leaves_the_defaults_of_the_task_as_they_are(settings):
     assert read.train == replace(usual.train, seed=7)
     assert read.model == replace(usual.model, model=16)
     assert read == usual.with_changes({"train.seed": 7, "model.model": 16})
+
+
+def test_another_kind_of_model_starts_from_the_fields_of_its_own():
+    """The usual one has a single layer, and no dropout."""
+    read = get_task("autoencoding").settings.from_toml('task = "autoencoding"\n[model]\nkind = "gru"\nlatents = 3')
+    assert read.model == AutoencoderConfig(kind="gru", latents=3)
+
+
+def test_what_a_base_class_allows_holds_for_its_tables():
+    """Pictures are RGB or L, also those that questions are about."""
+    with pytest.raises(ValueError, match="^data.mode = 'CMYK' is unknown; choose from RGB, L$"):
+        get_task("vqa").settings.from_toml('task = "vqa"\n[data]\nmode = "CMYK"')
+    allowed = {one.key: one.allowed for one in describe_table(get_task("vqa").settings().data)}
+    assert (allowed["mode"], allowed["images"], allowed["held_out"]) == ("RGB, L", "≥ 1", "compositions, pictures")
 
 
 def test_a_warm_up_follows_from_the_steps_unless_it_is_set():
