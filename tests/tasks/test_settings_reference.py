@@ -69,7 +69,7 @@ def test_another_kind_of_model_starts_from_the_fields_of_its_own():
 
 def test_what_a_base_class_allows_holds_for_its_tables():
     """Pictures are RGB or L, also those that questions are about."""
-    with pytest.raises(ValueError, match="^data.mode = 'CMYK' is unknown; choose from RGB, L$"):
+    with pytest.raises(ValueError, match=r"^data\.mode = 'CMYK' is unknown; choose from RGB, L$"):
         get_task("vqa").settings.from_toml('task = "vqa"\n[data]\nmode = "CMYK"')
     allowed = {one.key: one.allowed for one in describe_table(get_task("vqa").settings().data)}
     assert (allowed["mode"], allowed["images"], allowed["held_out"]) == ("RGB, L", "≥ 1", "compositions, pictures")
