@@ -164,7 +164,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def array(self, values: NDArray[Any], **headers: str) -> None:
         shape = ",".join(map(str, values.shape))
-        self.send(np.ascontiguousarray(values).tobytes(), "application/octet-stream", X_Shape=shape, **headers)
+        self.send(np.ascontiguousarray(values).tobytes(), "application/octet-stream", 200, X_Shape=shape, **headers)
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -88,7 +88,7 @@ def best(step: int, count: int) -> dict[str, Any]:
 def beam() -> dict[str, Any]:
     """What ended is ranked by its log-probability over its length."""
     names = ("token", "log_probability", "parent", "chosen", "finished")
-    found = [[dict(zip(names, node, strict=True)) for node in step] for step in BEAM]
+    found: list[list[dict[str, Any]]] = [[dict(zip(names, node, strict=True)) for node in step] for step in BEAM]
     for length, step in enumerate(found, 1):
         for node in step:
             node["score"] = node["log_probability"] / (length if node["finished"] else 1)

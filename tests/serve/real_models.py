@@ -72,11 +72,10 @@ class House:
         """By the library alone."""
         if kind in self.traces:
             return self.traces[kind]
-        asked = {name: one for name, one in ASKED[kind].items() if name != "model"}
-        if asked["text"].startswith("example"):
-            asked["text"] = str(self.album.path(asked["text"]))
-        more = {"more": 12} if kind == "write" else {}
-        self.traces[kind] = trace_model(self.learners[kind], **asked, **more)
+        options: dict[str, Any] = {name: one for name, one in ASKED[kind].items() if name != "model"}
+        if options["text"].startswith("example"):
+            options["text"] = str(self.album.path(options["text"]))
+        self.traces[kind] = trace_model(self.learners[kind], **options, more=12 if kind == "write" else 0)
         return self.traces[kind]
 
     def sites(self, kind: str) -> list[AttentionSite]:

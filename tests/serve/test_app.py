@@ -35,8 +35,8 @@ def again(models, kind, trace, album):
     if trace["picture"]:
         (album / "picture.png").write_bytes(base64.b64decode(trace["png"]))
     question = trace["question"] or None
-    more = {"more": 12} if trace["task"] == "language_modeling" else {}
-    return trace_model(models[kind], text, question=question, **more)
+    more = 12 if trace["task"] == "language_modeling" else 0
+    return trace_model(models[kind], text, question=question, more=more)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ MOST = 200_000  # bytes of one picture
 @pytest.fixture(scope="module")
 def shots() -> Iterator[Any]:
     with benchmark():
-        import microscope_shots  # type: ignore[import-not-found]
+        import microscope_shots
 
         yield microscope_shots
 

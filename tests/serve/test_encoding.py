@@ -16,6 +16,7 @@ from regard.serve.encoding import (
     thumbnail_bytes,
     weights_response,
 )
+from tests.narrowing import assert_is_instance
 
 INF = float("inf")
 
@@ -68,6 +69,7 @@ def test_answers_say_their_shape():
 
 
 def test_json_knows_no_nan_and_no_half_letters():
-    body = json_response({"a": [float("nan"), INF, -INF, 1.5], "b": ("\ud800", "é"), "c": {"d": None}}).body
+    response = json_response({"a": [float("nan"), INF, -INF, 1.5], "b": ("\ud800", "é"), "c": {"d": None}})
+    body = assert_is_instance(response.body, bytes)
     assert body.isascii()
     assert json.loads(body) == {"a": [None, None, None, 1.5], "b": ["\ud800", "é"], "c": {"d": None}}

@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 from starlette.testclient import TestClient
 
 from regard.models.safetensors_io import saveable_tensors
+from regard.see import Trace
+from regard.see.trace.trace import TraceRequest, build_trace
 from regard.serve import handlers
 from regard.serve.app import create_app, page_folder
 from regard.serve.encoding import RequestError
@@ -319,18 +321,18 @@ def test_two_people_at_once_get_what_each_alone_would(client):
 
 
 def test_nobody_waits_for_somebody_else_s_model(client, monkeypatch):
-    begun, go_on, made = Event(), Event(), handlers.build_trace
+    started, go_on = Event(), Event()
 
-    def slowly(question):
-        if question.text == "slow":
-            begun.set()
+    def slowly(request: TraceRequest) -> Trace:
+        if request.text == "slow":
+            started.set()
             assert go_on.wait(timeout=120)
-        return made(question)
+        return build_trace(request)
 
     monkeypatch.setattr(handlers, "build_trace", slowly)
     with ThreadPoolExecutor(1) as other:
         slow = other.submit(asked, client, {"model": "tag", "text": "slow"})
-        assert begun.wait(timeout=120)
+        assert started.wait(timeout=120)
         assert asked(client, {"model": "tag", "text": "quick"})["text"] == "quick"
         assert not slow.done()
         go_on.set()

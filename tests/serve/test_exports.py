@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from regard.attention import MultiHeadAttention
 from regard.attention.score import Score
-from regard.see import show, trace_model
+from regard.see import AttentionSite, show, trace_model
 from regard.see.plots.mpl_draw import ink_on
 from regard.see.plots.panels import ColourScale, Panel
 from regard.see.plots.style import colormap, normalize
@@ -24,6 +24,7 @@ from regard.serve.bundler import VIEWS, bundle_page, page_file, reachable_module
 from regard.serve.encoding import RequestError
 from regard.serve.exports import escape_formula, export_bytes, head_maps
 from regard.serve.trace_cache import CachedTrace
+from tests.narrowing import assert_all_instances, not_none
 from tests.see.untrained_models import CAT, author, tagger, translator
 
 from .client import KINDS, asked, example
@@ -141,9 +142,11 @@ def test_the_page_holds_the_trace_exactly():
     held = data_in(export_bytes(one, "html", "decoder.0.cross", 1).decode())
     assert held["trace"]["output_text"] == one.trace.output_text
     assert held["view"] == {"site": "decoder.0.cross", "head": 1, "view": "matrix"}
-    assert len(held["heads"]) == sum(site.heads for site in one.trace.sites.values())
+    assert len(held["heads"]) == sum(
+        site.heads for site in assert_all_instances(one.trace.sites.values(), AttentionSite)
+    )
     head = one.trace.site("decoder.0.cross").head(1)
-    for name, matrix in (("weights", head.weights), ("products", head.products), ("scores", head.scores)):
+    for name, matrix in (("weights", head.weights), ("products", not_none(head.products)), ("scores", head.scores)):
         found = np.frombuffer(base64.b64decode(held["heads"]["decoder.0.cross/1"][name]), "<f4")
         assert np.abs(found.reshape(matrix.shape) - matrix.numpy()).max() <= 1e-6
     shares = np.frombuffer(base64.b64decode(held["next"]), "<f4").reshape(held["trace"]["steps"], -1)
@@ -166,12 +169,10 @@ def test_a_score_without_products_is_taken_along_like_any_other():
     one = showing(learner)
     for kind in ("html", "npz", "csv"):
         assert export_bytes(one, kind)
-    (name, site), *_ = one.trace.sites.items()
+    name, *_ = one.trace.sites
+    weights = one.trace.site(name).head(0).weights.numpy().ravel()
     card = data_in(export_bytes(one, "html").decode())["heads"][f"{name}/0"]
-    assert (
-        np.abs(np.frombuffer(base64.b64decode(card["weights"]), "<f4") - site.head(0).weights.numpy().ravel()).max()
-        < 1e-6
-    )
+    assert np.abs(np.frombuffer(base64.b64decode(card["weights"]), "<f4") - weights).max() < 1e-6
     assert "q" not in card
     assert card["note"] == "Distance() has no elementwise products to show"
 

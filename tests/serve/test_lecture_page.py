@@ -158,7 +158,7 @@ def test_editing_x_changes_everything_downstream_to_what_the_reference_gives(pag
     x = tensor(X)
     x[1, 2] = -1.5
     heads = [[x @ tensor(DEFAULTS[f"w{part}{n}"]) for part in "qkv"] for n in ("", "2")]
-    seen = [steps(*(part[None, None] for part in head)) for head in heads]
+    seen = [steps(q[None, None], k[None, None], v[None, None]) for q, k, v in heads]
     wanted = {
         (2, "q"): heads[0][0],
         (2, "k"): heads[0][1],

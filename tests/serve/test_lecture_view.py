@@ -55,7 +55,7 @@ def test_another_x_gives_what_the_reference_gives():
     x = [[0.5, -1, 2, 0], [3, 0, 0, 1], [0, 0, 0.25, -2], [1, 1, 1, 1]]
     found = walk_through_example({"x": x})
     q, k, v = (tensor(x) @ tensor(DEFAULTS[name]) for name in ("wq", "wk", "wv"))
-    seen = steps(*(part[None, None] for part in (q, k, v)))
+    seen = steps(q[None, None], k[None, None], v[None, None])
     assert_near(found["heads"][0]["weights"], seen.weights[0, 0], 1e-12)
     assert_near(found["heads"][0]["output"], seen.output[0, 0], 1e-12)
 
@@ -63,11 +63,13 @@ def test_another_x_gives_what_the_reference_gives():
 def test_two_heads_and_the_output_are_those_of_a_layer_with_these_weights():
     layer = MultiHeadAttention(4, heads=2, head=3, recipe=Recipe(pattern=Causal())).double()
     with torch.no_grad():
-        for part, names in ((layer.query, ("wq", "wq2")), (layer.key, ("wk", "wk2")), (layer.value, ("wv", "wv2"))):
-            part.weight.copy_(torch.cat([tensor(DEFAULTS[name]) for name in names], 1).T)
-            part.bias.zero_()
-        layer.output.weight.copy_(tensor(DEFAULTS["wo"]).T)
-        layer.output.bias.zero_()
+        weights = {"query": ("wq", "wq2"), "key": ("wk", "wk2"), "value": ("wv", "wv2")}
+        for part, names in weights.items():
+            joined = torch.cat([tensor(DEFAULTS[name]) for name in names], 1)
+            layer.get_parameter(f"{part}.weight").copy_(joined.T)
+        layer.get_parameter("output.weight").copy_(tensor(DEFAULTS["wo"]).T)
+        for part in (*weights, "output"):
+            layer.get_parameter(f"{part}.bias").zero_()
         wanted, seen = layer.look(tensor(X)[None])
     found = walk_through_example({"mask": "causal"})
     assert_near(found["output"], wanted[0], 1e-12)
@@ -111,16 +113,15 @@ def test_bahdanaus_and_luongs_scores_are_their_papers_formulas():
         assert found["general"]["scores"][i][j] == pytest.approx(q[i] @ general @ k[j])
         both = np.concatenate([w, u], 1) @ np.concatenate([q[i], k[j]])
         assert found["concat"]["scores"][i][j] == pytest.approx(float(v[0] @ np.tanh(both)))
-        assert_near([found["concat"]["inner"][i][j]], [both])
+        assert_near([found["concat"]["inner"][i][j]], both[None])
     assert_near(
         found["dot"]["weights"],
         next(case for case in EXAMPLES if case.name == "self-attention, unscaled").weights,
         1e-4,
     )
     for name in found:
-        seen = steps(
-            *(tensor(part)[None, None] for part in (found[name]["scores"], np.eye(3).tolist(), V)), Recipe(score=Dot())
-        )
+        scores, keys, values = (tensor(part)[None, None] for part in (found[name]["scores"], np.eye(3).tolist(), V))
+        seen = steps(scores, keys, values, Recipe(score=Dot()))
         assert_near(found[name]["context"], seen.output[0, 0])
 
 

@@ -19,6 +19,7 @@ from regard.see import Edits, HeadOff, compare, show, trace_model
 from regard.see.trace.trace import select_initial
 from regard.serve.playground import describe_mask, parse_pattern, position_table
 from regard.tasks.translation.task import Translator
+from tests.narrowing import not_none
 from tests.see.untrained_models import CAT, translator
 
 from .real_models import ASKED, MATRICES, STEPS, House, benchmark, numbers, stages
@@ -89,7 +90,7 @@ def address(house, tools) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(tools) -> Iterator[Any]:
-    from browsing import NoBrowser  # type: ignore[import-not-found]
+    from browsing import NoBrowser
 
     try:
         with tools.chromium() as found:
@@ -389,7 +390,7 @@ def test_positions_masks_and_the_lecture_are_the_librarys(desk):
 
 
 def test_the_page_opens_at_the_traces_opening_and_an_address_that_says_more_is_believed(desk, house):
-    first = select_initial(house.trace("translate"))
+    first = not_none(select_initial(house.trace("translate")))
     desk.turn("matrix", **ASKED["translate"])
     desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{first.site} {first.head} ')")
     becomes(
@@ -624,7 +625,7 @@ def test_nothing_is_wider_than_a_small_window(browser, address, tools, width, he
     assert not desk.wrong
 
 
-def walked(desk) -> tuple[int, dict[int, str]]:
+def press_tab_through(desk) -> tuple[int, dict[int, str]]:
     """How many stops there are, and the outline of each that Tab comes to."""
     wanted, reached = desk.page.evaluate(TABBED), {}
     desk.page.evaluate("document.activeElement.blur()")
@@ -642,10 +643,11 @@ def walked(desk) -> tuple[int, dict[int, str]]:
 def test_tab_reaches_everything_and_shows_where_one_is(desk, kind):
     for view in VIEWS[kind]:
         desk.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
-        for _ in range(4):  # what is drawn anew while we walk is another thing, so we walk again
-            wanted, reached = walked(desk)
+        wanted, reached = press_tab_through(desk)
+        for _ in range(3):  # what is drawn anew meanwhile is another element, so we begin again
             if len(reached) == wanted:
                 break
+            wanted, reached = press_tab_through(desk)
         assert set(reached) == set(range(wanted)), view
         assert "none" not in reached.values(), view
 
@@ -692,7 +694,7 @@ def test_all_scripts_travel_in_150_kilobytes(desk):
 
 @pytest.mark.slow
 def test_pictures_of_the_views_are_small_and_of_both_schemes(browser, address, tools, tmp_path):
-    import microscope_shots as shots  # type: ignore[import-not-found]
+    import microscope_shots as shots
 
     shots.VIEWS["masks"] |= ASKED["translate"]
     paths = list(shots.shoot(browser, address, tmp_path, "masks"))

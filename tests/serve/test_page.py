@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.narrowing import assert_is_instance
 from tests.serve import fake_server
 from tests.serve.browser_page import BrowserPage
 
@@ -379,7 +380,9 @@ def test_an_exported_picture_has_the_colours_of_the_page(desk, theme):
     for (i, j), weight in np.ndenumerate(cross()["weights"]):
         pixel = drawn.getpixel((round(2 * (left + (j + 0.15) * wide)), round(2 * (top + (i + 0.2) * high))))
         wanted = colours[round(255 * float(weight) ** 0.5)]
-        assert (i, j) == (8, 7) or max(abs(a - b) for a, b in zip(pixel, wanted, strict=True)) <= 1, (i, j)
+        assert (i, j) == (8, 7) or max(
+            abs(a - b) for a, b in zip(assert_is_instance(pixel, tuple), wanted, strict=True)
+        ) <= 1, (i, j)
 
 
 # --- by keyboard ---

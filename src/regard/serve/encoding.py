@@ -52,7 +52,7 @@ def replace_nonfinite(value: Any) -> Any:
     return [replace_nonfinite(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def float32_response(values: Floats) -> ApiResponse:
+def float32_response(values: NDArray[np.floating]) -> ApiResponse:
     """Little-endian float32, row after row."""
     return ApiResponse(np.ascontiguousarray(values, "<f4").tobytes(), OCTET_STREAM, {"X-Shape": shape_header(values)})
 
