@@ -282,13 +282,19 @@ def kernel_rows() -> list[tuple[str, str, str]]:
 
 
 def page_rows() -> list[tuple[str, str, str]]:
-    seen = result("microscope")
+    seen, watched = result("microscope"), result("watching")
+    costs = ", ".join(f"{row['ratio']['statistics']:.2f} {row['model']}" for row in watched["rows"])
     return [
+        (
+            f"a Hugging Face model's forward pass watched for statistics, {watched['tokens']} tokens, times the time alone",
+            costs,
+            watched["command"],
+        ),
         (
             "the microscope, its own server and Chromium: " + "; ".join(row["what"] for row in seen["rows"]),
             "; ".join(f"{row['median']:.{0 if row['median'] > 9 else 1}f} {row['unit']}" for row in seen["rows"]),
             seen["command"],
-        )
+        ),
     ]
 
 
