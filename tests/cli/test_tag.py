@@ -130,7 +130,7 @@ def test_each_task_has_its_own_models(tagger, trained):
     assert_refused(
         regard("translate", tagger, "-", typed="a"), f"{tagger}/settings.toml: the task is 'tagging', not 'translation'"
     )
-    assert_refused(regard("train", "--task", "sing"), "no task is called 'sing'; choose from translation, tagging")
+    assert_refused(regard("train", "--task", "sing"), "no task is called 'sing'; did you mean tagging?")
     Path("a.toml").write_text('task = "tag"\n')
     why = "a.toml is a recipe for the task 'tagging', not 'translation'; leave out --task"
     assert_refused(regard("train", "a.toml", "--task", "translation"), why)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Padding, mask_parts
+from regard.attention.block_map import is_tracing
 from regard.attention.core import AttentionCore, record_steps
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.hard_normaliser import Hard
@@ -107,6 +108,8 @@ class Context:
 
 def with_pattern(recipe: Recipe, pattern: Pattern) -> Recipe:
     """The recipe with another pattern; the other parts are not checked again, for a step of decoding is short."""
+    if is_tracing():  # torch 2.11 cannot follow what stands below
+        return replace(recipe, pattern=pattern)
     other = object.__new__(Recipe)
     other.__dict__.update(recipe.__dict__, pattern=pattern)
     return other
