@@ -70,8 +70,8 @@ def converse(block: Block, shared: dict[str, Any], name: str) -> None:
         )
     except doctest.UnexpectedException as wrong:
         where = f"{name}:{block.line + wrong.example.lineno}"
-        said = "".join(traceback.format_exception(*wrong.exc_info))
-        pytest.fail(f"{where}: {wrong.example.source}raises\n{said}", pytrace=False)
+        error = "".join(traceback.format_exception(*wrong.exc_info))
+        pytest.fail(f"{where}: {wrong.example.source}raises\n{error}", pytrace=False)
 
 
 def script(block: Block, shared: dict[str, Any], name: str) -> None:
@@ -211,7 +211,7 @@ def test_a_true_page_passes():
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "says"),
+    ("right", "wrong", "message"),
     [
         ("\n4\n", "\n4.0\n", r"page\.md:6: x \+ 2\nthe page says\n4\.0\nbut it is\n4\n"),
         ("\n4\n", "\n", r"page\.md:6: x \+ 2"),
@@ -225,9 +225,9 @@ def test_a_true_page_passes():
         ("\n3\n", "\n3 \n", r"page\.md:31: "),
     ],
 )
-def test_a_page_with_an_error_fails_and_says_where(right, wrong, says):
+def test_a_page_with_an_error_fails_and_says_where(right, wrong, message):
     assert RIGHT.count(right) == 1
-    with pytest.raises(pytest.fail.Exception, match=says):
+    with pytest.raises(pytest.fail.Exception, match=message):
         check_page(RIGHT.replace(right, wrong), "page.md")
 
 

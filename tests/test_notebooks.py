@@ -228,7 +228,7 @@ def test_a_heading_keeps_the_names_of_its_cells(lesson):
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "says"),
+    ("right", "wrong", "message"),
     [
         ("## Two", "## Three", "has no section 'Two'; it has 'One', 'Three'"),
         ("</details>\n\n```python\nassert y == 4", "</details>\n\n```python \nassert y == 4", "gap, <details>"),
@@ -236,15 +236,15 @@ def test_a_heading_keeps_the_names_of_its_cells(lesson):
         ("```python\n>>> x", "- ```python\n>>> x", "a python block that is not at the margin"),
     ],
 )
-def test_what_would_be_lost_is_refused(right, wrong, says, lesson):
+def test_what_would_be_lost_is_refused(right, wrong, message, lesson):
     assert LESSON.count(right) == 1
     lesson.write_text(LESSON.replace(right, wrong))
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         build_notebooks.convert(Notebook("1-one", "One", lesson.name, ("One", "Two")))
 
 
 @pytest.mark.parametrize(
-    ("check", "says"),
+    ("check", "message"),
     [
         ("assert False", "says nothing"),
         ("y + 1", "TypeError"),
@@ -252,10 +252,10 @@ def test_what_would_be_lost_is_refused(right, wrong, says, lesson):
         ("print('Right')", "DID NOT RAISE"),
     ],
 )
-def test_a_check_that_does_not_explain_itself_is_found(check, says):
+def test_a_check_that_does_not_explain_itself_is_found(check, message):
     with pytest.raises((AssertionError, TypeError, pytest.fail.Exception)) as found:
         assert_refused(Cell("code", check, "check"), {"y": ...})
-    assert says in f"{found.type.__name__}: {found.value}"
+    assert message in f"{found.type.__name__}: {found.value}"
 
 
 def test_a_picture_travels_with_its_notebook(lesson):

@@ -23,5 +23,5 @@ def test_a_recipe_can_be_run_as_it_says(path):
     assert settings.data.corpus in ("world", "stories", *CORPORA)
     make_train_config(settings.train, 1)
     head = "".join(line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.startswith("#"))
-    for said in (f"regard train recipes/{path.name}", "regard evaluate run", "Expected"):
-        assert said in head
+    for phrase in (f"regard train recipes/{path.name}", "regard evaluate run", "Expected"):
+        assert phrase in head

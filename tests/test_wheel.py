@@ -50,8 +50,8 @@ def test_every_file_of_the_package_is_inside(wheel):
     tracked = subprocess.run(["git", "ls-files", "src/regard"], cwd=ROOT, capture_output=True, text=True, check=True)
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if name.startswith("regard/")}
-    there = [name for name in tracked.stdout.split() if (ROOT / name).exists()]
-    assert {name.removeprefix("src/") for name in there} <= inside
+    existing = [name for name in tracked.stdout.split() if (ROOT / name).exists()]
+    assert {name.removeprefix("src/") for name in existing} <= inside
     assert {"regard/py.typed", "regard/serve/page/index.html", "regard/serve/page/js/main.js"} <= inside
     assert not {name for name in inside if "__pycache__" in name or "tests" in name}
 

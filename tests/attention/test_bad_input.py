@@ -29,7 +29,7 @@ SHORT_TREES = Recipe(position=RelativeBias(TreePath(2), heads=4)).with_tree(
 
 
 @pytest.mark.parametrize(
-    ("q", "k", "v", "says"),
+    ("q", "k", "v", "message"),
     [
         (X[0], X, X, "q must be"),
         (X, X[None], X, "k must be"),
@@ -42,8 +42,8 @@ SHORT_TREES = Recipe(position=RelativeBias(TreePath(2), heads=4)).with_tree(
         (X.long(), X.long(), X.long(), "floating-point"),
     ],
 )
-def test_tensors_that_do_not_fit(q, k, v, says):
-    with pytest.raises(ValueError, match=says):
+def test_tensors_that_do_not_fit(q, k, v, message):
+    with pytest.raises(ValueError, match=message):
         attend(q, k, v)
 
 
@@ -104,7 +104,7 @@ def test_backends_that_do_not_exist_or_object():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: MultiHeadAttention(10, heads=3), "3 heads do not divide a model of width 10"),
         (lambda: MultiHeadAttention(12, heads=4, groups=3), "4 heads cannot share 3 groups"),
@@ -163,13 +163,13 @@ def test_backends_that_do_not_exist_or_object():
         ),
     ],
 )
-def test_parts_that_make_no_sense(make, says):
-    with pytest.raises(ValueError, match=says):
+def test_parts_that_make_no_sense(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("Windo(3)", "known parts"),
         ("Window(3", "cannot read"),
@@ -183,8 +183,8 @@ def test_parts_that_make_no_sense(make, says):
         ("Sinusoidal() + 3", "unsupported operand"),
     ],
 )
-def test_text_that_describes_no_part(text, says):
-    with pytest.raises(ValueError, match=says):
+def test_text_that_describes_no_part(text, message):
+    with pytest.raises(ValueError, match=message):
         parse_part(text)
 
 
@@ -200,10 +200,10 @@ def test_a_batchs_own_data_is_not_written_to_a_recipe_file():
 
 def test_explain_says_who_runs_and_why_the_others_do_not():
     q = torch.zeros(1, 2, 4096, 8)
-    said = explain(Recipe(pattern=Causal() & Window(64)), q)
-    assert said.backend == "gather"
-    assert str(said).startswith("gather runs this recipe\n  not linear: Softmax() is not proportional")
-    assert "no backward pass on the CPU" in said.reasons["flex"][0]
+    explanation = explain(Recipe(pattern=Causal() & Window(64)), q)
+    assert explanation.backend == "gather"
+    assert str(explanation).startswith("gather runs this recipe\n  not linear: Softmax() is not proportional")
+    assert "no backward pass on the CPU" in explanation.reasons["flex"][0]
     assert explain(Recipe(), q).backend == "sdpa"
     assert "100% of the blocks" in explain(Recipe(), q).reasons["gather"][0]
     assert explain(get_recipe("causal linear"), q).backend == "linear"

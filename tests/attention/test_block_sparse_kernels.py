@@ -204,8 +204,8 @@ def made(kernel: str, kind: str, cut: int = 0) -> Any:
     )
     types |= dict.fromkeys(("q", "k", "v", "out", "upstream", "dq", "dk", "dv"), "*bf16")
     if kind == "band":
-        walked = ("q", "upstream") if kernel == "dkv_kernel" else ("k", "v")
-        types |= dict.fromkeys(walked, "tensordesc<bf16[1, 1, 64, 64]>")
+        loaded = ("q", "upstream") if kernel == "dkv_kernel" else ("k", "v")
+        types |= dict.fromkeys(loaded, "tensordesc<bf16[1, 1, 64, 64]>")
     aligned = [name for name in function.arg_names if types.get(name, "*i")[0] == "*"]
     return compile_for_hopper(function, given, types, aligned, num_warps=4, num_stages=2)
 

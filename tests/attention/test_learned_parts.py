@@ -445,12 +445,12 @@ def assert_agreement(
         if backend.objections(recipe, q, k, Positions.of(q, k, first, None)):
             continue
         got = attend(q, k, v, recipe, q_index=first, backend=name)
-        assert_close(got, want, msg=lambda said, name=name: f"{name}: {recipe}: {said}", rtol=near, atol=near)
+        assert_close(got, want, msg=lambda message, name=name: f"{name}: {recipe}: {message}", rtol=near, atol=near)
         gotten = torch.autograd.grad(got, inputs, upstream, allow_unused=True)
         for x, y in zip(wanted, gotten, strict=True):
             if x is not None and bool(x.any()):
                 assert y is not None, f"{name} gives no gradient: {recipe}"
-                assert_close(y, x, msg=lambda said, name=name: f"{name}: {recipe}: {said}", rtol=near, atol=near)
+                assert_close(y, x, msg=lambda message, name=name: f"{name}: {recipe}: {message}", rtol=near, atol=near)
         ran.add(name)
     return ran
 

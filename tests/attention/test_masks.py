@@ -224,7 +224,7 @@ def test_a_linear_state_objects_to_a_mask():
 
 
 @pytest.mark.parametrize(
-    ("mask", "says"),
+    ("mask", "message"),
     [
         (torch.ones(J, dtype=torch.bool), r"mask must be \(i, j\), \(b, i, j\) or \(b, h, i, j\), not \(7,\)"),
         (
@@ -238,27 +238,27 @@ def test_a_linear_state_objects_to_a_mask():
         (torch.ones(N, J, dtype=torch.long), r"mask holds torch.int64; use mask.bool\(\), True = may attend"),
     ],
 )
-def test_masks_that_do_not_fit_are_refused_in_one_line(mask, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_masks_that_do_not_fit_are_refused_in_one_line(mask, message):
+    with pytest.raises(ValueError, match=message) as refused:
         layer_of()(torch.randn(B, N, 12).double(), torch.randn(B, J, 12).double(), mask=mask)
     assert "\n" not in str(refused.value)
 
 
 def test_parts_of_a_recipe_that_do_not_fit_are_refused():
     q, k, v = qkv()
-    for part, says in (
+    for part, message in (
         (BooleanMask(boolean(3, 1, N, J)), "holds data for 3 sentences"),
         (BooleanMask(boolean(1, 1, 4, J)), "has 4 queries from 0 and 7 keys, not 5 and 7"),
         (BooleanMask(boolean(1, 1, N, 6)), "has 5 queries from 0 and 6 keys, not 5 and 7"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             attend(q, k, v, Recipe(pattern=part))
-    for part, says in (
+    for part, message in (
         (AdditiveMask(numbers(1, 4, N, J)), "is for 4 heads and 7 tokens, not 6 and 7"),
         (AdditiveMask(numbers(1, H, N, 6)), "is for 6 heads and 6 tokens, not 6 and 7"),
         (AdditiveMask(numbers(3, 1, N, J)), "holds data for 3 sentences"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             attend(q, k, v, Recipe(position=part))
     with pytest.raises(
         ValueError, match=r"BooleanMask wants True and False shaped \(b, h, i, j\), not \(5, 7\) of bool"

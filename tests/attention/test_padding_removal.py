@@ -23,12 +23,12 @@ def test_tokens_come_back_to_their_places():
 def test_attention_without_padding_is_attention_with_it():
     layer = MultiHeadAttention(12, heads=3, recipe=Recipe(position=Rotary())).double()
     x, lengths = torch.randn(3, 7, 12, dtype=torch.double), torch.tensor([7, 2, 5])
-    there = torch.arange(7) < lengths[:, None]
-    tokens = UnpaddedTokens.of(there.flatten().nonzero()[:, 0], 3, 7)
+    is_token = torch.arange(7) < lengths[:, None]
+    tokens = UnpaddedTokens.of(is_token.flatten().nonzero()[:, 0], 3, 7)
     with torch.no_grad():
         wanted = layer.compute_heads(x, None, Context(Padding(lengths)))
         found = layer.compute_heads(unpad(x, tokens), None, Context(Padding(lengths), tokens=tokens))
-    assert_close(found[0], wanted[there])
+    assert_close(found[0], wanted[is_token])
 
 
 def test_parts_of_a_fused_layer_are_projected_by_one_product():

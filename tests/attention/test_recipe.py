@@ -87,7 +87,7 @@ def test_every_old_name_stands_for_one_that_exists():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("Window(size=1, size=2)", "Window is given size twice; leave one out"),
         ("Clipped(reach=1, max_distance=2)", "Clipped is given max_distance twice; leave one out"),
@@ -100,8 +100,8 @@ def test_every_old_name_stands_for_one_that_exists():
     ],
     ids=lambda text: text[:20],
 )
-def test_what_is_said_twice_too_deep_or_no_part_is_refused(text, says):
-    with pytest.raises(ValueError, match=says):
+def test_what_is_said_twice_too_deep_or_no_part_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         serialize.parse_part(text)
     assert serialize.parse_part("~" * 99 + "Full()") == serialize.parse_part(
         repr(serialize.parse_part("~" * 99 + "Full()"))

@@ -132,17 +132,17 @@ def test_one_graph_serves_every_length():
 
 
 def test_nobody_plans_while_torch_traces_and_explain_says_so():
-    said = []
+    explanations = []
 
     class Asking(nn.Module):
         def forward(self, q: Tensor) -> Tensor:
-            said.append(explain(Recipe(pattern=Window(16)), q))
+            explanations.append(explain(Recipe(pattern=Window(16)), q))
             return q + 1
 
     q = torch.randn(1, 1, 2048, 4)
     torch.export.export(Asking(), (q,))
-    assert said[0].backend == "sdpa"
-    assert all(said[0].reasons[name] == [PLANNING] for name in ("block_sparse", "flex", "gather"))
+    assert explanations[0].backend == "sdpa"
+    assert all(explanations[0].reasons[name] == [PLANNING] for name in ("block_sparse", "flex", "gather"))
     assert explain(Recipe(pattern=Window(16)), q).backend == "gather"
 
 

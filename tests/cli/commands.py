@@ -33,12 +33,12 @@ def assert_done(answer: Result) -> str:
     return answer.stdout
 
 
-def assert_refused(answer: Result, says: str) -> None:
+def assert_refused(answer: Result, message: str) -> None:
     """One line on stderr, which begins with these words, and exit code 2; a run may have said what it trains on."""
     assert answer.exit_code == 2, f"{answer.output}\n{answer.exception!r}"
     mistakes = [line for line in answer.stderr.splitlines() if line.startswith("regard: ")]
     assert len(mistakes) == 1, answer.stderr
-    assert mistakes[0].startswith(f"regard: {says}"), answer.stderr
+    assert mistakes[0].startswith(f"regard: {message}"), answer.stderr
     assert answer.stderr.endswith(f"{mistakes[0]}\n")
     assert "Traceback" not in answer.output
 

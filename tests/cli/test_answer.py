@@ -17,9 +17,9 @@ LITTLE += ["--set", "model.patch=8", "--set", "model.model=12", "--set", "model.
 def here(tmp_path, monkeypatch):
     """Tests run beside their files, where there is a picture and a list of questions about it."""
     monkeypatch.chdir(tmp_path)
-    asked = draw_question(ShapeWorld(most=2), 3)
-    Image.fromarray(asked.scene.pixels()).save("picture.png")
-    question = f"picture.png\t{asked.question.text}\t{asked.question.answer}\n"
+    drawn_question = draw_question(ShapeWorld(most=2), 3)
+    Image.fromarray(drawn_question.scene.pixels()).save("picture.png")
+    question = f"picture.png\t{drawn_question.question.text}\t{drawn_question.question.answer}\n"
     Path("questions.tsv").write_text("picture.png\tis there a red circle\tno\n" + question * 2)
 
 
@@ -33,34 +33,34 @@ def answering(tmp_path_factory) -> Path:
 def test_questions_are_answered_one_by_one_in_a_file_and_in_a_pipe(answering):
     question = "what colour is the circle"
     answer = regard("answer", answering, "picture.png", question)
-    said = assert_done(answer)
+    printed = assert_done(answer)
     assert_plain(answer.output)
-    assert len(said.splitlines()) == 1
+    assert len(printed.splitlines()) == 1
     Path("asked.txt").write_text(f"{question}\nhow many squares are there\n")
     listed = assert_done(regard("answer", answering, "picture.png", "--file", "asked.txt"))
-    assert listed.splitlines()[0] == said.strip()
+    assert listed.splitlines()[0] == printed.strip()
     piped = assert_done(regard("answer", answering, "picture.png", typed=f"{question}\n"))
-    assert piped == said
+    assert piped == printed
     assert_done(regard("answer", answering, "picture.png", question, "--best", 3, "--out", "answers.tsv"))
     cells = Path("answers.tsv").read_text().strip().split("\t")
-    assert cells[0] == said.strip()
+    assert cells[0] == printed.strip()
     assert len(cells) == 6
     assert float(cells[1]) >= float(cells[3]) >= float(cells[5])
 
 
 def test_it_is_measured_by_kind_or_by_answer(answering):
-    said = assert_done(regard("evaluate", answering, "--on", "questions.tsv", "--outputs", "said.txt"))
-    assert "questions:3|pictures:1" in said
-    assert "no " in said
+    output = assert_done(regard("evaluate", answering, "--on", "questions.tsv", "--outputs", "said.txt"))
+    assert "questions:3|pictures:1" in output
+    assert "no " in output
     assert len(Path("said.txt").read_text().splitlines()) == 3
     assert "presence" in assert_done(regard("evaluate", answering))
 
 
 def test_where_each_word_looked(answering):
     question = "is there a red circle"
-    said = assert_done(regard("look", answering, "picture.png", question, "--save", "look.png"))
+    output = assert_done(regard("look", answering, "picture.png", question, "--save", "look.png"))
     for word in (*question.split(), "last layer"):
-        assert word in said
+        assert word in output
     assert Path("look.png").read_bytes().startswith(b"\x89PNG")
     assert "layer 0, head 1" in assert_done(regard("look", answering, "picture.png", question, "--head", "0:1"))
     assert "head 1" in assert_done(regard("look", answering, "picture.png", question, "--every"))
@@ -77,8 +77,8 @@ def test_what_is_refused(answering):
         "stdin: no question; give at least one": ("picture.png",),
         "give the question, or the file asked.txt, not both": ("picture.png", "what", "--file", "asked.txt"),
     }
-    for says, words in refused.items():
-        assert_refused(regard("answer", answering, *words), says)
+    for message, words in refused.items():
+        assert_refused(regard("answer", answering, *words), message)
     assert_refused(regard("look", answering, "picture.png"), f"{answering} answers questions: regard look")
     assert_refused(regard("look", answering, "picture.png", "what is it", "--word", "is"), "--word means nothing")
     Path("questions.tsv").write_text("picture.png\twhat is it\tfish\n")

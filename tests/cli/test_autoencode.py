@@ -34,27 +34,27 @@ def here(tmp_path, monkeypatch):
 
 def test_a_line_for_a_line(run, learnt):
     text = f"{learnt[0]}\n\n{learnt[1]}\n"
-    said = assert_done(regard("autoencode", run, "-", typed=text))
-    assert_plain(said)
-    assert said == text
+    output = assert_done(regard("autoencode", run, "-", typed=text))
+    assert_plain(output)
+    assert output == text
     Path("a.txt").write_text(text)
     regard("autoencode", run, "a.txt", "--out", "b.txt")
-    assert Path("b.txt").read_text() == said
+    assert Path("b.txt").read_text() == output
 
 
 def test_between_two_sentences(run, learnt):
     for count in (2, 5, 7):
         points = [] if count == 5 else ["--points", count]
-        said = assert_done(regard("autoencode", run, "--interpolate", *learnt[:2], *points)).splitlines()
-        assert (len(said), said[0], said[-1]) == (count, learnt[0], learnt[1])
+        output = assert_done(regard("autoencode", run, "--interpolate", *learnt[:2], *points)).splitlines()
+        assert (len(output), output[0], output[-1]) == (count, learnt[0], learnt[1])
 
 
 def test_the_map_of_a_file(run, learnt):
     Path("a.txt").write_text("".join(f"{line}\n" for line in learnt))
-    said = regard("autoencode", run, "a.txt", "--latents", "a.png")
-    assert "drawn: a.png" in said.stderr
+    output = regard("autoencode", run, "a.txt", "--latents", "a.png")
+    assert "drawn: a.png" in output.stderr
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
-    assert len(assert_done(said).splitlines()) == len(learnt)
+    assert len(assert_done(output).splitlines()) == len(learnt)
     assert_refused(
         regard("autoencode", run, "-", "--latents", "a.png", typed=f"{learnt[0]}\n"),
         "stdin: a plot of latents needs 2 sentences or more, not 1; leave out --latents",
@@ -68,8 +68,8 @@ def test_groups_of_lengths():
 
 def test_sentences_that_come_back_and_words_in_place(run, learnt):
     Path("gold.txt").write_text(f"{learnt[0]}\n{learnt[1]} Zaphod\n")
-    said = assert_done(regard("evaluate", run, "--on", "gold.txt", "--save", "a.json", "--outputs", "said.txt"))
-    assert "rebuilt exactly  50.00 %   sentences:2" in said
+    output = assert_done(regard("evaluate", run, "--on", "gold.txt", "--save", "a.json", "--outputs", "said.txt"))
+    assert "rebuilt exactly  50.00 %   sentences:2" in output
     figures = json.loads(Path("a.json").read_text())
     assert figures["exact"] == 50.0
     assert 0 < figures["in_place"] < 100
@@ -83,8 +83,8 @@ def test_an_unknown_word_is_wrong_whatever_is_written_for_it(run):
 
 
 def test_looking_at_what_entered_which_latent(run, learnt):
-    said = assert_done(regard("look", run, learnt[0], "--save", "a.png"))
-    assert said.startswith(f"{learnt[0]}\n{learnt[0]}\n")
+    output = assert_done(regard("look", run, learnt[0], "--save", "a.png"))
+    assert output.startswith(f"{learnt[0]}\n{learnt[0]}\n")
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     assert assert_done(regard("look", run, learnt[0], "--every")).count("head ") == 4
     one, other = (assert_done(regard("look", run, learnt[0], "--head", f"bottleneck:{n}")) for n in (0, 1))

@@ -198,11 +198,11 @@ def test_without_a_checkout_decoding_cannot_be_measured(monkeypatch, tmp_path):
 
 
 def test_nothing_is_run_that_lies_where_one_stands(monkeypatch):
-    asked: list[BenchmarkSettings] = []
-    work = Benchmark("sums", "two and two", "ms", lambda setting: (asked.append(setting), iter(()))[1])
+    received: list[BenchmarkSettings] = []
+    work = Benchmark("sums", "two and two", "ms", lambda setting: (received.append(setting), iter(()))[1])
     monkeypatch.setattr(benchmarks, "BENCHMARKS", {"sums": work})
     assert_done(regard("bench", "sums", "--threads", 1))
-    for path in (decoding.SCRIPT, asked[0].peers):
+    for path in (decoding.SCRIPT, received[0].peers):
         assert path.is_absolute()
         assert not path.is_relative_to(Path.cwd())
 
@@ -257,13 +257,15 @@ def test_every_piece_is_counted_once_an_epoch_and_something_is_learnt(name, tmp_
     assert weights == weights_of(plan)
 
 
-def peer(folder: Path, told: dict | None) -> Path:
+def peer(folder: Path, outcome: dict | None) -> Path:
     """A toolkit that answers thus, or not at all."""
     python = folder / "bin" / "python"
     python.parent.mkdir(parents=True)
     code = "import json, sys\nplan = json.load(open(sys.argv[3]))\n"
     code += (
-        f"json.dump({told!r}, open(plan['answer'], 'w'))\n" if told else "sys.exit('ValueError: no such optimiser')\n"
+        f"json.dump({outcome!r}, open(plan['answer'], 'w'))\n"
+        if outcome
+        else "sys.exit('ValueError: no such optimiser')\n"
     )
     python.write_text(f"#!{sys.executable} -S\n{code}")
     python.chmod(0o755)
@@ -326,8 +328,8 @@ def test_a_toolkit_that_is_installed_counts_as_we_do(name, tmp_path):
     words = [python, train_peers.__file__, name, tmp_path / "plan.json"]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "answer.json").read_text())
-    assert told["tokens"] == [total] * plan["steps"]
-    assert 0 < told["loss"] < math.log(plan["words"])
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    assert answer["tokens"] == [total] * plan["steps"]
+    assert 0 < answer["loss"] < math.log(plan["words"])
     ours = weights_of(plan)
-    assert abs(told["weights"] - ours) < 0.1 * ours  # a bias more or less
+    assert abs(answer["weights"] - ours) < 0.1 * ours  # a bias more or less

@@ -93,9 +93,9 @@ def test_lines_are_classified_as_they_are_typed(judge, monkeypatch, capsys):
     typed = iter(["the beautiful girl smiles", "so " * 9, "the cat sleeps", ""])
     monkeypatch.setattr("builtins.input", lambda: next(typed))
     prompt_loop(TextClassifier.load(judge), 8, scores=True, all_labels=False)
-    said = capsys.readouterr()
-    assert [line.split("\t")[0] in NAMES for line in said.out.splitlines()] == [True, True]
-    assert "regard: this line: 9 tokens" in said.err
+    output = capsys.readouterr()
+    assert [line.split("\t")[0] in NAMES for line in output.out.splitlines()] == [True, True]
+    assert "regard: this line: 9 tokens" in output.err
 
 
 def test_what_is_no_classifier_is_refused(tmp_path):
@@ -108,11 +108,11 @@ def test_what_is_no_classifier_is_refused(tmp_path):
 
 
 def test_figures_count_right_labels(judge):
-    said = assert_done(regard("evaluate", judge, "--save", "figures.json", "--outputs", "said"))
+    output = assert_done(regard("evaluate", judge, "--save", "figures.json", "--outputs", "said"))
     figures = json.loads(Path("figures.json").read_text())
     assert figures["texts"] == WORLD_TESTS
     assert figures["accuracy"] == pytest.approx(100 * figures["right"] / WORLD_TESTS)
-    assert f"accuracy {figures['accuracy']:.2f} %   texts:{WORLD_TESTS}|labels:3" in said
+    assert f"accuracy {figures['accuracy']:.2f} %   texts:{WORLD_TESTS}|labels:3" in output
     by_label = figures["by_label"]
     assert tuple(by_label) == NAMES
     assert sum(one["texts"] for one in by_label.values()) == WORLD_TESTS
@@ -127,38 +127,38 @@ def test_figures_on_paper(judge):
     found = lines(regard("classify", judge, "-", typed="\n".join(texts)))
     wrong = next(name for name in NAMES if name != found[2])
     Path("three.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(texts, [*found[:2], wrong], strict=True)))
-    said = assert_done(regard("evaluate", judge, "--on", "three.tsv"))
-    assert said.startswith("accuracy 66.67 %   texts:3|labels:3\n")
+    output = assert_done(regard("evaluate", judge, "--on", "three.tsv"))
+    assert output.startswith("accuracy 66.67 %   texts:3|labels:3\n")
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("the cat\tpositive\tmore", "wrong.tsv:1: 3 columns; a line is text, tab, label, which are 2"),
         ("the cat\tsplendid", "text 1: the label 'splendid' is not known; the known ones are negative, neutral"),
         ("\tpositive", "wrong.tsv:1: the text is empty"),
     ],
 )
-def test_wrong_files_are_refused(line, says, judge):
+def test_wrong_files_are_refused(line, message, judge):
     Path("wrong.tsv").write_text(f"{line}\n")
-    assert_refused(regard("evaluate", judge, "--on", "wrong.tsv"), says)
+    assert_refused(regard("evaluate", judge, "--on", "wrong.tsv"), message)
 
 
 # --- look ---
 
 
 def test_words_are_shown_with_their_weights(judge):
-    said = assert_done(regard("look", judge, "the beautiful girl smiles", "--save", "look.png"))
-    assert "the beautiful girl smiles\n" in said
-    assert any(f"{name}, " in said for name in NAMES)
-    assert_plain(said.replace("\n", ""))
+    output = assert_done(regard("look", judge, "the beautiful girl smiles", "--save", "look.png"))
+    assert "the beautiful girl smiles\n" in output
+    assert any(f"{name}, " in output for name in NAMES)
+    assert_plain(output.replace("\n", ""))
     assert Path("look.png").stat().st_size > 1000
 
 
 def test_of_counted_words_is_shown_what_each_says(counting):
-    said = assert_done(regard("look", counting, "the beautiful girl smiles", "--save", "look.svg"))
-    assert "speaks for" in said
-    assert "together the words add" in said
+    output = assert_done(regard("look", counting, "the beautiful girl smiles", "--save", "look.svg"))
+    assert "speaks for" in output
+    assert "together the words add" in output
 
 
 def test_what_words_say_adds_up_to_the_score(counting):
@@ -174,8 +174,8 @@ def test_what_words_say_adds_up_to_the_score(counting):
 
 
 def test_every_head_of_a_transformer_can_be_seen(judge, counting):
-    said = assert_done(regard("look", judge, "the cat sleeps", "--every"))
-    assert "head 0" in said
+    output = assert_done(regard("look", judge, "the cat sleeps", "--every"))
+    assert "head 0" in output
     assert_refused(regard("look", counting, "the cat sleeps", "--every"), "there is no head to show")
 
 

@@ -112,18 +112,18 @@ def test_check_reports_another_version_and_refuses_damage(corpora, monkeypatch):
     held = hashlib.sha256(b"a cat\ntwo dogs\n").hexdigest()
     same = replace(CORPORA["multi30k"], files=(replace(first, sha256=held), *others))
     monkeypatch.setitem(CORPORA, "multi30k", same)
-    said = assert_prints("check", "multi30k", "--data", corpora)
-    assert "multi30k/train.en: as known: corpora/multi30k/train.en.xz\n" in said
-    assert "multi30k/train.de: another version: corpora/multi30k/train.de.xz\n" in said
-    assert "multi30k/val.en: not here\n" in said
-    assert said.endswith(f"note: {same.note}\n")
+    output = assert_prints("check", "multi30k", "--data", corpora)
+    assert "multi30k/train.en: as known: corpora/multi30k/train.en.xz\n" in output
+    assert "multi30k/train.de: another version: corpora/multi30k/train.de.xz\n" in output
+    assert "multi30k/val.en: not here\n" in output
+    assert output.endswith(f"note: {same.note}\n")
     path = Path("corpora/multi30k/train.de.xz")
     path.write_bytes(path.read_bytes()[:-3])
     assert assert_refuses("check", "multi30k", "--data", corpora) == (
         "1 of 9 files of multi30k cannot be read; fetch or copy them again"
     )
-    said = run("check", "multi30k", "--data", corpora).stdout
-    assert "multi30k/train.de: damaged: corpora/multi30k/train.de.xz: cannot be read to its end" in said
+    output = run("check", "multi30k", "--data", corpora).stdout
+    assert "multi30k/train.de: damaged: corpora/multi30k/train.de.xz: cannot be read to its end" in output
 
 
 def test_check_without_files_says_where_to_get_them(corpora):
@@ -163,7 +163,7 @@ def test_convert_leaves_out_empty_sides_only_when_asked():
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["show", "multi3k"], "no catalogued corpus is called 'multi3k'; choose from multi30k, tatoeba, europarl"),
         (["convert", "multi30k", "b", "--from", "en", "--to", "nl"], "multi30k does not translate 'en' into 'nl'; it"),
@@ -185,12 +185,12 @@ def test_convert_leaves_out_empty_sides_only_when_asked():
         (["fly"], "No such command 'fly'"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_remedy(words, says):
+def test_a_mistake_is_one_line_with_the_remedy(words, message):
     Path("a.en").write_text("a cat\n")
     Path("a.fr").write_text("un chat\nune souris\n")
     Path("latin.fr").write_bytes("à\n".encode("latin-1"))
     Path("torn.tsv.xz").write_bytes(lzma.compress(b"a\tb\n" * 999)[:-9])
-    assert assert_refuses(*words).startswith(says)
+    assert assert_refuses(*words).startswith(message)
 
 
 # --- the world ---
@@ -219,32 +219,32 @@ def served(monkeypatch):
     """Answers for addresses by their endings, instead of the network; the addresses that were asked for."""
 
     def serve(contents: dict[str, bytes]) -> list[str]:
-        asked: list[str] = []
+        requested: list[str] = []
 
         def answer(opener: OpenerDirector, request: Request, timeout: float) -> Answered:
-            asked.append(request.full_url)
+            requested.append(request.full_url)
             return Answered(next(held for ending, held in contents.items() if request.full_url.endswith(ending)))
 
         monkeypatch.setattr(OpenerDirector, "open", answer)
-        return asked
+        return requested
 
     return serve
 
 
 def test_fetch_downloads_what_is_missing_and_compares_it(corpora, served):
     texts = {"en": b"a cat\n", "de": b"eine Katze\n", "fr": b"un chat\n"}
-    asked = served({f".{language}.gz": gzip.compress(text) for language, text in texts.items()})
-    said = assert_prints("fetch", "multi30k", corpora)
-    assert len(asked) == 7
-    assert asked[0] == "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/train.fr.gz"
-    assert said.startswith("multi30k: captions of Flickr30k's pictures: for research (https://github.com")
-    assert "multi30k/val.de: another version: corpora/multi30k/val.de.gz\n" in said
+    requested = served({f".{language}.gz": gzip.compress(text) for language, text in texts.items()})
+    output = assert_prints("fetch", "multi30k", corpora)
+    assert len(requested) == 7
+    assert requested[0] == "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/train.fr.gz"
+    assert output.startswith("multi30k: captions of Flickr30k's pictures: for research (https://github.com")
+    assert "multi30k/val.de: another version: corpora/multi30k/val.de.gz\n" in output
     converted = assert_prints(
         "convert", "multi30k", "a.tsv", "--split", "test", "--from", "fr", "--to", "de", "--data", corpora
     )
     assert converted == "written: a.tsv, 1 pairs\n"
     assert "all files are in corpora already\n" in assert_prints("fetch", "multi30k", corpora)
-    assert len(asked) == 7
+    assert len(requested) == 7
 
 
 def test_fetch_keeps_nothing_that_cannot_be_read(served):
@@ -257,9 +257,9 @@ def test_fetch_keeps_nothing_that_cannot_be_read(served):
 
 def test_fetch_of_a_selection_brings_the_archives_and_says_what_to_do(served):
     served({"fr-en.tgz": b"one", "de-en.tgz": b"two"})
-    said = assert_prints("fetch", "europarl", "new")
-    assert "downloaded: new/europarl/fr-en.tgz; now extract the files of europarl from it\n" in said
-    assert "regard data convert europarl-v7.fr-en.en europarl-v7.fr-en.fr train.en-fr.tsv.xz --skip-empty" in said
+    output = assert_prints("fetch", "europarl", "new")
+    assert "downloaded: new/europarl/fr-en.tgz; now extract the files of europarl from it\n" in output
+    assert "regard data convert europarl-v7.fr-en.en europarl-v7.fr-en.fr train.en-fr.tsv.xz --skip-empty" in output
     assert Path("new/europarl/de-en.tgz").read_bytes() == b"two"
 
 
@@ -268,5 +268,7 @@ def test_without_a_network_fetch_says_so_in_one_line(monkeypatch):
         raise URLError(OSError(-2, "Name or service not known"))
 
     monkeypatch.setattr(OpenerDirector, "open", unreachable)
-    said = assert_refuses("fetch", "tinyshakespeare", "new")
-    assert re.fullmatch(r"https://raw\S+/input\.txt: cannot be reached \(.*not known\); check the network, or .*", said)
+    output = assert_refuses("fetch", "tinyshakespeare", "new")
+    assert re.fullmatch(
+        r"https://raw\S+/input\.txt: cannot be reached \(.*not known\); check the network, or .*", output
+    )

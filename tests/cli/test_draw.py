@@ -66,7 +66,7 @@ def test_explain_reads_files_texts_and_parts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["fly"], "No such command 'fly'; see regard --help"),
         (["draw"], "Missing argument 'what'; see regard draw --help"),
@@ -89,11 +89,11 @@ def test_explain_reads_files_texts_and_parts(tmp_path):
         (["explain", "luong general", "--heads", "0"], "Invalid value for '--heads'"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_remedy(words, says):
+def test_a_mistake_is_one_line_with_the_remedy(words, message):
     answer = run(*words)
     assert answer.exit_code == 2
     assert answer.stdout == ""
-    assert answer.stderr.startswith(f"regard: {says}")
+    assert answer.stderr.startswith(f"regard: {message}")
     assert answer.stderr.count("\n") == 1
 
 

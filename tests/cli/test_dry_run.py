@@ -80,13 +80,13 @@ def test_a_run_that_is_extended_stays_as_it_is(copied):
 def test_the_time_is_that_of_the_steps_and_validations_that_are_left(copied, monkeypatch):
     monkeypatch.setattr(cost, "measure_steps", lambda run, pace: 2.0)
     monkeypatch.setattr(cost, "measure_validation", lambda run: 3.0)
-    for every, says in (
+    for every, message in (
         (50, "103 seconds on this machine: 50 steps of 2,000 ms, 1 validations of 3.0 s"),
         (1, "4 min"),
     ):
         answer = regard("train", "--out", copied, "--steps", 150, "--set", f"validate_every={every}", "--dry-run")
         assert_done(answer)
-        assert f"time: about {says}" in answer.stderr
+        assert f"time: about {message}" in answer.stderr
 
 
 def test_a_fine_tuned_model_is_measured(trained, corpus):

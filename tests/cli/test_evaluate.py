@@ -131,9 +131,9 @@ def fake_python(code: str) -> str:
 def test_comet_is_scored_by_the_interpreter_that_is_named(trained, corpus):
     python = fake_python(FAKE_PYTHON.format(python=sys.executable, end=SCORES))
     words = ["evaluate", trained, "--on", corpus(7), "--device", "cpu", "--comet", python, "--save", "a.json"]
-    said = assert_done(regard(*words))
+    output = assert_done(regard(*words))
     signature = "model:Unbabel/wmt22-comet-da|scale:100|version:2.2.2"
-    assert f"COMET                         84.12   {signature}\n" in said
+    assert f"COMET                         84.12   {signature}\n" in output
     saved = json.loads(Path("a.json").read_text())["scores"]["COMET"]
     assert (saved["value"], saved["signature"]) == (pytest.approx(84.12), signature)
 

@@ -33,8 +33,8 @@ def author(tmp_path_factory) -> Path:
 
 
 def test_it_goes_on_with_what_is_given(author):
-    said = assert_done(regard("generate", author, "one two", "--temperature", 0, "--tokens", 7))
-    assert said == "one two three four\none two three four\n"
+    output = assert_done(regard("generate", author, "one two", "--temperature", 0, "--tokens", 7))
+    assert output == "one two three four\none two three four\n"
 
 
 def test_it_goes_on_with_what_is_piped_and_from_nothing(author):
@@ -48,17 +48,17 @@ def test_it_goes_on_with_what_is_piped_and_from_nothing(author):
 def test_each_line_typed_is_gone_on_with(author, monkeypatch, capsys):
     typed = iter(["one two", ""])
 
-    def asked() -> str:
+    def typed_line() -> str:
         try:
             return next(typed)
         except StopIteration:
             raise EOFError from None
 
-    monkeypatch.setattr("builtins.input", asked)
+    monkeypatch.setattr("builtins.input", typed_line)
     prompt_loop(TextGenerator.load(author), Greedy(), tokens=9, lines=1)
-    said = capsys.readouterr()
-    assert said.out == RHYME * 2
-    assert said.err.endswith("Ctrl-D exits.\n> > > ")
+    output = capsys.readouterr()
+    assert output.out == RHYME * 2
+    assert output.err.endswith("Ctrl-D exits.\n> > > ")
 
 
 def test_a_seed_writes_the_same_again(author):
@@ -76,15 +76,15 @@ def test_an_unknown_word_is_said(author):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["--temperature", -1], "a temperature is positive"),
         (["--top-p", 0], "top_p=0.0 is no probability"),
         (["--tokens", 0], "Invalid value for '--max-new-tokens' / '--tokens'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words, says, author):
-    assert_refused(regard("generate", author, "one", *words), says)
+def test_what_makes_no_sense_is_refused(words, message, author):
+    assert_refused(regard("generate", author, "one", *words), message)
 
 
 def test_only_a_language_model_writes(tmp_path):
@@ -149,7 +149,7 @@ def test_heads_and_words_by_their_names(author):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["--head", "7:1"], "--head 7:1: write LAYER:HEAD, one of blocks.0:0"),
         (["--word", "six"], "--word six: no token of the text; they are one two"),
@@ -157,8 +157,8 @@ def test_heads_and_words_by_their_names(author):
         (["--longest", 1], "the text has 2 tokens; shorten it, or allow it with --max-length 2"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(words, says, author):
-    assert_refused(regard("look", author, "one two", *words), says)
+def test_what_cannot_be_shown_is_refused(words, message, author):
+    assert_refused(regard("look", author, "one two", *words), message)
 
 
 def test_the_head_that_looks_at_other_words_is_chosen():

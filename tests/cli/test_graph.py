@@ -42,13 +42,13 @@ def here(tmp_path, monkeypatch):
 
 
 def test_every_node_is_labelled_with_its_probability(town):
-    said = assert_done(regard("graph", town, "nodes.tsv", "edges.tsv"))
-    assert_plain(said)
-    rows = [line.split("\t") for line in said.splitlines()]
+    output = assert_done(regard("graph", town, "nodes.tsv", "edges.tsv"))
+    assert_plain(output)
+    rows = [line.split("\t") for line in output.splitlines()]
     assert [row[0] for row in rows] == ["Ann", "Ben", "Cat", "Dan"]
     assert all(label in TRADES and 0.2 <= float(chance) <= 1 for _, label, chance in rows)
     regard("graph", town, "nodes.tsv", "edges.tsv", "--out", "a.tsv")
-    assert Path("a.tsv").read_text() == said
+    assert Path("a.tsv").read_text() == output
     both = assert_done(regard("graph", town, "nodes.tsv", "edges.tsv", "--best", 9)).splitlines()
     assert all(set(line.split("\t")[1::2]) == TRADES for line in both)
     assert [sum(map(float, line.split("\t")[2::2])) for line in both] == pytest.approx([1.0] * 4, abs=3e-4)
@@ -66,8 +66,8 @@ def test_two_files_are_trained_on_and_measured_by_split():
     assert_done(regard(*train, "--steps", 3, "--out", "run"))
     for split in ("train", "valid", "test"):
         count = sum(person.split == split for person in TOWN.people)
-        said = assert_done(regard("evaluate", "run", "--split", split, "--save", "a.json", "--outputs", "said.tsv"))
-        assert f"nodes:{count}|among:97|edges:{len(TOWN.edges)}" in said
+        output = assert_done(regard("evaluate", "run", "--split", split, "--save", "a.json", "--outputs", "said.tsv"))
+        assert f"nodes:{count}|among:97|edges:{len(TOWN.edges)}" in output
         assert len(Path("said.tsv").read_text().splitlines()) == count
         assert sum(row["nodes"] for row in json.loads(Path("a.json").read_text())["by_label"].values()) == count
     test = assert_done(regard("evaluate", "run", "--split", "test"))
@@ -76,11 +76,11 @@ def test_two_files_are_trained_on_and_measured_by_split():
 
 def test_looking_at_a_node(town):
     name = TOWN.people[38].name
-    said = assert_done(regard("look", town, name, "--save", "a.png"))
-    assert said.startswith(f"{name}: ")
-    assert "head 0" in said
-    assert "head 1" in said
-    assert " ".join(TOWN.people[38].traits) in said
+    output = assert_done(regard("look", town, name, "--save", "a.png"))
+    assert output.startswith(f"{name}: ")
+    assert "head 0" in output
+    assert "head 1" in output
+    assert " ".join(TOWN.people[38].traits) in output
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     one, other = (assert_done(regard("look", town, name, "--head", f"blocks.0:{n}")) for n in (0, 1))
     assert one != other
@@ -97,7 +97,7 @@ def test_a_model_without_edges_has_no_neighbours_to_show():
 
 
 @pytest.mark.parametrize(
-    ("file", "held", "says"),
+    ("file", "held", "message"),
     [
         ("nodes.tsv", NODES + "Eve\tbaker\n", "nodes.tsv:6: 2 columns; the header names 4: name, label, text, split"),
         ("nodes.tsv", NODES.replace("valid", "held"), "nodes.tsv:4: a split is one of train, valid, test or _, not 'h"),
@@ -107,13 +107,13 @@ def test_a_model_without_edges_has_no_neighbours_to_show():
         ("edges.tsv", "", "edges.tsv: no edges; it needs name, tab, name on every line"),
     ],
 )
-def test_bad_files_are_named_with_their_line(town, file, held, says):
+def test_bad_files_are_named_with_their_line(town, file, held, message):
     Path(file).write_text(held)
-    assert_refused(regard("graph", town, "nodes.tsv", "edges.tsv"), says)
+    assert_refused(regard("graph", town, "nodes.tsv", "edges.tsv"), message)
     given = ["--train", "nodes.tsv", "--train", "edges.tsv", "--out", "bad"]
     answer = regard("train", "--task", "node_classification", *given)
     assert answer.exit_code == 2
-    assert says.partition(";")[0] in answer.stderr
+    assert message.partition(";")[0] in answer.stderr
 
 
 def test_what_else_is_refused(town):

@@ -103,7 +103,7 @@ def test_a_mistake_names_the_help_that_helps():
 
 
 @pytest.mark.parametrize(
-    ("trouble", "says"),
+    ("trouble", "message"),
     [
         (OSError(28, "No space left on device", "here"), "here: No space left on device; free disk space, or choose"),
         (OSError("strange"), "output: strange; free disk space, or choose another path"),
@@ -118,12 +118,12 @@ def test_a_mistake_names_the_help_that_helps():
         (ValueError("two\nlines"), "two lines"),
     ],
 )
-def test_trouble_is_one_line(trouble, says, monkeypatch):
+def test_trouble_is_one_line(trouble, message, monkeypatch):
     def fails(*_):
         raise trouble
 
     monkeypatch.setattr("regard.see.parse.parse_thing", fails)
-    assert_refused(regard("draw", "Causal()"), says)
+    assert_refused(regard("draw", "Causal()"), message)
 
 
 def test_a_line_that_quotes_a_whole_file_is_cut_in_its_middle(monkeypatch):

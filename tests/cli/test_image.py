@@ -83,8 +83,8 @@ def test_pictures_that_cannot_be_read_are_named(vit):
 
 
 def test_it_is_measured_with_its_confusions(vit, drawn):
-    said = assert_done(regard("evaluate", vit, "--on", drawn, "--save", "figures.json", "--outputs", "said.txt"))
-    assert "pictures:7|seen:as it is" in said
+    output = assert_done(regard("evaluate", vit, "--on", drawn, "--save", "figures.json", "--outputs", "said.txt"))
+    assert "pictures:7|seen:as it is" in output
     figures = json.loads(Path("figures.json").read_text())
     assert sum(n for row in figures["confusion_matrix"].values() for n in row.values()) == 7
     right = sum(row.get(name, 0) for name, row in figures["confusion_matrix"].items())
@@ -102,10 +102,10 @@ def test_it_is_measured_with_its_confusions(vit, drawn):
 def test_where_a_transformer_looked(vit, drawn):
     picture = names(drawn)[0]
     answer = regard("look", vit, picture, "--save", "look.png")
-    said = assert_done(answer)
-    assert said.startswith(f"{picture}: ")
-    assert "last layer" in said
-    assert "all layers" in said
+    output = assert_done(answer)
+    assert output.startswith(f"{picture}: ")
+    assert "last layer" in output
+    assert "all layers" in output
     assert Path("look.png").read_bytes().startswith(b"\x89PNG")
     assert "blocks.1" in assert_done(regard("look", vit, picture, "--every"))
     assert "layer 1, head 0" in assert_done(regard("look", vit, picture, "--head", "1:0"))

@@ -28,11 +28,11 @@ TYPED = {
 
 def stopped(folder: Path, *words: object) -> Path:
     """A run stopped by Ctrl-C at its first validation, at step 2 of 9."""
-    said = train_command.validation_line
+    printed = train_command.validation_line
 
     def interrupted(report, running):
         signal.raise_signal(signal.SIGINT)
-        return said(report, running)
+        return printed(report, running)
 
     often = ["--steps", 9, "--set", "train.validate_every=2", "--set", "train.schedule=constant"]
     with pytest.MonkeyPatch.context() as patch:
@@ -216,12 +216,12 @@ def test_a_start_with_few_steps_leaves_its_warm_up(trained, corpus, tmp_path):
 
 
 def test_the_time_left_is_said_once_to_a_terminal_and_again_to_a_pipe():
-    for again, said in ((False, [4]), (True, [4, 14, 24])):
+    for again, output in ((False, [4]), (True, [4, 14, 24])):
         now = iter(range(1000))
         pace, running = (
             train_command.TimeEstimate(1001, repeat=again, clock=lambda now=now: float(next(now))),
             train_command.RunningStats(),
         )
         lines = {step: pace.line(step, running) for step in range(1, 31)}
-        assert [step for step, line in lines.items() if line] == said
+        assert [step for step, line in lines.items() if line] == output
         assert (lines[4] or "").endswith("about 17 minutes left on this machine")

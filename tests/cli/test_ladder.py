@@ -72,11 +72,11 @@ def test_the_demo_trains_translates_looks_and_says_what_is_next(monkeypatch):
     usual = TranslationSettings.of_world()
     few = replace(usual, data=replace(usual.data, sentences=1000))  # 40,000 take seconds to draw
     monkeypatch.setattr(TranslationSettings, "of_world", lambda: few)
-    told = assert_done(regard("demo", "--steps", "3"))
+    output = assert_done(regard("demo", "--steps", "3"))
     assert len(checkpoints(Path("out/demo/checkpoints"))) == 3  # all along the training, for the page to go through
-    assert_plain(told)
-    assert "Exact match: " in told
-    assert f"of {WORLD_TESTS} sentences" in told
+    assert_plain(output)
+    assert "Exact match: " in output
+    assert f"of {WORLD_TESTS} sentences" in output
     assert min(size("out/demo/alignment.png")) > 100
     for command in next_commands(Path("out/demo")):
-        assert command in told
+        assert command in output

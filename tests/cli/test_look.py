@@ -27,13 +27,13 @@ def here(tmp_path, monkeypatch):
 
 def test_a_sentence_its_translation_and_where_it_looked(trained):
     answer = regard("look", trained, SENTENCE)
-    said = assert_done(answer).splitlines()
+    printed = assert_done(answer).splitlines()
     assert_plain(answer.output)
-    assert said[0] == SENTENCE
-    assert said[1] == assert_done(regard("translate", trained, "-", typed=SENTENCE)).strip()
-    assert said[3] == load_alignment_heads(trained)[0].name  # a reader is told whose weights these are
-    assert said[5].split() == [*SENTENCE.split(), "</s>"]
-    assert [line.split()[0] for line in said[6:]] == said[1].split()
+    assert printed[0] == SENTENCE
+    assert printed[1] == assert_done(regard("translate", trained, "-", typed=SENTENCE)).strip()
+    assert printed[3] == load_alignment_heads(trained)[0].name  # a reader is told whose weights these are
+    assert printed[5].split() == [*SENTENCE.split(), "</s>"]
+    assert [line.split()[0] for line in printed[6:]] == printed[1].split()
 
 
 @pytest.mark.parametrize("suffix", PICTURES)
@@ -45,23 +45,23 @@ def test_a_picture_is_written(suffix, trained):
 
 def test_any_translation_can_be_looked_at(trained):
     wanted = "le chat noir a mangé la souris"
-    said = assert_done(regard("look", trained, SENTENCE, "--target", wanted)).splitlines()
-    assert said[1] == wanted
-    assert [line.split()[0] for line in said[6:13]] == wanted.split()
+    output = assert_done(regard("look", trained, SENTENCE, "--target", wanted)).splitlines()
+    assert output[1] == wanted
+    assert [line.split()[0] for line in output[6:13]] == wanted.split()
 
 
 def test_heads_one_by_one_and_side_by_side(trained):
-    said = assert_done(regard("look", trained, SENTENCE, "--every"))
-    assert said.count("head 0") == said.count("head 1") == 1
+    output = assert_done(regard("look", trained, SENTENCE, "--every"))
+    assert output.count("head 0") == output.count("head 1") == 1
     one, other = (assert_done(regard("look", trained, SENTENCE, "--head", f"decoder.0.cross:{n}")) for n in (0, 1))
     assert one != other
     assert "decoder.0.cross, head 1" in other
 
 
 def test_what_decided_a_word(trained):
-    said = assert_done(regard("look", trained, SENTENCE, "--word", "cat"))
-    assert said.count("[cat]") == 2
-    assert "what it attended to for" in said
+    output = assert_done(regard("look", trained, SENTENCE, "--word", "cat"))
+    assert output.count("[cat]") == 2
+    assert "what it attended to for" in output
 
 
 def test_unknown_words_are_said_and_shown(trained):
@@ -71,7 +71,7 @@ def test_unknown_words_are_said_and_shown(trained):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         ([""], "the sentence is empty; give at least one word"),
         ([" \t"], "the sentence is empty; give at least one word"),
@@ -91,9 +91,9 @@ def test_unknown_words_are_said_and_shown(trained):
         (["half \udce9"], "character 6 of 'half \\udce9' is a lone surrogate; remove it"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_said(words, says, trained):
+def test_what_makes_no_sense_is_refused_before_anything_is_said(words, message, trained):
     answer = regard("look", trained, *words)
-    assert_refused(answer, says)
+    assert_refused(answer, message)
     assert answer.stdout == ""
 
 
@@ -128,10 +128,10 @@ def test_without_kept_heads_the_sentence_itself_decides(copied):
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_terminal_and_the_page_open_at_the_best_head_that_was_kept(number, copied):
     (copied / HEADS_FILE).write_text(json.dumps([["decoder.0.cross", number, 0], ["decoder.0.cross", 1 - number, 0]]))
-    said = assert_done(regard("look", copied, SENTENCE, "--save", "look.html"))
-    assert said.splitlines()[3] == f"decoder.0.cross, head {number}"
+    output = assert_done(regard("look", copied, SENTENCE, "--save", "look.html"))
+    assert output.splitlines()[3] == f"decoder.0.cross, head {number}"
     alone = assert_done(regard("look", copied, SENTENCE, "--head", f"decoder.0.cross:{number}"))
-    assert said.startswith(alone.rstrip("\n"))
+    assert output.startswith(alone.rstrip("\n"))
     trace = trace_model(copied, SENTENCE)
     first = not_none(select_initial(trace, copied))
     assert (first.site, first.head) == ("decoder.0.cross", number)

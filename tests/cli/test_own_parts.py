@@ -17,7 +17,7 @@ from regard.see import AttentionSite, trace_model
 from regard.serve.model_store import ModelStore
 from regard.tasks.own_parts import OwnParts
 from regard.tasks.translation.task import Translator
-from tests.serve.client import asked, client_of, floats, site_path
+from tests.serve.client import client_of, floats, post_trace, site_path
 
 from .commands import LITTLE, assert_done, assert_refused, held, regard
 
@@ -142,8 +142,8 @@ def test_a_cache_gives_the_scores_of_the_whole_sentence(run, mine):
     assert found.scores == pytest.approx(whole.scores[: len(found.scores)], abs=1e-4)
     assert len(found.scores) > 3
     search = ["--beam", 3, "--length-penalty", 0]
-    said = assert_done(regard("translate", run, "-", "--parts", mine, *search, typed=CAT))
-    assert said.strip() == translator.detokenize(found.ids).strip()
+    output = assert_done(regard("translate", run, "-", "--parts", mine, *search, typed=CAT))
+    assert output.strip() == translator.detokenize(found.ids).strip()
 
 
 def test_every_way_to_use_a_run_takes_its_parts(run, mine, tmp_path):
@@ -162,7 +162,7 @@ def test_the_page_shows_them(run, mine):
     before = times_run(mine)
     store = ModelStore.from_folders([run], own_parts=OwnParts.load([mine]))
     with client_of(store) as client:
-        trace, early = (asked(client, {"model": "run", "text": CAT, **more}) for more in ({}, {"checkpoint": 2}))
+        trace, early = (post_trace(client, {"model": "run", "text": CAT, **more}) for more in ({}, {"checkpoint": 2}))
         shown = {site["name"]: site for site in trace["sites"]}
         assert shown["encoder.0"]["score"] == "Gated()"
         assert shown["decoder.0.cross"]["pattern"] == "EveryOther(distance=2) | ~EveryOther(distance=3)"
@@ -267,7 +267,7 @@ def test_what_is_hashed_is_what_runs(run, mine, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (None, "{file}: no such file; check the name"),
         ("def broken(:\n", "{file}:1: invalid syntax; correct this file of parts"),
@@ -281,11 +281,11 @@ def test_what_is_hashed_is_what_runs(run, mine, tmp_path):
     ],
     ids=lambda text: (text or "missing")[:20],
 )
-def test_a_file_without_good_parts_is_refused_in_one_line(text, says, tmp_path):
+def test_a_file_without_good_parts_is_refused_in_one_line(text, message, tmp_path):
     file = tmp_path / "mine.py"
     if text is not None:
         file.write_text(text)
-    assert_refused(regard("train", "--parts", file, *SMALL, "--out", tmp_path / "run"), says.format(file=file))
+    assert_refused(regard("train", "--parts", file, *SMALL, "--out", tmp_path / "run"), message.format(file=file))
     assert not (tmp_path / "run").exists()
 
 

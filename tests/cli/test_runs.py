@@ -51,9 +51,9 @@ def folder(trained, tuned, tagger, tmp_path) -> Path:
 
 def test_runs_are_listed_best_first_with_their_figures_and_damaged_ones_by_their_errors(folder, trained):
     answer = regard("runs", folder)
-    said = assert_done(answer)
+    printed = assert_done(answer)
     assert_plain(answer.output)
-    head, first, second, third, *damaged = said.splitlines()
+    head, first, second, third, *damaged = printed.splitlines()
     assert head.split() == ["run", "task", "model", "parameters", "steps", "best", "validation", "last", "trained"]
     assert {first.split()[0], second.split()[0]} == {"one", "deep/two"}
     values = [float(line.split("loss ")[1].split()[0]) for line in (first, second)]
@@ -106,15 +106,15 @@ def test_a_run_that_was_stopped_and_one_before_its_first_checkpoint(tuned, tmp_p
 
 
 def test_settings_curves_and_figures_side_by_side(trained, tuned, tmp_path):
-    said = assert_done(regard("compare", trained, tuned, "--out", tmp_path / "curves.png"))
-    assert_plain(said)
-    lines = said.splitlines()
+    output = assert_done(regard("compare", trained, tuned, "--out", tmp_path / "curves.png"))
+    assert_plain(output)
+    lines = output.splitlines()
     assert lines[0].split() == [str(trained), str(tuned)]
     assert [line.split()[1:] for line in lines if line.startswith("train.steps ")] == [["100", "2"]]
     assert not [line for line in lines if line.startswith("model.layers")]
     assert "valid loss by step" in lines
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "BLEU" not in said
+    assert "BLEU" not in output
 
 
 def test_translations_are_tested_by_paired_bootstrap_on_the_same_test_set(trained, tuned):
@@ -130,12 +130,12 @@ def test_translations_are_tested_by_paired_bootstrap_on_the_same_test_set(traine
 
 
 def test_a_run_differs_from_itself_by_nothing(tagger):
-    said = assert_done(regard("compare", tagger, tagger, "--split", "valid"))
-    assert "settings are the same" in said
-    assert "valid accuracy by step" in said
-    (accuracy,) = (line for line in said.splitlines() if line.startswith("accuracy ") and "±" in line)
+    output = assert_done(regard("compare", tagger, tagger, "--split", "valid"))
+    assert "settings are the same" in output
+    assert "valid accuracy by step" in output
+    (accuracy,) = (line for line in output.splitlines() if line.startswith("accuracy ") and "±" in line)
     assert accuracy.split()[-2:] == ["+0.00", "1.000"]
-    assert "accuracy: words:" in said
+    assert "accuracy: words:" in output
 
 
 def test_what_cannot_be_compared_is_refused_in_one_line(trained, tuned, tagger, corpus, tmp_path):

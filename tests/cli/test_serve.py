@@ -124,11 +124,11 @@ def terminal(monkeypatch) -> list[str]:
 
 
 def test_in_a_terminal_the_page_opens_behind_what_is_said(trained, terminal):
-    said = assert_done(regard("look", trained, SENTENCE))
-    assert said.startswith(f"{SENTENCE}\n")
+    output = assert_done(regard("look", trained, SENTENCE))
+    assert output.startswith(f"{SENTENCE}\n")
     assert re.search(r"/\?token=[\w-]{32}#", terminal[0])
     assert terminal[0].endswith("#model=run&text=the%20black%20cat%20ate%20the%20mouse")
-    assert terminal[0] in said
+    assert terminal[0] in output
     assert terminal[1] == "run"
 
 

@@ -64,12 +64,12 @@ def test_in_a_terminal_every_table_has_its_columns():
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["tager"], "no task is called 'tager'; did you mean tagging?"),
         (["xyz"], "no task is called 'xyz'; choose from translation, tagging,"),
         (["vqa", "--json", "--markdown"], "--json and --markdown are two forms of the same; choose one"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words, says):
-    assert_refused(regard("settings", *words), says)
+def test_what_makes_no_sense_is_refused(words, message):
+    assert_refused(regard("settings", *words), message)

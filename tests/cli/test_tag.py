@@ -46,14 +46,14 @@ def test_a_conllu_keeps_all_but_its_tags(tagger):
 
 
 def test_text_comes_back_as_words_with_tags(tagger):
-    said = assert_done(regard("tag", tagger, "-", typed="the cat runs\n\nthe dog\n"))
-    assert_plain(said)
-    rows = [line.split("\t") for line in said.splitlines() if line]
+    output = assert_done(regard("tag", tagger, "-", typed="the cat runs\n\nthe dog\n"))
+    assert_plain(output)
+    rows = [line.split("\t") for line in output.splitlines() if line]
     assert [row[0] for row in rows] == ["the", "cat", "runs", "the", "dog"]
     assert all(len(row) == 2 for row in rows)
     Path("a.txt").write_text("the cat runs\nthe dog\n")
     regard("tag", tagger, "a.txt", "--out", "a.tsv")
-    assert Path("a.tsv").read_text().split() == said.split()
+    assert Path("a.tsv").read_text().split() == output.split()
 
 
 def test_accuracy_by_tag_and_its_file(tagger):
@@ -62,8 +62,8 @@ def test_accuracy_by_tag_and_its_file(tagger):
     words = sum(len(sentence.words) for sentence in given)
     rows = ["\n".join(f"{w}\t{t}" for w, t in zip(one.words, one.tags, strict=True)) for one in given]
     Path("gold.tsv").write_text("\n\n".join(rows) + "\n")
-    said = assert_done(regard("evaluate", tagger, "--on", "gold.tsv", "--save", "a.json", "--outputs", "tags.txt"))
-    assert f"words:{words}|sentences:5" in said
+    output = assert_done(regard("evaluate", tagger, "--on", "gold.tsv", "--save", "a.json", "--outputs", "tags.txt"))
+    assert f"words:{words}|sentences:5" in output
     assert len(Path("tags.txt").read_text().splitlines()) == 5
     assert_refused(regard("evaluate", tagger, "--beam", 3), "--beam and penalties are for translations")
     assert_refused(regard("evaluate", tagger, "--comet", "python"), "--comet is for translations")
@@ -71,8 +71,8 @@ def test_accuracy_by_tag_and_its_file(tagger):
 
 def test_looking_at_words_and_heads(tagger):
     sentence = "the black cat ate the mouse"
-    said = assert_done(regard("look", tagger, sentence, "--word", "cat", "--save", "a.png"))
-    assert "attention when tagging “cat” as" in said
+    output = assert_done(regard("look", tagger, sentence, "--word", "cat", "--save", "a.png"))
+    assert "attention when tagging “cat” as" in output
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     assert assert_done(regard("look", tagger, sentence, "--every")).count("head ") >= 2
     one, other = (
@@ -155,7 +155,7 @@ def test_a_sentence_may_stand_on_the_command_line(tagger):
 
 def test_a_word_without_end_is_read_by_its_first_letters(tagger):
     """A table has room for the longest word's letters in every word."""
-    said = assert_done(
+    output = assert_done(
         regard(
             "tag",
             tagger,
@@ -163,4 +163,4 @@ def test_a_word_without_end_is_read_by_its_first_letters(tagger):
             typed="the " * 99 + "x" * 100_000 + "\n",
         )
     )
-    assert len([line for line in said.splitlines() if line]) == 100
+    assert len([line for line in output.splitlines() if line]) == 100

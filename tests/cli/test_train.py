@@ -149,11 +149,11 @@ def test_ctrl_c_saves_and_going_on_ends_with_the_same_bits(number, corpus, tmp_p
     words += ["--set", "train.average_checkpoints=2", "--set", "train.checkpoint_every=3"]
     straight, left = tmp_path / "straight", tmp_path / "left"
     assert_done(regard(*words, "--out", straight))
-    said = train_command.validation_line
+    output = train_command.validation_line
 
     def interrupted(report, running):
         signal.raise_signal(number)
-        return said(report, running)
+        return output(report, running)
 
     with monkeypatch.context() as patch:
         patch.setattr(train_command, "validation_line", interrupted)
@@ -288,11 +288,11 @@ def test_two_runs_in_one_folder_at_once_are_refused(corpus, tmp_path):
     assert_done(regard(*words))
 
 
-@pytest.mark.parametrize("room", [100, 5_000, 30_000])
-def test_a_full_disk_costs_the_last_interval_at_most(room, corpus, tmp_path):
+@pytest.mark.parametrize("free_bytes", [100, 5_000, 30_000])
+def test_a_full_disk_costs_the_last_interval_at_most(free_bytes, corpus, tmp_path):
     """No room for the settings, for the weights, or for what the optimiser remembers."""
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 4, "--set", "train.checkpoint_every=2"]
-    with no_room(after=room):
+    with no_room(after=free_bytes):
         answer = regard(*words, "--out", tmp_path / "run")
     assert answer.exit_code == 2
     assert "File too large" in answer.stderr
@@ -305,15 +305,15 @@ def test_a_full_disk_costs_the_last_interval_at_most(room, corpus, tmp_path):
 def test_a_full_disk_leaves_earlier_checkpoints_whole(corpus, tmp_path, monkeypatch):
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 8, "--set", "train.checkpoint_every=2"]
     words += ["--set", "train.validate_every=4"]
-    said = train_command.validation_line
+    output = train_command.validation_line
     with monkeypatch.context() as patch:
         patch.setattr(
-            train_command, "validation_line", lambda *both: (signal.raise_signal(signal.SIGINT), said(*both))[1]
+            train_command, "validation_line", lambda *both: (signal.raise_signal(signal.SIGINT), output(*both))[1]
         )
         assert regard(*words, "--out", tmp_path / "run").exit_code == 130
     before = held(tmp_path / "run")
-    room = {name: len(content) for name, content in before.items()}
-    for full in (100, room["target.json"] + 1, room["checkpoints/00000004/model.safetensors"] + 1):
+    free_bytes = {name: len(content) for name, content in before.items()}
+    for full in (100, free_bytes["target.json"] + 1, free_bytes["checkpoints/00000004/model.safetensors"] + 1):
         with no_room(after=full):
             answer = regard("train", "--out", tmp_path / "run")
         assert_refused(answer, "cannot write a checkpoint" if full > 100 else f"{tmp_path / 'run'}/source.json")

@@ -100,7 +100,7 @@ def test_files_that_would_not_be_read(corpus):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["--corpus", "klingon"], "no catalogued corpus is called 'klingon'; choose from multi30k,"),
         (["--corpus", "multi30k"], "multi30k: its folder is not set; name it with --data FOLDER or REGARD_DATA"),
@@ -137,15 +137,15 @@ def test_files_that_would_not_be_read(corpus):
         (["--colour"], "No such option: --colour"),
     ],
 )
-def test_flags_that_make_no_sense(words, says):
+def test_flags_that_make_no_sense(words, message):
     if "cuda" in words and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    assert_refused(regard("train", *words), says)
+    assert_refused(regard("train", *words), message)
     assert not Path("run").exists()
 
 
 @pytest.mark.parametrize(
-    ("recipe", "says"),
+    ("recipe", "message"),
     [
         (b"[train]\nsteps = ", "recipe.toml: the settings are no TOML: Invalid value (at end of document)"),
         (b"[training]\n", "recipe.toml: the settings of translation have no table [training]; did you mean train?"),
@@ -154,9 +154,9 @@ def test_flags_that_make_no_sense(words, says):
         (b"# caf\xe9", "recipe.toml:1: not UTF-8 (byte 0xe9, the 6. of the line); convert the file"),
     ],
 )
-def test_a_recipe_that_makes_no_sense(recipe, says):
+def test_a_recipe_that_makes_no_sense(recipe, message):
     Path("recipe.toml").write_bytes(recipe)
-    assert_refused(regard("train", "recipe.toml"), says)
+    assert_refused(regard("train", "recipe.toml"), message)
     assert not Path("run").exists()
 
 
@@ -280,8 +280,8 @@ def test_a_wrong_setting_is_named_by_its_table_and_key(task):
             usual.with_changes({name: value})
         except ValueError as mistake:
             table, _, key = name.partition(".")
-            said, refused = str(mistake), refused + 1
-            assert name in said or (said.startswith(f"[{table}] ") and key in said), f"{name} = {value}: {said}"
+            output, refused = str(mistake), refused + 1
+            assert name in output or (output.startswith(f"[{table}] ") and key in output), f"{name} = {value}: {output}"
     assert refused > 50
 
 

@@ -112,10 +112,10 @@ def test_alignments_are_written_line_by_line(trained, sentences):
 
 
 def test_alignments_need_a_file_and_one_translation(trained):
-    says = "--align is for a file with one translation of each line"
+    message = "--align is for a file with one translation of each line"
     Path("text.en").write_text("the cat\n")
-    assert_refused(regard("translate", trained, "text.en", "--align", "x", "--best", 2), says)
-    assert_refused(regard("translate", trained, "--align", "x", typed="the cat"), says)
+    assert_refused(regard("translate", trained, "text.en", "--align", "x", "--best", 2), message)
+    assert_refused(regard("translate", trained, "--align", "x", typed="the cat"), message)
 
 
 def test_an_empty_line_stays_empty(trained):
@@ -156,7 +156,7 @@ def test_draws_repeat_with_their_seed_and_differ_with_another(trained):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["--temperature", "2"], "--temperature needs --sample"),
         (["--top-k", "2"], "--top-k needs --sample"),
@@ -169,8 +169,8 @@ def test_draws_repeat_with_their_seed_and_differ_with_another(trained):
         (["--device", "abacus"], "--device abacus: "),
     ],
 )
-def test_flags_that_make_no_sense(words, says, trained):
-    assert_refused(regard("translate", trained, "-", *words, typed="the cat\n"), says)
+def test_flags_that_make_no_sense(words, message, trained):
+    assert_refused(regard("translate", trained, "-", *words, typed="the cat\n"), message)
 
 
 # --- what cannot be translated is refused before any work, what can only be guessed is said ---
@@ -300,8 +300,8 @@ def test_nothing_but_translations_is_written_to_a_file(trained, sentences):
 def typing(monkeypatch):
     """Lines that a person types, and then Ctrl-D."""
 
-    def typed(*said: str) -> None:
-        waiting = iter(said)
+    def typed(*output: str) -> None:
+        waiting = iter(output)
 
         def answer() -> str:
             try:
@@ -395,5 +395,5 @@ def test_a_penalty_without_measure_is_refused(trained):
 
 
 def test_the_help_says_how_far_int8_depends_on_the_batch():
-    said = " ".join(re.sub(r"[│\s]+", " ", assert_done(regard("translate", "--help"))).split())
-    assert f"in int8, beside other lines, a score by up to {INT8_BATCH_TOLERANCE}" in said
+    output = " ".join(re.sub(r"[│\s]+", " ", assert_done(regard("translate", "--help"))).split())
+    assert f"in int8, beside other lines, a score by up to {INT8_BATCH_TOLERANCE}" in output

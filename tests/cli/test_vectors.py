@@ -30,9 +30,9 @@ def learnt(sentences: list[str], *more: object) -> str:
 
 
 def test_vectors_are_learnt_the_same_way_twice(sentences):
-    said = learnt(sentences, "--least", 2)
+    output = learnt(sentences, "--least", 2)
     found = WordVectors.load("v.txt")
-    assert said == f"trained: v.txt, {len(found.words):,} words\n"
+    assert output == f"trained: v.txt, {len(found.words):,} words\n"
     before = Path("v.txt").read_bytes()
     learnt(sentences, "--least", 2)
     assert Path("v.txt").read_bytes() == before
@@ -42,9 +42,9 @@ def test_vectors_are_learnt_the_same_way_twice(sentences):
 
 def test_neighbours_are_those_of_the_vectors(sentences):
     learnt(sentences, "--least", 1)
-    said = assert_done(regard("vectors", "near", "v.txt", "the", "--count", 3))
+    output = assert_done(regard("vectors", "near", "v.txt", "the", "--count", 3))
     wanted = WordVectors.load("v.txt").neighbours("the", 3)
-    assert said == "the: " + "  ".join(f"{word} {cosine:.2f}" for word, cosine in wanted) + "\n"
+    assert output == "the: " + "  ".join(f"{word} {cosine:.2f}" for word, cosine in wanted) + "\n"
     assert_refused(regard("vectors", "near", "v.txt", "zebra"), "'zebra' has no vector among these")
 
 

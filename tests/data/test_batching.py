@@ -163,7 +163,7 @@ def test_a_line_of_ten_thousand_tokens_stops_nothing_when_dropped():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: TokenBatchSampler([]), "the corpus is empty"),
         (lambda: TokenBatchSampler([(1, 1)], tokens=0), "tokens=0 must be at least 1"),
@@ -191,8 +191,8 @@ def test_a_line_of_ten_thousand_tokens_stops_nothing_when_dropped():
         ),
     ],
 )
-def test_plans_that_make_no_sense(make, says):
-    with pytest.raises(ValueError, match=says):
+def test_plans_that_make_no_sense(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 

@@ -51,9 +51,9 @@ def put(tmp_path):
     return write
 
 
-def assert_says(message: str, *asked) -> None:
+def assert_says(message: str, *request) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
-        read_corpus_pairs(*asked)
+        read_corpus_pairs(*request)
     assert str(caught.value) == message
 
 
@@ -110,9 +110,9 @@ def test_weights_do_not_ship_where_the_licence_is_for_research():
 def test_a_file_for_each_language_is_read_in_any_direction_and_packing(put, tmp_path, home, packed):
     put(f"{home}val.en{packed}", ENGLISH)
     put(f"{home}val.de{packed}", GERMAN)
-    there = [SentencePair("a cat", "eine Katze"), SentencePair("two dogs", "zwei Hunde")]
-    assert read_corpus_pairs("multi30k", "valid", "en", "de", tmp_path) == there
-    assert read_corpus_pairs("multi30k", "valid", "de", "en", tmp_path) == [pair.swapped() for pair in there]
+    pairs = [SentencePair("a cat", "eine Katze"), SentencePair("two dogs", "zwei Hunde")]
+    assert read_corpus_pairs("multi30k", "valid", "en", "de", tmp_path) == pairs
+    assert read_corpus_pairs("multi30k", "valid", "de", "en", tmp_path) == [pair.swapped() for pair in pairs]
 
 
 def test_a_table_is_read_in_both_directions(put, tmp_path):
@@ -338,17 +338,17 @@ def raising(error: Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "message"),
     [
         (URLError(OSError("no route")), "cannot be reached (no route); check the network, or fetch it elsewhere"),
         (TimeoutError("timed out"), "cannot be reached (timed out); check the network, or fetch it elsewhere"),
         (HTTPError(HOME, 404, "Not Found", Message(), None), "the server responded 404 Not Found; fetch it elsewhere"),
     ],
 )
-def test_a_failed_download_is_reported_in_one_line_with_the_remedy(tmp_path, error, says):
+def test_a_failed_download_is_reported_in_one_line_with_the_remedy(tmp_path, error, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
         download(HOME, tmp_path / "a", connect=raising(error))
-    assert str(caught.value) == f"{HOME}: {says} and name its folder with --data"
+    assert str(caught.value) == f"{HOME}: {message} and name its folder with --data"
     assert not os.listdir(tmp_path)
 
 

@@ -83,7 +83,7 @@ def test_tidied_edges_are_sorted_once_and_join_the_same_nodes(pairs):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "edges", "says"),
+    ("nodes", "edges", "message"),
     [
         ("", EDGES, "nodes.tsv: no nodes; it needs a header"),
         ("name\tlabel\ttext\n", EDGES, "nodes.tsv: no nodes"),
@@ -108,10 +108,10 @@ def test_tidied_edges_are_sorted_once_and_join_the_same_nodes(pairs):
         (NODES, "Anna\tMax\n", "edges.tsv:1: no node is called 'Max'; describe it in nodes.tsv"),
     ],
 )
-def test_a_mistake_is_named_by_file_and_line(put, nodes, edges, says):
+def test_a_mistake_is_named_by_file_and_line(put, nodes, edges, message):
     with pytest.raises(ValueError) as refused:  # noqa: PT011 the message is compared
         read_graph(put("nodes.tsv", nodes), put("edges.tsv", edges))
-    assert str(refused.value).startswith(says)
+    assert str(refused.value).startswith(message)
 
 
 def test_a_missing_file_is_told(put):
@@ -120,7 +120,7 @@ def test_a_missing_file_is_told(put):
 
 
 @pytest.mark.parametrize(
-    ("graph", "says"),
+    ("graph", "message"),
     [
         (lambda: Graph((), ()), "a graph without nodes"),
         (lambda: replace(TOWN, nodes=TOWN.nodes[:1] * 2), "two nodes are called 'Anna'"),
@@ -133,13 +133,13 @@ def test_a_missing_file_is_told(put):
         (lambda: assign_splits(TOWN, valid=50, test=50), "leave nothing to train on"),
     ],
 )
-def test_a_graph_that_cannot_be_is_refused(graph, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_graph_that_cannot_be_is_refused(graph, message):
+    with pytest.raises(ValueError, match=message):
         graph()
 
 
 @pytest.mark.parametrize(
-    ("node", "says"),
+    ("node", "message"),
     [
         (GraphNode("a\tb", ()), "cannot be written to a file of nodes"),
         (GraphNode(" a", ()), "cannot be written to a file of nodes"),
@@ -147,8 +147,8 @@ def test_a_graph_that_cannot_be_is_refused(graph, says):
         (GraphNode("a", ("two words",)), "'two words' of 'a' is not one word"),
     ],
 )
-def test_what_could_not_be_read_again_is_not_written(tmp_path, node, says):
-    with pytest.raises(ValueError, match=says):
+def test_what_could_not_be_read_again_is_not_written(tmp_path, node, message):
+    with pytest.raises(ValueError, match=message):
         write_graph(Graph((node, GraphNode("z", ())), ((0, 1),)), tmp_path / "n.tsv", tmp_path / "e.tsv")
     assert not list(tmp_path.iterdir())
 

@@ -88,13 +88,16 @@ def test_scenes_become_pictures_with_the_labels_one_sees():
 
 
 def test_questions_of_the_world_come_with_their_pictures():
-    asked = make_world_questions(ShapeWorld(seed=5), 17, "test", start=3)
-    assert len(asked) == len(asked.images) == 17
-    assert [question.image_index for question in asked.questions] == list(range(17))
+    question_set = make_world_questions(ShapeWorld(seed=5), 17, "test", start=3)
+    assert len(question_set) == len(question_set.images) == 17
+    assert [question.image_index for question in question_set.questions] == list(range(17))
     again = make_world_questions(ShapeWorld(seed=5), 1, "test", start=11)
-    assert torch.equal(again.images.pixels[0], asked.images.pixels[8])
-    assert (again.questions[0].text, again.questions[0].boxes) == (asked.questions[8].text, asked.questions[8].boxes)
-    assert any(question.boxes for question in asked.questions)
+    assert torch.equal(again.images.pixels[0], question_set.images.pixels[8])
+    assert (again.questions[0].text, again.questions[0].boxes) == (
+        question_set.questions[8].text,
+        question_set.questions[8].boxes,
+    )
+    assert any(question.boxes for question in question_set.questions)
 
 
 # --- changes ---

@@ -100,12 +100,12 @@ def test_another_number_of_columns_is_named_with_its_line(put):
 
 def test_an_unknown_label_is_named_with_its_line_and_the_known_ones(put):
     path = put("a.tsv", "fine\tpos\ndull\tnegg\n")
-    says = "the label 'negg' is not known; the known ones are neg, pos"
-    assert_says(f"a.tsv:2: {says}", path, labels=Labels(("neg", "pos")))
+    message = "the label 'negg' is not known; the known ones are neg, pos"
+    assert_says(f"a.tsv:2: {message}", path, labels=Labels(("neg", "pos")))
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("[1]", "list instead of an object with the field 'text'"),
         ('{"text": "a"}', "no field 'label', only 'text'"),
@@ -115,8 +115,8 @@ def test_an_unknown_label_is_named_with_its_line_and_the_known_ones(put):
         (r'{"text": "\ud800", "label": 1}', "a lone surrogate (U+D800, character 1); remove it"),
     ],
 )
-def test_an_object_that_will_not_do_is_named(put, line, says):
-    assert_says(f"a.jsonl:2: {says}", put("a.jsonl", f'{{"text": "a", "label": 1}}\n{line}\n'))
+def test_an_object_that_will_not_do_is_named(put, line, message):
+    assert_says(f"a.jsonl:2: {message}", put("a.jsonl", f'{{"text": "a", "label": 1}}\n{line}\n'))
 
 
 def test_broken_json_is_named(put):
@@ -160,7 +160,7 @@ def test_any_labels_are_saved_and_loaded(tmp_path_factory, names):
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: Labels.of([]), "no labels; a classifier needs at least one"),
         (lambda: Labels(("a", " ")), "' ' cannot be a label; a label is a text that is not empty"),
@@ -170,13 +170,13 @@ def test_any_labels_are_saved_and_loaded(tmp_path_factory, names):
         (lambda: Labels.of(map(str, range(23))).index("x"), "the label 'x' is not known; .* and 3 more$"),
     ],
 )
-def test_labels_that_cannot_be_are_refused(make, says):
-    with pytest.raises(ValueError, match=says):
+def test_labels_that_cannot_be_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize(
-    ("held", "says"),
+    ("held", "message"),
     [
         ("{", r"a\.json: damaged, or no labels at all"),
         ("[1]", r"a\.json: not the labels of this Regard, whose format is 'regard labels 1'"),
@@ -186,6 +186,6 @@ def test_labels_that_cannot_be_are_refused(make, says):
         ('{"format": "regard labels 1", "names": []}', r"a\.json: damaged: no labels"),
     ],
 )
-def test_a_damaged_file_of_labels_is_named(put, held, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_damaged_file_of_labels_is_named(put, held, message):
+    with pytest.raises(ValueError, match=message):
         Labels.load(put("a.json", held))

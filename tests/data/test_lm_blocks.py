@@ -146,7 +146,7 @@ def test_onward_rows_go_on_where_they_ended():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: LMBlocks(stream(5), 0), "length=0 must be at least 1"),
         (lambda: LMBlocks(stream(5), 3, rows=0), "rows=0 must be at least 1"),
@@ -168,8 +168,8 @@ def test_onward_rows_go_on_where_they_ended():
         (lambda: sliding_windows(stream(5), 3, 0), "stride=0 lies in 1 to length=3"),
     ],
 )
-def test_what_makes_no_blocks_is_refused(make, says):
-    with pytest.raises(ValueError, match=says):
+def test_what_makes_no_blocks_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 

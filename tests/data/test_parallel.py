@@ -185,12 +185,12 @@ def test_a_torn_or_foreign_archive_is_named(put, ending):
 
 
 def test_a_missing_file_is_noticed_before_reading_and_helped(put, tmp_path):
-    there = put("a.en", "cat\n")
+    source = put("a.en", "cat\n")
     with pytest.raises(ValueError, match=r"^b\.fr: no such file; check the name \(looked in /.*\)$"):
-        read_pairs([there, "b.fr"])
+        read_pairs([source, "b.fr"])
     put("c.fr.xz", "chat\n")
     with pytest.raises(ValueError, match=r"^c\.fr: no such file; but there is c\.fr\.xz$"):
-        read_pairs([there, "c.fr"])
+        read_pairs([source, "c.fr"])
     with pytest.raises(ValueError, match="is a folder; give the files in it by name"):
         read_lines(tmp_path)
 
@@ -273,17 +273,17 @@ def test_packing_the_same_text_twice_gives_the_same_bytes(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "says"),
+    ("name", "source", "message"),
     [
         ("a.tsv", "a\tb", "pair 2: a tab inside a sentence cannot stand in a .tsv; write .jsonl or two text files"),
         ("a.tsv", "a\nb", "pair 2: a line end inside a sentence would break its line; write .jsonl"),
         ("a", "a\rb", "pair 2: a line end inside a sentence would break its line; write .jsonl"),
     ],
 )
-def test_a_sentence_that_would_break_its_line_is_refused_and_nothing_is_left(tmp_path, name, source, says):
+def test_a_sentence_that_would_break_its_line_is_refused_and_nothing_is_left(tmp_path, name, source, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
         write_pairs([SentencePair("fine", "bien"), SentencePair(source, "c")], tmp_path / name)
-    assert str(caught.value) == says
+    assert str(caught.value) == message
     assert not os.listdir(tmp_path)
     assert write_pairs([SentencePair(source, "c")], tmp_path / "a.jsonl").pairs == 1
     assert list(read_pairs(tmp_path / "a.jsonl")) == [SentencePair(source, "c")]

@@ -105,7 +105,7 @@ def test_a_sentence_of_our_own_can_be_written(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (
             "1\ta\ta\tX\t_\t_\t0\troot\t_\n",
@@ -140,12 +140,12 @@ def test_a_sentence_of_our_own_can_be_written(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_line_that_is_none_is_named(put, text, says):
-    assert_says(says, put("a.conllu", text))
+def test_a_line_that_is_none_is_named(put, text, message):
+    assert_says(message, put("a.conllu", text))
 
 
 @pytest.mark.parametrize(
-    ("heads", "says"),
+    ("heads", "message"),
     [
         (
             (0, "_"),
@@ -167,8 +167,8 @@ def test_a_line_that_is_none_is_named(put, text, says):
         ),
     ],
 )
-def test_heads_that_are_no_tree_are_named_by_their_line(put, heads, says):
-    assert_says(f"a.conllu:{says}", put("a.conllu", with_heads(*heads)))
+def test_heads_that_are_no_tree_are_named_by_their_line(put, heads, message):
+    assert_says(f"a.conllu:{message}", put("a.conllu", with_heads(*heads)))
 
 
 # --- two columns ---
@@ -220,7 +220,7 @@ def test_the_ending_says_how_a_file_is_laid_out(put):
 
 
 @pytest.mark.parametrize(
-    ("parts", "says"),
+    ("parts", "message"),
     [
         ((("a", "b"), ("X",)), "2 and 1 words, tags and governors; every word has one of each"),
         ((("a",), ("X",), (0, 1)), "1 and 1 and 2 words, tags and governors; every word has one of each"),
@@ -231,8 +231,8 @@ def test_the_ending_says_how_a_file_is_laid_out(put):
         ((("a",), ("X",), None, ("ours",)), "'ours' is no comment; a comment is one line that begins with #"),
     ],
 )
-def test_a_sentence_that_could_not_be_written_cannot_be_made(parts, says):
-    with pytest.raises(ValueError, match=f"^{says}"):
+def test_a_sentence_that_could_not_be_written_cannot_be_made(parts, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
         TaggedSentence(*parts)
 
 

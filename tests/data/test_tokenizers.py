@@ -112,13 +112,13 @@ def test_known_words_with_single_blanks_come_back(words):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_no_text_can_spell_a_special_id(name):
-    said = "<s> </s> <pad> <unk> [PAD] <|endoftext|>"
-    corpus = [*TEXTS, said, said]
+    specials = "<s> </s> <pad> <unk> [PAD] <|endoftext|>"
+    corpus = [*TEXTS, specials, specials]
     for tokenizer in (trained()[name], learn(name, corpus)):
-        ids = tokenizer.encode(said)
+        ids = tokenizer.encode(specials)
         assert not {PAD, BOS, EOS} & set(ids)
         assert name == "words" or UNK not in ids
-    assert tokenizer.decode(tokenizer.encode(said)) == said
+    assert tokenizer.decode(tokenizer.encode(specials)) == specials
 
 
 def learn(name: str, texts: list[str]) -> Tokenizer:
@@ -287,15 +287,15 @@ def test_half_a_surrogate_pair_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ({"form": "NFX"}, "form='NFX' is no Unicode form; choose from NFC"),
         ({"language": "xx"}, "language='xx' is not known; choose from en, de, fr"),
         ({"lower": "yes"}, "lower='yes'"),
     ],
 )
-def test_a_normal_form_that_is_none(wrong, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_normal_form_that_is_none(wrong, message):
+    with pytest.raises(ValueError, match=message):
         replace(TextNormalizer(), **wrong)
 
 
@@ -309,7 +309,7 @@ GOOD = {"format": "regard tokeniser 1", "kind": "words", "normal": {}, "vocabula
 
 
 @pytest.mark.parametrize(
-    ("held", "says"),
+    ("held", "message"),
     [
         ("{", "damaged, or no tokenizer at all"),
         (b"\xff", "damaged, or no tokenizer at all"),
@@ -329,12 +329,12 @@ GOOD = {"format": "regard tokeniser 1", "kind": "words", "normal": {}, "vocabula
         (GOOD | {"kind": "subwords", "model": [1]}, "the subword model is damaged"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_named(held, says, tmp_path):
+def test_a_damaged_or_foreign_file_is_named(held, message, tmp_path):
     path = tmp_path / "t.json"
     path.write_bytes(
         held if isinstance(held, bytes) else (held if isinstance(held, str) else json.dumps(held)).encode()
     )
-    with pytest.raises(ValueError, match=says) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         load_tokenizer(path)
     assert str(caught.value).startswith(f"{path}: ")
 
@@ -346,7 +346,7 @@ def test_a_model_that_would_lose_text_or_know_special_tokens_is_refused():
     vocabulary = whole["vocab"]
     fewer = [piece for piece in vocabulary if piece != "ÿ"]
     short = {**whole, "vocab": {piece: at for at, piece in enumerate(fewer)}}
-    for held, says in [
+    for held, message in [
         (model(added_tokens=added), "damaged or foreign: added_tokens"),
         (model(pre_tokenizer=None), "damaged or foreign: pre_tokenizer"),
         (model(model={**whole, "dropout": 0.5}), "damaged or foreign: dropout"),
@@ -355,7 +355,7 @@ def test_a_model_that_would_lose_text_or_know_special_tokens_is_refused():
         (model(model={**whole, "vocab": {**vocabulary, "zz": 9999}}), "its ids have gaps"),
         (model(model={**whole, "merges": [["nothing", "such"]]}), "the subword model is damaged"),
     ]:
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             SubwordTokenizer(json.dumps(held))
 
 

@@ -60,17 +60,17 @@ from tests.see.untrained_models import LEARNERS, translator
 
 def assert_read_or_refused(read: Callable[[], object], file: Path) -> str:
     """What was said, if it was refused."""
-    said = ""
+    message = ""
     with bounded():
         try:
             read()
         except ValueError as refusal:
-            said = str(refusal)
-    if said:
-        assert file.name in said, said
-        assert "\n" not in said, said
-        assert "object at 0x" not in said, said
-    return said
+            message = str(refusal)
+    if message:
+        assert file.name in message, message
+        assert "\n" not in message, message
+        assert "object at 0x" not in message, message
+    return message
 
 
 # --- every reader, and files as they should be ---
@@ -137,7 +137,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
         return (scratch / "part").read_bytes()
 
     shots = {"cat/1.png": picture(), "dog/2.png": picture()}
-    asked = {"images/0.png": picture(), "questions.json": json.dumps([["what is it", "a cat", 0]]).encode()}
+    questions = {"images/0.png": picture(), "questions.json": json.dumps([["what is it", "a cat", 0]]).encode()}
     return {
         "lines": Reader(lambda f: list(read_lines(f / "a.txt")), {"a.txt": b"the cat\nthe dog\n"}),
         "text": Reader(lambda f: read_text(f / "a.txt"), {"a.txt": b"the cat\nthe dog\n"}),
@@ -158,7 +158,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
         "pictures": Reader(lambda f: read_images(f), shots),
         "archive": Reader(lambda f: read_images(f / "a.tar.gz"), {"a.tar.gz": packed_tar(shots)}),
         "idx": Reader(lambda f: read_idx(f / "a-idx1-ubyte"), {"a-idx1-ubyte": b"\0\0\x08\x01\0\0\0\x03abc"}),
-        "questions": Reader(lambda f: read_visual_questions(f), asked),
+        "questions": Reader(lambda f: read_visual_questions(f), questions),
         "listed questions": Reader(
             lambda f: read_question_list(f / "a.tsv"), {"1.png": picture(), "a.tsv": b"1.png\twhat is it\ta cat\n"}
         ),
@@ -337,8 +337,8 @@ def test_what_is_no_file_is_named_and_keeps_nobody_waiting(every, what, tmp_path
         file = reader.write(tmp_path / name)
         file.unlink()
         PLACED[what](file)
-        said = assert_read_or_refused(lambda one=reader, where=tmp_path / name: one.read(where), file)
-        assert said or name in ("state", "pointer", "heads", "pictures", "questions"), name
+        message = assert_read_or_refused(lambda one=reader, where=tmp_path / name: one.read(where), file)
+        assert message or name in ("state", "pointer", "heads", "pictures", "questions"), name
 
 
 def test_a_file_with_a_hole_does_not_fill_the_memory(every, tmp_path):
@@ -349,8 +349,8 @@ def test_a_file_with_a_hole_does_not_fill_the_memory(every, tmp_path):
         (tmp_path / name).mkdir()
         file = reader.write(tmp_path / name)
         os.truncate(file, 2**36)
-        said = assert_read_or_refused(lambda one=reader, where=tmp_path / name: one.read(where), file)
-        assert said or name == "state", name
+        message = assert_read_or_refused(lambda one=reader, where=tmp_path / name: one.read(where), file)
+        assert message or name == "state", name
 
 
 # --- bombs ---
@@ -388,8 +388,13 @@ def test_a_packed_flood_is_stopped(ending, opener, unit, freely, tmp_path):
     ):
         file = tmp_path / f"{name}.{ending}"
         file.write_bytes(held)
-        said = assert_read_or_refused(lambda path=file, read=read: read(path), file)
-        assert "unpacks to more than" in said or "a line of more than" in said or "no IDX file" in said or "tab" in said
+        message = assert_read_or_refused(lambda path=file, read=read: read(path), file)
+        assert (
+            "unpacks to more than" in message
+            or "a line of more than" in message
+            or "no IDX file" in message
+            or "tab" in message
+        )
 
 
 def test_an_honest_packed_file_is_read_to_its_end(tmp_path):
@@ -521,7 +526,7 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (f"model = {10**21}", f"model = {10**21} should be at least 1 and at most 16,777,216"),
         (f"layers = {10**9}", f"settings.toml: layers = {10**9}, but the weights in"),
@@ -535,7 +540,7 @@ def run(tmp_path_factory) -> Path:
     ],
     ids=lambda value: value[:20],
 )
-def test_settings_that_ask_for_another_model_are_refused_before_it_is_built(run, change, says, tmp_path):
+def test_settings_that_ask_for_another_model_are_refused_before_it_is_built(run, change, message, tmp_path):
     held = (run / "settings.toml").read_text()
     names = {line.partition(" ")[0] for line in change.splitlines()}
     kept = "\n".join(line for line in held.splitlines() if line.partition(" ")[0] not in names)
@@ -547,7 +552,7 @@ def test_settings_that_ask_for_another_model_are_refused_before_it_is_built(run,
     assert answer.exit_code == 2, answer.output
     (line,) = answer.stderr.splitlines()
     assert line.startswith("regard: ")
-    assert says in line
+    assert message in line
 
 
 @pytest.mark.parametrize("task", ["translate", "classify", "answer"])
@@ -585,5 +590,5 @@ def test_a_file_that_is_read_as_a_whole_has_a_bound(tmp_path):
     file = tmp_path / "settings.toml"
     file.touch()
     os.truncate(file, MAX_SMALL_BYTES + 1)
-    said = assert_read_or_refused(lambda: TranslationSettings.load(file), file)
-    assert f"{MAX_SMALL_BYTES + 1:,} bytes, more than" in said
+    message = assert_read_or_refused(lambda: TranslationSettings.load(file), file)
+    assert f"{MAX_SMALL_BYTES + 1:,} bytes, more than" in message

@@ -41,7 +41,7 @@ from regard.serve.security import BodyBudget
 from regard.serve.trace_cache import ENTRY_BYTES, ArrayCache, CachedTrace, TraceCache
 from regard.serve.workers import Workers
 from tests.see.untrained_models import CAT, recogniser, tagger
-from tests.serve.client import TOKEN, asked, assert_sentence, client_of, example, learners, site_path, visitor
+from tests.serve.client import TOKEN, assert_sentence, client_of, example, learners, post_trace, site_path, visitor
 
 ROOT = Path(__file__).parents[2]
 COOKIE = f"regard-80={TOKEN}"
@@ -91,7 +91,7 @@ async def tell(app: Any, sent: Sent, *, whole: bool = True) -> tuple[int, dict[b
     scope |= {"path": sent.path, "raw_path": quote(sent.path).encode(), "root_path": "", "query_string": sent.query}
     scope |= {"headers": [(name.encode(), value) for name, value in headers.items()]}
     scope |= {"server": ("127.0.0.1", 80), "client": ("127.0.0.1", 9), "state": {}}
-    waiting, said = list(sent.parts), []
+    waiting, received = list(sent.parts), []
 
     async def receive() -> dict[str, Any]:
         if waiting:
@@ -100,11 +100,11 @@ async def tell(app: Any, sent: Sent, *, whole: bool = True) -> tuple[int, dict[b
         return {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
-        said.append(message)
+        received.append(message)
 
     await app(scope, receive, send)
-    start = said[0]
-    return start["status"], dict(start["headers"]), b"".join(one.get("body", b"") for one in said[1:])
+    start = received[0]
+    return start["status"], dict(start["headers"]), b"".join(one.get("body", b"") for one in received[1:])
 
 
 HUGE = [
@@ -316,7 +316,7 @@ async def fuzz(app: Any, fuzzer: Fuzzer, count: int, each: Callable[[int], None]
 def fuzzed(seed: int) -> Iterator[tuple[Any, Fuzzer]]:
     models = learners()
     with client_of(ModelStore.from_models(models)) as client:
-        traces = [asked(client, example(client, kind)) for kind in models]
+        traces = [post_trace(client, example(client, kind)) for kind in models]
         yield client.app, Fuzzer(seed, traces)
 
 
@@ -423,22 +423,22 @@ def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_the
             b"\r\n\r\n", b"\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
         )
         unread = whole.replace(b"\r\n\r\n", b"\r\nContent-Length: 99\r\n\r\n{")  # a GET, answered before its body came
-        begun = [b"", b"G", whole[:-2], whole[:-2] + b"X: " + b"y" * 9999, post, unread, whole + b"GET /api"]
-        lines = [connected(port, begun[number % len(begun)]) for number in range(300)]
+        started = [b"", b"G", whole[:-2], whole[:-2] + b"X: " + b"y" * 9999, post, unread, whole + b"GET /api"]
+        lines = [connected(port, started[number % len(started)]) for number in range(300)]
         start = time.monotonic()
         dripping, late = connected(port, b"GET / HTTP/1.1\r\nX: "), connected(port, whole)
         assert late.recv(65536).startswith(b"HTTP/1.1 200 ")  # meanwhile everybody else is served
         late.close()
         with pytest.raises(OSError, match=r"reset|[Bb]roken|abort"):
             drip(dripping)
-        said = [everything(line) for line in lines]
+        received = [everything(line) for line in lines]
         assert time.monotonic() - start < 60
         for line in (dripping, *lines):
             line.close()
-    for sent, heard in zip([*begun * 43][:300], said, strict=True):
-        answered = sent in (unread, begun[-1])
+    for sent, reply in zip([*started * 43][:300], received, strict=True):
+        answered = sent in (unread, started[-1])
         wanted = b"HTTP/1.1 200 " if answered else b"" if not sent else b"HTTP/1.1 408 "
-        assert heard[:13] == wanted, (sent, heard)
+        assert reply[:13] == wanted, (sent, reply)
 
 
 def test_a_line_that_is_used_again_and_again_stays_open_and_sends_at_once(shelf, monkeypatch):
@@ -460,7 +460,7 @@ from pathlib import Path
 sys.path[:0] = ["."]
 from regard.serve import app, server
 from tests.hostile.test_requests import TOKEN, ModelStore, connected, tagger, whole_request
-app.GET_ROUTES["/api/models"] = lambda asked: time.sleep(1000)  # asleep outside of Python: nothing can stop it
+app.GET_ROUTES["/api/models"] = lambda request: time.sleep(1000)  # asleep outside of Python: nothing can stop it
 with server.open_socket(0) as here:
     lines = [connected(here.getsockname()[1], whole_request(here.getsockname()[1])) for _ in range(40)]
     Path(sys.argv[1]).write_text("ready")
@@ -475,9 +475,9 @@ def test_ctrl_c_ends_the_server_whatever_it_works_on(tmp_path):
         time.sleep(0.05)
     time.sleep(1.5)  # all are taken on
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
+    _, received = process.communicate(timeout=120)
+    assert process.returncode == 0, received
+    assert "Traceback" not in received
 
 
 # --- too many ---
@@ -488,14 +488,14 @@ def with_answer(monkeypatch, function: Callable[[Any], ApiResponse]) -> None:
 
 
 def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkeypatch):
-    begun, go_on = [], Event()
-    with_answer(monkeypatch, lambda asked: begun.append(1) or json_response({"went on": go_on.wait(120)}))
+    started, go_on = [], Event()
+    with_answer(monkeypatch, lambda request: started.append(1) or json_response({"went on": go_on.wait(120)}))
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=2, waiting=3))
     slow, quick = Sent("GET", "/api/positions"), Sent("GET", "/")
 
     async def crowd(app: Any) -> None:
         first = [asyncio.create_task(tell(app, slow)) for _ in range(2)]
-        while len(begun) < 2:
+        while len(started) < 2:
             await asyncio.sleep(0.05)
         later = [asyncio.create_task(tell(app, slow)) for _ in range(9)]
         done, waiting = set(), set(later)
@@ -517,12 +517,12 @@ def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkey
 
 
 def test_who_waited_too_long_is_told(shelf, monkeypatch):
-    begun, go_on = Event(), Event()
-    with_answer(monkeypatch, lambda asked: begun.set() or json_response({"went on": go_on.wait(120)}))
+    started, go_on = Event(), Event()
+    with_answer(monkeypatch, lambda request: started.set() or json_response({"went on": go_on.wait(120)}))
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, queue_timeout=0.3))
     with client_of(shelf) as client, ThreadPoolExecutor(2) as people:
         first = people.submit(client.get, "/api/positions")
-        assert begun.wait(60)
+        assert started.wait(60)
         assert_sentence(people.submit(client.get, "/api/models").result(60), 429, "too many requests; retry in")
         go_on.set()
         assert first.result(60).status_code == 200
@@ -531,12 +531,12 @@ def test_who_waited_too_long_is_told(shelf, monkeypatch):
 def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
     ended = Event()
 
-    def endless(asked: Any) -> ApiResponse:
+    def endless(request: Any) -> ApiResponse:
         try:
             while True:
                 np.zeros(9).sum()
         except Exception:  # no way to go on
-            return endless(asked)
+            return endless(request)
         finally:
             ended.set()
 
@@ -552,7 +552,7 @@ def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
 
 def test_a_stream_that_nobody_reads_holds_no_thread(shelf, monkeypatch):
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1))
-    with_answer(monkeypatch, lambda asked: ApiResponse(iter(lambda: b"x" * 1000, b"")))
+    with_answer(monkeypatch, lambda request: ApiResponse(iter(lambda: b"x" * 1000, b"")))
     with client_of(shelf) as client:
 
         async def read_a_little(app: Any) -> None:

@@ -47,7 +47,7 @@ def here(tmp_path, monkeypatch):
     Path("picture.png").write_bytes(picture())
 
 
-def asked(task: str, runs: dict[str, Path], file: object) -> list[object]:
+def command(task: str, runs: dict[str, Path], file: object) -> list[object]:
     return [task, runs[task], *(["picture.png", "--file", file] if task == "answer" else [file])]
 
 
@@ -59,17 +59,20 @@ def write_lines(name: str, lines: list[str], bad: bytes = b"") -> None:
 def test_a_bad_line_ends_a_stream_and_leaves_no_file(task, runs, narrow):
     """On the terminal are answers to lines before it, as if it were not there; a file stays what it was."""
     write_lines("good.txt", LINES)
-    wanted = assert_done(regard(*asked(task, runs, "good.txt")))
+    wanted = assert_done(regard(*command(task, runs, "good.txt")))
     long = b"the " * 5000 + b"\n"
     where = f"bad.txt: sentence {len(LINES) + 1}" if task == "tag" else f"bad.txt:{len(LINES) + 1}"
-    for bad, says in ((b"caf\xe9\n", f"bad.txt:{len(LINES) + 1}: not UTF-8"), (long, f"{where}: 5,000 tokens; split")):
+    for bad, message in (
+        (b"caf\xe9\n", f"bad.txt:{len(LINES) + 1}: not UTF-8"),
+        (long, f"{where}: 5,000 tokens; split"),
+    ):
         write_lines("bad.txt", LINES, bad)
-        answer = regard(*asked(task, runs, "bad.txt"))
-        assert_refused(answer, says)
+        answer = regard(*command(task, runs, "bad.txt"))
+        assert_refused(answer, message)
         assert answer.stdout
         assert wanted.startswith(answer.stdout)
         Path("out.txt").write_text("what was there")
-        assert_refused(regard(*asked(task, runs, "bad.txt"), "--out", "out.txt"), says)
+        assert_refused(regard(*command(task, runs, "bad.txt"), "--out", "out.txt"), message)
         assert Path("out.txt").read_text() == "what was there"
     assert sorted(path.name for path in Path().iterdir()) == ["bad.txt", "good.txt", "out.txt", "picture.png"]
 
@@ -80,7 +83,7 @@ def test_answers_do_not_hang_on_how_many_lines_are_held(task, runs, monkeypatch)
     found = set()
     for held in (1, 30, CHUNK):
         monkeypatch.setattr("regard.data.files.CHUNK", held)
-        found.add(assert_done(regard(*asked(task, runs, "a.txt"), "--out", f"{held}.out")) or held)
+        found.add(assert_done(regard(*command(task, runs, "a.txt"), "--out", f"{held}.out")) or held)
         found.add(Path(f"{held}.out").read_text())
     assert len(found) == 4, "one text, and three times nothing on the terminal"
 
@@ -134,12 +137,12 @@ TOO_LONG = " ".join(["the"] * 50)
 
 
 def test_questions_and_beginnings_have_a_length(runs):
-    asked = ["answer", runs["answer"], "picture.png"]
+    command = ["answer", runs["answer"], "picture.png"]
     assert_refused(
-        regard(*asked, TOO_LONG, "--max-length", 49),
+        regard(*command, TOO_LONG, "--max-length", 49),
         "the question: 50 tokens; split it, or allow it with --max-length 50",
     )
-    assert_done(regard(*asked, TOO_LONG, "--max-length", 50))
+    assert_done(regard(*command, TOO_LONG, "--max-length", 50))
     write = ["write", runs["write"], "--tokens", 2]
     assert_refused(regard(*write, "the " * 20_000), "the prompt: 20,000 tokens; ")
     answer = regard(*write, "-", typed="the cat\n" * (CHUNK // 7 + 2))

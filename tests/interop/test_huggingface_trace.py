@@ -12,7 +12,7 @@ from regard.see.plots.attention_maps import view_trace
 from regard.serve.model_store import ModelStore
 from tests.cli.commands import assert_done, assert_refused
 from tests.cli.commands import regard as command
-from tests.serve.client import asked, client_of, events, floats, site_path
+from tests.serve.client import client_of, events, floats, post_trace, site_path
 
 from .families import FAMILIES
 from .folders import SENTENCE, make_tokenizer, save_folder
@@ -108,9 +108,9 @@ def test_what_cannot_be_traced_is_refused():
 
 
 def test_look_shows_a_folder(folders, tmp_path):
-    said = assert_done(command("look", folders["GPT-2"], SENTENCE, "--head", "decoder.1:2", "--no-page"))
-    assert "mouse" in said
-    assert "decoder.1:2" in said
+    output = assert_done(command("look", folders["GPT-2"], SENTENCE, "--head", "decoder.1:2", "--no-page"))
+    assert "mouse" in output
+    assert "decoder.1:2" in output
     written = tmp_path / "look.html"
     assert_done(command("look", folders["T5"], SENTENCE, "--no-page", "--save", written))
     assert "decoder.1.cross" in written.read_text()
@@ -130,7 +130,9 @@ def test_the_page_shows_folders(folders):
     with client_of(ModelStore.from_folders(folders.values())) as client:
         cards = client.get("/api/models").json()["models"]
         assert [card["task"] for card in cards] == ["text_encoder", "causal_lm", "seq2seq_lm"]
-        traces = {name: asked(client, {"model": folder.name, "text": SENTENCE}) for name, folder in folders.items()}
+        traces = {
+            name: post_trace(client, {"model": folder.name, "text": SENTENCE}) for name, folder in folders.items()
+        }
         for name, trace in traces.items():
             assert [site["name"] for site in trace["sites"]] == FAMILIES[name].sites
             site = FAMILIES[name].sites[-1]
@@ -140,7 +142,7 @@ def test_the_page_shows_folders(folders):
         tree = client.get(f"/api/traces/{traces['T5']['id']}/beam")
         assert tree.status_code == 200, tree.text
         edits = {"off": [{"site": "decoder.0.self", "head": 0}]}
-        asked(client, {"model": folders["T5"].name, "text": SENTENCE, "edits": edits})
+        post_trace(client, {"model": folders["T5"].name, "text": SENTENCE, "edits": edits})
         stream = client.get("/api/generate", params={"model": folders["GPT-2"].name, "text": SENTENCE, "more": 3})
         assert [name for name, _ in events(stream.text)][:3] == ["token"] * 3, stream.text
 

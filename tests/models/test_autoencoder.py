@@ -217,7 +217,7 @@ def test_a_description_goes_to_a_file_and_back():
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"kind": "embed"}, "kind = 'embed' is unknown; choose from elman, gru, lstm, transformer"),
         ({"bottleneck": "max"}, "bottleneck = 'max' is unknown; choose from attention, last, mean"),
@@ -231,8 +231,8 @@ def test_a_description_goes_to_a_file_and_back():
         ({"recipe": 'position = "TreeDepth()"'}, "needs the trees of whole sentences, .* such as Sinusoidal"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(changes, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_does_not_fit_is_refused_in_one_line(changes, message):
+    with pytest.raises(ValueError, match=message) as refused:
         AutoencoderConfig(**{"kind": "transformer", "hidden": 8} | changes)
     assert "\n" not in str(refused.value)
 

@@ -120,7 +120,7 @@ def test_layers_can_be_a_users_own():
 
 
 @pytest.mark.parametrize(
-    ("field", "name", "says"),
+    ("field", "name", "message"),
     [
         ("norm", "cube", "norm = 'cube' is a part of your own, and no subclass of Residual; name one that is"),
         ("activation", "Half", "activation = 'Half' is a part of your own, and no function of a tensor"),
@@ -128,9 +128,9 @@ def test_layers_can_be_a_users_own():
         ("tie", "Half", "tie = 'Half' is unknown; choose from"),
     ],
 )
-def test_a_part_of_another_kind_is_refused(field, name, says):
+def test_a_part_of_another_kind_is_refused(field, name, message):
     lines: dict[str, Any] = {"kind": "transformer", field: own(name)}
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         ModelConfig(**lines)
 
 

@@ -20,17 +20,17 @@ def test_scores_weights_and_gradients_agree_with_the_cpu(name):
     wanted = model(source, lengths, target)
     gradients = torch.autograd.grad(wanted.square().sum(), list(model.parameters()), materialize_grads=True)
     _, record = call_recorded(model, source, lengths, target)
-    looked = {layer: record.weights(layer) for layer in record.calls}
+    expected_weights = {layer: record.weights(layer) for layer in record.calls}
 
     model.cuda()
     source, lengths, target = source.cuda(), lengths.cuda(), target.cuda()
     with torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrent layers have gradients in training mode alone
         got = model(source, lengths, target)
     assert_close(got.cpu(), wanted, rtol=0, atol=1e-10)
-    there = torch.autograd.grad(got.square().sum(), list(model.parameters()), materialize_grads=True)
-    assert_close([x.cpu() for x in there], list(gradients), rtol=0, atol=1e-8)
+    gradients_on_gpu = torch.autograd.grad(got.square().sum(), list(model.parameters()), materialize_grads=True)
+    assert_close([x.cpu() for x in gradients_on_gpu], list(gradients), rtol=0, atol=1e-8)
     _, record = call_recorded(model, source, lengths, target)
-    assert_close({layer: record.weights(layer).cpu() for layer in record.calls}, looked, rtol=0, atol=1e-10)
+    assert_close({layer: record.weights(layer).cpu() for layer in record.calls}, expected_weights, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", LADDER)

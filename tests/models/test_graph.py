@@ -256,7 +256,7 @@ def test_in_a_town_attention_is_better_than_the_mean_and_the_mean_than_nobody():
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ({"kind": "gat"}, "kind = 'gat' is unknown; choose from alone, mean, attention"),
         ({"kind": "attention", "heads": 5}, "heads = 5 does not divide model = 64"),
@@ -270,8 +270,8 @@ def test_in_a_town_attention_is_better_than_the_mean_and_the_mean_than_nobody():
         ({"kind": "attention", "dropout": 1.0}, "dropout = 1.0 should be at least 0 and below 1"),
     ],
 )
-def test_a_description_that_cannot_be_is_refused(given, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_description_that_cannot_be_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
         GraphConfig(**given)
 
 

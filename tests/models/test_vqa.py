@@ -92,7 +92,7 @@ def test_what_flows_through_two_layers_on_paper():
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"heads": 5}, "heads = 5 does not divide model = 64"),
         ({"kind": "none"}, "kind = 'none' is unknown; choose from cross"),
@@ -100,8 +100,8 @@ def test_what_flows_through_two_layers_on_paper():
         ({"stem": "wavelet"}, "choose from linear, convolution"),
     ],
 )
-def test_descriptions_that_make_no_sense(changes, says):
-    with pytest.raises(ValueError, match=says):
+def test_descriptions_that_make_no_sense(changes, message):
+    with pytest.raises(ValueError, match=message):
         VQAConfig(**changes)
 
 

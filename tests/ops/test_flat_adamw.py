@@ -211,9 +211,9 @@ def test_on_a_gpu_the_kernel_is_plain_torch():
 
     (one, given), (other, _) = drawn(), drawn()
     adamw_torch(*one, *given)
-    there = [part.cuda() for part in other]
-    launch_adamw(*there, *(part.cuda() if isinstance(part, Tensor) else part for part in given))
-    assert_close([part.cpu() for part in there], one)
+    on_gpu = [part.cuda() for part in other]
+    launch_adamw(*on_gpu, *(part.cuda() if isinstance(part, Tensor) else part for part in given))
+    assert_close([part.cpu() for part in on_gpu], one)
 
 
 if __name__ == "__main__":

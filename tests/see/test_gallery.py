@@ -32,8 +32,8 @@ def test_every_recipe_and_position_is_named_and_described(page):
 
 def test_every_picture_is_shown_and_every_shown_picture_exists(page):
     shown = re.findall(r'src="(gallery/[^"]+)"', page.read_text())
-    there = [f"gallery/{path.name}" for path in (page.parent / "gallery").iterdir()]
-    assert sorted(shown) == sorted(there)
+    files = [f"gallery/{path.name}" for path in (page.parent / "gallery").iterdir()]
+    assert sorted(shown) == sorted(files)
     assert len(shown) == 1 + len(RECIPES) + len(POSITIONS) - 1
     for name in shown:
         with Image.open(page.parent / name) as picture:

@@ -6,10 +6,10 @@ from typing import Any
 class BrowserPage:
     def __init__(self, page: Any, address: str):
         self.page, self.address = page, address
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.wrong: list[str] = []
         self.listeners = {
-            "request": lambda request: self.asked.append(request.url),
+            "request": lambda request: self.requested.append(request.url),
             "pageerror": lambda error: self.wrong.append(str(error)),
             "console": lambda line: self.wrong.append(line.text) if line.type == "error" else None,
         }

@@ -39,7 +39,7 @@ def visitor(app: Any) -> TestClient:
     return client
 
 
-def asked(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
+def post_trace(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
     answer = client.post("/api/traces", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -86,13 +86,13 @@ def row_in(event: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(event["row"]), "<f4")
 
 
-def assert_sentence(answer: Any, status: int, says: str = "") -> str:
+def assert_sentence(answer: Any, status: int, message: str = "") -> str:
     """One sentence for a person, and nothing of what went on inside."""
     assert answer.status_code == status, answer.text
     assert answer.headers["Content-Type"].startswith("application/json")
     (sentence,) = answer.json().values()
     assert list(answer.json()) == ["error"]
-    assert says in sentence, sentence
+    assert message in sentence, sentence
     assert "\n" not in sentence
     assert not any(word in sentence for word in ("Traceback", 'File "', "site-packages"))
     assert 10 < len(sentence) < 600

@@ -69,12 +69,12 @@ def site(name: str, kind: str, heads: int, axes: tuple[str, str], sizes: tuple[i
     }
 
 
-def name_of(asked: dict[str, Any]) -> str:
-    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+def name_of(request: dict[str, Any]) -> str:
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def trace(asked: dict[str, Any]) -> dict[str, Any]:
-    model, text = asked["model"], asked["text"]
+def trace(request: dict[str, Any]) -> dict[str, Any]:
+    model, text = request["model"], request["text"]
     source, written = SOURCE, TARGET
     if model == "small":
         sites = [site(f"encoder.{n}", "self", 4, ("source", "source"), (8, 8)) for n in range(2)]
@@ -90,7 +90,7 @@ def trace(asked: dict[str, Any]) -> dict[str, Any]:
         sites = [site(f"{prefix}.{n}", "self", heads, ("source", "source"), (tokens, tokens)) for n in range(layers)]
     small = model == "small"
     return {
-        "id": name_of(asked),
+        "id": name_of(request),
         "model": model,
         "task": "translation",
         "options": ["target", "beam"],
@@ -103,7 +103,7 @@ def trace(asked: dict[str, Any]) -> dict[str, Any]:
         "steps": 0,
         "gold": GOLD if small else None,
         "picture": None,
-        "edits": asked.get("edits", {}),
+        "edits": request.get("edits", {}),
         "python": "from regard.see import trace_model\n",
     }
 
@@ -159,7 +159,7 @@ class Answers(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
 
-    def tell(self, answer: object, status: int = 200) -> None:
+    def send_json(self, answer: object, status: int = 200) -> None:
         self.send(json.dumps(answer).encode(), "application/json", status)
 
     def array(self, values: NDArray[Any], **headers: str) -> None:
@@ -167,12 +167,12 @@ class Answers(BaseHTTPRequestHandler):
         self.send(np.ascontiguousarray(values).tobytes(), "application/octet-stream", 200, X_Shape=shape, **headers)
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if asked["text"] == "refuse":
-            self.tell({"error": "<b>no</b> such word; take another"}, 400)
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if request["text"] == "refuse":
+            self.send_json({"error": "<b>no</b> such word; take another"}, 400)
         else:
-            KEPT[name_of(asked)] = asked
-            self.tell(trace(asked))
+            KEPT[name_of(request)] = request
+            self.send_json(trace(request))
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -182,21 +182,21 @@ class Answers(BaseHTTPRequestHandler):
                 return self.answer(parts[1:], {name: values[0] for name, values in parse_qs(url.query).items()})
             path = PAGE / ("/".join(parts[1:]) if parts[0] == "static" else "index.html")
             if not path.is_file():
-                return self.tell({"error": f"there is no {path.name}; ask for another"}, 404)
+                return self.send_json({"error": f"there is no {path.name}; ask for another"}, 404)
             return self.send(path.read_bytes(), KINDS[path.suffix], Cache_Control="max-age=600")
         except Refused as reason:
-            return self.tell({"error": str(reason)}, 404)
+            return self.send_json({"error": str(reason)}, 404)
 
     def answer(self, parts: list[str], given: dict[str, str]) -> None:
         if parts == ["models"]:
             models = [("small", "the black cat"), ("many", "a long text"), ("long", "2048")]
             found = [{"name": name, "task": name, "what": f"the {name} one", "example": text} for name, text in models]
-            return self.tell({"models": [{**one, "question": False, "picture": False} for one in found]})
+            return self.send_json({"models": [{**one, "question": False, "picture": False} for one in found]})
         if parts[1] not in KEPT:
             raise Refused("this trace was evicted; ask again")
         here = trace(KEPT[parts[1]])
         if parts[2] == "statistics":
-            return self.tell({one["name"]: self.statistics(one, here["gold"]) for one in here["sites"]})
+            return self.send_json({one["name"]: self.statistics(one, here["gold"]) for one in here["sites"]})
         if parts[2] == "overview":
             return self.overview([one for one in here["sites"] if one["shown"]], int(given["size"]))
         spot = next((one for one in here["sites"] if one["name"] == parts[3]), None)
@@ -237,9 +237,9 @@ class Answers(BaseHTTPRequestHandler):
             case ["columns", number]:
                 return self.array(found[stage][:, int(number)])
             case ["check"]:
-                return self.tell({"difference": 2.4e-7, "tolerance": 1e-5})
+                return self.send_json({"difference": 2.4e-7, "tolerance": 1e-5})
             case ["pair"]:
-                return self.tell(pair(found, int(given["query"]), int(given["key"])))
+                return self.send_json(pair(found, int(given["query"]), int(given["key"])))
         raise Refused(f"there is no {'/'.join(parts)}; ask for another")
 
 

@@ -34,24 +34,24 @@ BEAM = [
 MOVED = [("noir", 0.75, 0.25), (BAD, 0.125, 0.5), ("blanc", 0.0625, 0.125)]
 
 
-def trace(asked: dict[str, Any]) -> dict[str, Any]:
+def trace(request: dict[str, Any]) -> dict[str, Any]:
     """A branch carries what was written before it."""
-    written = asked.get("written") or TARGET
-    said = " ".join(written[:-1])
+    written = request.get("written") or TARGET
+    output = " ".join(written[:-1])
     base = {
-        "id": fake_server.name_of(asked),
-        "model": asked["model"],
-        "text": asked["text"],
-        "output_text": said,
+        "id": fake_server.name_of(request),
+        "model": request["model"],
+        "text": request["text"],
+        "output_text": output,
         "gold": None,
-        "edits": asked.get("edits", {}),
-        "checkpoint": asked.get("checkpoint"),
+        "edits": request.get("edits", {}),
+        "checkpoint": request.get("checkpoint"),
         "output": None,
-        "options": ["question"] if asked["model"] == "viewer" else ["target", "beam"],
+        "options": ["question"] if request["model"] == "viewer" else ["target", "beam"],
         "picture": None,
-        "python": f"# {asked.get('edits', {})}\nfrom regard.see import trace_model\n",
+        "python": f"# {request.get('edits', {})}\nfrom regard.see import trace_model\n",
     }
-    if asked["model"] == "viewer":
+    if request["model"] == "viewer":
         patches = [f"{y},{x}" for y in range(GRID) for x in range(GRID)]
         sites = [site("look.0.cross", "cross", 4, ("text", "patches"), (6, 16))]
         sites += [site("picture.0", "self", 4, ("patches", "patches"), (16, 16))]
@@ -66,9 +66,9 @@ def trace(asked: dict[str, Any]) -> dict[str, Any]:
     return {**base, "task": "translation", "steps": size, "axes": axes, "words": fake_server.WORDS, "sites": sites}
 
 
-def weights_of(asked: dict[str, Any], name: str, head: int, size: tuple[int, int]) -> NDArray[np.float32]:
+def weights_of(request: dict[str, Any], name: str, head: int, size: tuple[int, int]) -> NDArray[np.float32]:
     """Others for each model and checkpoint."""
-    key = f"{asked['model']} {asked.get('checkpoint')} {name}"
+    key = f"{request['model']} {request.get('checkpoint')} {name}"
     return fake_server.arrays(key, head, *size)["weights"]
 
 
@@ -99,38 +99,40 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     names = [*TARGET[:2], "<s>bleu</s>", *TARGET[3:]]
     tokens = [{"before": a, "after": b, "same": a == b} for a, b in zip(TARGET, names, strict=True)]
     moved = [{"token": name, "before": a, "after": b, "change": b - a} for name, a, b in MOVED]
-    said = [trace(before)["output_text"], " ".join(names[:-1])]
-    return {"output_text": said, "tokens": tokens, "distribution": moved, "at": 2, "row": "noir", "note": ""}
+    output = [trace(before)["output_text"], " ".join(names[:-1])]
+    return {"output_text": output, "tokens": tokens, "distribution": moved, "at": 2, "row": "noir", "note": ""}
 
 
 class Answers(fake_server.Answers):
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         match self.path.strip("/").split("/")[1:]:
             case ["traces"]:
-                self.keep(asked)
+                self.keep(request)
             case ["traces", number, "branch"]:
-                step, other = asked["step"], VOCABULARY[asked["token"]]
+                step, other = request["step"], VOCABULARY[request["token"]]
                 self.keep({**fake_server.KEPT[number], "written": [*TARGET[:step], other, "fin", "</s>"]})
             case ["compare"]:
-                self.tell(compared(fake_server.KEPT[asked["before"]], fake_server.KEPT[asked["after"]]))
+                self.send_json(compared(fake_server.KEPT[request["before"]], fake_server.KEPT[request["after"]]))
             case ["patterns"]:
                 try:
-                    self.tell(playground.describe_mask(playground.parse_pattern(asked["pattern"]), asked["length"]))
+                    self.send_json(
+                        playground.describe_mask(playground.parse_pattern(request["pattern"]), request["length"])
+                    )
                 except ValueError as reason:
-                    self.tell({"error": str(reason)}, 400)
+                    self.send_json({"error": str(reason)}, 400)
 
-    def keep(self, asked: dict[str, Any]) -> None:
-        fake_server.KEPT[fake_server.name_of(asked)] = asked
-        self.tell(trace(asked))
+    def keep(self, request: dict[str, Any]) -> None:
+        fake_server.KEPT[fake_server.name_of(request)] = request
+        self.send_json(trace(request))
 
     def answer(self, parts: list[str], given: dict[str, str]) -> None:
         match parts:
             case ["models"]:
-                return self.tell({"models": [card(name) for name in ("small", "second", "viewer")]})
+                return self.send_json({"models": [card(name) for name in ("small", "second", "viewer")]})
             case ["models", _, "checkpoints"]:
                 history = [{"step": step, "loss": loss} for step, loss in LOSSES]
-                return self.tell({"checkpoints": STEPS, "final": LOSSES[-1][0], "history": history})
+                return self.send_json({"checkpoints": STEPS, "final": LOSSES[-1][0], "history": history})
             case ["positions"]:
                 length, width, heads = (int(given.get(name, 8)) for name in ("length", "width", "heads"))
                 return self.array(playground.position_table(given["kind"], length, width, heads).float().numpy())
@@ -138,33 +140,33 @@ class Answers(fake_server.Answers):
                 return self.stream({"model": given["model"], "text": given["text"], "beam": 1})
         if parts[1] not in fake_server.KEPT:
             raise Refused("this trace was evicted; ask again")
-        asked = fake_server.KEPT[parts[1]]
-        here = trace(asked)
+        request = fake_server.KEPT[parts[1]]
+        here = trace(request)
         match parts[2:]:
             case ["beam"]:
-                return self.tell(beam())
+                return self.send_json(beam())
             case ["next", step]:
                 return self.array(next_tokens(int(step)))
             case ["next", step, "tokens"]:
-                return self.tell(best(int(step), int(given["count"])))
+                return self.send_json(best(int(step), int(given["count"])))
             case ["picture"]:
                 return self.send(picture(), "image/png")
             case ["statistics"]:
-                return self.tell({one["name"]: self.statistics(one, None) for one in here["sites"]})
+                return self.send_json({one["name"]: self.statistics(one, None) for one in here["sites"]})
             case ["sites", name, "heads", head, *rest]:
                 spot = next(one for one in here["sites"] if one["name"] == name)
                 return self.head(
-                    {"weights": weights_of(asked, name, int(head), (spot["n_q"], spot["n_k"]))}, rest, given
+                    {"weights": weights_of(request, name, int(head), (spot["n_q"], spot["n_k"]))}, rest, given
                 )
         raise Refused(f"there is no {'/'.join(parts)}; ask for another")
 
-    def stream(self, asked: dict[str, Any]) -> None:
+    def stream(self, request: dict[str, Any]) -> None:
         row = base64.b64encode(np.linspace(0, 1, 8, dtype=np.float32).tobytes()).decode()
-        said = [("token", {"step": n, "token": one, "probability": 0.5, "row": row}) for n, one in enumerate(TARGET)]
-        fake_server.KEPT[fake_server.name_of(asked)] = asked
-        said.append(("done", trace(asked)))
+        output = [("token", {"step": n, "token": one, "probability": 0.5, "row": row}) for n, one in enumerate(TARGET)]
+        fake_server.KEPT[fake_server.name_of(request)] = request
+        output.append(("done", trace(request)))
         self.send(
-            "".join(f"event: {name}\ndata: {json.dumps(one)}\n\n" for name, one in said).encode(), "text/event-stream"
+            "".join(f"event: {name}\ndata: {json.dumps(one)}\n\n" for name, one in output).encode(), "text/event-stream"
         )
 
 

@@ -46,8 +46,12 @@ def app(trace: Trace | None = None) -> Starlette:
 
     async def answered(request: Request) -> Response:
         try:
-            asked = json.loads(await request.body())
-            return JSONResponse(on_model(trace, asked) if trace and "trace" in asked else walk_through_example(asked))
+            request_body = json.loads(await request.body())
+            return JSONResponse(
+                on_model(trace, request_body)
+                if trace and "trace" in request_body
+                else walk_through_example(request_body)
+            )
         except ValueError as problem:
             return JSONResponse({"error": str(problem)}, 400)
 
@@ -72,13 +76,13 @@ def described(trace: Trace) -> dict:
     return {"id": "1", "sites": sites, "axes": {name: list(axis.labels) for name, axis in trace.axes.items()}}
 
 
-def on_model(trace: Trace, asked: dict) -> dict:
-    site = trace.site(asked["site"])
+def on_model(trace: Trace, request_body: dict) -> dict:
+    site = trace.site(request_body["site"])
     labels = {
         name: trace.axes[axis].labels
         for name, axis in (("queries", site.site_name.queries), ("keys", site.site_name.keys))
     }
-    return walk_through_head(site, asked["head"], asked["query"], **labels)
+    return walk_through_head(site, request_body["head"], request_body["query"], **labels)
 
 
 @contextmanager

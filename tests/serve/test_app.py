@@ -24,7 +24,7 @@ from regard.serve.playground import parse_pattern
 from regard.world import find_lecture_sentence
 from tests.see.untrained_models import CAT, translator
 
-from .client import KINDS, asked, assert_sentence, client_of, events, example, floats, octets, row_in, site_path
+from .client import KINDS, assert_sentence, client_of, events, example, floats, octets, post_trace, row_in, site_path
 
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")  # as Python calls them, and masked
 
@@ -44,7 +44,7 @@ def made(client, models, tmp_path_factory):
     """Of every kind, the server's trace and the library's."""
     found = {}
     for kind in KINDS:
-        trace = asked(client, example(client, kind))
+        trace = post_trace(client, example(client, kind))
         if trace["picture"]:
             png = client.get("/" + trace["picture"]["url"])
             assert png.headers["Content-Type"] == "image/png"
@@ -67,7 +67,7 @@ def test_models_say_what_they_are(client):
         assert "parameters" in card["what"]
         assert bool(card["question"]) == (card["task"] == "vqa")
         assert card["picture"] == (card["task"] in ("image_classification", "vqa"))
-    assert asked(client, {"model": "answer", "text": cards[5]["example"]})["question"] == cards[5]["question"]
+    assert post_trace(client, {"model": "answer", "text": cards[5]["example"]})["question"] == cards[5]["question"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,7 +224,7 @@ def test_a_gate_gives_every_weight(client, made):
         assert np.array_equal(found, reference.sites[site["name"]].weights[0].numpy())
     assert_sentence(client.get(f"{site_path(trace, 'stage.9')}/gate"), 404, "no gate 'stage.9'; there are stage.0.0")
     edits = {"shut": [{"site": "stage.1.0"}], "off": [{"site": "stage.0.0", "head": 3}]}
-    after = asked(client, example(client, "cnn") | {"edits": edits})
+    after = post_trace(client, example(client, "cnn") | {"edits": edits})
     assert after["edits"] == edits
     assert not floats(client, f"{site_path(after, 'stage.1.0')}/gate").any()
     channels = floats(client, f"{site_path(after, 'stage.0.0')}/gate").ravel()
@@ -248,7 +248,7 @@ def test_a_known_alignment_gives_the_error_of_every_head(client, models):
     sentence = find_lecture_sentence(CAT)
     assert sentence is not None
     french = " ".join(sentence.words_for("fr"))
-    trace = asked(client, {"model": "translate", "text": CAT, "target": french})
+    trace = post_trace(client, {"model": "translate", "text": CAT, "target": french})
     assert sorted(map(tuple, trace["gold"])) == sorted(sentence.renderings["fr"].alignment)
     assert [word for word, _, _ in trace["words"]["written"]] == french.split()
     found = client.get(f"/api/traces/{trace['id']}/statistics").json()
@@ -296,7 +296,7 @@ def test_the_beam_is_a_tree(client, made):
     steps = client.get(f"/api/traces/{made['write'][0]['id']}/beam").json()["steps"]
     assert [len(step) for step in steps] == [4] * 12  # of what is written behind the text
     assert not any(node["finished"] for step in steps for node in step)
-    silent = asked(client, {"model": "write", "text": CAT, "more": 0})
+    silent = post_trace(client, {"model": "write", "text": CAT, "more": 0})
     assert client.get(f"/api/traces/{silent['id']}/beam").json() == {"steps": []}
 
 
@@ -311,8 +311,8 @@ def test_generation_is_told_token_by_token(client, kind, query):
     assert {name for name, _ in tokens} == {"token"}
     first = tokens[0][1]["step"]
     written = trace["axes"]["text"][1:] if kind == "write" else trace["axes"]["written"]
-    told = [token["token"] for _, token in tokens]
-    assert told == [one for one in written[first:] if one != "…"]
+    streamed = [token["token"] for _, token in tokens]
+    assert streamed == [one for one in written[first:] if one != "…"]
     site = trace["sites"][-1]
     for _, token in tokens:
         assert 0 < token["probability"] <= 1
@@ -342,9 +342,9 @@ def test_a_wider_beam_is_told_when_it_is_known(client):
     "query", [{"model": "tag", "text": CAT}, {"model": "none", "text": CAT}, {"model": "translate"}]
 )
 def test_a_stream_says_what_is_wrong(client, query):
-    ((name, said),) = events(client.get("/api/generate", params=query).text)
+    ((name, data),) = events(client.get("/api/generate", params=query).text)
     assert name == "error"
-    assert said["error"]
+    assert data["error"]
 
 
 # --- what if ---
@@ -352,8 +352,8 @@ def test_a_stream_says_what_is_wrong(client, query):
 
 def test_edits_change_what_is_said_and_the_difference_is_told(client, models):
     edits = {"off": [{"site": "encoder.0", "head": 0}], "temperatures": [{"site": "*", "value": 0.5}]}
-    before = asked(client, {"model": "classify", "text": CAT})
-    after = asked(client, {"model": "classify", "text": CAT, "edits": edits})
+    before = post_trace(client, {"model": "classify", "text": CAT})
+    after = post_trace(client, {"model": "classify", "text": CAT, "edits": edits})
     assert after["edits"] == edits
     assert "HeadOff(site='encoder.0', head=0)" in after["python"]
     off = floats(client, f"{site_path(after, 'encoder.0')}/heads/0/cells")
@@ -380,15 +380,15 @@ def test_a_weight_of_a_head_that_is_off_is_refused(client):
 
 def test_unknown_words_are_named(client):
     for kind in ("translate", "classify", "write", "rebuild"):
-        assert asked(client, {"model": kind, "text": "the zebra ate 😀 the zebra"})["unknown"] == ["zebra", "😀"]
-        assert asked(client, {"model": kind, "text": CAT})["unknown"] == []
+        assert post_trace(client, {"model": kind, "text": "the zebra ate 😀 the zebra"})["unknown"] == ["zebra", "😀"]
+        assert post_trace(client, {"model": kind, "text": CAT})["unknown"] == []
     swapped = {"swaps": [{"word": 1, "to": "okapi"}]}
-    assert asked(client, {"model": "translate", "text": CAT, "edits": swapped})["unknown"] == ["okapi"]
+    assert post_trace(client, {"model": "translate", "text": CAT, "edits": swapped})["unknown"] == ["okapi"]
 
 
 def test_a_target_is_given_and_a_translation_is_not(client):
-    own = asked(client, {"model": "translate", "text": CAT})
-    given = asked(client, {"model": "translate", "text": CAT, "target": "le chat"})
+    own = post_trace(client, {"model": "translate", "text": CAT})
+    given = post_trace(client, {"model": "translate", "text": CAT, "target": "le chat"})
     assert (own["given"], given["given"]) == (0, given["steps"])
 
 
@@ -411,7 +411,7 @@ def test_what_a_run_tells_of_its_training(tmp_path):
 
 def test_a_hidden_cell_is_masked_and_weighs_nothing(client):
     edits = {"masks": [{"site": "encoder.0", "head": 1, "query": 2, "key": 3}]}
-    trace = asked(client, {"model": "tag", "text": CAT, "edits": edits})
+    trace = post_trace(client, {"model": "tag", "text": CAT, "edits": edits})
     path = f"{site_path(trace, 'encoder.0')}/heads/1"
     assert floats(client, f"{path}/rows/2?stage=masked")[3] == -np.inf
     assert floats(client, f"{path}/rows/2")[3] == 0
@@ -433,9 +433,9 @@ def test_a_picture_is_given_and_named(client):
     written = BytesIO()
     Image.fromarray((np.arange(40 * 30 * 3) % 251).reshape(40, 30, 3).astype(np.uint8)).save(written, "PNG")
     given = base64.b64encode(written.getvalue()).decode()
-    trace = asked(client, {"model": "picture", "text": "cat.png", "picture": given})
+    trace = post_trace(client, {"model": "picture", "text": "cat.png", "picture": given})
     assert trace["picture"]["rows"] * trace["picture"]["columns"] == len(trace["axes"]["patches"]) - 1
-    again = asked(client, {"model": "picture", "text": trace["text"]})
+    again = post_trace(client, {"model": "picture", "text": trace["text"]})
     assert again["output"] == trace["output"]
 
 

@@ -30,9 +30,9 @@ def views() -> list[str]:
 
 def test_every_view_has_a_picture_in_the_docs(shots):
     assert sorted(views()) == sorted(shots.VIEWS)
-    told = "".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+    pages = "".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
     for view in views():
-        assert f"microscope-{view}.png" in told, view
+        assert f"microscope-{view}.png" in pages, view
         for scheme in SCHEMES:
             assert_a_picture_of_a_view(PICTURES / f"microscope-{view}{scheme}.png", dark=bool(scheme))
 

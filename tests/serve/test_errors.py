@@ -20,7 +20,7 @@ from regard.serve.model_store import ModelStore
 from regard.serve.trace_cache import CachedTrace, TraceCache
 from tests.see.untrained_models import CAT, tagger, translator
 
-from .client import HERE, TOKEN, asked, assert_sentence, client_of, example, floats, site_path, visitor
+from .client import HERE, TOKEN, assert_sentence, client_of, example, floats, post_trace, site_path, visitor
 
 HOSTILE = {
     "markup": "<script>alert(1)</script> <img src=x onerror=alert(2)> </textarea>",
@@ -55,7 +55,7 @@ def test_a_hundred_thousand_letters_are_answered_with_a_sentence(client, kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "the text is empty"),
         (" \n", "the text is empty"),
@@ -66,13 +66,13 @@ def test_a_hundred_thousand_letters_are_answered_with_a_sentence(client, kind):
         (None, "the text is empty"),
     ],
 )
-def test_what_is_no_text_is_refused(client, text, says):
+def test_what_is_no_text_is_refused(client, text, message):
     answer = client.post(
         "/api/traces",
         content=json.dumps({"model": "translate", "text": text}),
         headers={"Content-Type": "application/json"},
     )
-    assert_sentence(answer, 400, says)
+    assert_sentence(answer, 400, message)
 
 
 def test_two_hundred_thousand_letters_are_not_even_read(client):
@@ -83,7 +83,7 @@ def test_two_hundred_thousand_letters_are_not_even_read(client):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "says"),
+    ("body", "status", "message"),
     [
         ({"model": "nobody", "text": CAT}, 404, "there is no model 'nobody'; there are translate, tag"),
         ({"model": "tag", "text": CAT, "target": "x"}, 400, "target means nothing"),
@@ -104,12 +104,12 @@ def test_two_hundred_thousand_letters_are_not_even_read(client):
         ({"model": "graph", "text": "Nobody"}, 400, "Nobody"),
     ],
 )
-def test_a_trace_that_cannot_be_is_a_sentence(client, body, status, says):
-    assert_sentence(client.post("/api/traces", json=body), status, says)
+def test_a_trace_that_cannot_be_is_a_sentence(client, body, status, message):
+    assert_sentence(client.post("/api/traces", json=body), status, message)
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "says"),
+    ("path", "status", "message"),
     [
         ("/sites/encoder.0/heads/99/map", 404, "encoder.0 has no head 99; they are counted from 0 to 2"),
         ("/sites/encoder.0/heads/3/rows/0", 404, "no head 3"),
@@ -132,13 +132,13 @@ def test_a_trace_that_cannot_be_is_a_sentence(client, body, status, says):
         ("/nothing", 404, "there is nothing at"),
     ],
 )
-def test_what_is_not_there_is_a_sentence(client, path, status, says):
-    trace = asked(client, {"model": "tag", "text": CAT})
-    assert_sentence(client.get(f"/api/traces/{trace['id']}{path}"), status, says)
+def test_what_is_not_there_is_a_sentence(client, path, status, message):
+    trace = post_trace(client, {"model": "tag", "text": CAT})
+    assert_sentence(client.get(f"/api/traces/{trace['id']}{path}"), status, message)
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "says"),
+    ("path", "body", "message"),
     [
         ("/api/patterns", {"pattern": "", "length": 4}, "a pattern has 1 to 500 letters"),
         ("/api/patterns", {"pattern": "Bilinear(100000)", "length": 4}, "no pattern is called 'Bilinear'"),
@@ -153,8 +153,8 @@ def test_what_is_not_there_is_a_sentence(client, path, status, says):
         ("/api/compare", {"before": ""}, "two traces are compared"),
     ],
 )
-def test_a_lab_refuses_in_a_sentence(client, path, body, says):
-    assert_sentence(client.post(path, json=body), 400, says)
+def test_a_lab_refuses_in_a_sentence(client, path, body, message):
+    assert_sentence(client.post(path, json=body), 400, message)
 
 
 @pytest.mark.parametrize("query", ["kind=magic", "kind=alibi&length=60000", "length=-1", "width=x"])
@@ -168,7 +168,7 @@ def test_a_forgotten_trace_is_asked_again(client):
 
 
 def test_a_gate_has_no_heads(client):
-    trace = asked(client, example(client, "cnn"))
+    trace = post_trace(client, example(client, "cnn"))
     for site in trace["sites"]:
         assert_sentence(client.get(f"{site_path(trace, site['name'])}/thumbnails"), 404, "is a gate")
 
@@ -263,8 +263,8 @@ def needed(script: Path) -> set[Path]:
         one = waiting.pop()
         if one not in found:
             found.add(one)
-            there = re.findall(r'^(?:import|export)\b[^;(]*?"(\..+?)"', one.read_text(), re.MULTILINE)
-            waiting += [(one.parent / name).resolve() for name in there]
+            imported = re.findall(r'^(?:import|export)\b[^;(]*?"(\..+?)"', one.read_text(), re.MULTILINE)
+            waiting += [(one.parent / name).resolve() for name in imported]
     return found
 
 
@@ -282,7 +282,7 @@ def test_too_much_is_refused_before_it_is_read(client):
 
 @pytest.mark.parametrize(("trouble", "status"), [(KeyError("secret"), 500), (MemoryError(), 413), (OSError("x"), 500)])
 def test_a_mistake_of_ours_is_a_sentence_and_is_logged(models, trouble, status, monkeypatch, caplog):
-    def fails(asked):
+    def fails(request):
         raise trouble
 
     monkeypatch.setitem(__import__("regard.serve.app", fromlist=["GET_ROUTES"]).GET_ROUTES, "/api/positions", fails)
@@ -298,7 +298,7 @@ def test_a_mistake_of_ours_is_a_sentence_and_is_logged(models, trouble, status, 
 def test_two_people_at_once_get_what_each_alone_would(client):
     texts = {kind: [f"{CAT} {word}" for word in ("the", "cat", "ate", "mouse")] for kind in ("translate", "tag")}
     alone = {
-        (kind, text): asked(client, {"model": kind, "text": text})["output_text"]
+        (kind, text): post_trace(client, {"model": kind, "text": text})["output_text"]
         for kind in texts
         for text in texts[kind]
     }
@@ -309,7 +309,7 @@ def test_two_people_at_once_get_what_each_alone_would(client):
         mine, warm = visitor(client.app), {"temperatures": [{"site": "*", "value": 1}]}
         for text in texts[kind]:
             together.wait(timeout=120)
-            trace = asked(mine, {"model": kind, "text": text, "edits": warm})
+            trace = post_trace(mine, {"model": kind, "text": text, "edits": warm})
             found[kind, text] = trace["output_text"]
             path = site_path(trace, trace["sites"][0]["name"])
             assert floats(mine, f"{path}/heads/1/cells").sum(1) == pytest.approx(1, abs=1e-5)
@@ -331,9 +331,9 @@ def test_nobody_waits_for_somebody_else_s_model(client, monkeypatch):
 
     monkeypatch.setattr(handlers, "build_trace", slowly)
     with ThreadPoolExecutor(1) as other:
-        slow = other.submit(asked, client, {"model": "tag", "text": "slow"})
+        slow = other.submit(post_trace, client, {"model": "tag", "text": "slow"})
         assert started.wait(timeout=120)
-        assert asked(client, {"model": "tag", "text": "quick"})["text"] == "quick"
+        assert post_trace(client, {"model": "tag", "text": "quick"})["text"] == "quick"
         assert not slow.done()
         go_on.set()
         assert slow.result(timeout=120)["text"] == "slow"
@@ -341,8 +341,11 @@ def test_nobody_waits_for_somebody_else_s_model(client, monkeypatch):
 
 def test_the_same_question_is_answered_from_what_is_kept(client):
     body = {"model": "classify", "text": CAT}
-    assert asked(client, body)["id"] == asked(client, dict(body))["id"]
-    assert asked(client, body | {"edits": {"swaps": [{"word": 1, "to": "white"}]}})["id"] != asked(client, body)["id"]
+    assert post_trace(client, body)["id"] == post_trace(client, dict(body))["id"]
+    assert (
+        post_trace(client, body | {"edits": {"swaps": [{"word": 1, "to": "white"}]}})["id"]
+        != post_trace(client, body)["id"]
+    )
 
 
 def test_the_least_recently_used_trace_goes_first():
@@ -371,10 +374,10 @@ def test_a_model_that_is_swapped_is_noticed(tmp_path):
     one, other = translator(), translator(layers=2)
     one.save(folder)
     with client_of(ModelStore.from_folders([folder])) as client:
-        before = asked(client, {"text": CAT})
+        before = post_trace(client, {"text": CAT})
         assert before["model"] == "run"
         other.save(folder)
-        after = asked(client, {"text": CAT})
+        after = post_trace(client, {"text": CAT})
         assert len(after["sites"]) == 2 * len(before["sites"])
         assert floats(client, f"{site_path(before, 'encoder.0')}/heads/0/rows/0").sum() == pytest.approx(1, abs=1e-5)
         weights = (folder / "model.safetensors").read_bytes()
@@ -384,7 +387,7 @@ def test_a_model_that_is_swapped_is_noticed(tmp_path):
         (folder / "model.safetensors").unlink()
         assert_sentence(client.post("/api/traces", json={"text": CAT}), 409, "restore them, then ask again")
         (folder / "model.safetensors").write_bytes(weights)
-        assert asked(client, {"text": CAT})["output_text"] == after["output_text"]
+        assert post_trace(client, {"text": CAT})["output_text"] == after["output_text"]
         assert str(folder) in after["python"]
 
 
@@ -403,7 +406,7 @@ def test_earlier_steps_of_training_are_shown(tmp_path):
         assert client.get("/api/models/run/checkpoints").json() == {"checkpoints": [5, 10]}
         assert_sentence(client.get("/api/models/none/checkpoints"), 404, "there is no model 'none'")
         body = {"model": "run", "text": CAT, "target": "le chat"}
-        steps = [asked(client, body | more) for more in ({"checkpoint": 5}, {"checkpoint": 10}, {})]
+        steps = [post_trace(client, body | more) for more in ({"checkpoint": 5}, {"checkpoint": 10}, {})]
         rows = [floats(client, f"{site_path(one, 'encoder.0')}/heads/0/rows/0").tolist() for one in steps]
         assert rows[0] != rows[1] != rows[2]
         assert [one["checkpoint"] for one in steps] == [5, 10, None]

@@ -27,7 +27,7 @@ from regard.serve.trace_cache import CachedTrace
 from tests.narrowing import assert_all_instances, not_none
 from tests.see.untrained_models import CAT, author, tagger, translator
 
-from .client import KINDS, asked, example
+from .client import KINDS, example, post_trace
 
 EVIL = "</script><script>alert(1)</script> <!-- ]]> =cmd() & \u2028"
 
@@ -42,7 +42,7 @@ def showing(learner, text: str = CAT, **more) -> CachedTrace:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
 def test_every_kind_of_model_can_be_taken_along(client, kind):
-    trace = asked(client, example(client, kind))
+    trace = post_trace(client, example(client, kind))
     site = trace["sites"][-1]["name"]
     for format, begins in (("npz", b"PK"), ("csv", b"site,head"), ("html", b"<!doctype html>")):
         answer = client.get(f"/api/traces/{trace['id']}/export", params={"site": site, "head": 0, "format": format})
@@ -52,7 +52,7 @@ def test_every_kind_of_model_can_be_taken_along(client, kind):
 
 
 def test_a_picture_is_drawn_for_a_head_and_for_all_of_a_site(client):
-    trace = asked(client, example(client, "translate"))
+    trace = post_trace(client, example(client, "translate"))
     path = f"/api/traces/{trace['id']}/export"
     svg = client.get(path, params={"site": "decoder.0.cross", "head": 1, "format": "svg"}).text
     assert all(word in svg for word in ("mouse", "decoder.0.cross", "head 1", "written", "source", CAT))

@@ -56,7 +56,7 @@ def page(shared_page, address):
     yield shared_page
     found.stop()
     assert [line for line in found.wrong if "400 (Bad Request)" not in line] == []
-    assert [url for url in found.asked if not url.startswith((address, "data:", "about:"))] == []
+    assert [url for url in found.requested if not url.startswith((address, "data:", "about:"))] == []
 
 
 def opened(page, address: str, at: str = "1.0", more: str = ""):
@@ -257,9 +257,9 @@ def test_hostile_numbers_in_the_address_get_a_sentence_and_the_lectures_numbers(
 # --- the walk ---
 
 
-def said_result(says: str) -> tuple[float, float]:
+def said_result(message: str) -> tuple[float, float]:
     """The arithmetic that is read out, worked out again, and the result it names."""
-    left, result = (side.replace("−", "-").strip() for side in re.sub(r"^[^:]*: ", "", says).rsplit("=", 1))
+    left, result = (side.replace("−", "-").strip() for side in re.sub(r"^[^:]*: ", "", message).rsplit("=", 1))
     left = re.sub(r"^(visible|masked): (\S+) stays$", r"\2", left)
     left = re.sub(r"^.*W\[q; k\] of \[.*\]: ", "", left).split("=")[0]
     result = "-inf" if "∞" in result else result

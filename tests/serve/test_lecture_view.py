@@ -165,12 +165,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_input_gets_a_sentence(name: str):
-    asked, sentence = HOSTILE[name]
-    with pytest.raises(ValueError) as told:  # noqa: PT011
-        walk_through_example(asked)
-    assert sentence in str(told.value)
-    assert len(str(told.value)) < 240
-    assert "\n" not in str(told.value)
+    request, sentence = HOSTILE[name]
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        walk_through_example(request)
+    assert sentence in str(refused.value)
+    assert len(str(refused.value)) < 240
+    assert "\n" not in str(refused.value)
 
 
 numbers = st.floats(-1000, 1000).map(lambda number: round(number, 3))

@@ -14,7 +14,7 @@ from regard.see.trace.recorder import AttentionRecorder
 from regard.serve.model_store import ModelStore
 from tests.see.untrained_models import author, classifier
 
-from .client import asked, assert_sentence, client_of, floats, octets, site_path
+from .client import assert_sentence, client_of, floats, octets, post_trace, site_path
 
 TOKENS = 16_384
 WORDS = ("the black cat ate the mouse " * TOKENS).split()
@@ -31,14 +31,14 @@ from time import perf_counter
 import torch
 from machine import forget_peak, peak_mib
 from regard.serve.model_store import ModelStore
-from tests.serve.client import asked, client_of, floats, octets, site_path
+from tests.serve.client import post_trace, client_of, floats, octets, site_path
 from tests.serve.test_long_inputs import TOKENS, text_of, windowed
 torch.set_num_threads(1)
 with client_of(ModelStore.from_models({"long": windowed()})) as client:
-    asked(client, {"model": "long", "text": text_of(500)})
+    post_trace(client, {"model": "long", "text": text_of(500)})
     forget_peak()
     before, start = peak_mib(), perf_counter()
-    trace = asked(client, {"model": "long", "text": text_of(TOKENS), "more": 5})
+    trace = post_trace(client, {"model": "long", "text": text_of(TOKENS), "more": 5})
     path = site_path(trace, "blocks.0")
     client.get(f"/api/traces/{trace['id']}/statistics").raise_for_status()
     octets(client, path + "/thumbnails")
@@ -67,7 +67,7 @@ def test_sixteen_thousand_tokens_are_seen_in_seconds_and_little_memory():
 def test_a_long_map_and_its_rows_are_the_references():
     learner = windowed()
     with client_of(ModelStore.from_models({"long": learner})) as client:
-        trace = asked(client, {"model": "long", "text": text_of(TOKENS), "more": 0})
+        trace = post_trace(client, {"model": "long", "text": text_of(TOKENS), "more": 0})
         assert len(trace["axes"]["text"]) == TOKENS + 1
         path = site_path(trace, "blocks.0") + "/heads/2"
         site = trace_model(learner, text_of(TOKENS)).site("blocks.0")

@@ -117,7 +117,7 @@ def desk(pages) -> Iterator[Any]:
     assert pages.page.evaluate("window.bad") is None
     assert not pages.wrong, pages.refused
     assert not pages.strangers()
-    assert any("/api/" in url for url in pages.asked)
+    assert any("/api/" in url for url in pages.requested)
 
 
 def refused(desk, *codes: int) -> None:
@@ -149,8 +149,8 @@ TWINS = {
     "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in TWINS else ()) for kind in [*ASKED, "kept"]]
 )
 def test_every_view_that_fits_opens(desk, kind):
-    asked = ASKED.get(kind, {"model": kind, "text": CAT})
-    desk.open("masks", **asked)
+    request = ASKED.get(kind, {"model": kind, "text": CAT})
+    desk.open("masks", **request)
     desk.until("document.getElementById('output').textContent.includes('output')")
     tabs = desk.page.evaluate(TABS)
     assert {"positions", "masks", "lecture"} <= set(tabs)
@@ -202,16 +202,16 @@ def test_the_products_of_a_pair_add_up_to_the_references_weight(desk, house, kin
 
 def test_overview_lines_and_words_tell_the_same(desk, house):
     (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
-    asked = {**ASKED["translate"], "site": site.name, "head": 1, "query": 1, "key": 2}
-    desk.turn("overview", **asked)
+    request = {**ASKED["translate"], "site": site.name, "head": 1, "query": 1, "key": 2}
+    desk.turn("overview", **request)
     label = "[...document.querySelectorAll('regard-overview canvas')].at(-1).getAttribute('aria-label')"
     desk.until(f"{label}.includes('decoder.0.cross, head 1')")
     entropy = float(site.overview(4, 4)[0].entropy[1])
     assert f"entropy {entropy:.4g}" in desk.page.evaluate(label)
     weights = site.head(1).weights[1]
-    desk.turn("lines", **asked)
+    desk.turn("lines", **request)
     becomes(desk, "regard-lines .card data", float(weights.max()))
-    desk.turn("alignment", **asked)
+    desk.turn("alignment", **request)
     becomes(desk, "regard-alignment .card data", float(house.trace("translate").word_weights(site.name, 1)[1, 2]))
 
 
@@ -338,8 +338,8 @@ def test_what_if_is_what_the_library_says(desk, house):
     view = desk.turn("whatif", **ASKED["translate"], edits=table)
     desk.until("document.querySelector('table.moved')")
     shown = {row.locator("th").inner_text(): numbers(row) for row in view.locator("table.moved tbody tr").all()}
-    told = len(wanted.rows) - 1 if wanted.changes else int(wanted.probabilities.abs().sum(-1).argmax())
-    moved = {name: (before, after) for name, before, after in wanted.most_changed(told, 400)}
+    changed_row = len(wanted.rows) - 1 if wanted.changes else int(wanted.probabilities.abs().sum(-1).argmax())
+    moved = {name: (before, after) for name, before, after in wanted.most_changed(changed_row, 400)}
     assert shown
     assert "Edits(" in view.locator(".python").text_content()
     for name, (before, after, change) in shown.items():
@@ -350,8 +350,8 @@ def test_what_if_is_what_the_library_says(desk, house):
 
 def test_two_models_and_the_steps_of_training_are_compared_exactly(desk, house):
     (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
-    asked = {**ASKED["translate"], "site": site.name}
-    view = desk.turn("comparison", **asked, head=0, other={"head": 2})
+    request = {**ASKED["translate"], "site": site.name}
+    view = desk.turn("comparison", **request, head=0, other={"head": 2})
     desk.until(
         "document.querySelector('regard-comparison').dataset.painted.includes('head 0 | decoder.0.cross, head 2')"
     )
@@ -516,7 +516,7 @@ def test_a_head_that_is_not_there_becomes_one_that_is(desk, state, painted):
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
+    ("state", "message"),
     [
         ({"model": "nobody"}, "There is no model called “nobody”"),
         ({**ASKED["translate"], "checkpoint": 7}, "translate has no checkpoint of step 7"),
@@ -524,12 +524,12 @@ def test_a_head_that_is_not_there_becomes_one_that_is(desk, state, painted):
         ({"model": "picture", "text": "/etc/passwd"}, "there is no image '/etc/passwd'"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(desk, state, says):
+def test_what_cannot_be_is_said_in_a_sentence(desk, state, message):
     desk.page.goto("about:blank")
     desk.page.goto(desk.address + "#" + "&".join(part for part in parts_of(state)))
     desk.page.wait_for_selector("#problem:not([hidden])")
     sentence = desk.page.locator("#problem span").inner_text()
-    assert says in sentence
+    assert message in sentence
     assert "Traceback" not in sentence
     refused(desk, 400, 404)
 
@@ -595,13 +595,13 @@ def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, first):
     context = browser.new_context(viewport=WIDE, bypass_csp=True)
     desk, found, seen = tools.Desk(context.new_page(), address), [], 0
     for kind, views in VIEWS.items():
-        asked = ASKED.get(kind, {"model": kind, "text": CAT})
+        request = ASKED.get(kind, {"model": kind, "text": CAT})
         for view in views:
             if desk.page.url == "about:blank":
-                desk.open(view, **asked)
+                desk.open(view, **request)
                 desk.page.evaluate(axe)
             desk.page.emulate_media(color_scheme=("light", "dark")[(first + seen) % 2])
-            desk.turn(view, **asked)
+            desk.turn(view, **request)
             desk.page.wait_for_timeout(100)
             answer = desk.page.evaluate("axe.run({ resultTypes: ['violations'] })")
             found += [(view, one["id"], one["nodes"][0]["html"][:160]) for one in answer["violations"]]
@@ -729,4 +729,4 @@ def test_a_saved_page_shows_the_same_and_asks_nobody(browser, house, tools, tmp_
     assert page.locator("#problem").is_hidden()
     context.close()
     assert not desk.wrong
-    assert {url.split(":")[0] for url in desk.asked} <= {"file", "data", "about", "blob"}
+    assert {url.split(":")[0] for url in desk.requested} <= {"file", "data", "about", "blob"}

@@ -82,8 +82,8 @@ def desk(shared_page: Any, address: str) -> Iterator[Desk]:
     yield found
     found.stop()
     assert not found.wrong
-    assert {urlsplit(url).hostname for url in found.asked} <= {"127.0.0.1", None}  # data: has none
-    assert any("/api/" in url for url in found.asked)
+    assert {urlsplit(url).hostname for url in found.requested} <= {"127.0.0.1", None}  # data: has none
+    assert any("/api/" in url for url in found.requested)
 
 
 def cross(head: int = 0) -> dict[str, Any]:
@@ -455,12 +455,12 @@ def test_the_address_holds_the_state_and_back_undoes_a_step(desk):
 
 def test_a_head_is_switched_off_and_on_again(desk):
     page = desk.open(SMALL, "matrix")
-    with page.expect_request("**/api/traces") as asked:
+    with page.expect_request("**/api/traces") as request:
         page.get_by_role("button", name="Ablate this head").click()
-    assert asked.value.post_data_json["edits"] == {"off": [{"site": "decoder.0.cross", "head": 0}]}
-    with page.expect_request("**/api/traces") as asked:
+    assert request.value.post_data_json["edits"] == {"off": [{"site": "decoder.0.cross", "head": 0}]}
+    with page.expect_request("**/api/traces") as request:
         page.get_by_role("button", name="Undo: decoder.0.cross: head 0 is ablated").click()
-    assert "edits" not in asked.value.post_data_json
+    assert "edits" not in request.value.post_data_json
     desk.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
 
 
@@ -471,8 +471,8 @@ def test_edits_are_told_in_every_view_and_an_off_head_as_what_it_is(browser, add
     edits = quote(json.dumps({"off": [{"site": "decoder.0.cross", "head": 2}]}))
     for view in VIEWS:
         page = desk.open(f"{SMALL}&head=~2&edits=~{edits}", view)
-        told = page.locator("#output", has_text="edited: decoder.0.cross: head 2 is ablated")
-        assert told.is_visible()
+        notice = page.locator("#output", has_text="edited: decoder.0.cross: head 2 is ablated")
+        assert notice.is_visible()
         if view == "matrix":
             page.wait_for_selector("regard-matrix .card dd")
             card = page.locator("regard-matrix .card").inner_text()

@@ -94,7 +94,7 @@ def test_every_view_shows_what_the_server_says(address, open_page, model):
         else:
             open_page.painted(view)
         assert not page.locator("#problem").is_visible(), view
-    assert {urlsplit(url).hostname for url in open_page.asked} <= {"127.0.0.1", None}
+    assert {urlsplit(url).hostname for url in open_page.requested} <= {"127.0.0.1", None}
 
 
 def test_a_number_on_the_page_is_the_reference_s(address, open_page, models):
@@ -139,7 +139,7 @@ def test_a_page_in_a_file_asks_nobody(open_page, models, tmp_path):
     open_page.page.locator("#run").click()
     open_page.page.locator("#problem").wait_for()
     assert "export of one trace" in open_page.page.locator("#problem").inner_text()
-    assert [url for url in open_page.asked if not url.startswith("data:")] == [path.as_uri()]
+    assert [url for url in open_page.requested if not url.startswith("data:")] == [path.as_uri()]
     open_page.wrong.clear()  # Chromium notes each refusal
 
 
@@ -153,4 +153,4 @@ def test_a_notebook_s_frame_works_though_it_may_keep_nothing(open_page, models, 
     inside.locator("#tab-pair").click()
     open_page.painted("pair", inside)
     assert open_page.page.frames[1].evaluate("window.evil") is None
-    assert [url for url in open_page.asked if not url.startswith(("data:", "about:"))] == [path.as_uri()]
+    assert [url for url in open_page.requested if not url.startswith(("data:", "about:"))] == [path.as_uri()]

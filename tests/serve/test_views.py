@@ -97,7 +97,7 @@ def desk(shared_page: Any, address: str) -> Iterator[Desk]:
     found.stop()
     assert bad is None  # no token was run as a script
     assert not found.wrong
-    assert {urlsplit(url).hostname for url in found.asked} <= {"127.0.0.1", None}  # data: has none
+    assert {urlsplit(url).hostname for url in found.requested} <= {"127.0.0.1", None}  # data: has none
 
 
 # --- what is written ---
@@ -414,8 +414,8 @@ def test_training_is_drawn_by_step_with_the_held_out_loss(desk):
 
 
 def test_the_checkpoint_that_became_the_model_is_shown_once(desk):
-    said = {"checkpoints": fake.STEPS, "final": 200, "history": []}
-    desk.page.route("**/api/models/*/checkpoints", lambda route: route.fulfill(json=said))
+    response = {"checkpoints": fake.STEPS, "final": 200, "history": []}
+    desk.page.route("**/api/models/*/checkpoints", lambda route: route.fulfill(json=response))
     view = desk.open("training", **SMALL)
     assert view.locator(".film .frame").all_inner_texts() == ["100", "200 (end)"]
 

@@ -157,10 +157,10 @@ def test_a_former_key_beside_its_new_one_is_refused_in_one_line(name):
     key = RENAMED_KEYS[name]
     kinds = (TranslationSettings, ImageClassificationSettings, ClassificationSettings, VQASettings)
     kind = next(one for one in kinds if f"\n{key} = " in one.of_world().to_toml())
-    says = re.escape(f"{table}.{former} = 1 and {table}.{key} = 2 are the same setting, renamed; leave out {former}")
-    with pytest.raises(ValueError, match=f"^{says}$"):
+    message = re.escape(f"{table}.{former} = 1 and {table}.{key} = 2 are the same setting, renamed; leave out {former}")
+    with pytest.raises(ValueError, match=f"^{message}$"):
         kind.from_toml(f'task = "{kind.task}"\n[{table}]\n{former} = 1\n{key} = 2')
-    with pytest.raises(ValueError, match=f"^{says}$"):
+    with pytest.raises(ValueError, match=f"^{message}$"):
         kind.of_world().with_changes({f"{table}.{key}": "2", name: "1"})
 
 

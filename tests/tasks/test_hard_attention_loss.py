@@ -329,14 +329,14 @@ def test_each_way_learns_where_to_look(normaliser, loss, tmp_path):
 
 def test_mistakes_are_told_with_a_remedy():
     given = batch()
-    says = "REINFORCE needs a baseline, which a SequenceClassifier has not; wrap it in a HardAttentionClassifier"
-    with pytest.raises(ValueError, match=says):
+    message = "REINFORCE needs a baseline, which a SequenceClassifier has not; wrap it in a HardAttentionClassifier"
+    with pytest.raises(ValueError, match=message):
         ReinforceLoss()(chooser(Hard()).classifier, given)
     for model in (chooser(Hard()).eval(), chooser(Softmax()), chooser(Hard(StraightThrough()))):
         with pytest.raises(ValueError, match=r"no word was drawn: .* Hard\(Sampled\(\)\), after model.train\(\)"):
             ReinforceLoss()(model, given)
-    says = "only a SequenceClassifier or a HardAttentionClassifier chooses words, not a Linear"
-    with pytest.raises(ValueError, match=says):
+    message = "only a SequenceClassifier or a HardAttentionClassifier chooses words, not a Linear"
+    with pytest.raises(ValueError, match=message):
         ExpectedLoss()(nn.Linear(2, 2), given)
     pooled = SequenceClassifier(chooser(Hard()).classifier.encoder, MeanPooling(), labels=LABELS).double()
     with pytest.raises(ValueError, match="MeanPooling draws no word; use AttentionPooling"):

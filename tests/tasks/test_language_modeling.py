@@ -265,9 +265,9 @@ def test_running_in_pieces_is_running_at_once(monkeypatch):
     ids = author.ids(LINES)
     for tokens in (4096, 7):
         monkeypatch.setattr(token_nll, "TOKENS", tokens)
-        told = list(RecurrentContext().token_nlls(author.model, ids))
-        assert torch.cat([some.tokens for some in told]).equal(ids)
-        together.append(torch.cat([some.nats for some in told]))
+        nlls = list(RecurrentContext().token_nlls(author.model, ids))
+        assert torch.cat([some.tokens for some in nlls]).equal(ids)
+        together.append(torch.cat([some.nats for some in nlls]))
     assert_close(*together)
     rows = list(RecurrentContext(3).token_nlls(author.model, ids))
     assert sorted(torch.cat([some.tokens for some in rows]).tolist()) == sorted(ids.tolist())
@@ -308,12 +308,12 @@ def test_the_cache_by_hand():
     looks at both with 3 and at the second with 1: 6 has 1/7. With room for one word it looks at the third alone: 0.
     """
     theta = math.log(3)
-    told = told_of([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]], [5, 6, 5, 6], [0.5] * 4)
-    ((_, chances),) = cache_probabilities([told], 9, [theta])
+    nlls = told_of([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]], [5, 6, 5, 6], [0.5] * 4)
+    ((_, chances),) = cache_probabilities([nlls], 9, [theta])
     assert_close(chances, torch.tensor([[math.exp(-0.5), 0.0, 3 / 4, 1 / 7]]))
-    ((_, chances),) = cache_probabilities([told], 1, [theta])
+    ((_, chances),) = cache_probabilities([nlls], 1, [theta])
     assert_close(chances, torch.tensor([[math.exp(-0.5), 0.0, 0.0, 0.0]]))
-    (nats,) = NeuralCache(9, theta, 0.2).token_nats([told])
+    (nats,) = NeuralCache(9, theta, 0.2).token_nats([nlls])
     assert_close(float(nats[2].exp()), 1 / (0.8 * math.exp(-0.5) + 0.2 * 3 / 4), rtol=1e-6, atol=1e-6)
 
 
@@ -321,16 +321,16 @@ def test_with_the_cache_the_chances_of_all_words_still_add_up_to_one():
     states, words = torch.randn(23, 5), torch.randint(0, 7, (23,))
     share = torch.zeros(())
     for word in range(7):
-        told = TokenNLL(states, torch.cat((words[:-1], torch.tensor([word]))), torch.full((23,), math.log(7)))
-        (nats,) = NeuralCache(11, 0.7, 0.3).token_nats([told])
+        nlls = TokenNLL(states, torch.cat((words[:-1], torch.tensor([word]))), torch.full((23,), math.log(7)))
+        (nats,) = NeuralCache(11, 0.7, 0.3).token_nats([nlls])
         share = share + (-nats[-1]).exp()
     assert_close(float(share), 1.0)
 
 
 def test_the_cache_does_not_depend_on_how_the_text_comes(monkeypatch):
     states, words, nats = torch.randn(37, 5), torch.randint(0, 7, (37,)), torch.rand(37)
-    told = TokenNLL(states, words, nats)
-    whole = torch.cat(list(NeuralCache(11, 0.7, 0.3).token_nats([told])))
+    nlls = TokenNLL(states, words, nats)
+    whole = torch.cat(list(NeuralCache(11, 0.7, 0.3).token_nats([nlls])))
     monkeypatch.setattr(token_nll, "CACHE_CHUNK", 5)
     pieces = [TokenNLL(states[a:b], words[a:b], nats[a:b]) for a, b in ((0, 1), (1, 14), (14, 37))]
     assert_close(torch.cat(list(NeuralCache(11, 0.7, 0.3).token_nats(pieces))), whole)
@@ -370,8 +370,8 @@ RUNS = {
 
 
 def fit(settings: LanguageModelingSettings, folder: Path) -> TrainingRun:
-    there = (folder / "settings.toml").exists()
-    author = TextGenerator.from_description(folder) if there else TextGenerator.from_examples(LINES, settings)
+    is_described = (folder / "settings.toml").exists()
+    author = TextGenerator.from_description(folder) if is_described else TextGenerator.from_examples(LINES, settings)
     return TrainingRun(author.job(LINES, LINES[:7]), folder)
 
 

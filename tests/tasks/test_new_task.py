@@ -15,7 +15,7 @@ from regard.tasks import registry
 from regard.tasks.registry import TASKS, get_commands, get_task
 from regard.training.run import TrainingRun
 from tests.cli.commands import assert_done, assert_refused, regard
-from tests.serve.client import asked, client_of
+from tests.serve.client import client_of, post_trace
 
 from .new_task.data import LengthSettings
 from .new_task.task import TASK, LengthClassifier
@@ -35,8 +35,8 @@ def run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TASKS, TASK.name, f"{__package__}.new_task")
         folder = tmp_path_factory.mktemp("new") / "run"
-        said = assert_done(regard("train", "--task", TASK.name, "--out", folder, "--device", "cpu"))
-    assert said == f"trained: {folder}; try: regard evaluate {folder}\n"
+        output = assert_done(regard("train", "--task", TASK.name, "--out", folder, "--device", "cpu"))
+    assert output == f"trained: {folder}; try: regard evaluate {folder}\n"
     return folder
 
 
@@ -63,16 +63,16 @@ def test_an_interrupted_run_ends_with_the_same_weights(run, tmp_path):
 
 
 def test_it_is_evaluated(run, tmp_path):
-    said = assert_done(regard("evaluate", run, "--device", "cpu", "--save", tmp_path / "metrics.json"))
-    assert re.match(r"accuracy [\d.]+ %\n", said)
+    output = assert_done(regard("evaluate", run, "--device", "cpu", "--save", tmp_path / "metrics.json"))
+    assert re.match(r"accuracy [\d.]+ %\n", output)
     assert json.loads((tmp_path / "metrics.json").read_text())["right"] >= 0
     assert_refused(regard("evaluate", run, "--beam", "2"), "--beam and penalties are for translations")
 
 
 def test_it_is_looked_at(run, tmp_path):
     trace = trace_model(run, CAT)
-    said = assert_done(regard("look", run, CAT, "--device", "cpu"))
-    assert said.splitlines()[0] == trace.output_text
+    output = assert_done(regard("look", run, CAT, "--device", "cpu"))
+    assert output.splitlines()[0] == trace.output_text
     assert trace.output_text in ("short", "long")
     page = tmp_path / "look.html"
     assert_done(regard("look", run, CAT, "--device", "cpu", "--save", page))
@@ -92,7 +92,7 @@ def test_it_is_shown_in_the_page(run):
     with client_of(ModelStore.from_folders([run])) as client:
         (card,) = client.get("/api/models").json()["models"]
         assert (card["task"], card["example"], card["picture"]) == ("sentence_length", CAT, False)
-        answer = asked(client, {"model": card["name"], "text": card["example"]})
+        answer = post_trace(client, {"model": card["name"], "text": card["example"]})
         assert answer["output_text"] in ("short", "long")
         assert answer["axes"]["text"] == CAT.split()
         assert answer["unknown"] == list(trace_model(run, CAT).out_of_vocabulary)

@@ -114,9 +114,9 @@ def test_looking_gives_the_same_labels_and_every_edge():
     given = people()
     one = NodeClassifier.from_examples(given, SETTINGS)
     one.model.eval()
-    chances, looked = one.probabilities_with_attention(graph_of(given))
+    chances, attention = one.probabilities_with_attention(graph_of(given))
     assert_close(chances, one.probabilities(graph_of(given)))
-    assert looked.weights["blocks.0"].shape == (2, 2 * len(graph_of(given).edges) + 97)
+    assert attention.weights["blocks.0"].shape == (2, 2 * len(graph_of(given).edges) + 97)
 
 
 def test_readers_come_back_from_their_files(tmp_path):
@@ -126,7 +126,7 @@ def test_readers_come_back_from_their_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("held", "says"),
+    ("held", "message"),
     [
         ("{", "damaged, or no node features at all"),
         ('{"format": "regard node reader 1", "words": [3]}', "not node features, whose format is"),
@@ -134,9 +134,9 @@ def test_readers_come_back_from_their_files(tmp_path):
         ('{"format": "regard labels 1", "words": ["a"]}', "not node features, whose format is"),
     ],
 )
-def test_a_damaged_reader_is_named(tmp_path, held, says):
+def test_a_damaged_reader_is_named(tmp_path, held, message):
     (tmp_path / "reader.json").write_text(held)
-    with pytest.raises(ValueError, match=rf"reader\.json: {says}"):
+    with pytest.raises(ValueError, match=rf"reader\.json: {message}"):
         load_featurizer(tmp_path / "reader.json")
 
 

@@ -129,18 +129,18 @@ def test_files_with_columns_of_any_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("so\tgood\tfilm", r"a\.tsv:2: 3 columns; a line is text, tab, label"),
         ("\tgood", r"a\.tsv:2: the text is empty; fill it in"),
         ("so good\t", r"a\.tsv:2: the label is empty"),
     ],
 )
-def test_a_wrong_line_is_named(line, says, tmp_path):
+def test_a_wrong_line_is_named(line, message, tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text(f"fine\tgood\n{line}\n")
     settings = ClassificationSettings(data=ClassificationData(corpus="files", train=(str(path),), valid=(str(path),)))
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         settings.data.read("train")
 
 
@@ -228,8 +228,8 @@ def test_training_resumes_to_the_bit_and_a_label_is_the_same_in_any_company(rung
     straight = TextClassifier.from_examples(train, settings)
     list(TrainingRun(straight.job(train, held_out), tmp_path / "a").steps())
 
-    begun = TrainingRun(TextClassifier.from_examples(train, settings).job(train, held_out), tmp_path / "b")
-    begun.job.describe(tmp_path / "b")  # killed before the first checkpoint
+    started = TrainingRun(TextClassifier.from_examples(train, settings).job(train, held_out), tmp_path / "b")
+    started.job.describe(tmp_path / "b")  # killed before the first checkpoint
     steps = TrainingRun(TextClassifier.from_description(tmp_path / "b").job(train, held_out), tmp_path / "b").steps()
     for report in steps:
         if report.step == 6:

@@ -91,8 +91,8 @@ def test_a_number_outside_of_its_range_is_refused_by_the_range(settings):
             beyond = [] if allowed is None else [allowed.least - 1, *(v for v in (allowed.most + 1,) if v < 2**63)]
             for value in beyond:
                 value = int(value) if field.type is not float else value
-                says = f"{name}.{field.name} = {value} should be {allowed}"
-                with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+                message = f"{name}.{field.name} = {value} should be {allowed}"
+                with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                     usual.with_changes({f"{name}.{field.name}": value})
 
 
@@ -162,7 +162,7 @@ def test_a_key_is_found_by_itself_where_one_table_has_it():
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("train.step", "[train] has no 'step'; did you mean steps?"),
         ("model.steps", "[model] has no 'steps'; did you mean train.steps?"),
@@ -173,15 +173,15 @@ def test_a_key_is_found_by_itself_where_one_table_has_it():
         ("max_length", "max_length is a setting of several tables; name one: data.max_length or train.max_length"),
     ],
 )
-def test_an_unknown_key_names_its_nearest(name, says):
+def test_an_unknown_key_names_its_nearest(name, message):
     settings = get_task("translation").settings
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         settings.resolve_key(name)
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         settings().with_changes({name: 3})
     table, dot, key = name.partition(".")
     if dot:
-        with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
             settings.from_toml(f"[{table}]\n{key} = 3")
 
 

@@ -31,10 +31,10 @@ def files(tmp_path, monkeypatch):
 
 
 def test_the_world_in_both_directions():
-    there = TranslationData(sentences=7, max_length=6).read("train").examples
-    back = TranslationData(sentences=7, max_length=6, source="fr", target="en").read("train").examples
-    assert len(there) == 7
-    assert back == [pair.swapped() for pair in there]
+    forward = TranslationData(sentences=7, max_length=6).read("train").examples
+    backward = TranslationData(sentences=7, max_length=6, source="fr", target="en").read("train").examples
+    assert len(forward) == 7
+    assert backward == [pair.swapped() for pair in forward]
 
 
 def test_the_world_holds_out_other_sentences():
@@ -146,7 +146,7 @@ def test_lists_of_files_can_be_set_on_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("[data]\ntrain = 'a.tsv'", "data.train = 'a.tsv' should be a list of texts"),
         ("[data]\ntrain = [1]", r"data.train = \[1\] should be a list of texts"),
@@ -155,8 +155,8 @@ def test_lists_of_files_can_be_set_on_the_command_line():
         ("[data]\nfile = 'a'", r"\[data\] has no 'file'; choose from corpus, train, valid, test"),
     ],
 )
-def test_data_settings_that_make_no_sense(text, says):
-    with pytest.raises(ValueError, match=says):
+def test_data_settings_that_make_no_sense(text, message):
+    with pytest.raises(ValueError, match=message):
         TranslationSettings.from_toml(text)
 
 

@@ -43,7 +43,7 @@ def some(count: int, split: str = "train") -> list[ImageQuestion]:
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[ImageQuestion]:
+def train_questions() -> list[ImageQuestion]:
     return some(53)
 
 
@@ -65,11 +65,11 @@ def test_settings_survive_a_file():
         VQASettings.from_toml('task = "answer"\n[augment]\ncutmix = 0.5')
 
 
-def test_the_world_asks_about_its_pictures(asked):
-    assert len(asked) == 53
-    assert {one.kind for one in asked} <= {"colour", "shape", "presence", "count", "place"}
-    assert all(one.picture.pixels.shape == (3, 32, 32) for one in asked)
-    assert asked[0].text.split()[0] in ("what", "how", "is")
+def test_the_world_asks_about_its_pictures(train_questions):
+    assert len(train_questions) == 53
+    assert {one.kind for one in train_questions} <= {"colour", "shape", "presence", "count", "place"}
+    assert all(one.picture.pixels.shape == (3, 32, 32) for one in train_questions)
+    assert train_questions[0].text.split()[0] in ("what", "how", "is")
 
 
 def test_several_questions_share_a_picture():
@@ -107,7 +107,7 @@ def test_a_list_of_ones_own_is_read(ending, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("a.png\twhat is it", r"questions.tsv:2: 2 columns; a line is picture, tab, question, tab, answer"),
         ("a.png\t \tcat", r"questions.tsv:2: the question is empty"),
@@ -116,13 +116,13 @@ def test_a_list_of_ones_own_is_read(ending, tmp_path):
         ("large.png\twhat is it\tcat", r"large.png has 9 x 9 pixels, those before it 8 x 8; resize them"),
     ],
 )
-def test_a_list_with_a_mistake_names_the_line(line, says, tmp_path):
+def test_a_list_with_a_mistake_names_the_line(line, message, tmp_path):
     drawn(tmp_path, "a.png")
     Image.fromarray(np.zeros((9, 9, 3), dtype=np.uint8)).save(tmp_path / "large.png")
     (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
     path = tmp_path / "questions.tsv"
     path.write_text(f"a.png\twhat is it\tdog\n{line}\n")
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         VQAData(corpus="files", test=(str(path),)).read("test")
 
 
@@ -174,24 +174,26 @@ def test_questions_about_one_picture_come_together():
     assert made.image_index.bincount().sort().values.tolist() == [1, 3, 3]
 
 
-def test_a_question_is_answered_alone(asked):
-    answerer = QuestionAnswerer.from_examples(asked, SETTINGS)
+def test_a_question_is_answered_alone(train_questions):
+    answerer = QuestionAnswerer.from_examples(train_questions, SETTINGS)
     answerer.model.eval()
-    together = answerer.probabilities(asked[:11])
-    assert_close(together[4:5], answerer.probabilities(asked[4:5]))
+    together = answerer.probabilities(train_questions[:11])
+    assert_close(together[4:5], answerer.probabilities(train_questions[4:5]))
     with pytest.raises(ValueError, match="the question is empty; give at least one word"):
-        answerer.probabilities([replace(asked[0], text="  ")])
+        answerer.probabilities([replace(train_questions[0], text="  ")])
     with pytest.raises(ValueError, match="'what is it': the label 'fish' is not known"):
-        answerer.label_ids([replace(asked[0], text="what is it", answer="fish")])
+        answerer.label_ids([replace(train_questions[0], text="what is it", answer="fish")])
 
 
-def test_a_run_that_was_left_ends_with_the_same_bits(asked, tmp_path):
+def test_a_run_that_was_left_ends_with_the_same_bits(train_questions, tmp_path):
     held_out = some(5, "valid")
-    known = {one.answer for one in asked}
+    known = {one.answer for one in train_questions}
     held_out = [replace(one, answer=one.answer if one.answer in known else "yes") for one in held_out]
 
     def run(folder: Path, stop: int | None = None) -> dict[str, torch.Tensor]:
-        fit = TrainingRun(QuestionAnswerer.from_examples(asked, SETTINGS).job(asked, held_out), folder)
+        fit = TrainingRun(
+            QuestionAnswerer.from_examples(train_questions, SETTINGS).job(train_questions, held_out), folder
+        )
         for report in fit.steps():
             if report.step == stop:
                 shutil.copytree(folder, tmp_path / "killed", ignore=shutil.ignore_patterns(".lock"))
@@ -205,12 +207,12 @@ def test_a_run_that_was_left_ends_with_the_same_bits(asked, tmp_path):
             assert torch.equal(tensor, whole[name]), (place, name)
 
 
-def test_a_model_is_kept_and_loaded_with_its_words(asked, tmp_path):
-    answerer = QuestionAnswerer.from_examples(asked, SETTINGS)
+def test_a_model_is_kept_and_loaded_with_its_words(train_questions, tmp_path):
+    answerer = QuestionAnswerer.from_examples(train_questions, SETTINGS)
     answerer.model.eval()
     answerer.save(tmp_path / "run")
     again = QuestionAnswerer.load(tmp_path / "run")
-    assert torch.equal(again.probabilities(asked[:3]), answerer.probabilities(asked[:3]))
+    assert torch.equal(again.probabilities(train_questions[:3]), answerer.probabilities(train_questions[:3]))
     (tmp_path / "run" / "labels.json").write_text((tmp_path / "run" / "labels.json").read_text().replace("yes", "yea"))
     with pytest.raises(ValueError, match=r"labels.json is not what the weights were trained with"):
         QuestionAnswerer.load(tmp_path / "run")
@@ -225,5 +227,5 @@ def test_every_kind_of_question_about_the_world_is_learnt(tmp_path):
         pass
     found = evaluate_vqa(QuestionAnswerer.load(tmp_path), held_out)
     assert set(found.by_kind) == {"colour", "shape", "presence", "count"}
-    for right, asked in found.by_kind.values():
-        assert right / asked >= 0.95, found.table()
+    for right, train_questions in found.by_kind.values():
+        assert right / train_questions >= 0.95, found.table()

@@ -138,11 +138,11 @@ class Soon:
 
 def live(name: str, folder: Path, end: Soon | str | None = None) -> Lived:
     """Train in a process of its own, to the end of the run or the given one."""
-    here, process = born(name, folder, end if isinstance(end, str) else None)
+    receiver, process = born(name, folder, end if isinstance(end, str) else None)
     steps: list[int] = []
     try:
         while True:
-            steps.append(here.recv())
+            steps.append(receiver.recv())
             if isinstance(end, Soon) and steps[-1] == max(end.step, steps[0]):
                 time.sleep(end.seconds)
                 process.kill()
@@ -154,9 +154,9 @@ def live(name: str, folder: Path, end: Soon | str | None = None) -> Lived:
 @contextmanager
 def lives(name: str, folder: Path) -> Iterator[ForkServerProcess]:
     """A process that is training."""
-    here, process = born(name, folder, None)
+    receiver, process = born(name, folder, None)
     try:
-        here.recv()
+        receiver.recv()
         yield process
     finally:
         process.kill()
@@ -164,11 +164,11 @@ def lives(name: str, folder: Path) -> Iterator[ForkServerProcess]:
 
 
 def born(name: str, folder: Path, moment: str | None) -> tuple[Connection, ForkServerProcess]:
-    here, there = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=life, args=(name, folder, moment, there))
+    receiver, sender = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=life, args=(name, folder, moment, sender))
     process.start()
-    there.close()  # so that the end of the process is the end of what it has to say
-    return here, process
+    sender.close()  # so that the end of the process is the end of what it has to say
+    return receiver, process
 
 
 def life(name: str, folder: Path, moment: str | None, pipe: Connection) -> None:

@@ -265,8 +265,8 @@ def test_images_that_fill_a_batch_have_no_loss():
     job.model.double().eval()
     rows, found = next(iter(data.rows.at(0, 0))), []
     for fill in (1, 8):
-        asked = data.draw_batch(rows, 0, fill)
-        batch = data.materialize(asked)
+        draws = data.draw_batch(rows, 0, fill)
+        batch = data.materialize(draws)
         assert len(batch.pixels) % fill == 0
         found.append(job.model(batch.pixels.double(), batch.tokens, batch.lengths, batch.image_index))
     assert_close(*found)
@@ -372,9 +372,9 @@ def test_a_run_that_was_left_ends_with_the_same_bits(name, tmp_path):
 def test_a_captured_run_has_the_bits_of_one_launched_kernel_by_kernel(name, precision, tmp_path):
     """Straight on, and left in the middle and gone on with."""
 
-    there = partial(run, name, device="cuda", precision=precision)
-    there(tmp_path / "again", leave=5)
-    weights = [there(tmp_path / way, use_graphs=way != "launched") for way in ("launched", "captured", "again")]
+    run_on_gpu = partial(run, name, device="cuda", precision=precision)
+    run_on_gpu(tmp_path / "again", leave=5)
+    weights = [run_on_gpu(tmp_path / way, use_graphs=way != "launched") for way in ("launched", "captured", "again")]
     for key, weight in weights[0].items():
         assert torch.equal(weight, weights[1][key]), key
         assert torch.equal(weight, weights[2][key]), key
@@ -416,6 +416,6 @@ try:
 except ValueError as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert "this model cannot be captured" in said.stdout, said.stderr
-    assert "leave cuda_graph out" in said.stdout
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "this model cannot be captured" in result.stdout, result.stderr
+    assert "leave cuda_graph out" in result.stdout

@@ -150,10 +150,10 @@ def test_nothing_but_long_pairs_cannot_be_trained_on(tmp_path):
 
 
 def test_the_train_config_is_that_of_the_settings():
-    asked = settings(
+    config = settings(
         max_grad_norm=0.5, weight_decay=0.1, precision="bfloat16", patience=4, average_checkpoints=6, seed=3
     )
-    plan = make_train_config(asked.train, asked.model.model)
+    plan = make_train_config(config.train, config.model.model)
     assert (plan.clip, plan.weight_decay, plan.precision, plan.patience, plan.seed) == (0.5, 0.1, "bfloat16", 4, 3)
     assert (plan.validate_every, plan.checkpoint_every, plan.steps) == (3, 2, 7)
     assert plan.keep == 6
@@ -189,7 +189,7 @@ def test_a_warm_up_longer_than_the_run_is_cut():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("name", "value", "message"),
     [
         ("steps", 0, "steps = 0 should be at least 1"),
         ("batch_size", 0, "batch_size = 0 should be at least 1"),
@@ -202,10 +202,10 @@ def test_a_warm_up_longer_than_the_run_is_cut():
         ("precision", "int8", "precision = 'int8' is unknown; choose from float32, bfloat16, float16, bf16-pure"),
     ],
 )
-def test_numbers_that_make_no_plan(name, value, says):
-    asked = settings()
-    with pytest.raises(ValueError, match=says):
-        make_train_config(replace(asked.train, **{name: value}), 1)
+def test_numbers_that_make_no_plan(name, value, message):
+    config = settings()
+    with pytest.raises(ValueError, match=message):
+        make_train_config(replace(config.train, **{name: value}), 1)
 
 
 # --- the metric by which the best checkpoint is chosen ---

@@ -68,11 +68,16 @@ def test_a_finished_run_gives_its_finished_weights(run):
 
 
 @pytest.mark.parametrize("finished", [False, True])
-@pytest.mark.parametrize(("asked", "step"), [("best", 200), ("last", 300), ("100", 100), (100, 100), ("00000300", 300)])
-def test_a_named_checkpoint_is_loaded_without_a_notice(run, asked, step, finished):
+@pytest.mark.parametrize(
+    ("checkpoint", "step"), [("best", 200), ("last", 300), ("100", 100), (100, 100), ("00000300", 300)]
+)
+def test_a_named_checkpoint_is_loaded_without_a_notice(run, checkpoint, step, finished):
     if finished:
         finish(run)
-    assert (resolve_weights(run, asked).file, resolve_weights(run, asked).stopped_notice(1000)) == (at(run, step), "")
+    assert (resolve_weights(run, checkpoint).file, resolve_weights(run, checkpoint).stopped_notice(1000)) == (
+        at(run, step),
+        "",
+    )
 
 
 def test_the_folder_of_a_checkpoint_is_a_model(run, monkeypatch):
@@ -108,10 +113,12 @@ def test_without_the_best_the_last_is_used(run):
         resolve_weights(run, "best")
 
 
-@pytest.mark.parametrize("asked", ["worst", "-1", "150", "", "²"])
-def test_what_is_not_there_is_refused(run, asked):
-    with pytest.raises(ValueError, match=f"has no whole checkpoint {asked}; choose from last, best, 100, 200, 300"):
-        resolve_weights(run, asked)
+@pytest.mark.parametrize("chosen_checkpoint", ["worst", "-1", "150", "", "²"])
+def test_what_is_not_there_is_refused(run, chosen_checkpoint):
+    with pytest.raises(
+        ValueError, match=f"has no whole checkpoint {chosen_checkpoint}; choose from last, best, 100, 200, 300"
+    ):
+        resolve_weights(run, chosen_checkpoint)
 
 
 def test_a_run_without_a_checkpoint_is_refused(run):

@@ -79,11 +79,11 @@ def test_every_step_and_every_seed_draws_noise_of_its_own(tmp_path):
 
 def test_a_run_step_by_step(tmp_path):
     """Three steps an epoch; each weight pulls by 1 a token at every step, so the norm is always that of the first."""
-    asked, modes, checked = [], set(), set()
+    visited, modes, checked = [], set(), set()
 
     class Asked(Data):
         def at(self, epoch, index):
-            asked.append((epoch, index))
+            visited.append((epoch, index))
             return super().at(epoch, index)
 
     def pulling(model, x):
@@ -96,7 +96,7 @@ def test_a_run_step_by_step(tmp_path):
 
     model, plan = fresh(), TrainConfig(ConstantSchedule(0.4, warmup=4), 7, validate_every=2, checkpoint_every=9)
     reports = list(train(model, Asked(), pulling, plan, tmp_path, validate))
-    assert asked == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
+    assert visited == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
     assert (modes, checked) == ({True}, {False})
     assert [report.step for report in reports if report.validation] == [2, 4, 6, 7]
     assert_close([report.rate for report in reports], [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4])

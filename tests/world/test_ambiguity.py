@@ -46,14 +46,14 @@ def test_every_word_with_several_readings_is_reported():
 
 
 def test_readings_come_out_as_different_words():
-    said = defaultdict(set)
+    renderings_by_sense = defaultdict(set)
     for sentence, ambiguity in drawn_ambiguities():
         for language in ambiguity.languages:
-            said[language, sentence.words[ambiguity.index], ambiguity.sense].add(
+            renderings_by_sense[language, sentence.words[ambiguity.index], ambiguity.sense].add(
                 sentence.expected_words(ambiguity, language)
             )
-    for (language, word, reading), renderings in said.items():
-        for (other_language, other_word, other), others in said.items():
+    for (language, word, reading), renderings in renderings_by_sense.items():
+        for (other_language, other_word, other), others in renderings_by_sense.items():
             if (other_language, other_word) == (language, word) and other != reading:
                 assert not renderings & others, (word, reading, other)
 

@@ -47,8 +47,8 @@ def test_articles_agree_with_their_nouns_in_gender_number_and_case():
             if word not in ("the", "a", "an"):
                 continue
             noun = sentence.governors[index] - 1
-            (article,) = [rendering.words[there] for here, there in rendering.alignment if here == index]
-            (german,) = [rendering.words[there] for here, there in rendering.alignment if here == noun]
+            (article,) = [rendering.words[target] for source, target in rendering.alignment if source == index]
+            (german,) = [rendering.words[target] for source, target in rendering.alignment if source == noun]
             english, case = sentence.words[noun], case_of(sentence, noun)
             for entry in NOUNS:
                 many = english == entry.en[1]

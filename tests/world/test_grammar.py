@@ -156,8 +156,8 @@ def test_a_person_can_check_it(sentence, english, french, german):
 
 
 def words_for(sentence, word, language):
-    rendering, here = sentence.renderings[language], sentence.words.index(word)
-    return {rendering.words[there] for start, there in rendering.alignment if start == here}
+    rendering, source = sentence.renderings[language], sentence.words.index(word)
+    return {rendering.words[target] for start, target in rendering.alignment if start == source}
 
 
 def test_helpers_meet_their_counterparts_and_melted_words_meet_both():

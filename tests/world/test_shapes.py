@@ -265,8 +265,8 @@ def test_answers_follow_from_the_things_that_matter():
                 assert ("zero", "one", "two", "three", "four")[len(matter)] == question.answer
             case "place":
                 named = [thing for thing in matter if f"the {thing.colour} {thing.shape}" in question.text]
-                there = [thing for thing in matter if thing not in named[:1]]
-                assert [thing.shape for thing in there] == [question.answer]
+                others = [thing for thing in matter if thing not in named[:1]]
+                assert [thing.shape for thing in others] == [question.answer]
                 assert any(f"is {side} the" in question.text for side in SIDES)
 
 

@@ -22,10 +22,10 @@ def extracted(source: str) -> str:
 
 
 def test_a_story_on_paper():
-    told = tuple(
+    relevant = tuple(
         tuple(f"{one} .".split()) for one in ("the tree grew", "Anna met a thief", "Paul slept", "he saw Anna")
     )
-    story = Story("Anna", told, (1, 3))
+    story = Story("Anna", relevant, (1, 3))
     assert story.source == "Anna : the tree grew . Anna met a thief . Paul slept . he saw Anna ."
     assert story.target == "Anna met a thief . he saw Anna ." == extracted(story.source)
 
@@ -38,14 +38,14 @@ def test_an_extract_is_every_sentence_that_names_the_person():
             assert story.person in PEOPLE
 
 
-@pytest.mark.parametrize(("words", "told", "longest"), [(30, 3, 6), (64, 1, 6), (1023, 2, 6), (4096, 5, 7)])
-def test_length_is_a_dial(words, told, longest):
-    world = Stories(words=words, relevant=told, longest=longest)
+@pytest.mark.parametrize(("words", "events", "longest"), [(30, 3, 6), (64, 1, 6), (1023, 2, 6), (4096, 5, 7)])
+def test_length_is_a_dial(words, events, longest):
+    world = Stories(words=words, relevant=events, longest=longest)
     for number in range(5):
         story = world.story(number, "valid")
         assert len(story.source.split()) == words
-        assert len(story.target.split()) <= told * (longest + 1)
-        assert story.target.count(".") == told
+        assert len(story.target.split()) <= events * (longest + 1)
+        assert story.target.count(".") == events
         assert extracted(story.source) == story.target
 
 

@@ -16,9 +16,9 @@ TOWN = WORLD.town()
 def test_the_same_seed_is_the_same_town_in_every_process():
     code = "from regard.world.town import TownWorld as T; t = T(people=53).town(); print(t.people[17], t.edges[-3:])"
     environment = {**os.environ, "PYTHONHASHSEED": "77"}
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     town = TownWorld(people=53).town()
-    assert said.stdout.strip() == f"{town.people[17]} {town.edges[-3:]}"
+    assert result.stdout.strip() == f"{town.people[17]} {town.edges[-3:]}"
     assert TownWorld(people=53, seed=1).town() != town
 
 
@@ -77,7 +77,7 @@ def test_a_town_may_have_no_friends_or_none_met():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ({"people": 1}, "a town's people should be at least 2, not 1"),
         ({"trades": 7}, "a town's trades should be 2 to 6, not 7"),
@@ -88,6 +88,6 @@ def test_a_town_may_have_no_friends_or_none_met():
         ({"streets": 1}, "nobody lives in another; use met=0"),
     ],
 )
-def test_a_town_that_cannot_be_is_refused(wrong, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_town_that_cannot_be_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         TownWorld(**wrong)

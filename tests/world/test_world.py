@@ -47,8 +47,8 @@ def test_alignments_are_total_on_both_sides():
     for sentence in all_sentences():
         for language in LANGUAGES:
             rendering = sentence.renderings[language]
-            assert {here for here, _ in rendering.alignment} == set(range(len(sentence.words))), sentence.text()
-            assert {there for _, there in rendering.alignment} == set(range(len(rendering.words))), sentence.text()
+            assert {source for source, _ in rendering.alignment} == set(range(len(sentence.words))), sentence.text()
+            assert {target for _, target in rendering.alignment} == set(range(len(rendering.words))), sentence.text()
 
 
 def test_tags_are_universal_and_as_many_as_words():
@@ -171,8 +171,8 @@ def test_one_english_text_has_one_translation():
     seen: dict[str, tuple[str, str]] = {}
     for number in range(6007):
         sentence = World(seed=8, max_length=5).sentence(number)
-        said = sentence.text("fr"), sentence.text("de")
-        assert seen.setdefault(sentence.text(), said) == said
+        translations = sentence.text("fr"), sentence.text("de")
+        assert seen.setdefault(sentence.text(), translations) == translations
 
 
 @pytest.mark.parametrize("form", sorted(SENSES))
@@ -212,7 +212,7 @@ def test_nothing_heavy_is_loaded():
 
 def links(sentence, language):
     rendering = sentence.renderings[language]
-    return {(sentence.words[here], rendering.words[there]) for here, there in rendering.alignment}
+    return {(sentence.words[source], rendering.words[target]) for source, target in rendering.alignment}
 
 
 def test_the_black_cat_ate_the_mouse():
@@ -261,5 +261,5 @@ def test_a_sentence_of_nobody_is_not_known():
 def test_every_word_of_a_lecture_is_linked(sentence):
     for language in sentence.renderings:
         rendering = sentence.renderings[language]
-        assert {here for here, _ in rendering.alignment} == set(range(len(sentence.words)))
-        assert {there for _, there in rendering.alignment} == set(range(len(rendering.words)))
+        assert {source for source, _ in rendering.alignment} == set(range(len(sentence.words)))
+        assert {target for _, target in rendering.alignment} == set(range(len(rendering.words)))

@@ -166,7 +166,7 @@ def test_a_long_sentence_in_every_script_gives_the_same_bytes(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "weights", "gold", "says"),
+    ("source", "target", "weights", "gold", "message"),
     [
         (ENGLISH, FRENCH, torch.ones(6, 7), (), r"7 target and 6 source words need weights of shape \(7, 6\), or \(7,"),
         (ENGLISH, FRENCH, torch.ones(7, 8), (), r"\(7, 7\) with the source's end, not \(7, 8\)"),
@@ -180,8 +180,8 @@ def test_a_long_sentence_in_every_script_gives_the_same_bytes(tmp_path, suffix):
         (ENGLISH, (), torch.ones(0, 6), (), "target is empty; it must hold at least one word"),
     ],
 )
-def test_what_is_no_alignment_is_refused_in_one_line(source, target, weights, gold, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_is_no_alignment_is_refused_in_one_line(source, target, weights, gold, message):
+    with pytest.raises(ValueError, match=message) as refused:
         Alignment(source, target, weights, frozenset(gold))
     assert "\n" not in str(refused.value)
 
@@ -346,7 +346,7 @@ def test_as_text_a_long_sentence_fits_a_window():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: strip(LIGHT, torch.ones(3)), r"4 words need a weight each, shape \(4,\), not \(3,\)"),
         (lambda: strip(LIGHT, torch.ones(1, 4)), r"not \(1, 4\)"),
@@ -361,7 +361,7 @@ def test_as_text_a_long_sentence_fits_a_window():
         (lambda: stack(strip(LIGHT, torch.ones(4)), build_view(Causal(), tokens=3)), "1 of 2 pictures are strips"),
     ],
 )
-def test_what_is_no_sentence_is_refused_in_one_line(make, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_is_no_sentence_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refused:
         make()
     assert "\n" not in str(refused.value)

@@ -202,7 +202,7 @@ def test_as_text_channels_are_bars_of_which_nothing_is_blank():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: overlay_view(torch.zeros(2, 1, 3, 4), []), r"not \(2, 1, 3, 4\); draw one at a time"),
         (
@@ -221,7 +221,7 @@ def test_as_text_channels_are_bars_of_which_nothing_is_blank():
         (lambda: gates_view(RAMP, channels=[("c", HALVES[0] * 3)]), "a gate lies between 0 and 1, but 'c' has 1.5"),
     ],
 )
-def test_what_cannot_be_laid_over_a_picture_is_refused_in_one_line(make, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_cannot_be_laid_over_a_picture_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refused:
         make()
     assert "\n" not in str(refused.value)

@@ -90,15 +90,15 @@ def test_nothing_is_written_where_there_are_no_sentences(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "texts", "says"),
+    ("labels", "texts", "message"),
     [
         (["a"] * 4, FIVE, "5 latents need as many labels, a list of them, not 4"),
         ("short", FIVE, "5 latents need as many labels, a list of them"),
         (LABELS, ["a"], "5 latents need as many texts, a list of them, not 1"),
     ],
 )
-def test_labels_and_texts_must_be_one_each(labels, texts, says):
-    with pytest.raises(ValueError, match=says):
+def test_labels_and_texts_must_be_one_each(labels, texts, message):
+    with pytest.raises(ValueError, match=message):
         latents_view(torch.randn(5, 3), labels, texts)
 
 

@@ -172,7 +172,7 @@ def test_scores_of_nought_are_no_bars():
 
 
 @pytest.mark.parametrize(
-    ("curves", "says"),
+    ("curves", "message"),
     [
         ((), "there are no curves to draw; give at least one"),
         ({"a": ((5, 1.0, 1),)}, r"not a dict; use tuple\(curves.items\(\)\)"),
@@ -186,8 +186,8 @@ def test_scores_of_nought_are_no_bars():
         ((SOFT, SOFT), "every curve needs a name of its own, not Bahdanau, Bahdanau"),
     ],
 )
-def test_curves_that_cannot_be_drawn_are_refused_in_one_line(curves, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_curves_that_cannot_be_drawn_are_refused_in_one_line(curves, message):
+    with pytest.raises(ValueError, match=message) as refused:
         LengthCurves(curves)
     assert "\n" not in str(refused.value)
 

@@ -151,7 +151,7 @@ def test_weights_of_any_kind_are_drawn_and_left_alone():
 
 
 @pytest.mark.parametrize(
-    ("weights", "how", "says"),
+    ("weights", "how", "message"),
     [
         (torch.ones(2, 3, 4, 4), {}, r"weights of 2 sentences; draw one at a time: weights\[0\]"),
         (torch.ones(4), {}, r"must be \(i, j\), \(h, i, j\) or \(1, h, i, j\), not \(4,\)"),
@@ -161,8 +161,8 @@ def test_weights_of_any_kind_are_drawn_and_left_alone():
         (torch.ones(3, 3), {"tokens": "abc"}, r"not the one string 'abc'; use tokens.split\(\)"),
     ],
 )
-def test_weights_that_cannot_be_drawn_are_refused_with_the_remedy(weights, how, says):
-    with pytest.raises(ValueError, match=says):
+def test_weights_that_cannot_be_drawn_are_refused_with_the_remedy(weights, how, message):
+    with pytest.raises(ValueError, match=message):
         draw(weights, **how)
 
 

@@ -141,7 +141,7 @@ def test_every_script_can_be_drawn(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: nearest_neighbours_view([]), "there are no neighbours to show"),
         (lambda: nearest_neighbours_view([("light", [])]), "'light' has no neighbours"),
@@ -156,7 +156,7 @@ def test_every_script_can_be_drawn(tmp_path, suffix):
         (lambda: senses_view(PLACES * torch.nan, ["a"] * 4), "vectors must be finite"),
     ],
 )
-def test_what_has_no_neighbours_is_refused_in_one_line(make, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_has_no_neighbours_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refused:
         make()
     assert "\n" not in str(refused.value)

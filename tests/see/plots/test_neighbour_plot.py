@@ -147,7 +147,7 @@ def test_what_is_not_there_is_told():
 
 
 @pytest.mark.parametrize(
-    ("seen", "weights", "labels", "says"),
+    ("seen", "weights", "labels", "message"),
     [
         ((), torch.zeros(1, 0), (), "seen is empty"),
         (("a", "b"), torch.ones(2), (None, None), r"need weights of shape \(heads, 2\), not \(2,\)"),
@@ -156,6 +156,6 @@ def test_what_is_not_there_is_told():
         (("a", "b"), torch.tensor([[0.5, -0.5]]), (None, None), "weights must be finite and not negative"),
     ],
 )
-def test_a_neighbourhood_that_cannot_be_is_refused(seen, weights, labels, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_neighbourhood_that_cannot_be_is_refused(seen, weights, labels, message):
+    with pytest.raises(ValueError, match=message):
         Neighbourhood("a", seen, weights, labels)

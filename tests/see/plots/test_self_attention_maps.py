@@ -58,7 +58,7 @@ def test_heads_of_cross_attention_still_have_two_kinds_of_words():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: self_attention_maps(WORDS, {}), "there is no head to show"),
         (lambda: self_attention_maps(WORDS, {"layer 0": []}), "there is no head to show"),
@@ -78,7 +78,7 @@ def test_heads_of_cross_attention_still_have_two_kinds_of_words():
         (lambda: self_attention_maps("light", {"l": [torch.eye(5)]}), "not the one string 'light'"),
     ],
 )
-def test_what_is_no_self_attention_is_refused_in_one_line(make, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_is_no_self_attention_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refused:
         make()
     assert "\n" not in str(refused.value)

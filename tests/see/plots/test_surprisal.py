@@ -89,7 +89,7 @@ def test_every_script_can_be_drawn(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: surprisal_view("the", torch.ones(3)), "not the one string 'the'"),
         (lambda: surprisal_view(WRITTEN, CHANCES, prompt="the"), "not the one string 'the'"),
@@ -104,7 +104,7 @@ def test_every_script_can_be_drawn(tmp_path, suffix):
         ),
     ],
 )
-def test_what_is_no_written_text_is_refused_in_one_line(make, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_is_no_written_text_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refused:
         make()
     assert "\n" not in str(refused.value)

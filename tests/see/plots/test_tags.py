@@ -135,7 +135,7 @@ def test_every_script_can_be_drawn(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: tag_view(WORDS, TAGS[:3]), "4 words need a tag each, not 3 tags"),
         (lambda: tag_view(WORDS, "VERB"), "4 words need a tag each, not 4 tags: 'VERB'"),
@@ -149,7 +149,7 @@ def test_every_script_can_be_drawn(tmp_path, suffix):
         (lambda: tag_view(WORDS, TAGS, attention={0: torch.ones(3)}), "4 words need a weight each"),
     ],
 )
-def test_what_is_no_tagged_sentence_is_refused_in_one_line(make, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_is_no_tagged_sentence_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refused:
         make()
     assert "\n" not in str(refused.value)

@@ -159,7 +159,7 @@ def test_a_verdict_says_label_probability_and_whether_it_is_right():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: word_weights_view(FILM, torch.ones(3)), r"7 words need a number each, shape \(7,\), not \(3,\)"),
         (lambda: word_weights_view(FILM, ADDED), "finite and not negative, but -0.5"),
@@ -170,7 +170,7 @@ def test_a_verdict_says_label_probability_and_whether_it_is_right():
         (lambda: prediction_title("positive", 93), "a probability lies between 0 and 1, not at 93"),
     ],
 )
-def test_what_is_no_judged_text_is_refused_in_one_line(make, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_what_is_no_judged_text_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refused:
         make()
     assert "\n" not in str(refused.value)

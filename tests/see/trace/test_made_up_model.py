@@ -34,7 +34,7 @@ from regard.serve.model_store import ModelStore
 from regard.tasks.translation.task import Translator
 from tests.see.trace.test_sites import assert_untouched
 from tests.see.untrained_models import CAT, translator
-from tests.serve.client import asked, client_of, floats, site_path
+from tests.serve.client import client_of, floats, post_trace, site_path
 
 WIDTH = 12
 
@@ -168,7 +168,7 @@ def test_a_translator_made_of_it_is_traced_searched_and_edited_as_any_other(decl
 def test_it_is_shown_in_the_page(declares):
     one = made_up_translator(declares=declares)
     with client_of(ModelStore.from_models({"odd": one})) as client:
-        trace, before = asked(client, {"model": "odd", "text": CAT}), trace_model(one, CAT)
+        trace, before = post_trace(client, {"model": "odd", "text": CAT}), trace_model(one, CAT)
         assert [card["name"] for card in trace["sites"]] == list(before.sites)
         for card in trace["sites"]:
             assert card["shown"]
@@ -179,6 +179,6 @@ def test_it_is_shown_in_the_page(declares):
             assert client.get(f"{site_path(trace, card['name'])}/heads/1/check").json()["difference"] < 1e-5
         name = trace["sites"][-1]["name"]
         edits = {"off": [{"site": name, "head": 0}]}
-        changed = asked(client, {"model": "odd", "text": CAT, "edits": edits})
+        changed = post_trace(client, {"model": "odd", "text": CAT, "edits": edits})
         row = floats(client, f"{site_path(changed, name)}/heads/0/rows/0")
         assert not row.any()

@@ -284,13 +284,13 @@ def test_a_graph_is_seen_as_it_ran(kind):
         assert torch.equal(logits, model(features, neighbours))
         with record_attention(model) as record:
             model(features, neighbours)
-        looked = edge_weights(record, neighbours)
+        edges = edge_weights(record, neighbours)
     assert_exact(tracing)
-    assert list(looked.weights) == list(tracing.sites()) == (["blocks.0", "blocks.1"] if kind != "alone" else [])
-    for name, weights in looked.weights.items():
+    assert list(edges.weights) == list(tracing.sites()) == (["blocks.0", "blocks.1"] if kind != "alone" else [])
+    for name, weights in edges.weights.items():
         site = tracing.sites()[name]
         assert isinstance(site, AttentionSite)
-        assert_close(site.head(0).weights[*looked.pairs], weights[0], atol=1e-6, rtol=0)
+        assert_close(site.head(0).weights[*edges.pairs], weights[0], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("bottleneck", ["attention", "mean"])
