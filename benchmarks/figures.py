@@ -286,7 +286,7 @@ def page_rows() -> list[tuple[str, str, str]]:
     costs = ", ".join(f"{row['ratio']['statistics']:.2f} {row['model']}" for row in watched["rows"])
     return [
         (
-            f"a Hugging Face model's forward pass watched for statistics, {watched['tokens']} tokens, times the time alone",
+            f"a Hugging Face model watched for statistics, {watched['tokens']} tokens, times its own forward pass",
             costs,
             watched["command"],
         ),

@@ -103,6 +103,7 @@ SUITES: dict[str, Stages] = {
     ),
     "models/config_base": (files("tasks", "settings_reference"), files("models", "config")),
     "tasks/config": (files("tasks", "settings_reference", "config"),),
+    "interop/": (files("interop", "torch_modules", "huggingface"), files("interop", "huggingface_trace")),
     "cli/dry_run": (files("cli", "dry_run"),),
     "tasks/own_parts": (files("tasks", "own_parts"), files("cli", "own_parts")),
     "cli/train": (files("cli", "own_parts"),),

@@ -27,6 +27,22 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "Span(start, start + n_q, block)", "Span(0, n_q, block)"),
         ("Pattern", "does not notice that heads differ", ".numel() > 1", ".numel() > 2"),
     ],
+    "interop/parts.py": [
+        ("SinkSoftmax", "the sink takes nothing", ", sinks], -1).softmax(-1)[..., :-1]", "], -1).softmax(-1)"),
+        ("SinkSoftmax", "every head has the first head's sink", "self.sinks[heads.start : heads.stop]", "self.sinks[: len(heads)]"),
+        ("Softcap", "caps nothing", "self.cap * torch.tanh(", "self.cap * ("),
+        ("scaled_score", "the model's own scale is ignored", "ScaledDot() if scale == width**-0.5 else GivenScale(scale)", "ScaledDot()"),
+    ],
+    "interop/huggingface/attention.py": [
+        ("InterfaceCall", "an unknown keyword is ignored", "one not in (*READ, *WITHOUT_EFFECT)", "one in ()"),
+        ("InterfaceCall", "a row of padding sees nothing, where eager attention weighs all alike", "return BooleanMask(visible | blind, first), position\n\n", "return BooleanMask(visible, first), position\n\n"),
+        ("InterfaceCall", "queries of a static cache are counted from its end", "return max(0, int(seen.max()) + 1 - n_q) if len(seen) else n_k - n_q", "return n_k - n_q"),
+        ("show_call", "cross-attention counts every query as the first", "index = attachment.decoder_index", "index = 0"),
+        ("PatchedInterface", "stays when the last model is detached", "AttentionInterface.get_interface = self.own", "pass"),
+    ],
+    "interop/torch_modules.py": [
+        ("PatchedFunctional", "the fast path stays off", "set_fastpath_enabled(self.fast_path)", "set_fastpath_enabled(False)"),
+    ],
     "attention/sparse_patterns.py": [
         ("Prefix", "one token too long", "(j < self.length)", "(j <= self.length)"),
         ("Prefix", "counts one column too many", "cols.below(self.length)", "cols.below(self.length + 1)"),

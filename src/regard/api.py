@@ -68,13 +68,17 @@ class LoadedModel:
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The output for an input, or for each of a list, as the task's verb gives it."""
+        if not self.task.verb:
+            raise ValueError(
+                f"{self.folder} is run by transformers; here it is traced: model.trace(text), model.look(text)"
+            )
         return getattr(self.task_model, self.task.verb)(*inputs, **options)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in dir(self.task_model):
             return getattr(self.task_model, name)
-        verb = self.task.verb
-        raise AttributeError(f"a model for the task {self.task.name!r} has no {name!r}; its verb is {verb!r}")
+        verb = f"its verb is {self.task.verb!r}" if self.task.verb else "trace it or look at it"
+        raise AttributeError(f"a model for the task {self.task.name!r} has no {name!r}; {verb}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(name for name in dir(self.task_model) if not name.startswith("_"))})

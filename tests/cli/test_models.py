@@ -29,7 +29,7 @@ def test_a_folder_that_is_not_there_or_holds_something_else(command, tmp_path):
     assert_refused(command(tmp_path / "text.en"), f"{tmp_path / 'text.en'} holds no model")
 
 
-def test_a_hugging_face_folder(command, tmp_path):
+def test_a_hugging_face_folder_that_is_not_whole(command, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     (tmp_path / "tokenizer.json").write_text("{}")
     save_file({"weight": torch.zeros(3)}, tmp_path / "model.safetensors")
@@ -38,7 +38,7 @@ def test_a_hugging_face_folder(command, tmp_path):
     if command in (COMMANDS["evaluate"], COMMANDS["look"]):  # which can use one that is whole
         assert_refused(answer, f"{tmp_path / 'config.json'} names no architecture; save the model with save_pretrained")
     else:
-        assert_refused(answer, f"{tmp_path} holds no model: settings.toml is missing; train one with regard")
+        assert_refused(answer, f"{tmp_path} is a Hugging Face model, and no run: regard look and regard serve show it")
     assert held(tmp_path) == before
 
 

@@ -87,6 +87,7 @@ GPT2 = TOKENS | {"n_embd": 24, "n_layer": 2, "n_head": 4}
 DISTIL = {"vocab_size": VOCABULARY, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32}
 T5 = TOKENS | {"d_model": 24, "d_kv": 6, "d_ff": 32, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
 WHISPER = PAIR | {"num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 12}
+CAPPED = {"attn_logit_softcapping": 0.5}
 OSS = {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 3}
 
 FAMILIES = {
@@ -96,7 +97,7 @@ FAMILIES = {
     "GPT-2": Family("GPT2LMHeadModel", "GPT2Config", GPT2, left, DECODER, generates=True),
     "Llama": Family("LlamaForCausalLM", "LlamaConfig", GROUPED, left, DECODER, generates=True),
     "Qwen3": Family("Qwen3ForCausalLM", "Qwen3Config", GROUPED, left, DECODER, generates=True),
-    "Gemma 2": Family("Gemma2ForCausalLM", "Gemma2Config", GROUPED, left, DECODER, ("eager",), more=LAYERS),
+    "Gemma 2": Family("Gemma2ForCausalLM", "Gemma2Config", GROUPED, left, DECODER, ("eager",), more=LAYERS | CAPPED),
     "Gemma 3": Family("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED, left, DECODER, generates=True, more=LAYERS),
     "gpt-oss": Family(
         "GptOssForCausalLM", "GptOssConfig", GROUPED, left, DECODER, ("eager",), generates=True, more=OSS

@@ -1,5 +1,6 @@
 """Hugging Face models: every family is seen exactly, padded, cached and generating, and left as it was."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -198,6 +199,20 @@ def test_an_exception_in_the_block_leaves_transformers_alone():
     model = FAMILIES["BERT"].build()
     with pytest.raises(ValueError, match="input_ids or inputs_embeds"), regard.watch(model):
         model()
+    assert AttentionInterface.get_interface is OWN_INTERFACE
+
+
+def test_threads_that_share_a_model_do_not_see_each_other():
+    model = FAMILIES["BERT"].build()
+
+    def look(head: int) -> tuple[int, float]:
+        with torch.no_grad(), regard.watch(model, edits=Edits(off=(HeadOff("encoder.0", head),))) as seen:
+            for _ in range(5):
+                model(IDS)
+        return len(seen["encoder.0"]), float(max(site.weights(head).abs().max() for site in seen["encoder.0"]))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(look, range(4))) == [(5, 0.0)] * 4
     assert AttentionInterface.get_interface is OWN_INTERFACE
 
 

@@ -124,6 +124,17 @@ def test_load_and_trace_a_folder(folders):
     loaded = regard.load(folders["GPT-2"], device="cpu")
     assert loaded.trace(SENTENCE, more=2).output_text == regard.trace(folders["GPT-2"], SENTENCE, more=2).output_text
     assert "decoder" in str(loaded.look(SENTENCE))
+    with pytest.raises(ValueError, match=r"is run by transformers; here it is traced"):
+        loaded(SENTENCE)
+    with pytest.raises(AttributeError, match=r"'causal_lm' has no 'translate'; trace it or look at it"):
+        _ = loaded.translate
+
+
+@pytest.mark.parametrize("words", [["evaluate"], ["translate"], ["generate"], ["compare"]])
+def test_commands_for_runs_refuse_a_folder(folders, words):
+    answer = command(*words, folders["T5"], *([folders["BERT"]] if words == ["compare"] else []), typed="the cat\n")
+    message = "a Hugging Face model" if words == ["evaluate"] else f"{folders['T5']} is a Hugging Face model, and no run"
+    assert_refused(answer, message)
 
 
 def test_the_page_shows_folders(folders):

@@ -21,6 +21,7 @@ from regard.models.safetensors_io import (
 )
 from regard.tasks.config import RunSettings, read_depths
 from regard.tasks.own_parts import OwnParts, write_copies
+from regard.tasks.registry import is_huggingface_folder
 from regard.training.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 
 if TYPE_CHECKING:
@@ -142,6 +143,10 @@ def load_settings(folder: Path, kind: type[T], own_parts: OwnParts = OwnParts())
 def settings_path(folder: Path) -> Path:
     """The file of settings in the folder of a run, or of one of its checkpoints."""
     run, _ = resolve_run(folder)
+    if is_huggingface_folder(run):
+        raise ValueError(
+            f"{folder} is a Hugging Face model, and no run: regard look and regard serve show it, the rest is for runs"
+        )
     if not (run / SETTINGS).exists():
         raise ValueError(f"{folder} holds no model: {SETTINGS} is missing; train one with regard train")
     return run / SETTINGS

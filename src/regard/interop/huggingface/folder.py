@@ -78,7 +78,10 @@ def load_folder(folder: Path) -> tuple[nn.Module, Any]:
     require_transformers()
     refuse_unsafe(folder)
     from transformers import AutoTokenizer
+    from transformers.utils import logging
 
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
         model = model_class(folder).from_pretrained(
             folder, use_safetensors=True, local_files_only=True, trust_remote_code=False
@@ -86,4 +89,7 @@ def load_folder(folder: Path) -> tuple[nn.Module, Any]:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{folder} cannot be loaded: {' '.join(str(error).split())[:300]}; save it again") from None
+    finally:
+        if shown:
+            logging.enable_progress_bar()
     return model.eval(), tokenizer

@@ -51,6 +51,14 @@ class HuggingFaceSettings(RunSettings):
     model: HuggingFaceKind
     task: str = ENCODER  # type: ignore[misc]
 
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        raise ValueError(NOT_TRAINED_HERE)
+
+    @property
+    def train(self) -> Any:  # type: ignore[override]
+        raise ValueError(NOT_TRAINED_HERE)
+
     @classmethod
     def of_world(cls):
         raise ValueError(NOT_TRAINED_HERE)
@@ -146,6 +154,7 @@ class CausalLMTask(LanguageModelingTask):
 
     settings = HuggingFaceSettings
     task_model = HuggingFaceTaskModel
+    verb = ""
 
     @property
     def name(self):
@@ -195,6 +204,10 @@ class HuggingFaceSeq2SeqTask(Seq2SeqTask):
 
     def example_input(self, task_model):
         return TaskInput(EXAMPLE_SENTENCE)
+
+    def preferred_head(self, task_model, folder, axes):
+        crossing = [site.name for site in task_model.model.attention_sites.values() if site.queries == "written"]
+        return crossing[-1], 0
 
     def output_text(self, task_model, given, predictions):
         ids = self.target_text(task_model, given).ids
