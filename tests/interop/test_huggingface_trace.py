@@ -133,7 +133,9 @@ def test_load_and_trace_a_folder(folders):
 @pytest.mark.parametrize("words", [["evaluate"], ["translate"], ["generate"], ["compare"]])
 def test_commands_for_runs_refuse_a_folder(folders, words):
     answer = command(*words, folders["T5"], *([folders["BERT"]] if words == ["compare"] else []), typed="the cat\n")
-    message = "a Hugging Face model" if words == ["evaluate"] else f"{folders['T5']} is a Hugging Face model, and no run"
+    message = (
+        "a Hugging Face model" if words == ["evaluate"] else f"{folders['T5']} is a Hugging Face model, and no run"
+    )
     assert_refused(answer, message)
 
 
