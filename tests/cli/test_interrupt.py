@@ -225,3 +225,12 @@ def test_the_time_left_is_said_once_to_a_terminal_and_again_to_a_pipe():
         lines = {step: pace.line(step, running) for step in range(1, 31)}
         assert [step for step, line in lines.items() if line] == output
         assert (lines[4] or "").endswith("about 17 minutes left on this machine")
+
+
+def test_a_pipe_hears_of_the_steps_and_the_time_left_as_they_pass(corpus, tmp_path, monkeypatch):
+    for name in ("FIRST_REPORT_SECONDS", "REPORT_EVERY_SECONDS"):
+        monkeypatch.setattr(train_command, name, 0.0)
+    answer = regard("train", "--train", corpus(), *LITTLE, "--steps", 5, "--out", tmp_path / "run")
+    assert_done(answer)
+    said = [line.split()[:4] for line in answer.stderr.splitlines() if "left on this machine" in line]
+    assert said == [["step", step, "of", "5"] for step in "234"]  # the first warms up, the last is validated

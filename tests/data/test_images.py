@@ -110,7 +110,7 @@ def test_sizes_that_differ_are_refused_unless_resized(tmp_path):
     ("held", "why"),
     [
         (b"", "it is empty"),
-        (encoded(colours(0), "GIF"), "not a complete PNG or JPEG"),
+        (encoded(colours(0), "GIF"), "no PNG or JPEG begins like this"),
         (FILES["test/cat/1.png"][:60], "not a complete PNG or JPEG"),
         (encoded(colours(0, 64, 64), "JPEG")[:-400], "truncated"),
     ],

@@ -328,9 +328,20 @@ def test_seven_hundred_hostile_requests_are_each_answered():
     assert {403, 404, 405} <= set(found)
 
 
+@pytest.fixture
+def default_gc() -> Iterator[None]:
+    """Python's own thresholds, as the server has them: the suite collects cycles so rarely that it seems to grow."""
+    suites = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*suites)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("default_gc")
 def test_a_hundred_thousand_hostile_requests_leave_the_memory_flat(machine):
-    """What is kept may still grow to its bounds, some 100 MiB of small traces and their arrays; nothing else may."""
+    """After the first 20,000, in which every route is used and malloc's free lists fill. The traces that are kept still
+    grow, by some 2 MiB of the hundreds that they may take."""
     sizes: dict[int, float] = {}
 
     def each(number: int) -> None:
@@ -341,7 +352,7 @@ def test_a_hundred_thousand_hostile_requests_leave_the_memory_flat(machine):
         start = time.monotonic()
         found = asyncio.run(fuzz(app, fuzzer, 100_000, each))
     print(f"{time.monotonic() - start:.0f} s, {dict(found)}, {sizes} MiB")
-    assert sizes[100_000] < sizes[20_000] + 128
+    assert max(sizes.values()) < 1.05 * sizes[20_000]
 
 
 def test_a_refused_request_is_freed_without_the_garbage_collector():
@@ -545,7 +556,9 @@ def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
     with client_of(shelf) as client:
         for _ in range(2):  # with one thread: the next has it only if the last was stopped
             ended.clear()
+            start = time.monotonic()
             assert_sentence(client.get("/api/positions"), 413, "time limit of 1 s; send a shorter text")
+            assert 1 <= time.monotonic() - start < 20
             assert ended.wait(60)
             assert client.get("/api/models").status_code == 200
 

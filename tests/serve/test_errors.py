@@ -93,7 +93,11 @@ def test_two_hundred_thousand_letters_are_not_even_read(client):
         ({"model": "tag", "text": CAT, "checkpoint": 3}, 404, "no checkpoint of step 3; none are kept"),
         ({"model": "tag", "text": CAT, "colour": 3}, 400, "'colour' is an unknown field"),
         ({"model": "tag", "text": CAT, "picture": "aGk="}, 400, "takes no images"),
-        ({"model": "picture", "text": "x", "picture": "aGk="}, 400, "not a complete PNG or JPEG"),
+        (
+            {"model": "picture", "text": "x", "picture": "aGk="},
+            400,
+            "the image: not a complete PNG or JPEG image (no PNG",
+        ),
         ({"model": "picture", "text": "x", "picture": "!!"}, 400, "not base64"),
         ({"model": "tag", "text": CAT, "edits": {"fly": []}}, 400, "no edit is called 'fly'"),
         ({"model": "tag", "text": CAT, "edits": [1]}, 400, "edits are a table"),
