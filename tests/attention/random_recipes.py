@@ -65,10 +65,6 @@ from regard.attention import (
 )
 from regard.attention.position import ScorePosition
 
-# Whether each backend gives every part's learned and held numbers their gradient, `linear` knows the keys' positions
-# and a normaliser may mix queries. Until all of this holds, such numbers are constants and such cases are left out.
-EVERY_PART_LEARNS = True
-
 POSITION_LIMIT = 24  # positions of tokens are below this
 HEADS = 8  # at most
 
@@ -442,17 +438,16 @@ class Maker:
 
     def hold(self, *shape: int) -> Tensor:
         """A tensor for a part to hold."""
-        x = self.numbers(*shape).requires_grad_(EVERY_PART_LEARNS)
-        self.held += [x] if EVERY_PART_LEARNS else []
+        x = self.numbers(*shape).requires_grad_()
+        self.held.append(x)
         return x
 
-    def learned(self, part: Module, *, always: bool = False) -> Module:
+    def learned(self, part: Module) -> Module:
         """A learned part with numbers of ours, in our type."""
         part.to(self.dtype)
         for weight in part.parameters():
             weight.data = self.numbers(*weight.shape) * 0.5
-            weight.requires_grad_(always or EVERY_PART_LEARNS)
-            self.held += [weight] if weight.requires_grad else []
+            self.held.append(weight)
         return part
 
     def pick(self, *makers: Callable[[], Part]) -> Part:
@@ -471,10 +466,10 @@ class Maker:
             Cosine,
             lambda: Feature(self.dice.choice(("elu+1", "relu", "exp"))),
             lambda: Feature(self.dice.choice(("elu+1", "exp"))),
-            lambda: self.learned(Bilinear(self.d, key=self.wider()), always=True),
-            lambda: self.learned(Additive(self.d, hidden=3, key=self.wider()), always=True),
+            lambda: self.learned(Bilinear(self.d, key=self.wider())),
+            lambda: self.learned(Additive(self.d, hidden=3, key=self.wider())),
             Distance,
-            lambda: self.learned(LearnedDistance(self.d), always=True),
+            lambda: self.learned(LearnedDistance(self.d)),
             lambda: HeldDistance(self.hold(self.d)),
             lambda: HeldProduct(self.hold(self.d, 5)),
         )
@@ -500,19 +495,19 @@ class Maker:
             Sinusoidal,
             lambda: Rotary(theta=100.0, pairs=self.dice.choice(("adjacent", "halves"))),
             lambda: Alibi(self.heads),
-            lambda: self.learned(RelativeBias(relation, self.heads), always=True),
+            lambda: self.learned(RelativeBias(relation, self.heads)),
             RootBias,
-            lambda: self.learned(LearnedBias(), always=True),
+            lambda: self.learned(LearnedBias()),
             lambda: HeldBias(self.hold(HEADS, 5)),
             Growing,
             lambda: self.learned(LearnedGrowing()),
             lambda: HeldGrowing(self.hold()),
             lambda: Nearness(self.e),
-            lambda: self.learned(LearnedNearness(width, self.e), always=True),
+            lambda: self.learned(LearnedNearness(width, self.e)),
             lambda: HeldNearness(self.hold(width), self.hold(self.e)),
         ]
         if isinstance(score, InnerProduct) and self.e == width:
-            makers += [lambda: self.learned(RelativeVectors(relation, width), always=True)] * 3
+            makers += [lambda: self.learned(RelativeVectors(relation, width))] * 3
         return self.pick(*makers)
 
     def folded(self, score: Score) -> int:
@@ -572,7 +567,7 @@ class Maker:
         positive = isinstance(score, Feature)  # what is divided by its sum had better be
         plain = [Softmax, ReLU, Sigmoid, Sparsemax, Hard, Softplus]
         plain += [lambda: self.learned(LearnedTemperature()), lambda: HeldTemperature(self.hold())]
-        plain += [AcrossQueries] if EVERY_PART_LEARNS else []
+        plain += [AcrossQueries]
         plain += [Proportional] * 12 if positive else [Softmax] * 3
         normaliser = self.pick(*plain)
         if isinstance(normaliser, AcrossQueries):

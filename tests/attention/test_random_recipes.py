@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from regard.attention import BACKENDS, attend, steps
 from regard.attention.backends import gather
 from tests.attention import naive
-from tests.attention.random_recipes import EVERY_PART_LEARNS, Case, random_case
+from tests.attention.random_recipes import Case, random_case
 
 FEW, MANY = range(150), range(150, 4000)
 EMPTY = ("sentences", "queries", "keys")
@@ -42,11 +42,6 @@ def run(given: Case, backend: str) -> Tensor | None:
         raise
 
 
-def not_yet(given: Case, backend: str) -> bool:
-    """`linear` does not ask for the positions of the keys; see EVERY_PART_LEARNS."""
-    return not EVERY_PART_LEARNS and backend == "linear" and given.k_index is not None
-
-
 def gradients(given: Case, out: Tensor) -> tuple[Tensor, ...]:
     upstream = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     if not out.requires_grad:  # there are no keys, or each is chosen for good
@@ -62,7 +57,7 @@ def test_every_backend_computes_the_formula_or_objects(seed):
     plain = naive.attention(given)
     grads = gradients(given, plain)
     for backend in ("reference", *FAST):
-        if not not_yet(given, backend) and (out := run(given, backend)) is not None:
+        if (out := run(given, backend)) is not None:
             assert_close(out, plain, msg=lambda why, name=backend: f"{name} {given.recipe}: {why}")
             if not near_a_bend(given):
                 assert_close(
@@ -122,7 +117,7 @@ def test_half_precision_is_as_good_as_the_plain_formula(seed, dtype):
     eps = torch.finfo(dtype).eps
     allowed = [2 * error + eps * size if error < 16 * eps * size else torch.inf for error, size in errors]
     for backend in ("reference", *FAST):
-        if not not_yet(given, backend) and (out := run(given, backend)) is not None:
+        if (out := run(given, backend)) is not None:
             both = list(zip(together(given, out), truth, allowed, strict=True))
             for found, right, most in both[:1] if given.bends else both:  # another slope is no rounding error either
                 assert (found - right).norm() <= most, f"{backend}: {given.recipe}"
