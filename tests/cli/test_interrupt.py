@@ -232,5 +232,5 @@ def test_a_pipe_hears_of_the_steps_and_the_time_left_as_they_pass(corpus, tmp_pa
         monkeypatch.setattr(train_command, name, 0.0)
     answer = regard("train", "--train", corpus(), *LITTLE, "--steps", 5, "--out", tmp_path / "run")
     assert_done(answer)
-    said = [line.split()[:4] for line in answer.stderr.splitlines() if "left on this machine" in line]
-    assert said == [["step", step, "of", "5"] for step in "234"]  # the first warms up, the last is validated
+    progress = [line.split()[:4] for line in answer.stderr.splitlines() if "left on this machine" in line]
+    assert progress == [["step", step, "of", "5"] for step in "234"]  # the first warms up, the last is validated
