@@ -204,7 +204,7 @@ SETTINGS_ERRORS = {
         ("[augment]\nturn = 200", "augment.rotation = 200 should be at least 0 and at most 180"),
         ("[train]\nrdrop = 1.0", "train.rdrop = 1.0 is for texts"),
         ("[data]\nmode = 'CMYK'", "data.mode = 'CMYK' is unknown; choose from RGB, L"),
-        ("[data]\nheight = 8", "data.height = 8, data.width = 0: a size to resize to has both height and width"),
+        ("[data]\nheight = 8", "data.height = 8, width = 0: a size to resize to has both height and width"),
         ("[model]\nkind = 'cnn'\npatch = 8", "patch = 8 means nothing to the kind 'cnn'"),
         ("[model]\nkind = 'vit'\nattention = 'spatial'", "means nothing to the kind 'vit'"),
         ("[model]\nkind = 'vit'\nheads = 5", "heads = 5 does not divide model = 64"),
