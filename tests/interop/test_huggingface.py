@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import nn
 from transformers import AttentionInterface
 
 import regard
@@ -214,6 +215,24 @@ def test_threads_that_share_a_model_do_not_see_each_other():
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(look, range(4))) == [(5, 0.0)] * 4
     assert AttentionInterface.get_interface is OWN_INTERFACE
+
+
+def test_a_model_inside_of_another_module():
+    class Pooled(nn.Module):
+        """As sentence encoders are: a model of transformers, and what is made of its vectors."""
+
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([FAMILIES["BERT"].build()])
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.parts[0](ids).last_hidden_state.mean(1)
+
+    model = Pooled().eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(IDS)
+    assert list(seen) == FAMILIES["BERT"].sites
+    assert seen.check().error <= 1e-5
 
 
 def test_another_model_and_nested_blocks():

@@ -126,12 +126,12 @@ class PatchedLibrary(ABC):
 
 
 def foreign_model(model: nn.Module) -> ForeignModel:
-    """A model of transformers or of torch, so that its attention can be recorded and edited."""
+    """A model of transformers, one around it (an adapter, a pipeline of modules), or one of torch's own layers."""
     from regard.interop.torch_modules import TorchModel
 
     if isinstance(model, ForeignModel):
         return model
-    if is_transformers_model(model):
+    if any(is_transformers_model(part) for part in model.modules()):
         from regard.interop.huggingface.model import HuggingFaceModel
 
         return HuggingFaceModel(model)

@@ -45,7 +45,8 @@ WITHOUT_EFFECT = (
 
 def uses_interface(module: nn.Module) -> bool:
     """Whether a module's forward asks transformers for its attention function."""
-    return "get_interface" in inspect.unwrap(type(module).forward).__code__.co_names
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)  # a compiled forward has none
+    return code is not None and "get_interface" in code.co_names
 
 
 # --- the interface ---

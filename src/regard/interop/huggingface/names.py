@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
 from regard.attention import SiteName
+from regard.interop.foreign import is_transformers_model
 
 CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 
@@ -14,14 +15,23 @@ CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 def site_names(model: nn.Module, paths: Iterable[str]) -> dict[str, SiteName]:
     """The name of each attention; where two would have the same, as in a model of texts and images, their paths."""
     modules, found = dict(model.named_modules()), {}
-    paths = list(paths)
-    pair = any(CROSS.search(path_inside(path)) for path in paths)
-    for path in paths:
-        found[path] = site_name(path, causal=bool(vars(modules[path]).get("is_causal", False)), pair=pair)
+    inside = {path: inner_path(modules, path) for path in paths}
+    pair = any(CROSS.search(path_inside(path)) for path in inside.values())
+    for path, inner in inside.items():
+        found[path] = site_name(inner, causal=bool(vars(modules[path]).get("is_causal", False)), pair=pair)
     twice = {name for name, count in Counter(site.name for site in found.values()).items() if count > 1}
     return {
         path: SiteName(path, site.queries, site.keys) if site.name in twice else site for path, site in found.items()
     }
+
+
+def inner_path(modules: Mapping[str, nn.Module], path: str) -> str:
+    """The path within the model of transformers, which may stand inside of another module."""
+    names = path.split(".")
+    for depth in range(len(names)):
+        if is_transformers_model(modules[".".join(names[:depth])]):
+            return ".".join(names[depth:])
+    return path
 
 
 def site_name(path: str, *, causal: bool, pair: bool) -> SiteName:
