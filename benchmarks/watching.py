@@ -63,7 +63,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [{"model": name} | measure(model, given.tokens, given.turns) for name, model in models().items()]
+    rows: list[dict[str, Any]] = [
+        {"model": name, **measure(model, given.tokens, given.turns)} for name, model in models().items()
+    ]
     for row in rows:
         ratios = ", ".join(f"{how} {ratio:.2f} ×" for how, ratio in row["ratio"].items())
         print(f"{row['model']:<10} {row['seconds']['alone']:.2f} s alone; {ratios}; off by {row['error']:.1e} at most")
