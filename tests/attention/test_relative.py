@@ -297,7 +297,7 @@ def kernel_cases() -> dict[str, float]:
     small = RelativeTileShapes(
         RelativeTileShape(16, 32, 1, 1), RelativeTileShape(16, 16, 1, 1), RelativeTileShape(32, 16, 1, 1), side=16
     )
-    RelativeTileShapes.of = staticmethod(lambda q, *, vectors: small)  # type: ignore[method-assign]
+    RelativeTileShapes.of = staticmethod(lambda q, *, vectors: small)
     differences = {}
     for name, (scheme, pattern, sentences, heads, start) in CASES.items():
         torch.manual_seed(len(name))

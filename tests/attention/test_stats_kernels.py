@@ -212,14 +212,14 @@ def interpreted_cases() -> dict[str, str]:
     interpreter._patch_lang = once
     find, new = kernels.compute_stats, kernels.new_output
     # what nobody has written must not be read
-    kernels.new_output = lambda *size, **kind: new(*size, **kind).fill_(1000)  # type: ignore[assignment]
+    kernels.new_output = lambda *size, **kind: new(*size, **kind).fill_(1000)
     stats.SPACE, stats.LONGEST = 2**13, 48
     wrong = {}
     for name, (pattern, position, n_q, n_k, start, width, wanted, known) in INTERPRETED.items():
         torch.manual_seed(len(name))
         # a thread's keys of a row are one chunk, or two
         columns = StatsTileShape(16, 32, 1, 1, registers=168, chunk=4 if known else 8)
-        kernels.compute_stats = partial(find, rows=StatsTileShape(16, 16, 1, 1), columns=columns)  # type: ignore[assignment]
+        kernels.compute_stats = partial(find, rows=StatsTileShape(16, 16, 1, 1), columns=columns)
         batch = pattern.batches
         q, k = torch.randn(batch, 2, n_q, width).half(), torch.randn(batch, 1, n_k, width).half()
         recipe = Recipe(pattern=pattern, position=position)

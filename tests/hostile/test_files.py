@@ -257,12 +257,12 @@ def mistyped(held: bytes, chance: random.Random) -> bytes:
         return json.dumps(chance.choice(STRANGE)).encode()
     holder, path = [value], 0
     place: tuple[list | dict, int | str] = (holder, path)
-    while isinstance(here := place[0][place[1]], list | dict) and here and chance.random() < 0.8:  # type: ignore[index]
+    while isinstance(here := place[0][place[1]], list | dict) and here and chance.random() < 0.8:
         place = here, chance.choice(range(len(here)) if isinstance(here, list) else list(here))
     if chance.random() < 0.2 and isinstance(place[0], dict):
-        del place[0][place[1]]  # type: ignore[arg-type]
+        del place[0][place[1]]
     else:
-        place[0][place[1]] = chance.choice(STRANGE)  # type: ignore[index]
+        place[0][place[1]] = chance.choice(STRANGE)
     return json.dumps(holder[0]).encode()
 
 

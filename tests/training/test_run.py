@@ -22,7 +22,7 @@ from regard.world import World, translation_pairs
 
 TINY = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.1)
 KNOWN, HELD_OUT = (
-    [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 31, split)]  # type: ignore[arg-type]
+    [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 31, split)]
     for split in ("train", "valid")
 )
 
