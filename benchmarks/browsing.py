@@ -87,11 +87,11 @@ class Desk:
 
     def __init__(self, page: Page, address: str):
         self.page, self.address = page, address
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.wrong: list[str] = []
         self.refused: list[str] = []
         page.add_init_script(COUNTED)
-        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("request", lambda request: self.requested.append(request.url))
         page.on("response", lambda it: self.refused.append(f"{it.status} {it.url}") if it.status >= 400 else None)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("console", lambda line: self.wrong.append(line.text) if line.type == "error" else None)
@@ -146,7 +146,7 @@ class Desk:
     def strangers(self) -> set[str]:
         """Hosts of its requests besides its own server; a data: address has none."""
         mine = urlsplit(self.address).netloc
-        hosts = {urlsplit(url).netloc for url in self.asked if not url.startswith(("data:", "blob:", "about:"))}
+        hosts = {urlsplit(url).netloc for url in self.requested if not url.startswith(("data:", "blob:", "about:"))}
         return hosts - {mine}
 
 
