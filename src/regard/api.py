@@ -60,6 +60,13 @@ class LoadedModel:
         task: which kind of model it is.
         task_model: the network, its tokenizers and labels, and the settings of its run.
         folder: of the run.
+
+    Example:
+        >>> model = regard.load("run")
+        >>> model
+        LoadedModel('run', task='translation', verb='translate')
+        >>> len(model(["the cat sleeps", "a dog"]))
+        2
     """
 
     task: Task
@@ -127,6 +134,11 @@ def load(
         parts: Python files of your own parts, which are run, or the classes themselves. A run that was trained with
             some needs them again; a file that is not named here is not run.
         changed_parts: the same, of files that have changed since.
+
+    Example:
+        >>> output = regard.load("run", checkpoint="best").translate("the cat sleeps")
+        >>> output.source
+        'the cat sleeps'
     """
     return load_run(Path(run), device, checkpoint, OwnParts.load(parts, changed_parts))
 
@@ -169,6 +181,11 @@ def train(
         settings: by their keys, such as steps=2000, model="bahdanau", size="tiny", vocab_size=4000; a key of several
             tables with its table: **{"train.max_length": 100}. An attention is a `Recipe`: attention=Recipe(...), or of
             a translator encoder=Recipe(...), decoder=... and cross=.... `regard settings TASK` lists all keys.
+
+    Example:
+        >>> model = regard.train(train="pairs.tsv", out="run", size="tiny", steps=2, batch_size=64)
+        >>> model.task_model.settings.train.steps
+        2
     """
     folder = Path(out)
     toml, start, corpora = (Path(path) if path else None for path in (recipe, init_from, data))
@@ -200,6 +217,11 @@ def trace(model: LoadedModel | PretrainedModel | nn.Module | str | Path, *inputs
     Args:
         model: a trained model, the folder of its run or of a Hugging Face model, or a model of transformers.
         inputs: the text; of a model of transformers its tokenizer, and the text.
+
+    Example:
+        >>> seen = regard.trace("run", "the cat sleeps")
+        >>> seen.axes["source"].labels
+        ('the', 'cat', 'sleeps', '</s>')
     """
     if isinstance(model, nn.Module):
         return trace_huggingface(model, *inputs, **options)

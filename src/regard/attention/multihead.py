@@ -140,6 +140,11 @@ class MultiHeadAttention(nn.Module):
         projection: makes each of the four projections; `no_projection` makes none.
         compress: mixes keys and values before they are attended to.
         backend: which backend runs it, by name, whatever the input. Default: the best for each input; see `explain`.
+
+    Example:
+        >>> layer = regard.MultiHeadAttention(16, heads=4, recipe=regard.Recipe(pattern=Causal()))
+        >>> layer(torch.randn(2, 7, 16)).shape
+        torch.Size([2, 7, 16])
     """
 
     def __init__(

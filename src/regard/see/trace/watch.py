@@ -108,6 +108,13 @@ def watch(
         edits: what is changed inside of the running model, generation included.
         statistics_only: keep the statistics of each head instead of q, k, v and the outputs.
         max_bytes: of what may be kept.
+
+    Example:
+        >>> layer, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+        >>> with regard.watch(layer) as seen:
+        ...     output, _ = layer(x, x, x)
+        >>> seen.check().error < 1e-6
+        True
     """
     recorder = WatchRecorder(edits, statistics_only=statistics_only, max_bytes=max_bytes)
     with ExitStack() as stack:
