@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import regard
-from regard.attention import Causal, Window
+from regard.attention import Causal
 
 PACKAGES = ["regard", *(f"regard.{one.name}" for one in pkgutil.iter_modules(regard.__path__) if one.ispkg)]
 
@@ -62,10 +62,11 @@ def folder_with_a_run(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", regard.__all__)
+# those of attend, explain and Recipe are in the README: their files are to be read in one sitting
+@pytest.mark.parametrize("name", [name for name in regard.__all__ if name not in ("attend", "explain", "Recipe")])
 def test_its_example_runs(name, folder_with_a_run, monkeypatch):
     monkeypatch.chdir(folder_with_a_run)
-    names = {"regard": regard, "torch": torch, "Causal": Causal, "Window": Window}
+    names = {"regard": regard, "torch": torch, "Causal": Causal}
     example = doctest.DocTestParser().get_doctest(getattr(regard, name).__doc__, names, name, None, None)
     assert example.examples
     output: list[str] = []

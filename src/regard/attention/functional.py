@@ -36,11 +36,6 @@ def attend(
         k_positions: the place of the keys, likewise.
         backend: which backend runs it. Default: the first that neither objects nor is discouraged; see `explain`.
         check_finite: raise if q, k or v hold NaN or infinity.
-
-    Example:
-        >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
-        >>> regard.attend(q, k, v, regard.Recipe()).shape
-        torch.Size([1, 2, 5, 8])
     """
     apart = q_positions is not None or k_positions is not None
     given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions) if apart else None
@@ -90,12 +85,7 @@ class Explanation:
 def explain(
     recipe: Recipe, q: Tensor, k: Tensor | None = None, *, q_index: Indices = None, k_index: Indices = None
 ) -> Explanation:
-    """Which backend runs this recipe for such queries (and keys, if they differ), and why the others do not.
-
-    Example:
-        >>> regard.explain(regard.Recipe(), torch.randn(1, 2, 5, 8)).backend
-        'sdpa'
-    """
+    """Which backend runs this recipe for such queries (and keys, if they differ), and why the others do not."""
     k = q if k is None else k
     q, k, positions = prepare(q, k, k, recipe, q_index, k_index)
     return Explanation(*choose(recipe, q, k, positions))

@@ -16,12 +16,7 @@ from regard.attention.serialize import attach_own_parts, format_part, own_parts_
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The four parts. The default is the Transformer's: softmax(q kᵀ / √d) v, everybody sees everybody.
-
-    Example:
-        >>> regard.Recipe(pattern=Causal() & Window(4)).to_toml().splitlines()[2]
-        "pattern = 'Causal() & Window(size=4)'"
-    """
+    """The four parts. The default is the Transformer's: softmax(q kᵀ / √d) v, everybody sees everybody."""
 
     score: Score = ScaledDot()
     position: Position = NoPosition()
