@@ -89,7 +89,7 @@ def test_every_file_opens_with_a_sentence():
 def test_attend_by_the_reference_can_be_read_in_one_sitting():
     names = ["score", "position", "pattern", "normaliser", "recipe", "positions", "functional", "backends/reference"]
     lines = sum(len((SOURCE / "attention" / f"{name}.py").read_text().splitlines()) for name in names)
-    assert lines <= 1100
+    assert lines < 1100
 
 
 def imports(tree: ast.Module) -> list[str]:
