@@ -82,7 +82,7 @@ def chromium() -> Iterator[Any]:
         running.close()
 
 
-class Desk:
+class PageViewer:
     """A page in a browser, the addresses it requested, and its errors."""
 
     def __init__(self, page: Page, address: str):

@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from browsing import Desk, chromium, served
+from browsing import PageViewer, chromium, served
 from machine import write
 from microscope_shots import shelf_of_runs, shoot
 from regard.models.config import EncoderConfig
@@ -55,34 +55,34 @@ def text(words: int) -> str:
 # --- what is measured, in milliseconds and bytes ---
 
 
-def overview(desk: Desk) -> float:
+def overview(viewer: PageViewer) -> float:
     """From the click on the tab to all heads of twelve layers, none of which was shown before."""
-    desk.open("matrix", model="deep", text=text(MANY))
+    viewer.open("matrix", model="deep", text=text(MANY))
     painted = PAINTED.replace("VIEW", "overview")
-    return desk.time("document.getElementById('tab-overview').click()", painted)
+    return viewer.time("document.getElementById('tab-overview').click()", painted)
 
 
-def clicks(desk: Desk) -> list[float]:
+def clicks(viewer: PageViewer) -> list[float]:
     """From the click on a head of 2,048 tokens to its picture, once for every head that nobody saw yet."""
-    desk.open("matrix", model="long", text=text(LONG))
+    viewer.open("matrix", model="long", text=text(LONG))
     found = []
     for head in (1, 2, 3):
         click = f"document.querySelector('input[name=head][value=\"{head}\"]').click()"
         painted = f"{PAINTED.replace('VIEW', 'matrix')}?.includes(' {head} weights 0 {LONG} 0 {LONG}')"
-        found.append(desk.time(click, painted))
+        found.append(viewer.time(click, painted))
     return found
 
 
-def hovers(desk: Desk) -> list[float]:
+def hovers(viewer: PageViewer) -> list[float]:
     """What moving the pointer to another cell keeps the page from doing anything else."""
-    return desk.page.evaluate(HOVERED)
+    return viewer.page.evaluate(HOVERED)
 
 
-def measured(desk: Desk) -> dict[str, Any]:
+def measured(viewer: PageViewer) -> dict[str, Any]:
     """Once: the order matters, for heap is that of the long text."""
-    first = overview(desk)
-    click = clicks(desk)
-    return {"overview": first, "click": click, "hover": hovers(desk), "heap": desk.heap()}
+    first = overview(viewer)
+    click = clicks(viewer)
+    return {"overview": first, "click": click, "hover": hovers(viewer), "heap": viewer.heap()}
 
 
 def measure(times: int) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def measure(times: int) -> list[dict[str, Any]]:
         for _ in range(times):
             with served(ModelStore.from_models(models())) as address:  # anew, so that nothing is remembered
                 context = browser.new_context(viewport=WIDE)
-                found.append(measured(Desk(context.new_page(), address)))
+                found.append(measured(PageViewer(context.new_page(), address)))
                 context.close()
     hover = sorted(one for run in found for one in run["hover"])
     return [

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from browsing import Desk
+from browsing import PageViewer
 from regard.serve.model_store import ModelStore
 
 CAT, QUESTION = "the black cat ate the mouse", "what colour is the circle"
@@ -70,22 +70,22 @@ def shoot(browser: Any, address: str, folder: Path, only: str | None = None) -> 
     names = only.split(",") if only else list(VIEWS)
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport=SIZE, device_scale_factor=SHARP, color_scheme=scheme)
-        desk = Desk(context.new_page(), address)
+        viewer = PageViewer(context.new_page(), address)
         for view in names:
-            desk.turn(view, **VIEWS[view])
-            settle(desk)
+            viewer.turn(view, **VIEWS[view])
+            settle(viewer)
             path = folder / f"microscope-{view}{'' if scheme == 'light' else '-dark'}.png"
-            path.write_bytes(small(desk.page.screenshot(type="png")))
+            path.write_bytes(small(viewer.page.screenshot(type="png")))
             yield path
-        assert not desk.wrong, desk.wrong
+        assert not viewer.wrong, viewer.wrong
         context.close()
 
 
-def settle(desk: Desk) -> None:
+def settle(viewer: PageViewer) -> None:
     """Until no request is open and everything has been painted."""
-    desk.until("[...document.querySelectorAll('.frame canvas')].length <= document.querySelectorAll('.seen tr').length")
-    desk.until("!window.pending")
-    desk.page.wait_for_timeout(400)
+    viewer.until("[...document.querySelectorAll('.frame canvas')].length <= document.querySelectorAll('.seen tr').length")
+    viewer.until("!window.pending")
+    viewer.page.wait_for_timeout(400)
 
 
 def small(png: bytes, most: int = MOST) -> bytes:

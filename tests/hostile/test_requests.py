@@ -382,14 +382,14 @@ def test_a_refused_request_is_freed_without_the_garbage_collector():
 
 
 @pytest.fixture(scope="module")
-def shelf() -> ModelStore:
+def store() -> ModelStore:
     return ModelStore.from_models({"tag": tagger()})
 
 
 @contextmanager
-def real_server(shelf: ModelStore) -> Iterator[tuple[Any, int]]:
+def real_server(store: ModelStore) -> Iterator[tuple[Any, int]]:
     """uvicorn as `regard serve` starts it, and its port."""
-    server = serve_server.create_server(create_app(shelf, token=TOKEN))
+    server = serve_server.create_server(create_app(store, token=TOKEN))
     with serve_server.open_socket(0) as here:
         thread = Thread(target=server.run, kwargs={"sockets": [here]})
         thread.start()
@@ -426,9 +426,9 @@ def drip(line: socket.socket) -> None:
         time.sleep(0.1)
 
 
-def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_them(shelf, monkeypatch):
+def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_them(store, monkeypatch):
     monkeypatch.setattr(security, "READ_SECONDS", 1.5)
-    with real_server(shelf) as (_, port):
+    with real_server(store) as (_, port):
         whole = whole_request(port, "/")
         post = whole.replace(b"GET /", b"POST /api/traces").replace(
             b"\r\n\r\n", b"\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
@@ -452,10 +452,10 @@ def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_the
         assert reply[:13] == wanted, (sent, reply)
 
 
-def test_a_line_that_is_used_again_and_again_stays_open_and_sends_at_once(shelf, monkeypatch):
+def test_a_line_that_is_used_again_and_again_stays_open_and_sends_at_once(store, monkeypatch):
     """Without TCP_NODELAY each answer waits some 40 ms until the client has said that it got the first half."""
     monkeypatch.setattr(security, "READ_SECONDS", 2)
-    with real_server(shelf) as (server, port), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as line:
+    with real_server(store) as (server, port), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as line:
         for _ in range(8):
             line.request("GET", "/api/models", headers={"Cookie": f"regard-{port}={TOKEN}"})
             assert json.loads(line.getresponse().read())["models"]
@@ -498,7 +498,7 @@ def with_answer(monkeypatch, function: Callable[[Any], ApiResponse]) -> None:
     monkeypatch.setitem(GET_ROUTES, "/api/positions", function)
 
 
-def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkeypatch):
+def test_too_many_at_once_are_refused_and_the_page_is_still_served(store, monkeypatch):
     started, go_on = [], Event()
     with_answer(monkeypatch, lambda request: started.append(1) or json_response({"went on": go_on.wait(120)}))
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=2, waiting=3))
@@ -523,15 +523,15 @@ def test_too_many_at_once_are_refused_and_the_page_is_still_served(shelf, monkey
         go_on.set()
         assert [status for status, _, _ in await asyncio.gather(*first, *waiting)] == [200] * 5
 
-    with client_of(shelf) as client:
+    with client_of(store) as client:
         asyncio.run(crowd(client.app))
 
 
-def test_who_waited_too_long_is_told(shelf, monkeypatch):
+def test_who_waited_too_long_is_told(store, monkeypatch):
     started, go_on = Event(), Event()
     with_answer(monkeypatch, lambda request: started.set() or json_response({"went on": go_on.wait(120)}))
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, queue_timeout=0.3))
-    with client_of(shelf) as client, ThreadPoolExecutor(2) as people:
+    with client_of(store) as client, ThreadPoolExecutor(2) as people:
         first = people.submit(client.get, "/api/positions")
         assert started.wait(60)
         assert_sentence(people.submit(client.get, "/api/models").result(60), 429, "too many requests; retry in")
@@ -539,7 +539,7 @@ def test_who_waited_too_long_is_told(shelf, monkeypatch):
         assert first.result(60).status_code == 200
 
 
-def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
+def test_what_takes_too_long_is_answered_and_stopped(store, monkeypatch):
     ended = Event()
 
     def endless(request: Any) -> ApiResponse:
@@ -553,7 +553,7 @@ def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
 
     with_answer(monkeypatch, endless)
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1, time_limit=1))
-    with client_of(shelf) as client:
+    with client_of(store) as client:
         for _ in range(2):  # with one thread: the next has it only if the last was stopped
             ended.clear()
             start = time.monotonic()
@@ -563,10 +563,10 @@ def test_what_takes_too_long_is_answered_and_stopped(shelf, monkeypatch):
             assert client.get("/api/models").status_code == 200
 
 
-def test_a_stream_that_nobody_reads_holds_no_thread(shelf, monkeypatch):
+def test_a_stream_that_nobody_reads_holds_no_thread(store, monkeypatch):
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1))
     with_answer(monkeypatch, lambda request: ApiResponse(iter(lambda: b"x" * 1000, b"")))
-    with client_of(shelf) as client:
+    with client_of(store) as client:
 
         async def read_a_little(app: Any) -> None:
             stream = asyncio.create_task(tell(app, Sent("GET", "/api/positions")))
@@ -579,11 +579,11 @@ def test_a_stream_that_nobody_reads_holds_no_thread(shelf, monkeypatch):
         assert client.get("/api/models").status_code == 200
 
 
-def test_bodies_are_counted_while_they_are_held(shelf, monkeypatch):
+def test_bodies_are_counted_while_they_are_held(store, monkeypatch):
     budget = BodyBudget(most=20)
     monkeypatch.setattr(serving, "BodyBudget", lambda: budget)
     half = Sent("POST", "/api/traces", headers={"content-type": b"application/json"}, parts=(b'{"text": ',))
-    with client_of(shelf) as client:
+    with client_of(store) as client:
 
         async def send() -> list[int]:
             found = await asyncio.gather(*(tell(client.app, half, whole=False) for _ in range(3)))
@@ -614,8 +614,8 @@ def test_bodies_are_counted_while_they_are_held(shelf, monkeypatch):
         ("Random(3) & Block(5, Causal())", 2**18, 200),
     ],
 )
-def test_a_pattern_takes_little_time_and_memory_or_is_refused(shelf, machine, pattern, length, status):
-    with client_of(shelf) as client, costs(machine, mib=400, seconds=30 if status == 200 else 2):
+def test_a_pattern_takes_little_time_and_memory_or_is_refused(store, machine, pattern, length, status):
+    with client_of(store) as client, costs(machine, mib=400, seconds=30 if status == 200 else 2):
         answer = client.post("/api/patterns", json={"pattern": pattern, "length": length})
         assert answer.status_code == status, answer.text
         if status != 200:
@@ -694,8 +694,8 @@ def test_a_trace_in_use_is_never_forgotten_and_a_new_one_is_refused_instead(monk
 
 
 @pytest.mark.parametrize("people", [16, pytest.param(64, marks=pytest.mark.slow)])
-def test_no_trace_of_many_people_is_lost_while_they_read_it(shelf, people):
-    with client_of(shelf) as client:
+def test_no_trace_of_many_people_is_lost_while_they_read_it(store, people):
+    with client_of(store) as client:
 
         def person(number: int) -> set[int]:
             mine, found = visitor(client.app), set()

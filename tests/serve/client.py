@@ -27,8 +27,8 @@ def learners() -> dict[str, PretrainedModel]:
 
 
 @contextmanager
-def client_of(shelf: ModelStore) -> Iterator[TestClient]:
-    with visitor(create_app(shelf, token=TOKEN)) as client:
+def client_of(store: ModelStore) -> Iterator[TestClient]:
+    with visitor(create_app(store, token=TOKEN)) as client:
         yield client
 
 

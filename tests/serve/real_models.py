@@ -64,7 +64,7 @@ class House:
             weights = {name: tensor * (1 + step / 10) for name, tensor in saveable_tensors(kept.model).items()}
             save_file(weights, place / "model.safetensors")
 
-    def shelf(self, more: dict[str, Any]) -> ModelStore:
+    def store(self, more: dict[str, Any]) -> ModelStore:
         held = ModelStore.from_models(self.learners | more).entries.values()
         return ModelStore([*held, ModelEntry("kept", self.folder, None, "cpu")])
 

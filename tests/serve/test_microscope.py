@@ -84,7 +84,7 @@ def house(tmp_path_factory) -> Iterator[House]:
 
 @pytest.fixture(scope="module")
 def address(house, tools) -> Iterator[str]:
-    with tools.served(house.shelf(tools.models(head=16))) as found:
+    with tools.served(house.store(tools.models(head=16))) as found:
         yield found
 
 
@@ -104,12 +104,12 @@ def pages(browser, address, tools) -> Iterator[Any]:
     """One page for many tests, as somebody uses it: opening it anew each time would take most of the time."""
     context = browser.new_context(viewport=WIDE, bypass_csp=False)
     context.add_init_script("performance.setResourceTimingBufferSize(20000)")
-    yield tools.Desk(context.new_page(), address)
+    yield tools.PageViewer(context.new_page(), address)
     context.close()
 
 
 @pytest.fixture
-def desk(pages) -> Iterator[Any]:
+def viewer(pages) -> Iterator[Any]:
     """No error of a script, no dialog, no stranger asked: in every test."""
     pages.wrong.clear()
     pages.refused.clear()
@@ -120,18 +120,18 @@ def desk(pages) -> Iterator[Any]:
     assert any("/api/" in url for url in pages.requested)
 
 
-def refused(desk, *codes: int) -> None:
+def refused(viewer, *codes: int) -> None:
     """Chromium tells of every answer that is a refusal; nothing else may have been said."""
-    desk.wrong[:] = [line for line in desk.wrong if not any(f"status of {code}" in line for code in codes)]
+    viewer.wrong[:] = [line for line in viewer.wrong if not any(f"status of {code}" in line for code in codes)]
 
 
-def at(desk, name: str) -> float:
-    return float(desk.page.locator(f"dd[data-stage={name}] data").get_attribute("value"))
+def at(viewer, name: str) -> float:
+    return float(viewer.page.locator(f"dd[data-stage={name}] data").get_attribute("value"))
 
 
-def becomes(desk, selector: str, wanted: float) -> None:
+def becomes(viewer, selector: str, wanted: float) -> None:
     """The number on the page, as soon as it has come: what is not the reference's never comes true."""
-    desk.until(f"Math.abs(document.querySelector('{selector}').value - {wanted!r}) < 1e-6")
+    viewer.until(f"Math.abs(document.querySelector('{selector}').value - {wanted!r}) < 1e-6")
 
 
 # --- every view, every model ---
@@ -148,11 +148,11 @@ TWINS = {
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in TWINS else ()) for kind in [*ASKED, "kept"]]
 )
-def test_every_view_that_fits_opens(desk, kind):
+def test_every_view_that_fits_opens(viewer, kind):
     request = ASKED.get(kind, {"model": kind, "text": CAT})
-    desk.open("masks", **request)
-    desk.until("document.getElementById('output').textContent.includes('output')")
-    tabs = desk.page.evaluate(TABS)
+    viewer.open("masks", **request)
+    viewer.until("document.getElementById('output').textContent.includes('output')")
+    tabs = viewer.page.evaluate(TABS)
     assert {"positions", "masks", "lecture"} <= set(tabs)
     assert ("overlay" in tabs) == (kind in ("picture", "answer"))
     assert ("gates" in tabs) == (kind in ("cnn", "places"))
@@ -160,37 +160,39 @@ def test_every_view_that_fits_opens(desk, kind):
     assert ("generation" in tabs) == (kind in ("translate", "bahdanau", "write", "rebuild", "kept"))
     assert ("matrix" in tabs) == (kind not in ("cnn", "places"))
     for view in tabs:
-        desk.page.locator(f"#tab-{view}").click()
-        desk.shown(view)
-        assert desk.page.locator("#problem").is_hidden(), view
+        viewer.page.locator(f"#tab-{view}").click()
+        viewer.shown(view)
+        assert viewer.page.locator("#problem").is_hidden(), view
 
 
 # --- exact ---
 
 
 @pytest.mark.parametrize("kind", MATRICES)
-def test_every_number_of_a_cell_and_every_colour_is_the_references(desk, house, kind):
+def test_every_number_of_a_cell_and_every_colour_is_the_references(viewer, house, kind):
     for site in house.sites(kind):
         head, (rows, columns) = site.heads - 1, site.shape
         query, key = rows - 1, columns // 2
-        desk.turn("matrix", **ASKED[kind], site=site.name, head=head, query=query, key=key)
-        desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{site.name} {head} weights')")
+        viewer.turn("matrix", **ASKED[kind], site=site.name, head=head, query=query, key=key)
+        viewer.until(
+            f"document.querySelector('regard-matrix').dataset.painted.startsWith('{site.name} {head} weights')"
+        )
         wanted = stages(site, head)
-        becomes(desk, "dd[data-stage=weights] data", float(wanted["weights"][query, key]))
+        becomes(viewer, "dd[data-stage=weights] data", float(wanted["weights"][query, key]))
         for stage, matrix in wanted.items():
-            assert at(desk, stage) == pytest.approx(float(matrix[query, key]), abs=1e-6, rel=1e-6), (site.name, stage)
+            assert at(viewer, stage) == pytest.approx(float(matrix[query, key]), abs=1e-6, rel=1e-6), (site.name, stage)
         hidden = wanted["masked"].isneginf()
         if not hidden.any():
             shades = (255 * wanted["weights"].clamp(0, 1).sqrt()).round().int().tolist()
-            assert desk.page.evaluate(COLOURS, [shades, [query, key]]) == []
+            assert viewer.page.evaluate(COLOURS, [shades, [query, key]]) == []
 
 
 @pytest.mark.parametrize("kind", ["translate", "bahdanau", "answer"])
-def test_the_products_of_a_pair_add_up_to_the_references_weight(desk, house, kind):
+def test_the_products_of_a_pair_add_up_to_the_references_weight(viewer, house, kind):
     site = house.sites(kind)[-1]
     query, key = site.shape[0] - 1, site.shape[1] - 1
-    view = desk.turn("pair", **ASKED[kind], site=site.name, query=query, key=key)
-    desk.until(f"document.querySelector('regard-pair').dataset.painted.includes('{site.name}')")
+    view = viewer.turn("pair", **ASKED[kind], site=site.name, query=query, key=key)
+    viewer.until(f"document.querySelector('regard-pair').dataset.painted.includes('{site.name}')")
     part = {
         name: float(view.locator(f"[data-part='{name}'] data").get_attribute("value"))
         for name in ("scale", "bias", "adjusted", "weight")
@@ -200,25 +202,25 @@ def test_the_products_of_a_pair_add_up_to_the_references_weight(desk, house, kin
     assert part["adjusted"] == pytest.approx(float(wanted["masked"][query, key]), abs=1e-5)
 
 
-def test_overview_lines_and_words_tell_the_same(desk, house):
+def test_overview_lines_and_words_tell_the_same(viewer, house):
     (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
     request = {**ASKED["translate"], "site": site.name, "head": 1, "query": 1, "key": 2}
-    desk.turn("overview", **request)
+    viewer.turn("overview", **request)
     label = "[...document.querySelectorAll('regard-overview canvas')].at(-1).getAttribute('aria-label')"
-    desk.until(f"{label}.includes('decoder.0.cross, head 1')")
+    viewer.until(f"{label}.includes('decoder.0.cross, head 1')")
     entropy = float(site.overview(4, 4)[0].entropy[1])
-    assert f"entropy {entropy:.4g}" in desk.page.evaluate(label)
+    assert f"entropy {entropy:.4g}" in viewer.page.evaluate(label)
     weights = site.head(1).weights[1]
-    desk.turn("lines", **request)
-    becomes(desk, "regard-lines .card data", float(weights.max()))
-    desk.turn("alignment", **request)
-    becomes(desk, "regard-alignment .card data", float(house.trace("translate").word_weights(site.name, 1)[1, 2]))
+    viewer.turn("lines", **request)
+    becomes(viewer, "regard-lines .card data", float(weights.max()))
+    viewer.turn("alignment", **request)
+    becomes(viewer, "regard-alignment .card data", float(house.trace("translate").word_weights(site.name, 1)[1, 2]))
 
 
 @pytest.mark.parametrize("kind", ["translate", "write"])
-def test_each_step_shows_the_probabilities_of_the_models_own(desk, house, kind):
-    view = desk.turn("generation", **ASKED[kind], step=1)
-    desk.until("document.querySelector('regard-generation').dataset.painted.endsWith(' 1')")
+def test_each_step_shows_the_probabilities_of_the_models_own(viewer, house, kind):
+    view = viewer.turn("generation", **ASKED[kind], step=1)
+    viewer.until("document.querySelector('regard-generation').dataset.painted.endsWith(' 1')")
     expected = house.trace(kind).predictions.best(1, 20)
     found = numbers(view.locator(".options"))
     assert found == pytest.approx([share for _, share in expected], abs=1e-6)
@@ -226,8 +228,8 @@ def test_each_step_shows_the_probabilities_of_the_models_own(desk, house, kind):
     assert titles[0] == expected[0][0]
 
 
-def test_the_beam_shows_every_hypothesis_with_its_score(desk, house):
-    view = desk.turn("beam", **ASKED["translate"])
+def test_the_beam_shows_every_hypothesis_with_its_score(viewer, house):
+    view = viewer.turn("beam", **ASKED["translate"])
     tree = house.trace("translate").beam_tree()
     found = view.evaluate(
         "(view) => [...view.querySelectorAll('.node')].map((node) => [node.dataset.place, node.textContent])"
@@ -243,22 +245,22 @@ def test_the_beam_shows_every_hypothesis_with_its_score(desk, house):
     assert scores == pytest.approx(list(wanted.values()), abs=1e-6)
 
 
-def test_the_beams_of_a_language_model_are_those_of_the_library(desk, house):
-    view = desk.turn("beam", **ASKED["write"])
+def test_the_beams_of_a_language_model_are_those_of_the_library(viewer, house):
+    view = viewer.turn("beam", **ASKED["write"])
     tree = house.trace("write").beam_tree()
     titles = view.evaluate("(view) => [...view.querySelectorAll('.node title')].map((one) => one.textContent)")
     scores = [node.score for nodes in tree.steps for node in nodes]
     assert [float(title.rsplit(" ", 1)[1]) for title in titles] == pytest.approx(scores, abs=1e-5)
     assert "Decoded greedily" in view.inner_text()
     view.locator("select").select_option("3")
-    desk.until("document.querySelectorAll('regard-beam .node').length === 36")
+    viewer.until("document.querySelectorAll('regard-beam .node').length === 36")
     wide = trace_model(house.learners["write"], CAT, more=12, beam=3)
-    assert desk.page.locator("#output .what").get_attribute("title") == wide.output_text
+    assert viewer.page.locator("#output .what").get_attribute("title") == wide.output_text
     assert "Decoded greedily" not in view.inner_text()
 
 
-def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(desk, house):
-    view = desk.turn("gates", **ASKED["cnn"])
+def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(viewer, house):
+    view = viewer.turn("gates", **ASKED["cnn"])
     gates = {name: gate.weights[0].flatten() for name, gate in house.trace("cnn").sites.items()}
     first, other = list(gates)[:2]
     assert view.locator("input[name=gate]").count() == len(gates)
@@ -268,16 +270,16 @@ def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(desk, house):
     for channel in range(len(gates[first])):
         assert numbers(view.locator(".card .stages"))[0] == pytest.approx(float(gates[first][channel]), abs=1e-6)
         assert bars.get_attribute("aria-label").startswith(f"{first}, channel {channel}: ")
-        desk.page.keyboard.press("ArrowRight")
-    desk.page.keyboard.press("Home")
+        viewer.page.keyboard.press("ArrowRight")
+    viewer.page.keyboard.press("Home")
     view.get_by_label("largest first").check()
-    desk.until("document.querySelector('regard-gates').dataset.painted.endsWith('size')")
+    viewer.until("document.querySelector('regard-gates').dataset.painted.endsWith('size')")
     shown = bars.evaluate("(one) => [...one.querySelectorAll('[data-n]')].map((bar) => Number(bar.dataset.n))")
     assert shown == sorted(shown, key=lambda n: (-float(gates[first][n]), n))
     bars.focus()
-    desk.page.keyboard.press("Home")
-    desk.page.keyboard.press("Enter")  # switches the largest off
-    desk.until("document.querySelector('regard-gates .changes')")
+    viewer.page.keyboard.press("Home")
+    viewer.page.keyboard.press("Enter")  # switches the largest off
+    viewer.until("document.querySelector('regard-gates .changes')")
     edits = Edits(off=(HeadOff(first, shown[0]),))
     after = trace_model(house.learners["cnn"], str(house.album.path("example 2")), edits=edits)
     now, before, change, *_ = numbers(view.locator(".card .stages"))
@@ -287,30 +289,30 @@ def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(desk, house):
     labels = view.locator(".moved th[scope=row]").all_inner_texts()
     assert moved[1::3] == pytest.approx([best[label] for label in labels], abs=1e-6)
     view.locator(f"input[name=gate][value='{other}']").check()
-    desk.until(f"document.querySelector('regard-gates').dataset.painted.includes('{other}')")
+    viewer.until(f"document.querySelector('regard-gates').dataset.painted.includes('{other}')")
     view.get_by_role("button", name="Set the gate to 0").click()
-    desk.until("document.querySelector('regard-gates button[aria-pressed=true]')")
+    viewer.until("document.querySelector('regard-gates button[aria-pressed=true]')")
     assert view.get_by_role("button", name="Restore the gate").is_visible()
     assert numbers(view.locator(".card .stages"))[0] == 0
 
 
-def test_the_places_of_a_gate_are_laid_over_the_picture(desk, house):
-    view = desk.turn("gates", **ASKED["places"])
+def test_the_places_of_a_gate_are_laid_over_the_picture(viewer, house):
+    view = viewer.turn("gates", **ASKED["places"])
     name, gate = next(iter(house.trace("places").sites.items()))
     rows, columns = gate.weights.shape[-2:]
-    desk.until("!document.querySelector('.gate-place').hidden")  # the view may have shown bars before
+    viewer.until("!document.querySelector('.gate-place').hidden")  # the view may have shown bars before
     canvas = view.locator("canvas")
     canvas.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
-        desk.page.keyboard.press(key)
+        viewer.page.keyboard.press(key)
     wanted = float(gate.weights[0, 0, 2, 1])
     assert numbers(view.locator(".card .stages"))[0] == pytest.approx(wanted, abs=1e-6)
     assert canvas.get_attribute("aria-label").startswith(f"{name}, position row 2, column 1: ")
     box = canvas.bounding_box()
     canvas.hover(position={"x": box["width"] * 3.5 / columns, "y": box["height"] * 5.5 / rows})
     assert numbers(view.locator(".card .stages"))[0] == pytest.approx(float(gate.weights[0, 0, 5, 3]), abs=1e-6)
-    desk.page.keyboard.press("Enter")
-    desk.until("document.querySelector('regard-gates .changes')")
+    viewer.page.keyboard.press("Enter")
+    viewer.until("document.querySelector('regard-gates .changes')")
     after = trace_model(
         house.learners["places"], str(house.album.path("example 2")), edits=Edits(off=(HeadOff(name, 5 * columns + 3),))
     )
@@ -318,25 +320,25 @@ def test_the_places_of_a_gate_are_laid_over_the_picture(desk, house):
     labels = view.locator(".moved th[scope=row]").all_inner_texts()
     assert numbers(view.locator(".moved"))[1::3] == pytest.approx([best[label] for label in labels], abs=1e-6)
     view.get_by_role("button", name="Set the gate to 0").click()
-    desk.until("document.querySelector('regard-gates button[aria-pressed=true]')")
+    viewer.until("document.querySelector('regard-gates button[aria-pressed=true]')")
 
 
-def test_a_picture_is_overlaid_with_the_weights_of_a_word(desk, house):
+def test_a_picture_is_overlaid_with_the_weights_of_a_word(viewer, house):
     site = next(
         one for one in house.sites("answer") if one.site_name.keys == "patches" and one.site_name.queries == "text"
     )
-    view = desk.turn("overlay", **ASKED["answer"], site=site.name, head=2, query=1)
-    desk.until(f"document.querySelector('regard-overlay').dataset.painted.endsWith('{site.name} 2 1')")
+    view = viewer.turn("overlay", **ASKED["answer"], site=site.name, head=2, query=1)
+    viewer.until(f"document.querySelector('regard-overlay').dataset.painted.endsWith('{site.name} 2 1')")
     assert numbers(view.locator("dl"))[0] == pytest.approx(float(site.head(2).weights[1, 0]), abs=1e-6)
 
 
-def test_what_if_is_what_the_library_says(desk, house):
+def test_what_if_is_what_the_library_says(viewer, house):
     table = {"off": [{"site": "decoder.0.cross", "head": 0}], "temperatures": [{"site": "*", "value": 3.0}]}
     wanted = compare(
         house.trace("translate"), trace_model(house.learners["translate"], CAT, edits=Edits.from_dict(table))
     )
-    view = desk.turn("whatif", **ASKED["translate"], edits=table)
-    desk.until("document.querySelector('table.moved')")
+    view = viewer.turn("whatif", **ASKED["translate"], edits=table)
+    viewer.until("document.querySelector('table.moved')")
     shown = {row.locator("th").inner_text(): numbers(row) for row in view.locator("table.moved tbody tr").all()}
     changed_row = len(wanted.rows) - 1 if wanted.changes else int(wanted.probabilities.abs().sum(-1).argmax())
     moved = {name: (before, after) for name, before, after in wanted.most_changed(changed_row, 400)}
@@ -345,99 +347,101 @@ def test_what_if_is_what_the_library_says(desk, house):
     for name, (before, after, change) in shown.items():
         assert change == pytest.approx(after - before, abs=1e-6)
         assert (before, after) == pytest.approx(moved[name], abs=1e-6), name
-    desk.turn("whatif", **ASKED["translate"])
+    viewer.turn("whatif", **ASKED["translate"])
 
 
-def test_two_models_and_the_steps_of_training_are_compared_exactly(desk, house):
+def test_two_models_and_the_steps_of_training_are_compared_exactly(viewer, house):
     (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
     request = {**ASKED["translate"], "site": site.name}
-    view = desk.turn("comparison", **request, head=0, other={"head": 2})
-    desk.until(
+    view = viewer.turn("comparison", **request, head=0, other={"head": 2})
+    viewer.until(
         "document.querySelector('regard-comparison').dataset.painted.includes('head 0 | decoder.0.cross, head 2')"
     )
-    desk.until("document.querySelectorAll('.linked data').length === 3")
+    viewer.until("document.querySelectorAll('.linked data').length === 3")
     first, second = (float(site.head(head).weights[0, 0]) for head in (0, 2))
     assert numbers(view.locator(".linked")) == pytest.approx([first, second, second - first], abs=1e-6)
-    view = desk.turn("training", model="kept", text=CAT, site="encoder.0", head=1)
+    view = viewer.turn("training", model="kept", text=CAT, site="encoder.0", head=1)
     view.get_by_role("slider").focus()
-    desk.page.keyboard.press("Home")
-    desk.until(f"document.querySelector('regard-training').dataset.painted.startsWith('Step {STEPS[0]} ')")
+    viewer.page.keyboard.press("Home")
+    viewer.until(f"document.querySelector('regard-training').dataset.painted.startsWith('Step {STEPS[0]} ')")
     earlier = Translator.load(house.folder)
     load_weights(earlier.model, house.folder / "checkpoints" / f"{STEPS[0]:08d}" / "model.safetensors")
     becomes(
-        desk, "regard-training dl.stages data", float(trace_model(earlier, CAT).site("encoder.0").head(1).weights[0, 0])
+        viewer,
+        "regard-training dl.stages data",
+        float(trace_model(earlier, CAT).site("encoder.0").head(1).weights[0, 0]),
     )
 
 
-def test_positions_masks_and_the_lecture_are_the_librarys(desk):
-    view = desk.turn("positions", positions={"kind": "rotary", "length": 20, "width": 8})
-    desk.until("document.querySelector('regard-positions').dataset.painted.includes('rotary')")
+def test_positions_masks_and_the_lecture_are_the_librarys(viewer):
+    view = viewer.turn("positions", positions={"kind": "rotary", "length": 20, "width": 8})
+    viewer.until("document.querySelector('regard-positions').dataset.painted.includes('rotary')")
     view.get_by_role("application").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
-        desk.page.keyboard.press(key)
+        viewer.page.keyboard.press(key)
     assert numbers(view.locator("dl"))[0] == pytest.approx(float(position_table("rotary", 20, 8, 8)[2, 1]), abs=1e-6)
     pattern = "Causal() & (Window(5) | Global(2))"
-    view = desk.turn("masks", mask={"pattern": pattern, "length": 48})
-    desk.until("document.querySelector('regard-masks').dataset.painted.includes('Global')")
+    view = viewer.turn("masks", mask={"pattern": pattern, "length": 48})
+    viewer.until("document.querySelector('regard-masks').dataset.painted.includes('Global')")
     assert numbers(view.locator(".cost"))[0] == describe_mask(parse_pattern(pattern), 48)["cells"]
-    desk.turn("lecture", lecture="6.0")
+    viewer.turn("lecture", lecture="6.0")
     cells = "[...document.querySelectorAll('regard-lecture table[data-id=weights] tbody td data')]"
-    desk.until(f"{cells}.length === 9")
+    viewer.until(f"{cells}.length === 9")
     (one,) = [case for case in EXAMPLES if case.name == "self-attention, scaled"]
     wanted = steps(*one.qkv(), one.recipe).weights[0, 0].flatten().tolist()
-    shown = desk.page.evaluate(f"{cells}.map((cell) => Number(cell.value))")
+    shown = viewer.page.evaluate(f"{cells}.map((cell) => Number(cell.value))")
     assert shown == pytest.approx(wanted, abs=1e-6)
 
 
-def test_the_page_opens_at_the_traces_opening_and_an_address_that_says_more_is_believed(desk, house):
+def test_the_page_opens_at_the_traces_opening_and_an_address_that_says_more_is_believed(viewer, house):
     first = not_none(select_initial(house.trace("translate")))
-    desk.turn("matrix", **ASKED["translate"])
-    desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{first.site} {first.head} ')")
+    viewer.turn("matrix", **ASKED["translate"])
+    viewer.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{first.site} {first.head} ')")
     becomes(
-        desk,
+        viewer,
         "dd[data-stage=weights] data",
         float(house.trace("translate").site(first.site).row(first.head, first.query).max()),
     )
-    desk.turn("matrix", **ASKED["translate"], query=2)
-    desk.until("document.querySelector('regard-matrix').dataset.painted.startsWith('encoder.0 0 ')")
-    assert desk.page.locator("#problem").is_hidden()
+    viewer.turn("matrix", **ASKED["translate"], query=2)
+    viewer.until("document.querySelector('regard-matrix').dataset.painted.startsWith('encoder.0 0 ')")
+    assert viewer.page.locator("#problem").is_hidden()
 
 
-def test_a_branch_reaches_the_matrix(desk, house):
+def test_a_branch_reaches_the_matrix(viewer, house):
     trace = house.trace("translate")
     token = int(trace.next_token_probabilities(2).topk(2).indices[1])
-    desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, query=3, key=2, branches=[[2, token]])
-    becomes(desk, "dd[data-stage=weights] data", float(trace.branch(2, token).site("decoder.0.cross").row(1, 3)[2]))
-    assert desk.page.locator("#output .what").get_attribute("title") == trace.branch(2, token).output_text
+    viewer.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, query=3, key=2, branches=[[2, token]])
+    becomes(viewer, "dd[data-stage=weights] data", float(trace.branch(2, token).site("decoder.0.cross").row(1, 3)[2]))
+    assert viewer.page.locator("#output .what").get_attribute("title") == trace.branch(2, token).output_text
 
 
-def test_a_prompt_is_given_and_what_follows_is_chosen(desk, house):
+def test_a_prompt_is_given_and_what_follows_is_chosen(viewer, house):
     words = len(CAT.split())
     for step, word in ((words - 1, "given"), (words, "chosen")):
-        view = desk.turn("generation", **ASKED["write"], step=step)
-        desk.until(f"document.querySelector('regard-generation').dataset.painted.endsWith(' {step}')")
+        view = viewer.turn("generation", **ASKED["write"], step=step)
+        viewer.until(f"document.querySelector('regard-generation').dataset.painted.endsWith(' {step}')")
         assert f"rank of the {word}" in view.locator(".stages").inner_text()
     assert house.trace("write").forced_steps == words
 
 
-def test_unknown_words_are_told_above_what_is_made_of_them(desk):
-    desk.turn("matrix", model="translate", text="the zebra ate the cat")
-    desk.until("document.getElementById('output').textContent.includes('out of vocabulary: zebra; mapped to <unk>')")
-    desk.turn("matrix", **ASKED["translate"])
-    desk.until("!document.getElementById('output').textContent.includes('out of vocabulary')")
-    assert "zebra" not in desk.page.locator("#output").inner_text()
+def test_unknown_words_are_told_above_what_is_made_of_them(viewer):
+    viewer.turn("matrix", model="translate", text="the zebra ate the cat")
+    viewer.until("document.getElementById('output').textContent.includes('out of vocabulary: zebra; mapped to <unk>')")
+    viewer.turn("matrix", **ASKED["translate"])
+    viewer.until("!document.getElementById('output').textContent.includes('out of vocabulary')")
+    assert "zebra" not in viewer.page.locator("#output").inner_text()
 
 
-def test_a_head_that_is_off_says_so_and_proves_nothing(desk):
+def test_a_head_that_is_off_says_so_and_proves_nothing(viewer):
     edits = {"off": [{"site": "decoder.0.cross", "head": 1}]}
-    desk.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, edits=edits)
-    desk.until(
+    viewer.turn("matrix", **ASKED["translate"], site="decoder.0.cross", head=1, edits=edits)
+    viewer.until(
         "document.querySelector('regard-matrix .card').textContent.includes('is ablated: all its weights are 0')"
     )
-    card = desk.page.locator("regard-matrix .card").inner_text()
+    card = viewer.page.locator("regard-matrix .card").inner_text()
     assert "Every key is masked" not in card
     assert "✓" not in card
-    desk.turn("matrix", **ASKED["translate"])
+    viewer.turn("matrix", **ASKED["translate"])
 
 
 # --- unhurt ---
@@ -451,53 +455,53 @@ def test_a_head_that_is_off_says_so_and_proves_nothing(desk):
         for m, kind in enumerate(TYPED)
     ],
 )
-def test_whatever_is_typed_stays_text(desk, kind, what):
-    desk.turn("matrix", model=kind, text=CAT)
-    desk.page.fill("#text", HOSTILE[what])
-    desk.page.keyboard.press("Enter")
-    desk.until(f"document.getElementById('text').value === {dumps(HOSTILE[what])}")
-    desk.until("location.hash.length > 40 && document.getElementById('run').disabled === false")
+def test_whatever_is_typed_stays_text(viewer, kind, what):
+    viewer.turn("matrix", model=kind, text=CAT)
+    viewer.page.fill("#text", HOSTILE[what])
+    viewer.page.keyboard.press("Enter")
+    viewer.until(f"document.getElementById('text').value === {dumps(HOSTILE[what])}")
+    viewer.until("location.hash.length > 40 && document.getElementById('run').disabled === false")
     for view in ("matrix", "alignment", "overview"):
-        desk.page.locator(f"#tab-{view}").click()
-        desk.shown(view)
-    assert desk.page.locator("#problem").is_hidden()
-    assert desk.page.locator("main img, main script, main svg[onload]").count() == 0
-    shown = desk.page.evaluate("[...document.querySelectorAll('main bdi')].map((one) => one.textContent).join('')")
+        viewer.page.locator(f"#tab-{view}").click()
+        viewer.shown(view)
+    assert viewer.page.locator("#problem").is_hidden()
+    assert viewer.page.locator("main img, main script, main svg[onload]").count() == 0
+    shown = viewer.page.evaluate("[...document.querySelectorAll('main bdi')].map((one) => one.textContent).join('')")
     assert not any(sign in shown for sign in "\u202e\u202a\u2067")  # what would turn the text around it
 
 
-def test_markup_in_every_field_is_a_sentence_or_text(desk):
+def test_markup_in_every_field_is_a_sentence_or_text(viewer):
     bad = "<img src=x onerror=window.bad=1>"
-    desk.turn("whatif", **ASKED["translate"])
-    page = desk.page
+    viewer.turn("whatif", **ASKED["translate"])
+    page = viewer.page
     page.get_by_role("radio", name="Replace a word").press("Space")
     page.get_by_label("Becomes").fill(bad)
     page.keyboard.press("Enter")
-    desk.until("document.querySelectorAll('.made .edits button').length === 1")
-    desk.until("document.getElementById('run').disabled === false")
-    desk.turn("masks", mask={"pattern": bad, "length": 32}, **ASKED["answer"])
-    desk.turn("overlay", **ASKED["answer"])
+    viewer.until("document.querySelectorAll('.made .edits button').length === 1")
+    viewer.until("document.getElementById('run').disabled === false")
+    viewer.turn("masks", mask={"pattern": bad, "length": 32}, **ASKED["answer"])
+    viewer.turn("overlay", **ASKED["answer"])
     page.fill("#question", bad)
     page.keyboard.press("Enter")
-    desk.until("document.getElementById('run').disabled === false")
+    viewer.until("document.getElementById('run').disabled === false")
     assert page.locator("main img").count() == 0
-    refused(desk, 400)
+    refused(viewer, 400)
 
 
-def test_a_hundred_thousand_letters_get_a_sentence(desk):
-    desk.turn("matrix", **ASKED["translate"])
-    desk.page.fill("#text", "black cat " * 10_000)
-    desk.page.locator("#run").click()
-    desk.page.wait_for_selector("#problem:not([hidden])")
-    sentence = desk.page.locator("#problem span").inner_text()
+def test_a_hundred_thousand_letters_get_a_sentence(viewer):
+    viewer.turn("matrix", **ASKED["translate"])
+    viewer.page.fill("#text", "black cat " * 10_000)
+    viewer.page.locator("#run").click()
+    viewer.page.wait_for_selector("#problem:not([hidden])")
+    sentence = viewer.page.locator("#problem span").inner_text()
     assert sentence == (
         "the text has 20,000 tokens, and at most 1,024 are accepted without a target; "
         "split it, or pass a target (then 4,096)"
     )
-    desk.page.fill("#text", CAT)
-    desk.page.keyboard.press("Enter")
-    desk.until("document.getElementById('problem').hidden")
-    refused(desk, 413)
+    viewer.page.fill("#text", CAT)
+    viewer.page.keyboard.press("Enter")
+    viewer.until("document.getElementById('problem').hidden")
+    refused(viewer, 413)
 
 
 @pytest.mark.parametrize(
@@ -509,10 +513,10 @@ def test_a_hundred_thousand_letters_get_a_sentence(desk):
         ({"query": 10**9, "key": 10**9, "window": [5, 3, "x", 0]}, "encoder.0 0 weights"),
     ],
 )
-def test_a_head_that_is_not_there_becomes_one_that_is(desk, state, painted):
-    desk.open("matrix", **ASKED["translate"], **state)
-    desk.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{painted}')")
-    assert desk.page.locator("#problem").is_hidden()
+def test_a_head_that_is_not_there_becomes_one_that_is(viewer, state, painted):
+    viewer.open("matrix", **ASKED["translate"], **state)
+    viewer.until(f"document.querySelector('regard-matrix').dataset.painted.startsWith('{painted}')")
+    assert viewer.page.locator("#problem").is_hidden()
 
 
 @pytest.mark.parametrize(
@@ -524,57 +528,57 @@ def test_a_head_that_is_not_there_becomes_one_that_is(desk, state, painted):
         ({"model": "picture", "text": "/etc/passwd"}, "there is no image '/etc/passwd'"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(desk, state, message):
-    desk.page.goto("about:blank")
-    desk.page.goto(desk.address + "#" + "&".join(part for part in parts_of(state)))
-    desk.page.wait_for_selector("#problem:not([hidden])")
-    sentence = desk.page.locator("#problem span").inner_text()
+def test_what_cannot_be_is_said_in_a_sentence(viewer, state, message):
+    viewer.page.goto("about:blank")
+    viewer.page.goto(viewer.address + "#" + "&".join(part for part in parts_of(state)))
+    viewer.page.wait_for_selector("#problem:not([hidden])")
+    sentence = viewer.page.locator("#problem span").inner_text()
     assert message in sentence
     assert "Traceback" not in sentence
-    refused(desk, 400, 404)
+    refused(viewer, 400, 404)
 
 
 def parts_of(state: dict[str, Any]) -> list[str]:
     return [f"{name}={quote(one if isinstance(one, str) else '~' + dumps(one))}" for name, one in state.items()]
 
 
-def test_a_model_that_is_swapped_under_the_server_is_read_anew(desk, house):
+def test_a_model_that_is_swapped_under_the_server_is_read_anew(viewer, house):
     weights = house.folder / "model.safetensors"
-    desk.open("overview", model="kept", text=CAT)
+    viewer.open("overview", model="kept", text=CAT)
     sites = "document.querySelectorAll('input[name=site]').length"
-    before = desk.page.evaluate(sites)
+    before = viewer.page.evaluate(sites)
     whole = {path: path.read_bytes() for path in house.folder.iterdir() if path.is_file()}
     try:
         translator(layers=2).save(house.folder)
-        desk.page.locator("#run").click()
-        desk.until(f"{sites} === {2 * before}")
-        desk.shown("overview")
+        viewer.page.locator("#run").click()
+        viewer.until(f"{sites} === {2 * before}")
+        viewer.shown("overview")
         weights.write_bytes(weights.read_bytes()[:1000])
-        desk.page.locator("#run").click()
-        desk.page.wait_for_selector("#problem:not([hidden])")
-        assert "the files of kept changed and cannot be read" in desk.page.locator("#problem span").inner_text()
+        viewer.page.locator("#run").click()
+        viewer.page.wait_for_selector("#problem:not([hidden])")
+        assert "the files of kept changed and cannot be read" in viewer.page.locator("#problem span").inner_text()
     finally:
         for path, content in whole.items():
             path.write_bytes(content)
-    desk.page.locator("#run").click()
-    desk.until(f"{sites} === {before}")
-    desk.until("document.getElementById('problem').hidden")
-    refused(desk, 409)
+    viewer.page.locator("#run").click()
+    viewer.until(f"{sites} === {before}")
+    viewer.until("document.getElementById('problem').hidden")
+    refused(viewer, 409)
 
 
 def test_two_people_at_once_see_each_their_own(browser, address, house, tools):
     contexts = [browser.new_context(viewport=WIDE) for _ in range(2)]
-    desks = [tools.Desk(context.new_page(), address) for context in contexts]
+    desks = [tools.PageViewer(context.new_page(), address) for context in contexts]
     for head in (0, 1, 2):
-        for desk, kind in zip(desks, ("translate", "tag"), strict=True):
+        for viewer, kind in zip(desks, ("translate", "tag"), strict=True):
             site = house.sites(kind)[0]
-            desk.turn("matrix", **ASKED[kind], site=site.name, head=head, query=1, key=1)
-        for desk, kind in zip(desks, ("translate", "tag"), strict=True):
+            viewer.turn("matrix", **ASKED[kind], site=site.name, head=head, query=1, key=1)
+        for viewer, kind in zip(desks, ("translate", "tag"), strict=True):
             wanted = float(house.sites(kind)[0].head(head).weights[1, 1])
-            becomes(desk, "dd[data-stage=weights] data", wanted)
-    for desk, context in zip(desks, contexts, strict=True):
-        assert not desk.wrong
-        assert not desk.strangers()
+            becomes(viewer, "dd[data-stage=weights] data", wanted)
+    for viewer, context in zip(desks, contexts, strict=True):
+        assert not viewer.wrong
+        assert not viewer.strangers()
         context.close()
 
 
@@ -593,45 +597,45 @@ VIEWS = {
 def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, first):
     """In the light and the dark by turns, so that two runs are all views in both."""
     context = browser.new_context(viewport=WIDE, bypass_csp=True)
-    desk, found, seen = tools.Desk(context.new_page(), address), [], 0
+    viewer, found, seen = tools.PageViewer(context.new_page(), address), [], 0
     for kind, views in VIEWS.items():
         request = ASKED.get(kind, {"model": kind, "text": CAT})
         for view in views:
-            if desk.page.url == "about:blank":
-                desk.open(view, **request)
-                desk.page.evaluate(axe)
-            desk.page.emulate_media(color_scheme=("light", "dark")[(first + seen) % 2])
-            desk.turn(view, **request)
-            desk.page.wait_for_timeout(100)
-            answer = desk.page.evaluate("axe.run({ resultTypes: ['violations'] })")
+            if viewer.page.url == "about:blank":
+                viewer.open(view, **request)
+                viewer.page.evaluate(axe)
+            viewer.page.emulate_media(color_scheme=("light", "dark")[(first + seen) % 2])
+            viewer.turn(view, **request)
+            viewer.page.wait_for_timeout(100)
+            answer = viewer.page.evaluate("axe.run({ resultTypes: ['violations'] })")
             found += [(view, one["id"], one["nodes"][0]["html"][:160]) for one in answer["violations"]]
             seen += 1
     context.close()
     assert not found
     assert seen == 15
-    assert not desk.wrong
+    assert not viewer.wrong
 
 
 # a phone, and 200 %
 @pytest.mark.parametrize(("width", "height"), [(360, 740), pytest.param(640, 400, marks=pytest.mark.slow)])
 def test_nothing_is_wider_than_a_small_window(browser, address, tools, width, height):
     context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=2)
-    desk = tools.Desk(context.new_page(), address)
+    viewer = tools.PageViewer(context.new_page(), address)
     for kind, views in VIEWS.items():
         for view in views:
-            desk.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
-            assert desk.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+            viewer.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
+            assert viewer.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
     context.close()
-    assert not desk.wrong
+    assert not viewer.wrong
 
 
-def press_tab_through(desk) -> tuple[int, dict[int, str]]:
+def press_tab_through(viewer) -> tuple[int, dict[int, str]]:
     """How many stops there are, and the outline of each that Tab comes to."""
-    wanted, reached = desk.page.evaluate(TABBED), {}
-    desk.page.evaluate("document.activeElement.blur()")
+    wanted, reached = viewer.page.evaluate(TABBED), {}
+    viewer.page.evaluate("document.activeElement.blur()")
     for _ in range(wanted + 6):
-        desk.page.keyboard.press("Tab")
-        stop, outline = desk.page.evaluate(REACHED)
+        viewer.page.keyboard.press("Tab")
+        stop, outline = viewer.page.evaluate(REACHED)
         if stop is not None:
             reached[int(stop)] = outline
         if len(reached) == wanted:
@@ -640,25 +644,25 @@ def press_tab_through(desk) -> tuple[int, dict[int, str]]:
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_tab_reaches_everything_and_shows_where_one_is(desk, kind):
+def test_tab_reaches_everything_and_shows_where_one_is(viewer, kind):
     for view in VIEWS[kind]:
-        desk.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
-        wanted, reached = press_tab_through(desk)
+        viewer.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
+        wanted, reached = press_tab_through(viewer)
         for _ in range(3):  # what is drawn anew meanwhile is another element, so we begin again
             if len(reached) == wanted:
                 break
-            wanted, reached = press_tab_through(desk)
+            wanted, reached = press_tab_through(viewer)
         assert set(reached) == set(range(wanted)), view
         assert "none" not in reached.values(), view
 
 
-def test_every_view_is_opened_by_its_key(desk):
-    desk.turn("overview", **ASKED["translate"])
-    desk.page.evaluate("document.activeElement.blur()")
+def test_every_view_is_opened_by_its_key(viewer):
+    viewer.turn("overview", **ASKED["translate"])
+    viewer.page.evaluate("document.activeElement.blur()")
     for key, view in KEYS.items():
-        desk.page.keyboard.press(key)
-        desk.shown(view)
-        assert desk.page.locator(f"regard-{view}").is_visible()
+        viewer.page.keyboard.press(key)
+        viewer.shown(view)
+        assert viewer.page.locator(f"regard-{view}").is_visible()
 
 
 # --- soon ---
@@ -669,8 +673,8 @@ def slow(promised: float) -> float:
     return promised * SHARED * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def test_long_texts_and_many_heads_are_shown_soon(desk, tools):
-    taken = tools.measured(desk)
+def test_long_texts_and_many_heads_are_shown_soon(viewer, tools):
+    taken = tools.measured(viewer)
     print(f"overview {taken['overview']:.0f} ms, clicks {taken['click']}, heap {taken['heap'] / 1e6:.1f} MB")
     assert taken["overview"] < slow(tools.PROMISED["overview"])
     assert min(taken["click"]) < slow(tools.PROMISED["click"])
@@ -678,14 +682,14 @@ def test_long_texts_and_many_heads_are_shown_soon(desk, tools):
     assert taken["heap"] < tools.PROMISED["heap"] * 1e6
 
 
-def test_all_scripts_travel_in_150_kilobytes(desk):
-    desk.open("masks", **ASKED["answer"])
+def test_all_scripts_travel_in_150_kilobytes(viewer):
+    viewer.open("masks", **ASKED["answer"])
     for kind, views in VIEWS.items():
         for view in views:
-            desk.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
+            viewer.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
     script = """performance.getEntriesByType('resource').filter((one) => one.name.endsWith('.js'))
       .map((one) => [one.name.split('/static/')[1], one.encodedBodySize, one.decodedBodySize])"""
-    files = desk.page.evaluate(script)
+    files = viewer.page.evaluate(script)
     packed, whole = (sum(one[n] for one in files) for n in (1, 2))
     print(f"{len(files)} scripts, {packed:,} bytes as they travel, {whole:,} unpacked")
     assert len({name for name, _, _ in files}) == len(files) > 30
@@ -717,9 +721,9 @@ def test_a_saved_page_shows_the_same_and_asks_nobody(browser, house, tools, tmp_
         f"<!doctype html><meta charset=utf-8>{copy._repr_html_()}" if framed else copy.html, encoding="utf-8"
     )
     context = browser.new_context(viewport=WIDE)
-    desk = tools.Desk(context.new_page(), path.as_uri())
-    desk.page.goto(path.as_uri())
-    page = desk.page.frame_locator("iframe") if framed else desk.page
+    viewer = tools.PageViewer(context.new_page(), path.as_uri())
+    viewer.page.goto(path.as_uri())
+    page = viewer.page.frame_locator("iframe") if framed else viewer.page
     for view in ("overview", "lines", "alignment", "pair", "generation", "beam", "matrix"):
         page.locator(f"#tab-{view}").click()
         page.locator(f"regard-{view}[data-painted]").wait_for()
@@ -728,5 +732,5 @@ def test_a_saved_page_shows_the_same_and_asks_nobody(browser, house, tools, tmp_
     assert float(shown.get_attribute("value")) == pytest.approx(float(site.head(1).weights[0, 0]), abs=1e-6)
     assert page.locator("#problem").is_hidden()
     context.close()
-    assert not desk.wrong
-    assert {url.split(":")[0] for url in desk.requested} <= {"file", "data", "about", "blob"}
+    assert not viewer.wrong
+    assert {url.split(":")[0] for url in viewer.requested} <= {"file", "data", "about", "blob"}

@@ -54,7 +54,7 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
-class Desk(BrowserPage):
+class PageViewer(BrowserPage):
     def open(self, state: str, view: str) -> Any:
         self.page.goto("about:blank")
         self.page.goto(f"{self.address}#{state}&view={view}")
@@ -77,8 +77,8 @@ class Desk(BrowserPage):
 
 
 @pytest.fixture
-def desk(shared_page: Any, address: str) -> Iterator[Desk]:
-    found = Desk(shared_page, address)
+def viewer(shared_page: Any, address: str) -> Iterator[PageViewer]:
+    found = PageViewer(shared_page, address)
     yield found
     found.stop()
     assert not found.wrong
@@ -93,29 +93,29 @@ def cross(head: int = 0) -> dict[str, Any]:
 # --- fast ---
 
 
-def test_all_heads_of_twelve_layers_are_painted_in_a_second(desk):
-    page = desk.open("model=many&text=x", "matrix")
-    taken = desk.time("overview", "document.getElementById('tab-overview').click()")
+def test_all_heads_of_twelve_layers_are_painted_in_a_second(viewer):
+    page = viewer.open("model=many&text=x", "matrix")
+    taken = viewer.time("overview", "document.getElementById('tab-overview').click()")
     print(f"12 × 12 heads of 512 tokens: {taken:.0f} ms")
     assert taken < 1000 * SHARED
     canvas = page.locator("regard-overview canvas").last
     assert canvas.bounding_box()["height"] > 12 * 48
 
 
-def test_a_head_of_2048_tokens_is_painted_soon_after_the_click(desk):
-    desk.open("model=long&text=2048", "matrix")
+def test_a_head_of_2048_tokens_is_painted_soon_after_the_click(viewer):
+    viewer.open("model=long&text=2048", "matrix")
     fake_server.arrays("decoder.0", 1, 2048, 2048)  # what takes the fake server its time is no part of the page
     click = "document.querySelector('input[name=head][value=\"1\"]').click()"
-    taken = desk.time("matrix", click, desk.painted("matrix"))
-    heap = desk.page.context.new_cdp_session(desk.page).send("Runtime.getHeapUsage")["usedSize"]
+    taken = viewer.time("matrix", click, viewer.painted("matrix"))
+    heap = viewer.page.context.new_cdp_session(viewer.page).send("Runtime.getHeapUsage")["usedSize"]
     print(f"2,048 tokens: {taken:.0f} ms, {heap / 1e6:.0f} MB")
-    assert "decoder.0 1 weights 0 2048 0 2048" in desk.painted("matrix")
+    assert "decoder.0 1 weights 0 2048 0 2048" in viewer.painted("matrix")
     assert taken < 400 * SHARED
     assert heap < 150e6
 
 
-def test_hovering_keeps_up_with_the_screen(desk):
-    page = desk.open("model=long&text=2048", "matrix")
+def test_hovering_keeps_up_with_the_screen(viewer):
+    page = viewer.open("model=long&text=2048", "matrix")
     times = page.evaluate("""() => {
       const canvas = document.querySelector("regard-matrix .over");
       const box = canvas.getBoundingClientRect();
@@ -130,27 +130,27 @@ def test_hovering_keeps_up_with_the_screen(desk):
     assert np.quantile(times, 0.95) < 16 * SHARED
 
 
-def test_zooming_into_4096_tokens_ends_at_exact_numbers(desk):
-    page = desk.open("model=long&text=4096&query=~3000&key=~2990", "matrix")
+def test_zooming_into_4096_tokens_ends_at_exact_numbers(viewer):
+    page = viewer.open("model=long&text=4096&query=~3000&key=~2990", "matrix")
     canvas = page.locator("regard-matrix .over")
     canvas.focus()
     for _ in range(14):
-        before = desk.painted("matrix")
+        before = viewer.painted("matrix")
         canvas.press("+")
-        desk.wait("matrix", before)
-    top, bottom, left, right = map(int, desk.painted("matrix").split()[-4:])
+        viewer.wait("matrix", before)
+    top, bottom, left, right = map(int, viewer.painted("matrix").split()[-4:])
     assert top <= 3000 < bottom <= top + 20
     assert left <= 2990 < right <= left + 20
     canvas.press("ArrowRight")
-    desk.until("document.getElementById('status').textContent.includes('2991')")
+    viewer.until("document.getElementById('status').textContent.includes('2991')")
     weights = fake_server.arrays("decoder.0", 0, 4096, 4096)["weights"]
     assert float(page.locator("dd[data-stage=weights] data").get_attribute("value")) == weights[3000, 2991]
     canvas.press("0")
-    desk.until("!location.hash.includes('window')")
+    viewer.until("!location.hash.includes('window')")
 
 
-def test_the_wheel_comes_closer_and_a_drag_moves_the_window(desk):
-    page = desk.open("model=long&text=300", "matrix")
+def test_the_wheel_comes_closer_and_a_drag_moves_the_window(viewer):
+    page = viewer.open("model=long&text=300", "matrix")
     box = page.locator("regard-matrix .over").bounding_box()
     left, top, width, height = page.evaluate("""() => {
       const { left, top, width, height } = document.querySelector("regard-matrix").plot;
@@ -160,28 +160,28 @@ def test_the_wheel_comes_closer_and_a_drag_moves_the_window(desk):
     page.mouse.move(x, y)
     for _ in range(6):
         page.mouse.wheel(0, -100)
-    desk.until("location.hash.includes('window')")
+    viewer.until("location.hash.includes('window')")
     page.wait_for_timeout(300)
-    near = [int(edge) for edge in desk.painted("matrix").split()[-4:]]
+    near = [int(edge) for edge in viewer.painted("matrix").split()[-4:]]
     assert near[1] - near[0] < 100
     assert near[0] < 150 < near[1]  # what was under the pointer still is
     page.mouse.down()
     page.mouse.move(x + 60, y + 60, steps=5)
     page.mouse.up()
     page.wait_for_timeout(300)
-    moved = [int(edge) for edge in desk.painted("matrix").split()[-4:]]
+    moved = [int(edge) for edge in viewer.painted("matrix").split()[-4:]]
     assert moved[0] < near[0]
     assert moved[2] < near[2]
     assert moved[1] - moved[0] == near[1] - near[0]
     page.mouse.click(x, y)
-    desk.until("location.hash.includes('query')")
+    viewer.until("location.hash.includes('query')")
 
 
 # --- exact ---
 
 
-def test_the_numbers_of_a_cell_are_the_servers_at_every_stage(desk):
-    page = desk.open(f"{SMALL}&query=~2&key=~3&head=~1", "matrix")
+def test_the_numbers_of_a_cell_are_the_servers_at_every_stage(viewer):
+    page = viewer.open(f"{SMALL}&query=~2&key=~3&head=~1", "matrix")
     page.wait_for_selector("dd[data-stage=weights] data")
     for stage in ("products", "scores", "masked", "weights"):
         shown = float(page.locator(f"dd[data-stage={stage}] data").get_attribute("value"))
@@ -189,8 +189,8 @@ def test_the_numbers_of_a_cell_are_the_servers_at_every_stage(desk):
     assert "|A·V − output| 2.4e−7 ✓" in page.locator("regard-matrix .card").inner_text()
 
 
-def test_the_colour_of_a_cell_is_that_of_its_weight(desk):
-    page = desk.open(f"{SMALL}&query=~8&key=~7", "matrix")
+def test_the_colour_of_a_cell_is_that_of_its_weight(viewer):
+    page = viewer.open(f"{SMALL}&query=~8&key=~7", "matrix")
     pixel, wanted = page.evaluate(
         """async (weight) => {
           const { coded, table } = await import("/static/js/paint.js");
@@ -206,8 +206,8 @@ def test_the_colour_of_a_cell_is_that_of_its_weight(desk):
     assert pixel == wanted
 
 
-def test_words_add_their_pieces_over_keys(desk):
-    page = desk.open(f"{SMALL}&query=~2&key=~3", "alignment")
+def test_words_add_their_pieces_over_keys(viewer):
+    page = viewer.open(f"{SMALL}&query=~2&key=~3", "alignment")
     shown = float(page.locator("regard-alignment .card data").first.get_attribute("value"))
     assert abs(shown - cross()["weights"][2, 2:4].sum()) < 1e-6  # "c" and "at" are "cat"
     text = page.locator("regard-alignment").inner_text()
@@ -215,8 +215,8 @@ def test_words_add_their_pieces_over_keys(desk):
     assert "AER" in text
 
 
-def test_the_products_of_a_pair_add_up_to_its_weight(desk):
-    page = desk.open(f"{SMALL}&query=~1&key=~6", "pair")
+def test_the_products_of_a_pair_add_up_to_its_weight(viewer):
+    page = viewer.open(f"{SMALL}&query=~1&key=~6", "pair")
     part = {
         name: float(page.locator(f"[data-part='{name}'] data").get_attribute("value"))
         for name in ("Σ q·k", "scale", "bias", "adjusted", "weight")
@@ -230,12 +230,12 @@ def test_the_products_of_a_pair_add_up_to_its_weight(desk):
     assert abs(sum(products) - part["Σ q·k"]) < 1e-5
 
 
-def test_lines_tell_whom_a_token_looks_at(desk):
-    page = desk.open(SMALL, "lines")
+def test_lines_tell_whom_a_token_looks_at(viewer):
+    page = viewer.open(SMALL, "lines")
     page.locator("regard-lines canvas").focus()
     page.keyboard.press("ArrowDown")
     best = int(cross()["weights"][1].argmax())
-    desk.until(f"document.getElementById('status').textContent.includes('“{fake_server.SOURCE[best]}”')")
+    viewer.until(f"document.getElementById('status').textContent.includes('“{fake_server.SOURCE[best]}”')")
     shown = float(page.locator("regard-lines .card data").first.get_attribute("value"))
     assert abs(shown - cross()["weights"][1, best]) < 1e-6
 
@@ -243,9 +243,9 @@ def test_lines_tell_whom_a_token_looks_at(desk):
 # --- drawn as it is ---
 
 
-def test_weight_times_v_is_drawn_on_the_axis_of_v(desk):
+def test_weight_times_v_is_drawn_on_the_axis_of_v(viewer):
     i, j = np.unravel_index(cross()["weights"].argmin(), (9, 8))
-    page = desk.open(f"{SMALL}&query=~{i}&key=~{j}", "pair")
+    page = viewer.open(f"{SMALL}&query=~{i}&key=~{j}", "pair")
     page.wait_for_selector("[data-chart=added]")
     v, weight = cross()["v"][j], float(cross()["weights"][i, j])
     axes = page.locator("figure:has([data-chart=v]), figure:has([data-chart=added])")
@@ -262,8 +262,8 @@ def test_weight_times_v_is_drawn_on_the_axis_of_v(desk):
     assert heights[1] <= max(2, heights[0] * weight + 3)
 
 
-def test_only_zero_is_printed_as_zero(desk):
-    page = desk.open(SMALL, "matrix")
+def test_only_zero_is_printed_as_zero(viewer):
+    page = viewer.open(SMALL, "matrix")
     printed = page.evaluate("""async () => {
       const { digits } = await import("/static/js/dom.js");
       const all = Array.from({ length: 4001 }, (_, n) => (n - 2000) / 2000);
@@ -274,10 +274,10 @@ def test_only_zero_is_printed_as_zero(desk):
     assert printed[2:] == ["<.01", ">−.01"]
 
 
-def test_digits_are_read_on_the_colour_of_every_weight_and_score(desk):
+def test_digits_are_read_on_the_colour_of_every_weight_and_score(viewer):
     """WCAG: 4.5 : 1 for small text, here for every number of the maps, in both themes."""
     for theme in ("light", "dark"):
-        page = desk.open(f"{SMALL}&theme={theme}", "matrix")
+        page = viewer.open(f"{SMALL}&theme={theme}", "matrix")
         pairs = page.evaluate("""async () => {
           const { colour, readable } = await import("/static/js/paint.js");
           const all = Array.from({ length: 2001 }, (_, n) => n / 2000);
@@ -302,9 +302,9 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("tokens", [60, 700])  # exact cells, and a pooled picture
-def test_what_is_hidden_is_no_zero_at_any_zoom(desk, tokens):
-    page = desk.open(f"model=long&text={tokens}", "matrix")
-    desk.until("document.querySelector('regard-matrix').dataset.painted")
+def test_what_is_hidden_is_no_zero_at_any_zoom(viewer, tokens):
+    page = viewer.open(f"model=long&text={tokens}", "matrix")
+    viewer.until("document.querySelector('regard-matrix').dataset.painted")
     page.wait_for_timeout(300)
     hidden, seen, marks = page.evaluate("""async () => {
       const { inks, table } = await import("/static/js/paint.js");
@@ -323,21 +323,21 @@ def test_what_is_hidden_is_no_zero_at_any_zoom(desk, tokens):
     assert not set(marks) & set(seen)
 
 
-def test_a_pooled_picture_says_so(desk):
-    page = desk.open("model=long&text=2048", "matrix")
+def test_a_pooled_picture_says_so(viewer):
+    page = viewer.open("model=long&text=2048", "matrix")
     assert page.locator("regard-matrix .pooled").inner_text() == "each pixel is the maximum weight (max-pooled)"
     page.locator("label:has(input[name=stage][value=scores])").click()
-    desk.until("document.querySelector('regard-matrix .pooled')?.textContent.includes('score')")
-    page = desk.open(SMALL, "matrix")
+    viewer.until("document.querySelector('regard-matrix .pooled')?.textContent.includes('score')")
+    page = viewer.open(SMALL, "matrix")
     assert page.locator("regard-matrix .pooled").count() == 0
-    page = desk.open("model=many&text=x", "overview")
+    page = viewer.open("model=many&text=x", "overview")
     assert page.locator("regard-overview .pooled").is_visible()
 
 
 def test_at_1024_pixels_the_card_stands_beside_the_matrix(browser, address):
     context = browser.new_context(viewport={"width": 1024, "height": 768})
-    desk = Desk(context.new_page(), address)
-    page = desk.open(f"{SMALL}&query=~2&key=~3", "matrix")
+    viewer = PageViewer(context.new_page(), address)
+    page = viewer.open(f"{SMALL}&query=~2&key=~3", "matrix")
     page.wait_for_selector("dd[data-stage=weights] data")
     assert page.locator("dd[data-stage=weights] data").bounding_box()["y"] < 768 - 40  # above the status line
     card, plot = (page.locator(f"regard-matrix {one}").bounding_box() for one in (".card", ".plot"))
@@ -346,10 +346,10 @@ def test_at_1024_pixels_the_card_stands_beside_the_matrix(browser, address):
     context.close()
 
 
-def test_a_picture_that_is_exported_is_of_the_view_in_sight(desk, tmp_path):
+def test_a_picture_that_is_exported_is_of_the_view_in_sight(viewer, tmp_path):
     telling = {"overview": "pooled", "matrix": "Strongest", "lines": "chat", "alignment": "AER", "pair": "dimension"}
     for view, word in telling.items():
-        page = desk.open(f"{SMALL}&query=~1&key=~2", view)
+        page = viewer.open(f"{SMALL}&query=~1&key=~2", view)
         page.wait_for_timeout(200)
         with page.expect_download() as found:
             page.get_by_role("button", name="SVG").click()
@@ -363,8 +363,8 @@ def test_a_picture_that_is_exported_is_of_the_view_in_sight(desk, tmp_path):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_an_exported_picture_has_the_colours_of_the_page(desk, theme):
-    page = desk.open(f"{SMALL}&query=~8&key=~7&theme={theme}", "matrix")
+def test_an_exported_picture_has_the_colours_of_the_page(viewer, theme):
+    page = viewer.open(f"{SMALL}&query=~8&key=~7&theme={theme}", "matrix")
     page.wait_for_selector("dd[data-stage=weights] data")
     with page.expect_download() as found:
         page.get_by_role("button", name="PNG").click()
@@ -392,8 +392,8 @@ def test_an_exported_picture_has_the_colours_of_the_page(desk, theme):
 @pytest.mark.parametrize(
     "view", [pytest.param(view, marks=() if view == "pair" else pytest.mark.slow) for view in VIEWS]
 )
-def test_tab_reaches_everything_and_shows_where_one_is(desk, view):
-    page = desk.open(SMALL, view)
+def test_tab_reaches_everything_and_shows_where_one_is(viewer, view):
+    page = viewer.open(SMALL, view)
     page.wait_for_timeout(200)
     wanted = page.evaluate("""() => {
       const some = "a[href], button, select, textarea, input, summary, canvas[tabindex='0']";
@@ -417,18 +417,18 @@ def test_tab_reaches_everything_and_shows_where_one_is(desk, view):
     assert "none" not in reached.values()
 
 
-def test_keys_open_views_heads_and_the_list_of_keys(desk):
-    page = desk.open(SMALL, "overview")
+def test_keys_open_views_heads_and_the_list_of_keys(viewer):
+    page = viewer.open(SMALL, "overview")
     canvas = page.locator("regard-overview canvas").last
     canvas.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    desk.wait("matrix")
-    assert "decoder.0.cross 1 weights" in desk.painted("matrix")
+    viewer.wait("matrix")
+    assert "decoder.0.cross 1 weights" in viewer.painted("matrix")
     page.keyboard.press("]")
-    desk.until("document.querySelector('regard-matrix').dataset.painted.includes('cross 2 weights')")
+    viewer.until("document.querySelector('regard-matrix').dataset.painted.includes('cross 2 weights')")
     page.keyboard.press("5")
-    desk.wait("pair")
+    viewer.wait("pair")
     page.keyboard.press("?")
     dialog = page.locator("dialog[open]")
     assert {"Views", "Anywhere", "Matrix", "Generation", "Lecture"} <= set(dialog.locator("h3").all_inner_texts())
@@ -437,40 +437,40 @@ def test_keys_open_views_heads_and_the_list_of_keys(desk):
     page.keyboard.press("Escape")
     page.locator("#tab-pair").focus()
     page.keyboard.press("ArrowLeft")
-    desk.wait("alignment")
+    viewer.wait("alignment")
     assert page.evaluate("document.activeElement.id") == "tab-alignment"
 
 
-def test_the_address_holds_the_state_and_back_undoes_a_step(desk):
-    page = desk.open(f"{SMALL}&query=~3&stage=scores", "matrix")
+def test_the_address_holds_the_state_and_back_undoes_a_step(viewer):
+    page = viewer.open(f"{SMALL}&query=~3&stage=scores", "matrix")
     page.wait_for_timeout(200)
     page.locator("#tab-lines").click()
-    desk.until("location.hash.includes('view=lines')")
+    viewer.until("location.hash.includes('view=lines')")
     page.go_back()
     page.wait_for_selector("regard-matrix")
     page.reload()
-    desk.wait("matrix")
-    assert "decoder.0.cross 0 scores" in desk.painted("matrix")
+    viewer.wait("matrix")
+    assert "decoder.0.cross 0 scores" in viewer.painted("matrix")
 
 
-def test_a_head_is_switched_off_and_on_again(desk):
-    page = desk.open(SMALL, "matrix")
+def test_a_head_is_switched_off_and_on_again(viewer):
+    page = viewer.open(SMALL, "matrix")
     with page.expect_request("**/api/traces") as request:
         page.get_by_role("button", name="Ablate this head").click()
     assert request.value.post_data_json["edits"] == {"off": [{"site": "decoder.0.cross", "head": 0}]}
     with page.expect_request("**/api/traces") as request:
         page.get_by_role("button", name="Undo: decoder.0.cross: head 0 is ablated").click()
     assert "edits" not in request.value.post_data_json
-    desk.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
+    viewer.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
 
 
 @pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 360])
 def test_edits_are_told_in_every_view_and_an_off_head_as_what_it_is(browser, address, width):
     context = browser.new_context(viewport={"width": width, "height": 740})
-    desk = Desk(context.new_page(), address)
+    viewer = PageViewer(context.new_page(), address)
     edits = quote(json.dumps({"off": [{"site": "decoder.0.cross", "head": 2}]}))
     for view in VIEWS:
-        page = desk.open(f"{SMALL}&head=~2&edits=~{edits}", view)
+        page = viewer.open(f"{SMALL}&head=~2&edits=~{edits}", view)
         notice = page.locator("#output", has_text="edited: decoder.0.cross: head 2 is ablated")
         assert notice.is_visible()
         if view == "matrix":
@@ -479,11 +479,11 @@ def test_edits_are_told_in_every_view_and_an_off_head_as_what_it_is(browser, add
             assert "✓" not in card
             assert "Every key is masked" not in card
     context.close()
-    assert not desk.wrong
+    assert not viewer.wrong
 
 
-def test_the_theme_can_be_chosen_and_the_pictures_follow(desk):
-    page = desk.open(SMALL, "matrix")
+def test_the_theme_can_be_chosen_and_the_pictures_follow(viewer):
+    page = viewer.open(SMALL, "matrix")
     corner = """() => {
       const view = document.querySelector("regard-matrix");
       const at = [view.plot.left + 3, view.plot.top + 3].map((place) => Math.round(place * devicePixelRatio));
@@ -491,10 +491,10 @@ def test_the_theme_can_be_chosen_and_the_pictures_follow(desk):
     }"""
     light = page.evaluate(corner)
     page.get_by_role("button", name="Use the dark theme").click()
-    desk.until("getComputedStyle(document.documentElement).colorScheme === 'dark'")
+    viewer.until("getComputedStyle(document.documentElement).colorScheme === 'dark'")
     page.wait_for_timeout(300)
     assert page.evaluate(corner) != light
-    desk.until("location.hash.includes('theme=dark')")
+    viewer.until("location.hash.includes('theme=dark')")
 
 
 # --- for everybody ---
@@ -504,17 +504,17 @@ def test_the_theme_can_be_chosen_and_the_pictures_follow(desk):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(browser, address, axe, scheme):
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}, bypass_csp=True)
-    desk = Desk(context.new_page(), address)
+    viewer = PageViewer(context.new_page(), address)
     found = []
     for view in VIEWS:
-        page = desk.open(SMALL, view)
+        page = viewer.open(SMALL, view)
         page.wait_for_timeout(250)
         page.evaluate(axe)
         answer = page.evaluate("axe.run({ resultTypes: ['violations'] })")
         found += [(view, one["id"], one["nodes"][0]["html"][:120]) for one in answer["violations"]]
     context.close()
     assert not found
-    assert not desk.wrong
+    assert not viewer.wrong
 
 
 # a phone, and 200 %
@@ -524,64 +524,64 @@ def test_axe_finds_nothing(browser, address, axe, scheme):
 def test_nothing_is_cut_off_in_a_small_window(browser, address, width, height, sharp):
     size = {"width": width, "height": height}
     context = browser.new_context(viewport=size, device_scale_factor=sharp)
-    desk = Desk(context.new_page(), address)
+    viewer = PageViewer(context.new_page(), address)
     for view in VIEWS:
-        page = desk.open(SMALL, view)
+        page = viewer.open(SMALL, view)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view
     context.close()
-    assert not desk.wrong
+    assert not viewer.wrong
 
 
 # --- unhurt ---
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_markup_in_tokens_stays_text(desk, view):
-    page = desk.open(f"{SMALL}&query=~4&key=~4", view)
+def test_markup_in_tokens_stays_text(viewer, view):
+    page = viewer.open(f"{SMALL}&query=~4&key=~4", view)
     page.wait_for_timeout(200)
     assert page.evaluate("window.bad") is None
     assert page.locator("main img, main script").count() == 0
 
 
-def test_a_refusal_is_a_sentence_and_text(desk):
-    page = desk.open(SMALL, "matrix")
+def test_a_refusal_is_a_sentence_and_text(viewer):
+    page = viewer.open(SMALL, "matrix")
     page.fill("#text", "refuse")
     page.keyboard.press("Enter")
     page.wait_for_selector("#problem:not([hidden])")
     assert page.locator("#problem span").inner_text() == "<b>no</b> such word; take another"
     assert page.locator("#problem b").count() == 0
-    desk.wrong.clear()  # the browser itself notes the status 400
+    viewer.wrong.clear()  # the browser itself notes the status 400
 
 
-def test_a_trace_that_the_server_forgot_is_asked_for_again(desk):
-    page = desk.open(SMALL, "matrix")
+def test_a_trace_that_the_server_forgot_is_asked_for_again(viewer):
+    page = viewer.open(SMALL, "matrix")
     fake_server.KEPT.clear()
     page.locator("label:has(input[name=head][value='3'])").click()
-    desk.until("document.querySelector('regard-matrix').dataset.painted.includes(' 3 weights')")
+    viewer.until("document.querySelector('regard-matrix').dataset.painted.includes(' 3 weights')")
     assert page.locator("#problem").is_hidden()
-    desk.wrong.clear()  # the 404
+    viewer.wrong.clear()  # the 404
 
 
-def test_a_view_whose_file_is_missing_says_so(desk):
-    desk.page.route("**/views/masks.js", lambda route: route.fulfill(status=404, body=""))
-    page = desk.open(SMALL, "matrix")
+def test_a_view_whose_file_is_missing_says_so(viewer):
+    viewer.page.route("**/views/masks.js", lambda route: route.fulfill(status=404, body=""))
+    page = viewer.open(SMALL, "matrix")
     page.locator("#tab-masks").click()
     page.wait_for_selector("#panel .empty")
     assert "The view “Masks” could not be loaded" in page.locator("#panel").inner_text()
-    desk.wrong.clear()  # the 404
+    viewer.wrong.clear()  # the 404
 
 
-def test_a_torn_address_opens_a_whole_page(desk):
+def test_a_torn_address_opens_a_whole_page(viewer):
     torn = "window=~[1,%22x%22]&edits=~{%22off%22:3}&head=~-4&query=~1e9&stage=%E0%A4%A&other=~{"
-    desk.open(f"{SMALL}&{torn}", "matrix")
-    assert "decoder.0.cross 0 weights 0 9 0 8" in desk.painted("matrix")
+    viewer.open(f"{SMALL}&{torn}", "matrix")
+    assert "decoder.0.cross 0 weights 0 9 0 8" in viewer.painted("matrix")
 
 
-def test_a_hundred_thousand_letters_do_not_stop_the_page(desk):
-    page = desk.open(SMALL, "matrix")
+def test_a_hundred_thousand_letters_do_not_stop_the_page(viewer):
+    page = viewer.open(SMALL, "matrix")
     page.fill("#text", "word " * 20_000)
     page.locator("#run").click()
-    desk.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
+    viewer.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
     assert len(page.url) < 40_000
 
 

@@ -7,9 +7,9 @@ const kept = new Map(); // address → {answer: promise, size}; the oldest first
 let size = 0;
 
 export class Problem extends Error {
-  constructor(sentence, status = 0, asked = performance.now()) {
+  constructor(sentence, status = 0, sentAt = performance.now()) {
     super(sentence);
-    Object.assign(this, { status, asked }); // and when it was asked for
+    Object.assign(this, { status, sentAt }); // and when the request was sent
   }
 }
 

@@ -21,7 +21,7 @@ let asking = 0;
 let lost = null; // a model of the address that is not there
 let lastForgotten = -Infinity;
 let came = 0; // when the trace did
-let told = ""; // of what it is: the model, the text, the question
+let traced = ""; // of what it is: the model, the text, the question
 const elements = new Map(); // view → promise of its element
 const missing = new Set(); // views that could not be loaded
 const side = element("regard-side");
@@ -35,12 +35,12 @@ async function run() {
   if (picture && picture.name === state.text) body.picture = picture.data;
   const subject = JSON.stringify([state.model, state.text, state.question]);
   busy(true);
-  if (subject !== told) replace(at("output")); // it is of another text
+  if (subject !== traced) replace(at("output")); // it is of another text
   say("Running the model…");
   try {
     const found = await api.trace(body, state.branches);
     if (number !== asking) return;
-    [trace, came, told] = [found, performance.now(), subject];
+    [trace, came, traced] = [found, performance.now(), subject];
     problem(lost);
     lost = null;
     settle();
@@ -53,8 +53,8 @@ async function run() {
     if (state.branches && reason.status) {
       lost = reason;
       store.set({ branches: undefined }); // a branch that cannot be: the text without it
-    } else if (subject !== told) {
-      [trace, told] = [null, ""]; // nothing of the text before may stand under this one
+    } else if (subject !== traced) {
+      [trace, traced] = [null, ""]; // nothing of the text before may stand under this one
       tabs();
     }
   } finally {
@@ -118,7 +118,7 @@ async function show() {
   if (!view.fits(trace, model)) return replace(panel, empty(view.needs));
   if (!elements.has(view.name)) elements.set(view.name, made(view));
   const node = await elements.get(view.name);
-  if (mine !== turn) return undefined; // another view was asked for meanwhile
+  if (mine !== turn) return undefined; // another view was opened meanwhile
   if (!node) {
     missing.add(view.name);
     return replace(panel, empty(`The view “${view.label}” could not be loaded; is \`regard serve\` still running? Then reload the page.`));
@@ -184,7 +184,7 @@ function problem(reason) {
 
 document.addEventListener("problem", ({ detail }) => {
   const forgotten = detail.status === 404 && FORGOTTEN.test(detail.message);
-  if (forgotten && (at("run").disabled || detail.asked < came)) return; // it is being asked for, or came meanwhile
+  if (forgotten && (at("run").disabled || detail.sentAt < came)) return; // it is being requested, or came meanwhile
   if (!forgotten || performance.now() - lastForgotten < 5000) return problem(detail);
   lastForgotten = performance.now();
   run(); // the server keeps few traces: this one makes room for itself again

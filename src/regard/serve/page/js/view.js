@@ -16,7 +16,7 @@ export class View extends HTMLElement {
   }
 
   // what a picture depends on besides its numbers
-  get looks() {
+  get appearance() {
     return [dark(), this.clientWidth, innerHeight, devicePixelRatio];
   }
 
@@ -30,7 +30,7 @@ export class View extends HTMLElement {
       return await promise;
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      this.#shown.clear(); // what could not be had is asked for again
+      this.#shown.clear(); // what could not be had is requested again
       this.dispatchEvent(new CustomEvent("problem", { detail: problem, bubbles: true }));
       return null;
     }

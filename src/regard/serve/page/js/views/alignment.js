@@ -6,7 +6,7 @@ import { cellBox, room } from "../grid.js";
 import { legend } from "../paint.js";
 import { store } from "../store.js";
 import { groups, siteOf, strongest, View } from "../view.js";
-import { looks } from "./cell.js";
+import { attends } from "./cell.js";
 import { picture } from "./head.js";
 import { Heat } from "./heat.js";
 
@@ -38,16 +38,16 @@ class Alignment extends View {
       await this.load(start);
     }
     if (!this.values || this.now.subject !== subject.join()) return;
-    const { looks } = this;
-    if (this.fresh("draw", subject, looks)) this.draw();
-    if (this.fresh("cursor", subject, state.query, state.key, looks)) this.over(this.cell);
+    const { appearance } = this;
+    if (this.fresh("draw", subject, appearance)) this.draw();
+    if (this.fresh("cursor", subject, state.query, state.key, appearance)) this.over(this.cell);
   }
 
   async load([top, left]) {
     const { trace, site, head, subject } = this.now;
     const [bottom, right] = [Math.min(site.n_q, top + SIDE), Math.min(site.n_k, left + SIDE)];
-    const asked = api.block(trace.id, site.name, head, [top, bottom, left, right]);
-    const answer = await this.ask(Promise.all([api.statistics(trace.id), asked]));
+    const request = api.block(trace.id, site.name, head, [top, bottom, left, right]);
+    const answer = await this.ask(Promise.all([api.statistics(trace.id), request]));
     if (!answer || this.now.subject !== subject) return this.stale("subject");
     const [statistics, weights] = answer;
     const inside = (from, to) => (group) => group.places[0] >= from && group.places.at(-1) < to;
@@ -111,7 +111,7 @@ class Alignment extends View {
     const link = this.linked(row, column) ? h.p({ class: "small" }, h.span({ class: "key-gold" }), "a gold link") : null;
     replace(
       this.#card,
-      h.section(looks(this.names.down[row], this.names.across[column]), h.p(figure(weights[column])), link),
+      h.section(attends(this.names.down[row], this.names.across[column]), h.p(figure(weights[column])), link),
       h.section(h.h3("Strongest words of this row"), table([], best)),
       h.p({ class: "muted small" }, this.pieces(row, column)),
     );

@@ -11,7 +11,7 @@ export function cellCard(card, { row, column, numbers, stage, names, check, off 
   const best = strongest(numbers.weights, STRONGEST, Number.MIN_VALUE);
   replace(
     card,
-    h.section(looks(names.down[row], names.across[column]), h.p({ class: "muted small" }, `query ${row}, key ${column}`)),
+    h.section(attends(names.down[row], names.across[column]), h.p({ class: "muted small" }, `query ${row}, key ${column}`)),
     h.section(terms(lines, { class: "stages" })),
     h.section(
       h.h3("Strongest keys of this row"),
@@ -22,7 +22,7 @@ export function cellCard(card, { row, column, numbers, stage, names, check, off 
   );
 }
 
-export function looks(query, key) {
+export function attends(query, key) {
   return h.h3({ class: "headline" }, token(query), h.span({ class: "muted" }, " attends to "), token(key));
 }
 

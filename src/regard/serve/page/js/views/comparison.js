@@ -22,7 +22,7 @@ class Comparison extends View {
   #outputs = h.div();
   #load = latest();
   #models = null;
-  #others = new Map(); // what was asked → trace
+  #others = new Map(); // request → trace
   cell = [0, 0];
 
   connectedCallback() {
@@ -91,10 +91,10 @@ class Comparison extends View {
     const { trace } = this.now;
     const known = this.#models.some((one) => one.name === other.model && one.task === trace.task);
     if (!known || other.model === trace.model) return trace;
-    const asked = again(trace, state, { model: other.model, checkpoint: null, edits: null, target: null });
-    const key = JSON.stringify(asked);
+    const request = again(trace, state, { model: other.model, checkpoint: null, edits: null, target: null });
+    const key = JSON.stringify(request);
     const kept = this.#others.get(key);
-    const found = kept ?? (await this.ask(api.trace(asked)));
+    const found = kept ?? (await this.ask(api.trace(request)));
     if (found) this.#others.set(key, found);
     else this.set({ model: "" }); // the reason stands above; the choice stays open
     return found;

@@ -99,12 +99,12 @@ class Generation extends View {
     replace(this.#title, `Step ${step + 1} of ${trace.steps}`);
     this.why();
     const at = site ? queryOf(trace, site, step) : -1;
-    const asked = [
+    const request = [
       api.nextTokens(trace.id, step),
       api.next(trace.id, step).catch(() => null), // a copy in a file may lack it
       site && at >= 0 ? api.row(trace.id, site.name, head, at) : null,
     ];
-    const answer = await this.ask(Promise.all(asked));
+    const answer = await this.ask(Promise.all(request));
     if (!answer || this.#live || trace !== this.trace || step !== this.step) return;
     const [best, all, weights] = answer;
     this.options(best);
@@ -202,7 +202,7 @@ class Generation extends View {
   watch() {
     const { more, edits } = store.state;
     const changed = Object.keys(edits).length ? JSON.stringify(edits) : null;
-    const asked = again(this.trace, store.state, { more, beam: null, target: null, edits: changed });
+    const request = again(this.trace, store.state, { more, beam: null, target: null, edits: changed });
     this.#play.stop();
     const names = [];
     const keys = this.trace.axes.source ?? this.trace.axes.text ?? [];
@@ -234,7 +234,7 @@ class Generation extends View {
     replace(this.#options);
     replace(this.#whole);
     replace(this.#watch, "Stop");
-    this.#live = { stop: api.generate(asked, { token: heard, done, problem }), over };
+    this.#live = { stop: api.generate(request, { token: heard, done, problem }), over };
   }
 
   stop() {
@@ -246,7 +246,7 @@ class Generation extends View {
   }
 }
 
-// what asks at each step: the chosen head where it does, else the last one that looks at the source
+// what asks at each step: the chosen head where it does, else the last one that attends to the source
 function watched(trace, state) {
   const asks = trace.sites.filter((site) => site.shown && ["written", "read", "text"].includes(site.queries));
   const site =

@@ -6,7 +6,7 @@ import { hides, labels } from "../view.js";
 
 const SIDE = 512; // pixels of a larger one
 
-// what was asked to get a trace, to be asked again with something else; a picture of one's own has a name in `text`
+// the request of a trace, to be sent again with something else; a picture of one's own has a name in `text`
 export function again(trace, state, other) {
   const { model, text, question, checkpoint, edits } = trace;
   const all = { model, text, question, checkpoint, edits, target: state.target, beam: state.beam, ...other };

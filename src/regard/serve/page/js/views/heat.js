@@ -11,7 +11,7 @@ export class Heat {
   node = h.div({ class: "plot" }, this.#below, this.#over);
   #matrix = null;
   #cell = [0, 0];
-  #told = "";
+  #announced = "";
 
   // move(cell): by keys or a click; hover(cell | null): by the pointer; open(cell): Enter
   constructor({ move, hover = () => {}, open = () => {}, what = "matrix" }) {
@@ -26,7 +26,7 @@ export class Heat {
     this.#over.addEventListener("pointermove", (event) => over(at(event)));
     this.#over.addEventListener("pointerleave", () => over(null));
     this.#over.addEventListener("click", (event) => at(event) && move(at(event)));
-    this.#over.addEventListener("focus", () => say(this.#told));
+    this.#over.addEventListener("focus", () => say(this.#announced));
     this.#over.addEventListener("keydown", (event) => {
       if (!this.#matrix) return;
       const { rows, columns } = this.#matrix;
@@ -69,7 +69,7 @@ export class Heat {
   }
 
   tell(text, before = "") {
-    this.#told = text;
+    this.#announced = text;
     this.#over.setAttribute("aria-label", before + text);
     if (document.activeElement === this.#over) say(text);
   }

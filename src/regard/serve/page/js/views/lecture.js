@@ -4,7 +4,7 @@ import { lecture, Problem } from "../api.js";
 import { replace } from "../dom.js";
 import { same, store } from "../store.js";
 import { latest, siteOf, View } from "../view.js";
-import { askedOf, placeIn, written } from "./lecture_address.js";
+import { requestOf, placeIn, written } from "./lecture_address.js";
 import { stages } from "./lecture_example.js";
 import { ask, choosers, controls, frame, renew, tell } from "./lecture_frame.js";
 import { pressed } from "./lecture_keys.js";
@@ -27,7 +27,7 @@ export class Lecture extends View {
   #run = latest();
   #timer = 0;
   #edits = []; // not yet computed
-  #asked = null; // of the model, last
+  #request = null; // of the model, last
   #trace = null;
 
   static fits() {
@@ -71,8 +71,8 @@ export class Lecture extends View {
     this.#at = at;
     const known = this.#answers.example && same(numbers, this.#numbers);
     if (this.fresh("numbers", numbers) && !known) this.#run(() => this.#compute(numbers));
-    const asked = at.mode === "model" && askedOf(trace, site, state);
-    if (asked && this.fresh("model", asked)) this.#load(asked);
+    const request = at.mode === "model" && requestOf(trace, site, state);
+    if (request && this.fresh("model", request)) this.#load(request);
     this.#draw();
   }
 
@@ -93,10 +93,10 @@ export class Lecture extends View {
     this.#draw();
   }
 
-  async #load(asked) {
-    this.#asked = asked;
-    const found = await this.ask(lecture(asked));
-    if (this.#asked !== asked) return; // another query was chosen meanwhile
+  async #load(request) {
+    this.#request = request;
+    const found = await this.ask(lecture(request));
+    if (this.#request !== request) return; // another query was chosen meanwhile
     this.#answers.model = found;
     this.#draw();
   }
@@ -233,7 +233,7 @@ export class Lecture extends View {
     const asking = step > this.#cells.length;
     const all = this.#cells.length;
     this.parts.count.textContent = asking ? "question" : step ? `cell ${step} of ${all}` : all ? `${all} cells` : "";
-    this.parts.asked.classList.toggle("lecture-now", asking);
+    this.parts.check.classList.toggle("lecture-now", asking);
     this.parts.back.disabled = !step && !this.#at.chapter;
     this.parts.next.disabled = asking && this.#at.chapter + 1 === this.#stages.length;
     this.#explain(under ? placeOf(under) : here, asking ? "And a question." : HINT);

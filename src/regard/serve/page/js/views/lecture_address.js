@@ -11,7 +11,7 @@ export function written({ mode, chapter, step }) {
 }
 
 // which query of the loaded model
-export function askedOf(trace, site, { head, query }) {
+export function requestOf(trace, site, { head, query }) {
   return {
     trace: trace.id,
     site: site.name,

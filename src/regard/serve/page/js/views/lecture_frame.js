@@ -34,7 +34,7 @@ export function frame(does) {
     question: h.summary(),
     answer: h.p(),
   };
-  parts.asked = h.details({ class: "lecture-question" }, parts.question, parts.answer);
+  parts.check = h.details({ class: "lecture-question" }, parts.question, parts.answer);
   const chapters = h.ol(parts.chapters.map((one) => h.li(one)));
   const modes = h.div({ class: "row", role: "group", "aria-label": "Numbers of" }, parts.example, parts.model);
   const node = h.div(
@@ -54,7 +54,7 @@ export function frame(does) {
     parts.problem,
     parts.note,
     parts.stage,
-    parts.asked,
+    parts.check,
     h.div({ class: "lecture-foot" }, parts.sum, h.div({ class: "lecture-steps" }, parts.back, parts.count, parts.next)),
     parts.live,
   );
@@ -87,7 +87,7 @@ export function tell(parts, chapter, count, about, stage) {
 // the question folds up again when the chapter changes
 export function ask(parts, chapter) {
   const { question, answer } = CHAPTERS[chapter];
-  parts.asked.open = false;
+  parts.check.open = false;
   replace(parts.question, ...maths(question));
   replace(parts.answer, ...maths(answer));
 }

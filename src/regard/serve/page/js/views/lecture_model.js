@@ -73,13 +73,13 @@ function projected({ about, made }) {
   };
   const [query, keys] = [x("x-query", "x, query", asks, "q"), x("x-keys", "x, keys", about.keys, "k")];
   const pair = (part, id, rows, size) => [w(part), result(part, id, rows, size)];
-  const [asking, asked] = made.model;
+  const [queryWidth, keyWidth] = made.model;
   return [
-    { blocks: [line(query, keys)], walk: [], note: `Layer input: ${asking} numbers per token.` },
+    { blocks: [line(query, keys)], walk: [], note: `Layer input: ${queryWidth} numbers per token.` },
     {
       blocks: [
-        { kind: "cross", left: query, pairs: [pair("q", "x-query", asks, asking)] },
-        { kind: "cross", left: keys, pairs: ["k", "v"].map((part) => pair(part, "x-keys", about.keys, asked)) },
+        { kind: "cross", left: query, pairs: [pair("q", "x-query", asks, queryWidth)] },
+        { kind: "cross", left: keys, pairs: ["k", "v"].map((part) => pair(part, "x-keys", about.keys, keyWidth)) },
       ],
       walk: ["xq", "xk", "xv"],
       note: made.turned ? "Before the rotation (RoPE); from the next chapter on q and k are rotated." : "",

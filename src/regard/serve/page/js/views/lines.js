@@ -41,10 +41,10 @@ class Lines extends View {
       this.from = { down: 0, across: 0 };
       this.stale("query");
     }
-    const { looks } = this;
-    if (this.fresh("looks", subject, looks)) this.measure();
+    const { appearance } = this;
+    if (this.fresh("appearance", subject, appearance)) this.measure();
     if (this.fresh("query", subject, this.now.query)) this.follow();
-    if (this.fresh("draw", subject, this.now.query, looks)) this.refresh();
+    if (this.fresh("draw", subject, this.now.query, appearance)) this.refresh();
   }
 
   measure() {
@@ -69,7 +69,7 @@ class Lines extends View {
     if (query < this.from.down || query >= this.from.down + this.fits) this.scroll("down", query - Math.floor(this.fits / 2), site.n_q);
   }
 
-  // and so does what it looks at most
+  // and so does what it attends to most
   aim() {
     const { query, site } = this.now;
     const [best] = strongest(this.#rows.get(query) ?? [], 1, 0);

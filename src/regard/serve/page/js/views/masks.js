@@ -108,12 +108,12 @@ class Masks extends View {
     put(this.#size, this.now.block);
     this.#size.hidden = this.now.length > 4096; // then the server chooses
     if (this.fresh("mask", this.now)) this.#load(() => this.load());
-    else if (this.fresh("looks", dark(), this.clientWidth) && this.found) this.draw();
+    else if (this.fresh("appearance", dark(), this.clientWidth) && this.found) this.draw();
   }
 
   async load() {
-    const asked = this.now; // may be another by the time of the answer
-    const { pattern, length, block } = asked;
+    const request = this.now; // may be another by the time of the answer
+    const { pattern, length, block } = request;
     const wrong = mistake(pattern);
     if (wrong) return this.refuse(wrong.why, wrong.at, pattern);
     try {
@@ -131,7 +131,7 @@ class Masks extends View {
       Object.assign(this.found, this.blocks(Math.max(block, 2 ** Math.ceil(Math.log2(length / 128)))));
     this.cost();
     this.draw();
-    this.dataset.painted = JSON.stringify(asked);
+    this.dataset.painted = JSON.stringify(request);
     return undefined;
   }
 

@@ -66,9 +66,9 @@ class Matrix extends View {
       [this.#sheets, this.#exact, this.#hovered] = [[], null, null];
       this.#rows.clear();
     }
-    const { looks } = this;
-    if (this.fresh("window", subject, this.now.window, looks)) this.refresh(looks);
-    if (this.fresh("cell", subject, cell, this.now.window, looks)) this.point();
+    const { appearance } = this;
+    if (this.fresh("window", subject, this.now.window, appearance)) this.refresh(appearance);
+    if (this.fresh("cell", subject, cell, this.now.window, appearance)) this.point();
     if (this.fresh("check", trace.id, site.name, state.head)) this.check(subject);
   }
 
@@ -84,8 +84,8 @@ class Matrix extends View {
 
   // --- the picture ---
 
-  refresh(looks) {
-    if (this.fresh("looks", looks)) this.#sheets = [];
+  refresh(appearance) {
+    if (this.fresh("appearance", appearance)) this.#sheets = [];
     this.ink = inks();
     const space = room(this.#plot, PROFILE + 76, 420, 1.1);
     this.plot = layout(this.#below.getContext("2d"), this.names, this.now.window, space, this.ink.font);
@@ -173,7 +173,7 @@ class Matrix extends View {
     this.#read(() => this.read());
   }
 
-  // all four stages of the row, exactly; of many hovered rows only the last is asked for
+  // all four stages of the row, exactly; of many hovered rows only the last is requested
   async read() {
     await this.loading; // the picture first
     const { trace, site, head } = this.now;

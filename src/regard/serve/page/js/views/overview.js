@@ -77,8 +77,8 @@ class Overview extends View {
       cancelAnimationFrame(this.#frame);
       this.#frame = requestAnimationFrame(() => this.draw());
     };
-    const asked = api.overview(trace.id, PICTURE, found).then(() => api.statistics(trace.id));
-    const statistics = await this.ask(asked);
+    const request = api.overview(trace.id, PICTURE, found).then(() => api.statistics(trace.id));
+    const statistics = await this.ask(request);
     if (this.trace !== trace) return;
     if (!statistics) return this.stale("trace");
     this.#statistics = statistics;

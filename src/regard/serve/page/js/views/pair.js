@@ -33,7 +33,7 @@ class Pair extends View {
     }
     if (this.fresh("pickers", subject)) this.update();
     if (this.fresh("subject", subject)) this.#load(() => this.load());
-    else if (this.fresh("looks", dark(), this.clientWidth, devicePixelRatio)) this.draw();
+    else if (this.fresh("appearance", dark(), this.clientWidth, devicePixelRatio)) this.draw();
   }
 
   // --- which pair ---
@@ -72,7 +72,7 @@ class Pair extends View {
     const found = await this.ask(api.pair(trace.id, site.name, head, query, key));
     if (!found || this.now.subject !== subject) return;
     this.found = found;
-    this.fresh("looks", dark(), this.clientWidth, devicePixelRatio);
+    this.fresh("appearance", dark(), this.clientWidth, devicePixelRatio);
     this.sum();
     this.draw();
     this.table();

@@ -7,7 +7,7 @@ import { strongest } from "../view.js";
 
 export { button, clamp };
 
-// what these views asked of one model another may refuse, and a target belongs to its text
+// what these views requested of one model another may refuse, and a target belongs to its text
 store.addEventListener("change", ({ detail: { changed } }) => {
   const names = changed.includes("model") ? ["beam", "target", "more"] : changed.includes("text") ? ["target"] : [];
   const old = names.filter((name) => !changed.includes(name));

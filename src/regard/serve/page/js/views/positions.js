@@ -77,8 +77,8 @@ class Positions extends View {
   }
 
   async load(pairs) {
-    const asked = this.now; // may be another by the time of the answer
-    const { kind, length, width, heads, head } = asked;
+    const request = this.now; // may be another by the time of the answer
+    const { kind, length, width, heads, head } = request;
     const answer = await this.ask(api.positions(pairs ? { kind, length, heads } : { kind, length, width }));
     if (!answer) return;
     const [rows, columns] = answer.shape.slice(-2);
@@ -89,7 +89,7 @@ class Positions extends View {
     this.#heat.draw({ rows, columns, room, square: pairs, sheet: sheet(bytes, rows, columns, "signed", range) });
     replace(this.#legend, legend("signed", range));
     this.point([Math.min(this.cell[0], rows - 1), Math.min(this.cell[1], columns - 1)]);
-    this.dataset.painted = JSON.stringify(asked);
+    this.dataset.painted = JSON.stringify(request);
   }
 
   point(cell, back = true) {

@@ -9,7 +9,7 @@ import { Heat } from "./heat.js";
 import { again, headOf, picture } from "./head.js";
 import { button, clamp, field, player, trail } from "./parts.js";
 
-const MOST = 12; // checkpoints that are run without being asked for
+const MOST = 12; // checkpoints that are run of their own accord
 
 class Training extends View {
   #range = h.input({
