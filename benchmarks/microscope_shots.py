@@ -83,7 +83,8 @@ def shoot(browser: Any, address: str, folder: Path, only: str | None = None) -> 
 
 def settle(viewer: PageViewer) -> None:
     """Until no request is open and everything has been painted."""
-    viewer.until("[...document.querySelectorAll('.frame canvas')].length <= document.querySelectorAll('.seen tr').length")
+    frames, rows = (f"document.querySelectorAll('{one}').length" for one in (".frame canvas", ".seen tr"))
+    viewer.until(f"{frames} <= {rows}")
     viewer.until("!window.pending")
     viewer.page.wait_for_timeout(400)
 
