@@ -350,13 +350,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("additive", "half the gradient", "slope = 4.0 * tl.load", "slope = 2.0 * tl.load"),
         ("additive", "v learns from even keys alone", "plain += tl.sum(g0 * r0, 3) + tl.sum(g1 * r1, 3)", "plain += tl.sum(g0 * r0, 3)"),
     ],
-    "attention/kernels/relative_kernels.py": [
-        ("relative", "causal excludes itself in the backward pass", "p = tl.where(apart <= 0, p, 0.0)", "p = tl.where(apart < 0, p, 0.0)"),
-    ],
     "attention/kernels/relative.py": [
+        ("relative", "causal excludes itself in the backward pass", "p = tl.where(apart <= 0, p, 0.0)", "p = tl.where(apart < 0, p, 0.0)"),
         ("relative", "a mass read as it is kept, a logarithm", "tl.exp2(m - tl.load(total + r, r < rows, 0.0))", "m - tl.load(total + r, r < rows, 0.0)"),
     ],
-    "attention/kernels/stats_kernels.py": [
+    "attention/kernels/stats.py": [
         ("statistics kernel", "entropy in bits", "(tl.log2(some) - entropy_sum / some) * LN_2)", "(tl.log2(some) - entropy_sum / some))"),
     ],
     "ops/dropout_add_layernorm_triton.py": [

@@ -27,7 +27,6 @@ ATTENTION = [
     "normaliser",
     "hard_normaliser",
     "head_normaliser",
-    "causality",
     "serialize",
     "learned_parts",
     "recipe",
@@ -66,10 +65,8 @@ KERNELS = [
     "block_sparse",
     "elementwise",
     "hard",
-    "relative_kernels",
     "relative",
     "stats_plan",
-    "stats_kernels",
     "stats",
 ]
 

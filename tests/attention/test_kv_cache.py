@@ -34,7 +34,7 @@ from regard.attention import (
     attend,
 )
 from regard.attention.backends import BACKENDS, linear
-from regard.attention.causality import is_causal
+from regard.attention.kv_cache import is_causal
 from regard.attention.pattern import And, Not, Or, StrictCausal, ToeplitzPattern
 from regard.attention.positions import Positions
 from tests.attention.patterns import dense, patterns

@@ -278,7 +278,7 @@ def test_where_every_distance_is_a_relation_nothing_is_spread():
 
 # --- the kernels ---
 
-SMALL = ("dot_vectors_kernel", "add_vectors_kernel", "sum_vectors_kernel")
+SMALL = ("dot_vectors", "add_vectors", "sum_vectors")
 CASES = {  # scheme, pattern, sentences, heads, position of the first query
     "t5": (RelativeBias(LogBuckets(8, 7), heads=1), Full(), 1, 1, 0),
     "t5, causal, padded, one sentence empty, heads sharing keys": (
@@ -329,9 +329,9 @@ def test_the_kernels_interpreted_agree_with_the_reference(case, under_the_interp
 def test_sums_along_diagonals_on_paper():
     """Two tiles of 2 × 2 beside each other: rows 1 2 | 3 4 and 5 6 | 7 8, distances from -1 - 1 on."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels.relative_kernels import by_distance, slots
+    from regard.attention.kernels.relative import by_distance, slot_count
 
-    assert slots(2, 2) == 2
+    assert slot_count(2, 2) == 2
     tiles = torch.tensor([[[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]]]).view(1, 1, 2, 1, 2, 2)
     # row 0 begins at distance -1, row 1 one before: -1 is 1 + 6, 0 is 2 + 7, 1 is 3 + 8
     assert by_distance(tiles, 2).tolist() == [[7.0, 9.0, 11.0]]
@@ -345,13 +345,10 @@ def test_sums_along_diagonals_on_paper():
 def test_the_kernels_compile_for_a_hopper(kernel, vectors):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels import relative as relative_launch
-    from regard.attention.kernels import relative_kernels
-    from regard.attention.kernels.relative import RelativeTileShapes
+    from regard.attention.kernels import relative
 
-    home = dict.fromkeys(SMALL, relative_launch)
-    function = getattr(home.get(kernel, relative_kernels), kernel)
-    shapes = RelativeTileShapes.of(torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16), vectors=vectors)
+    function = getattr(relative, f"{kernel}_kernel")
+    shapes = relative.RelativeTileShapes.of(torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16), vectors=vectors)
     shape = {"queries_backward": shapes.queries, "keys_backward": shapes.keys}.get(kernel, shapes.forward)
     options = shape.options(vectors=vectors)
     given = {name: value for name, value in options.items() if name.isupper()}
