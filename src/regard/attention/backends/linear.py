@@ -1,11 +1,13 @@
 """Linear attention: when the weights are φ(q)·φ(k) / Σ, reorder (QKᵀ)V into Q(KᵀV); linear time and memory.
 
 Three forms of one sum (Katharopoulos et al. 2020): everybody sees everybody (one sum for all), causal in chunks (the
-sum of the chunks before, plus the chunk itself materialised), and one token at a time with a state of fixed size.
+sum of the chunks before, plus the chunk itself materialised), and one token at a time with a state of fixed size. On a
+GPU the causal form runs by the Triton kernels of `kernels/linear.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from einops import einsum, rearrange, repeat
@@ -14,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.attention.batch_patterns import Padding
+from regard.attention.block_map import planning_objections
 from regard.attention.normaliser import Proportional
 from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.positions import Positions
@@ -21,6 +24,8 @@ from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 
 PIECE = 8192
+WIDEST = 128
+KERNEL_DTYPES = (torch.bfloat16, torch.float32)
 CHUNK = 128  # as many states are kept as there are chunks; within a chunk the scores are materialised
 
 
@@ -78,6 +83,12 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
         state = sum_state(recipe, k, v, hidden)
         return torch.cat([read_state(map_queries(recipe, part), state) for part in q.split(PIECE, 2)], 2).to(q.dtype)
     old = k.shape[2] - q.shape[2]
+    if not old and not triton_objections(q, v):
+        from regard.attention.kernels.linear import CausalLinearAttention  # only here is Triton needed
+
+        assert isinstance(recipe.score, InnerProduct)  # or it objected
+        queries, keys = recipe.score.fold_q(q).to(v.dtype), hide_keys(recipe.score.fold_k(k).to(v.dtype), hidden)
+        return CausalLinearAttention.apply(queries, keys, v)  # type: ignore[return-value]
     past = sum_state(recipe, k[:, :, :old], v[:, :, :old], [mask[:, :, :old] for mask in hidden])
     return causal(recipe, q, k[:, :, old:], v[:, :, old:], past, [mask[:, :, old:] for mask in hidden])[0]
 
@@ -120,12 +131,30 @@ def map_queries(recipe: Recipe, q: Tensor) -> Tensor:
 
 
 def map_keys(recipe: Recipe, k: Tensor, hidden: Sequence[Tensor] = ()) -> Tensor:
-    """φ(k), and 0 for keys that nobody sees."""
     assert isinstance(recipe.score, InnerProduct)  # or it objected
-    keys = to_accumulation(recipe.score.fold_k(k))
+    return hide_keys(to_accumulation(recipe.score.fold_k(k)), hidden)
+
+
+def hide_keys(keys: Tensor, hidden: Sequence[Tensor]) -> Tensor:
+    """φ(k), and 0 for keys that nobody sees."""
     for mask in hidden:
         keys = keys.masked_fill(mask, 0.0)
     return keys
+
+
+def triton_objections(q: Tensor, v: Tensor) -> list[str]:
+    """Why Triton's kernels do not run; empty if they do."""
+    if q.device.type != "cuda":
+        return [f"its kernels need a GPU, and q is on {q.device}"]
+    widest = max(q.shape[3], v.shape[3])
+    return [
+        *planning_objections(),  # a traced graph holds torch's operations alone
+        *([] if find_spec("triton") else ["its kernels need Triton, which is not installed: pip install triton"]),
+        *([] if q.numel() and v.numel() else ["there is nothing to do"]),
+        *([f"a program cannot hold heads of width {widest}, only {WIDEST}"] if widest > WIDEST else []),
+        # float16 ends at 65,504, which sums of thousands of keys pass
+        *([] if q.dtype in KERNEL_DTYPES else [f"its kernels compute in bfloat16 or float32, not in {q.dtype}"]),
+    ]
 
 
 def sum_state(recipe: Recipe, k: Tensor, v: Tensor, hidden: Sequence[Tensor] = ()) -> LinearState:
