@@ -4,14 +4,16 @@ import ast
 import doctest
 import inspect
 import pkgutil
+from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import regard
-from regard.attention import Causal
 
 PACKAGES = ["regard", *(f"regard.{one.name}" for one in pkgutil.iter_modules(regard.__path__) if one.ispkg)]
 
@@ -46,11 +48,48 @@ def test_the_package_says_that_it_has_types():
     assert (Path(str(regard.__file__)).parent / "py.typed").exists()
 
 
-# --- the names of `regard` itself ---
-
-
 def test_dir_shows_what_is_for_users():
     assert dir(regard) == sorted(regard.__all__)
+
+
+# --- the examples ---
+
+
+def docstring_of(package: str, name: str) -> str:
+    """That of a class or function; a constant's is the string below its definition, as the reference shows it."""
+    module = import_module(package)
+    found = getattr(module, name)
+    if inspect.isclass(found) or inspect.isfunction(found):
+        return found.__doc__ or ""
+    body = module_body(home_of(package, name))
+    for node, following in pairwise(body):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if name in map(ast.unparse, targets) and isinstance(following, ast.Expr):
+            return str(ast.literal_eval(following.value))
+    return ""
+
+
+def home_of(package: str, name: str) -> str:
+    """The module that defines a public name of a package."""
+    nodes = ast.walk(ast.Module(module_body(package), []))
+    homes = (
+        node for node in nodes if isinstance(node, ast.ImportFrom) and name in (alias.name for alias in node.names)
+    )
+    return next(homes).module or ""
+
+
+@cache
+def module_body(module: str) -> list[ast.stmt]:
+    return ast.parse(Path(str(import_module(module).__file__)).read_text()).body
+
+
+@cache
+def public_names(package: str) -> dict[str, Any]:
+    """What the examples of a package may use without an import: its names, those of `regard`'s own of attention."""
+    module = import_module("regard.attention" if package == "regard" else package)
+    return {name: getattr(module, name) for name in module.__all__}
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +101,19 @@ def folder_with_a_run(tmp_path_factory):
     return folder
 
 
-# those of attend, explain and Recipe are in the README: their files are to be read in one sitting
-@pytest.mark.parametrize("name", [name for name in regard.__all__ if name not in ("attend", "explain", "Recipe")])
-def test_its_example_runs(name, folder_with_a_run, monkeypatch):
+DOCUMENTED = ["regard.attention", "regard"]
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package in DOCUMENTED for name in import_module(package).__all__]
+)
+def test_its_example_runs(package, name, folder_with_a_run, monkeypatch):
     monkeypatch.chdir(folder_with_a_run)
-    names = {"regard": regard, "torch": torch, "Causal": Causal}
-    example = doctest.DocTestParser().get_doctest(getattr(regard, name).__doc__, names, name, None, None)
-    assert example.examples
+    docstring = inspect.cleandoc(docstring_of(package, name))
+    assert "\nExamples:\n    >>> " in docstring, f"{package}.{name} has no example in its docstring"
+    names = {"regard": regard, "torch": torch} | public_names(package)
+    example = doctest.DocTestParser().get_doctest(docstring, names, f"{package}.{name}", None, None)
+    assert any(one.want for one in example.examples), f"the example of {package}.{name} shows nothing"
     output: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=output.append)
+    doctest.DocTestRunner().run(example, out=output.append)
     assert not output, "".join(output)

@@ -61,7 +61,7 @@ class LoadedModel:
         task_model: the network, its tokenizers and labels, and the settings of its run.
         folder: of the run.
 
-    Example:
+    Examples:
         >>> model = regard.load("run")
         >>> model
         LoadedModel('run', task='translation', verb='translate')
@@ -135,7 +135,7 @@ def load(
             some needs them again; a file that is not named here is not run.
         changed_parts: the same, of files that have changed since.
 
-    Example:
+    Examples:
         >>> output = regard.load("run", checkpoint="best").translate("the cat sleeps")
         >>> output.source
         'the cat sleeps'
@@ -182,7 +182,7 @@ def train(
             tables with its table: **{"train.max_length": 100}. An attention is a `Recipe`: attention=Recipe(...), or of
             a translator encoder=Recipe(...), decoder=... and cross=.... `regard settings TASK` lists all keys.
 
-    Example:
+    Examples:
         >>> model = regard.train(train="pairs.tsv", out="run", size="tiny", steps=2, batch_size=64)
         >>> model.task_model.settings.train.steps
         2
@@ -218,7 +218,7 @@ def trace(model: LoadedModel | PretrainedModel | nn.Module | str | Path, *inputs
         model: a trained model, the folder of its run or of a Hugging Face model, or a model of transformers.
         inputs: the text; of a model of transformers its tokenizer, and the text.
 
-    Example:
+    Examples:
         >>> seen = regard.trace("run", "the cat sleeps")
         >>> seen.axes["source"].labels
         ('the', 'cat', 'sleeps', '</s>')

@@ -9,9 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.attention import (
-    EMPTY,
-    FULL,
-    MIXED,
     Block,
     Causal,
     Documents,
@@ -24,6 +21,7 @@ from regard.attention import (
     Window,
 )
 from regard.attention import block_map as blocks_module
+from regard.attention.block_map import EMPTY, FULL, MIXED
 from tests.attention.patterns import dense, patterns
 
 

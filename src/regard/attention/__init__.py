@@ -11,7 +11,7 @@ from regard.attention.batch_patterns import (
     PackedSequences,
     Padding,
 )
-from regard.attention.block_map import EMPTY, FULL, MIXED, BlockMap
+from regard.attention.block_map import BlockMap
 from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
 from regard.attention.core import (
     AttentionCall,
@@ -73,10 +73,7 @@ from regard.attention.torch_layer import from_torch, to_torch
 
 __all__ = [
     "BACKENDS",
-    "EMPTY",
     "EXAMPLES",
-    "FULL",
-    "MIXED",
     "POSITIONS",
     "RECIPES",
     "Additive",

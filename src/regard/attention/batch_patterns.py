@@ -50,7 +50,14 @@ def same_tensor(x: Tensor, y: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padding(BatchPattern):
-    """Batch element b has lengths[b] keys; what follows them is padding, which nobody sees."""
+    """Batch element b has lengths[b] keys; what follows them is padding, which nobody sees.
+
+    Examples:
+        >>> padding = Padding(torch.tensor([3, 1]))
+        >>> padding.sees(torch.tensor([[0], [1]]), 0, 0, torch.arange(3))
+        tensor([[ True,  True,  True],
+                [ True, False, False]])
+    """
 
     lengths: Tensor
 
@@ -77,6 +84,11 @@ class FloatMask(BatchPattern):
     """A mask that is there already: 0 where a query sees a key, -∞ elsewhere, to be added to the scores.
 
     Every query sees one key at least. `mask` is (b, 1, i, j), and i is 1 where all queries see the same.
+
+    Examples:
+        >>> mask = FloatMask(torch.tensor([[[[0.0, 0.0, -torch.inf]]]]))
+        >>> mask.sees(torch.tensor(0), 0, torch.tensor(0), torch.arange(3))
+        tensor([ True,  True, False])
     """
 
     mask: Tensor
@@ -105,6 +117,15 @@ class Documents(BatchPattern):
     """Several documents in one row: segment_ids[b, t] is the document of token t; only tokens of one see each other.
 
     For cross-attention pass the segment ids of the keys as well.
+
+    Examples:
+        >>> i, j = torch.arange(5)[:, None], torch.arange(5)
+        >>> Documents.from_lengths([2, 3]).sees(torch.tensor(0), 0, i, j).long()
+        tensor([[1, 1, 0, 0, 0],
+                [1, 1, 0, 0, 0],
+                [0, 0, 1, 1, 1],
+                [0, 0, 1, 1, 1],
+                [0, 0, 1, 1, 1]])
     """
 
     segment_ids: Tensor
@@ -153,7 +174,16 @@ class Documents(BatchPattern):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges(BatchPattern):
-    """Attention over a graph: query i sees key j if (i, j) is an edge. Edges are the columns of a 2 x e matrix."""
+    """Attention over a graph: query i sees key j if (i, j) is an edge. Edges are the columns of a 2 x e matrix.
+
+    Examples:
+        >>> star = Edges(torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 0, 0]]))
+        >>> i, j = torch.arange(3)[:, None], torch.arange(3)
+        >>> star.sees(0, 0, i, j).long()
+        tensor([[1, 1, 1],
+                [1, 0, 0],
+                [1, 0, 0]])
+    """
 
     edge_index: Tensor
 
@@ -199,6 +229,14 @@ class BooleanMask(BatchPattern):
     """A boolean mask (b, h, i, j), True = may attend; an axis of size 1 holds for all.
 
     Its first row belongs to the query at `first`; queries before that see nothing.
+
+    Examples:
+        >>> mask = torch.tensor([[True, False], [True, True]])
+        >>> pattern = BooleanMask(mask[None, None]) & ~Window(1)
+        >>> i, j = torch.arange(2)[:, None], torch.arange(2)
+        >>> pattern.sees(torch.tensor(0), torch.tensor(0), i, j)
+        tensor([[False, False],
+                [ True, False]])
     """
 
     visible: Tensor
@@ -230,7 +268,15 @@ class BooleanMask(BatchPattern):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AdditiveMask(Bias):
-    """Numbers (b, h, i, j) that are added to the scores; axes and rows are as in `BooleanMask`."""
+    """Numbers (b, h, i, j) that are added to the scores; axes and rows are as in `BooleanMask`.
+
+    Examples:
+        >>> q = torch.zeros(1, 1, 1, 2)
+        >>> k = v = torch.eye(2)[None, None]
+        >>> mask = AdditiveMask(torch.tensor([[[[1.0, 3.0]]]]).log())
+        >>> attend(q, k, v, Recipe(position=mask))
+        tensor([[[[0.2500, 0.7500]]]])
+    """
 
     added: Tensor
     first: int = 0
@@ -292,7 +338,16 @@ def mask_parts(
 
 @dataclass(frozen=True, eq=False)
 class PackedSequences:
-    """Several sequences end to end: x is (1, tokens, model)."""
+    """Several sequences end to end: x is (1, tokens, model).
+
+    Examples:
+        >>> packed = PackedSequences.of([torch.randn(2, 8), torch.randn(3, 8)])
+        >>> packed.x.shape, packed.positions
+        (torch.Size([1, 5, 8]), tensor([0, 1, 0, 1, 2]))
+        >>> output = MultiHeadAttention(8, heads=2)(packed.x, pattern=packed.pattern)
+        >>> [part.shape for part in packed.split(output)]
+        [torch.Size([2, 8]), torch.Size([3, 8])]
+    """
 
     x: Tensor
     lengths: tuple[int, ...]

@@ -70,7 +70,16 @@ def move_to_device(pattern: Any, device: torch.device | str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class BlockMap:
-    """Each row of blocks as runs: blocks first[r] ... stop[r] - 1 of row[r] are all mixed or all full."""
+    """Each row of blocks as runs: blocks first[r] ... stop[r] - 1 of row[r] are all mixed or all full.
+
+    Examples:
+        >>> Causal().blocks(6, block=2).dense()
+        tensor([[1, 0, 0],
+                [2, 1, 0],
+                [2, 2, 1]], dtype=torch.uint8)
+        >>> (Causal() & Window(512)).blocks(100_000, block=128).counts()
+        {'empty': 607624, 'mixed': 1560, 'full': 2340}
+    """
 
     rows: Span
     cols: Span
@@ -80,7 +89,7 @@ class BlockMap:
     state: Tensor
 
     def dense(self) -> Tensor:
-        """The state of every block as a matrix (for small maps and pictures)."""
+        """The state of every block as a matrix, 0 empty, 1 mixed, 2 full (for small maps and pictures)."""
         states = torch.full((len(self.rows), len(self.cols)), EMPTY, dtype=torch.uint8)
         for row, first, stop, state in zip(*map(Tensor.tolist, self.runs()), strict=True):
             states[row, first:stop] = state

@@ -22,6 +22,10 @@ class RecipeSizes:
         heads, head: how many heads, and the width of one.
         tokens: of the text, for recipes whose parts depend on its length.
         window, block: of sparse patterns, in tokens.
+
+    Examples:
+        >>> get_recipe("sliding window", "alibi", RecipeSizes(heads=4, window=32))
+        Recipe(score=ScaledDot(), position=Alibi(heads=4), pattern=Causal() & Window(size=32), normaliser=Softmax())
     """
 
     heads: int = 8
@@ -40,6 +44,14 @@ POSITIONS: dict[str, Callable[[RecipeSizes], Position]] = {
     "t5": lambda n: RelativeBias(LogBuckets(), n.heads),
     "shaw": lambda n: RelativeVectors(Clipped(4), n.head),
 }
+"""Position schemes by name, made for the given `RecipeSizes`; the second argument of `get_recipe`.
+
+Examples:
+    >>> list(POSITIONS)
+    ['none', 'sinusoidal', 'learned', 'rotary', 'alibi', 't5', 'shaw']
+    >>> POSITIONS["t5"](RecipeSizes(heads=4))
+    RelativeBias(relation=LogBuckets(buckets=32, max_distance=128, bidirectional=True), heads=4)
+"""
 
 RECIPES: dict[str, Callable[[RecipeSizes, Position], Recipe]] = {
     "dot": lambda n, p: Recipe(score=Dot(), position=p),
@@ -68,6 +80,14 @@ RECIPES: dict[str, Callable[[RecipeSizes, Position], Recipe]] = {
     "linear": lambda n, p: Recipe(score=Feature(), position=p, normaliser=Proportional()),
     "causal linear": lambda n, p: Recipe(score=Feature(), position=p, pattern=Causal(), normaliser=Proportional()),
 }
+"""Named recipes, made for the given `RecipeSizes` and position; `get_recipe` looks one up.
+
+Examples:
+    >>> RECIPES["longformer"](RecipeSizes(window=256), Rotary()).pattern
+    Window(size=256) | Global(tokens=1)
+    >>> sorted(RECIPES)[:4]
+    ['bahdanau', 'bigbird', 'causal', 'causal linear']
+"""
 
 
 def three_documents(n: RecipeSizes) -> Documents:
@@ -77,7 +97,14 @@ def three_documents(n: RecipeSizes) -> Documents:
 
 
 def get_recipe(name: str, position: str = "none", sizes: RecipeSizes = RecipeSizes()) -> Recipe:
-    """A recipe by its name, e.g. get_recipe("bigbird", "rotary")."""
+    """A recipe by its name, e.g. get_recipe("bigbird", "rotary").
+
+    Examples:
+        >>> get_recipe("bigbird", "rotary").pattern
+        Block(size=16, pattern=Window(size=2) | Global(tokens=1) | Random(picks=3, seed=0))
+        >>> get_recipe("causal linear")
+        Recipe(score=Feature(map='elu+1'), position=NoPosition(), pattern=Causal(), normaliser=Proportional())
+    """
     for wanted, known in ((name, RECIPES), (position, POSITIONS)):
         if wanted not in known:
             raise ValueError(f"nothing is called {wanted!r}; there are {', '.join(map(repr, known))}")

@@ -60,7 +60,23 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 class AttentionCore(nn.Module):
-    """Every attention of every model passes here: `attend`, or a kernel that computes the same in another order."""
+    """Every attention of every model passes here: `attend`, or a kernel that computes the same in another order.
+
+    Examples:
+        >>> class Pooling(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.core = AttentionCore()
+        ...     def forward(self, x):
+        ...         return self.core(x, x, x, Recipe(pattern=Window(2)))
+        >>> pooling = Pooling()
+        >>> with record_attention(pooling) as record:
+        ...     output = pooling(torch.zeros(1, 1, 3, 4))
+        >>> record.weights("attention")[0, 0]
+        tensor([[0.5000, 0.5000, 0.0000],
+                [0.3333, 0.3333, 0.3333],
+                [0.0000, 0.5000, 0.5000]])
+    """
 
     def forward(
         self,
@@ -117,6 +133,11 @@ class GateCore(nn.Module):
 
     Args:
         note: what a reader must know of these weights.
+
+    Examples:
+        >>> gate = GateCore("weights of the mean over time")
+        >>> gate(torch.tensor([[0.25, 0.75]]))
+        tensor([[0.2500, 0.7500]])
     """
 
     def __init__(self, note: str):
@@ -132,7 +153,17 @@ class GateCore(nn.Module):
 
 @dataclass(frozen=True)
 class SiteName:
-    """Which attention: its name in the model, and the names of the axes of its queries and keys."""
+    """Which attention: its name in the model, and the names of the axes of its queries and keys.
+
+    Examples:
+        >>> SiteName("decoder.0.cross", queries="target", keys="source")
+        SiteName(name='decoder.0.cross', queries='target', keys='source')
+        >>> layer = MultiHeadAttention(8, heads=2)
+        >>> with record_attention(layer) as record:
+        ...     output = layer(torch.randn(1, 5, 8))
+        >>> record.sites
+        [SiteName(name='attention', queries='queries', keys='keys')]
+    """
 
     name: str
     queries: str
@@ -141,9 +172,23 @@ class SiteName:
 
 UNDECLARED_AXES = "queries", "keys"  # of a site that nobody has declared
 
-# From the path of a layer inside a model to its site; each * of a path is one name, and stands at the same place in the
-# site's name: {"decoder.*.cross": SiteName("decoder.*.cross", "written", "source")}
 AttentionSites = Mapping[str, SiteName]
+"""How a model calls its attentions: from the path of a layer inside of it to a `SiteName`.
+
+Each * of a path is one name, and stands at the same place in the site's name.
+
+Examples:
+    >>> class Encoder(torch.nn.Module):
+    ...     attention_sites: AttentionSites = {"layers.*": SiteName("encoder.*", "source", "source")}
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layers = torch.nn.Sequential(*(MultiHeadAttention(8, heads=2) for _ in range(2)))
+    >>> encoder = Encoder()
+    >>> with record_attention(encoder) as record:
+    ...     output = encoder.layers(torch.randn(1, 5, 8))
+    >>> [site.name for site in record.sites]
+    ['encoder.0', 'encoder.1']
+"""
 
 
 @runtime_checkable
@@ -164,7 +209,16 @@ class HasModules(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """One call of an AttentionCore: what it was given, and what the layer goes on with."""
+    """One call of an AttentionCore: what it was given, and what the layer goes on with.
+
+    Examples:
+        >>> layer = MultiHeadAttention(8, heads=2)
+        >>> with record_attention(layer) as record:
+        ...     output = layer(torch.randn(1, 5, 8))
+        >>> call = record.calls_of("attention")[0]
+        >>> call.q.shape, call.steps().weights.sum(-1).allclose(torch.ones(1, 2, 5))
+        (torch.Size([1, 2, 5, 4]), True)
+    """
 
     site: SiteName
     layer: nn.Module  # whose core it is
@@ -189,7 +243,16 @@ class AttentionCall:
 
 @dataclass(frozen=True, eq=False)
 class GateCall:
-    """One call of a GateCore."""
+    """One call of a GateCore.
+
+    Examples:
+        >>> gate = GateCore("one weight for each channel")
+        >>> with record_attention(gate) as record:
+        ...     output = gate(torch.tensor([[0.25, 0.75]]))
+        >>> call = record.calls_of("attention")[0]
+        >>> call.weights, call.note
+        (tensor([[0.2500, 0.7500]]), 'one weight for each channel')
+    """
 
     site: SiteName
     weights: Float[Tensor, "b ..."]
@@ -201,7 +264,15 @@ RecordedCall = AttentionCall | GateCall
 
 @dataclass(frozen=True, eq=False)
 class AttentionRecord:
-    """Every call, by the name of its site, in the order of their first calls."""
+    """Every call, by the name of its site, in the order of their first calls.
+
+    Examples:
+        >>> layers = torch.nn.Sequential(MultiHeadAttention(8, heads=2), MultiHeadAttention(8, heads=4))
+        >>> with record_attention(layers) as record:
+        ...     output = layers(torch.randn(1, 5, 8))
+        >>> {site.name: tuple(record.weights(site.name).shape) for site in record.sites}
+        {'0': (1, 2, 5, 5), '1': (1, 4, 5, 5)}
+    """
 
     calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
 
@@ -280,7 +351,15 @@ def core_hook(
 @contextmanager
 def record_attention(model: HasModules) -> Iterator[AttentionRecord]:
     """Keeps what every attention was given and gave; weights are computed on demand. No bit of the
-    model's output changes."""
+    model's output changes.
+
+    Examples:
+        >>> layer, x = MultiHeadAttention(8, heads=2), torch.randn(1, 5, 8)
+        >>> with record_attention(layer) as record:
+        ...     output = layer(x)
+        >>> record.weights("attention").shape, torch.equal(output, layer(x))
+        (torch.Size([1, 2, 5, 5]), True)
+    """
     record = AttentionRecord()
 
     def keep(call: RecordedCall) -> None:
@@ -293,7 +372,15 @@ def record_attention(model: HasModules) -> Iterator[AttentionRecord]:
 @contextmanager
 def record_steps(model: HasModules) -> Iterator[AttentionRecord]:
     """As `record_attention`, with every attention computed step by step by the reference: where weights are drawn, as
-    by hard attention while training, those recorded are those of the output."""
+    by hard attention while training, those recorded are those of the output.
+
+    Examples:
+        >>> layer = MultiHeadAttention(8, heads=2, recipe=Recipe(normaliser=Hard())).train()
+        >>> with record_steps(layer) as record:
+        ...     output = layer(torch.randn(1, 5, 8))
+        >>> record.weights("attention").sum(-1).unique(), record.log_probability("attention").shape
+        (tensor([1.]), torch.Size([1, 2, 5]))
+    """
     cores = [core for core, _, _ in find_sites(model) if isinstance(core, AttentionCore)]
     with record_attention(model) as record, hook_modules(((core, use_steps) for core in cores), before=True):
         yield record

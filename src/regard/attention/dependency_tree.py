@@ -13,7 +13,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class DependencyTree:
-    """Which tokens lie on the way from each token to its root, itself included: above[b, t, ancestor]."""
+    """Which tokens lie on the way from each token to its root, itself included: above[b, t, ancestor].
+
+    Examples:
+        >>> tree = DependencyTree.from_governors(torch.tensor([[2, 3, 0]]))  # the cat sleeps
+        >>> tree.depth()
+        tensor([[2, 1, 0]])
+        >>> tree.path()[0]
+        tensor([[ 0, -1, -2],
+                [ 1,  0, -1],
+                [ 2,  1,  0]])
+    """
 
     ancestors: Tensor
 

@@ -19,7 +19,16 @@ Matrix = Sequence[Sequence[float | F]]
 
 @dataclass(frozen=True)
 class WorkedExample:
-    """One head of attention with every number given; `digits` says how far the source prints them."""
+    """One head of attention with every number given; `digits` says how far the source prints them.
+
+    Examples:
+        >>> example = WorkedExample(
+        ...     name="halves", source="two equal keys", recipe=Recipe(score=Dot()),
+        ...     q=[[0.0]], k=[[1.0], [2.0]], v=[[4.0], [9.0]], weights=[[0.5, 0.5]], output=[[6.5]],
+        ... )
+        >>> attend(*example.qkv(), example.recipe)
+        tensor([[[[6.5000]]]], dtype=torch.float64)
+    """
 
     name: str
     source: str
@@ -247,3 +256,13 @@ EXAMPLES: tuple[WorkedExample, ...] = (
         output=[[8], [4]],
     ),
 )
+"""Worked examples, one head each: the second lecture's numbers, and one or more for each part.
+
+Examples:
+    >>> example = EXAMPLES[0]
+    >>> example.name, example.source
+    ('two tokens', 'softmax of log 1, log 3 and log 2, log 2')
+    >>> steps(*example.qkv(), example.recipe).weights[0, 0]
+    tensor([[0.2500, 0.7500],
+            [0.5000, 0.5000]], dtype=torch.float64)
+"""

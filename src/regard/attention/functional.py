@@ -36,6 +36,15 @@ def attend(
         k_positions: the place of the keys, likewise.
         backend: which backend runs it. Default: the first that neither objects nor is discouraged; see `explain`.
         check_finite: raise if q, k or v hold NaN or infinity.
+
+    Examples:
+        >>> q, k = torch.tensor([[[[1.0, 3.0], [2.0, 2.0]]]]).log(), torch.eye(2)[None, None]
+        >>> v = torch.tensor([[[[4.0], [9.0]]]])
+        >>> attend(q, k, v, Recipe(score=Dot()))[0, 0]  # (4 + 3·9) / 4 and (2·4 + 2·9) / 4
+        tensor([[7.7500],
+                [6.5000]])
+        >>> attend(q, k, v, Recipe(score=Dot(), pattern=Causal()))[0, 0, 0]  # the first sees itself alone
+        tensor([4.])
     """
     apart = q_positions is not None or k_positions is not None
     given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions) if apart else None
@@ -60,7 +69,18 @@ def steps(
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
 ) -> reference.Steps:
-    """Everything materialised: scores, adjusted, visible, weights and output, by the reference."""
+    """Everything materialised: scores, adjusted, visible, weights and output, by the reference.
+
+    Examples:
+        >>> q, k = torch.tensor([[[[1.0, 3.0], [2.0, 2.0]]]]).log(), torch.eye(2)[None, None]
+        >>> seen = steps(q, k, torch.tensor([[[[4.0], [9.0]]]]), Recipe(score=Dot()))
+        >>> seen.weights[0, 0]  # softmax of log 1 and log 3; of log 2 and log 2
+        tensor([[0.2500, 0.7500],
+                [0.5000, 0.5000]])
+        >>> seen.output[0, 0]
+        tensor([[7.7500],
+                [6.5000]])
+    """
     apart = q_positions is not None or k_positions is not None
     given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions) if apart else None
     q, k, positions = prepare(q, k, v, recipe, q_index, k_index, given)
@@ -70,7 +90,15 @@ def steps(
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which backend runs a recipe, and why each better one does not. Prints as sentences."""
+    """Which backend runs a recipe, and why each better one does not. Prints as sentences.
+
+    Examples:
+        >>> explanation = explain(Recipe(), torch.randn(1, 8, 64, 32))
+        >>> explanation.backend
+        'sdpa'
+        >>> explanation.reasons["linear"]
+        ['Softmax() is not proportional']
+    """
 
     backend: str
     reasons: dict[str, list[str]]
@@ -85,7 +113,17 @@ class Explanation:
 def explain(
     recipe: Recipe, q: Tensor, k: Tensor | None = None, *, q_index: Indices = None, k_index: Indices = None
 ) -> Explanation:
-    """Which backend runs this recipe for such queries (and keys, if they differ), and why the others do not."""
+    """Which backend runs this recipe for such queries (and keys, if they differ), and why the others do not.
+
+    Examples:
+        >>> q = torch.randn(1, 8, 4096, 64)
+        >>> explain(Recipe(score=Feature(), pattern=Causal(), normaliser=Proportional()), q)
+        linear runs this recipe
+        >>> explain(Recipe(pattern=Causal()), q).backend
+        'sdpa'
+        >>> explain(Recipe(pattern=Causal()), q).reasons["gather"]
+        ['53% of the blocks are visible, so skipping the others saves little']
+    """
     k = q if k is None else k
     q, k, positions = prepare(q, k, k, recipe, q_index, k_index)
     return Explanation(*choose(recipe, q, k, positions))

@@ -13,7 +13,14 @@ from regard.ops.precision import accumulation_dtype
 
 @dataclass(frozen=True)
 class Sampled(RowWise):
-    """One key per row, drawn with its softmax probability: not differentiable, so trained by REINFORCE."""
+    """One key per row, drawn with its softmax probability: not differentiable, so trained by REINFORCE.
+
+    Examples:
+        >>> scores = torch.tensor([1.0, 4.0]).log().expand(1, 1, 10_000, 2)
+        >>> weights = Sampled().weigh(scores, scores >= 0)
+        >>> weights.unique(), weights.mean(2).round(decimals=1)
+        (tensor([0., 1.]), tensor([[[0.2000, 0.8000]]]))
+    """
 
     def weigh(self, scores, visible):
         return one_hot_argmax(add_gumbel_noise(scores), visible).to(scores.dtype)
@@ -26,7 +33,16 @@ class Sampled(RowWise):
 
 @dataclass(frozen=True)
 class StraightThrough(RowWise):
-    """Sampled forwards, softmax backwards: the straight-through Gumbel estimator (Jang et al. 2017)."""
+    """Sampled forwards, softmax backwards: the straight-through Gumbel estimator (Jang et al. 2017).
+
+    Examples:
+        >>> scores = torch.zeros(1, 1, 1, 3, requires_grad=True)
+        >>> weights = StraightThrough().weigh(scores, scores == 0)
+        >>> weights.unique(sorted=True).tolist()
+        [0.0, 1.0]
+        >>> bool(torch.autograd.grad(weights[..., 0].sum(), scores)[0].any())
+        True
+    """
 
     temperature: float = 1.0
 
@@ -38,7 +54,15 @@ class StraightThrough(RowWise):
 
 @dataclass(frozen=True)
 class Hard(RowWise):
-    """The best key of each row and nothing else (the first of equals); while training, `training` instead."""
+    """The best key of each row and nothing else (the first of equals); while training, `training` instead.
+
+    Examples:
+        >>> scores = torch.tensor([[[[1.0, 3.0, 3.0]]]])
+        >>> Hard().weigh(scores, scores > 0)
+        tensor([[[[0., 1., 0.]]]])
+        >>> Hard().for_training()
+        Sampled()
+    """
 
     training: Normaliser = Sampled()
 
@@ -67,5 +91,12 @@ def add_gumbel_noise(scores: Scores) -> Scores:
 def reinforce(
     log_probability: Float[Tensor, "*rows"], reward: Float[Tensor, "*rows"], baseline: Float[Tensor, "*rows"]
 ) -> Float[Tensor, ""]:
-    """A loss whose gradient is -E[(reward - baseline) ∇ log p] (Williams 1992); the baseline only calms it."""
+    """A loss whose gradient is -E[(reward - baseline) ∇ log p] (Williams 1992); the baseline only calms it.
+
+    Examples:
+        >>> log_probability = torch.tensor([0.25, 0.75]).log().requires_grad_()
+        >>> loss = reinforce(log_probability, reward=torch.tensor([1.0, 0.0]), baseline=torch.tensor([0.5, 0.5]))
+        >>> torch.autograd.grad(loss, log_probability)[0]
+        tensor([-0.2500,  0.2500])
+    """
     return -((reward - baseline).detach() * log_probability).mean()

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 class LayerCache(ABC):
-    """Abstract: the KV cache that one layer reads and writes in one call."""
+    """Abstract: the KV cache that one layer reads and writes in one call.
+
+    Examples:
+        >>> cell = CacheCell(KVCache(length=3))
+        >>> isinstance(cell, LayerCache), cell.first
+        (True, 3)
+    """
 
     @property
     @abstractmethod
@@ -38,7 +44,16 @@ class LayerCache(ABC):
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
-    """The keys and values of the tokens so far, or the state of fixed size of linear attention."""
+    """The keys and values of the tokens so far, or the state of fixed size of linear attention.
+
+    Examples:
+        >>> layer = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()))
+        >>> x = torch.randn(1, 5, 8)
+        >>> first, cache = layer.extend(x[:, :3])
+        >>> rest, cache = layer.extend(x[:, 3:], cache)
+        >>> cache.length, torch.cat((first, rest), 1).allclose(layer(x), atol=1e-6)
+        (5, True)
+    """
 
     past: tuple[Tensor, Tensor] | linear.LinearState | None = None
     length: int = 0
@@ -46,7 +61,15 @@ class KVCache:
 
 @dataclass
 class CacheCell(LayerCache):
-    """Where a layer reads its KV cache, and leaves the longer one. A cell is made for one call."""
+    """Where a layer reads its KV cache, and leaves the longer one. A cell is made for one call.
+
+    Examples:
+        >>> layer = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()))
+        >>> cell = CacheCell(KVCache())
+        >>> output = layer(torch.randn(1, 3, 8), cache=cell)
+        >>> cell.cache.length
+        3
+    """
 
     cache: KVCache
 

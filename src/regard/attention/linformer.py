@@ -14,6 +14,12 @@ class Linformer(nn.Module):
 
     Every mixed key holds something of every token, so which token a query attends to is lost: patterns are
     out, and padding is taken out of the mixture before it is made. A shorter sequence uses the first columns of E, F.
+
+    Examples:
+        >>> layer = MultiHeadAttention(8, heads=2, compress=Linformer(max_length=64, rank=4))
+        >>> output, seen = layer.look(torch.randn(1, 50, 8))
+        >>> output.shape, seen.weights.shape  # 50 × 4 weights instead of 50 × 50
+        (torch.Size([1, 50, 8]), torch.Size([1, 2, 50, 4]))
     """
 
     max_length: int

@@ -26,7 +26,16 @@ from regard.ops.projections import find_whole, project_all
 
 
 def no_projection(width_in: int, width_out: int) -> nn.Module:
-    """No projection at all: the weight-free attention of the fifth lecture."""
+    """No projection at all: the weight-free attention of the fifth lecture.
+
+    Examples:
+        >>> layer = MultiHeadAttention(2, heads=1, recipe=Recipe(score=Dot()), projection=no_projection)
+        >>> layer(torch.eye(2)[None])  # e / (e + 1) and 1 / (e + 1)
+        tensor([[[0.7311, 0.2689],
+                 [0.2689, 0.7311]]])
+        >>> len(list(layer.parameters()))
+        0
+    """
     if width_in != width_out:
         raise ValueError(f"without projections the widths must agree, not {width_in} and {width_out}")
     return nn.Identity()
@@ -84,6 +93,13 @@ class Context:
         bias: added to the scores besides the recipe's own: an additive mask.
         tokens: x holds these tokens of the batch alone, one after the other, (1, n, model).
         captured: the kernels are captured in a CUDA graph.
+
+    Examples:
+        >>> x = torch.randn(2, 5, 8)
+        >>> layer = MultiHeadAttention(8, heads=2)
+        >>> heads = layer.compute_heads(x, context=Context(Padding(torch.tensor([5, 3]))))
+        >>> heads.shape, torch.equal(layer.output(heads), layer(x, pattern=Padding(torch.tensor([5, 3]))))
+        (torch.Size([2, 5, 8]), True)
     """
 
     pattern: Pattern | None = None
@@ -128,7 +144,7 @@ def concatenate_heads(heads: Tensor) -> Tensor:
 
 
 class MultiHeadAttention(nn.Module):
-    """concat(head_1, ..., head_h) Wᴼ,  head_n = attend(x Wᴷ_n, memory Wᵏ_n, memory Wᵛ_n).
+    """concat(head_1, ..., head_h) W^O,  head_n = attend(x W^Q_n, memory W^K_n, memory W^V_n).
 
     Args:
         model: the width of the tokens.
@@ -141,10 +157,13 @@ class MultiHeadAttention(nn.Module):
         compress: mixes keys and values before they are attended to.
         backend: which backend runs it, by name, whatever the input. Default: the best for each input; see `explain`.
 
-    Example:
-        >>> layer = regard.MultiHeadAttention(16, heads=4, recipe=regard.Recipe(pattern=Causal()))
+    Examples:
+        >>> layer = MultiHeadAttention(16, heads=4, groups=2, recipe=Recipe(pattern=Causal()))
         >>> layer(torch.randn(2, 7, 16)).shape
         torch.Size([2, 7, 16])
+        >>> output, seen = layer.look(torch.randn(2, 7, 16))
+        >>> seen.weights.shape, seen.weights[0, 0, 0].tolist()
+        (torch.Size([2, 4, 7, 7]), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     """
 
     def __init__(

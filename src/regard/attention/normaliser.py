@@ -15,7 +15,18 @@ Visible = Bool[Tensor, "b h i j"]
 
 
 class Normaliser(ABC):
-    """Abstract: `weigh` maps the scores of each row to weights."""
+    """Abstract: `weigh` maps the scores of each row to weights.
+
+    Examples:
+        >>> class Uniform(Normaliser):  # every visible key weighs the same
+        ...     def weigh(self, scores, visible):
+        ...         return visible / visible.sum(-1, keepdim=True).clamp(min=1)
+        >>> q = torch.randn(1, 1, 3, 8)
+        >>> steps(q, q, q, Recipe(pattern=Causal(), normaliser=Uniform())).weights[0, 0]
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000],
+                [0.3333, 0.3333, 0.3333]])
+    """
 
     @abstractmethod
     def weigh(self, scores: Scores, visible: Visible) -> Scores: ...
@@ -35,7 +46,16 @@ class Normaliser(ABC):
 
 
 class RowWise(Normaliser):
-    """Abstract: a row's weights depend on the scores of its visible keys alone, and on its head at most."""
+    """Abstract: a row's weights depend on the scores of its visible keys alone, and on its head at most.
+
+    Examples:
+        >>> class Square(RowWise):  # s² / Σ s²: each row by itself
+        ...     def weigh(self, scores, visible):
+        ...         return Proportional().weigh(scores**2, visible)
+        >>> scores = torch.tensor([[[[1.0, 3.0]]]])
+        >>> Square().weigh(scores, scores > 0), Square().row_wise
+        (tensor([[[[0.1000, 0.9000]]]]), True)
+    """
 
     @property
     def row_wise(self):
@@ -57,7 +77,13 @@ class Wrapper(Normaliser):
 
 @dataclass(frozen=True)
 class Softmax(RowWise):
-    """exp(s) / Σ exp(s)"""
+    """exp(s) / Σ exp(s)
+
+    Examples:
+        >>> scores = torch.tensor([[[[1.0, 3.0, 4.0]]]]).log()
+        >>> Softmax().weigh(scores, scores < 1.2)
+        tensor([[[[0.2500, 0.7500, 0.0000]]]])
+    """
 
     def weigh(self, scores, visible):
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
@@ -67,7 +93,13 @@ class Softmax(RowWise):
 
 @dataclass(frozen=True)
 class ReLU(RowWise):
-    """max(s, 0): "you don't have to use softmax" (fourth lecture). The weights need not sum to 1."""
+    """max(s, 0): "you don't have to use softmax" (fourth lecture). The weights need not sum to 1.
+
+    Examples:
+        >>> scores = torch.tensor([[[[-1.0, 3.0, 2.0]]]])
+        >>> ReLU().weigh(scores, scores < 2.5)
+        tensor([[[[0., 0., 2.]]]])
+    """
 
     def weigh(self, scores, visible):
         return torch.where(visible, scores.relu(), 0.0)
@@ -75,7 +107,13 @@ class ReLU(RowWise):
 
 @dataclass(frozen=True)
 class Sigmoid(RowWise):
-    """1 / (1 + exp(-s)): each key by itself."""
+    """1 / (1 + exp(-s)): each key by itself.
+
+    Examples:
+        >>> scores = torch.tensor([[[[1.0, 3.0, 9.0]]]]).log()
+        >>> Sigmoid().weigh(scores, scores < 2)  # 1 / (1 + 1/1), 1 / (1 + 1/3)
+        tensor([[[[0.5000, 0.7500, 0.0000]]]])
+    """
 
     def weigh(self, scores, visible):
         return torch.where(visible, scores.to(accumulation_dtype(scores)).sigmoid(), 0.0).to(
@@ -85,7 +123,13 @@ class Sigmoid(RowWise):
 
 @dataclass(frozen=True)
 class Proportional(RowWise):
-    """s / Σ s: with the positive scores of a feature map, the normaliser of linear attention."""
+    """s / Σ s: with the positive scores of a feature map, the normaliser of linear attention.
+
+    Examples:
+        >>> scores = torch.tensor([[[[1.0, 3.0, 6.0]]]])
+        >>> Proportional().weigh(scores, scores < 5)
+        tensor([[[[0.2500, 0.7500, 0.0000]]]])
+    """
 
     def weigh(self, scores, visible):
         scores = torch.where(visible, scores, 0.0)  # not scores * visible: 0 · nan is nan
@@ -95,7 +139,13 @@ class Proportional(RowWise):
 
 @dataclass(frozen=True)
 class Sparsemax(RowWise):
-    """The nearest point of the simplex: small scores weigh exactly 0 (Martins & Astudillo 2016, algorithm 1)."""
+    """The nearest point of the simplex: small scores weigh exactly 0 (Martins & Astudillo 2016, algorithm 1).
+
+    Examples:
+        >>> scores = torch.tensor([[[[0.5, 1.0, -1.0]]]])
+        >>> Sparsemax().weigh(scores, scores < 2)
+        tensor([[[[0.2500, 0.7500, 0.0000]]]])
+    """
 
     def weigh(self, scores, visible):
         hidden = scores.to(accumulation_dtype(scores)).masked_fill(~visible, -torch.inf)
@@ -112,7 +162,13 @@ class Sparsemax(RowWise):
 
 @dataclass(frozen=True)
 class TopK(Wrapper):
-    """Only the k best keys of each row are seen (and what ties with the last); `then` weighs those."""
+    """Only the k best keys of each row are seen (and what ties with the last); `then` weighs those.
+
+    Examples:
+        >>> scores = torch.tensor([[[[1.0, 3.0, 2.0]]]]).log()
+        >>> TopK(2).weigh(scores, scores < 2)
+        tensor([[[[0.0000, 0.6000, 0.4000]]]])
+    """
 
     k: int
     then: Normaliser = Softmax()
@@ -134,7 +190,15 @@ class TopK(Wrapper):
 
 @dataclass(frozen=True)
 class AttentionDropout(Wrapper):
-    """Dropout on the weights of `then`; always at work, so use it while training alone."""
+    """Dropout on the weights of `then`; always at work, so use it while training alone.
+
+    Examples:
+        >>> AttentionDropout(0.1)
+        AttentionDropout(rate=0.1, then=Softmax())
+        >>> scores = torch.zeros(1, 1, 100, 100)
+        >>> AttentionDropout(0.5).weigh(scores, scores == 0).unique()  # 0, or 1/100 divided by 1 - rate
+        tensor([0.0000, 0.0200])
+    """
 
     rate: float
     then: Normaliser = Softmax()

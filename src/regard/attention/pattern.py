@@ -24,7 +24,19 @@ def require_int(part: object, number: int, least: int, what: str) -> None:
 
 
 class Pattern(ABC):
-    """Abstract: a subclass must define `sees`; the rest has defaults."""
+    """Abstract: a subclass must define `sees`; the rest has defaults.
+
+    Examples:
+        >>> class EveryOther(Pattern):  # keys at an even distance
+        ...     def sees(self, b, h, i, j):
+        ...         return (i - j) % 2 == 0
+        >>> i, j = torch.arange(4)[:, None], torch.arange(4)
+        >>> (EveryOther() & Causal()).sees(0, 0, i, j).long()
+        tensor([[1, 0, 0, 0],
+                [0, 1, 0, 0],
+                [1, 0, 1, 0],
+                [0, 1, 0, 1]])
+    """
 
     @abstractmethod
     def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -194,7 +206,14 @@ class ToeplitzPattern(Pattern):
 
 @dataclass(frozen=True)
 class Full(ToeplitzPattern):
-    """Everybody sees everybody."""
+    """Everybody sees everybody.
+
+    Examples:
+        >>> i, j = torch.arange(2)[:, None], torch.arange(3)
+        >>> Full().sees(0, 0, i, j)
+        tensor([[True, True, True],
+                [True, True, True]])
+    """
 
     def sees(self, b, h, i, j):
         return i - j == i - j
@@ -202,7 +221,16 @@ class Full(ToeplitzPattern):
 
 @dataclass(frozen=True)
 class Causal(ToeplitzPattern):
-    """Itself and the past: the look-ahead mask."""
+    """Itself and the past: the look-ahead mask.
+
+    Examples:
+        >>> i, j = torch.arange(4)[:, None], torch.arange(4)
+        >>> Causal().sees(0, 0, i, j).long()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [1, 1, 1, 0],
+                [1, 1, 1, 1]])
+    """
 
     def sees(self, b, h, i, j):
         return j <= i
@@ -210,7 +238,15 @@ class Causal(ToeplitzPattern):
 
 @dataclass(frozen=True)
 class StrictCausal(ToeplitzPattern):
-    """The past alone, as the second lecture writes it (j < i); the first query sees nothing and gives 0."""
+    """The past alone, as the second lecture writes it (j < i); the first query sees nothing and gives 0.
+
+    Examples:
+        >>> i, j = torch.arange(3)[:, None], torch.arange(3)
+        >>> StrictCausal().sees(0, 0, i, j).long()
+        tensor([[0, 0, 0],
+                [1, 0, 0],
+                [1, 1, 0]])
+    """
 
     def sees(self, b, h, i, j):
         return j < i
@@ -218,7 +254,21 @@ class StrictCausal(ToeplitzPattern):
 
 @dataclass(frozen=True)
 class Window(ToeplitzPattern):
-    """Keys nearer than `size`: Window(1) sees only itself."""
+    """Keys nearer than `size`: Window(1) sees only itself.
+
+    Examples:
+        >>> i, j = torch.arange(4)[:, None], torch.arange(4)
+        >>> Window(2).sees(0, 0, i, j).long()
+        tensor([[1, 1, 0, 0],
+                [1, 1, 1, 0],
+                [0, 1, 1, 1],
+                [0, 0, 1, 1]])
+        >>> (Causal() & Window(2)).sees(0, 0, i, j).long()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [0, 1, 1, 0],
+                [0, 0, 1, 1]])
+    """
 
     size: int
 
@@ -231,7 +281,17 @@ class Window(ToeplitzPattern):
 
 @dataclass(frozen=True)
 class Strided(ToeplitzPattern):
-    """Keys a whole number of strides away."""
+    """Keys a whole number of strides away.
+
+    Examples:
+        >>> i, j = torch.arange(5)[:, None], torch.arange(5)
+        >>> Strided(2).sees(0, 0, i, j).long()
+        tensor([[1, 0, 1, 0, 1],
+                [0, 1, 0, 1, 0],
+                [1, 0, 1, 0, 1],
+                [0, 1, 0, 1, 0],
+                [1, 0, 1, 0, 1]])
+    """
 
     stride: int
 

@@ -18,7 +18,15 @@ from regard.attention.dependency_tree import DependencyTree
 
 
 class Position(ABC):  # noqa: B024 (its verbs belong to the three kinds below)
-    """Abstract: each scheme is an EmbeddingPosition, QueryKeyPosition or ScorePosition; `+` uses two together."""
+    """Abstract: each scheme is an EmbeddingPosition, QueryKeyPosition or ScorePosition; `+` uses two together.
+
+    Examples:
+        >>> position = Sinusoidal() + Alibi(heads=8)
+        >>> position, isinstance(position, Position)
+        (Sinusoidal(theta=10000.0) + Alibi(heads=8), True)
+        >>> Recipe(position=position).score_positions
+        (Alibi(heads=8),)
+    """
 
     def __add__(self, other: "Position") -> "Position":
         return PositionSum((*self.parts(), *other.parts())) if isinstance(other, Position) else NotImplemented
@@ -42,7 +50,15 @@ class Position(ABC):  # noqa: B024 (its verbs belong to the three kinds below)
 
 @dataclass(frozen=True)
 class NoPosition(Position):
-    """Attention that does not know order: "man eats dinosaur" is "dinosaur eats man"."""
+    """Attention that does not know order: "man eats dinosaur" is "dinosaur eats man".
+
+    Examples:
+        >>> x = torch.randn(1, 1, 5, 8)
+        >>> attend(x.flip(2), x.flip(2), x.flip(2)).allclose(attend(x, x, x).flip(2), atol=1e-6)
+        True
+        >>> (NoPosition() + Rotary()).parts()
+        (Rotary(theta=10000.0, pairs='adjacent'),)
+    """
 
     def parts(self):
         return ()
@@ -66,7 +82,17 @@ class PositionSum(Position):
 
 
 class EmbeddingPosition(Position):
-    """Abstract: a vector for each position, added to the token's own. `positions` is (t) or (b, t)."""
+    """Abstract: a vector for each position, added to the token's own. `positions` is (t) or (b, t).
+
+    Examples:
+        >>> class Parity(EmbeddingPosition):  # 0 for even positions, 1 for odd ones
+        ...     def table(self, positions, model):
+        ...         return (positions % 2)[..., None].expand(*positions.shape, model)
+        >>> Recipe(position=Parity()).embed(torch.zeros(1, 3, 2), torch.arange(3))
+        tensor([[[0., 0.],
+                 [1., 1.],
+                 [0., 0.]]])
+    """
 
     @abstractmethod
     def table(self, positions: Tensor, model: int) -> Tensor: ...
@@ -79,7 +105,14 @@ class EmbeddingPosition(Position):
 
 @dataclass(frozen=True)
 class Sinusoidal(EmbeddingPosition):
-    """PE(pos, 2i) = sin(pos / θ^(2i/d)), PE(pos, 2i + 1) = cos(same): stripes of ever slower waves."""
+    """PE(pos, 2i) = sin(pos / θ^(2i/d)), PE(pos, 2i + 1) = cos(same): stripes of ever slower waves.
+
+    Examples:
+        >>> Sinusoidal().table(torch.arange(3), model=4)
+        tensor([[ 0.0000,  1.0000,  0.0000,  1.0000],
+                [ 0.8415,  0.5403,  0.0100,  1.0000],
+                [ 0.9093, -0.4161,  0.0200,  0.9998]], dtype=torch.float64)
+    """
 
     theta: float = 10_000.0
 
@@ -96,7 +129,17 @@ class Sinusoidal(EmbeddingPosition):
 
 @dataclass(eq=False)
 class Learned(nn.Module, EmbeddingPosition):
-    """A learned vector for each of the first `max_length` positions."""
+    """A learned vector for each of the first `max_length` positions.
+
+    Examples:
+        >>> position = Learned(max_length=32, model=8)
+        >>> position.embed(torch.zeros(2, 5, 8), torch.arange(5)).shape
+        torch.Size([2, 5, 8])
+        >>> position.table(torch.arange(40), 8)
+        Traceback (most recent call last):
+            ...
+        ValueError: Learned(max_length=32, model=8) has positions 0 to 31; this sequence is longer: raise `max_length`
+    """
 
     max_length: int
     model: int
@@ -119,7 +162,18 @@ class Learned(nn.Module, EmbeddingPosition):
 
 
 class QueryKeyPosition(Position):
-    """Abstract: changes q and k by their own positions. x is (b, h, t, d), `positions` is (t) or (b, t)."""
+    """Abstract: changes q and k by their own positions. x is (b, h, t, d), `positions` is (t) or (b, t).
+
+    Examples:
+        >>> class Growing(QueryKeyPosition):  # later queries and keys are longer vectors
+        ...     def rotate(self, x, positions):
+        ...         return x * (1 + positions[:, None])
+        >>> q = torch.ones(1, 1, 3, 1)
+        >>> steps(q, q, q, Recipe(position=Growing())).scores[0, 0]
+        tensor([[1., 2., 3.],
+                [2., 4., 6.],
+                [3., 6., 9.]])
+    """
 
     @abstractmethod
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor: ...
@@ -130,6 +184,18 @@ class Rotary(QueryKeyPosition):
     """Rotates each pair of features by an angle proportional to the position, so q · k depends on i - j alone.
 
     A pair is two adjacent features (Su et al. 2021) or one from each half (Llama): the same thing, reordered.
+
+    Examples:
+        >>> x = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)
+        >>> rotated = Rotary().rotate(x, torch.arange(3))[0, 0]
+        >>> rotated  # by 0, 1 and 2 radians
+        tensor([[ 1.0000,  0.0000],
+                [ 0.5403,  0.8415],
+                [-0.4161,  0.9093]])
+        >>> rotated @ rotated.T  # the same along each diagonal
+        tensor([[ 1.0000,  0.5403, -0.4161],
+                [ 0.5403,  1.0000,  0.5403],
+                [-0.4161,  0.5403,  1.0000]])
     """
 
     theta: float = 10_000.0
@@ -168,7 +234,16 @@ class ScorePosition(Position):
 
 
 class Bias(ScorePosition):
-    """Abstract: a number for each pair, whatever the query says: all that a fused kernel can add."""
+    """Abstract: a number for each pair, whatever the query says: all that a fused kernel can add.
+
+    Examples:
+        >>> class Distance(Bias):  # -log(1 + |i - j|): a power law
+        ...     def bias(self, b, h, i, j):
+        ...         return -(1 + (i - j).abs()).log()
+        >>> q = torch.zeros(1, 1, 3, 4)
+        >>> steps(q, q, q, Recipe(position=Distance())).weights[0, 0, 1]
+        tensor([0.2500, 0.5000, 0.2500])
+    """
 
     @abstractmethod
     def bias(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor: ...

@@ -16,7 +16,20 @@ from regard.attention.serialize import attach_own_parts, format_part, own_parts_
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The four parts. The default is the Transformer's: softmax(q kᵀ / √d) v, everybody sees everybody."""
+    """The four parts. The default is the Transformer's: softmax(q kᵀ / √d) v, everybody sees everybody.
+
+    Examples:
+        >>> recipe = Recipe(position=Rotary(), pattern=Causal() & Window(256))
+        >>> recipe.pattern, recipe.normaliser
+        (Causal() & Window(size=256), Softmax())
+        >>> print(recipe.to_toml(), end="")
+        score = 'ScaledDot()'
+        position = "Rotary(theta=10000.0, pairs='adjacent')"
+        pattern = 'Causal() & Window(size=256)'
+        normaliser = 'Softmax()'
+        >>> Recipe.from_toml("pattern = 'Causal() & Window(256)'") == Recipe(pattern=Causal() & Window(256))
+        True
+    """
 
     score: Score = ScaledDot()
     position: Position = NoPosition()

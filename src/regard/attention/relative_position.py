@@ -23,7 +23,15 @@ from regard.attention.position import Bias, EmbeddingPosition, ScorePosition, Si
 
 @dataclass(frozen=True)
 class Alibi(Bias):
-    """-m |i - j|: far keys are dimmed, each head by a slope m of its own (Press et al. 2022)."""
+    """-m |i - j|: far keys are dimmed, each head by a slope m of its own (Press et al. 2022).
+
+    Examples:
+        >>> Alibi(heads=4).slopes()
+        tensor([0.2500, 0.0625, 0.0156, 0.0039], dtype=torch.float64)
+        >>> head, i, j = torch.tensor(0), torch.tensor(3), torch.arange(5)
+        >>> Alibi(heads=4).bias(0, head, i, j)
+        tensor([-0.7500, -0.5000, -0.2500, -0.0000, -0.2500], dtype=torch.float64)
+    """
 
     heads: int
 
@@ -52,7 +60,16 @@ class Alibi(Bias):
 
 
 class Relation(ABC):
-    """Abstract: the bucket of two positions, a number below `num_buckets`."""
+    """Abstract: the bucket of two positions, a number below `num_buckets`.
+
+    Examples:
+        >>> class Side(Relation):  # before, itself or after
+        ...     num_buckets = 3
+        ...     def bucket(self, b, i, j):
+        ...         return (j - i).sign() + 1
+        >>> RelativeBias(Side(), heads=8).weight.shape
+        torch.Size([8, 3])
+    """
 
     @property
     @abstractmethod
@@ -76,7 +93,13 @@ class Relation(ABC):
 
 @dataclass(frozen=True)
 class Clipped(Relation):
-    """The distance j - i, no further than `max_distance` to either side (Shaw et al. 2018)."""
+    """The distance j - i, no further than `max_distance` to either side (Shaw et al. 2018).
+
+    Examples:
+        >>> relation = Clipped(2)
+        >>> relation.bucket(0, 3, torch.arange(7)), relation.num_buckets
+        (tensor([0, 0, 1, 2, 3, 4, 4]), 5)
+    """
 
     max_distance: int
 
@@ -90,7 +113,13 @@ class Clipped(Relation):
 
 @dataclass(frozen=True)
 class LogBuckets(Relation):
-    """T5's buckets: small distances each their own, larger ones shared, logarithmically up to `max_distance`."""
+    """T5's buckets: small distances each their own, larger ones shared, logarithmically up to `max_distance`.
+
+    Examples:
+        >>> relation = LogBuckets(buckets=8, max_distance=16, bidirectional=False)
+        >>> relation.bucket(0, torch.tensor(20), torch.tensor([20, 19, 18, 17, 16, 14, 10, 4]))
+        tensor([0, 1, 2, 3, 4, 5, 6, 7])
+    """
 
     buckets: int = 32
     max_distance: int = 128
@@ -117,7 +146,17 @@ class LogBuckets(Relation):
 
 @dataclass(eq=False)
 class RelativeBias(nn.Module, Bias):
-    """One learned number per head and relation: with LogBuckets, T5 (Raffel et al. 2020)."""
+    """One learned number per head and relation: with LogBuckets, T5 (Raffel et al. 2020).
+
+    Examples:
+        >>> position = RelativeBias(Clipped(1), heads=1)
+        >>> position.weight.data = torch.tensor([[0.1, 0.5, 0.2]])  # before, itself, after
+        >>> i, j = torch.arange(3)[:, None], torch.arange(3)
+        >>> position.bias(0, torch.tensor(0), i, j).data
+        tensor([[0.5000, 0.2000, 0.2000],
+                [0.1000, 0.5000, 0.2000],
+                [0.1000, 0.1000, 0.5000]])
+    """
 
     relation: Relation
     heads: int
@@ -147,6 +186,14 @@ class RelativeVectors(nn.Module, ScorePosition):
 
     e_ij = q_i · (k_j + a^K_ij)  (eq. 4)   and   z_i = Σ_j α_ij (v_j + a^V_ij)  (eq. 3), the query scaled as the
     score scales it. Both sums run over the few relations instead of over pairs. All heads share the vectors.
+
+    Examples:
+        >>> position = RelativeVectors(Clipped(4), head=16)
+        >>> position.keys.shape, position.values.shape
+        (torch.Size([9, 16]), torch.Size([9, 16]))
+        >>> q = torch.randn(1, 2, 7, 16)
+        >>> attend(q, q, q, Recipe(position=position)).shape
+        torch.Size([1, 2, 7, 16])
     """
 
     relation: Relation
@@ -197,7 +244,17 @@ TREE_MISSING = "needs the sentences' trees: use recipe.with_tree(tree=Dependency
 
 @dataclass(frozen=True)
 class TreePath(Relation):
-    """The path through the tree, no longer than `max_distance`; for RelativeVectors and RelativeBias."""
+    """The path through the tree, no longer than `max_distance`; for RelativeVectors and RelativeBias.
+
+    Examples:
+        >>> tree = DependencyTree.from_governors(torch.tensor([[2, 3, 0]]))  # the cat sleeps
+        >>> TreePath(max_distance=4).with_tree(tree).paths[0]
+        tensor([[ 0, -1, -2],
+                [ 1,  0, -1],
+                [ 2,  1,  0]])
+        >>> RelativeVectors(TreePath(max_distance=4), head=16)
+        RelativeVectors(relation=TreePath(max_distance=4), head=16)
+    """
 
     max_distance: int
     paths: Tensor | None = field(default=None, repr=False, compare=False)
@@ -228,7 +285,15 @@ class TreePath(Relation):
 
 @dataclass(frozen=True)
 class TreeDepth(EmbeddingPosition):
-    """The depth in the tree, encoded by the same waves as a position in the sequence. Add it to Sinusoidal()."""
+    """The depth in the tree, encoded by the same waves as a position in the sequence. Add it to Sinusoidal().
+
+    Examples:
+        >>> tree = DependencyTree.from_governors(torch.tensor([[2, 3, 0]]))  # the cat sleeps
+        >>> recipe = Recipe(position=TreeDepth()).with_tree(tree=tree)
+        >>> table = recipe.embed(torch.zeros(1, 3, 8), torch.arange(3))
+        >>> torch.equal(table[0], Sinusoidal().table(torch.tensor([2, 1, 0]), 8).float())
+        True
+    """
 
     theta: float = 10_000.0
     depths: Tensor | None = field(default=None, repr=False, compare=False)

@@ -13,7 +13,17 @@ from torch.nn.functional import elu, normalize, relu
 
 
 class Score(ABC):
-    """Abstract: one number for every query and key. Queries and keys may differ in width where the score says so."""
+    """Abstract: one number for every query and key. Queries and keys may differ in width where the score says so.
+
+    Examples:
+        >>> class Closeness(Score):  # 1 / (1 + ‖q - k‖)
+        ...     def compare(self, q, k):
+        ...         return 1 / (1 + torch.cdist(q, k))
+        >>> q = torch.tensor([[[[0.0], [3.0]]]])
+        >>> steps(q, q, q, Recipe(score=Closeness())).scores[0, 0]
+        tensor([[1.0000, 0.2500],
+                [0.2500, 1.0000]])
+    """
 
     @abstractmethod
     def compare(self, q: Float[Tensor, "b h i d"], k: Float[Tensor, "b h j c"]) -> Float[Tensor, "b h i j"]: ...
@@ -24,7 +34,17 @@ class Score(ABC):
 
 
 class InnerProduct(Score):
-    """Abstract: a plain dot product once q and k are mapped, each by itself: all that a fused kernel can do."""
+    """Abstract: a plain dot product once q and k are mapped, each by itself: all that a fused kernel can do.
+
+    Examples:
+        >>> class Squared(InnerProduct):  # q² · k², elementwise
+        ...     def fold_q(self, q):
+        ...         return q**2
+        ...     def fold_k(self, k):
+        ...         return k**2
+        >>> Squared().compare(torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[3.0, 1.0]]]]))
+        tensor([[[[13.]]]])
+    """
 
     @abstractmethod
     def fold_q(self, q: Tensor) -> Tensor: ...
@@ -43,7 +63,13 @@ class InnerProduct(Score):
 
 @dataclass(frozen=True)
 class Dot(InnerProduct):
-    """q · k"""
+    """q · k
+
+    Examples:
+        >>> q, k = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[3.0, 4.0], [5.0, 6.0]]]])
+        >>> Dot().compare(q, k)
+        tensor([[[[11., 17.]]]])
+    """
 
     def fold_q(self, q):
         return q
@@ -54,7 +80,13 @@ class Dot(InnerProduct):
 
 @dataclass(frozen=True)
 class ScaledDot(InnerProduct):
-    """q · k / √d, so that the scores' spread does not grow with the width (Vaswani et al. 2017, eq. 1)."""
+    """q · k / √d, so that the scores' spread does not grow with the width (Vaswani et al. 2017, eq. 1).
+
+    Examples:
+        >>> q, k = torch.full((1, 1, 1, 16), 1.0), torch.full((1, 1, 1, 16), 3.0)
+        >>> ScaledDot().compare(q, k), Dot().compare(q, k)
+        (tensor([[[[12.]]]]), tensor([[[[48.]]]]))
+    """
 
     def fold_q(self, q):
         return q * q.shape[-1] ** -0.5
@@ -65,7 +97,13 @@ class ScaledDot(InnerProduct):
 
 @dataclass(frozen=True)
 class Cosine(InnerProduct):
-    """τ cos(q, k): only the direction matters."""
+    """τ cos(q, k): only the direction matters.
+
+    Examples:
+        >>> q, k = torch.tensor([[[[3.0, 4.0]]]]), torch.tensor([[[[30.0, 40.0], [4.0, 3.0]]]])
+        >>> Cosine(temperature=10.0).compare(q, k)  # 10 cos 0, 10 · 24/25
+        tensor([[[[10.0000,  9.6000]]]])
+    """
 
     temperature: float = 10.0
 
@@ -87,7 +125,13 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Feature(InnerProduct):
-    """φ(q) · φ(k): the score of linear attention."""
+    """φ(q) · φ(k): the score of linear attention.
+
+    Examples:
+        >>> q, k = torch.tensor([[[[0.0, 1.0]]]]), torch.tensor([[[[1.0, 2.0]]]])
+        >>> Feature("elu+1").compare(q, k)  # (0 + 1)(1 + 1) + (1 + 1)(2 + 1)
+        tensor([[[[8.]]]])
+    """
 
     map: str = "elu+1"
 
@@ -108,7 +152,14 @@ class Feature(InnerProduct):
 
 @dataclass(eq=False)
 class Bilinear(nn.Module, InnerProduct):
-    """qᵀ W k: Luong et al. 2015's "general". All heads share W."""
+    """qᵀ W k: Luong et al. 2015's "general". All heads share W.
+
+    Examples:
+        >>> score = Bilinear(1, key=2)
+        >>> score.weight.data = torch.tensor([[10.0, 1.0]])
+        >>> score.compare(torch.tensor([[[[2.0]]]]), torch.tensor([[[[3.0, 4.0], [5.0, 6.0]]]])).data
+        tensor([[[[ 68., 112.]]]])
+    """
 
     query: int
     key: int | None = None
@@ -130,7 +181,15 @@ class Bilinear(nn.Module, InnerProduct):
 
 @dataclass(eq=False)
 class Additive(nn.Module, Score):
-    """vᵀ tanh(W q + U k): Bahdanau et al. 2015. A small network takes q and k together, so nothing folds."""
+    """vᵀ tanh(W q + U k): Bahdanau et al. 2015. A small network takes q and k together, so nothing folds.
+
+    Examples:
+        >>> score = Additive(query=2, hidden=3, key=4)
+        >>> score.compare(torch.randn(1, 1, 5, 2), torch.randn(1, 1, 7, 4)).shape
+        torch.Size([1, 1, 5, 7])
+        >>> {name: tuple(weight.shape) for name, weight in score.named_parameters()}
+        {'v': (3,), 'W.weight': (3, 2), 'U.weight': (3, 4)}
+    """
 
     query: int
     hidden: int

@@ -111,7 +111,14 @@ def leaves(part: Part) -> tuple[Part, ...]:
 
 
 def parse_part(text: str) -> Any:
-    """The part that a text describes, e.g. "Window(256) | Global(1)"."""
+    """The part that a text describes, e.g. "Window(256) | Global(1)".
+
+    Examples:
+        >>> parse_part("Window(256) | Global(1)")
+        Window(size=256) | Global(tokens=1)
+        >>> parse_part("TopK(8, then=Sparsemax())") == TopK(8, then=Sparsemax())
+        True
+    """
     if not isinstance(text, str):
         raise ValueError(f"a part is described by text such as 'Window(256)', not by {text!r}")
     if len(text) > MAX_TEXT:

@@ -11,7 +11,16 @@ from regard.attention.pattern import Pattern, Window, require_int
 
 @dataclass(frozen=True)
 class Prefix(Pattern):
-    """The first `length` keys are seen by all; `Causal() | Prefix(n)` is the prefix language model."""
+    """The first `length` keys are seen by all; `Causal() | Prefix(n)` is the prefix language model.
+
+    Examples:
+        >>> i, j = torch.arange(4)[:, None], torch.arange(4)
+        >>> (Causal() | Prefix(2)).sees(0, 0, i, j).long()
+        tensor([[1, 1, 0, 0],
+                [1, 1, 0, 0],
+                [1, 1, 1, 0],
+                [1, 1, 1, 1]])
+    """
 
     length: int
 
@@ -27,7 +36,16 @@ class Prefix(Pattern):
 
 @dataclass(frozen=True)
 class Global(Pattern):
-    """The first `tokens` tokens see all and are seen by all."""
+    """The first `tokens` tokens see all and are seen by all.
+
+    Examples:
+        >>> i, j = torch.arange(4)[:, None], torch.arange(4)
+        >>> Global(1).sees(0, 0, i, j).long()
+        tensor([[1, 1, 1, 1],
+                [1, 0, 0, 0],
+                [1, 0, 0, 0],
+                [1, 0, 0, 0]])
+    """
 
     tokens: int
 
@@ -48,6 +66,15 @@ class Random(Pattern):
 
     The past is cut into `picks` equal strata and one token is drawn from each, so no token is picked twice and a
     longer sequence does not change the picks of a shorter one.
+
+    Examples:
+        >>> i, j = torch.arange(5)[:, None], torch.arange(5)
+        >>> Random(1, seed=0).sees(0, 0, i, j).long()
+        tensor([[0, 1, 1, 0, 0],
+                [1, 0, 0, 1, 0],
+                [1, 0, 0, 0, 0],
+                [0, 1, 0, 0, 1],
+                [0, 0, 0, 1, 0]])
     """
 
     picks: int
@@ -87,7 +114,18 @@ class Random(Pattern):
 
 @dataclass(frozen=True)
 class Block(Pattern):
-    """Another pattern, seen from further away: it speaks of blocks of `size` tokens instead of tokens."""
+    """Another pattern, seen from further away: it speaks of blocks of `size` tokens instead of tokens.
+
+    Examples:
+        >>> i, j = torch.arange(6)[:, None], torch.arange(6)
+        >>> Block(2, Window(1) | Global(1)).sees(0, 0, i, j).long()
+        tensor([[1, 1, 1, 1, 1, 1],
+                [1, 1, 1, 1, 1, 1],
+                [1, 1, 1, 1, 0, 0],
+                [1, 1, 1, 1, 0, 0],
+                [1, 1, 0, 0, 1, 1],
+                [1, 1, 0, 0, 1, 1]])
+    """
 
     size: int
     pattern: Pattern = Window(1)

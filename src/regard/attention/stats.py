@@ -299,7 +299,17 @@ CHUNK = 64  # weights of which only the largest is compared first, in search of 
 
 @dataclass(frozen=True, kw_only=True)
 class StatsRequest:
-    """Which statistics to compute; `AttentionStats` says what each is. Queries and keys count from 0."""
+    """Which statistics to compute; `AttentionStats` says what each is. Queries and keys count from 0.
+
+    Examples:
+        >>> q = torch.zeros(1, 1, 8, 4)
+        >>> stats = attention_stats(q, q, Recipe(pattern=Causal()), StatsRequest(rows=(1,), map=(2, 2)))
+        >>> stats.rows[0, 0]
+        tensor([[0.5000, 0.5000, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000]])
+        >>> stats.map[0, 0]
+        tensor([[4.0000, 0.0000],
+                [2.5381, 1.4619]])
+    """
 
     rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
@@ -336,6 +346,12 @@ class TopKeys:
     """The keys that weigh most, largest first, of equal ones any; key -1 and weight 0 where fewer weigh anything.
 
     Both are (b, h, i, k).
+
+    Examples:
+        >>> q, k = torch.tensor([[[[1.0, 3.0, 4.0]]]]).log(), torch.eye(3)[None, None]
+        >>> stats = attention_stats(q, k, Recipe(score=Dot()), StatsRequest(top=2))
+        >>> stats.top.keys, stats.top.weights
+        (tensor([[[[2, 1]]]]), tensor([[[[0.5000, 0.3750]]]]))
     """
 
     keys: Tensor
@@ -344,7 +360,18 @@ class TopKeys:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionStats:
-    """What was requested; None what was not. i runs over all queries and j over all keys."""
+    """What was requested; None what was not. i runs over all queries and j over all keys.
+
+    Examples:
+        >>> q = torch.zeros(1, 1, 4, 8)
+        >>> stats = attention_stats(q, q, Recipe(pattern=Causal()))
+        >>> stats.mass[0, 0]  # 1 + 1/2 + 1/3 + 1/4, 1/2 + 1/3 + 1/4, ...
+        tensor([2.0833, 1.0833, 0.5833, 0.2500])
+        >>> stats.entropy[0, 0]  # log 1, log 2, log 3, log 4
+        tensor([0.0000, 0.6931, 1.0986, 1.3863])
+        >>> stats.rows is None
+        True
+    """
 
     rows: Tensor | None  # weights of the chosen queries, (b, h, rows, j)
     columns: Tensor | None  # weights of the chosen keys, (b, h, i, columns)
@@ -376,6 +403,14 @@ def attention_stats(
         k_index: positions of the keys, likewise.
         log_sum_exp: log Σ exp of the scores each query sees, (b, h, i), if a fused forward pass has kept it: saves the
             kernels (on a GPU, in half precision) half of their time. Others compute it themselves.
+
+    Examples:
+        >>> q = torch.zeros(1, 1, 4096, 8)
+        >>> stats = attention_stats(q, q, Recipe(pattern=Window(2)))
+        >>> stats.mass[0, 0, :3]  # 1/2 + 1/3, 1/2 + 1/3 + 1/3, 1/3 + 1/3 + 1/3
+        tensor([0.8333, 1.1667, 1.0000])
+        >>> stats.entropy[0, 0, :3]  # log 2, log 3, log 3
+        tensor([0.6931, 1.0986, 1.0986])
     """
     q, k, positions = prepare(q, k, k, recipe, q_index, k_index)
     if why := request.shape_error(q.shape[2], k.shape[2]):

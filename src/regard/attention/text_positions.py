@@ -139,6 +139,15 @@ class Segments:
     """Rows of packed texts: the segment of each token, (b, t), and its position there; those of other keys too.
 
     Only tokens of one segment attend to each other.
+
+    Examples:
+        >>> segments = Segments(ids=torch.tensor([[0, 0, 1, 1]]), positions=torch.tensor([[0, 1, 0, 1]]))
+        >>> i, j = torch.arange(4)[:, None], torch.arange(4)
+        >>> segments.within(Causal()).sees(torch.tensor(0), 0, i, j).long()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [0, 0, 1, 0],
+                [0, 0, 1, 1]])
     """
 
     ids: Tensor

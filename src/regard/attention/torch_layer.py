@@ -8,7 +8,14 @@ from regard.attention.recipe import Recipe
 
 
 def from_torch(layer: nn.MultiheadAttention) -> MultiHeadAttention:
-    """The same layer with the same weights; tokens come batch first."""
+    """The same layer with the same weights; tokens come batch first.
+
+    Examples:
+        >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> ours, x = from_torch(theirs), torch.randn(1, 5, 8)
+        >>> ours(x).allclose(theirs(x, x, x)[0], atol=1e-6)
+        True
+    """
     if layer.bias_k is not None or layer.add_zero_attn:
         raise ValueError("extra keys (add_bias_kv, add_zero_attn) have no counterpart here")
     if layer.kdim != layer.vdim:
@@ -41,7 +48,14 @@ def from_torch(layer: nn.MultiheadAttention) -> MultiHeadAttention:
 
 
 def to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
-    """The same layer as torch's own, if that can express it."""
+    """The same layer as torch's own, if that can express it.
+
+    Examples:
+        >>> ours, x = MultiHeadAttention(8, heads=2), torch.randn(1, 5, 8)
+        >>> theirs = to_torch(ours)
+        >>> theirs(x, x, x)[0].allclose(ours(x), atol=1e-6)
+        True
+    """
     if layer.recipe != Recipe() or layer.compress is not None or layer.groups != layer.heads:
         raise ValueError(f"torch's layer knows plain scaled dot-product attention alone, not {layer.recipe}")
     parts = [part for part in (layer.query, layer.key, layer.value, layer.output) if isinstance(part, nn.Linear)]

@@ -50,6 +50,17 @@ BACKENDS: dict[str, Backend] = {
     "sdpa": sdpa,
     "reference": reference,
 }
+"""The backends by name, best first; `explain` says which one runs a recipe.
+
+Examples:
+    >>> list(BACKENDS)[-2:]
+    ['sdpa', 'reference']
+    >>> q = torch.ones(1, 1, 2, 4)
+    >>> attend(q, q, q, backend="linear")
+    Traceback (most recent call last):
+        ...
+    ValueError: linear cannot run this recipe: Softmax() is not proportional
+"""
 
 
 def choose(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> tuple[str, dict[str, list[str]]]:

@@ -14,7 +14,24 @@ from regard.attention.score import InnerProduct
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """What happens between q, k, v and the output, in order."""
+    """What happens between q, k, v and the output, in order.
+
+    Examples:
+        >>> q, k = torch.tensor([[[[1.0, 3.0], [2.0, 2.0]]]]).log(), torch.eye(2)[None, None]
+        >>> seen = steps(q, k, torch.tensor([[[[4.5], [8.0]]]]), Recipe(score=Dot(), pattern=Causal()))
+        >>> seen.scores[0, 0]
+        tensor([[0.0000, 1.0986],
+                [0.6931, 0.6931]])
+        >>> seen.visible[0, 0]
+        tensor([[ True, False],
+                [ True,  True]])
+        >>> seen.weights[0, 0]
+        tensor([[1.0000, 0.0000],
+                [0.5000, 0.5000]])
+        >>> seen.output[0, 0]
+        tensor([[4.5000],
+                [6.2500]])
+    """
 
     scores: Scores
     adjusted: Scores

@@ -109,7 +109,7 @@ def watch(
         statistics_only: keep the statistics of each head instead of q, k, v and the outputs.
         max_bytes: of what may be kept.
 
-    Example:
+    Examples:
         >>> layer, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
         >>> with regard.watch(layer) as seen:
         ...     output, _ = layer(x, x, x)
