@@ -78,7 +78,7 @@ def inputs(tokens: int, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
 
 def forwards_and_backwards(run: Run, given: list[Tensor]) -> tuple[Tensor, ...]:
     out = run(*given)
-    return out, *torch.autograd.grad(out, given, torch.ones_like(out))
+    return out.detach(), *torch.autograd.grad(out, given, torch.ones_like(out))
 
 
 def difference(run: Run) -> float:

@@ -63,7 +63,7 @@ class CausalLinearAttention(torch.autograd.Function):
         q, k, v = (x.contiguous() for x in (q, k, v))
         launch = Launch.of(q, v, shape)
         out, below = torch.empty_like(v), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        before = launch.new_sums()
+        before = launch.new_sums(q)
         launch.run(chunk_key_sums, k, v, before)
         launch.accumulate(before, reverse=False)
         launch.run(chunk_outputs, q, k, v, before, out, below)
@@ -75,7 +75,7 @@ class CausalLinearAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[override]
         (q, k, v, out, below, before), launch = ctx.saved_tensors, ctx.launch
-        grad, after = grad.contiguous(), launch.new_sums()
+        grad, after = grad.contiguous(), launch.new_sums(q)
         launch.run(chunk_query_sums, q, out, grad, below, after)
         launch.accumulate(after, reverse=True)
         gradients = [torch.empty_like(x) for x in (q, k, v)]
@@ -86,46 +86,35 @@ class CausalLinearAttention(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """What all kernels of one call are launched with, batch and heads side by side."""
+    """What all kernels of one call are launched with, batch and heads side by side.
+
+    Args:
+        heads: of all sentences.
+        sum_size: numbers of one S and one z.
+        options: constants of the kernels of chunks.
+    """
 
     shape: LinearTileShape
     heads: int
     tokens: int
-    d: int
-    e: int
-    device: torch.device
-    precision: str
+    chunks: int
+    sum_size: int
+    options: dict[str, Any]
 
     @staticmethod
     def of(q: Q, v: V, shape: LinearTileShape | None) -> "Launch":
-        b, h, t, d = q.shape
-        return Launch(shape or LinearTileShape.of(q, v), b * h, t, d, v.shape[3], q.device, precision(q))
+        (b, h, t, d), shape = q.shape, shape or LinearTileShape.of(q, v)
+        sizes = widths(d, v.shape[3])
+        options = sizes | {"CHUNK": shape.chunk, "PRECISION": precision(q)}
+        return Launch(shape, b * h, t, tile_count(t, shape.chunk), sizes["DP"] * (sizes["EP"] + 1), options)
 
-    @property
-    def chunks(self) -> int:
-        return tile_count(self.tokens, self.shape.chunk)
-
-    @property
-    def widths(self) -> dict[str, Any]:
-        return widths(self.d, self.e)
-
-    @property
-    def sum_size(self) -> int:
-        """Numbers of one S and one z."""
-        return self.widths["DP"] * (self.widths["EP"] + 1)
-
-    def new_sums(self) -> Tensor:
-        return torch.empty(self.heads, self.chunks, self.sum_size, dtype=torch.float32, device=self.device)
+    def new_sums(self, like: Tensor) -> Tensor:
+        return like.new_empty(self.heads, self.chunks, self.sum_size, dtype=torch.float32)
 
     def run(self, kernel: Any, *tensors: Tensor, warps: int | None = None) -> None:
         """One program for each chunk of each head."""
-        kernel[self.heads * self.chunks,](
-            *(*tensors, self.tokens, self.chunks),
-            **self.widths,
-            CHUNK=self.shape.chunk,
-            PRECISION=self.precision,
-            num_warps=warps or self.shape.warps,
-        )
+        warps = warps or self.shape.warps
+        kernel[self.heads * self.chunks,](*tensors, self.tokens, self.chunks, **self.options, num_warps=warps)
 
     def accumulate(self, sums: Tensor, *, reverse: bool) -> None:
         """Each chunk's sum becomes that of the chunks before it, or in reverse after it."""
