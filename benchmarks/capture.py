@@ -30,16 +30,11 @@ from machine import write
 from regard.data.images import LabelledImage
 from regard.data.labelled import LabelledText
 from regard.data.tagged import TaggedSentence
-from regard.tasks.image_classification.data import ImageClassificationSettings
-from regard.tasks.image_classification.task import ImageClassifier
-from regard.tasks.language_modeling.data import LanguageModelingSettings
-from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.sequence_classification.data import ClassificationSettings
-from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.data import TaggingSettings
-from regard.tasks.tagging.task import Tagger
-from regard.tasks.vqa.data import ImageQuestion, VQASettings
-from regard.tasks.vqa.task import QuestionAnswerer
+from regard.tasks.image_classification.task import ImageClassificationSettings, ImageClassifier
+from regard.tasks.language_modeling.task import LanguageModelingSettings, TextGenerator
+from regard.tasks.sequence_classification.task import ClassificationSettings, TextClassifier
+from regard.tasks.tagging.task import Tagger, TaggingSettings
+from regard.tasks.vqa.task import ImageQuestion, QuestionAnswerer, VQASettings
 from regard.training.config import TrainingJob, make_train_config
 from regard.training.corpus import Corpus
 from regard.training.cuda_graph import CapturedBackward, no_batches

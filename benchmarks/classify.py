@@ -23,8 +23,7 @@ from machine import write
 from regard.cli.options import resolve_device
 from regard.cli.train import train_with_progress
 from regard.data.labelled import LabelledText
-from regard.tasks.sequence_classification.data import ClassificationSettings
-from regard.tasks.sequence_classification.task import TextClassifier, evaluate_classifier
+from regard.tasks.sequence_classification.task import ClassificationSettings, TextClassifier, evaluate_classifier
 from regard.tasks.splits import Split
 from regard.training.run import TrainingRun
 

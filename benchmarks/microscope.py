@@ -17,8 +17,7 @@ from microscope_shots import shelf_of_runs, shoot
 from regard.models.config import EncoderConfig
 from regard.serve.model_store import ModelStore
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.tagging.data import TaggingData, TaggingSettings
-from regard.tasks.tagging.task import Tagger
+from regard.tasks.tagging.task import Tagger, TaggingData, TaggingSettings
 
 WORDS = ("the", "black", "cat", "ate", "a", "mouse", "and", "man", "carries", "light", "box")
 LONG, MANY = 2048, 512

@@ -31,8 +31,7 @@ from machine import alone, write
 from regard.data import SentencePair
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import Report, train
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun, write_final_weights

@@ -38,8 +38,7 @@ def main() -> None:
     import torch
 
     from regard.decode import Beam
-    from regard.tasks.translation.data import TranslationSettings
-    from regard.tasks.translation.task import Translator
+    from regard.tasks.translation.task import TranslationSettings, Translator
     from regard.training.run import TrainingRun
 
     settings = TranslationSettings.from_toml(args.recipe.read_text(encoding="utf-8"))

@@ -38,9 +38,8 @@ from regard.models.config import ModelConfig
 from regard.models.transformer import EncoderLayer, Transformer
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss
-from regard.tasks.translation.data import TranslationData, TranslationSettings
 from regard.tasks.translation.metrics import bleu, exact_match
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
 from regard.world.retrieval import Stories, graded_story_pairs, story_pairs

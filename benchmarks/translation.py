@@ -13,9 +13,8 @@ from regard.data.parallel import SentencePair
 from regard.decode import Beam
 from regard.decode.texts import translate_lines
 from regard.tasks.splits import Split
-from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.metrics import translation_metrics
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training.run import TrainingRun
 
 TOKENS = 16384  # source tokens × beams translated at once; it changes no result

@@ -18,8 +18,7 @@ from machine import write
 from regard.cli.train import train_with_progress
 from regard.models.config import EncoderConfig
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
-from regard.tasks.tagging.task import Tagger, evaluate_tagger
+from regard.tasks.tagging.task import CharacterSettings, Tagger, TaggingData, TaggingSettings, evaluate_tagger
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
 

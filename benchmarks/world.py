@@ -30,8 +30,7 @@ from regard.decode.alignment import (
     evaluate_heads,
     find_deciding_words,
 )
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator, choose_alignment_heads, evaluate_translations
+from regard.tasks.translation.task import TranslationSettings, Translator, choose_alignment_heads, evaluate_translations
 from regard.training.run import TrainingRun
 from regard.world import Ambiguity, Sentence, World, find_lecture_sentence
 

@@ -21,8 +21,7 @@ from regard.decode import Beam, prepare, translate
 from regard.models.config import ModelConfig
 from regard.see import trace_model
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationData, TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
 from regard.training.config import TrainSettings, make_train_config
 from regard.training.loop import make_captured_step, make_optimiser, one_step
 from regard.training.run_folder import Progress

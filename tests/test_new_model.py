@@ -36,8 +36,7 @@ from regard.models.transformer import KVCaches
 from regard.see import Edits, HeadOff, trace_model
 from regard.serve.model_store import ModelStore
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationData, TranslationSettings
-from regard.tasks.translation.task import Translator, train_tokenizers
+from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator, train_tokenizers
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
 from tests.serve.client import client_of, floats, site_path

@@ -10,8 +10,7 @@ from typer.main import get_command
 
 from regard.cli import app
 from regard.cli import train as train_command
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 
 from .commands import LITTLE, assert_done, assert_refused, held, regard
 from .test_start_from_run import TASKS, VERBS

@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import Result
 
 from regard.cli.demo import LONG_SENTENCES, next_commands
-from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import TranslationSettings
 from regard.training.run_folder import checkpoints
 
 from .commands import WORLD_TESTS, assert_done, assert_plain, assert_refused, regard

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import TranslationSettings
 
 from .commands import assert_done, assert_refused, held, regard
 

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from regard.cli import train as train_command
 from regard.data import read_pairs
 from regard.data.parallel import write_pairs
-from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import TranslationSettings
 from regard.training.run_folder import lock_folder
 from regard.training.step import AsyncScalars, Report
 

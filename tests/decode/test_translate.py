@@ -11,8 +11,7 @@ from regard.decode import Beam, Greedy, Sampling
 from regard.decode.texts import detokenize_line, translate_lines, translate_texts, unknown_source_words
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.world import World, translation_pairs
 
 TINY = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.0)

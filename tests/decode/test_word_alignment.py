@@ -23,8 +23,7 @@ from regard.decode.scoring import CrossAttentionMaps
 from regard.decode.texts import translate_texts
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationData, TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
 from regard.world import World, find_lecture_sentence, translation_pairs
 
 TINY = ModelConfig(kind="transformer", layers=2, model=12, heads=2, hidden=20, dropout=0.0)

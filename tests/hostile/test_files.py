@@ -50,7 +50,7 @@ from regard.models.word_vectors import WordVectors
 from regard.see.parse import parse_file
 from regard.tasks.language_modeling.token_nll import NeuralCache
 from regard.tasks.pretrained import SavedPart
-from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import TranslationSettings
 from regard.training.checkpoint import read_checkpoint, write_checkpoint
 from regard.training.run_folder import Progress
 from tests.cli.commands import assert_refused, regard

@@ -16,30 +16,24 @@ from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.graph import GraphConfig
 from regard.models.vision import VisionConfig
 from regard.models.vqa import VQAConfig
-from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings
-from regard.tasks.autoencoding.task import SentenceAutoencoder
+from regard.tasks.autoencoding.task import AutoencodingData, AutoencodingSettings, SentenceAutoencoder
 from regard.tasks.config import PairTokenizerSettings, TokenizerSettings
-from regard.tasks.image_classification.data import (
+from regard.tasks.image_classification.task import (
     ImageClassificationData,
     ImageClassificationSettings,
+    ImageClassifier,
 )
-from regard.tasks.image_classification.task import ImageClassifier
-from regard.tasks.language_modeling.data import LanguageModelingData, LanguageModelingSettings
-from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.node_classification.data import (
+from regard.tasks.language_modeling.task import LanguageModelingData, LanguageModelingSettings, TextGenerator
+from regard.tasks.node_classification.task import (
     NodeClassificationData,
     NodeClassificationSettings,
+    NodeClassifier,
 )
-from regard.tasks.node_classification.task import NodeClassifier
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
-from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.data import TaggingData, TaggingSettings
-from regard.tasks.tagging.task import Tagger
-from regard.tasks.translation.data import TranslationData, TranslationSettings
-from regard.tasks.translation.task import Translator
-from regard.tasks.vqa.data import VQAData, VQASettings
-from regard.tasks.vqa.task import QuestionAnswerer
+from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
+from regard.tasks.tagging.task import Tagger, TaggingData, TaggingSettings
+from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
+from regard.tasks.vqa.task import QuestionAnswerer, VQAData, VQASettings
 from regard.world import World, translation_pairs
 
 CAT = "the black cat ate the mouse"
@@ -124,7 +118,7 @@ LEARNERS: dict[str, Callable[[], PretrainedModel]] = {
 def example_input(task: str, learner: PretrainedModel, folder: Path) -> tuple[str, str | None]:
     """What each is given to read, and the question about it."""
     if task == "graph":
-        from regard.tasks.node_classification.data import training_graph
+        from regard.tasks.node_classification.task import training_graph
 
         return training_graph(learner.settings.data).nodes[0].name, None
     if task in ("picture", "answer"):

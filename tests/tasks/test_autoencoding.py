@@ -10,8 +10,14 @@ from torch.testing import assert_close
 
 from regard.data.batching import collate
 from regard.models.autoencoder import AutoencoderConfig
-from regard.tasks.autoencoding.data import AutoencodingData, AutoencodingSettings
-from regard.tasks.autoencoding.task import SentenceAutoencoder, encode_latents, interpolate_sentences, reconstruct
+from regard.tasks.autoencoding.task import (
+    AutoencodingData,
+    AutoencodingSettings,
+    SentenceAutoencoder,
+    encode_latents,
+    interpolate_sentences,
+    reconstruct,
+)
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.seq2seq import build_loss
 from regard.tasks.splits import Split

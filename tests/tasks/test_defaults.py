@@ -11,10 +11,10 @@ from regard.tasks.config import (
     steps_for,
     vocabulary_size_for,
 )
-from regard.tasks.image_classification.data import ImageClassificationSettings
-from regard.tasks.language_modeling.data import LanguageModelingSettings
-from regard.tasks.sequence_classification.data import ClassificationSettings
-from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.image_classification.task import ImageClassificationSettings
+from regard.tasks.language_modeling.task import LanguageModelingSettings
+from regard.tasks.sequence_classification.task import ClassificationSettings
+from regard.tasks.translation.task import TranslationSettings
 from regard.training.config import TrainSettings
 
 

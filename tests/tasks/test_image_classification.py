@@ -26,13 +26,16 @@ from regard.data.images import LabelledImage, PixelScaling, images_from_scenes
 from regard.models.safetensors_io import saveable_tensors
 from regard.models.vision import VisionConfig, VisionTransformer, build_vision_model
 from regard.tasks.image_batches import AugmentedImages, AugmentSettings, ShuffledIndices
-from regard.tasks.image_classification.data import (
+from regard.tasks.image_classification.task import (
+    ImageBatch,
     ImageClassificationData,
     ImageClassificationSettings,
+    ImageClassifier,
+    mixup_loss,
     read_image_files,
     read_known_images,
+    validation,
 )
-from regard.tasks.image_classification.task import ImageBatch, ImageClassifier, mixup_loss, validation
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
 from regard.world.shapes import ShapeWorld

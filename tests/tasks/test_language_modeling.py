@@ -16,16 +16,14 @@ from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.language_modeling import token_nll
-from regard.tasks.language_modeling.data import (
-    LanguageModelingData,
-    LanguageModelingSettings,
-    split_lines,
-)
 from regard.tasks.language_modeling.task import (
     BlockStream,
+    LanguageModelingData,
     LanguageModelingLoss,
+    LanguageModelingSettings,
     TextGenerator,
     hidden_after_context,
+    split_lines,
     validation,
 )
 from regard.tasks.language_modeling.token_nll import (

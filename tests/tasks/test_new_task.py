@@ -17,8 +17,7 @@ from regard.training.run import TrainingRun
 from tests.cli.commands import assert_done, assert_refused, regard
 from tests.serve.client import client_of, post_trace
 
-from .new_task.data import LengthSettings
-from .new_task.task import TASK, LengthClassifier
+from .new_task.task import TASK, LengthClassifier, LengthSettings
 
 SOURCE = Path(registry.__file__).parents[1]
 CAT = "the black cat ate the mouse"

@@ -8,12 +8,15 @@ from torch.testing import assert_close
 
 from regard.data.graphs import BagOfWords, Graph, GraphNode, StandardScaler, load_featurizer, write_graph
 from regard.models.graph import GraphConfig
-from regard.tasks.node_classification.data import (
+from regard.tasks.node_classification.task import (
     LabelledNode,
     NodeClassificationData,
     NodeClassificationSettings,
+    NodeClassifier,
+    graph_of,
+    node_loss,
+    validation,
 )
-from regard.tasks.node_classification.task import NodeClassifier, graph_of, node_loss, validation
 from regard.tasks.splits import Split
 from regard.training.config import TrainSettings
 from tests.tasks.resume_check import assert_resumes

@@ -15,10 +15,10 @@ import regard
 from regard.attention import Causal, Pattern, Recipe, RowWise, Score, Sinusoidal
 from regard.attention.learned_parts import find_own_parts
 from regard.layers import PreNorm
-from regard.tasks.language_modeling.data import LanguageModelingSettings
+from regard.tasks.language_modeling.task import LanguageModelingSettings
 from regard.tasks.own_parts import OwnParts, PartSource, format_record, read_record, source_of
 from regard.tasks.pretrained import load_settings
-from regard.tasks.translation.data import TranslationSettings
+from regard.tasks.translation.task import TranslationSettings
 
 PAIRS = [("the cat sleeps", "le chat dort"), ("a dog eats", "un chien mange"), ("the dog sleeps", "le chien dort")]
 SMALL: dict[str, Any] = {

@@ -14,8 +14,13 @@ from regard.data.labelled import LabelledText
 from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, UNK, WordTokenizer
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
-from regard.tasks.sequence_classification.task import ClassificationLoss, TextClassifier, collate
+from regard.tasks.sequence_classification.task import (
+    ClassificationData,
+    ClassificationLoss,
+    ClassificationSettings,
+    TextClassifier,
+    collate,
+)
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
 from tests.narrowing import assert_is_instance

@@ -8,7 +8,7 @@ import pytest
 
 from regard.data import SentencePair
 from regard.tasks.splits import WORLD_TESTS
-from regard.tasks.translation.data import TranslationData, TranslationSettings
+from regard.tasks.translation.task import TranslationData, TranslationSettings
 
 
 def numbered(count: int) -> list[SentencePair]:

@@ -12,8 +12,16 @@ from regard.data.tokenizers.base import WordTokenizer
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
 from regard.models.word_vectors import WordVectors
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
-from regard.tasks.tagging.task import UNTAGGED, Tagger, TaggingLoss, collate, validation
+from regard.tasks.tagging.task import (
+    UNTAGGED,
+    CharacterSettings,
+    Tagger,
+    TaggingData,
+    TaggingLoss,
+    TaggingSettings,
+    collate,
+    validation,
+)
 from regard.training.config import TrainSettings
 from tests.narrowing import assert_is_instance
 from tests.tasks.resume_check import assert_resumes

@@ -16,7 +16,6 @@ from regard.decode import Greedy, translate_all
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, build_loss, validation
-from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.metrics import (
     CHRF_PLAIN,
     TRANSLATION_EDIT_RATE,
@@ -27,7 +26,7 @@ from regard.tasks.translation.metrics import (
     exact_match,
     text_metrics,
 )
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.config import TrainSettings
 from regard.training.corpus import Corpus

@@ -14,22 +14,15 @@ from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.graph import GraphConfig
 from regard.models.vision import VisionConfig
 from regard.models.vqa import VQAConfig
-from regard.tasks.autoencoding.data import AutoencodingSettings
-from regard.tasks.autoencoding.task import SentenceAutoencoder
+from regard.tasks.autoencoding.task import AutoencodingSettings, SentenceAutoencoder
 from regard.tasks.config import RunSettings, TokenizerSettings
-from regard.tasks.image_classification.data import ImageClassificationData, ImageClassificationSettings
-from regard.tasks.image_classification.task import ImageClassifier
-from regard.tasks.language_modeling.data import LanguageModelingSettings
-from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.node_classification.data import NodeClassificationSettings
-from regard.tasks.node_classification.task import NodeClassifier
+from regard.tasks.image_classification.task import ImageClassificationData, ImageClassificationSettings, ImageClassifier
+from regard.tasks.language_modeling.task import LanguageModelingSettings, TextGenerator
+from regard.tasks.node_classification.task import NodeClassificationSettings, NodeClassifier
 from regard.tasks.registry import TASKS, get_task
-from regard.tasks.sequence_classification.data import ClassificationSettings
-from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.data import TaggingSettings
-from regard.tasks.tagging.task import Tagger
-from regard.tasks.vqa.data import VQAData, VQASettings
-from regard.tasks.vqa.task import QuestionAnswerer
+from regard.tasks.sequence_classification.task import ClassificationSettings, TextClassifier
+from regard.tasks.tagging.task import Tagger, TaggingSettings
+from regard.tasks.vqa.task import QuestionAnswerer, VQAData, VQASettings
 
 WORDS = TokenizerSettings(kind="words")
 ENCODER = EncoderConfig(kind="transformer", layers=1, model=16, heads=2, hidden=24, dropout=0.0)

@@ -17,14 +17,19 @@ from regard.models.safetensors_io import saveable_tensors
 from regard.models.vqa import VQAConfig
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.image_batches import AugmentSettings
-from regard.tasks.vqa.data import (
+from regard.tasks.vqa.task import (
     ImageQuestion,
+    QuestionAnswerer,
+    QuestionBatches,
+    VQABatch,
     VQAData,
     VQASettings,
+    evaluate_vqa,
+    order_by_image,
     read_known_part,
     read_known_questions,
+    vqa_loss,
 )
-from regard.tasks.vqa.task import QuestionAnswerer, QuestionBatches, VQABatch, evaluate_vqa, order_by_image, vqa_loss
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
 

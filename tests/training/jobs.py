@@ -10,19 +10,15 @@ from regard.models.vision import VisionConfig
 from regard.models.vqa import VQAConfig
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.image_batches import AugmentSettings
-from regard.tasks.image_classification.data import (
+from regard.tasks.image_classification.task import (
     ImageClassificationData,
     ImageClassificationSettings,
+    ImageClassifier,
 )
-from regard.tasks.image_classification.task import ImageClassifier
-from regard.tasks.language_modeling.data import LanguageModelingData, LanguageModelingSettings
-from regard.tasks.language_modeling.task import TextGenerator
-from regard.tasks.sequence_classification.data import ClassificationData, ClassificationSettings
-from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.data import CharacterSettings, TaggingData, TaggingSettings
-from regard.tasks.tagging.task import Tagger
-from regard.tasks.vqa.data import VQAData, VQASettings
-from regard.tasks.vqa.task import QuestionAnswerer
+from regard.tasks.language_modeling.task import LanguageModelingData, LanguageModelingSettings, TextGenerator
+from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
+from regard.tasks.tagging.task import CharacterSettings, Tagger, TaggingData, TaggingSettings
+from regard.tasks.vqa.task import QuestionAnswerer, VQAData, VQASettings
 from regard.training.config import TrainingJob, TrainSettings
 
 WORDS = TokenizerSettings(kind="words")

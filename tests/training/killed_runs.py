@@ -18,8 +18,7 @@ import torch
 from regard.data import SentencePair
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import checkpoint, loop
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun

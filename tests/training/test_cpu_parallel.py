@@ -14,8 +14,7 @@ from regard.data import SentencePair
 from regard.data.batching import Batch
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import cpu_parallel
 from regard.training.config import TrainingJob, TrainSettings, make_train_config
 from regard.training.corpus import PackedPairs

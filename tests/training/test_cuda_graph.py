@@ -20,14 +20,14 @@ from regard.models.encoder import CharEncoder
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.graph import GraphConfig
 from regard.tasks.image_batches import AugmentedImages
-from regard.tasks.node_classification.data import (
+from regard.tasks.node_classification.task import (
     NodeClassificationData,
     NodeClassificationSettings,
+    NodeClassifier,
 )
-from regard.tasks.node_classification.task import NodeClassifier
 from regard.tasks.sequence_classification import task as sequence_classification
 from regard.tasks.tagging import task as tagging
-from regard.tasks.tagging.data import CharacterSettings
+from regard.tasks.tagging.task import CharacterSettings
 from regard.tasks.vqa.task import QuestionBatches
 from regard.training import cuda_graph
 from regard.training.config import TrainingJob, make_train_config

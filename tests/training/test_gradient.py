@@ -13,8 +13,7 @@ from regard.data.batching import pair_lengths
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import ConstantSchedule, TrainConfig, TrainingData, train
 from regard.training.config import TrainSettings
 from regard.training.corpus import Corpus

@@ -18,8 +18,7 @@ from regard.models.transformer import Transformer
 from regard.ops import dispatch
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, packing_objections
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.config import Loss, TrainSettings
 from regard.training.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit

@@ -11,8 +11,7 @@ from torch.testing import assert_close
 from regard.data import SentencePair
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training.config import TrainSettings, make_schedule, make_train_config
 from regard.training.corpus import Corpus
 from regard.training.run import TrainingRun

@@ -47,9 +47,8 @@ def demo(
     from regard.decode.alignment import attend_pair, load_alignment_heads
     from regard.decode.texts import translate_texts
     from regard.tasks.translation.cli import build_alignment
-    from regard.tasks.translation.data import TranslationSettings
     from regard.tasks.translation.metrics import exact_match
-    from regard.tasks.translation.task import Translator
+    from regard.tasks.translation.task import TranslationSettings, Translator
 
     console = Console()
     console.print(Rule("1. Training a small Transformer: English to French", align="left"))

@@ -60,7 +60,7 @@ def learn(
 
 def read_texts(texts: list[Path], corpora: list[str], data: Path | None) -> Iterator[str]:
     from regard.data.files import read_lines
-    from regard.tasks.sequence_classification.data import ClassificationData
+    from regard.tasks.sequence_classification.task import ClassificationData
 
     for path in texts:
         yield from read_lines(path)

@@ -38,7 +38,7 @@ In Python, `regard.train("tagging", layers=4, steps=2000)` sets the same keys; a
 table: `**{"train.max_length": 100}`. Settings are values, which can be made and changed without training anything:
 
 ```python
->>> from regard.tasks.tagging.data import TaggingSettings
+>>> from regard.tasks.tagging.task import TaggingSettings
 >>> settings = TaggingSettings().with_changes({"layers": 4, "train.steps": 2000})
 >>> settings.model.layers, settings.train.steps
 (4, 2000)

@@ -35,8 +35,7 @@ from regard.data.tokenizers.base import BOS, EOS, NUM_SPECIAL_TOKENS, PAD
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.data import TranslationData, TranslationSettings
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
 from regard.training.config import TrainingData, TrainSettings
 from regard.training.corpus import PackedPairs
 from regard.training.run import TrainingRun

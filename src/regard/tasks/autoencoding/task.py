@@ -1,8 +1,9 @@
-"""Autoencoding: the SentenceAutoencoder, its latents, metrics and task."""
+"""Autoencoding: its settings and sentences, the SentenceAutoencoder, its latents, metrics and task."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.data.batching import Example, pad_rows
-from regard.data.files import chunks
+from regard.data.files import chunks, read_lines
 from regard.data.tokenizers.base import EOS, UNK, Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
 from regard.decode.search import (
@@ -27,18 +28,80 @@ from regard.decode.search import (
 from regard.decode.stepwise import Greedy
 from regard.decode.texts import LINE_BREAKS, WINDOW
 from regard.decode.translate import translate_all, translate_as_found
-from regard.models.autoencoder import Autoencoder, build_autoencoder
-from regard.tasks.autoencoding.data import AutoencodingSettings
+from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
+from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import MetricScore, PairedResult, TaskMetrics, paired_bootstrap
 from regard.tasks.outputs import ModelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
+from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.tasks.tokenizers import train_text_tokenizer
-from regard.training.config import TrainingJob
+from regard.training.config import TrainingJob, TrainSettings
+
+# --- settings and data ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoencodingData(SentenceData[str]):
+    """Sentences; files are plain text, a sentence a line."""
+
+    examples: ClassVar[str] = "sentences"
+
+    max_length: int = 8
+
+    def from_world(self, split: Split, count: int | None) -> list[str]:
+        return [" ".join(sentence.words) for sentence in self.world_sentences(split, count)]
+
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[str]:
+        return self.read_nonempty(lambda on_empty: nonblank_lines(paths, on_empty))
+
+    def from_corpus(self, split: Split, folder: Path | None) -> list[str]:
+        raise ValueError(f"data.corpus = {self.corpus!r} is not for autoencoding; give text files: --train train.txt")
+
+
+def nonblank_lines(paths: Iterable[str], on_empty: Callable[[str], object]) -> Iterator[str]:
+    for path in paths:
+        for number, line in enumerate(read_lines(path), 1):
+            if line.strip():
+                yield line
+            else:
+                on_empty(f"{path}:{number}: an empty line")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoencodingSettings(RunSettings):
+    """The settings of an autoencoder's run: one tokenizer for both ends, an encoder, a bottleneck and a decoder."""
+
+    task: ClassVar[str] = "autoencoding"
+
+    data: AutoencodingData = AutoencodingData()
+    text: TokenizerSettings = TokenizerSettings()
+    model: AutoencoderConfig = AutoencoderConfig.from_size("transformer", "tiny")
+    train: TrainSettings = TrainSettings(label_smoothing=0.0)
+
+    @classmethod
+    def of_world(cls):
+        """Sentences of the miniature world, in a minute."""
+        return cls(
+            text=TokenizerSettings(kind="words"),
+            model=AutoencoderConfig(kind="gru", latents=8, latent=32, layers=1, model=64, hidden=128, dropout=0.0),
+            # small batches: where nothing is ambiguous, many steps teach more than exact ones
+            train=world_training(
+                steps=2400,
+                batch_size=256,
+                learning_rate=3e-3,
+                warmup_steps=100,
+                validate_every=800,
+                checkpoint_every=800,
+            ),
+        )
+
 
 Ids = Sequence[int]
 Latents = Float[Tensor, "n k m"]
+# --- the model ---
+
 USUAL = Greedy(LengthLimit(0, 100))  # a latent does not say how long its sentence is, so the limit is absolute
 
 

@@ -74,7 +74,7 @@ def images_in(name: str, classifier: "ImageClassifier") -> "Sequence[tuple[str, 
     """The images of a file, a folder, an archive or an idx file, with their names."""
     from regard.data.files import ARCHIVES, iter_files
     from regard.data.images import IMAGE_SUFFIXES, decode_image, image_to_tensor, read_idx, read_image
-    from regard.tasks.image_classification.data import is_idx
+    from regard.tasks.image_classification.task import is_idx
 
     mode = "RGB" if classifier.preprocessor.channels == 3 else "L"
     if is_idx(name):

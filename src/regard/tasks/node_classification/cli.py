@@ -68,7 +68,7 @@ def label_lines(classifier: "NodeClassifier", graph: "Graph", best: int) -> Iter
 def view_node(classifier: "NodeClassifier", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
     """`text` is a node of the graph that was trained on. Without a head, those of the first layer: it attends to nodes
     as they are, and the others at what nodes have heard."""
-    from regard.tasks.node_classification.data import training_graph
+    from regard.tasks.node_classification.task import training_graph
 
     if refused := [name for name in ("word", "target") if vars(request)[name] is not None]:
         raise ValueError(f"--{refused[0]} means nothing to a node; leave it out")

@@ -1,9 +1,10 @@
-"""Tagging (token classification): batches, the loss, the training job, metrics, the Tagger and its task."""
+"""Tagging (token classification): its settings and sentences, batches, the loss, metrics, the Tagger and its task."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,23 +15,100 @@ from torch.nn.functional import cross_entropy
 
 from regard.attention import record_attention
 from regard.data.batching import pad_rows
+from regard.data.corpora import corpus_path
 from regard.data.labelled import Labels
-from regard.data.tagged import NO_VALUE, TaggedSentence, WordPieces, encode_words
+from regard.data.tagged import NO_VALUE, TaggedSentence, WordPieces, encode_words, read_tagged
 from regard.data.tokenizers.base import UNK, CharTokenizer, Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
 from regard.layers.rnn import disable_host_sync
+from regard.models.config import EncoderConfig, WordEmbeddingConfig
+from regard.models.config_base import FRACTION, Ranges, SettingsTable
 from regard.models.encoder import CharEncoder, Encoder, initialise_embedding
 from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
+from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
 from regard.tasks.outputs import ModelOutput, one_or_many
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
-from regard.tasks.tagging.data import TaggingSettings
+from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
-from regard.training.config import TrainingJob, to_float32
+from regard.training.config import TrainingJob, TrainSettings, to_float32
 from regard.training.corpus import Corpus, drop_long, iterate_batches, to_device_async
 from regard.world import find_lecture_sentence
+
+# --- settings and data ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingData(SentenceData[TaggedSentence]):
+    """Tagged sentences; files are .conllu, or two columns in a .tsv or .txt."""
+
+    examples: ClassVar[str] = "sentences"
+    files_hint: ClassVar[str] = '{split} = ["{split}.conllu"], or on the command line --{split} {split}.conllu'
+
+    def from_world(self, split: Split, count: int | None) -> list[TaggedSentence]:
+        return [TaggedSentence(one.words, one.tags, one.governors) for one in self.world_sentences(split, count)]
+
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[TaggedSentence]:
+        return LoadedExamples([sentence for path in paths for sentence in read_tagged(path)])
+
+    def from_corpus(self, split: Split, folder: Path | None) -> list[TaggedSentence]:
+        return list(read_tagged(corpus_path(self.corpus, split, folder)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharacterSettings(SettingsTable):
+    """Whether words are also read letter by letter, which tells of words that were never seen.
+
+    Args:
+        read: the letters of a word are read as well.
+        hide: how often, while training, a known word is hidden, so that its letters must tell.
+    """
+
+    ranges: ClassVar[Ranges] = {"hide": FRACTION}
+
+    read: bool = False
+    hide: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingSettings(RunSettings):
+    """The settings of a tagger's run.
+
+    [words] says what a word's vector begins with, [spelling] whether its characters are read as well,
+    and how often a word is hidden so that they must be.
+    The label of a word is predicted at its first subword.
+    """
+
+    task: ClassVar[str] = "tagging"
+
+    data: TaggingData = TaggingData()
+    text: TokenizerSettings = TokenizerSettings()
+    words: WordEmbeddingConfig = WordEmbeddingConfig()
+    spelling: CharacterSettings = CharacterSettings()
+    model: EncoderConfig = EncoderConfig.from_size("transformer", "tiny")
+    train: TrainSettings = TrainSettings(label_smoothing=0.0)
+
+    def __post_init__(self):
+        if self.spelling.read and self.text.kind != "words":
+            raise ValueError(f"spelling.read = true is for whole words, not text.kind = {self.text.kind!r}; use words")
+        if self.words.kind == "one-hot":
+            raise ValueError("words.kind = 'one-hot' is for texts with one label; a tagger's words have vectors")
+        if self.words.dropout:
+            raise ValueError("a tagger hides words by spelling.hide, not by words.dropout; set that")
+
+    @classmethod
+    def of_world(cls):
+        """Parts of speech in the miniature world, in a minute."""
+        return cls(
+            text=TokenizerSettings(kind="words"),
+            model=EncoderConfig(kind="transformer", layers=2, model=64, heads=4, hidden=128),
+            train=world_training(steps=800, batch_size=1024, learning_rate=3e-3, warmup_steps=50, validate_every=200),
+        )
+
+
+# --- the model ---
 
 UNTAGGED = -100  # stands for a word that has no tag, and for no word at all
 MAX_CHARACTERS = 256  # of a word that are read: a table has room for the longest word's in every word

@@ -1,4 +1,4 @@
-"""Translation: the Translator, its alignment heads, its evaluation and its task."""
+"""Translation: its settings and sentence pairs, the Translator, its alignment heads, its evaluation and its task."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from regard.data.batching import Example
-from regard.data.files import write_text_atomic
-from regard.data.parallel import SentencePair
+from regard.data.corpora import read_corpus_pairs
+from regard.data.files import file_format, write_text_atomic
+from regard.data.parallel import SentencePair, read_pairs
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.subwords import load_tokenizer
@@ -33,18 +34,107 @@ from regard.decode.quantize import prepare
 from regard.decode.search import Search
 from regard.decode.stepwise import Greedy
 from regard.decode.texts import Translation, translate_lines, translate_texts
-from regard.models.config import RNN_KINDS, build_model
+from regard.models.config import RNN_KINDS, ModelConfig, build_model
 from regard.models.seq2seq import Seq2Seq
-from regard.tasks.config import PairTokenizerSettings
+from regard.tasks.config import PairTokenizerSettings, RunSettings, world_training
 from regard.tasks.outputs import ModelOutput, WordAlignment, one_or_many
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
+from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.tasks.tokenizers import train_tokenizer
-from regard.tasks.translation.data import TranslationSettings
 from regard.tasks.translation.metrics import TranslationMetrics, text_metrics
-from regard.training.config import TrainingJob
-from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence
+from regard.training.config import TrainingJob, TrainSettings
+from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs
+from regard.world.retrieval import Stories, graded_story_pairs, story_pairs
+
+# --- settings and data ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationData(SentenceData[SentencePair]):
+    """Sentence pairs; files are one .tsv or .jsonl, or two text files.
+
+    The corpus `stories` has English on both sides: stories of `max_length` words, and what they tell of one person; to
+    train on, also of half as many words, of a quarter and so on.
+
+    Args:
+        source: the language to translate from: of the miniature world, a known corpus, or a field of a .jsonl.
+        target: the language to translate into.
+    """
+
+    examples: ClassVar[str] = "pairs"
+    files_hint: ClassVar[str] = (
+        '{split} = ["{split}.en", "{split}.de"] or ["{split}.tsv"], '
+        "or on the command line --{split} {split}.en --{split} {split}.de"
+    )
+    generated: ClassVar[tuple[str, ...]] = ("world", "stories")
+
+    source: str = "en"
+    target: str = "fr"
+    sentences: int = 60_000
+
+    def from_world(self, split: Split, count: int | None) -> list[SentencePair]:
+        count = self.sentences if count is None else count
+        if self.corpus == "stories":
+            make_pairs = graded_story_pairs if split == "train" else story_pairs
+            return [
+                SentencePair(*pair) for pair in make_pairs(Stories(words=self.max_length, relevant=1), count, split)
+            ]
+        world = World(min_length=self.min_length, max_length=self.max_length)
+        if self.source == "en":
+            return [SentencePair(*pair) for pair in translation_pairs(world, self.target, count, split)]
+        if self.target == "en":
+            return [SentencePair(*pair).swapped() for pair in translation_pairs(world, self.source, count, split)]
+        raise ValueError(f"the world translates from or into en, not from {self.source!r} into {self.target!r}")
+
+    def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[SentencePair]:
+        """The pairs of one .tsv, of one .jsonl, whose fields are the languages, or of two text files."""
+        if len(paths) > 1 and (tables := [path for path in paths if file_format(Path(path)) in (".tsv", ".jsonl")]):
+            raise ValueError(f"{tables[0]} holds both sides already; give it alone, or two files of plain text")
+        fields = (self.source, self.target)
+        return self.read_nonempty(lambda on_empty: read_pairs(paths, fields=fields, on_empty=on_empty))
+
+    def from_corpus(self, split: Split, folder: Path | None) -> list[SentencePair]:
+        return read_corpus_pairs(self.corpus, split, self.source, self.target, folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationSettings(RunSettings):
+    task: ClassVar[str] = "translation"
+
+    data: TranslationData = TranslationData()
+    text: PairTokenizerSettings = PairTokenizerSettings()
+    model: ModelConfig = ModelConfig.from_size("transformer", "tiny")
+    train: TrainSettings = TrainSettings()
+
+    def __post_init__(self):
+        if self.train.cuda_graph and not self.train.packed:
+            raise ValueError("train.cuda_graph = true wants batches of one shape; say packed = true as well")
+
+    @classmethod
+    def of_world(cls):
+        """French, as the miniature world speaks it, in a minute."""
+        rotary = 'position = "Rotary()"'
+        return cls(
+            data=TranslationData(sentences=40_000, max_length=7),
+            text=PairTokenizerSettings(kind="words", joint=False),
+            model=ModelConfig(
+                kind="transformer", layers=2, model=64, heads=4, hidden=128, dropout=0.0, encoder=rotary, decoder=rotary
+            ),
+            # small batches: where nothing is ambiguous for long, many steps teach more than exact ones
+            train=world_training(
+                steps=3300,
+                batch_size=384,
+                learning_rate=8e-3,
+                warmup_steps=100,
+                weight_decay=0.1,
+                validate_every=825,
+            ),
+        )
+
+
+# --- the model ---
 
 
 def train_tokenizers(pairs: Sequence[SentencePair], settings: PairTokenizerSettings) -> tuple[Tokenizer, Tokenizer]:
@@ -179,7 +269,6 @@ def translation_output(translator: Translator, source: str, found: Sequence[Tran
 
 
 # --- alignment heads ---
-
 
 MAX_SENTENCES = 100  # on which the heads are chosen
 MAX_PAIR_TOKENS = 256  # tokens of a side: the attention weights of longer pairs take too much memory

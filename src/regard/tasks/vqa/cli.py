@@ -106,7 +106,7 @@ def answer_lines(
     from regard.data.files import chunks
     from regard.data.images import LabelledImage
     from regard.tasks.image_classification.task import AT_ONCE
-    from regard.tasks.vqa.data import ImageQuestion
+    from regard.tasks.vqa.task import ImageQuestion
 
     image = LabelledImage(pixels, "", "the image")
     for some in chunks(questions, AT_ONCE):
@@ -139,7 +139,7 @@ def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request
     from regard.data.batching import pad_rows
     from regard.data.images import LabelledImage
     from regard.tasks.image_batches import load_image
-    from regard.tasks.vqa.data import ImageQuestion
+    from regard.tasks.vqa.task import ImageQuestion
 
     if refused := [name for name in ("word", "target") if getattr(request, name) is not None]:
         raise ValueError(f"--{refused[0]} means nothing to a question about a picture; leave it out")
