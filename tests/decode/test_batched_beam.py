@@ -39,7 +39,7 @@ from tests.narrowing import assert_is_instance
 
 from .reference_beam import reference_translate
 from .test_models import SOURCES, model
-from .toy_models import Plain, same
+from .toy_models import Plain, naive_beam, same
 
 LIMIT = LengthLimit(1.0, 5)
 PREFIXES = [(4,), (), (3, 5, 6), (), (9,)]
@@ -68,6 +68,16 @@ def test_it_finds_what_the_definition_finds(size, alpha, best):
     assert_same(found, reference_translate(made, SOURCES, beam))
     assert_same(found, translate(made, SOURCES, beam))
     assert any(h.finished for some in found for h in some)
+
+
+@pytest.mark.parametrize(("size", "alpha"), [(1, 0.0), (2, 1.0), (4, 0.0)])
+def test_beams_that_are_refilled_share_one_cache_too(size, alpha):
+    made, beam = model("transformer").double().eval(), Beam(size, alpha, n_best=size, max_length=LIMIT, refill=True)
+    found = translate(prepare(made), SOURCES, beam)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        expected = naive_beam(made, tuple(source), LIMIT.of(len(source)), beam)
+        assert [(one.ids, one.finished) for one in hypotheses] == [(ids, over) for ids, _, _, over in expected]
+        assert [one.score for one in hypotheses] == pytest.approx([score for *_, score, _ in expected], abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,13 @@ def test_wu_s_coverage_penalty_on_paper():
     assert found.log_probability == 0.0
 
 
+@pytest.mark.parametrize("refill", [False, True], ids=["narrowing", "refilled"])
 @pytest.mark.parametrize(("alpha", "beta"), PENALTIES)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_a_batch_finds_what_the_definition_finds(size, alpha, beta):
+def test_a_batch_finds_what_the_definition_finds(size, alpha, beta, refill):
     """Batched, cached and stopped early = one by one, from scratch, to the very end."""
     model = Toy(dice(size), glance(size))
-    beam = Beam(size, alpha, beta, n_best=size, max_length=LengthLimit(0.5, 4))
+    beam = Beam(size, alpha, beta, n_best=size, max_length=LengthLimit(0.5, 4), refill=refill)
     sources = [(3, 4), (), (5,), (6, 6, 3, 4, 5), (4, 4, 4)]
     for source, found in zip(sources, translate(model, sources, beam), strict=True):
         expected = naive_beam(model, source, len(source) // 2 + 4, beam)
@@ -91,14 +92,23 @@ def test_a_batch_finds_what_the_definition_finds(size, alpha, beta):
     size=st.integers(1, 4),
     alpha=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
     spread=st.sampled_from([0.1, 1.0, 4.0]),
+    refill=st.booleans(),
     data=st.data(),
 )
-def test_stopping_early_changes_nothing(seed, size, alpha, spread, data):
+def test_stopping_early_changes_nothing(seed, size, alpha, spread, refill, data):
     best = data.draw(st.integers(1, size))
     model = Toy(dice(seed, vocabulary=5, spread=spread))
-    beam = Beam(size, alpha, n_best=best, max_length=LengthLimit(0, 7))
+    beam = Beam(size, alpha, n_best=best, max_length=LengthLimit(0, 7), refill=refill)
     found = translate(model, [(3,)], beam)[0]
     assert [h.ids for h in found] == [ids for ids, *_ in naive_beam(model, (3,), 7, beam)]
+
+
+def test_what_ends_leaves_its_place_empty_or_to_the_next_best():
+    """After one step "" has ended with 0.5 and 4 goes on with 0.3; 5, with 0.2, goes on to 0.2 where it is kept."""
+    model = Toy(tree({(): {EOS: 0.5, 4: 0.3, 5: 0.2}, (4,): {4: 0.5, 5: 0.5}, (5,): {EOS: 1.0}}))
+    for refill, second in ((False, (4, 4)), (True, (5,))):
+        [found] = translate(model, [(3,)], Beam(2, n_best=2, max_length=LengthLimit(0, 2), refill=refill))
+        assert [one.ids for one in found] == [(), second]
 
 
 def late_bloomer(steps: int) -> Toy:

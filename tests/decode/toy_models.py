@@ -192,12 +192,13 @@ def naive_beam(model: Any, source: Ids, limit: int, beam: Beam) -> list[tuple[Id
             for token, value in enumerate(following(model, source, written)):
                 if token not in (PAD, BOS) and value > -np.inf:
                     candidates.append((-(total + value), token, n))
-        candidates = sorted(candidates)[: beam.size]
-        for cost, token, n in candidates:
+        candidates.sort()
+        for cost, token, n in candidates[: beam.size]:
             if token == EOS:
                 written = live[n][0]
                 finished.append((written, -cost, penalised(model, source, written, -cost, beam), True))
-        live = [((*live[n][0], token), -cost) for cost, token, n in candidates if token != EOS]
+        going = [one for one in candidates[: None if beam.refill else beam.size] if one[1] != EOS][: beam.size]
+        live = [((*live[n][0], token), -cost) for cost, token, n in going]
     cut = [(ids, total, total / ((5 + len(ids)) / 6) ** beam.length_penalty, False) for ids, total in live]
     by_score = [*sorted(finished, key=lambda found: -found[2]), *sorted(cut, key=lambda found: -found[2])]
     return by_score[: beam.n_best]

@@ -41,7 +41,7 @@ class BatchPattern(Pattern):
 
 def batch_row(b: Tensor, data: Tensor) -> Tensor:
     """Which row of the data belongs to batch element b: its own, or the only one there is."""
-    return b if len(data) > 1 else b * 0
+    return b if data.shape[0] > 1 else b * 0
 
 
 def same_tensor(x: Tensor, y: Tensor) -> bool:
@@ -69,14 +69,14 @@ class Padding(BatchPattern):
         return (j < self.lengths[batch_row(b, self.lengths)]) & (i == i)
 
     def count(self, rows, cols):
-        if not len(self.lengths):  # nobody is there to see anything
+        if not self.lengths.shape[0]:  # nobody is there to see anything
             return exact_bounds(torch.zeros_like(rows.sizes[:, None] * cols.sizes))
         low, high = (cols.below(int(bound)) for bound in (self.lengths.min(), self.lengths.max()))
         return rows.sizes[:, None] * low, rows.sizes[:, None] * high
 
     @property
     def batches(self):
-        return len(self.lengths)
+        return self.lengths.shape[0]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -98,7 +98,7 @@ class EmbeddingPosition(Position):
     def table(self, positions: Tensor, model: int) -> Tensor: ...
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        if self.batches not in (1, len(x)):
+        if self.batches not in (1, x.shape[0]):
             raise ValueError(f"{self} holds data for {self.batches} sentences, x for {len(x)}")
         return x + self.table(positions, x.shape[-1]).to(x.dtype)
 

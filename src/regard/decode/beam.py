@@ -6,7 +6,7 @@ All sentences of a batch are searched at once, their beams held in tensors (beam
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -48,6 +48,8 @@ class Beam(Search):
         coverage_penalty: β, 0 for none; above 0 favours translations that attend to every source token.
         n_best: how many hypotheses are returned, at most `size`. Finished ones come first; truncated ones follow if
             there are too few.
+        refill: the next best prefix takes the place of one that has ended, so that `size` of them are kept to the end,
+            as Hugging Face, fairseq and CTranslate2 do (Kasai et al. 2022); otherwise the beam becomes narrower.
     """
 
     size: int = 5
@@ -55,6 +57,7 @@ class Beam(Search):
     coverage_penalty: float = 0.0
     n_best: int = 1
     max_length: LengthLimit = LengthLimit()
+    refill: bool = False
 
     def __post_init__(self):
         if not 1 <= self.n_best <= self.size:
@@ -100,6 +103,7 @@ class BeamSearch:
         rules = SearchRules.of(
             beam.length_penalty, constraints, beam.size, max(limits), decoder.vocabulary, decoder.device
         )
+        rules = replace(rules, refill=beam.refill)
         beams = initial_beam_state(
             requests, limits, rules, beam.n_best, beam.length_penalty, max(limits), coverage=beam.coverage_penalty > 0
         )
@@ -208,6 +212,7 @@ def objections(
     learned = [part for part in model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
     return [
         *kv_cache.objections(model),
+        *(["CUDA graphs do not refill beams"] if beam.refill and model.embeddings.bias.is_cuda else []),
         *(["a coverage penalty needs the attention weights"] if beam.coverage_penalty else []),
         *(["allowed_next is a function of every prefix"] if constraints.allowed_next is not None else []),
         *(f"{part} ends before the limit of {longest}" for part in learned if part.max_length < longest),

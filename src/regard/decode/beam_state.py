@@ -98,6 +98,7 @@ class SearchRules:
         eos: the token that ends a hypothesis; NO_EOS if none does.
         prune: whether each beam that can no longer enter the n best is dropped at once. Otherwise all of a sentence's
             beams go on until the best of them is overtaken: the hypotheses found are the same, the beams are not.
+        refill: whether the next best prefix takes the place of a hypothesis that has ended.
     """
 
     penalties: Float[Tensor, " t"]
@@ -106,6 +107,12 @@ class SearchRules:
     beam_size: int
     eos: int = EOS
     prune: bool = True
+    refill: bool = False
+
+    @property
+    def candidates(self) -> int:
+        """How many are kept of a step: twice as many as there are beams, each of which may end and be refilled."""
+        return 2 * self.beam_size if self.refill else self.beam_size
 
     @staticmethod
     def of(
@@ -136,8 +143,8 @@ def initial_beam_state(
     padded = [[*request.prefix, *[-1] * (steps - len(request.prefix))] if longest else [] for request in requests]
     if strange := [token for row in padded for token in row if token >= len(rules.banned)]:
         raise ValueError(f"token {strange[0]} is not in the vocabulary of {len(rules.banned)}")
-    none = torch.full((steps, b, k), -1, device=device)
-    nothing = torch.zeros((steps, b, k), dtype=torch.double, device=device)
+    none = torch.full((steps, b, rules.candidates), -1, device=device)
+    nothing = torch.zeros((steps, b, rules.candidates), dtype=torch.double, device=device)
     return BeamState(
         torch.full((b, k), BOS, device=device),
         torch.zeros((b, k), dtype=torch.long, device=device),
@@ -179,13 +186,13 @@ def advance_beams(
     b, k = beams.tokens.shape
     must = repeat(beams.forced.index_select(0, step), "1 b -> (b k) 1", k=k) if forcing else None
     must = must if must is None or live is None else must[live]
-    banned = ban_early_end(rules.banned, step, rules.min_length)
+    banned, count = ban_early_end(rules.banned, step, rules.min_length), k + rules.refill  # EOS, and k others
     if isinstance(output_linear, ChunkedVocabLinear) and len(states) >= MIN_ROWS:
-        candidates = chunked_vocab_topk(output_linear, states, banned, k, must)
+        candidates = chunked_vocab_topk(output_linear, states, banned, count, must)
     elif states.is_cuda and bias is not None:
-        candidates = topk_logprobs_triton(output_linear(states), bias, banned, k, must)
+        candidates = topk_logprobs_triton(output_linear(states), bias, banned, count, must)
     else:
-        candidates = topk_logprobs_torch(output_linear(states), banned, k, must, allowed)
+        candidates = topk_logprobs_torch(output_linear(states), banned, count, must, allowed)
     beams.nonfinite.logical_or_(~candidates.finite)
     values, tokens = candidates.values, candidates.tokens
     if live is not None:
@@ -193,7 +200,7 @@ def advance_beams(
         tokens = tokens.new_zeros(b * k, tokens.shape[1]).index_copy_(0, live, tokens)
     # not by einops, nor below: for one sentence it would take a twentieth of the step
     values, tokens = (part.view(b, k, part.shape[1]) for part in (values, tokens))
-    if values.is_cuda and values[0].numel() <= CANDIDATES and rules.prune and covered is None:
+    if values.is_cuda and values[0].numel() <= CANDIDATES and rules.prune and not rules.refill and covered is None:
         from regard.decode.kernels import select_candidates_triton
 
         select_candidates_triton(beams, rules, values, tokens, step)
@@ -209,14 +216,14 @@ def select_candidates(
     step: Int[Tensor, " 1"],
     covered: Float[Tensor, "b k"] | None = None,
 ) -> None:
-    """The best `beam_size` of all beams' candidates; those that end are recorded as finished, the others go on. Ties:
-    lower token first, then lower beam."""
+    """The best `beam_size` of all beams' candidates; those that end are recorded as finished, the others go on, with
+    `refill` those that follow them too. Ties: lower token first, then lower beam."""
     _, k, c = values.shape
     totals = (beams.totals[:, :, None] + values).flatten(1)
     values, tokens = values.flatten(1), tokens.flatten(1)
     by_token = tokens.sort(dim=-1, stable=True).indices
     totals, order = totals.gather(1, by_token).sort(dim=-1, descending=True, stable=True)
-    picked, totals = by_token.gather(1, order)[:, :k], totals[:, :k]
+    picked, totals = by_token.gather(1, order)[:, : rules.candidates], totals[:, : rules.candidates]
     there = totals > -torch.inf
     token, value = tokens.gather(1, picked).where(there, -1), values.gather(1, picked)
     parent = picked // c
@@ -229,7 +236,7 @@ def select_candidates(
         penalty = covered.double().gather(1, parent)
         beams.backpointers.coverage.index_copy_(0, step, penalty[None])
         scores = scores + penalty
-    scores = scores.masked_fill(~ends, -torch.inf)
+    scores = scores.masked_fill(~ends, -torch.inf)[:, :k]
     beams.best_finished.copy_(torch.cat((beams.best_finished, scores), 1).topk(beams.best_finished.shape[1], -1).values)
     least = beams.best_finished[:, -1:]
     # a tie that is found later ranks lower, so equality is enough. A beam whose upper bound is too low is dropped: what
@@ -238,7 +245,7 @@ def select_candidates(
     best = totals if rules.prune else totals.masked_fill(~goes, -torch.inf).amax(-1, keepdim=True)
     overtaken = (least >= best / beams.max_length_penalty[:, None]) & (least > -torch.inf)
     goes = goes & ~overtaken
-    front = (~goes).byte().sort(dim=-1, stable=True).indices
+    front = (~goes).byte().sort(dim=-1, stable=True).indices[:, :k]
     goes = goes.gather(1, front)
     beams.totals.copy_(totals.gather(1, front).masked_fill(~goes, -torch.inf))
     beams.tokens.copy_(token.gather(1, front).masked_fill(~goes, PAD))
@@ -278,10 +285,12 @@ def backtrack(
     scores = history.scores(beam.length_penalty, eos).numpy()
     ended = beams.finished_step[picked].cpu().numpy()
     goes = (tokens >= 0) & (tokens != eos)
+    goes &= goes.cumsum(-1) <= beam.size
     front = np.argsort(~goes, axis=-1, kind="stable")  # beam j holds candidate front[j]
 
     # every EOS up to the last step counts; where no token was allowed, the prefixes before it are truncated
     ends = (tokens == eos) & (np.arange(steps)[:, None, None] <= ended[:, None])
+    ends[..., beam.size :] = False  # further candidates are there to refill the beam
     stuck = ~(tokens[ended, np.arange(len(ended))] >= 0).any(-1)
     last = ended - stuck
     cuts = goes & (np.arange(steps)[:, None, None] == last[:, None])

@@ -118,7 +118,7 @@ class PositionalEmbedding(nn.Module):
     def forward(self, x: X, positions: int | Int[Tensor, "b t"], tree: DependencyTree | None = None) -> X:
         """Positions from the first on, or of each token."""
         recipe = self.recipe if tree is None else self.recipe.with_tree(tree=tree)
-        if isinstance(positions, int):
+        if not isinstance(positions, Tensor):  # an int, or a symbol of one while the model is exported
             return recipe.embed(x, torch.arange(positions, positions + x.shape[1], device=x.device))
         for scheme in recipe.embedding_positions:  # each position's vector is computed once, not once a token
             every = scheme.table(torch.arange(x.shape[1], device=x.device), x.shape[-1]).to(x.dtype)
