@@ -77,10 +77,9 @@ SUITES: dict[str, Stages] = {
         files("ops", "dropout_add_layernorm", "embedding_dropout", "packed_attention", "flat_adamw"),
     ),
     "ops/column_sum_triton": (files("ops", "fused_qkv_linear"),),
-    "ops/embedding_dropout_triton": (files("ops", "embedding_dropout"),),
     "ops/packed_attention_triton": (files("ops", "packed_attention"),),
     "layers/sublayers": (files("layers", "residual"), files("ops", "dropout_add_layernorm")),
-    "ops/dropout_add_layernorm_triton": (files("ops", "dropout_add_layernorm"),),
+    "ops/dropout_triton": (files("ops", "dropout_add_layernorm", "embedding_dropout"),),
     "ops/linear_cross_entropy_triton": (files("ops", "linear_cross_entropy", "rdrop_loss"),),
     "layers/": (
         files("layers", "residual", "rnn", "channel_attention", "patches", "pooling", "bottleneck"),

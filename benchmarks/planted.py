@@ -90,8 +90,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block map", "rows of a second piece counted wrongly", "row + number * per_piece", "row + number"),
     ],
     "attention/score.py": [
-        ("Dot", "scaled", '"""q · k"""\n\n    def fold_q(self, q):\n        return q',
-         '"""q · k"""\n\n    def fold_q(self, q):\n        return q * q.shape[-1] ** -0.5'),
+        ("Dot", "scaled", '17.]]]])\n    """\n\n    def fold_q(self, q):\n        return q',
+         '17.]]]])\n    """\n\n    def fold_q(self, q):\n        return q * q.shape[-1] ** -0.5'),
         ("ScaledDot", "not scaled", "return q * q.shape[-1] ** -0.5", "return q"),
         ("ScaledDot", "1/d for 1/√d", "q.shape[-1] ** -0.5", "q.shape[-1] ** -1"),
         ("Cosine", "keys not normalised", "return normalize(k, dim=-1)", "return k"),
@@ -357,7 +357,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "attention/kernels/stats.py": [
         ("statistics kernel", "entropy in bits", "(tl.log2(some) - entropy_sum / some) * LN_2)", "(tl.log2(some) - entropy_sum / some))"),
     ],
-    "ops/dropout_add_layernorm_triton.py": [
+    "ops/dropout_triton.py": [
         ("residual kernel", "divides by the padded width", "tl.sum(centred * centred, 1) / WIDTH + eps", "tl.sum(centred * centred, 1) / WW + eps"),
         ("residual kernel", "what is kept is not scaled", "branch = tl.where(keep_mask(seed, index, CUT), branch * keep_scale, 0.0)", "branch = tl.where(keep_mask(seed, index, CUT), branch, 0.0)"),
         ("residual kernel", "the bias is dropped from the branch", "branch = tl.load(f + index, mask=inside, other=0.0).to(WIDE) + b", "branch = tl.load(f + index, mask=inside, other=0.0).to(WIDE)"),
@@ -365,6 +365,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("residual kernel", "the norm's backward pass without the mean of h x̂", " - normed * (tl.sum(g * normed, 1)[:, None] / WIDTH)) * scale", ") * scale"),
         ("residual kernel", "another mask in the backward pass", "g = tl.where(keep_mask(seed, index, CUT), g * keep_scale, 0.0)", "g = tl.where(keep_mask(seed, index + 1, CUT), g * keep_scale, 0.0)"),
         ("residual kernel", "the second gradient is not added", "            g += tl.load(more + index, mask=inside, other=0.0).to(WIDE)\n", "            g = tl.load(more + index, mask=inside, other=0.0).to(WIDE)\n"),
+        ("embedding kernel", "not scaled by √width backwards", "g = apply_dropout(g * scale, seed", "g = apply_dropout(g, seed"),
+        ("embedding kernel", "places are scaled too", "    x += tl.load(positions + position[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(WIDE)\n", "    x += tl.load(positions + position[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(WIDE) * scale\n"),
+        ("embedding kernel", "the noise of the first side for both", "index = row_index + begin * WIDTH\n    g = apply_dropout(g * scale, seed, index, keep_scale, CUT)", "index = row_index + begin * WIDTH\n    g = apply_dropout(g * scale, seed, row_index, keep_scale, CUT)"),
     ],
     "ops/linear_cross_entropy_triton.py": [
         ("cross-entropy kernel", "the sum keeps an old maximum", "total = total * tl.exp(running_max - higher) + ", "total = total + "),
@@ -372,11 +375,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("cross-entropy kernel", "the wanted word loses 1, not 1 − ε", "p -= tl.where(hit, target_weight, 0.0)", "p -= tl.where(hit, 1.0, 0.0)"),
         ("R-Drop kernel", "the second pass pulls the other way", "(q * (kl_q - a + b) + q - p)", "(q * (kl_q - a + b) + p - q)"),
         ("R-Drop kernel", "the pair costs twice", "both = 0.5 * weight * (kl_p - kl_q)", "both = weight * (kl_p - kl_q)"),
-    ],
-    "ops/embedding_dropout_triton.py": [
-        ("embedding kernel", "not scaled by √width backwards", "g = apply_dropout(g * scale, seed", "g = apply_dropout(g, seed"),
-        ("embedding kernel", "places are scaled too", "    x += tl.load(positions + position[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(WIDE)\n", "    x += tl.load(positions + position[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(WIDE) * scale\n"),
-        ("embedding kernel", "the noise of the first side for both", "index = row_index + begin * WIDTH\n    g = apply_dropout(g * scale, seed, index, keep_scale, CUT)", "index = row_index + begin * WIDTH\n    g = apply_dropout(g * scale, seed, row_index, keep_scale, CUT)"),
     ],
     "ops/column_sum_triton.py": [
         ("column sums", "relu lets 0 through", "other=0.0) > 0.0, g, 0.0)", "other=0.0) >= 0.0, g, 0.0)"),
@@ -423,19 +421,15 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("pooling", "the mean counts padding", "token_mask(tokens, lengths) / lengths.clamp(min=1)[:, None].double()", "token_mask(tokens, lengths) / tokens.shape[1]"),
         ("pooling", "the last place, not the last word", "at = (lengths - 1).clamp(min=0)", "at = torch.full_like(lengths, tokens.shape[1] - 1)"),
         ("pooling", "the largest among padding too", "x.masked_fill(~visible, -torch.inf).max(1)", "x.max(1)"),
+        ("bottleneck", "looks at padding", "b=len(x)), x, pattern=Padding(lengths))", "b=len(x)), x)"),
     ],
-    "layers/patches.py": [
+    "layers/vision.py": [
         ("patches", "read column by column", '"b c (y p) (x q) -> b (y x) (p q c)", p=size', '"b c (y p) (x q) -> b (x y) (p q c)", p=size'),
         ("patches", "rows and columns exchanged", "self.row[positions // self.columns] + self.column[positions % self.columns]", "self.row[positions % self.columns % self.rows] + self.column[positions // self.columns % self.columns]"),
-    ],
-    "layers/channel_attention.py": [
         ("squeeze-and-excitation", "the sum of a channel, not its mean", 'reduce(x, "b c h w -> b c", "mean")', 'reduce(x, "b c h w -> b c", "sum")'),
         ("CBAM", "the mean twice", 'for how in ("mean", "max"))', 'for how in ("mean", "mean"))'),
     ],
-    "layers/bottleneck.py": [
-        ("bottleneck", "looks at padding", "b=len(x)), x, pattern=Padding(lengths))", "b=len(x)), x)"),
-    ],
-    "ops/fused_qkv_linear.py": [
+    "ops/fused_linear.py": [
         ("project_all", "gradients of the outputs in the wrong order", "fused_linear_backward(list(grads), x, weights)", "fused_linear_backward(list(grads)[::-1], x, weights)"),
     ],
     "ops/packed_attention.py": [

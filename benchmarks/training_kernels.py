@@ -24,12 +24,12 @@ from machine import write
 from regard.attention import AttentionDropout, Causal, Documents, Recipe, attend
 from regard.ops import (
     column_sum_triton,
-    dropout_add_layernorm_triton,
+    dropout_triton,
     flat_adamw_triton,
     linear_cross_entropy_triton,
     packed_attention_triton,
 )
-from regard.ops.dropout_add_layernorm_triton import ResidualInputs
+from regard.ops.dropout_triton import ResidualInputs
 from regard.ops.linear_cross_entropy_triton import RowLaunch, cross_entropy_rows
 from regard.ops.packed_attention import empty_logsumexp
 from regard.ops.packed_attention_triton import PackedLaunch, launch_backward, launch_forward
@@ -57,16 +57,16 @@ def residual(rows: int) -> dict[str, Work]:
     seed, out, into = torch.tensor([3, 5], dtype=torch.int32, device="cuda"), drawn(rows, WIDTH), drawn(2, rows, WIDTH)
     stats, turns = torch.ones(2, rows, device="cuda"), cycle(sets)
 
-    def forward(shape: dropout_add_layernorm_triton.ResidualLaunch) -> None:
+    def forward(shape: dropout_triton.ResidualLaunch) -> None:
         x, f, *_ = next(turns)
-        dropout_add_layernorm_triton.launch_forward(
+        dropout_triton.launch_residual_forward(
             ResidualInputs(x, f, bias, weight, seed, DROPOUT), shift, 1e-5, out, stats, shape
         )
 
-    def backward(shape: dropout_add_layernorm_triton.ResidualLaunch) -> Tensor:
+    def backward(shape: dropout_triton.ResidualLaunch) -> Tensor:
         x, f, grad, more = next(turns)
         given = ResidualInputs(x, f, bias, weight, seed, DROPOUT)
-        return dropout_add_layernorm_triton.launch_backward(given, grad, more, stats, (into[0], into[1]), shape)
+        return dropout_triton.launch_residual_backward(given, grad, more, stats, (into[0], into[1]), shape)
 
     def eager(*, back: bool) -> object:
         x, f, grad, more = (part.detach().requires_grad_() for part in next(turns))
@@ -80,14 +80,14 @@ def residual(rows: int) -> dict[str, Work]:
         "residual, torch, forwards and backwards": partial(eager, back=True),
     }
     for step, warps in ((1, 1), (1, 2), (2, 4), (4, 4), (4, 8), (8, 8)):
-        shape = dropout_add_layernorm_triton.ResidualLaunch(step, warps)
+        shape = dropout_triton.ResidualLaunch(step, warps)
         found[f"residual forwards, {step} rows, {warps} warps"] = partial(forward, shape)
     for step, warps, programs, stages in (
         *((2, 4, 528, 2), (2, 4, 528, 1), (2, 4, 660, 1), (2, 4, 396, 2), (2, 4, 264, 3), (2, 4, 528, 3)),
         *((1, 1, 1056, 1), (1, 1, 1584, 1), (1, 1, 1056, 2), (1, 2, 1056, 1), (1, 2, 1056, 2), (2, 2, 792, 1)),
         *((4, 8, 264, 1), (4, 8, 264, 2), (4, 4, 396, 1), (4, 4, 264, 2)),
     ):
-        shape = dropout_add_layernorm_triton.ResidualLaunch(step, warps, programs, stages)
+        shape = dropout_triton.ResidualLaunch(step, warps, programs, stages)
         name = f"residual backwards, {step} rows, {warps} warps, {programs} programs, {stages} stages"
         found[name] = partial(backward, shape)
     return found
@@ -258,11 +258,9 @@ def main() -> None:
         "ours by default:",
         packed_attention_triton.FORWARD,
         packed_attention_triton.BACKWARD,
-        dropout_add_layernorm_triton.FORWARD,
+        dropout_triton.FORWARD,
     )
-    say(
-        dropout_add_layernorm_triton.BACKWARD, column_sum_triton.ColumnLaunch(), linear_cross_entropy_triton.RowLaunch()
-    )
+    say(dropout_triton.BACKWARD, column_sum_triton.ColumnLaunch(), linear_cross_entropy_triton.RowLaunch())
     table: list[dict[str, object]] = []
     keep = partial(write, "training-kernels", " ".join(["python", *sys.argv]), table)
     best: dict[str, tuple[float, str]] = {}

@@ -31,11 +31,11 @@ from machine import write
 from regard.data.batching import Example, collate
 from regard.data.tokenizers.base import PAD
 from regard.models.config import ModelConfig, build_model
-from regard.models.flops import flops, measure_matmul_flops
 from regard.models.transformer import Transformer
 from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.training.config import TrainConfig, TrainSettings
 from regard.training.corpus import PackedCorpus
+from regard.training.cost import flops, measure_matmul_flops
 from regard.training.determinism import use_deterministic
 from regard.training.loop import make_backward, make_captured_step, make_optimiser, one_step, parameter_groups
 from regard.training.run_folder import Progress

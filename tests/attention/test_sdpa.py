@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.attention import Causal, Full, Padding, Recipe, attend
-from regard.ops.precision import SHORT, needs_float32
+from regard.ops.dispatch import SHORT, needs_float32
 
 
 def numbers(tokens: int, dtype: torch.dtype) -> list[torch.Tensor]:

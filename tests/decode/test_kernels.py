@@ -63,7 +63,7 @@ def as_on_a_gpu() -> None:
     """From now on the search runs by the kernels."""
     from regard.attention.kernels.masked import masked_attention
     from regard.decode import kernels
-    from regard.ops.dropout_add_layernorm_triton import ResidualInputs, launch_forward
+    from regard.ops.dropout_triton import ResidualInputs, launch_forward
 
     def forward(x: Any, f: Any, bias: Any, weight: Any, shift: Any, seed: Any, p: float, eps: float, dtype: Any) -> Any:
         out, stats = dropout_add_layernorm.empty_forward(x, weight, dtype)

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.layers.bottleneck import AttentionBottleneck, PooledBottleneck
-from regard.layers.pooling import LastPooling, MeanPooling
+from regard.layers.pooling import AttentionBottleneck, LastPooling, MeanPooling, PooledBottleneck
 from tests.recorded import call_recorded
 
 WIDTH, LATENTS, LATENT, LENGTHS = 6, 3, 5, (7, 2, 5)

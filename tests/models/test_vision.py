@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard.attention import Causal, Global, NoPosition, Recipe, RelativeBias, Rotary, Sinusoidal, TopK, Window
 from regard.attention.relative_position import Clipped
-from regard.layers.patches import LearnedGridPosition, Patches, patch, unpatch
+from regard.layers.vision import LearnedGridPosition, Patches, patch, unpatch
 from regard.models import StackConfig, count_parameters
 from regard.models.stack import LayerRecipes
 from regard.models.vision import POOLS, PatchEncoder, VisionTransformer

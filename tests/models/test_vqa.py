@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.attention import MultiHeadAttention
-from regard.layers.patches import ConvolutionalPatches
+from regard.layers.vision import ConvolutionalPatches
 from regard.models import count_parameters
 from regard.models.vision import rollout
 from regard.models.vqa import CrossAttentionLayer, VQAConfig, VQAModel

@@ -152,8 +152,8 @@ CASES = {"both": (True, True), "added": (True, False), "normed": (False, True)}
 
 def by_kernel() -> dict[str, Any]:
     """How far the kernels are from plain torch, under the interpreter; in rows that no tile divides."""
-    from regard.ops import dropout_add_layernorm_triton
-    from regard.ops.dropout_add_layernorm_triton import ResidualInputs, ResidualLaunch
+    from regard.ops import dropout_triton
+    from regard.ops.dropout_triton import ResidualInputs, ResidualLaunch
 
     torch.manual_seed(0)
     found = {}
@@ -168,10 +168,10 @@ def by_kernel() -> dict[str, Any]:
                 back = dropout_add_layernorm_backward._init_fn(grad, second, x, *branch, weight, SEED, stats, share)
                 given = ResidualInputs(x, *branch, weight, SEED, share)
                 got, seen = torch.full_like(out, torch.nan), torch.full_like(stats, torch.nan)
-                dropout_add_layernorm_triton.launch_forward(given, shift, 1e-3, got, seen, ResidualLaunch(2, 4))
+                dropout_triton.launch_residual_forward(given, shift, 1e-3, got, seen, ResidualLaunch(2, 4))
                 into = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan) if adds else None
                 dx, df = into
-                sums = dropout_add_layernorm_triton.launch_backward(
+                sums = dropout_triton.launch_residual_backward(
                     given, grad, second, stats, into, ResidualLaunch(2, 4, 3, 2)
                 )
                 pairs = [(got, out), (seen, stats), (dx, back[0]), (sums, back[2])]
@@ -198,13 +198,13 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
 
-    from regard.ops import dropout_add_layernorm_triton
+    from regard.ops import dropout_triton
 
     sizes = {"WIDTH": 500, "WW": 512, "ROWS": 2, "CUT": 7, "ADD": True, "NORM": True, "WIDE": tl.float32}
     sizes |= {"MORE": True, "STAGES": 2} if kernel.endswith("backward_kernel") else {}
     kinds = {"seed": "*i32", "rows": "i32", "eps": "fp32", "keep_scale": "fp32"}
     kinds |= dict.fromkeys(("means", "scales", "partials"), "*fp32")
-    assert ".target sm_90" in compile_to_ptx(getattr(dropout_add_layernorm_triton, kernel), sizes, kinds)
+    assert ".target sm_90" in compile_to_ptx(getattr(dropout_triton, kernel), sizes, kinds)
 
 
 # --- on a GPU ---

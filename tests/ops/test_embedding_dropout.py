@@ -60,7 +60,7 @@ def test_the_operations_tell_compilers_the_truth():
 
 def by_kernel() -> dict[str, Any]:
     """How far the kernels are from plain torch, under the interpreter."""
-    from regard.ops import embedding_dropout_triton
+    from regard.ops import dropout_triton
 
     torch.manual_seed(0)
     (table, places), found = (part.detach() for part in drawn(19)), {}
@@ -69,11 +69,11 @@ def by_kernel() -> dict[str, Any]:
     for share in (0.0, 0.3):
         pairs = [
             (
-                embedding_dropout_triton.launch_forward(table, words, at, places, SEED, share),
+                dropout_triton.launch_embedding_forward(table, words, at, places, SEED, share),
                 embedding_dropout_op(table, words, at, places, SEED, share),
             ),
             (
-                embedding_dropout_triton.launch_backward(((a, b), (c, d)), SEED, share),
+                dropout_triton.launch_embedding_backward(((a, b), (c, d)), SEED, share),
                 embedding_dropout_backward(a, b, c, d, SEED, share),
             ),
         ]
@@ -96,12 +96,12 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
 
-    from regard.ops import embedding_dropout_triton
+    from regard.ops import dropout_triton
 
     kinds = {**dict.fromkeys(("tokens", "position_ids"), "*i64"), "positions": "*fp32", "seed": "*i32"}
     kinds |= {**dict.fromkeys(("begin", "rows"), "i32"), **dict.fromkeys(("scale", "keep_scale"), "fp32")}
     sizes = {"WIDTH": 512, "WW": 512, "ROWS": 4, "CUT": 7, "WIDE": tl.float32}
-    assert ".target sm_90" in compile_to_ptx(getattr(embedding_dropout_triton, kernel), sizes, kinds)
+    assert ".target sm_90" in compile_to_ptx(getattr(dropout_triton, kernel), sizes, kinds)
 
 
 @pytest.mark.gpu

@@ -9,14 +9,15 @@ from torch.nn.functional import linear
 from torch.testing import assert_close
 
 from regard.ops import dispatch
-from regard.ops.column_sum import column_sum, relu_backward_sum
-from regard.ops.fused_qkv_linear import (
+from regard.ops.fused_linear import (
     are_columns,
+    column_sum,
     concatenate_columns,
     concatenate_views,
     fused_linear_backward,
     fused_linear_op,
     fused_qkv_linear,
+    relu_backward_sum,
 )
 from regard.ops.projections import project_all
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from regard.attention import AttentionDropout, Causal, Documents, Recipe, attend
-from regard.ops.fused_qkv_linear import are_columns
+from regard.ops.fused_linear import are_columns
 from regard.ops.packed_attention import (
     keep_mask,
     packed_attention,

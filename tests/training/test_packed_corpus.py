@@ -13,7 +13,6 @@ from regard.data import SentencePair, collate
 from regard.data.batching import NO_SEGMENT
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.config import ModelConfig, build_model
-from regard.models.flops import flops
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
 from regard.tasks.config import PairTokenizerSettings
@@ -22,6 +21,7 @@ from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.config import Loss, TrainSettings
 from regard.training.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit
+from regard.training.cost import flops
 from regard.training.run import TrainingRun
 from regard.world import World, translation_pairs
 from tests.narrowing import assert_is_instance

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from regard.attention.normaliser import Normaliser, RowWise, Scores, Softmax, Visible
-from regard.ops.precision import accumulation_dtype
+from regard.ops.dispatch import accumulation_dtype
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import Segments
-from regard.ops.fused_qkv_linear import concatenate_columns
+from regard.ops.fused_linear import concatenate_columns
 from regard.ops.projections import find_whole, project_all
 
 

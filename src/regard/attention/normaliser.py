@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from regard.ops.precision import accumulation_dtype
+from regard.ops.dispatch import accumulation_dtype
 
 Scores = Float[Tensor, "b h i j"]
 Visible = Bool[Tensor, "b h i j"]

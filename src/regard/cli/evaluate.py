@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from regard.tasks.metrics import TaskMetrics
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
-    from regard.tasks.translation.comet import CometScorer
+    from regard.tasks.translation.metrics import CometScorer
 
 DEFAULT_SEARCH: tuple[int, float, float] = (5, 1.0, 0.0)
 
@@ -138,7 +138,7 @@ def find_comet(
         return None
     if not task.searches:
         raise ValueError(f"--comet is for translations; {model} is for the task {task.name!r}")
-    from regard.tasks.translation.comet import DEFAULT_COMET_MODEL, CometScorer
+    from regard.tasks.translation.metrics import DEFAULT_COMET_MODEL, CometScorer
 
     return CometScorer.find(python, comet_model or DEFAULT_COMET_MODEL, gpus=int(device.startswith("cuda")))
 

@@ -649,7 +649,7 @@ class RunningStats:
 
     def measure(self, fit: "TrainingRun") -> None:
         """Once, on a GPU, after training has begun: deterministic steps must be the first to use it."""
-        from regard.models.flops import measure_matmul_flops
+        from regard.training.cost import measure_matmul_flops
         from regard.training.loop import autocast_dtype, device_of
 
         device = device_of(fit.job.model)

@@ -1,4 +1,4 @@
-"""Pooling: the vectors of a text's tokens to one vector, with the weight of each token in it.
+"""Pooling: the vectors of a text's tokens to one vector, and bottlenecks: to a latent, k vectors of width m.
 
 Static poolings weigh a token by its id and its position; attention weighs it by its vector, which may depend on the
 context. An empty text gives 0.
@@ -20,6 +20,7 @@ from regard.attention import (
     AttentionSites,
     Full,
     GateCore,
+    MultiHeadAttention,
     NoPosition,
     Padding,
     Recipe,
@@ -156,3 +157,59 @@ class AttentionPooling(Pooling):
     def effective_recipe(self, lengths: Lengths) -> Recipe:
         recipe = self.recipe.for_training() if self.training else self.recipe
         return replace(recipe, pattern=Padding(lengths))
+
+
+# --- bottlenecks ---
+
+States = Float[Tensor, "b t width"]
+Latent = Float[Tensor, "b k m"]
+
+
+class Bottleneck(nn.Module, ABC):
+    """Abstract: all that a decoder knows of a text. Padding changes nothing, whatever it holds."""
+
+    @abstractmethod
+    def forward(self, x: States, tokens: Tokens, lengths: Lengths) -> Latent: ...
+
+
+class PooledBottleneck(Bottleneck):
+    """Without attention: z = b + W pool(x), one vector, cut into k of width m.
+
+    Args:
+        pooling: to one vector: LastPooling is the state after the whole text, MeanPooling the mean.
+        width: of the tokens' vectors.
+        latents, latent: k and m.
+    """
+
+    attention_sites: ClassVar[AttentionSites] = {"pooling": SiteName("", "pooled", "source")}
+
+    def __init__(self, pooling: Pooling, width: int, *, latents: int, latent: int):
+        super().__init__()
+        self.pooling, self.latents, self.squeeze = pooling, latents, nn.Linear(width, latents * latent)
+
+    def forward(self, x, tokens, lengths):
+        return rearrange(self.squeeze(self.pooling(x, tokens, lengths)), "b (k m) -> b k m", k=self.latents)
+
+
+class AttentionBottleneck(Bottleneck):
+    """With attention: k learned queries attend to all tokens, and each output is a vector of width m.
+
+    The queries are the same for every text.
+
+    Args:
+        width: of the tokens' vectors.
+        latents, latent: k and m.
+        heads: of each query; they share the width of the tokens' vectors.
+    """
+
+    attention_sites: ClassVar[AttentionSites] = {"attention": SiteName("", "latents", "source")}
+
+    def __init__(self, width: int, *, latents: int, latent: int, heads: int = 1):
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"{heads} heads do not divide vectors of width {width}; choose a divisor")
+        self.queries = nn.Parameter(torch.randn(latents, latent))
+        self.attention = MultiHeadAttention(latent, heads=heads, head=width // heads, memory=width)
+
+    def forward(self, x, tokens, lengths):
+        return self.attention(repeat(self.queries, "k m -> b k m", b=len(x)), x, pattern=Padding(lengths))

@@ -17,9 +17,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.attention import AttentionSites, CacheCell, Context, KVCache, Padding, Recipe, SiteName
-from regard.layers.bottleneck import AttentionBottleneck, Bottleneck, Latent, Lengths, PooledBottleneck, Tokens
 from regard.layers.embedding import PositionalEmbedding
-from regard.layers.pooling import LastPooling, MeanPooling, Pooling
+from regard.layers.pooling import (
+    AttentionBottleneck,
+    Bottleneck,
+    LastPooling,
+    Latent,
+    Lengths,
+    MeanPooling,
+    PooledBottleneck,
+    Pooling,
+    Tokens,
+)
 from regard.layers.rnn import CELLS, HiddenState, RNNLayers
 from regard.models.config import (
     LANGUAGE_MODEL_KINDS,

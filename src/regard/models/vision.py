@@ -25,9 +25,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.attention import AttentionSites, Recipe, SiteName
-from regard.layers.channel_attention import FeatureGate, SpatialAttention, SqueezeExcite
 from regard.layers.embedding import PositionalEmbedding
-from regard.layers.patches import PATCHES, ConvolutionalPatches, Grid, LearnedGridPosition, Patches, grid_of
+from regard.layers.vision import (
+    PATCHES,
+    ConvolutionalPatches,
+    FeatureGate,
+    Grid,
+    LearnedGridPosition,
+    Patches,
+    SpatialAttention,
+    SqueezeExcite,
+    grid_of,
+)
 from regard.models.config import check_recipe_shapes, parse_recipes
 from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.stack import LayerRecipes, StackConfig

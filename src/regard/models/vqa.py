@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.attention import AttentionSites, Context, Padding, Recipe, SiteName
-from regard.layers.patches import PATCHES
 from regard.layers.pooling import AttentionPooling
+from regard.layers.vision import PATCHES
 from regard.models.config import EncoderConfig
 from regard.models.config_base import Choices, ConfigBase
 from regard.models.encoder import Encoder, make_classifier_head

@@ -2,7 +2,7 @@
 
 The result is returned twice, because two read it: the next sub-layer, and the residual path around that. So the
 backward pass gets two gradients, and adds them as it reads them. The sub-layer's last bias is added here, where its
-gradient costs nothing. On a GPU by the kernels of `dropout_add_layernorm_triton`, elsewhere by the same steps in plain
+gradient costs nothing. On a GPU by the kernels of `dropout_triton`, elsewhere by the same steps in plain
 torch, with the same dropout mask.
 """
 
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.function import Function
 
 from regard.ops import dispatch
+from regard.ops.dispatch import accumulation_dtype, matmul_dtype, widen
 from regard.ops.dropout import Dropout, check_index_range, hashed_dropout
-from regard.ops.precision import accumulation_dtype, matmul_dtype, widen
 
 X = Float[Tensor, "*batch model"]
 
@@ -115,9 +115,9 @@ def dropout_add_layernorm_op(
     weight there is no norm."""
     out, stats = empty_forward(x, weight, dtype)
     if x.is_cuda:
-        from regard.ops.dropout_add_layernorm_triton import ResidualInputs, launch_forward
+        from regard.ops.dropout_triton import ResidualInputs, launch_residual_forward
 
-        launch_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
+        launch_residual_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
         return out, stats
     s = residual_sum(x, f, bias, seed, p)
     if weight is None or shift is None:
@@ -143,10 +143,10 @@ def dropout_add_layernorm_backward(
     """The gradients of x and f, and, stacked, those of weight, shift and bias."""
     dx, df, sums = empty_backward(x, f, bias, weight)
     if x.is_cuda:
-        from regard.ops.dropout_add_layernorm_triton import ResidualInputs, launch_backward
+        from regard.ops.dropout_triton import ResidualInputs, launch_residual_backward
 
         inputs = ResidualInputs(x, f, bias, weight, seed, p)
-        return dx, df, launch_backward(inputs, grad, more, stats, (dx, None if f is None else df))
+        return dx, df, launch_residual_backward(inputs, grad, more, stats, (dx, None if f is None else df))
     g = widen(grad) if more is None else widen(grad) + widen(more)
     sums.zero_()
     if weight is not None:

@@ -1,7 +1,7 @@
 """Fused embedding with dropout: dropout(√width · table[token] + positions[position]) of the tokens of two sides.
 
 Each result is returned twice, as in `dropout_add_layernorm`: for the first sub-layer, and for the residual path around
-it. On a GPU by the kernels of `embedding_dropout_triton`, elsewhere by the same steps in plain torch, with the same
+it. On a GPU by the kernels of `dropout_triton`, elsewhere by the same steps in plain torch, with the same
 dropout mask.
 """
 
@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import Function
 
+from regard.ops.dispatch import widen
 from regard.ops.dropout import check_index_range, hashed_dropout
 from regard.ops.dropout_add_layernorm import DropoutNoise
-from regard.ops.precision import widen
 
 EmbeddedSides = tuple[Tensor, Tensor, Tensor, Tensor]  # the first side's states, twice, and the second's
 
@@ -68,9 +68,9 @@ def embedding_dropout_op(
     table: Tensor, tokens: Tensor, position_ids: Tensor, positions: Tensor, seed: Tensor, p: float
 ) -> Tensor:
     if table.is_cuda:
-        from regard.ops.embedding_dropout_triton import launch_forward
+        from regard.ops.dropout_triton import launch_embedding_forward
 
-        return launch_forward(table, tokens, position_ids, positions, seed, p)
+        return launch_embedding_forward(table, tokens, position_ids, positions, seed, p)
     x = widen(table)[tokens] * table.shape[1] ** 0.5 + widen(positions)[position_ids]
     return hashed_dropout(x, p, seed).to(table.dtype)
 
@@ -82,9 +82,9 @@ def embedding_dropout_backward(
     """The gradient of each token's vector, both sides concatenated, before those of the same token are summed."""
     width, pairs = one.shape[-1], ((one, more), (other, rest))
     if one.is_cuda:
-        from regard.ops.embedding_dropout_triton import launch_backward
+        from regard.ops.dropout_triton import launch_embedding_backward
 
-        return launch_backward(pairs, seed, p)
+        return launch_embedding_backward(pairs, seed, p)
     grads = torch.cat([(widen(a) + widen(b)).view(-1, width) for a, b in pairs])
     return (hashed_dropout(grads, p, seed) * width**0.5).to(one.dtype)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.nn.functional import linear, log_softmax
 
-from regard.ops.precision import matmul_dtype, no_autocast
+from regard.ops.dispatch import matmul_dtype, no_autocast
 
 BUDGET = 64 * 2**20  # bytes of a chunk's scores in float32; two and a half times that is held at once
 CACHED = 8 * 2**20  # bytes that a CPU's caches hold: softmax then reads what the product has just written

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import Function
 
+from regard.ops.dispatch import widen
 from regard.ops.dropout import mix_bits, shift_right
-from regard.ops.fused_qkv_linear import are_columns
-from regard.ops.precision import widen
+from regard.ops.fused_linear import are_columns
 
 MAX_ROW = 128  # tokens in a row: more do not fit into one tile
 MAX_HEAD = 64  # width of a head: of wider ones a tile is slow, or does not fit at all

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.ops import dispatch
-from regard.ops.fused_qkv_linear import fused_qkv_linear
+from regard.ops.fused_linear import fused_qkv_linear
 
 
 def project_all(

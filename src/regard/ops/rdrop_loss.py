@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.nn.functional import linear, log_softmax
 
+from regard.ops.dispatch import no_autocast
 from regard.ops.linear_cross_entropy import (
     IGNORED,
     LossInputs,
@@ -29,7 +30,6 @@ from regard.ops.linear_cross_entropy import (
     default_budget,
     scale_by,
 )
-from regard.ops.precision import no_autocast
 
 
 def rdrop_loss(

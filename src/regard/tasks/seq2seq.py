@@ -13,7 +13,6 @@ from regard.attention import MultiHeadAttention
 from regard.data.batching import Batch, Example, collate, pair_lengths
 from regard.data.tokenizers.base import PAD, TokenizedText, Tokenizer
 from regard.decode.search import LengthLimit, decoder_inputs, encode_sources
-from regard.models.flops import flops
 from regard.models.seq2seq import PackableModel, Seq2Seq
 from regard.models.transformer import Transformer
 from regard.tasks.pretrained import PretrainedModel
@@ -21,6 +20,7 @@ from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Pred
 from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
 from regard.training.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
+from regard.training.cost import flops
 
 NEWLINES_TO_SPACES = str.maketrans("\n\r", "  ")
 

@@ -29,7 +29,7 @@ from regard.attention.pattern import Full, Pattern
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive
-from regard.ops.precision import accumulation_dtype
+from regard.ops.dispatch import accumulation_dtype
 
 CELLS_AT_ONCE, CELLS_ON_A_GPU, CELLS_BACK = (
     2**21,

@@ -24,7 +24,7 @@ from regard.attention.normaliser import Normaliser, ReLU, Sigmoid
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
-from regard.ops.precision import accumulation_dtype
+from regard.ops.dispatch import accumulation_dtype
 
 FEWEST = 2**16  # scores: below this the definition is as fast
 

@@ -36,7 +36,7 @@ from regard.attention.normaliser import Normaliser
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
-from regard.ops.precision import accumulation_dtype
+from regard.ops.dispatch import accumulation_dtype
 
 GROUP = 128
 ROUNDS = 7  # of Philox: the fewest that pass every known test

@@ -29,7 +29,7 @@ from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Clipped, LogBuckets, Relation, RelativeBias, RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot
-from regard.ops.precision import accumulation_dtype
+from regard.ops.dispatch import accumulation_dtype
 
 CELLS_AT_ONCE = 2**20  # scores of a band, or indicators of its relations
 FEWEST = 16  # queries, on a GPU: below this torch's own kernels waste less

@@ -12,7 +12,7 @@ from regard.attention.position import Bias
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
-from regard.ops.precision import needs_float32
+from regard.ops.dispatch import needs_float32
 
 LARGEST_MASK = 2**26  # cells; beyond that a mask is dearer than the attention
 
