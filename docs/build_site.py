@@ -28,6 +28,28 @@ LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "aud
 FETCHED = {"stylesheet", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload", "icon", "manifest"}
 CSS_URL = re.compile(r"""@import\s+["']?([^"';)]+)|url\(\s*["']?([^"')]+)""")
 
+# what an example may read: a corpus of two pairs, and a model that was trained on it for two steps
+EXAMPLE_RUN = r"""with open("pairs.tsv", "w") as file:
+    file.write("the cat sleeps\tle chat dort\na dog\tun chien\n" * 20)
+settings = {"text.kind": "words", "batch_size": 64, "checkpoint_every": 1}
+regard.train(train="pairs.tsv", out="run", size="tiny", steps=2, **settings)
+"""
+REFERENCE_OPENING = """# {module}
+
+{docstring}
+
+The examples begin with
+
+```python
+{imports}```
+
+and those that read `pairs.tsv` or `run` with
+
+```python
+{run}```
+
+"""
+
 
 # --- the pages ---
 
@@ -84,35 +106,32 @@ def read_module(name: str) -> ast.Module:
     return ast.parse((file if file.is_file() else path / "__init__.py").read_text("utf-8"))
 
 
-def public_names(package: ast.Module) -> dict[str, str]:
-    """The names in `__all__` of a package, each with the module that defines it, read without importing anything."""
-    homes = {
-        alias.name: node.module or ""
-        for node in ast.walk(package)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+def public_names(package: ast.Module) -> list[str]:
+    """The names in `__all__` of a package, read without importing anything."""
     for node in package.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return {name: homes[name] for name in ast.literal_eval(node.value)}
+            return ast.literal_eval(node.value)
     raise ValueError("a package of the reference has no __all__; list in it the names that are for users")
 
 
-def is_definition(name: str, module: str) -> bool:
-    """Whether it is a class or a function; otherwise it is a constant."""
-    kinds = ast.ClassDef, ast.FunctionDef
-    return any(isinstance(node, kinds) and node.name == name for node in read_module(module).body)
+def example_imports(package: str) -> str:
+    """What the examples of a package begin with; those of `regard` itself have the names of attention too."""
+    return f"import regard\nimport torch\nfrom regard.{package or 'attention'} import *\n"
 
 
 def reference_page(package: str) -> str:
-    """The public classes and functions of a package in full, and its constants by name."""
+    """The public names of a package in full, and what their examples begin with."""
     module = f"regard.{package}" if package else "regard"
     tree = read_module(module)
-    homes = public_names(tree)
-    constants = [f"- `{name}`, of `{home}`\n" for name, home in homes.items() if not is_definition(name, home)]
-    defined = [f"::: {module}.{name}\n\n" for name, home in homes.items() if is_definition(name, home)]
-    listed = ["## Constants\n\n", *constants] if constants else []
-    return "".join([f"# {module}\n\n{ast.get_docstring(tree) or ''}\n\n", *defined, *listed])
+    opening = REFERENCE_OPENING.format(
+        module=module,
+        docstring=ast.get_docstring(tree),
+        imports=example_imports(package),
+        run=EXAMPLE_RUN,
+    )
+    names = sorted(public_names(tree), key=str.isupper)  # constants last, without their values
+    hidden = "    options:\n      show_attribute_values: false\n"
+    return opening + "".join(f"::: {module}.{name}\n{hidden if name.isupper() else ''}\n" for name in names)
 
 
 # --- the check ---

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import regard
+from tests.test_site import build_site
 
 PACKAGES = ["regard", *(f"regard.{one.name}" for one in pkgutil.iter_modules(regard.__path__) if one.ispkg)]
 
@@ -86,22 +86,23 @@ def module_body(module: str) -> list[ast.stmt]:
 
 
 @cache
-def public_names(package: str) -> dict[str, Any]:
-    """What the examples of a package may use without an import: its names, those of `regard`'s own of attention."""
-    module = import_module("regard.attention" if package == "regard" else package)
-    return {name: getattr(module, name) for name in module.__all__}
+def example_names(package: str) -> dict[str, Any]:
+    """What the examples of a package may use: the reference says so at its top."""
+    names: dict[str, Any] = {}
+    exec(build_site.example_imports(package.partition(".")[2]), names)
+    return names
 
 
 @pytest.fixture(scope="module")
 def folder_with_a_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("examples")
-    (folder / "pairs.tsv").write_text("the cat sleeps\tle chat dort\na dog\tun chien\n" * 20)
-    settings = {"text.kind": "words", "train.batch_size": 64, "train.checkpoint_every": 1}
-    regard.train(train=folder / "pairs.tsv", out=folder / "run", size="tiny", steps=2, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        exec(build_site.EXAMPLE_RUN, {"regard": regard})
     return folder
 
 
-DOCUMENTED = ["regard.attention", "regard"]
+DOCUMENTED = ["regard", "regard.attention", "regard.data"]
 
 
 @pytest.mark.parametrize(
@@ -111,8 +112,9 @@ def test_its_example_runs(package, name, folder_with_a_run, monkeypatch):
     monkeypatch.chdir(folder_with_a_run)
     docstring = inspect.cleandoc(docstring_of(package, name))
     assert "\nExamples:\n    >>> " in docstring, f"{package}.{name} has no example in its docstring"
-    names = {"regard": regard, "torch": torch} | public_names(package)
-    example = doctest.DocTestParser().get_doctest(docstring, names, f"{package}.{name}", None, None)
+    example = doctest.DocTestParser().get_doctest(
+        docstring, dict(example_names(package)), f"{package}.{name}", None, None
+    )
     assert any(one.want for one in example.examples), f"the example of {package}.{name} shows nothing"
     output: list[str] = []
     doctest.DocTestRunner().run(example, out=output.append)

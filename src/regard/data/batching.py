@@ -44,6 +44,17 @@ class Batch:
         source: ids of the source tokens, EOS behind them.
         target: ids of the target tokens between BOS and EOS.
         source_lengths, target_lengths: how many of a row are tokens, and not padding.
+
+    Examples:
+        >>> batch = collate([([5, 6], [7, 8, 9]), ([5], [7])])
+        >>> batch.source
+        tensor([[5, 6, 2],
+                [5, 2, 0]])
+        >>> batch.target
+        tensor([[1, 7, 8, 9, 2],
+                [1, 7, 2, 0, 0]])
+        >>> len(batch), batch.tokens, batch.num_positions  # pairs, tokens to predict, padding included
+        (2, 6, 16)
     """
 
     source: Int[Tensor, "b s"]
@@ -75,7 +86,16 @@ class Batch:
 
 
 def pad_rows(rows: Sequence[Ids]) -> tuple[Int[Tensor, "b t"], Int[Tensor, " b"]]:
-    """Rows of ids as one padded tensor, and their lengths."""
+    """Rows of ids as one padded tensor, and their lengths.
+
+    Examples:
+        >>> rows, lengths = pad_rows([[5, 6, 7], [8]])
+        >>> rows
+        tensor([[5, 6, 7],
+                [8, 0, 0]])
+        >>> lengths
+        tensor([3, 1])
+    """
     if not rows:
         raise ValueError("a batch needs at least one sentence")
     lengths = [len(row) for row in rows]
@@ -88,14 +108,32 @@ def pad_rows(rows: Sequence[Ids]) -> tuple[Int[Tensor, "b t"], Int[Tensor, " b"]
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """Source ids, EOS; BOS, target ids, EOS; then padding."""
+    """Source ids, EOS; BOS, target ids, EOS; then padding.
+
+    Examples:
+        >>> batch = collate([([5, 6], [7]), ([5], [7, 8])])
+        >>> batch.source  # ids, EOS, padding
+        tensor([[5, 6, 2],
+                [5, 2, 0]])
+        >>> batch.target  # BOS, ids, EOS, padding
+        tensor([[1, 7, 2, 0],
+                [1, 7, 8, 2]])
+    """
     source, source_lengths = pad_rows([[*ids, EOS] for ids, _ in examples])
     target, target_lengths = pad_rows([[BOS, *ids, EOS] for _, ids in examples])
     return Batch(source, source_lengths, target, target_lengths)
 
 
 class LongPolicy(StrEnum):
-    """What happens to a pair with a side longer than the limit or the token budget."""
+    """What happens to a pair with a side longer than the limit or the token budget.
+
+    Examples:
+        >>> lengths = [(3, 3), (900, 900)]
+        >>> TokenBatchSampler(lengths, tokens=64, long=LongPolicy.DROP).dropped
+        [1]
+        >>> sorted(TokenBatchSampler(lengths, tokens=64, long=LongPolicy.ALONE).epoch(0))
+        [[0], [1]]
+    """
 
     REFUSE = "refuse"  # a ValueError
     DROP = "drop"  # left out and counted
@@ -120,6 +158,13 @@ class TokenBatchSampler:
 
     Pairs of about the same lengths share a batch. Which of them, and in which order the batches come, is shuffled by
     (seed, epoch). Every epoch has as many batches, and about as much padding.
+
+    Examples:
+        >>> batches = TokenBatchSampler([(3, 3), (9, 9), (3, 3), (9, 9)], tokens=24, seed=0)
+        >>> sorted(sorted(rows) for rows in batches.epoch(0))
+        [[0, 2], [1, 3]]
+        >>> len(batches), batches.padding_fraction
+        (2, 0.0)
     """
 
     lengths: Sequence[tuple[int, int]] = field(repr=False)
@@ -226,7 +271,15 @@ class TokenBatchSampler:
 
 
 class BatchSource(ABC):
-    """Abstract: a source of batches for training."""
+    """Abstract: a source of batches for training.
+
+    Examples:
+        >>> class OneBatch(BatchSource):
+        ...     def epoch(self, epoch, start=0):
+        ...         return iter([collate([([5, 6], [7])])][start:])
+        >>> [batch.tokens for batch in OneBatch().epoch(0)]
+        [2]
+    """
 
     @abstractmethod
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -235,7 +288,14 @@ class BatchSource(ABC):
 
 @dataclass(frozen=True, eq=False)
 class InMemoryBatches(BatchSource):
-    """Examples that fit into memory."""
+    """Examples that fit into memory.
+
+    Examples:
+        >>> examples = [([5] * n, [7] * n) for n in (3, 3, 9, 9)]
+        >>> batches = InMemoryBatches(examples, TokenBatchSampler(pair_lengths(examples), tokens=24))
+        >>> sorted(tuple(batch.target.shape) for batch in batches.epoch(0))
+        [(2, 5), (2, 11)]
+    """
 
     examples: Sequence[Example] = field(repr=False)
     batches: TokenBatchSampler
@@ -251,7 +311,12 @@ class InMemoryBatches(BatchSource):
 
 
 def pair_lengths(examples: Sequence[Example]) -> list[tuple[int, int]]:
-    """How many tokens the source and the target of each example have."""
+    """How many tokens the source and the target of each example have.
+
+    Examples:
+        >>> pair_lengths([([5, 6], [7]), ([5], [7, 8, 9])])
+        [(2, 1), (1, 3)]
+    """
     return [(len(source), len(target)) for source, target in examples]
 
 
@@ -291,6 +356,13 @@ class ShuffleBuffer(Generic[Item]):
     """Whatever `read` reads, each item once in an epoch, through a buffer: an item comes early by at most its size.
 
     The order is a function of (seed, epoch, buffer) and of the items' order in the corpus.
+
+    Examples:
+        >>> items = ShuffleBuffer(lambda: range(8), buffer=4, seed=1)
+        >>> list(items.epoch(0)), list(items.epoch(1))
+        ([3, 0, 1, 6, 4, 2, 7, 5], [1, 2, 5, 4, 3, 6, 7, 0])
+        >>> list(items.epoch(1, start=5))
+        [6, 7, 0]
     """
 
     read: Callable[[], Iterable[Item]]
@@ -331,7 +403,17 @@ class StreamCount:
 @dataclass(frozen=True)
 class StreamingBatches(BatchSource, Generic[Item]):
     """Batches of a stream. As many items as the buffer holds are sorted by length and cut at a time: see
-    `TokenBatchSampler`."""
+    `TokenBatchSampler`.
+
+    Examples:
+        >>> pairs = [SentencePair("a", "b"), SentencePair("a a a a", "b b b b")] * 10
+        >>> tokenizer = WordTokenizer.train(iter_sides(pairs))
+        >>> def encode(pair):
+        ...     return tokenizer.encode(pair.source), tokenizer.encode(pair.target)
+        >>> batches = StreamingBatches(ShuffleBuffer(lambda: pairs, buffer=20), encode, tokens=64)
+        >>> sorted(tuple(batch.source.shape) for batch in batches.epoch(0))
+        [(10, 2), (10, 5)]
+    """
 
     items: ShuffleBuffer[Item]
     encode: Callable[[Item], Example]

@@ -350,6 +350,13 @@ OTHER_CORPORA = (
 )
 
 CORPORA = {corpus.name: corpus for corpus in (*PARALLEL_CORPORA, *OTHER_CORPORA)}
+"""The catalogued corpora by name; `regard data fetch NAME FOLDER` downloads one.
+
+Examples:
+    >>> corpus = CORPORA["tatoeba"]
+    >>> corpus.title, corpus.splits, corpus.pairs
+    ('everyday sentences', ('train', 'valid', 'test'), (('en', 'fr'), ('en', 'de')))
+"""
 
 
 # --- files and downloads ---
@@ -366,7 +373,16 @@ def find_corpus(name: str) -> CorpusInfo:
 
 
 def read_corpus_pairs(name: str, split: str, source: str, target: str, folder: Path | None) -> list[SentencePair]:
-    """The pairs of a split (train, valid or test), in either direction; `folder` has the catalogued corpora."""
+    """The pairs of a split (train, valid or test), in either direction; `folder` has the catalogued corpora.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> path = Path("corpora/tatoeba/train.en-fr.tsv")
+        >>> path.parent.mkdir(parents=True, exist_ok=True)
+        >>> corpus = write_pairs([SentencePair("the cat", "le chat")], path)
+        >>> read_corpus_pairs("tatoeba", "train", "fr", "en", Path("corpora"))
+        [SentencePair(source='le chat', target='the cat')]
+    """
     corpus = find_corpus(name)
     _files_for_pair(corpus, split, source, target)
     of_split = [part for part in corpus.files if part.split == split]
@@ -379,7 +395,15 @@ def read_corpus_pairs(name: str, split: str, source: str, target: str, folder: P
 
 
 def corpus_path(name: str, split: str, folder: Path | None) -> Path:
-    """The one file of a split: tagged words, labelled texts or plain text."""
+    """The one file of a split: tagged words, labelled texts or plain text.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> Path("corpora/sst2").mkdir(parents=True, exist_ok=True)
+        >>> Path("corpora/sst2/dev.tsv").touch()
+        >>> corpus_path("sst2", "valid", Path("corpora")).as_posix()
+        'corpora/sst2/dev.tsv'
+    """
     corpus = find_corpus(name)
     _split(corpus, split)
     of_split = [part for part in corpus.files if part.split == split]

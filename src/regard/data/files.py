@@ -43,9 +43,13 @@ CHUNK = 2**22  # characters of lines that are held in memory together
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines without their ends, one at a time, so that a file may be larger than memory.
+    r"""The lines without their ends, one at a time, so that a file may be larger than memory.
 
-    A line ends in \\n or \\r\\n and nowhere else: U+2028 and its like are text. A byte-order mark is dropped.
+    A line ends in \n or \r\n and nowhere else: U+2028 and its like are text. A byte-order mark is dropped.
+
+    Examples:
+        >>> list(read_lines("pairs.tsv"))[:2]
+        ['the cat sleeps\tle chat dort', 'a dog\tun chien']
     """
     path = require_file(path)
     return _stream(path)
@@ -156,7 +160,13 @@ class BoundedReader(io.RawIOBase):
 
 
 def iter_lines(stream: IO[bytes], name: str) -> Iterator[str]:
-    """The lines of any stream of bytes, such as sys.stdin.buffer; `name` stands for it in errors."""
+    r"""The lines of any stream of bytes, such as sys.stdin.buffer; `name` stands for it in errors.
+
+    Examples:
+        >>> import io
+        >>> list(iter_lines(io.BytesIO(b"one\r\ntwo\n"), name="standard input"))
+        ['one', 'two']
+    """
     return decode_lines(iter_bounded_lines(stream, name), name)
 
 

@@ -29,7 +29,12 @@ MAX_LISTED = 20  # so many labels are named in a message
 
 @dataclass(frozen=True)
 class LabelledText:
-    """A text and its label."""
+    """A text and its label.
+
+    Examples:
+        >>> LabelledText("a fine film", "good")
+        LabelledText(text='a fine film', label='good')
+    """
 
     text: str
     label: str
@@ -37,7 +42,17 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class Labels:
-    """The label vocabulary: the classes of texts or of words, each with its index."""
+    """The label vocabulary: the classes of texts or of words, each with its index.
+
+    Examples:
+        >>> labels = Labels.of(["good", "bad", "good"])
+        >>> labels.names, labels.index("good"), labels.name(0)
+        (('bad', 'good'), 1, 'bad')
+        >>> labels.index("fine")
+        Traceback (most recent call last):
+            ...
+        ValueError: the label 'fine' is not known; the known ones are bad, good
+    """
 
     names: tuple[str, ...]
 
@@ -110,12 +125,18 @@ def read_labelled(
     labels: Labels | None = None,
     on_empty: Callable[[str], object] = raise_on_empty,
 ) -> Iterator[LabelledText]:
-    """The texts of a .tsv or a .jsonl, plain, .gz or .xz by its name, one at a time.
+    r"""The texts of a .tsv or a .jsonl, plain, .gz or .xz by its name, one at a time.
 
     `fields` names the text and the label, and `columns` all columns of a .tsv in their order: those two by default.
     A first line that repeats these names is a heading.
     With `labels`, any other label is refused. `on_empty` is called for a line whose text or label is empty, with a
     sentence that names file and line; the default raises, otherwise the line is skipped. Labels are stripped.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("reviews.tsv").write_text("a fine film\tgood\ntoo long\tbad\n")
+        >>> list(read_labelled("reviews.tsv"))
+        [LabelledText(text='a fine film', label='good'), LabelledText(text='too long', label='bad')]
     """
     path = require_file(path)
     match file_format(path):

@@ -27,7 +27,14 @@ from regard.world.splitmix import combine_seeds, random_key, random_keys
 
 
 def read_text(path: str | Path) -> str:
-    """The whole file, plain, .gz or .xz, unchanged except that \\r\\n becomes \\n and a byte-order mark is dropped."""
+    r"""The whole file, plain, .gz or .xz, unchanged except that \r\n becomes \n and a byte-order mark is dropped.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("text.txt").write_bytes(b"one\r\ntwo")
+        >>> read_text("text.txt")
+        'one\ntwo'
+    """
     path, last = require_file(path), b""
 
     def track_last(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -50,7 +57,13 @@ def encode_text(tokenizer: Tokenizer, text: str) -> Int[Tensor, " n"]:
 
 
 def encode_lines(tokenizer: Tokenizer, lines: Iterable[str]) -> Int[Tensor, " n"]:
-    """Lines as a stream of ids with EOS after each, as word-level corpora (WikiText) are counted: see `count_words`."""
+    """Lines as a stream of ids with EOS after each, as word-level corpora (WikiText) are counted: see `count_words`.
+
+    Examples:
+        >>> tokenizer = WordTokenizer.train(["the cat sleeps", "the dog"])
+        >>> encode_lines(tokenizer, ["the cat", "the dog"])  # 2, EOS, ends each line
+        tensor([4, 5, 2, 4, 6, 2])
+    """
     return torch.tensor([one for ids in tokenizer.encode_batch(lines) for one in (*ids, EOS)], dtype=torch.long)
 
 
@@ -71,6 +84,13 @@ class LMBlock:
     """Rows of the stream. A model reads `inputs` and predicts `targets`, of which `loss_mask` counts.
 
     In a row, inputs[t + 1] is targets[t]. A short row is filled with PAD on its right, where the loss mask is False.
+
+    Examples:
+        >>> block = next(sliding_windows(torch.tensor([5, 6, 7, 8]), length=4, stride=2))
+        >>> block.inputs, block.targets
+        (tensor([[1, 5, 6, 7]]), tensor([[5, 6, 7, 8]]))
+        >>> block.tokens
+        4
     """
 
     inputs: Int[Tensor, "b t"]
@@ -109,7 +129,15 @@ def cut_rows(stream: Int[Tensor, " n"], spans: Sequence[Span], length: int) -> L
 
 
 class BlockOrder(StrEnum):
-    """In which order training reads the blocks."""
+    """In which order training reads the blocks.
+
+    Examples:
+        >>> list(BlockOrder)
+        [<BlockOrder.SHUFFLED: 'shuffled'>, <BlockOrder.SEQUENTIAL: 'onward'>]
+        >>> LMBlocks(torch.arange(4, 104), length=10, rows=2, order=BlockOrder.SEQUENTIAL).at(0, 0)[0].inputs[:, :4]
+        tensor([[ 1,  4,  5,  6],
+                [53, 54, 55, 56]])
+    """
 
     SHUFFLED = "shuffled"  # cut at a random offset and shuffled in every epoch
     SEQUENTIAL = "onward"  # the rows of a step continue those of the step before
@@ -120,6 +148,14 @@ class LMBlocks:
     """Training blocks of a language model: every target once in an epoch, whatever the length and the offset.
 
     A step is a function of (seed, epoch, index) and nothing else, so that training can resume at any.
+
+    Examples:
+        >>> blocks = LMBlocks(torch.arange(4, 104), length=10, rows=4)
+        >>> steps = [blocks.at(epoch=0, index=index) for index in range(blocks.steps(epoch=0))]
+        >>> [[tuple(block.inputs.shape) for block in step] for step in steps]
+        [[(4, 10)], [(4, 10)], [(3, 10)]]
+        >>> sum(block.tokens for step in steps for block in step)
+        100
     """
 
     ids: Int[Tensor, " n"] = field(repr=False)
@@ -209,6 +245,13 @@ def sliding_windows(ids: Int[Tensor, " n"], length: int, stride: int, *, rows: i
 
     A window reads at most `length` tokens and begins `stride` after the one before. It scores what that one did not
     reach: its last `stride` targets, or all of them if it is the first. Their context: `describe_context`.
+
+    Examples:
+        >>> windows = list(sliding_windows(torch.arange(4, 10), length=4, stride=2))
+        >>> [window.targets.tolist() for window in windows]
+        [[[4, 5, 6, 7]], [[6, 7, 8, 9]]]
+        >>> [window.loss_mask.long().tolist() for window in windows]
+        [[[1, 1, 1, 1]], [[0, 0, 1, 1]]]
     """
     if not 1 <= stride <= length or rows < 1:
         raise ValueError(f"stride={stride} lies in 1 to length={length}, and rows={rows} is at least 1")
@@ -243,6 +286,11 @@ def bits_per_byte(nats: float, bytes: int) -> float:
     """From the summed loss of a whole text and its size in UTF-8, whatever the tokenizer.
 
     A model that gives every byte the same probability needs ln 256 nats for each, and these are 8 bits.
+
+    Examples:
+        >>> from math import log
+        >>> bits_per_byte(nats=1000 * log(256), bytes=1000)
+        8.0
     """
     return nats / require_positive(bytes, "bytes") / math.log(2)
 
@@ -252,6 +300,11 @@ def perplexity_per_word(nats: float, words: int) -> float:
 
     A model that gives every word the probability 1/100 has the perplexity 100. A tokenizer that writes UNK for words it
     does not know makes the text easier, so there must be none.
+
+    Examples:
+        >>> from math import log
+        >>> round(perplexity_per_word(nats=50 * log(100), words=50), 6)
+        100.0
     """
     try:
         return math.exp(nats / require_positive(words, "words"))

@@ -29,7 +29,12 @@ Paths = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True)
 class SentencePair:
-    """A sentence and its translation."""
+    """A sentence and its translation.
+
+    Examples:
+        >>> SentencePair("the cat", "le chat").swapped()
+        SentencePair(source='le chat', target='the cat')
+    """
 
     source: str
     target: str
@@ -40,7 +45,13 @@ class SentencePair:
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """The number of pairs, and of those skipped because a side was empty."""
+    """The number of pairs, and of those skipped because a side was empty.
+
+    Examples:
+        >>> path = write_pairs([SentencePair("a", "b"), SentencePair("c", "")], "pairs.jsonl").paths[0]
+        >>> count_pairs(path)
+        CorpusSize(pairs=1, skipped=1)
+    """
 
     pairs: int
     skipped: int
@@ -58,6 +69,11 @@ def read_pairs(
 
     `on_empty` is called for a pair with an empty side, with a sentence that names file and line. The default raises;
     otherwise the pair is skipped: `on_empty=skipped.append` collects the sentences.
+
+    Examples:
+        >>> pairs = list(read_pairs("pairs.tsv"))
+        >>> len(pairs), pairs[0]
+        (40, SentencePair(source='the cat sleeps', target='le chat dort'))
     """
     files = [require_file(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     match [file_format(path) for path in files]:
@@ -73,14 +89,24 @@ def read_pairs(
 
 
 def count_pairs(paths: Paths, *, fields: tuple[str, str] = ("source", "target")) -> CorpusSize:
-    """Reads the whole corpus once, so any error in it, except for empty sides, is raised here."""
+    """Reads the whole corpus once, so any error in it, except for empty sides, is raised here.
+
+    Examples:
+        >>> count_pairs("pairs.tsv")
+        CorpusSize(pairs=40, skipped=0)
+    """
     skipped: list[str] = []
     pairs = sum(1 for _ in read_pairs(paths, fields=fields, on_empty=skipped.append))
     return CorpusSize(pairs, len(skipped))
 
 
 def iter_sides(pairs: Iterable[SentencePair]) -> Iterator[str]:
-    """Both sides in turn: what a joint vocabulary is learnt from."""
+    """Both sides in turn: what a joint vocabulary is learnt from.
+
+    Examples:
+        >>> list(iter_sides([SentencePair("the cat", "le chat"), SentencePair("a dog", "un chien")]))
+        ['the cat', 'le chat', 'a dog', 'un chien']
+    """
     for pair in pairs:
         yield pair.source
         yield pair.target
@@ -147,7 +173,15 @@ class WrittenCorpus:
 def write_pairs(
     pairs: Iterable[SentencePair], path: str | Path, languages: tuple[str, str] = ("source", "target")
 ) -> WrittenCorpus:
-    """Write a corpus that `read_pairs` reads back. On any error the old files stay as they were."""
+    """Write a corpus that `read_pairs` reads back. On any error the old files stay as they were.
+
+    Examples:
+        >>> pairs = [SentencePair("the cat", "le chat")]
+        >>> [path.name for path in write_pairs(pairs, "train", languages=("en", "fr")).paths]
+        ['train.en', 'train.fr']
+        >>> list(read_pairs(["train.en", "train.fr"])) == pairs
+        True
+    """
     if languages[0] == languages[1]:
         raise ValueError(f"both sides are called {languages[0]!r}; name the two languages")
     paths, lines = _layout(Path(path), languages)

@@ -24,7 +24,13 @@ NON_WORD_ID = re.compile(r"[1-9][0-9]*-[1-9][0-9]*|[0-9]+\.[1-9][0-9]*")
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """A sentence, a tag per word (_ is none); `governors` are the HEAD column of CoNLL-U: from 1, 0 for the root."""
+    """A sentence, a tag per word (_ is none); `governors` are the HEAD column of CoNLL-U: from 1, 0 for the root.
+
+    Examples:
+        >>> sentence = TaggedSentence(("the", "cat", "sleeps"), ("DET", "NOUN", "VERB"), governors=(2, 3, 0))
+        >>> sentence.with_tags(["D", "N", "V"]).tags
+        ('D', 'N', 'V')
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -48,7 +54,14 @@ class TaggedSentence:
 
 
 def read_tagged(path: str | Path) -> Iterator[TaggedSentence]:
-    """The sentences of a .conllu, or of two columns in a .tsv or .txt; each plain, .gz or .xz by its name."""
+    """The sentences of a .conllu, or of two columns in a .tsv or .txt; each plain, .gz or .xz by its name.
+
+    Examples:
+        >>> write_columns([TaggedSentence(("the", "cat"), ("DET", "NOUN"))], "tags.tsv")
+        1
+        >>> [one.tags for one in read_tagged("tags.tsv")]
+        [('DET', 'NOUN')]
+    """
     path = require_file(path)
     match file_format(path):
         case ".conllu":
@@ -63,22 +76,49 @@ def read_conllu(path: str | Path) -> Iterator[TaggedSentence]:
 
     The governors are None if the HEAD column has _ for all words; otherwise they must be a tree. Several blank lines
     count as one, and after the last sentence there may be none.
+
+    Examples:
+        >>> write_conllu([TaggedSentence(("the", "cat"), ("DET", "NOUN"), governors=(2, 0))], "tree.conllu")
+        1
+        >>> [(one.words, one.tags, one.governors) for one in read_conllu("tree.conllu")]
+        [(('the', 'cat'), ('DET', 'NOUN'), (2, 0))]
     """
     return (_sentence(lines) for lines in _paragraphs(require_file(path)))
 
 
 def read_columns(path: str | Path) -> Iterator[TaggedSentence]:
-    """One sentence at a time. A word may contain spaces if a tab separates it from its tag."""
+    """One sentence at a time. A word may contain spaces if a tab separates it from its tag.
+
+    Examples:
+        >>> write_columns([TaggedSentence(("the", "cat"), ("DET", "NOUN"))], "tags.tsv")
+        1
+        >>> list(read_columns("tags.tsv"))
+        [TaggedSentence(words=('the', 'cat'), tags=('DET', 'NOUN'), governors=None, comments=())]
+    """
     return (_two_columns(lines) for lines in _paragraphs(require_file(path)))
 
 
 def write_conllu(sentences: Iterable[TaggedSentence], path: str | Path) -> int:
-    """How many sentences were written. Those read from CoNLL-U keep everything but their tags."""
+    r"""How many sentences were written. Those read from CoNLL-U keep everything but their tags.
+
+    Examples:
+        >>> write_conllu([TaggedSentence(("cats",), ("NOUN",), governors=(0,))], "tree.conllu")
+        1
+        >>> list(read_lines("tree.conllu"))
+        ['1\tcats\t_\tNOUN\t_\t_\t0\t_\t_\t_', '']
+    """
     return _write((format_conllu(sentence, f"sentence {n}") for n, sentence in enumerate(sentences, 1)), path)
 
 
 def write_columns(sentences: Iterable[TaggedSentence], path: str | Path) -> int:
-    """How many sentences were written: word<TAB>tag on every line, and a blank line after every sentence."""
+    r"""How many sentences were written: word<TAB>tag on every line, and a blank line after every sentence.
+
+    Examples:
+        >>> write_columns([TaggedSentence(("the", "cat"), ("DET", "NOUN"))], "tags.tsv")
+        1
+        >>> list(read_lines("tags.tsv"))
+        ['the\tDET', 'cat\tNOUN', '']
+    """
     return _write((format_two_columns(sentence) for sentence in sentences), path)
 
 
@@ -272,7 +312,15 @@ Value = TypeVar("Value")
 
 
 class WordPieces(NamedTuple):
-    """The ids of a sentence, and for each word the index of its first piece; the others follow it."""
+    """The ids of a sentence, and for each word the index of its first piece; the others follow it.
+
+    Examples:
+        >>> pieces = WordPieces(ids=[10, 11, 12], first_indices=[0, 1])  # the cats: the, cat, s
+        >>> pieces.spans, pieces.word_ids
+        ([(0, 1), (1, 3)], [0, 1, 1])
+        >>> pieces.per_word(["DET", "NOUN", "X"])
+        ['DET', 'NOUN']
+    """
 
     ids: list[int]
     first_indices: list[int]
@@ -308,6 +356,12 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> WordPieces:
     """Every word has a piece: UNK if the tokenizer gives none.
 
     Ordinary words give the ids of the sentence with single spaces. A space of its own belongs to the word after it.
+
+    Examples:
+        >>> tokenizer = SubwordTokenizer.bpe(["the cat"] * 2, size=270)
+        >>> pieces = encode_words(tokenizer, ["the", "cats"])
+        >>> tokenizer.tokens("the cats"), pieces.spans
+        (['the', 'cat', '·s'], [(0, 1), (1, 3)])
     """
     if isinstance(words, str):
         raise ValueError(f"the words of a sentence are a list, not the one string {words[:20]!r}; split it first")

@@ -16,14 +16,72 @@ from typing import Any, SupportsInt
 from regard.data.files import write_text_atomic
 from regard.data.tokenizers.normalization import TextNormalizer
 
-PAD, BOS, EOS, UNK = range(4)
+PAD = 0
+"""The id that fills up the rows of a batch.
+
+Examples:
+    >>> rows, lengths = pad_rows([[5, 6, 7], [8]])
+    >>> rows
+    tensor([[5, 6, 7],
+            [8, 0, 0]])
+    >>> (rows == PAD).sum().item()
+    2
+"""
+
+BOS = 1
+"""The id before the first token of a target: what the decoder reads first.
+
+Examples:
+    >>> collate([([5, 6], [7])]).target
+    tensor([[1, 7, 2]])
+    >>> BOS
+    1
+"""
+
+EOS = 2
+"""The id after the last token.
+
+Examples:
+    >>> collate([([5, 6], [7])]).source
+    tensor([[5, 6, 2]])
+    >>> EOS
+    2
+"""
+
+UNK = 3
+"""The id of a word outside the vocabulary.
+
+Examples:
+    >>> WordTokenizer.train(["the cat"]).encode("the dog")
+    [5, 3]
+    >>> UNK
+    3
+"""
+
 NUM_SPECIAL_TOKENS = 4
 FORMAT = "regard tokeniser 1"
 VISIBLE_BLANKS = str.maketrans({" ": "␣", "\t": "⇥", "\n": "↵"})
 
 
 class Tokenizer(ABC):
-    """Abstract. `decode(encode(text))` is `normalizer.apply(text)`, except for tokenizers with unknown words."""
+    """Abstract. `decode(encode(text))` is `normalizer.apply(text)`, except for tokenizers with unknown words.
+
+    Examples:
+        >>> class Letters(Tokenizer):
+        ...     kind, normalizer, size = "letters", TextNormalizer(lower=True), 30
+        ...     def encode(self, text):
+        ...         return [4 + ord(letter) - ord("a") for letter in self.normalizer.apply(text)]
+        ...     def decode(self, ids):
+        ...         return "".join(chr(one - 4 + ord("a")) for one in self.validate_ids(ids))
+        ...     def tokens(self, text):
+        ...         return list(self.normalizer.apply(text))
+        ...     def word_ids(self, text):
+        ...         return [0] * len(text)
+        ...     def to_dict(self):
+        ...         return {}
+        >>> Letters().decode(Letters().encode("Cat"))
+        'cat'
+    """
 
     kind: str
     normalizer: TextNormalizer
@@ -83,6 +141,13 @@ class WordTokenizer(Tokenizer):
     """Tokens are the words between spaces. Words outside the vocabulary become <unk>.
 
     `decode` joins the words by single spaces.
+
+    Examples:
+        >>> tokenizer = WordTokenizer.train(["the cat sleeps", "the dog"])
+        >>> tokenizer.encode("the dog sings"), tokenizer.tokens("the dog sings")
+        ([4, 6, 3], ['the', 'dog', '<unk:sings>'])
+        >>> tokenizer.decode(tokenizer.encode("the dog sings"))
+        'the dog <unk>'
     """
 
     vocabulary: tuple[str, ...] = field(repr=False)
@@ -165,7 +230,13 @@ class LosslessTokenizer(Tokenizer):
 
 @dataclass(frozen=True)
 class CharTokenizer(LosslessTokenizer):
-    """Tokens are characters. Characters outside the vocabulary are encoded as UTF-8 bytes, so nothing is lost."""
+    """Tokens are characters. Characters outside the vocabulary are encoded as UTF-8 bytes, so nothing is lost.
+
+    Examples:
+        >>> tokenizer = CharTokenizer.train(["a cat"])
+        >>> tokenizer.tokens("a cab"), tokenizer.decode(tokenizer.encode("a cab"))
+        (['a', '␣', 'c', 'a', 'b'], 'a cab')
+    """
 
     vocabulary: str = field(repr=False)
     normalizer: TextNormalizer = TextNormalizer()
@@ -213,7 +284,13 @@ class CharTokenizer(LosslessTokenizer):
 
 @dataclass(frozen=True)
 class ByteTokenizer(LosslessTokenizer):
-    """Tokens are the bytes of UTF-8: 256 after the special ids."""
+    """Tokens are the bytes of UTF-8: 256 after the special ids.
+
+    Examples:
+        >>> tokenizer = ByteTokenizer()
+        >>> tokenizer.encode("é!"), tokenizer.size  # two bytes and one, each + 4 special ids
+        ([199, 173, 37], 260)
+    """
 
     normalizer: TextNormalizer = TextNormalizer()
     kind = "bytes"

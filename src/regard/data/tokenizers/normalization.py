@@ -150,10 +150,18 @@ FORMS = get_args(Form)
 class TextNormalizer:
     """The normalization of a text before it is encoded; saved with the tokenizer.
 
-    form      a Unicode form: "NFC" makes one é of e and its accent; "NFKC" also makes fi of ﬁ
-    lower     lower case
-    squeeze   strip spaces at the ends, and make one of a run of them
-    language  word tokenization: "en", "de" or "fr"
+    Args:
+        form: a Unicode form: "NFC" makes one é of e and its accent; "NFKC" also makes fi of ﬁ.
+        lower: lower case.
+        squeeze: strip spaces at the ends, and make one of a run of them.
+        language: word tokenization: "en", "de" or "fr".
+
+    Examples:
+        >>> normalizer = TextNormalizer(lower=True, language="en")
+        >>> normalizer.apply("The dog's bone, isn't it?")
+        "the dog 's bone , isn 't it ?"
+        >>> normalizer.detokenize("the dog 's bone , isn 't it ?")
+        "the dog's bone, isn't it?"
     """
 
     form: Form | None = None

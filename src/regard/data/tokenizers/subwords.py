@@ -45,7 +45,15 @@ UNICODE_TO_BYTE = unicode_to_byte()
 
 @dataclass(frozen=True)
 class SubwordTokenizer(LosslessTokenizer):
-    """Trained by `SubwordTokenizer.bpe` or `.unigram`. For a joint vocabulary, train on both sides."""
+    """Trained by `SubwordTokenizer.bpe` or `.unigram`. For a joint vocabulary, train on both sides.
+
+    Examples:
+        >>> tokenizer = SubwordTokenizer.bpe(["low lower lowest", "new newer newest"] * 4, size=300)
+        >>> tokenizer.tokens("lower newest"), tokenizer.size
+        (['lower', 'newest'], 274)
+        >>> tokenizer.decode(tokenizer.encode("slow ☃"))
+        'slow ☃'
+    """
 
     model: str = field(repr=False)
     """The JSON of the `tokenizers` library."""
@@ -205,7 +213,13 @@ KINDS = (WordTokenizer.kind, CharTokenizer.kind, SubwordTokenizer.kind, ByteToke
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer that a file holds, whichever its kind."""
+    """The tokenizer that a file holds, whichever its kind.
+
+    Examples:
+        >>> WordTokenizer.train(["the cat sleeps"]).save("words.json")
+        >>> load_tokenizer("words.json").tokens("the cat")
+        ['the', 'cat']
+    """
     path = require_small_file(path)
     try:
         saved = json.loads(path.read_bytes().decode("utf-8"))
