@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard.attention import Context, MultiHeadAttention, Padding, Recipe, Rotary
 from regard.attention.multihead import UnpaddedTokens, pad, unpad
-from regard.ops.projections import FusedLinear, project_all
+from regard.ops.linear import FusedLinear, project_all
 
 
 def test_tokens_come_back_to_their_places():

@@ -29,12 +29,12 @@ from regard.decode import (
 )
 from regard.decode import beam as searching
 from regard.decode.beam import search_single_threaded
-from regard.decode.linear import MkldnnLinear
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear
 from regard.decode.search import inference_mode, make_requests
 from regard.decode.topk import chunked_topk, stable_topk
 from regard.models import ModelConfig, build_model
 from regard.models.transformer import Transformer
+from regard.ops.linear import MkldnnLinear
 from tests.narrowing import assert_is_instance
 
 from .reference_beam import reference_translate
@@ -364,3 +364,15 @@ def test_the_gpu_s_kernel_offers_what_the_cpu_offers():
         check=False,
     )
     assert "agreed" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_hook_on_a_swapped_linear_is_called(precision):
+    prepared, seen = prepare(model("transformer"), precision), list[tuple[int, ...]]()
+    found = translate(prepared, SOURCES, Beam(2, max_length=LIMIT))
+    up = assert_is_instance(prepared, Transformer).get_submodule("decoder.0.feed_forward.up")
+    assert isinstance(up, MkldnnLinear | Int8Linear)
+    with up.register_forward_hook(lambda module, args, output: seen.append(output.shape)):
+        assert translate(prepared, SOURCES, Beam(2, max_length=LIMIT)) == found
+    assert seen
+    assert all(shape[-1] == len(up.bias) for shape in seen)

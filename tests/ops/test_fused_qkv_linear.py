@@ -19,7 +19,7 @@ from regard.ops.fused_linear import (
     fused_qkv_linear,
     relu_backward_sum,
 )
-from regard.ops.projections import project_all
+from regard.ops.linear import project_all
 from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
 
 GPU = torch.cuda.is_available()

@@ -22,7 +22,7 @@ from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import Segments
 from regard.ops.fused_linear import concatenate_columns
-from regard.ops.projections import find_whole, project_all
+from regard.ops.linear import find_whole, project_all
 
 
 def no_projection(width_in: int, width_out: int) -> nn.Module:

@@ -20,9 +20,9 @@ from regard.attention.kv_cache import LayerCache
 from regard.attention.multihead import UnpaddedTokens, unpad, with_pattern
 from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import EOS, PAD
-from regard.decode.linear import OutputLinear
 from regard.decode.search import DecodableModel
 from regard.models.transformer import DecoderLayer, EncoderLayer, KeysValues, Transformer
+from regard.ops.linear import OutputLinear
 
 Slots = tuple[Float[Tensor, "b g c d"], Float[Tensor, "b g c d"]]  # the keys, and the values
 FEW_BEAMS = 16  # whose matrix products take as long as one beam's

@@ -16,14 +16,13 @@ from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosit
 from regard.attention.position import PositionSum
 from regard.decode import kv_cache
 from regard.decode.cuda_graphs import CapturedSteps
-from regard.decode.linear import OutputLinear, build_linear
-from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear
+from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear
 from regard.decode.search import DecodableModel
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import FeedForward
 from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
 from regard.ops.cuda_graph import CUDAGraphCapture
-from regard.ops.projections import FusedLinear, LinearPart
+from regard.ops.linear import FusedLinear, LinearPart, MkldnnLinear, OutputLinear
 
 Weights = tuple[Tensor, Tensor]  # a linear layer's weight, (out, in), and its bias
 
@@ -134,6 +133,17 @@ def swap_output(embeddings: TiedEmbeddings, precision: str) -> None:
             ChunkedVocabLinear.of(weight, bias) if precision == "int8" else build_linear(weight, bias, precision)
         )
     embeddings.tables["output"] = table
+
+
+def build_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
+    """The fastest for this device and precision; `weight` is (out, in)."""
+    if precision == "int8":
+        return Int8Linear(weight, bias)
+    if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        return MkldnnLinear(weight, bias)
+    linear = nn.Linear(weight.shape[1], len(weight), device="meta")
+    linear.weight, linear.bias = (nn.Parameter(part.detach(), requires_grad=False) for part in (weight, bias))
+    return linear.eval()
 
 
 def weights_of(linear: nn.Module) -> Weights:

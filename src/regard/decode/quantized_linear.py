@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.decode.topk import CHUNK, TopKLogProbs, chunk_maxima, stable_topk
+from regard.ops.linear import DirectModule
 
 PRECISIONS = {
     "float32": "as the model is",
@@ -41,7 +42,7 @@ class RowQuantizer:
         return whole.view(torch.uint8).bitwise_xor_(self.zero_point), size
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(DirectModule):
     """8 bits on both sides: y = (x̂ Ŵᵀ) sₓ s_w + b, where x̂ = round(x / sₓ) and sₓ is a row's largest |x| over 127.
 
     One scale per row of x, not one per batch, so that a result does not depend on the other rows. One exception:
@@ -63,8 +64,6 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.multiply_quantized(*self.quantizer.quantize(x))
-
-    __call__ = forward
 
     def multiply_quantized(self, whole: Tensor, size: Tensor, out: Tensor | None = None) -> Tensor:
         """y from x̂ and its row scales, written to `out` if it is given."""

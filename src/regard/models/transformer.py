@@ -32,7 +32,7 @@ from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.dropout_add_layernorm import DropoutNoise, draw_seed
 from regard.ops.embedding_dropout import embedding_dropout
-from regard.ops.projections import project_all
+from regard.ops.linear import project_all
 
 X = Float[Tensor, "b t model"]
 # of the source sentences; b and t of a layer are 1 and n where padding is left out
