@@ -58,10 +58,12 @@ SUITES: dict[str, Stages] = {
             "hooks",
             "padding_removal",
         ),
-        files("attention", "kv_cache", "masks", "numerics"),
+        files("attention", "kv_cache", "learned_parts", "masks", "numerics"),
+        files("hostile", "pattern_data"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
     ),
+    "attention/backends/block_sparse": (files("attention", "block_sparse"), files("hostile", "pattern_data")),
     "attention/backends/elementwise": (files("attention", "elementwise"), alike("elementwise")),
     "attention/backends/hard": (files("attention", "hard"), alike("hard")),
     "attention/backends/tiles": (files("attention", "elementwise", "hard"),),
@@ -133,6 +135,7 @@ SUITES: dict[str, Stages] = {
 }
 # Where the tests of a file have another name than the file.
 NAMED = {
+    "attention/causality": "kv_cache",
     "attention/core": "hooks",
     "decode/beam_decoder": "beam",
     "decode/beam_state": "beam",

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from regard.attention.backends import block_sparse
 from regard.attention.backends import block_sparse as backends_block_sparse
@@ -14,7 +13,6 @@ from regard.attention.backends.block_sparse import (
     BlockSparseTiles,
     SegmentIds,
     TileLists,
-    TileRows,
     tiling_objections,
 )
 from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
@@ -22,7 +20,7 @@ from regard.attention.pattern import Causal, Full, Pattern, Strided, Window
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.sparse_patterns import Block, Global, Random
-from tests.attention.patterns import dense, patterns
+from tests.attention.patterns import dense, patterns, put_together
 
 
 @pytest.fixture
@@ -46,18 +44,6 @@ def listed(pattern: Pattern, n_q: int, n_k: int, start: int = 0) -> TileLists:
         found = backends_block_sparse.tile_lists(pattern, n_q, n_k, start, torch.device("cpu"))
         forget()
     return found
-
-
-def put_together(found: TileLists, rows: TileRows, n: int, m: int, *, transposed: bool = False) -> Tensor:
-    """The mask that these rows of tiles describe, padded to whole tiles and cut."""
-    size, high, wide = found.size, -(-n // found.size), -(-m // found.size)
-    seen = torch.zeros(high * size, wide * size, dtype=torch.bool)
-    for r in range(len(rows.firsts) - 1):
-        for e in range(int(rows.firsts[r]), int(rows.firsts[r + 1])):
-            c, number = int(rows.columns[e]), int(rows.masks[e])
-            mask = torch.ones(size, size) if number == WHOLE else found.masks[number]
-            seen[r * size : (r + 1) * size, c * size : (c + 1) * size] = (mask.T if transposed else mask) != 0
-    return seen[:n, :m]
 
 
 # --- two numbers ---

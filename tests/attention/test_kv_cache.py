@@ -37,20 +37,11 @@ from regard.attention.backends import BACKENDS, linear
 from regard.attention.kv_cache import is_causal
 from regard.attention.pattern import And, Not, Or, StrictCausal, ToeplitzPattern
 from regard.attention.positions import Positions
-from tests.attention.patterns import dense, patterns
+from tests.attention.patterns import B, N, dense, of_a_batch, patterns
 
-B, N = 2, 9
 LINEAR = Recipe(score=Feature(), pattern=Causal(), normaliser=Proportional())
 
 tokens = st.integers(0, N)
-batches = st.one_of(
-    st.lists(tokens, min_size=B, max_size=B).map(lambda x: Padding(torch.tensor(x))),
-    st.lists(st.integers(0, 2), min_size=B * N, max_size=B * N).map(lambda x: Documents(torch.tensor(x).view(B, N))),
-    st.lists(st.integers(0, N - 1), min_size=8, max_size=8).map(lambda x: Edges(torch.tensor(x).view(2, 4))),
-)
-of_a_batch = st.recursive(
-    patterns | batches, lambda p: st.one_of(st.builds(And, p, p), st.builds(Or, p, p), st.builds(Not, p)), max_leaves=4
-)
 differences = st.recursive(
     st.one_of(st.just(Full()), st.just(Causal()), st.just(StrictCausal()), st.builds(Window, st.integers(1, 6)))
     | st.builds(Strided, st.integers(1, 7)),

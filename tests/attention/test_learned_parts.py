@@ -198,6 +198,17 @@ class HeldTemperature(RowWise):
 
 
 @dataclass(frozen=True, eq=False)
+class Affine(RowWise):
+    """softmax(a s + b): a parameter beside anybody's tensor."""
+
+    scale: nn.Parameter
+    shift: Tensor
+
+    def weigh(self, scores, visible):
+        return Softmax().weigh(scores * self.scale + self.shift, visible)
+
+
+@dataclass(frozen=True, eq=False)
 class Mixed(RowWise):
     """The mean of several normalisers."""
 
@@ -333,12 +344,24 @@ def test_what_was_shared_within_a_recipe_is_shared_in_its_copy():
     assert first is second.then is not one
 
 
+def test_what_two_parts_of_a_recipe_share_they_share_in_its_copy():
+    weight = nn.Parameter(weights(H))
+    fresh = Recipe(position=HeldSlopes(weight), normaliser=HeldTemperature(weight)).fresh()
+    assert isinstance(fresh.position, HeldSlopes)
+    assert isinstance(fresh.normaliser, HeldTemperature)
+    assert fresh.position.slopes is fresh.normaliser.scale is not weight
+
+
 def test_a_tensor_that_is_no_parameter_stays_its_owners():
     slopes = (weights(H).requires_grad_() * 2).tanh()  # somebody's computation, which has a history and no copy
-    recipe = Recipe(position=HeldSlopes(slopes), normaliser=Temperature())
+    recipe = Recipe(position=HeldSlopes(slopes), normaliser=Affine(nn.Parameter(weights(1)), slopes[:1]))
     fresh = recipe.fresh()
     assert isinstance(fresh.position, HeldSlopes)
+    assert isinstance(fresh.normaliser, Affine)
+    assert isinstance(recipe.normaliser, Affine)
     assert fresh.position.slopes is slopes
+    assert fresh.normaliser.shift is recipe.normaliser.shift
+    assert fresh.normaliser.scale is not recipe.normaliser.scale
     assert [name for name, _ in layer_of(recipe).learned.named_parameters()] == ["normaliser.scale"]
 
 
