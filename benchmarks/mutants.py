@@ -135,7 +135,6 @@ SUITES: dict[str, Stages] = {
 }
 # Where the tests of a file have another name than the file.
 NAMED = {
-    "attention/causality": "kv_cache",
     "attention/core": "hooks",
     "decode/beam_decoder": "beam",
     "decode/beam_state": "beam",

@@ -1,6 +1,7 @@
 """The habits of the repository: its files parse, name commands and files that exist, and agree with each other."""
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -94,3 +95,12 @@ def test_what_is_installed_by_name_is_pinned():
     requirements = [*PROJECT["dependencies"], *extras["serve"], *extras["dev"], *extras["docs"]]
     names = {re.match(r"[\w-]+", one)[0] for one in requirements}  # type: ignore[index]
     assert names - pinned - {"regard"} == set()
+
+
+def test_every_planted_error_can_be_planted():
+    """The code that it replaces stands once in its file."""
+    errors = runpy.run_path(str(ROOT / "benchmarks" / "planted.py"))["ERRORS"]
+    for file, planted in errors.items():
+        text = (ROOT / "src" / "regard" / file).read_text()
+        for part, wrong, old, _ in planted:
+            assert text.count(old) == 1, f"{file}, {part}, {wrong}: {text.count(old)} × {old!r}; it must be once"
