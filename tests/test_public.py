@@ -102,7 +102,7 @@ def folder_with_a_run(tmp_path_factory):
     return folder
 
 
-DOCUMENTED = ["regard", "regard.attention", "regard.data"]
+DOCUMENTED = ["regard", *(f"regard.{name}" for name in ("attention", "data", "models", "training", "world"))]
 
 
 @pytest.mark.parametrize(

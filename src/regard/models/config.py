@@ -51,6 +51,12 @@ RNN_KINDS = ("elman", "gru", "lstm")
 LUONG_KINDS = ("luong-dot", "luong-general")
 RNN_ATTENTION_KINDS = ("bahdanau", *LUONG_KINDS)
 KINDS = (*RNN_KINDS, *RNN_ATTENTION_KINDS, "transformer")
+"""What `ModelConfig.kind` may be: the ladder from the Elman network to the Transformer.
+
+Examples:
+    >>> KINDS
+    ('elman', 'gru', 'lstm', 'bahdanau', 'luong-dot', 'luong-general', 'transformer')
+"""
 
 # fields that not every kind can use
 USED_BY: Choices = {
@@ -106,6 +112,15 @@ class ModelConfig(TextModelConfig):
             each way with all of it.
         readout: the layer between Bahdanau's states and the logits: maxout or tanh, or a module of your own.
         input_feeding: Luong's decoder is fed its last attentional vector.
+
+    Examples:
+        >>> config = ModelConfig.from_size("transformer", "tiny")
+        >>> config.layers, config.model, config.heads, config.hidden
+        (2, 128, 4, 256)
+        >>> ModelConfig(kind="transformer", model=16, heads=3)
+        Traceback (most recent call last):
+            ...
+        ValueError: heads = 3 does not divide model = 16; choose one that does
     """
 
     choices: ClassVar[Choices] = CHOICES
@@ -474,7 +489,13 @@ def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig)
 
 
 def build_model(config: ModelConfig, source_size: int, target_size: int) -> Seq2Seq:
-    """A model with new weights, for vocabularies of these sizes."""
+    """A model with new weights, for vocabularies of these sizes.
+
+    Examples:
+        >>> model = build_model(ModelConfig.from_size("transformer", "tiny"), source_size=1000, target_size=1200)
+        >>> type(model).__name__, count_parameters(model)
+        ('Transformer', 1099440)
+    """
     output = config.hidden if config.kind in RNN_KINDS else config.model
     embeddings = TiedEmbeddings(source_size, target_size, config.model, tie=config.tie, output=output)
     if config.kind == "transformer":

@@ -20,14 +20,28 @@ from regard.ops.dropout import Dropout
 
 
 class Bridge(nn.Module, ABC):
-    """Abstract: the encoder's last state to the decoder's first."""
+    """Abstract: the encoder's last state to the decoder's first.
+
+    Examples:
+        >>> class ZeroBridge(Bridge):  # the decoder begins without a word of the source
+        ...     def forward(self, last):
+        ...         return tuple(torch.zeros_like(part) for part in last)
+        >>> ZeroBridge()((torch.ones(2, 1, 3),))[0].sum()
+        tensor(0.)
+    """
 
     @abstractmethod
     def forward(self, last: HiddenState) -> HiddenState: ...
 
 
 class CopyBridge(Bridge):
-    """The last state itself (Sutskever et al. 2014); two directions are concatenated."""
+    """The last state itself (Sutskever et al. 2014); two directions are concatenated.
+
+    Examples:
+        >>> (first,) = CopyBridge(directions=2)((torch.randn(3, 2, 5),))
+        >>> first.shape
+        torch.Size([3, 1, 10])
+    """
 
     def __init__(self, directions: int = 1):
         super().__init__()
@@ -41,6 +55,13 @@ class BackwardStateBridge(Bridge):
     """s₀ = tanh(W_s h): h is the backward encoder's last state, which has just read the first token.
 
     Bahdanau et al. 2015, A.2.2.
+
+    Examples:
+        >>> from regard.layers import GRU, RNNLayers
+        >>> encoder = RNNEncoder(RNNLayers(8, 6, cell=GRU(), directions=2), BackwardStateBridge(6, 5))
+        >>> states, (first,) = encoder(torch.randn(2, 7, 8), torch.tensor([7, 4]))
+        >>> states.shape, first.shape  # both directions for attention, the backward one starts the decoder
+        (torch.Size([2, 7, 12]), torch.Size([2, 1, 5]))
     """
 
     def __init__(self, width: int, hidden: int, *, parts: int = 1):
@@ -53,7 +74,15 @@ class BackwardStateBridge(Bridge):
 
 
 class RNNEncoder(nn.Module):
-    """Source embeddings to the states after each of them and the decoder's initial state."""
+    """Source embeddings to the states after each of them and the decoder's initial state.
+
+    Examples:
+        >>> from regard.layers import GRU, RNNLayers
+        >>> encoder = RNNEncoder(RNNLayers(8, 5, cell=GRU()), CopyBridge())
+        >>> states, (first,) = encoder(torch.randn(2, 7, 8), torch.tensor([7, 4]))
+        >>> states.shape, torch.equal(first[:, 0], torch.stack((states[0, 6], states[1, 3])))
+        (torch.Size([2, 7, 5]), True)
+    """
 
     def __init__(self, rnn: RNNLayers, bridge: Bridge, *, dropout: float = 0.0):
         super().__init__()
@@ -82,6 +111,12 @@ class RNNSeq2Seq(Seq2Seq[FinalState, RNNState]):
     """The last state of the encoder starts the decoder, which sees the source no more (Sutskever et al. 2014).
 
     h(t) = cell(E y(t), h(t−1)),  o(t) = c + V h(t).
+
+    Examples:
+        >>> model = build_model(ModelConfig(kind="gru", layers=1, model=8, hidden=16), source_size=11, target_size=13)
+        >>> memory = model.encode(torch.tensor([[5, 6, 7, 8, 2]]), torch.tensor([5]))
+        >>> memory.initial_state[0].shape  # one state for the whole sentence
+        torch.Size([1, 1, 16])
     """
 
     def __init__(self, embeddings: TiedEmbeddings, encoder: RNNEncoder, decoder: RNNLayers, *, dropout: float = 0.0):
@@ -185,7 +220,15 @@ class AttentionRNNState(DecoderState):
 
 
 class Maxout(nn.Module):
-    """The larger of every two of W x + b (Goodfellow et al. 2013)."""
+    """The larger of every two of W x + b (Goodfellow et al. 2013).
+
+    Examples:
+        >>> readout = Maxout(2, 1)
+        >>> readout.weight.weight.data, readout.weight.bias.data = torch.eye(2), torch.zeros(2)
+        >>> readout(torch.tensor([[[3.0, 7.0], [5.0, 1.0]]])).data
+        tensor([[[7.],
+                 [5.]]])
+    """
 
     def __init__(self, width: int, out: int):
         super().__init__()
@@ -196,7 +239,14 @@ class Maxout(nn.Module):
 
 
 class TanhReadout(nn.Module):
-    """tanh(W x + b)"""
+    """tanh(W x + b)
+
+    Examples:
+        >>> readout = TanhReadout(2, 1)
+        >>> readout.weight.weight.data, readout.weight.bias.data = torch.ones(1, 2), torch.zeros(1)
+        >>> readout(torch.tensor([[[0.25, 0.25]]])).data  # tanh 0.5
+        tensor([[[0.4621]]])
+    """
 
     def __init__(self, width: int, out: int):
         super().__init__()
@@ -207,6 +257,12 @@ class TanhReadout(nn.Module):
 
 
 READOUTS: dict[str, Callable[[int, int], nn.Module]] = {"maxout": Maxout, "tanh": TanhReadout}
+"""The layers between Bahdanau's states and the logits, by the name that `ModelConfig.readout` takes.
+
+Examples:
+    >>> {name: type(build(6, 4)).__name__ for name, build in READOUTS.items()}
+    {'maxout': 'Maxout', 'tanh': 'TanhReadout'}
+"""
 
 
 # --- decoders ---
@@ -230,6 +286,15 @@ class BahdanauDecoder(AttentionRNNDecoder):
     Args:
         rnn: reads embedding and context, concatenated.
         readout: reads state, context and embedding, concatenated.
+
+    Examples:
+        >>> from regard.layers import GRU, RNNLayers
+        >>> decoder = BahdanauDecoder(RNNLayers(8 + 6, 5, cell=GRU()), readout=Maxout(5 + 6 + 8, 8))
+        >>> state = decoder.initial_state((torch.zeros(2, 1, 5),))
+        >>> context = torch.zeros(2, 1, 6)  # what attention to the source would give
+        >>> predicting, state = decoder(torch.randn(2, 3, 8), state, lambda query, index: context)
+        >>> predicting.shape, state.position
+        (torch.Size([2, 3, 8]), 3)
     """
 
     def __init__(self, rnn: RNNLayers, readout: nn.Module):
@@ -256,6 +321,14 @@ class LuongDecoder(AttentionRNNDecoder):
     Args:
         rnn: reads embeddings.
         concluded: the width of h̃; `context` that of the encoder's states.
+
+    Examples:
+        >>> from regard.layers import LSTM, RNNLayers
+        >>> decoder = LuongDecoder(RNNLayers(8, 5, cell=LSTM()), context=6, concluded=4)
+        >>> state = decoder.initial_state((torch.zeros(2, 1, 5),) * 2)
+        >>> predicting, state = decoder(torch.randn(2, 3, 8), state, lambda query, index: torch.zeros(2, 3, 6))
+        >>> predicting.shape, state.position
+        (torch.Size([2, 3, 4]), 3)
     """
 
     def __init__(self, rnn: RNNLayers, *, context: int, concluded: int):
@@ -274,6 +347,14 @@ class InputFeedingDecoder(AttentionRNNDecoder):
     Args:
         rnn: reads embedding and h̃, concatenated.
         concluded: the width of h̃; `context` that of the encoder's states.
+
+    Examples:
+        >>> from regard.layers import LSTM, RNNLayers
+        >>> decoder = InputFeedingDecoder(RNNLayers(8 + 4, 5, cell=LSTM()), context=6, concluded=4)
+        >>> state = decoder.initial_state((torch.zeros(2, 1, 5),) * 2)
+        >>> predicting, state = decoder(torch.randn(2, 3, 8), state, lambda query, index: torch.zeros(2, 1, 6))
+        >>> predicting.shape, torch.equal(state.input_feed, predicting[:, -1])
+        (torch.Size([2, 3, 4]), True)
     """
 
     def __init__(self, rnn: RNNLayers, *, context: int, concluded: int):
@@ -302,7 +383,15 @@ def split_input_weights(rnn: RNNLayers, x: Text) -> tuple[Tensor, Tensor]:
 
 
 class RNNAttentionSeq2Seq(Seq2Seq[Annotations, AttentionRNNState]):
-    """The decoder attends to all states of the encoder, by the recipe."""
+    """The decoder attends to all states of the encoder, by the recipe.
+
+    Examples:
+        >>> model = build_model(ModelConfig(kind="bahdanau", model=8, hidden=8), source_size=11, target_size=13)
+        >>> type(model).__name__, model.attention.recipe.score
+        ('RNNAttentionSeq2Seq', Additive(query=8, hidden=8, key=16))
+        >>> model(torch.tensor([[5, 6, 2]]), torch.tensor([3]), torch.tensor([[1, 7]])).shape
+        torch.Size([1, 2, 13])
+    """
 
     attention_sites: ClassVar[AttentionSites] = {"attention": SiteName("attention", "written", "source")}
 

@@ -35,7 +35,14 @@ def select_rows(value: Any, rows: Tensor) -> Any:
 
 
 class Memory:
-    """Abstract: all that the decoder knows of the source sentences. A frozen dataclass of tensors, sentences first."""
+    """Abstract: all that the decoder knows of the source sentences. A frozen dataclass of tensors, sentences first.
+
+    Examples:
+        >>> model = build_model(ModelConfig(kind="gru", layers=1, model=8, hidden=8), 11, 13)
+        >>> memory = model.encode(torch.tensor([[5, 6, 2], [7, 2, 0]]), torch.tensor([3, 2]))
+        >>> isinstance(memory, Memory), memory.pick(torch.tensor([1, 1, 0])).initial_state[0].shape
+        (True, torch.Size([3, 1, 8]))
+    """
 
     def pick(self: T, rows: Int[Tensor, " n"]) -> T:
         """These sentences, in this order; one may come more than once."""
@@ -43,7 +50,16 @@ class Memory:
 
 
 class DecoderState:
-    """Abstract: all that the decoder knows of the tokens it has read. A frozen dataclass, likewise."""
+    """Abstract: all that the decoder knows of the tokens it has read. A frozen dataclass, likewise.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True, eq=False)
+        ... class LastTokens(DecoderState):
+        ...     tokens: torch.Tensor
+        >>> LastTokens(torch.tensor([[5], [6], [7]])).pick(torch.tensor([2, 2, 0])).tokens.T
+        tensor([[7, 7, 5]])
+    """
 
     def pick(self: T, rows: Int[Tensor, " n"]) -> T:
         return select_rows(self, rows)
@@ -61,6 +77,16 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     """Abstract: a model says how it encodes, starts and decodes; the rest follows.
 
     Padding never changes a result. Decoding a text at once or token by token gives the same logits.
+
+    Examples:
+        >>> model = build_model(ModelConfig.from_size("transformer", "tiny"), source_size=11, target_size=13).eval()
+        >>> source, lengths, target = torch.tensor([[5, 6, 2]]), torch.tensor([3]), torch.tensor([[1, 7, 8]])
+        >>> whole = model(source, lengths, target)
+        >>> memory = model.encode(source, lengths)
+        >>> first, state = model.step(target[:, :2], model.start(memory), memory)
+        >>> then, state = model.step(target[:, 2:], state, memory)
+        >>> whole.shape, torch.cat((first, then), 1).allclose(whole, atol=1e-5)
+        (torch.Size([1, 3, 13]), True)
     """
 
     @abstractmethod
@@ -115,5 +141,13 @@ class PackableModel(Protocol):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The number of parameters; a shared one counts once."""
+    """The number of parameters; a shared one counts once.
+
+    Examples:
+        >>> count_parameters(torch.nn.Linear(3, 5))
+        20
+        >>> shared = torch.nn.Linear(3, 3)
+        >>> count_parameters(torch.nn.Sequential(shared, shared))
+        12
+    """
     return sum(weight.numel() for weight in model.parameters())

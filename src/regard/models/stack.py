@@ -18,7 +18,15 @@ LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:
-    """The configuration of a stack of layers: sizes, the order of norm and residual, dropout."""
+    """The configuration of a stack of layers: sizes, the order of norm and residual, dropout.
+
+    Examples:
+        >>> stack = StackConfig(layers=2, model=16, heads=4, hidden=64, groups=2, norm="post")
+        >>> type(stack.residual()).__name__
+        'PostNorm'
+        >>> stack.attention(regard.Recipe(), branches=4)(torch.randn(1, 5, 16)).shape
+        torch.Size([1, 5, 16])
+    """
 
     layers: int
     model: int

@@ -121,6 +121,12 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
             positions are added to the embeddings.
         cross: the recipe of the cross-attention to the source. Each of the three is one recipe, or a list with one for
             every layer.
+
+    Examples:
+        >>> from regard.layers import TiedEmbeddings
+        >>> model = Transformer(TiedEmbeddings(11, 13, 16), StackConfig(layers=2, model=16, heads=4, hidden=32))
+        >>> model(torch.tensor([[5, 6, 2]]), torch.tensor([3]), torch.tensor([[1, 7]])).shape
+        torch.Size([1, 2, 13])
     """
 
     attention_sites: ClassVar[AttentionSites] = {

@@ -38,7 +38,16 @@ from regard.training.step import LossScaleState
 
 
 def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
-    """A complete checkpoint under its final name, or none at all."""
+    """A complete checkpoint under its final name, or none at all.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> layer = torch.nn.Linear(3, 1)
+        >>> optimiser = torch.optim.AdamW(layer.parameters())
+        >>> path = write_checkpoint(Path("written"), layer, optimiser, Progress(step=500))
+        >>> path.as_posix(), sorted(file.name for file in path.iterdir())
+        ('written/00000500', ['model.safetensors', 'optimiser.safetensors', 'state.json'])
+    """
     final = checkpoint_path(folder, progress.step)
     draft = folder / f".draft-{final.name}"
     try:
@@ -62,7 +71,16 @@ def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Opti
 
 
 def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
-    """Load the newest checkpoint that is whole; None if there is none."""
+    """Load the newest checkpoint that is whole; None if there is none.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> layer, other = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+        >>> path = write_checkpoint(Path("saved"), layer, torch.optim.AdamW(layer.parameters()), Progress(step=9))
+        >>> progress = read_checkpoint(Path("saved"), other, torch.optim.AdamW(other.parameters()))
+        >>> progress.step, torch.equal(layer.weight, other.weight)
+        (9, True)
+    """
     for path in reversed(checkpoints(folder)):
         state = read_valid_state(path)
         if state is not None:
@@ -131,7 +149,18 @@ def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor])
 
 
 def average(paths: list[Path]) -> dict[str, Tensor]:
-    """The mean of several checkpoints' weights, summed in float64."""
+    """The mean of several checkpoints' weights, summed in float64.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> for step, value in ((1, 2.0), (2, 4.0)):
+        ...     layer = torch.nn.Linear(1, 1, bias=False)
+        ...     layer.weight.data = torch.tensor([[value]])
+        ...     optimiser = torch.optim.AdamW(layer.parameters())
+        ...     path = write_checkpoint(Path("two"), layer, optimiser, Progress(step=step))
+        >>> average(checkpoints(Path("two")))
+        {'weight': tensor([[3.]])}
+    """
     if not paths:
         raise ValueError("there is no checkpoint to average; train first")
     total: dict[str, Tensor] = {}

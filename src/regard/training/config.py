@@ -123,7 +123,13 @@ class TrainSettings(SettingsTable):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How the loop trains: the settings as it reads them, with the schedule they name."""
+    """How the loop trains: the settings as it reads them, with the schedule they name.
+
+    Examples:
+        >>> config = TrainConfig(ConstantSchedule(peak=0.001), steps=1000, validate_every=300)
+        >>> config.validations_between(0, 1000)  # after 300, 600, 900 and 1000
+        4
+    """
 
     schedule: Schedule
     steps: int
@@ -188,7 +194,24 @@ def make_schedule(train: TrainSettings, width: int) -> Schedule:
 
 
 class TrainingData(Protocol):
-    """Micro-batches for every step, by epoch and index, whatever came before."""
+    """Micro-batches for every step, by epoch and index, whatever came before.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> class Line:  # y = 2 x, in steps of two micro-batches
+        ...     def steps(self, epoch):
+        ...         return 10
+        ...     def at(self, epoch, index):
+        ...         x = torch.linspace(-1, 1, 8).view(2, 4, 1)
+        ...         return [(part, 2 * part) for part in x]
+        >>> def loss(model, batch):
+        ...     x, y = batch
+        ...     return ((model(x) - y) ** 2).sum(), len(x)
+        >>> layer = torch.nn.Linear(1, 1)
+        >>> reports = list(train(layer, Line(), loss, TrainConfig(ConstantSchedule(0.05), steps=200), Path("line")))
+        >>> len(reports), round(layer.weight.item(), 1), reports[-1].tokens
+        (200, 2.0, 8)
+    """
 
     def steps(self, epoch: int) -> int:
         """How many steps the epoch has."""

@@ -42,7 +42,20 @@ from regard.world.splitmix import GOLDEN_GAMMA, MIX_1, MIX_2, mix64
 
 
 class DivergedError(RuntimeError):
-    """The loss or the gradient was not a number several times in a row."""
+    """The loss or the gradient was not a number several times in a row.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from regard.data import LMBlocks
+        >>> data, layer = LMBlocks(torch.arange(4, 104), length=10), torch.nn.Linear(1, 1)
+        >>> def loss(model, block):
+        ...     return model(torch.ones(1)).sum() * torch.nan, 1
+        >>> try:
+        ...     list(train(layer, data, loss, TrainConfig(ConstantSchedule(0.001), steps=100), Path("diverged")))
+        ... except DivergedError as error:
+        ...     print(str(error).partition(";")[0])
+        step 10: the loss or its gradient was not a number 10 times in a row
+    """
 
 
 MAX_SKIPS = 10  # skipped steps in a row, whose gradients were not finite, before the run fails
@@ -62,6 +75,22 @@ def train(
 
     `validate` returns figures, of which `config.best` selects the best checkpoint. Leaving the iterator early (Ctrl-C)
     writes a checkpoint, so that calling again resumes from there.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> class Ones:  # one step of one batch each epoch
+        ...     def steps(self, epoch):
+        ...         return 1
+        ...     def at(self, epoch, index):
+        ...         return [torch.ones(4, 3)]
+        >>> def loss(model, x):
+        ...     return (model(x) ** 2).sum(), len(x)
+        >>> layer = torch.nn.Linear(3, 1)
+        >>> def steps(upto):
+        ...     config = TrainConfig(ConstantSchedule(1e-3), steps=upto)
+        ...     return [report.step for report in train(layer, Ones(), loss, config, Path("resumed"))]
+        >>> steps(2), steps(5)  # the second goes on after the first
+        ([1, 2], [3, 4, 5])
     """
     optimiser = make_optimiser(model, config, captured=is_captured(model, config))
     saved = folder / "checkpoints"

@@ -88,7 +88,17 @@ def resolve_run(folder: Path) -> tuple[Path, int | None]:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, besides its weights: all that the next step depends on."""
+    """Where a run stands, besides its weights: all that the next step depends on.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> layer = torch.nn.Linear(3, 1)
+        >>> optimiser = torch.optim.AdamW(layer.parameters())
+        >>> path = write_checkpoint(Path("progress"), layer, optimiser, Progress(step=7, epoch=1, index=2))
+        >>> progress = read_checkpoint(Path("progress"), layer, optimiser)
+        >>> progress.step, progress.epoch, progress.index  # the next batch is number 2 of epoch 1
+        (7, 1, 2)
+    """
 
     step: int = 0
     epoch: int = 0
@@ -106,7 +116,13 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Finished checkpoints, oldest first."""
+    """Finished checkpoints, oldest first.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> [path.name for path in checkpoints(Path("run/checkpoints"))]
+        ['00000001', '00000002']
+    """
     return sorted(
         (path for path in folder.glob("[0-9]*") if path.is_dir() and path.name.isdecimal()),
         key=lambda path: int(path.name),

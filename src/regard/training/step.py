@@ -23,7 +23,15 @@ from regard.ops.flat_adamw import FlatAdamW
 
 
 class Schedule(ABC):
-    """Abstract: the rate at each step, counted from 1."""
+    """Abstract: the rate at each step, counted from 1.
+
+    Examples:
+        >>> class Halving(Schedule):  # by a half every hundred steps
+        ...     def rate(self, step):
+        ...         return 0.001 * 0.5 ** (step // 100)
+        >>> TrainConfig(Halving(), steps=1000).schedule.rate(250)
+        0.00025
+    """
 
     @abstractmethod
     def rate(self, step: int) -> float: ...
@@ -31,7 +39,13 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class ConstantSchedule(Schedule):
-    """Constant after a linear warm-up."""
+    """Constant after a linear warm-up.
+
+    Examples:
+        >>> schedule = ConstantSchedule(peak=0.001, warmup=4)
+        >>> [schedule.rate(step) for step in (1, 2, 4, 100)]
+        [0.00025, 0.0005, 0.001, 0.001]
+    """
 
     peak: float
     warmup: int = 0
@@ -42,7 +56,13 @@ class ConstantSchedule(Schedule):
 
 @dataclass(frozen=True)
 class NoamSchedule(Schedule):
-    """factor · model^-½ · min(step^-½, step · warmup^-1½), eq. 3 of Vaswani et al. 2017."""
+    """factor · model^-½ · min(step^-½, step · warmup^-1½), eq. 3 of Vaswani et al. 2017.
+
+    Examples:
+        >>> schedule = NoamSchedule(model=512, warmup=4000)
+        >>> round(schedule.rate(4000), 6), round(schedule.rate(16_000), 6)  # the peak; half of it
+        (0.000699, 0.000349)
+    """
 
     model: int
     warmup: int = 4000
@@ -58,7 +78,13 @@ class NoamSchedule(Schedule):
 
 @dataclass(frozen=True)
 class CosineSchedule(Schedule):
-    """Linear warm-up to `peak`, then half a cosine down to `minimum` at the last of `steps`."""
+    """Linear warm-up to `peak`, then half a cosine down to `minimum` at the last of `steps`.
+
+    Examples:
+        >>> schedule = CosineSchedule(peak=1.0, steps=12, warmup=4, minimum=0.1)
+        >>> [round(schedule.rate(step), 3) for step in (1, 4, 8, 12)]
+        [0.25, 1.0, 0.55, 0.1]
+    """
 
     peak: float
     steps: int
@@ -198,7 +224,21 @@ class AsyncScalars:
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of one step. Loss, norm and skips wait for the device when they are read."""
+    """The figures of one step. Loss, norm and skips wait for the device when they are read.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from regard.data import LMBlocks
+        >>> data, layer = LMBlocks(torch.arange(4, 104), length=10), torch.nn.Linear(3, 1)
+        >>> layer.weight.data, layer.bias.data = torch.ones(1, 3), torch.zeros(1)
+        >>> def loss(model, block):
+        ...     return model(torch.ones(4, 3)).sum(), 4
+        >>> (report,) = train(layer, data, loss, TrainConfig(ConstantSchedule(0.001), steps=1), Path("reported"))
+        >>> report.loss, report.norm  # 3 · 4 / 4; the gradient is 1, 1, 1 and 1
+        (3.0, 2.0)
+        >>> report.step, report.rate, report.tokens, report.skipped
+        (1, 0.001, 4, False)
+    """
 
     step: int
     rate: float

@@ -8,7 +8,20 @@ from regard.world.splitmix import hash_text
 from regard.world.word_tables import ADJECTIVES, NAMES, NOUNS, VERBS, Adjective, Noun, Verb
 
 Split = Literal["train", "valid", "test"]
+"""A part of the world: train, valid or test.
+
+Examples:
+    >>> split: Split = "test"
+    >>> World(seed=0).sentence(0, split).text()
+    'this car that arrives is very clean'
+"""
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+"""The parts of the world: what is held out of train is the same in every world.
+
+Examples:
+    >>> SPLITS
+    ('train', 'valid', 'test')
+"""
 Entry = Noun | Verb | Adjective
 QUALITY = 2
 # A noun that few verbs select is drawn more often, up to a bound.
@@ -41,6 +54,12 @@ def _senses() -> MappingProxyType[str, tuple[Entry, ...]]:
 
 # Every ambiguous English form with its entries.
 SENSES = _senses()
+"""English words with several senses, each sense by its entry in the lexicon.
+
+Examples:
+    >>> [sense.key for sense in SENSES["light"]]
+    ['light.noun', 'light.verb', 'light.adj']
+"""
 
 
 # The keys of all ambiguous entries.
@@ -52,6 +71,10 @@ def composition_split(first: str, second: str) -> Split:
     """Where a composition may occur. One in ten is held out for each of valid and test, in every world alike.
 
     None with an ambiguous word is held out: its sense could not be learnt.
+
+    Examples:
+        >>> composition_split("black", "cat"), composition_split("black", "dog")
+        ('valid', 'train')
     """
     if {first, second} & AMBIGUOUS:
         return "train"

@@ -39,6 +39,12 @@ from regard.world.splitmix import SplitMix64
 from regard.world.word_tables import ADJECTIVES, NOUNS, PRONOUNS, THE, THIS, VERBS, Adjective, Noun, Verb
 
 LANGUAGES = ("fr", "de")
+"""The languages that the world's English sentences are rendered in.
+
+Examples:
+    >>> LANGUAGES
+    ('fr', 'de')
+"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,14 @@ class Ambiguity:
     """An English word with several senses, and the word of the sentence that disambiguates it.
 
     `languages` are those that translate the senses by different words.
+
+    Examples:
+        >>> sentence = find_lecture_sentence("this box is very light to carry")
+        >>> ambiguity = sentence.ambiguities[0]
+        >>> sentence.words[ambiguity.index], ambiguity.sense, sentence.words[ambiguity.decider]
+        ('light', 'light.adj', 'box')
+        >>> sentence.expected_words(ambiguity, "de")
+        ('leicht',)
     """
 
     index: int
@@ -57,7 +71,15 @@ class Ambiguity:
 
 @dataclass(frozen=True)
 class Rendering:
-    """The sentence in one other language: its words and the aligned pairs (English index, index here)."""
+    """The sentence in one other language: its words and the aligned pairs (English index, index here).
+
+    Examples:
+        >>> rendering = find_lecture_sentence("the black cat ate the mouse").renderings["fr"]
+        >>> " ".join(rendering.words)
+        'le chat noir a mangé la souris'
+        >>> sorted(rendering.alignment)
+        [(0, 0), (1, 2), (2, 1), (3, 3), (3, 4), (4, 5), (5, 6)]
+    """
 
     words: tuple[str, ...]
     alignment: frozenset[tuple[int, int]]
@@ -65,7 +87,13 @@ class Rendering:
 
 @dataclass(frozen=True)
 class Renderings(Mapping[str, Rendering]):
-    """The sentence in every other language of the world, by the language's code."""
+    """The sentence in every other language of the world, by the language's code.
+
+    Examples:
+        >>> renderings = find_lecture_sentence("the black cat ate the mouse").renderings
+        >>> {language: " ".join(rendering.words) for language, rendering in renderings.items()}
+        {'fr': 'le chat noir a mangé la souris', 'de': 'die schwarze Katze hat die Maus gefressen'}
+    """
 
     fr: Rendering
     de: Rendering
@@ -90,6 +118,13 @@ class Sentence:
 
     `tags` are UPOS; `governors` are the HEAD column of CoNLL-U (1-based, 0 is the root); `sentiment` is -1, 0
     or 1; `compositions` are the pairs (adjective, noun) and (verb, object) by which sentences are held out.
+
+    Examples:
+        >>> sentence = find_lecture_sentence("the black cat ate the mouse")
+        >>> list(zip(sentence.words, sentence.tags, sentence.governors))[:3]
+        [('the', 'DET', 3), ('black', 'ADJ', 3), ('cat', 'NOUN', 4)]
+        >>> sentence.text("de"), sentence.sentiment, sentence.compositions
+        ('die schwarze Katze hat die Maus gefressen', 0, (('black', 'cat'), ('eat.animal', 'mouse')))
     """
 
     words: tuple[str, ...]
@@ -267,6 +302,14 @@ class World:
 
     The compositions (adjective, noun) and (verb, object) are divided once, in every world alike: train never shows
     those held out; every test sentence has one that occurs in test alone, every valid sentence one of valid alone.
+
+    Examples:
+        >>> world = World(seed=0, max_length=8)
+        >>> sentence = world.sentence(41)
+        >>> sentence.text(), sentence.text("fr")
+        ('her farmers played', 'ses fermiers ont joué')
+        >>> world.sentence(41) == World(seed=0, max_length=8).sentence(41)
+        True
     """
 
     seed: int = 0
@@ -299,7 +342,12 @@ class World:
 def translation_pairs(
     world: World, language: str, count: int, split: Split = "train", start: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """English and the other language, words joined by spaces: the sentences numbered from `start`."""
+    """English and the other language, words joined by spaces: the sentences numbered from `start`.
+
+    Examples:
+        >>> list(translation_pairs(World(seed=0, max_length=6), "fr", count=2))
+        [('Paul understood Clara', 'Paul a compris Clara'), ('the roof was red', 'le toit était rouge')]
+    """
     if language not in LANGUAGES:
         raise ValueError(f"the world translates into {' and '.join(LANGUAGES)}, not into {language!r}")
     for number in range(start, start + count):
@@ -387,9 +435,22 @@ LECTURE_SENTENCES: tuple[Sentence, ...] = (
     _copular_clause(NounPhrase(_NOUNS["box"], THIS), "light.adj", very=True),
     _verb_clause(_the("man"), "carry", _the("box", "light.adj"), tense="present"),
 )
+"""The sentences of the lectures, annotated like all others.
+
+Examples:
+    >>> [sentence.text() for sentence in LECTURE_SENTENCES[:3]]
+    ['the black cat ate the mouse', 'man eats small dinosaur', 'the man saw the small dinosaur']
+"""
 
 
 def find_lecture_sentence(text: str) -> Sentence | None:
-    """The lecture sentence with this text, ignoring case and full stops; None if there is none."""
+    """The lecture sentence with this text, ignoring case and full stops; None if there is none.
+
+    Examples:
+        >>> find_lecture_sentence("The black cat ate the mouse.").text("fr")
+        'le chat noir a mangé la souris'
+        >>> find_lecture_sentence("the green cat") is None
+        True
+    """
     wanted = " ".join(text.lower().replace(".", " ").split())
     return next((sentence for sentence in LECTURE_SENTENCES if " ".join(sentence.words) == wanted), None)
