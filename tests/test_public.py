@@ -55,29 +55,23 @@ def test_dir_shows_what_is_for_users():
 # --- the examples ---
 
 
-def docstring_of(package: str, name: str) -> str:
-    """That of a class or function; a constant's is the string below its definition, as the reference shows it."""
-    module = import_module(package)
-    found = getattr(module, name)
-    if inspect.isclass(found) or inspect.isfunction(found):
-        return found.__doc__ or ""
-    body = module_body(home_of(package, name))
-    for node, following in pairwise(body):
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if name in map(ast.unparse, targets) and isinstance(following, ast.Expr):
-            return str(ast.literal_eval(following.value))
-    return ""
+def docstring_of(module: str, name: str) -> str:
+    """As the reference shows it: where the name is defined; a constant's is the string below it."""
+    body = module_body(module)
+    for node, following in pairwise([*body, ast.Pass()]):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return ast.get_docstring(node) or ""
+        if name in assigned_names(node) and isinstance(following, ast.Expr):
+            return inspect.cleandoc(str(ast.literal_eval(following.value)))
+    imports = (node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.ImportFrom))
+    homes = [node.module for node in imports if name in (alias.name for alias in node.names)]
+    return docstring_of(homes[0] or "", name) if homes else ""
 
 
-def home_of(package: str, name: str) -> str:
-    """The module that defines a public name of a package."""
-    nodes = ast.walk(ast.Module(module_body(package), []))
-    homes = (
-        node for node in nodes if isinstance(node, ast.ImportFrom) and name in (alias.name for alias in node.names)
-    )
-    return next(homes).module or ""
+def assigned_names(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Assign):
+        return list(map(ast.unparse, node.targets))
+    return [ast.unparse(node.target)] if isinstance(node, ast.AnnAssign) else []
 
 
 @cache
@@ -110,7 +104,7 @@ DOCUMENTED = ["regard", *(f"regard.{name}" for name in ("attention", "data", "mo
 )
 def test_its_example_runs(package, name, folder_with_a_run, monkeypatch):
     monkeypatch.chdir(folder_with_a_run)
-    docstring = inspect.cleandoc(docstring_of(package, name))
+    docstring = docstring_of(package, name)
     assert "\nExamples:\n    >>> " in docstring, f"{package}.{name} has no example in its docstring"
     example = doctest.DocTestParser().get_doctest(
         docstring, dict(example_names(package)), f"{package}.{name}", None, None
