@@ -117,7 +117,7 @@ SUITES: dict[str, Stages] = {
         files("decode", "word_alignment", "models", "batched_beam", "translate"),
         files("tasks", "autoencoding_latents"),
     ),
-    "decode/generation": (files("decode", "generation"), files("see/trace", "beam_tree")),
+    "decode/generation": (files("decode", "generation"), files("see", "beam_tree")),
     "decode/kernels": (files("decode", "kernels"),),
     "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
     "decode/quantize": (files("decode", "batched_beam"),),
@@ -130,7 +130,7 @@ SUITES: dict[str, Stages] = {
         ),
         files("see/plots", "word_contributions", "position_views", "self_attention_maps", "image_overlay", "terminal"),
         files("see/plots", "length_curves", "mpl_draw"),
-        files("see/trace", "sites", "trace", "edits", "beam_tree"),
+        files("see", "sites", "trace", "edits", "beam_tree"),
     ),
 }
 # Where the tests of a file have another name than the file.
@@ -149,8 +149,8 @@ NAMED = {
     "see/plots/style": "image_overlay",
     "see/plots/terminal": "length_curves",
     "see/plots/text_views": "surprisal",
-    "see/trace/compare": "edits",
-    "see/trace/recorder": "edits",
+    "see/compare": "edits",
+    "see/recorder": "edits",
     "training/config": "run",
     "training/loop": "step",
     "training/cuda_graph": "master_weights",

@@ -324,7 +324,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("record", "keys of a cache taken for the first query's", "q_index=self.q_index, k_index=self.k_index", "q_index=0, k_index=self.k_index"),
         ("record", "draws anew", "if self.computed is not None:", "if self.computed is not None and self.computed.log_probability is None:"),
     ],
-    "see/trace/recorder.py": [
+    "see/recorder.py": [
         ("edits", "the output of all heads replaced", "for head in site.edits.edited_heads(site.heads):", "for head in range(site.heads):"),
         ("recorder", "inputs of a cached layer taken for all", "return Projections.of(layer, x, memory) if complete else None", "return Projections.of(layer, x, memory)"),
         ("recorder", "edits are recorded but not applied", "        calls.append(site if changed is None else replace(site, output=changed))\n        return changed", "        calls.append(site if changed is None else replace(site, output=changed))\n        return None"),
@@ -879,7 +879,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiHeadAttention", "torch given values for keys",
          "[query.weight, key.weight, value.weight]", "[query.weight, value.weight, key.weight]"),
     ],
-    "see/trace/sites.py": [
+    "see/sites.py": [
         ("statistics", "distances from the first query on", "queries.float()[:, None] + query_offset - keys.float()", "queries.float()[:, None] - keys.float()"),
         ("statistics", "distances with a sign", ".abs_()", ""),
         ("statistics", "the sink is the first key that is seen", "weights[..., 0] if int(keys[0]) == 0 else torch.zeros_like(total)", "weights[..., 0]"),
@@ -898,7 +898,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("projections", "the matrix of another head", "slice(number * width, (number + 1) * width)", "slice(0, width)"),
         ("projections", "transposed", "layer.weight.detach()[some].T, bias)", "layer.weight.detach()[:, some], bias)"),
     ],
-    "see/trace/edits.py": [
+    "see/edits.py": [
         ("edits", "multiplies by the temperature", "scores / self.edits.temperature", "scores * self.edits.temperature"),
         ("edits", "a masked key weighs 0, and nobody gets its share", "visible[:, :, self.queries.index(one.query), one.key] = False\n        weights = self.then.weigh(scores, visible)",
          "visible[:, :, self.queries.index(one.query), one.key] = False\n        weights = self.then.weigh(scores, torch.ones_like(visible)) * visible"),
@@ -928,7 +928,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("graph view", "the heaviest neighbours are left out", "key=lambda n: -float(weights[:, n].sum())", "key=lambda n: float(weights[:, n].sum())"),
         ("graph view", "what is left out is summed over the heads", "weights[:, others[MAX_NEIGHBOURS:]].sum(1).mean()", "weights[:, others[MAX_NEIGHBOURS:]].sum()"),
     ],
-    "see/trace/compare.py": [
+    "see/compare.py": [
         ("compare", "the first other token is left out", "1 + sum(1 for _ in takewhile", "sum(1 for _ in takewhile"),
     ],
     "see/plots/recipe_views.py": [
@@ -939,7 +939,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("overlay", "patches upside down", "weights[y.long()][:, x.long()]", "weights.flip(0)[y.long()][:, x.long()]"),
         ("overlay", "the glow covers the picture", "base * (1 - opacity) + over[..., :3] * opacity", "over[..., :3] * opacity"),
     ],
-    "see/trace/beam_tree.py": [
+    "see/beam_tree.py": [
         ("beam tree", "the best of each step for the one on the way", "best_ids[: len(node.ids)] == node.ids", "best_ids[: len(node.ids) - 1] == node.ids[:-1]"),
         ("beam tree", "beams that cannot win are not shown", "prune=False", "prune=True"),
         ("beam tree", "extends the best prefix alone", "before[parent].extend(token, value)", "before[0].extend(token, value)"),

@@ -34,7 +34,6 @@ UNCHECKED = {
     "regard.models.autoencoder.Autoencoder.memory_from_latent": USER,
     "regard.ops.linear_cross_entropy": TRACED,
     "regard.see.plots.attention_maps": USER,
-    "regard.see.plots.image_overlay": USER,
     "regard.see.plots.text_views": USER,
 }
 

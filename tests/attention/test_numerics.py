@@ -39,7 +39,7 @@ from regard.attention import (
 )
 from regard.attention.backends import gather
 from regard.attention.backends.hard import hard_attention
-from regard.see.trace.edits import EditedNormaliser, SiteEdits
+from regard.see.edits import EditedNormaliser, SiteEdits
 from tests.attention import naive
 
 DTYPES = {torch.bfloat16: 3e38, torch.float16: 6e4, torch.float32: 3e38}

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.attention import Recipe, get_recipe, steps
-from regard.see import lecture
+from regard.see import gallery
 
 from .commands import regard as run
 
@@ -109,7 +109,7 @@ def test_parts_that_do_not_go_together_are_one_line_too(text):
 
 
 def test_the_lecture_walks_through_the_lectures_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(lecture, "write_gallery", lambda folder: folder / "gallery.md")
+    monkeypatch.setattr(gallery, "write_gallery", lambda folder: folder / "gallery.md")
     answer = run("lecture", "--folder", str(tmp_path))
     assert answer.exit_code == 0, answer.output
     assert "1.8639  6.3194  1.7042  ✓" in answer.output
@@ -121,9 +121,9 @@ def test_the_lecture_walks_through_the_lectures_numbers(tmp_path, monkeypatch):
 
 
 def test_the_lecture_would_notice_other_numbers():
-    case = lecture.example("look-ahead mask")
+    case = gallery.example("look-ahead mask")
     output = steps(*case.qkv(), Recipe()).output
-    assert lecture.agreement_mark(case, output).startswith("✗")
+    assert gallery.agreement_mark(case, output).startswith("✗")
 
 
 def test_the_gallery_command_draws_the_gallery(tmp_path, monkeypatch):

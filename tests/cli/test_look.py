@@ -9,7 +9,7 @@ import pytest
 from regard.data import SentencePair
 from regard.decode.alignment import HEADS_FILE, AlignmentHead, load_alignment_heads
 from regard.see import trace_model
-from regard.see.trace.trace import select_initial
+from regard.see.trace import select_initial
 from regard.tasks.translation.task import Translator, save_alignment_heads
 from tests.narrowing import not_none
 

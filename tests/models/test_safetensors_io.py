@@ -169,7 +169,7 @@ def test_loading_a_model_imports_no_compiler(tmp_path):
     program = """
 import sys
 from pathlib import Path
-from regard.serve.lecture_view import walk_through_example
+from regard.serve.playground import walk_through_example
 from tests.serve.client import learners
 
 for name, model in learners().items():

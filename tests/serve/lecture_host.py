@@ -15,9 +15,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import regard
-from regard.see.trace.sites import AttentionSite
-from regard.see.trace.trace import Trace
-from regard.serve.lecture_view import walk_through_example, walk_through_head
+from regard.see.sites import AttentionSite
+from regard.see.trace import Trace
+from regard.serve.playground import walk_through_example, walk_through_head
 
 PAGE = Path(regard.__file__).parent / "serve" / "page"
 POLICY = "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; base-uri 'none'; form-action 'self'"

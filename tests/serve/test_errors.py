@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from regard.models.safetensors_io import saveable_tensors
 from regard.see import Trace
-from regard.see.trace.trace import TraceRequest, build_trace
+from regard.see.trace import TraceRequest, build_trace
 from regard.serve import handlers
 from regard.serve.app import create_app, page_folder
 from regard.serve.encoding import RequestError

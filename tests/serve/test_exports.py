@@ -17,12 +17,19 @@ from torch.testing import assert_close
 from regard.attention import MultiHeadAttention
 from regard.attention.score import Score
 from regard.see import AttentionSite, show, trace_model
-from regard.see.plots.mpl_draw import ink_on
+from regard.see.plots.mpl_figure import ink_on
 from regard.see.plots.panels import ColourScale, Panel
 from regard.see.plots.style import colormap, normalize
-from regard.serve.bundler import VIEWS, bundle_page, page_file, reachable_modules
 from regard.serve.encoding import RequestError
-from regard.serve.exports import escape_formula, export_bytes, head_maps
+from regard.serve.exports import (
+    VIEWS,
+    bundle_page,
+    escape_formula,
+    export_bytes,
+    head_maps,
+    page_file,
+    reachable_modules,
+)
 from regard.serve.trace_cache import CachedTrace
 from tests.narrowing import assert_all_instances, not_none
 from tests.see.untrained_models import CAT, author, tagger, translator

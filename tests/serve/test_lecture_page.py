@@ -12,10 +12,10 @@ import torch
 from regard.attention import Dot, Recipe
 from regard.attention.examples import EXAMPLES, K, Q, V, X, tensor
 from regard.attention.functional import steps
-from regard.see.trace.trace import trace_model
+from regard.see.trace import trace_model
 from regard.serve.app import create_app
-from regard.serve.lecture_view import DEFAULTS, MAX_DIMENSIONS, MAX_KEYS, walk_through_example
 from regard.serve.model_store import ModelEntry, ModelStore
+from regard.serve.playground import DEFAULTS, MAX_DIMENSIONS, MAX_KEYS, walk_through_example
 from tests.see.untrained_models import CAT, translator
 from tests.serve.browser_page import BrowserPage
 from tests.serve.client import TOKEN

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from regard.attention import Causal, Dot, MultiHeadAttention, Recipe
 from regard.attention.examples import EXAMPLES, K, Matrix, Q, V, X, tensor
 from regard.attention.functional import steps
-from regard.see.trace.trace import trace_model
-from regard.serve.lecture_view import DEFAULTS, MAX_DIMENSIONS, MAX_KEYS, walk_through_example, walk_through_head
-from tests.see.trace.test_sites import assert_untouched
+from regard.see.trace import trace_model
+from regard.serve.playground import DEFAULTS, MAX_DIMENSIONS, MAX_KEYS, walk_through_example, walk_through_head
+from tests.see.test_sites import assert_untouched
 from tests.see.untrained_models import CAT, author, translator
 
 

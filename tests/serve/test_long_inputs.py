@@ -9,8 +9,8 @@ import torch
 
 from regard.attention import AttentionCore, Recipe, parse_part
 from regard.see import AttentionSite, Edits, HeadOff, trace_model
-from regard.see.trace import recorder as layer_runs
-from regard.see.trace.recorder import AttentionRecorder
+from regard.see import recorder as layer_runs
+from regard.see.recorder import AttentionRecorder
 from regard.serve.model_store import ModelStore
 from tests.see.untrained_models import author, classifier
 

@@ -16,7 +16,7 @@ from regard.attention import steps
 from regard.attention.examples import EXAMPLES
 from regard.models.safetensors_io import load_weights
 from regard.see import Edits, HeadOff, compare, show, trace_model
-from regard.see.trace.trace import select_initial
+from regard.see.trace import select_initial
 from regard.serve.playground import describe_mask, parse_pattern, position_table
 from regard.tasks.translation.task import Translator
 from tests.narrowing import not_none

@@ -109,7 +109,7 @@ def lecture(folder: Annotated[Path, typer.Option(help="Where the gallery is draw
     """
     from rich.console import Console
 
-    from regard.see.lecture import print_lecture
+    from regard.see.gallery import print_lecture
 
     print_lecture(Console(), folder)
 

@@ -172,7 +172,7 @@ def view_input(
 ) -> "tuple[str, View]":
     """What the task shows of an input; of a task without a view of its own, the attention of its trace."""
     from regard.see.plots.attention_maps import view_trace
-    from regard.see.trace.trace import trace_model
+    from regard.see.trace import trace_model
 
     if view := vars(get_commands(task.name) or object).get("view"):
         return view(task_model, model, text, request)

@@ -1,7 +1,19 @@
 """Visualisation: plots of patterns, positions, weights and recipes, and exact traces of models."""
 
+from regard.see.beam_tree import BeamTree
+from regard.see.compare import Comparison, compare
+from regard.see.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
 from regard.see.gallery import write_gallery
-from regard.see.plots.attention_maps import Alignment, head_maps, self_attention_maps, stack, strip
+from regard.see.plots.attention_maps import (
+    Alignment,
+    gates_view,
+    head_maps,
+    overlay_heads_view,
+    overlay_view,
+    self_attention_maps,
+    stack,
+    strip,
+)
 from regard.see.plots.charts import (
     LengthCurves,
     Neighbourhood,
@@ -10,7 +22,6 @@ from regard.see.plots.charts import (
     validation_view,
 )
 from regard.see.plots.draw import ascii, build_view, draw, show
-from regard.see.plots.image_overlay import gates_view, overlay_heads_view, overlay_view
 from regard.see.plots.mpl_figure import save
 from regard.see.plots.text_views import (
     prediction_title,
@@ -19,13 +30,10 @@ from regard.see.plots.text_views import (
     word_contributions,
     word_weights_view,
 )
-from regard.see.trace.beam_tree import BeamTree
-from regard.see.trace.compare import Comparison, compare
-from regard.see.trace.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
-from regard.see.trace.recorder import trace_layer, trace_module
-from regard.see.trace.sites import AttentionSite, GateSite, HeadStatistics, HeadSteps, RecomputationCheck
-from regard.see.trace.trace import Trace, load_pretrained, merge_subwords, trace_model, trace_with_edits
-from regard.see.trace.watch import Watched, watch
+from regard.see.recorder import trace_layer, trace_module
+from regard.see.sites import AttentionSite, GateSite, HeadStatistics, HeadSteps, RecomputationCheck
+from regard.see.trace import Trace, load_pretrained, merge_subwords, trace_model, trace_with_edits
+from regard.see.watch import Watched, watch
 from regard.tasks.protocol import Predictions, TokenAxis
 
 __all__ = [

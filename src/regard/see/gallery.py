@@ -1,4 +1,4 @@
-"""The gallery: every named recipe and position as a plot, its caption, and the page docs/gallery.md."""
+"""Gallery: every named recipe and position as a plot on the page docs/gallery.md, and the lecture on a console."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,21 +9,28 @@ from typing import TypeVar
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
+from rich.columns import Columns
 from rich.console import Console
+from rich.panel import Panel as Box
 from rich.progress import track
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
 
+from regard.attention import examples
 from regard.attention.batch_patterns import BatchPattern
 from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
-from regard.attention.examples import EXAMPLES
-from regard.attention.functional import steps
+from regard.attention.examples import EXAMPLES, WorkedExample
+from regard.attention.functional import explain, steps
 from regard.attention.normaliser import Softmax
-from regard.attention.pattern import Full
+from regard.attention.pattern import Causal, Full, Window
 from regard.attention.position import NoPosition, Position
 from regard.attention.recipe import Recipe
 from regard.attention.serialize import leaves
-from regard.see.plots import mpl_draw
+from regard.see.plots.draw import ascii
 from regard.see.plots.layout import TextLine
-from regard.see.plots.mpl_figure import add_axes_at, draw_text_line, draw_view, save
+from regard.see.plots.mpl_figure import add_axes_at, draw_matrix, draw_text_line, draw_view, save
 from regard.see.plots.panels import Axis, ColourScale, Panel
 from regard.see.plots.recipe_views import (
     black_cat,
@@ -242,7 +249,7 @@ def draw_tile(figure: Figure, panel: Panel, x: float, y: float, width: float, he
     wide, high = figure.get_size_inches()
     axes = add_axes_at(figure, x, y, width, height)
     blank = replace(panel, down=Axis(""), across=Axis("feature"))
-    mpl_draw.draw_matrix(axes, blank, width / panel.values.shape[1])
+    draw_matrix(axes, blank, width / panel.values.shape[1])
     axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
     figure.text(x / wide, 1 - (y - 0.05) / high, panel.title, fontsize=8, family=PLAIN_FONTS, color=MUTED, va="bottom")
 
@@ -261,7 +268,7 @@ def weights_panel(
 def draw_titled_panel(figure: Figure, title: str, panel: Panel, x: float, y: float, *, cell: float) -> None:
     rows, columns = panel.values.shape
     axes = add_axes_at(figure, x, y, cell * columns, cell * rows)
-    mpl_draw.draw_matrix(axes, panel, cell)
+    draw_matrix(axes, panel, cell)
     draw_text_line(figure, TextLine(title, x, y - 0.54, "heading"))
 
 
@@ -310,3 +317,96 @@ def save_small_png(figure: Figure, path: Path) -> int:
     small = picture.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
     return picture.width
+
+
+# --- the lecture ---
+
+
+LONG_TOKENS = 16_384
+
+
+NEXT_COMMANDS = {
+    'regard draw "Causal() & Window(4)"': "any pattern, as text",
+    'regard draw "Block(4, Window(2) | Global(1))"': "patterns combine",
+    "regard draw rotary --save out/rotary.svg": "positions, as a picture",
+    "regard draw sparsemax --save out/sparsemax.pdf": "named recipes",
+    "regard explain bigbird --tokens 65536": "who runs a recipe, and why",
+}
+
+
+def print_lecture(console: Console, folder: Path) -> None:
+    print_worked_example(console)
+    print_causal_mask(console)
+    print_block_sparsity(console)
+    console.print(Rule("4. Every named attention", align="left"))
+    page = write_gallery(folder)
+    console.print(Text(f"The gallery is {page}, its contact sheet {page.parent / 'gallery' / 'overview.png'}.\n"))
+    console.print(Rule("What to try next", align="left"))
+    console.print(Text("  source .venv/bin/activate", "bold"))
+    for command, does in NEXT_COMMANDS.items():
+        console.print(Text.assemble("  ", (f"{command:<49}", "bold"), does))
+
+
+def print_worked_example(console: Console) -> None:
+    """x, q, k, v, scores, weights and outputs of the second lecture, 3 tokens of width 4."""
+    plain, scaled = (example(f"self-attention, {name}") for name in ("unscaled", "scaled"))
+    seen, unscaled = (steps(*case.qkv(), case.recipe) for case in (scaled, plain))
+    console.print(Rule("1. Self-attention by hand (second lecture)", align="left"))
+    console.print("Three tokens x, times three matrices, give each a query, a key and a value.")
+    x, q, k, v = (examples.tensor(m) for m in (examples.X, examples.Q, examples.K, examples.V))
+    console.print(Columns([matrix("x", x), matrix("q = x Wq", q), matrix("k = x Wk", k), matrix("v = x Wv", v)]))
+    console.print("Each query meets each key. Scaled by √d, each row becomes weights of sum 1.")
+    tables = [
+        matrix("scores q kᵀ", unscaled.scores[0, 0]),
+        matrix("scaled q kᵀ / √d", seen.scores[0, 0], 4),
+        matrix("weights", seen.weights[0, 0], 4),
+        matrix("output = weights v", seen.output[0, 0], 4),
+    ]
+    console.print(Columns(tables))
+    console.print("The first token's output, scaled and unscaled:")
+    for case, output in ((scaled, seen.output), (plain, unscaled.output)):
+        console.print(Text(f"  {row(output[0, 0, 0])}  {agreement_mark(case, output)}"), soft_wrap=True)
+    console.print()
+
+
+def print_causal_mask(console: Console) -> None:
+    case, told = example("look-ahead mask"), ("<start>", "I", "am", "fine")
+    seen = steps(*case.qkv(), case.recipe)
+    console.print(Rule("2. The look-ahead mask: ■ may look, · is hidden", align="left"))
+    masked = ascii(case.recipe.pattern, tokens=told)
+    weights = ascii(seen.weights, tokens=told, visible=seen.visible, numbers=True)
+    console.print(Columns([Box(Text(masked), title="Causal()"), Box(Text(weights), title="weights")]))
+    console.print(Text(f"  {agreement_mark(case, seen.output)}\n"), soft_wrap=True)
+
+
+def print_block_sparsity(console: Console) -> None:
+    recipe = Recipe(pattern=Causal() & Window(512))
+    blocks = recipe.pattern.blocks(LONG_TOKENS, block=128)
+    console.print(Rule(f"3. {recipe.pattern} on {LONG_TOKENS:,} tokens", align="left"))
+    console.print(f"Of {len(blocks.rows) ** 2:,} blocks {blocks.counts()['empty']:,} are empty and are never computed.")
+    console.print(Text(str(explain(recipe, torch.zeros(1, 8, LONG_TOKENS, 64)))), soft_wrap=True)
+    console.print()
+
+
+# --- how numbers are shown ---
+
+
+def example(name: str) -> WorkedExample:
+    return next(case for case in EXAMPLES if case.name == name)
+
+
+def matrix(title: str, values: Tensor, digits: int = 0) -> Table:
+    table = Table(title=title, show_header=False, title_justify="left", title_style="bold", border_style="dim")
+    for line in values.tolist():
+        table.add_row(*(f"{x:.{digits}f}" for x in line))
+    return table
+
+
+def row(values: Tensor) -> str:
+    return "  ".join(f"{x:.4f}" for x in values.tolist())
+
+
+def agreement_mark(case: WorkedExample, output: Tensor) -> str:
+    """Do our numbers round to the printed ones?"""
+    agrees = torch.allclose(output[0, 0], examples.tensor(case.output), rtol=0, atol=0.51 * 10**-case.digits)
+    return f"{'✓' if agrees else '✗ not the numbers of'} {case.source}"

@@ -17,11 +17,11 @@ from regard.decode.generation import text_constraints
 from regard.decode.search import Constraints, DecodingRequest, encode_sources, inference_mode
 from regard.decode.stepwise import PartialHypothesis, mask_disallowed
 from regard.decode.topk import log_probabilities
-from regard.see.trace.compare import Comparison, compare, output_items
-from regard.see.trace.edits import without_word_swaps
-from regard.see.trace.recorder import AttentionRecorder
-from regard.see.trace.sites import AttentionSite
-from regard.see.trace.trace import Trace, TraceRequest
+from regard.see.compare import Comparison, compare, output_items
+from regard.see.edits import without_word_swaps
+from regard.see.recorder import AttentionRecorder
+from regard.see.sites import AttentionSite
+from regard.see.trace import Trace, TraceRequest
 from regard.serve.encoding import ApiResponse, RequestError, encode_json, float32_response, json_response
 from regard.serve.handlers import ApiRequest, AppState, TraceQuery, int_field, serialize_trace, text_field
 from regard.serve.trace_cache import CachedTrace

@@ -16,10 +16,10 @@ from PIL import Image
 from regard.attention.batch_patterns import Padding
 from regard.attention.pattern import And, Full, Pattern
 from regard.data.files import find_lone_surrogate
+from regard.see.edits import KINDS, Edits
 from regard.see.plots.recipe_views import one_line_repr
-from regard.see.trace.edits import KINDS, Edits
-from regard.see.trace.sites import AttentionSite, GateSite
-from regard.see.trace.trace import MAX_TOKENS, Trace, TraceRequest, build_trace, select_initial
+from regard.see.sites import AttentionSite, GateSite
+from regard.see.trace import MAX_TOKENS, Trace, TraceRequest, build_trace, select_initial
 from regard.serve.encoding import (
     ApiResponse,
     RequestError,

@@ -17,9 +17,9 @@ from torch.nn.functional import normalize
 
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, InnerProduct, ScaledDot, Score
 from regard.models.rnn_seq2seq import PrecomputedAdditive
+from regard.see.edits import refuse_index
 from regard.see.plots.recipe_views import one_line_repr
-from regard.see.trace.edits import refuse_index
-from regard.see.trace.sites import AttentionSite
+from regard.see.sites import AttentionSite
 from regard.serve.encoding import Floats, RequestError
 
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")

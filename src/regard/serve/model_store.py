@@ -16,7 +16,7 @@ from PIL import Image
 
 from regard.data.images import decode_image
 from regard.models.safetensors_io import load_weights
-from regard.see.trace.trace import load_pretrained
+from regard.see.trace import load_pretrained
 from regard.serve.encoding import RequestError
 from regard.tasks.image_batches import EXAMPLE_IMAGES, example_world
 from regard.tasks.own_parts import OwnParts

@@ -17,8 +17,8 @@ import numpy as np
 from torch import Tensor
 
 from regard.decode.alignment import aer, argmax_links
-from regard.see.trace.sites import AttentionSite, GateSite, HeadStatistics
-from regard.see.trace.trace import Trace
+from regard.see.sites import AttentionSite, GateSite, HeadStatistics
+from regard.see.trace import Trace
 from regard.serve.encoding import Floats, RequestError, bin_starts, max_pool
 from regard.serve.head_views import stage_row_chunks, stage_rows
 

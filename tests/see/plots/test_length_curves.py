@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from regard.see import ascii, draw, save
 from regard.see.plots.charts import LengthCurves
-from regard.see.plots.mpl_draw import space_labels
+from regard.see.plots.mpl_figure import space_labels
 from tests.see.plots.artists import line_points, texts
 
 PLAIN = ("no attention", ((5, 43.5, 213), (10, 39.0, 540), (30, 3.0, 17)))

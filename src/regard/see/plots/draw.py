@@ -10,18 +10,18 @@ from regard.attention.backends.reference import Steps
 from regard.attention.pattern import Pattern
 from regard.attention.position import Position
 from regard.attention.recipe import Recipe
+from regard.see.edits import Edits
 from regard.see.plots.attention_maps import Alignment, alignment_view
 from regard.see.plots.charts import LengthCurves, Neighbourhood, lengths_view, neighbourhood_view
 from regard.see.plots.mpl_figure import ViewFigure, draw_view
 from regard.see.plots.panels import View
 from regard.see.plots.recipe_views import pattern_view, position_view, recipe_view, steps_view, weights_view
 from regard.see.plots.terminal import render_view
-from regard.see.trace.edits import Edits
-from regard.see.trace.trace import Trace, trace_model
+from regard.see.trace import Trace, trace_model
 from regard.tasks.pretrained import PretrainedModel
 
 if TYPE_CHECKING:
-    from regard.serve.bundler import NotebookFrame
+    from regard.serve.exports import NotebookFrame
 
 
 @singledispatch
@@ -100,7 +100,7 @@ def show(
         text, question, target, edits: as `trace_model` takes them.
         site, head: what the page shows first.
     """
-    from regard.serve.bundler import NotebookFrame, standalone_page
+    from regard.serve.exports import NotebookFrame, standalone_page
     from regard.serve.trace_cache import CachedTrace
 
     trace = (

@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from regard.see.plots.layout import flow_words, line_ends
-from regard.see.plots.mpl_draw import ink_on, word_colour
+from regard.see.plots.mpl_figure import ink_on, word_colour
 from regard.see.plots.panels import (
     AnyPanel,
     BarChart,

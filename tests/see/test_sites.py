@@ -44,9 +44,9 @@ from regard.models.language_model import LanguageModel
 from regard.models.tfidf import BagOfWordsClassifier
 from regard.models.vision import ChannelCNN, ConvolutionBlock, VisionConfig, build_vision_model
 from regard.models.vqa import VQAConfig, VQAModel
-from regard.see.trace.edits import Edits, GateOff, Mask, Temperature
-from regard.see.trace.recorder import AttentionRecorder, apply_edits, trace_layer
-from regard.see.trace.sites import AttentionSite, GateSite
+from regard.see.edits import Edits, GateOff, Mask, Temperature
+from regard.see.recorder import AttentionRecorder, apply_edits, trace_layer
+from regard.see.sites import AttentionSite, GateSite
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
 from tests.narrowing import assert_is_instance
 

@@ -31,10 +31,10 @@ from regard.decode.search import inference_mode
 from regard.decode.stepwise import Greedy
 from regard.decode.texts import unknown_words
 from regard.decode.translate import translate
-from regard.see.trace.beam_tree import BeamTree, beam_tree, continuation_tree
-from regard.see.trace.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
-from regard.see.trace.recorder import AttentionRecorder, apply_edits, site_extents
-from regard.see.trace.sites import AttentionSite, GateSite
+from regard.see.beam_tree import BeamTree, beam_tree, continuation_tree
+from regard.see.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
+from regard.see.recorder import AttentionRecorder, apply_edits, site_extents
+from regard.see.sites import AttentionSite, GateSite
 from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, GenerationInput, Predictions, Task, TaskInput, TokenAxis

@@ -16,7 +16,7 @@ from regard.attention.head_normaliser import select_heads
 from regard.attention.position import PositionSum
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.stats import StatsCall, entropy, key_runs
-from regard.see.trace.edits import SiteEdits, refuse_index
+from regard.see.edits import SiteEdits, refuse_index
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,10 +29,10 @@ from regard.decode import Beam, translate
 from regard.layers.embedding import Embedding
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.see import AttentionSite, Edits, HeadOff, Mask, compare, trace_model, trace_module, trace_with_edits
-from regard.see.trace.recorder import apply_edits
+from regard.see.recorder import apply_edits
 from regard.serve.model_store import ModelStore
 from regard.tasks.translation.task import Translator
-from tests.see.trace.test_sites import assert_untouched
+from tests.see.test_sites import assert_untouched
 from tests.see.untrained_models import CAT, translator
 from tests.serve.client import client_of, floats, post_trace, site_path
 

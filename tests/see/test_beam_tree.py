@@ -10,7 +10,7 @@ from regard.decode.stepwise import PartialHypothesis
 from regard.decode.topk import log_probabilities, stable_topk
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
-from regard.see.trace.beam_tree import BeamNode, BeamTree, beam_tree, continuation_tree
+from regard.see.beam_tree import BeamNode, BeamTree, beam_tree, continuation_tree
 from tests.decode.reference_beam import SentenceBeam, mask_disallowed, reference_beam
 from tests.decode.test_models import CONFIGS, model
 from tests.decode.toy_models import Toy, dice, glance

@@ -10,12 +10,12 @@ from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, Greedy, score_targets, translate
 from regard.decode.search import inference_mode
 from regard.see import AttentionSite, GateSite, Trace, load_pretrained, merge_subwords, trace_model
-from regard.see.trace.trace import to_grid
+from regard.see.trace import to_grid
 from regard.tasks.protocol import TokenAxis
 from regard.tasks.tokenizers import group_into_words, token_id, token_label
 from regard.world import find_lecture_sentence
 from tests.narrowing import not_none
-from tests.see.trace.test_sites import assert_untouched
+from tests.see.test_sites import assert_untouched
 from tests.see.untrained_models import CAT, LEARNERS, author, example_input, rebuilder, recogniser, translator
 
 TASKS = {

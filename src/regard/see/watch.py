@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from regard.attention import AttentionCall, AttentionCore
 from regard.attention.core import GateCore, RecordedCall
 from regard.interop import ForeignModel, foreign_model
-from regard.see.trace.edits import Edits
-from regard.see.trace.recorder import AttentionRecorder
-from regard.see.trace.sites import AttentionSite, GateSite, HeadStatistics, RecomputationCheck
+from regard.see.edits import Edits
+from regard.see.recorder import AttentionRecorder
+from regard.see.sites import AttentionSite, GateSite, HeadStatistics, RecomputationCheck
 
 MAX_BYTES = 2**32  # of what is kept, unless more are allowed
 

@@ -28,11 +28,11 @@ from regard.see import (
     trace_model,
     trace_with_edits,
 )
-from regard.see.trace.edits import KINDS
-from regard.see.trace.recorder import AttentionRecorder, apply_edits
+from regard.see.edits import KINDS
+from regard.see.recorder import AttentionRecorder, apply_edits
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
 from tests.narrowing import assert_all_instances, assert_is_instance
-from tests.see.trace.test_sites import assert_exact, assert_untouched
+from tests.see.test_sites import assert_exact, assert_untouched
 from tests.see.untrained_models import CAT, LEARNERS, author, example_input, recogniser, tagger, translator
 
 LAYER = {"heads": 3, "recipe": Recipe(pattern=Causal())}

@@ -7,7 +7,7 @@ from itertools import takewhile
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.see.trace.trace import Trace
+from regard.see.trace import Trace
 from regard.tasks.protocol import Predictions
 
 

@@ -21,8 +21,8 @@ from regard.attention.core import HasModules, RecordedCall, core_hook, find_site
 from regard.attention.functional import prepare
 from regard.attention.text_positions import at_positions, token_positions_of
 from regard.decode.search import inference_mode
-from regard.see.trace.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown
-from regard.see.trace.sites import CELLS_AT_ONCE, AttentionSite, GateSite, Projections
+from regard.see.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown
+from regard.see.sites import CELLS_AT_ONCE, AttentionSite, GateSite, Projections
 
 
 @contextmanager
