@@ -69,7 +69,7 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     pytest.importorskip("triton", reason="Triton is not installed")
     from regard.attention.kernels import linear as kernels
 
-    given = {"D": 64, "DP": 64, "E": 64, "EP": 64, "CHUNK": 128, "PRECISION": "tf32"}
+    given = {"D": 64, "DP": 64, "E": 64, "EP": 64, "CHUNK": 128, "PRECISION": "tf32", "SUMS": "tf32"}
     wide, half = ("sums", "before", "after", "below"), ("q", "k", "v", "out", "grad", "dq", "dk", "dv")
     kinds: dict[str, str] = dict.fromkeys(wide, "*fp32") | dict.fromkeys(half, "*bf16")
     compiled = compile_for_hopper(getattr(kernels, kernel), given, kinds, num_warps=8)

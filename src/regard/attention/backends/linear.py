@@ -117,6 +117,8 @@ def step(
 
 def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """A key and value head for every query head."""
+    if q.shape[1] == k.shape[1]:
+        return k, v
     k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
     return k, v
 

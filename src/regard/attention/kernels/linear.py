@@ -8,14 +8,15 @@ A chunk's own pairs are materialised; of the chunks before it only S = Σ k vᵀ
 
     β_i o_i = Σ_{j in chunk, j≤i} (q_i·k_j) v_j + q_i S,    β_i = Σ_{j in chunk, j≤i} q_i·k_j + q_i·z.
 
-With ō the gradient of the output, g_i = ō_i / β_i and c_i = −(ō_i·o_i) / β_i, and, of the chunks after, R = Σ q gᵀ and
-r = Σ q c:
+With ō the gradient of the output, c_i = −ō_i·o_i, and, of the chunks after, R = Σ q ōᵀ / β and r = Σ q c / β:
 
-    p_ij = g_i·v_j + c_i for j ≤ i in the chunk
-    ∂q_i = Σ_j p_ij k_j + S g_i + c_i z,   ∂k_j = Σ_i p_ij q_i + R v_j + r,   ∂v_j = Σ_i (q_i·k_j) g_i + k_j R.
+    p_ij = (ō_i·v_j + c_i) / β_i for j ≤ i in the chunk
+    ∂q_i = Σ_j p_ij k_j + (S ō_i + c_i z) / β_i,   ∂k_j = Σ_i p_ij q_i + R v_j + r,
+    ∂v_j = Σ_i (q_i·k_j / β_i) ō_i + k_j R.
 
 Three kernels each way: the sums of every chunk, their running sums, and the chunks themselves. No two programs write to
-one address, so there are no atomics and the gradients are the same every time. Sums are kept in float32.
+one address, so there are no atomics and the gradients are the same every time. Sums are kept in float32, and read in
+TF32 at least: all keys before pass through them, and bfloat16 would be coarser than the plain form.
 """
 
 from dataclasses import dataclass
@@ -105,7 +106,8 @@ class Launch:
     def of(q: Q, v: V, shape: LinearTileShape | None) -> "Launch":
         (b, h, t, d), shape = q.shape, shape or LinearTileShape.of(q, v)
         sizes = widths(d, v.shape[3])
-        options = sizes | {"CHUNK": shape.chunk, "PRECISION": precision(q)}
+        sums = precision(q) if q.dtype == torch.float32 else "tf32"
+        options = sizes | {"CHUNK": shape.chunk, "PRECISION": precision(q), "SUMS": sums}
         return Launch(shape, b * h, t, tile_count(t, shape.chunk), sizes["DP"] * (sizes["EP"] + 1), options)
 
     def new_sums(self, like: Tensor) -> Tensor:
@@ -156,7 +158,7 @@ def load_sums(sums, program, DP: tl.constexpr, EP: tl.constexpr):
 
 @triton.jit(do_not_specialize=NUMBERS)
 def chunk_key_sums(k, v, sums, n, chunks, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
-                   CHUNK: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+                   CHUNK: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
     keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
@@ -166,22 +168,22 @@ def chunk_key_sums(k, v, sums, n, chunks, D: tl.constexpr, DP: tl.constexpr, E: 
 
 @triton.jit
 def load_upstream(out, grad, below, head, t, n, E: tl.constexpr, EP: tl.constexpr):
-    """g = ō / β and c = −(ō·o) / β; where β is 0 the output is 0 whatever β, and nothing is divided."""
-    upstream = load_block(grad + head * n * E, t, n, E, EP, MASKED=True).to(tl.float32)
-    outputs = load_block(out + head * n * E, t, n, E, EP, MASKED=True).to(tl.float32)
+    """ō, c and 1 / β; where β is 0 the output is 0 whatever β: nothing is divided, and β has no gradient."""
+    upstream = load_block(grad + head * n * E, t, n, E, EP, MASKED=True)
+    outputs = load_block(out + head * n * E, t, n, E, EP, MASKED=True)
     total = tl.load(below + head * n + t, t < n, 0.0)
-    c = tl.where(total == 0.0, 0.0, -tl.sum(upstream * outputs, 1) / tl.where(total == 0.0, 1.0, total))
-    return upstream / tl.where(total == 0.0, 1.0, total)[:, None], c
+    c = tl.where(total == 0.0, 0.0, -tl.sum(upstream.to(tl.float32) * outputs.to(tl.float32), 1))
+    return upstream, c, 1.0 / tl.where(total == 0.0, 1.0, total)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
 def chunk_query_sums(q, out, grad, below, sums, n, chunks, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr,
-                     EP: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+                     EP: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
-    queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
-    g, c = load_upstream(out, grad, below, head, t, n, E, EP)  # type: ignore[misc]
-    matrix = tl.dot(tl.trans(queries), g.to(queries.dtype), input_precision=PRECISION)
-    store_sums(sums, program, matrix, tl.sum(queries.to(tl.float32) * c[:, None], 0), DP, EP)
+    upstream, c, share = load_upstream(out, grad, below, head, t, n, E, EP)  # type: ignore[misc]
+    queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True).to(tl.float32) * share[:, None]
+    matrix = tl.dot(tl.trans(queries), upstream.to(tl.float32), input_precision=SUMS)
+    store_sums(sums, program, matrix, tl.sum(queries * c[:, None], 0), DP, EP)
 
 
 @triton.jit(do_not_specialize=["chunks"])
@@ -204,17 +206,18 @@ def running_sums(sums, chunks, SIZE: tl.constexpr, BLOCK: tl.constexpr, STEP: tl
 
 @triton.jit(do_not_specialize=NUMBERS)
 def chunk_outputs(q, k, v, before, out, below, n, chunks, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr,
-                  EP: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+                  EP: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
     queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
     keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
     matrix, vector = load_sums(before, program, DP, EP)  # type: ignore[misc]
     scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-    scores = tl.where(t[:, None] >= t[None, :], scores, 0.0)
-    total = tl.sum(scores, 1) + tl.sum(queries.to(tl.float32) * vector[None, :], 1)
-    above = tl.dot(queries, matrix.to(queries.dtype), input_precision=PRECISION)
-    above = tl.dot(scores.to(values.dtype), values, above, input_precision=PRECISION)
+    scores = tl.where(t[:, None] >= t[None, :], scores, 0.0).to(values.dtype)
+    # of the scores as they are used: rounded in one place and not in the other, even a single key would not weigh 1
+    total = tl.sum(scores.to(tl.float32), 1) + tl.sum(queries.to(tl.float32) * vector[None, :], 1)
+    above = tl.dot(queries.to(tl.float32), matrix, input_precision=SUMS)
+    above = tl.dot(scores, values, above, input_precision=PRECISION)
     store_block(out + head * n * E, t, n, above / tl.where(total == 0.0, 1.0, total)[:, None], E, EP)
     tl.store(below + head * n + t, total, t < n)
 
@@ -222,29 +225,28 @@ def chunk_outputs(q, k, v, before, out, below, n, chunks, D: tl.constexpr, DP: t
 @triton.jit(do_not_specialize=NUMBERS)
 def chunk_gradients(q, k, v, out, grad, below, before, after, dq, dk, dv, n, chunks, D: tl.constexpr,
                     DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr,
-                    PRECISION: tl.constexpr):  # fmt: skip
+                    PRECISION: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
     queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
     keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
-    precise, c = load_upstream(out, grad, below, head, t, n, E, EP)  # type: ignore[misc]
-    g, seen = precise.to(values.dtype), t[:, None] >= t[None, :]
+    upstream, c, share = load_upstream(out, grad, below, head, t, n, E, EP)  # type: ignore[misc]
+    seen = t[:, None] >= t[None, :]
 
-    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-    scores = tl.where(seen, scores, 0.0).to(values.dtype)
+    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * share[:, None]
+    scores = tl.where(seen, scores, 0.0).to(upstream.dtype)
     later, later_vector = load_sums(after, program, DP, EP)  # type: ignore[misc]
-    later = later.to(keys.dtype)
-    by_v = tl.dot(keys, later, input_precision=PRECISION)
-    by_v = tl.dot(tl.trans(scores), g, by_v, input_precision=PRECISION)
+    by_v = tl.dot(keys.to(tl.float32), later, input_precision=SUMS)
+    by_v = tl.dot(tl.trans(scores), upstream, by_v, input_precision=PRECISION)
     store_block(dv + head * n * E, t, n, by_v, E, EP)
 
-    pulls = tl.dot(g, tl.trans(values), input_precision=PRECISION) + c[:, None]
+    pulls = (tl.dot(upstream, tl.trans(values), input_precision=PRECISION) + c[:, None]) * share[:, None]
     pulls = tl.where(seen, pulls, 0.0).to(keys.dtype)
-    by_k = tl.dot(values, tl.trans(later), input_precision=PRECISION) + later_vector[None, :]
+    by_k = tl.dot(values.to(tl.float32), tl.trans(later), input_precision=SUMS) + later_vector[None, :]
     by_k = tl.dot(tl.trans(pulls), queries, by_k, input_precision=PRECISION)
     store_block(dk + head * n * D, t, n, by_k, D, DP)
 
     matrix, vector = load_sums(before, program, DP, EP)  # type: ignore[misc]
-    by_q = tl.dot(g, tl.trans(matrix.to(g.dtype)), input_precision=PRECISION) + c[:, None] * vector[None, :]
-    by_q = tl.dot(pulls, keys, by_q, input_precision=PRECISION)
+    by_q = tl.dot(upstream.to(tl.float32), tl.trans(matrix), input_precision=SUMS) + c[:, None] * vector[None, :]
+    by_q = tl.dot(pulls, keys, by_q * share[:, None], input_precision=PRECISION)
     store_block(dq + head * n * D, t, n, by_q, D, DP)
