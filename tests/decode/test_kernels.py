@@ -17,7 +17,6 @@ from regard.decode import (
     beam_state,
     cuda_graphs,
     kv_cache,
-    linear,
     prepare,
     quantize,
 )
@@ -29,6 +28,7 @@ from regard.decode.beam_state import (
     initial_beam_state,
     select_candidates,
 )
+from regard.decode.quantize import build_linear
 from regard.decode.search import DecodingRequest
 from regard.decode.topk import topk_logprobs_torch, topk_logprobs_triton
 from regard.models.transformer import Transformer
@@ -63,11 +63,11 @@ def as_on_a_gpu() -> None:
     """From now on the search runs by the kernels."""
     from regard.attention.kernels.masked import masked_attention
     from regard.decode import kernels
-    from regard.ops.dropout_triton import ResidualInputs, launch_forward
+    from regard.ops.dropout_triton import ResidualInputs, launch_residual_forward
 
     def forward(x: Any, f: Any, bias: Any, weight: Any, shift: Any, seed: Any, p: float, eps: float, dtype: Any) -> Any:
         out, stats = dropout_add_layernorm.empty_forward(x, weight, dtype)
-        launch_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
+        launch_residual_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
         return out, stats
 
     def on_gpu(logits: Any, closed: Any, count: int, must: Any, allowed: Any) -> Any:
@@ -96,7 +96,7 @@ def as_on_a_gpu() -> None:
 
 def torch_linear(weight: torch.Tensor, bias: torch.Tensor, precision: str) -> nn.Module:
     """As on a GPU, whose residual connections know torch's layer alone."""
-    return linear.build_linear(weight.double(), bias.double(), precision).float()
+    return build_linear(weight.double(), bias.double(), precision).float()
 
 
 def attention_errors() -> dict[str, float]:
