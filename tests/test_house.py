@@ -21,6 +21,7 @@ ATTENTION = [
     "block_map",
     "score",
     "position",
+    "absolute_position",
     "relative_position",
     "pattern",
     "sparse_patterns",

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard.attention import block_map as blocks_module
+from regard.attention.absolute_position import Learned, TreeDepth
 from regard.attention.backends import flex
 from regard.attention.batch_patterns import Documents, Padding
 from regard.attention.block_map import FULL, MIXED
@@ -17,9 +18,9 @@ from regard.attention.functional import attend, steps
 from regard.attention.hard_normaliser import Sampled, StraightThrough, reinforce
 from regard.attention.normaliser import AttentionDropout, Proportional, ReLU
 from regard.attention.pattern import Causal
-from regard.attention.position import Learned, NoPosition, Rotary
+from regard.attention.position import NoPosition, Rotary
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, TreeDepth
+from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias
 from regard.attention.score import Cosine, Dot, Feature
 from regard.attention.serialize import parse_part
 from regard.attention.sparse_patterns import Block

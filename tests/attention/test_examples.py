@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from regard.attention.absolute_position import Sinusoidal, TreeDepth
 from regard.attention.batch_patterns import Edges, Padding
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.examples import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, WorkedExample, X, agrees, tensor
@@ -12,18 +13,10 @@ from regard.attention.linformer import Linformer
 from regard.attention.multihead import MultiHeadAttention, no_projection
 from regard.attention.normaliser import AttentionDropout, Sigmoid
 from regard.attention.pattern import Causal, Strided, Window
-from regard.attention.position import Rotary, Sinusoidal
+from regard.attention.position import Rotary
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import (
-    Alibi,
-    Clipped,
-    LogBuckets,
-    RelativeBias,
-    RelativeVectors,
-    TreeDepth,
-    TreePath,
-)
+from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot
 from regard.attention.sparse_patterns import Block, Global, Prefix, Random
 

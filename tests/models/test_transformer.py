@@ -1,5 +1,7 @@
 """Transformer: its recipes, its KV caches, its initialisation, and torch's own for comparison."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -122,8 +124,9 @@ def test_a_recipe_for_each_layer():
 def test_recipes_that_do_not_fit_their_layers_are_refused():
     embeddings, plain = TiedEmbeddings(SOURCE, TARGET, 8), Recipe()
     for place in ("encoder", "decoder", "cross"):
+        recipes: dict[str, Any] = {place: [plain] * 3}
         with pytest.raises(ValueError, match=f"^{place} has 3 recipes for 2 layers; give one, or one for each$"):
-            Transformer(embeddings, STACK, **{place: [plain] * 3})
+            Transformer(embeddings, STACK, **recipes)
     message = (
         r"^encoder: layers add Sinusoidal\(theta=10000.0\) and nothing to the embeddings, which is done once for all"
     )

@@ -1,5 +1,6 @@
 """Attention: score × position × pattern × normaliser, and the backends that run it."""
 
+from regard.attention.absolute_position import Learned, Sinusoidal, TreeDepth
 from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import (
@@ -46,12 +47,11 @@ from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Stride
 from regard.attention.position import (
     Bias,
     EmbeddingPosition,
-    Learned,
     NoPosition,
     Position,
     QueryKeyPosition,
     Rotary,
-    Sinusoidal,
+    RotaryScaling,
 )
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import (
@@ -61,7 +61,6 @@ from regard.attention.relative_position import (
     Relation,
     RelativeBias,
     RelativeVectors,
-    TreeDepth,
     TreePath,
 )
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
@@ -132,6 +131,7 @@ __all__ = [
     "RelativeBias",
     "RelativeVectors",
     "Rotary",
+    "RotaryScaling",
     "RowWise",
     "Sampled",
     "ScaledDot",

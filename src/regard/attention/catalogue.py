@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents
 from regard.attention.hard_normaliser import Hard, StraightThrough
 from regard.attention.normaliser import Proportional, ReLU, Sigmoid, Sparsemax, TopK
 from regard.attention.pattern import Causal, Full, StrictCausal, Strided, Window
-from regard.attention.position import Learned, NoPosition, Position, Rotary, Sinusoidal
+from regard.attention.position import NoPosition, Position, Rotary
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature

@@ -10,6 +10,8 @@ import torch
 from einops import einsum
 from torch import Tensor
 
+TREE_MISSING = "needs the sentences' trees: use recipe.with_tree(tree=DependencyTree.from_governors(governors))"
+
 
 @dataclass(frozen=True, eq=False)
 class DependencyTree:

@@ -154,6 +154,7 @@ class MultiHeadAttention(nn.Module):
         dropout: on the weights, while training.
         memory: the width of what is attended to, if it is not `model`.
         projection: makes each of the four projections; `no_projection` makes none.
+        head_norm: makes the norm of each head's queries, and that of its keys (QK-norm; Henry et al. 2020).
         compress: mixes keys and values before they are attended to.
         backend: which backend runs it, by name, whatever the input. Default: the best for each input; see `explain`.
 
@@ -177,6 +178,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         memory: int | None = None,
         projection: Callable[[int, int], nn.Module] = nn.Linear,
+        head_norm: Callable[[int], nn.Module] | None = None,
         compress: Linformer | None = None,
         backend: str | None = None,
     ):
@@ -203,6 +205,7 @@ class MultiHeadAttention(nn.Module):
         self.query = projection(model, heads * head)
         self.key, self.value = (projection(memory or model, groups * head) for _ in range(2))
         self.output = projection(heads * head, model)
+        self.query_norm, self.key_norm = (None if head_norm is None else head_norm(head) for _ in range(2))
         self.compress, self.core = compress, AttentionCore()
 
     def forward(
@@ -258,7 +261,7 @@ class MultiHeadAttention(nn.Module):
         """The same for keys and values that are known already; the queries' indices begin at the first."""
         (q,) = project_all(x, (self.query,), fused=context.fused)
         (q,) = pad(context.tokens, q)
-        q = split_heads(q, self.heads)
+        q = self.norm_queries(split_heads(q, self.heads))
         recipe = self.effective_recipe(context.pattern, None, context.segments)
         positions = {"q_positions": context.positions} if context.segments is None else context.token_positions
         heads = self.core(q, *keys_values, recipe, q_index=first, **positions, backend=self.backend)
@@ -304,11 +307,12 @@ class MultiHeadAttention(nn.Module):
                 (joint,) = pad(tokens, whole.linear(x))
                 heads = split_heads(joint, self.heads + 2 * self.groups)
                 q, k, v = heads.split_with_sizes((self.heads, self.groups, self.groups), 1)
-                return q, k, v
+                return self.norm_queries(q), self.norm_keys(k), v
             q, k, v = pad(tokens, *project_all(x, (self.query, self.key, self.value), fused=fused))
         else:
             q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=fused)
-        q, k, v = split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
+        q, v = self.norm_queries(split_heads(q, self.heads)), split_heads(v, self.groups)
+        k = self.norm_keys(split_heads(k, self.groups))
         if self.compress is None:
             return q, k, v
         if isinstance(pattern, Padding):
@@ -317,6 +321,12 @@ class MultiHeadAttention(nn.Module):
         elif pattern is not None:
             raise ValueError(f"{self.compress} mixes all keys; of patterns it understands Padding alone, not {pattern}")
         return q, *self.compress(k, v)
+
+    def norm_queries(self, q: Tensor) -> Tensor:
+        return q if self.query_norm is None else self.query_norm(q)
+
+    def norm_keys(self, k: Tensor) -> Tensor:
+        return k if self.key_norm is None else self.key_norm(k)
 
     def effective_recipe(
         self, pattern: Pattern | None, tree: DependencyTree | None, segments: Segments | None = None

@@ -8,11 +8,12 @@ Sinusoidal() + RelativeVectors(Clipped(4), head=64)      schemes add up
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import pi
 from typing import Literal
 
 import torch
 from einops import rearrange
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.attention.dependency_tree import DependencyTree
 
@@ -103,62 +104,10 @@ class EmbeddingPosition(Position):
         return x + self.table(positions, x.shape[-1]).to(x.dtype)
 
 
-@dataclass(frozen=True)
-class Sinusoidal(EmbeddingPosition):
-    """PE(pos, 2i) = sin(pos / θ^(2i/d)), PE(pos, 2i + 1) = cos(same): stripes of ever slower waves.
-
-    Examples:
-        >>> Sinusoidal().table(torch.arange(3), model=4)
-        tensor([[ 0.0000,  1.0000,  0.0000,  1.0000],
-                [ 0.8415,  0.5403,  0.0100,  1.0000],
-                [ 0.9093, -0.4161,  0.0200,  0.9998]], dtype=torch.float64)
-    """
-
-    theta: float = 10_000.0
-
-    def __post_init__(self):
-        if not self.theta > 0:
-            raise ValueError(f"{self}: theta must be positive; the slowest wave is about theta tokens long")
-
-    def table(self, positions, model):
-        pair = torch.arange(0, model, 2, device=positions.device, dtype=torch.float64)
-        angle = positions[..., None].double() * self.theta ** (-pair / model)
-        waves = torch.stack((angle.sin(), angle.cos()), -1)
-        return rearrange(waves, "... pair two -> ... (pair two)")[..., :model]
-
-
-@dataclass(eq=False)
-class Learned(nn.Module, EmbeddingPosition):
-    """A learned vector for each of the first `max_length` positions.
-
-    Examples:
-        >>> position = Learned(max_length=32, model=8)
-        >>> position.embed(torch.zeros(2, 5, 8), torch.arange(5)).shape
-        torch.Size([2, 5, 8])
-        >>> position.table(torch.arange(40), 8)
-        Traceback (most recent call last):
-            ...
-        ValueError: Learned(max_length=32, model=8) has positions 0 to 31; this sequence is longer: raise `max_length`
-    """
-
-    max_length: int
-    model: int
-
-    def __post_init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(self.max_length, self.model) * self.model**-0.5)
-
-    def table(self, positions, model):
-        if positions.shape[-1] > self.max_length or (
-            positions.device.type == "cpu" and positions.max() >= self.max_length
-        ):
-            raise ValueError(
-                f"{self} has positions 0 to {self.max_length - 1}; this sequence is longer: raise `max_length`"
-            )
-        return self.weight[positions]
-
-
 # --- applied to q and k ---
+
+
+Pairs = Literal["adjacent", "halves"]  # of features: two side by side, or one from each half
 
 
 class QueryKeyPosition(Position):
@@ -180,6 +129,37 @@ class QueryKeyPosition(Position):
 
 
 @dataclass(frozen=True)
+class RotaryScaling:
+    """Slower rotations, for texts longer than those of the training, as in Llama 3.1 (Dubey et al. 2024, 3.2).
+
+    What turns `fast` times or more in `length` tokens stays as it is, what turns `slow` times or fewer is slowed down
+    by the factor, and in between both are mixed. With length = 1 everything is slowed down (Chen et al. 2023).
+
+    Examples:
+        >>> frequency = torch.tensor([1.0, 1e-3, 1e-5])  # 1304 turns in 8192 tokens, 1.3 turns, 0.01 turns
+        >>> RotaryScaling(factor=8.0).scale(frequency) / frequency
+        tensor([1.0000, 0.2136, 0.1250])
+        >>> Rotary(theta=500000.0, pairs="halves", scaling=RotaryScaling(factor=8.0))
+        Rotary(theta=500000.0, pairs='halves', scaling=RotaryScaling(factor=8.0, length=8192, slow=1.0, fast=4.0))
+    """
+
+    factor: float
+    length: int = 8192
+    slow: float = 1.0
+    fast: float = 4.0
+
+    def __post_init__(self):
+        if not self.factor > 0 or self.length < 1 or not 0 < self.slow < self.fast:
+            raise ValueError(f"{self}: factor and length must be positive, and 0 < slow < fast")
+
+    def scale(self, frequency: Tensor) -> Tensor:
+        """Angles per token, scaled."""
+        turns = self.length * frequency / (2 * pi)
+        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        return frequency * (kept + (1 - kept) / self.factor)
+
+
+@dataclass(frozen=True, repr=False)
 class Rotary(QueryKeyPosition):
     """Rotates each pair of features by an angle proportional to the position, so q · k depends on i - j alone.
 
@@ -199,18 +179,25 @@ class Rotary(QueryKeyPosition):
     """
 
     theta: float = 10_000.0
-    pairs: Literal["adjacent", "halves"] = "adjacent"
+    pairs: Pairs = "adjacent"
+    scaling: RotaryScaling | None = None
 
     def __post_init__(self):
         if self.pairs not in ("adjacent", "halves") or not self.theta > 0:
             raise ValueError(f"{self}: theta must be positive, and pairs 'adjacent' or 'halves'")
+
+    def __repr__(self):
+        scaling = "" if self.scaling is None else f", scaling={self.scaling!r}"
+        return f"Rotary(theta={self.theta!r}, pairs={self.pairs!r}{scaling})"
 
     def rotate(self, x, positions):
         if x.shape[-1] % 2:
             raise ValueError(f"Rotary rotates pairs of features; a head of width {x.shape[-1]} is odd")
         split = {"adjacent": "b h t (pair two)", "halves": "b h t (two pair)"}[self.pairs]
         pair = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=torch.float64)
-        angle = positions[..., None].double() * self.theta ** (-pair / x.shape[-1])
+        frequency = self.theta ** (-pair / x.shape[-1])
+        frequency = frequency if self.scaling is None else self.scaling.scale(frequency)
+        angle = positions[..., None].double() * frequency
         angle = angle[:, None] if positions.dim() == 2 else angle
         sin, cos = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
         one, other = rearrange(x, f"{split} -> two b h t pair", two=2)

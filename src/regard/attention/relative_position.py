@@ -1,4 +1,4 @@
-"""Relative positions: ALiBi, T5's bias, Shaw's relative keys and values, and positions in a dependency tree.
+"""Relative positions: ALiBi, T5's bias, Shaw's relative keys and values, and paths in a dependency tree.
 
 A relation (distance, logarithmic bucket, path through a tree) says which learned numbers a pair of positions reads. In
 a dependency tree (Wang et al. 2019) the absolute position is the depth below the root, the relative one the path
@@ -15,8 +15,8 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 
-from regard.attention.dependency_tree import DependencyTree
-from regard.attention.position import Bias, EmbeddingPosition, ScorePosition, Sinusoidal
+from regard.attention.dependency_tree import TREE_MISSING, DependencyTree
+from regard.attention.position import Bias, ScorePosition
 
 # --- a fixed bias ---
 
@@ -239,9 +239,6 @@ def with_relation(scheme: RelativeBias | RelativeVectors, relation: Relation) ->
 # --- dependency trees ---
 
 
-TREE_MISSING = "needs the sentences' trees: use recipe.with_tree(tree=DependencyTree.from_governors(governors))"
-
-
 @dataclass(frozen=True)
 class TreePath(Relation):
     """The path through the tree, no longer than `max_distance`; for RelativeVectors and RelativeBias.
@@ -281,36 +278,3 @@ class TreePath(Relation):
         if self.paths is None:
             raise ValueError(f"{self} {TREE_MISSING}")
         return self.paths[b % len(self.paths), i, j].clamp(-self.max_distance, self.max_distance) + self.max_distance
-
-
-@dataclass(frozen=True)
-class TreeDepth(EmbeddingPosition):
-    """The depth in the tree, encoded by the same waves as a position in the sequence. Add it to Sinusoidal().
-
-    Examples:
-        >>> tree = DependencyTree.from_governors(torch.tensor([[2, 3, 0]]))  # the cat sleeps
-        >>> recipe = Recipe(position=TreeDepth()).with_tree(tree=tree)
-        >>> table = recipe.embed(torch.zeros(1, 3, 8), torch.arange(3))
-        >>> torch.equal(table[0], Sinusoidal().table(torch.tensor([2, 1, 0]), 8).float())
-        True
-    """
-
-    theta: float = 10_000.0
-    depths: Tensor | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def batches(self):
-        return 1 if self.depths is None else len(self.depths)
-
-    def with_tree(self, tree: DependencyTree) -> "TreeDepth":
-        return TreeDepth(self.theta, tree.depth())
-
-    def table(self, positions, model):
-        if self.depths is None:
-            raise ValueError(f"{self} {TREE_MISSING}")
-        depths = (
-            self.depths[:, positions]
-            if positions.dim() == 1
-            else self.depths.expand(len(positions), -1).gather(1, positions)
-        )
-        return Sinusoidal(self.theta).table(depths, model)

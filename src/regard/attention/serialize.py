@@ -9,26 +9,36 @@ from typing import Any, Self, TypeVar
 
 from torch import nn
 
-from regard.attention import hard_normaliser, normaliser, pattern, position, relative_position, score, sparse_patterns
+from regard.attention import (
+    absolute_position,
+    hard_normaliser,
+    normaliser,
+    pattern,
+    position,
+    relative_position,
+    score,
+    sparse_patterns,
+)
 from regard.attention.batch_patterns import BatchPattern
 from regard.attention.normaliser import Normaliser
 from regard.attention.pattern import And, Not, Or, Pattern
-from regard.attention.position import Position
+from regard.attention.position import Position, RotaryScaling
 from regard.attention.relative_position import Relation
 from regard.attention.score import Score
 from regard.attention.sparse_patterns import Block
 
-Part = Score | Position | Relation | Pattern | Normaliser
+Part = Score | Position | RotaryScaling | Relation | Pattern | Normaliser
 T = TypeVar("T")
 
 PARTS: dict[str, type] = {
     part.__name__: part
     for part in (
         *(score.Dot, score.ScaledDot, score.Cosine, score.Feature, score.Bilinear, score.Additive),
-        *(position.NoPosition, position.Sinusoidal, position.Learned, position.Rotary),
+        *(position.NoPosition, absolute_position.Sinusoidal, absolute_position.Learned),
+        *(position.Rotary, position.RotaryScaling),
         *(relative_position.Alibi, relative_position.RelativeBias, relative_position.RelativeVectors),
         *(relative_position.Clipped, relative_position.LogBuckets),
-        *(relative_position.TreePath, relative_position.TreeDepth),
+        *(relative_position.TreePath, absolute_position.TreeDepth),
         *(pattern.Full, pattern.Causal, pattern.StrictCausal, pattern.Window, pattern.Strided),
         *(sparse_patterns.Prefix, sparse_patterns.Global, sparse_patterns.Random, sparse_patterns.Block),
         *(normaliser.Softmax, normaliser.ReLU, normaliser.Sigmoid, normaliser.Proportional, normaliser.Sparsemax),

@@ -57,7 +57,7 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
     if isinstance(model, Transformer):
         attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
         parts = [part for each in attentions for part in (each.query, each.key, each.value, each.output)]
-        if not all(isinstance(part, nn.Linear) and part.bias is not None for part in parts):
+        if not all(isinstance(part, nn.Linear) for part in parts):
             found.append("a projection is not linear")
     return found
 
@@ -108,7 +108,7 @@ def fold_scale(attention: MultiHeadAttention) -> Weights:
     recipe = attention.recipe  # what is added to embeddings, attention itself never sees
     parts = tuple(part for part in recipe.position.parts() if not isinstance(part, EmbeddingPosition))
     attention.recipe = replace(recipe, position=PositionSum(parts) if parts else NoPosition())
-    if not isinstance(attention.recipe.score, ScaledDot):
+    if not isinstance(attention.recipe.score, ScaledDot) or attention.query_norm is not None:  # which would undo it
         return weight, bias
     attention.recipe = replace(attention.recipe, score=Dot())
     scale = (len(weight) // attention.heads) ** -0.5
@@ -116,7 +116,11 @@ def fold_scale(attention: MultiHeadAttention) -> Weights:
 
 
 def swap_feed_forward(layer: FeedForward, precision: str) -> None:
-    layer.up, layer.down = (build_linear(*weights_of(part), precision) for part in (layer.up, layer.down))
+    layer.down = build_linear(*weights_of(layer.down), precision)
+    if layer.gate is None:
+        layer.up = build_linear(*weights_of(layer.up), precision)
+    else:
+        layer.gate, layer.up = fuse([weights_of(layer.gate), weights_of(layer.up)], precision)
     if layer.activation is nn.functional.relu and layer.down.bias.device.type == "cpu":
         layer.activation = torch.relu_
 
@@ -147,8 +151,10 @@ def build_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
 
 
 def weights_of(linear: nn.Module) -> Weights:
+    """Of a layer without a bias, one that adds nothing."""
     assert isinstance(linear, nn.Linear)
-    return linear.weight.detach(), linear.bias.detach()
+    weight = linear.weight.detach()
+    return weight, weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach()
 
 
 def fuse(parts: Sequence[Weights], precision: str) -> tuple[LinearPart, ...]:

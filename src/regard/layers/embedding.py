@@ -12,6 +12,11 @@ from regard.ops.linear_cross_entropy import linear_cross_entropy
 from regard.ops.rdrop_loss import rdrop_loss
 
 X = Float[Tensor, "b t model"]
+SCALES = {
+    "input": "embeddings × √width (Vaswani et al. 2017, 3.4)",
+    "output": "states / √width before the logits (Raffel et al. 2020)",
+    "none": "neither",
+}
 TIES = {
     "none": "three tables: source, target, output",
     "target": "the output uses the target's table",
@@ -21,15 +26,20 @@ TIES = {
 
 class Embedding(nn.Module):
     """One vector per token, scaled by √width where tokens are embedded (Vaswani et al. 2017, 3.4), so that a table that
-    starts small enough to give logits still gives vectors of size 1."""
+    starts small enough to give logits still gives vectors of size 1.
 
-    def __init__(self, size: int, width: int):
+    Args:
+        scaled: False leaves the scale out, as BERT, GPT-2 and their successors do.
+    """
+
+    def __init__(self, size: int, width: int, *, scaled: bool = True):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(size, width) * width**-0.5)
+        self.weight, self.scaled = nn.Parameter(torch.randn(size, width) * width**-0.5), scaled
         self.projection: nn.Module | None = None  # gives the logits instead of the weight, where inference is prepared
 
     def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
-        return embedding(tokens, self.weight) * self.weight.shape[1] ** 0.5
+        found = embedding(tokens, self.weight)
+        return found * self.weight.shape[1] ** 0.5 if self.scaled else found
 
     def logits(self, x: Float[Tensor, "*batch width"], bias: Float[Tensor, " size"]) -> Float[Tensor, "*batch size"]:
         return linear(x, self.weight, bias) if self.projection is None else self.projection(x)
@@ -66,10 +76,24 @@ class TiedEmbeddings(nn.Module):
         width: of the embeddings.
         tie: which tables are one: see TIES.
         output: the width of the states that logits are computed from, if it is not `width`.
+        scale: where √width comes in: see SCALES.
+        bias: whether the logits' bias is learned.
     """
 
-    def __init__(self, source: int, target: int, width: int, *, tie: str = "none", output: int | None = None):
+    def __init__(
+        self,
+        source: int,
+        target: int,
+        width: int,
+        *,
+        tie: str = "none",
+        output: int | None = None,
+        scale: str = "input",
+        bias: bool = True,
+    ):
         super().__init__()
+        if scale not in SCALES:
+            raise ValueError(f"no scale of embeddings is called {scale!r}; there are {', '.join(SCALES)}")
         if tie not in TIES:
             raise ValueError(f"no tie is called {tie!r}; there are {', '.join(TIES)}")
         if tie == "all" and source != target:
@@ -82,13 +106,14 @@ class TiedEmbeddings(nn.Module):
                 f"embeddings of width {width} cannot score states of width {output}; make the two widths equal, "
                 "or use tie = 'none'"
             )
-        self.tables = nn.ModuleDict({"target": Embedding(target, width)})
+        scaled = scale == "input"
+        self.tables = nn.ModuleDict({"target": Embedding(target, width, scaled=scaled)})
         if tie != "all":
-            self.tables["source"] = Embedding(source, width)
+            self.tables["source"] = Embedding(source, width, scaled=scaled)
         if tie == "none":
             self.tables["output"] = Embedding(target, output or width)
-        self.bias = nn.Parameter(torch.zeros(target))
-        self.width = width
+        self.bias = nn.Parameter(torch.zeros(target), requires_grad=bias)
+        self.width, self.scale = width, scale
 
     def table(self, name: str) -> Embedding:
         table = self.tables[name if name in self.tables else "target"]
@@ -100,6 +125,10 @@ class TiedEmbeddings(nn.Module):
 
     def embed_target(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
         return self.table("target").embed(tokens)
+
+    def scale_output(self, x: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch output"]:
+        """The states that logits are computed from."""
+        return x * x.shape[-1] ** -0.5 if self.scale == "output" else x
 
     def logits(self, x: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch v"]:
         return self.table("output").logits(x, self.bias)

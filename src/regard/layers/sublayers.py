@@ -1,36 +1,63 @@
-"""Sub-layers of a Transformer: the feed-forward network, and residual connections with layer norm."""
+"""Sub-layers of a Transformer: the feed-forward network, and residual connections with layer norm or RMS norm."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, relu
+from torch.nn.functional import gelu, linear, relu, silu
 
 from regard.attention.serialize import find_named
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.dropout_add_layernorm import draw_noise, dropout_add, dropout_add_layernorm, layernorm
 from regard.ops.fused_linear import linear_relu
+from regard.ops.linear import has_bias, project_all
 
 X = Float[Tensor, "*batch model"]
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "gelu": gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": partial(gelu, approximate="tanh"),  # GPT-2's
+    "silu": silu,
+}
+FEED_FORWARDS = {"plain": "W₂ φ(W₁ x)", "gated": "W₂ (φ(V x) ⊙ W₁ x)"}
 
 
 class FeedForward(nn.Module):
-    """W₂ φ(W₁ x + b₁) + b₂, for every token by itself (Vaswani et al. 2017, eq. 2)."""
+    """W₂ φ(W₁ x + b₁) + b₂, for every token by itself (Vaswani et al. 2017, eq. 2).
 
-    def __init__(self, model: int, hidden: int, *, activation: str = "relu"):
+    Gated, W₂ (φ(V x) ⊙ W₁ x) (Shazeer 2020): with silu that is SwiGLU, with gelu GEGLU.
+
+    Args:
+        kind: plain or gated.
+        projection: makes each linear layer.
+    """
+
+    def __init__(
+        self,
+        model: int,
+        hidden: int,
+        *,
+        activation: str = "relu",
+        kind: str = "plain",
+        projection: Callable[[int, int], nn.Module] = nn.Linear,
+    ):
         super().__init__()
-        self.up: nn.Module = nn.Linear(model, hidden)
-        self.down: nn.Module = nn.Linear(hidden, model)
+        find_named(kind, FEED_FORWARDS, "feed-forward network")
+        self.up, self.down = projection(model, hidden), projection(hidden, model)
+        self.gate = projection(model, hidden) if kind == "gated" else None
         self.activation = find_named(activation, ACTIVATIONS, "activation")
 
     def hidden(self, x: X, *, fused: bool = False) -> Float[Tensor, "*batch hidden"]:
-        """φ(W₁ x + b₁)."""
-        if fused and self.activation is relu and type(self.up) is nn.Linear and dispatch.use_fused(x):
+        """φ(W₁ x + b₁), or φ(V x) ⊙ W₁ x."""
+        if self.gate is not None:
+            gate, up = project_all(x, (self.gate, self.up), fused=fused)
+            return self.activation(gate) * up
+        if fused and self.activation is relu and has_bias(self.up) and dispatch.use_fused(x):
             return linear_relu(x, self.up.weight, self.up.bias)
         return self.activation(self.up(x))
 
@@ -38,35 +65,46 @@ class FeedForward(nn.Module):
         return self.down(self.hidden(x))
 
 
+Norm = nn.LayerNorm | nn.RMSNorm
+NormType = Callable[[int], Norm]  # of states of this width
+# (x - mean) / deviation (Ba et al. 2016), or x / root mean square (Zhang & Sennrich 2019), times learned weights
+NORM_TYPES: dict[str, type[nn.LayerNorm] | type[nn.RMSNorm]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+
+
 def project_dropout_add_norm(
     residual: X,
     y: Float[Tensor, "*batch width"],
     project: nn.Module,
     dropout: Dropout,
-    norm: nn.LayerNorm | None,
+    norm: Norm | None,
     *,
     fused: bool = False,
 ) -> tuple[X, X]:
     """norm(residual + dropout(project(y))), twice; without a norm the sum itself: how every sub-layer ends."""
-    if fused and dispatch.use_fused(residual) and type(project) is nn.Linear and project.bias is not None:
+    if fused and dispatch.use_fused(residual) and has_bias(project):
         noise = draw_noise(dropout, residual.device)
         y = linear(y, project.weight)
-        if norm is None:
-            return dropout_add(residual, y, project.bias, noise)
-        return dropout_add_layernorm(residual, y, project.bias, norm, noise)
+        if isinstance(norm, nn.LayerNorm):
+            return dropout_add_layernorm(residual, y, project.bias, norm, noise)
+        x, again = dropout_add(residual, y, project.bias, noise)
+        return (x, again) if norm is None else (normed := torch_norm(x, norm), normed)
     y = project(y)
     x = residual + (dropout(y) if dropout.training else y)
-    x = x if norm is None else torch_layernorm(x, norm)
+    x = x if norm is None else torch_norm(x, norm)
     return x, x
 
 
-def norm_input(x: X, norm: nn.LayerNorm, *, fused: bool = False) -> X:
+def norm_input(x: X, norm: Norm, *, fused: bool = False) -> X:
     """norm(x), for a sub-layer to read."""
-    return layernorm(x, norm) if fused and dispatch.use_fused(x) else torch_layernorm(x, norm)
+    if fused and dispatch.use_fused(x) and isinstance(norm, nn.LayerNorm):
+        return layernorm(x, norm)
+    return torch_norm(x, norm)
 
 
-def torch_layernorm(x: X, norm: nn.LayerNorm) -> X:
+def torch_norm(x: X, norm: Norm) -> X:
     """torch's own, called without its module, which takes as long as the norm of a few tokens."""
+    if isinstance(norm, nn.RMSNorm):
+        return torch.rms_norm(x, list(norm.normalized_shape), norm.weight, norm.eps)
     return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
@@ -80,9 +118,9 @@ class Residual(nn.Module, ABC):
     what goes around it. So a fused backward pass gets two gradients, and adds them as it reads them.
     """
 
-    def __init__(self, model: int, *, dropout: float = 0.0):
+    def __init__(self, model: int, *, dropout: float = 0.0, norm: NormType = nn.LayerNorm):
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(model), Dropout(dropout)
+        self.norm, self.dropout = norm(model), Dropout(dropout)
 
     @abstractmethod
     def forward(self, x: Stream, f: Callable[[Tensor], Tensor], project: nn.Module, *, fused: bool = False) -> Stream:
@@ -90,7 +128,7 @@ class Residual(nn.Module, ABC):
 
     @staticmethod
     @abstractmethod
-    def final_norm(model: int) -> nn.Module:
+    def final_norm(model: int, norm: NormType = nn.LayerNorm) -> nn.Module:
         """What follows the last layer of a stack."""
 
     @staticmethod
@@ -106,7 +144,7 @@ class PostNorm(Residual):
         return project_dropout_add_norm(x[1], f(x[0]), project, self.dropout, self.norm, fused=fused)
 
     @staticmethod
-    def final_norm(model):
+    def final_norm(model, norm=nn.LayerNorm):
         return nn.Identity()
 
     @staticmethod
@@ -122,8 +160,8 @@ class PreNorm(Residual):
         return project_dropout_add_norm(x[1], y, project, self.dropout, None, fused=fused)
 
     @staticmethod
-    def final_norm(model):
-        return nn.LayerNorm(model)  # nothing else ever norms the sum
+    def final_norm(model, norm=nn.LayerNorm):
+        return norm(model)  # nothing else ever norms the sum
 
     @staticmethod
     def init_gain(branches):

@@ -32,8 +32,8 @@ from regard.layers.pooling import (
 from regard.layers.rnn import CELLS, HiddenState, RNNLayers
 from regard.models.config import (
     LANGUAGE_MODEL_KINDS,
-    NORM_AND_ACTIVATION,
     RNN_KINDS,
+    TEXT_CHOICES,
     TRANSFORMER_FIELDS,
     EncoderConfig,
     TextModelConfig,
@@ -180,7 +180,7 @@ class AutoencoderConfig(TextModelConfig):
     choices: ClassVar[Choices] = {
         "kind": LANGUAGE_MODEL_KINDS,
         "bottleneck": ("attention", *POOLED_BOTTLENECKS),
-        **NORM_AND_ACTIVATION,
+        **TEXT_CHOICES,
     }
     used_by: ClassVar[Choices] = {
         **{name: kinds for name, kinds in TRANSFORMER_FIELDS.items() if name != "heads"},

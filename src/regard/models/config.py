@@ -23,11 +23,11 @@ from regard.attention import (
 )
 from regard.attention.backends.reference import fold_query
 from regard.attention.serialize import find_named
-from regard.layers.embedding import TIES, TiedEmbeddings
+from regard.layers.embedding import SCALES, TIES, TiedEmbeddings
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, Pooling, TokenWeightPooling
 from regard.layers.rnn import CELLS, RNNLayers
-from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS
-from regard.models.config_base import Choices, ConfigBase, OneRecipe, RecipeText, recipe_text
+from regard.layers.sublayers import ACTIVATIONS, FEED_FORWARDS, NORM_ORDERS, NORM_TYPES
+from regard.models.config_base import AT_LEAST_0, Choices, ConfigBase, OneRecipe, Ranges, RecipeText, recipe_text
 from regard.models.rnn_seq2seq import (
     READOUTS,
     BackwardStateBridge,
@@ -58,11 +58,21 @@ Examples:
     ('elman', 'gru', 'lstm', 'bahdanau', 'luong-dot', 'luong-general', 'transformer')
 """
 
+# fields that Transformers alone can use
+STACK_FIELDS = (
+    *("heads", "groups", "head", "norm", "norm_type", "norm_eps", "qk_norm", "feed_forward_type", "activation", "bias"),
+    *("attention_dropout", "embedding_scale"),
+)
+# what these may be
+STACK_CHOICES: Choices = {
+    "norm": tuple(NORM_ORDERS),
+    "norm_type": tuple(NORM_TYPES),
+    "feed_forward_type": tuple(FEED_FORWARDS),
+    "activation": tuple(ACTIVATIONS),
+}
 # fields that not every kind can use
 USED_BY: Choices = {
-    **dict.fromkeys(
-        ("heads", "groups", "norm", "activation", "attention_dropout", "encoder", "decoder"), ("transformer",)
-    ),
+    **dict.fromkeys((*STACK_FIELDS, "decoder_layers", "encoder", "decoder"), ("transformer",)),
     "cross": (*RNN_ATTENTION_KINDS, "transformer"),
     "cell": RNN_ATTENTION_KINDS,
     "directions": (*RNN_KINDS, *LUONG_KINDS),
@@ -72,8 +82,8 @@ USED_BY: Choices = {
 CHOICES: Choices = {
     "kind": KINDS,
     "tie": tuple(TIES),
-    "norm": tuple(NORM_ORDERS),
-    "activation": tuple(ACTIVATIONS),
+    **STACK_CHOICES,
+    "embedding_scale": tuple(SCALES),
     "cell": ("", *CELLS),
     "readout": tuple(READOUTS),
 }
@@ -90,9 +100,20 @@ class TextModelConfig(ConfigBase):
     dropout: float = 0.1
     heads: int = 4
     groups: int | None = None
+    head: int | None = None
     norm: str = "pre"
+    norm_type: str = "layer"
+    norm_eps: float = 1e-5
+    qk_norm: bool = False
+    feed_forward_type: str = "plain"
     activation: str = "relu"
+    bias: bool = True
     attention_dropout: float = 0.0
+    embedding_scale: str = "input"
+
+    @property
+    def head_width(self) -> int:
+        return self.model // self.heads if self.head is None else self.head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +123,10 @@ class ModelConfig(TextModelConfig):
     Args:
         kind: elman, gru or lstm without attention; with it bahdanau, luong-dot or luong-general; transformer.
         layers: how many the encoder has, and as many the decoder.
+        decoder_layers: how many the decoder has, if not as many.
+        embedding_scale: where √model comes in: embeddings are multiplied by it (input), or the states before the logits
+            are divided by it (output), or neither (none).
+        output_bias: whether the logits' bias is learned.
         tie: which embeddings are one: none, those of target and output (target), or all three.
         encoder: the recipe of the encoder's self-attention, in TOML as Recipe.to_toml writes it or as a `Recipe`, or a
             list with one for each layer; a line left out of the TOML is the kind's own, such as sinusoidal positions.
@@ -128,7 +153,9 @@ class ModelConfig(TextModelConfig):
     sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base")
     default_size: ClassVar[str] = "small"
 
+    decoder_layers: int | None = None
     tie: str = "none"
+    output_bias: bool = True
     encoder: RecipeText = ""
     decoder: RecipeText = ""
     cross: RecipeText = ""
@@ -139,16 +166,16 @@ class ModelConfig(TextModelConfig):
 
     def __post_init__(self):
         self.check()
-        if self.kind == "transformer" and self.model % self.heads:
-            raise ValueError(f"heads = {self.heads} does not divide model = {self.model}; choose one that does")
-        if self.groups is not None and self.heads % self.groups:
-            raise ValueError(f"groups = {self.groups} does not divide heads = {self.heads}; choose one that does")
+        check_text_heads(self)
         if self.hidden % self.directions:
             raise ValueError(f"two directions cannot share hidden = {self.hidden}; make it even")
         with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
             for place in ("encoder", "decoder", "cross"):
                 if self.kind == "transformer":
-                    make_stack_config(self).recipes(build_layer_recipes(self, place), place)
+                    stack = make_stack_config(self)
+                    if place != "encoder" and self.decoder_layers is not None:
+                        stack = replace(stack, layers=self.decoder_layers)
+                    stack.recipes(build_layer_recipes(self, place), place)
                 else:
                     build_seq2seq_recipe(self, place)
 
@@ -216,7 +243,7 @@ def default_parts(config: ModelConfig, place: str) -> dict[str, Any]:
 def check_seq2seq_recipe(config: ModelConfig, recipe: Recipe) -> None:
     """Parts with sizes of their own must have those of the model."""
     if config.kind == "transformer":
-        heads, query, key = config.heads, config.model // config.heads, config.model // config.heads
+        heads, query, key = config.heads, config.head_width, config.head_width
     else:
         heads, query, key = 1, config.hidden, config.hidden * (2 if config.kind == "bahdanau" else 1)
     check_recipe_shapes(recipe, heads=heads, query=query, key=key, model=config.model)
@@ -247,10 +274,8 @@ WORD_EMBEDDING_KINDS = ("learned", "skip-gram", "file", "one-hot")
 STATIC_POOLINGS = ("mean", "last", "tf-idf", "log-ratio", "weights")  # poolings that need no vectors to weigh tokens
 # layers, width, hidden width, heads
 TEXT_SIZES = {"tiny": (2, 128, 256, 4), "small": (4, 256, 1024, 4), "base": (6, 512, 2048, 8)}
-NORM_AND_ACTIVATION: Choices = {"norm": tuple(NORM_ORDERS), "activation": tuple(ACTIVATIONS)}
-TRANSFORMER_FIELDS: Choices = dict.fromkeys(
-    ("heads", "groups", "norm", "activation", "attention_dropout", "recipe"), TRANSFORMER_KINDS
-)
+TEXT_CHOICES: Choices = {**STACK_CHOICES, "embedding_scale": ("input", "none")}
+TRANSFORMER_FIELDS: Choices = dict.fromkeys((*STACK_FIELDS, "recipe"), TRANSFORMER_KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,11 +288,15 @@ class EncoderConfig(TextModelConfig):
         dropout: the share of values that training sets to zero, on embeddings, between layers and on the output.
         recipe: the recipe of attention, in TOML as Recipe.to_toml writes it or as a `Recipe`, or a list with one for
             each layer; TOML without a position means Sinusoidal(), and those in dependency trees need governors.
+        embedding_norm: whether the sum of a token's embeddings is normed before the first layer, as BERT's is.
+        segments: how many segments have an embedding, which is added to their tokens' (Devlin et al. 2019); a text by
+            itself is the first of them.
     """
 
-    choices: ClassVar[Choices] = {"kind": ENCODER_KINDS, **NORM_AND_ACTIVATION}
+    choices: ClassVar[Choices] = {"kind": ENCODER_KINDS, **TEXT_CHOICES}
     used_by: ClassVar[Choices] = {
         **TRANSFORMER_FIELDS,
+        **dict.fromkeys(("embedding_norm", "segments"), TRANSFORMER_KINDS),
         **dict.fromkeys(("layers", "hidden"), LANGUAGE_MODEL_KINDS),
         "directions": RNN_KINDS,
     }
@@ -275,7 +304,11 @@ class EncoderConfig(TextModelConfig):
     default_size: ClassVar[str] = "tiny"
 
     directions: int = 1
+    embedding_norm: bool = False
+    segments: int = 0
     recipe: RecipeText = ""
+
+    ranges: ClassVar[Ranges] = {"segments": AT_LEAST_0}
 
     def __post_init__(self):
         self.check()
@@ -307,12 +340,13 @@ class LanguageModelConfig(TextModelConfig):
         weight_dropout: the share of weights between recurrent states that are set to zero, the same for all tokens
             (Merity et al. 2018).
         tied: the logits use the embedding's weights.
+        output_bias: whether the logits' bias is learned.
         recipe: the recipe of attention, in TOML or as a `Recipe`, or a list with one for each layer; causal in any
             case. `Window(n)` needs a cache of n − 1 tokens, linear attention (`Feature()` and `Proportional()`) a state
             of fixed size.
     """
 
-    choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **NORM_AND_ACTIVATION}
+    choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **TEXT_CHOICES}
     used_by: ClassVar[Choices] = {**TRANSFORMER_FIELDS, "weight_dropout": RNN_KINDS}
     sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
     default_size: ClassVar[str] = "tiny"
@@ -322,6 +356,7 @@ class LanguageModelConfig(TextModelConfig):
     word_dropout: float = 0.0
     weight_dropout: float = 0.0
     tied: bool = True
+    output_bias: bool = True
     activation: str = "gelu"
     recipe: RecipeText = ""
 
@@ -438,10 +473,7 @@ def build_pooling(config: PoolingConfig, width: int, size: int) -> Pooling:
 
 def check_text_sizes(config: EncoderConfig | LanguageModelConfig) -> tuple[Recipe, ...]:
     """The recipe, if it and the sizes fit each other; what it learns is not for use."""
-    if config.kind == "transformer" and config.model % config.heads:
-        raise ValueError(f"heads = {config.heads} does not divide model = {config.model}; choose one that does")
-    if config.groups is not None and config.heads % config.groups:
-        raise ValueError(f"groups = {config.groups} does not divide heads = {config.heads}; choose one that does")
+    check_text_heads(config)
     with torch.random.fork_rng(devices=[]):  # a learned part draws its weights, which are discarded here
         return text_recipes(config)
 
@@ -455,13 +487,25 @@ def text_recipes(config: EncoderConfig | LanguageModelConfig) -> tuple[Recipe, .
             if "position" not in tomllib.loads(text):
                 recipe = replace(recipe, position=Sinusoidal())
             if config.kind == "transformer":
-                head = config.model // config.heads
+                head = config.head_width
                 check_recipe_shapes(recipe, heads=config.heads, query=head, key=head, model=config.model)
         except ValueError as error:
             raise ValueError(f"the recipe: {error}") from None
         return recipe
 
     return make_stack_config(config).recipes(parse_recipes(config.recipe, parse))
+
+
+def check_heads(model: int, heads: int) -> None:
+    if model % heads:
+        raise ValueError(f"heads = {heads} does not divide model = {model}; choose one that does")
+
+
+def check_text_heads(config: TextModelConfig) -> None:
+    if config.kind == "transformer" and config.head is None:
+        check_heads(config.model, config.heads)
+    if config.groups is not None and config.heads % config.groups:
+        raise ValueError(f"groups = {config.groups} does not divide heads = {config.heads}; choose one that does")
 
 
 def needs_tree(*recipes: Recipe) -> bool:
@@ -477,9 +521,15 @@ def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig)
         model=config.model,
         heads=config.heads,
         groups=config.groups,
+        head=config.head,
         hidden=config.hidden,
         norm=config.norm,
+        norm_type=config.norm_type,
+        norm_eps=config.norm_eps,
+        qk_norm=config.qk_norm,
+        feed_forward_type=config.feed_forward_type,
         activation=config.activation,
+        bias=config.bias,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
     )
@@ -497,7 +547,15 @@ def build_model(config: ModelConfig, source_size: int, target_size: int) -> Seq2
         ('Transformer', 1099440)
     """
     output = config.hidden if config.kind in RNN_KINDS else config.model
-    embeddings = TiedEmbeddings(source_size, target_size, config.model, tie=config.tie, output=output)
+    embeddings = TiedEmbeddings(
+        source_size,
+        target_size,
+        config.model,
+        tie=config.tie,
+        output=output,
+        scale=config.embedding_scale,
+        bias=config.output_bias,
+    )
     if config.kind == "transformer":
         return build_transformer(config, embeddings)
     if config.kind in RNN_KINDS:
@@ -508,7 +566,14 @@ def build_model(config: ModelConfig, source_size: int, target_size: int) -> Seq2
 
 def build_transformer(config: ModelConfig, embeddings: TiedEmbeddings) -> Transformer:
     encoder, decoder, cross = (build_layer_recipes(config, place) for place in ("encoder", "decoder", "cross"))
-    return Transformer(embeddings, make_stack_config(config), encoder=encoder, decoder=decoder, cross=cross)
+    return Transformer(
+        embeddings,
+        make_stack_config(config),
+        decoder_layers=config.decoder_layers,
+        encoder=encoder,
+        decoder=decoder,
+        cross=cross,
+    )
 
 
 def build_bahdanau(config: ModelConfig, embeddings: TiedEmbeddings) -> RNNAttentionSeq2Seq:

@@ -126,8 +126,15 @@ class ConfigBase(SettingsTable, ABC):
         dropout: the share of values that training sets to zero, on embeddings and on what each layer adds.
         heads: attention heads in each layer; they share the width.
         groups: key and value heads, each of which serves as many query heads; left out, as many as there are heads.
-        norm: layer norm before each sub-layer (pre) or after it (post), or a `Residual` of your own.
-        activation: of the feed-forward layers: relu or gelu, or a function of your own.
+        head: the width of a head; left out, the heads share the width of the model.
+        norm: the norm before each sub-layer (pre) or after it (post), or a `Residual` of your own.
+        norm_type: layer norm (layer) or RMS norm (rms).
+        norm_eps: ε of the norms.
+        qk_norm: each head's queries and keys are normed as well, before they are rotated.
+        feed_forward_type: plain, W₂ φ(W₁ x), or gated, W₂ (φ(V x) ⊙ W₁ x): SwiGLU with silu, GEGLU with gelu.
+        activation: of the feed-forward layers: relu, gelu, gelu_tanh or silu, or a function of your own.
+        bias: whether the linear layers have one.
+        embedding_scale: embeddings are multiplied by √model (input), or not (none).
         attention_dropout: the share of attention weights that training sets to zero.
         directions: 2 lets a recurrent encoder read backwards as well, each way with half of `hidden`.
         recipe: the recipe of attention, in TOML as Recipe.to_toml writes it or as a `Recipe`, or a list with one for
@@ -164,8 +171,12 @@ class ConfigBase(SettingsTable, ABC):
     def known_range(cls, field: "Field[Any]") -> Range | None:
         if "dropout" in field.name:
             return FRACTION
+        if field.name == "norm_eps":
+            return SHARE
         if field.name == "directions":
             return Range(1, most=2)
+        if field.name in cls.ranges:
+            return cls.ranges[field.name]
         if field.type in (int, int | None):
             return Range(1, most=MAX_DEPTH if field.name.endswith(DEPTHS) else MAX_WIDTH)
         return super().known_range(field)

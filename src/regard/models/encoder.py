@@ -136,7 +136,10 @@ class Encoder(nn.Module):
         super().__init__()
         recipes = text_recipes(config)
         self.width, self.needs_governors = config.width, config.kind == "transformer" and needs_tree(*recipes)
-        self.embedding, self.dropout = Embedding(size, config.model), Dropout(config.dropout)
+        self.embedding = Embedding(size, config.model, scaled=config.embedding_scale == "input")
+        self.segment_embedding = Embedding(config.segments, config.model, scaled=False) if config.segments else None
+        self.embedding_norm = make_stack_config(config).make_norm(config.model) if config.embedding_norm else None
+        self.dropout = Dropout(config.dropout)
         self.positions = PositionalEmbedding(recipes[0].fresh() if config.kind == "transformer" else Recipe())
         self.context = build_context(config, recipes)
 
@@ -151,7 +154,10 @@ class Encoder(nn.Module):
 
     def embed(self, tokens: Tokens, lengths: Lengths, tree: DependencyTree | None, extra: Embedded | None = None) -> X:
         x = self.embedding.embed(tokens.where(token_mask(tokens, lengths), 0))
-        return self.dropout(self.positions(x if extra is None else x + extra, 0, tree))
+        if self.segment_embedding is not None:
+            x = x + self.segment_embedding.weight[0]  # one text is all of the first segment
+        x = self.positions(x if extra is None else x + extra, 0, tree)
+        return self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
 
     def build_tree(self, tokens: Tokens, lengths: Lengths, governors: Governors | None) -> DependencyTree | None:
         if not self.needs_governors:

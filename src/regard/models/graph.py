@@ -34,7 +34,7 @@ from regard.attention import (
 from regard.attention.multihead import concatenate_heads
 from regard.layers.graph_attention import Neighbours
 from regard.layers.sublayers import FeedForward
-from regard.models.config import NORM_AND_ACTIVATION, check_recipe_shapes
+from regard.models.config import STACK_CHOICES, check_recipe_shapes
 from regard.models.config_base import Choices, ConfigBase, OneRecipe, recipe_text
 from regard.models.encoder import make_classifier_head
 from regard.models.stack import StackConfig
@@ -60,7 +60,7 @@ class GraphConfig(ConfigBase):
             graph attention networks (Brody et al. 2022), but for tanh.
     """
 
-    choices: ClassVar[Choices] = {"kind": GRAPH_KINDS, **NORM_AND_ACTIVATION}
+    choices: ClassVar[Choices] = {"kind": GRAPH_KINDS, **STACK_CHOICES}
     used_by: ClassVar[Choices] = {
         "attention_dropout": EDGE_KINDS,
         **dict.fromkeys(("heads", "recipe"), ("attention",)),

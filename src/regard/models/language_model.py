@@ -154,7 +154,7 @@ class LanguageModel(nn.Module):
     def __init__(self, config: LanguageModelConfig, size: int):
         super().__init__()
         self.embedding, self.backbone, self.word_dropout = (
-            Embedding(size, config.model),
+            Embedding(size, config.model, scaled=config.embedding_scale == "input"),
             build_backbone(config),
             config.word_dropout,
         )
@@ -168,7 +168,7 @@ class LanguageModel(nn.Module):
             nn.Linear(width, config.model) if config.tied and width != config.model else nn.Identity()
         )
         self.output = None if config.tied else Embedding(size, width)
-        self.bias = nn.Parameter(torch.zeros(size))
+        self.bias = nn.Parameter(torch.zeros(size), requires_grad=config.output_bias)
 
     def start(self, batch: int) -> DecoderState:
         """The state before the first token, for a batch of this size."""

@@ -1,7 +1,9 @@
-"""Stacks of layers: sizes, norm order, dropout and recipes, and new layers initialised by Xavier."""
+"""Stacks of layers: sizes, norms, dropout and recipes, and new layers initialised by Xavier."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from torch import nn
 from torch.nn.init import xavier_uniform_, zeros_
@@ -11,14 +13,14 @@ from regard.attention import (
     Recipe,
 )
 from regard.attention.serialize import find_named
-from regard.layers.sublayers import NORM_ORDERS, FeedForward, Residual
+from regard.layers.sublayers import NORM_ORDERS, NORM_TYPES, FeedForward, Norm, Residual
 
 LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:
-    """The configuration of a stack of layers: sizes, the order of norm and residual, dropout.
+    """The configuration of a stack of layers: sizes, norms, the feed-forward network, dropout; see `ConfigBase`.
 
     Examples:
         >>> stack = StackConfig(layers=2, model=16, heads=4, hidden=64, groups=2, norm="post")
@@ -33,23 +35,42 @@ class StackConfig:
     heads: int
     hidden: int
     groups: int | None = None
+    head: int | None = None
     norm: str = "pre"
+    norm_type: str = "layer"
+    norm_eps: float = 1e-5
+    qk_norm: bool = False
+    feed_forward_type: str = "plain"
     activation: str = "relu"
+    bias: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
 
     def __post_init__(self):
         find_named(self.norm, NORM_ORDERS, "norm")
+        find_named(self.norm_type, NORM_TYPES, "norm type")
 
     @property
     def norm_order(self) -> type[Residual]:
         return find_named(self.norm, NORM_ORDERS, "norm")
 
     def residual(self) -> Residual:
-        return self.norm_order(self.model, dropout=self.dropout)
+        return self.norm_order(self.model, dropout=self.dropout, **self.norm_options)
 
     def final_norm(self) -> nn.Module:
-        return self.norm_order.final_norm(self.model)
+        return self.norm_order.final_norm(self.model, **self.norm_options)
+
+    def make_norm(self, width: int) -> Norm:
+        return NORM_TYPES[self.norm_type](width, eps=self.norm_eps)
+
+    @property
+    def norm_options(self) -> dict[str, Any]:
+        """None for layer norm as torch has it: a user's own `Residual` need not know of others."""
+        return {} if (self.norm_type, self.norm_eps) == ("layer", 1e-5) else {"norm": self.make_norm}
+
+    @property
+    def projection(self) -> Callable[[int, int], nn.Module]:
+        return nn.Linear if self.bias else partial(nn.Linear, bias=False)
 
     def recipes(self, given: LayerRecipes, name: str = "recipe") -> tuple[Recipe, ...]:
         """The recipe of each layer. What they add to the embeddings is added once, so they must agree on it."""
@@ -70,8 +91,11 @@ class StackConfig:
             self.model,
             heads=self.heads,
             groups=self.groups,
+            head=self.head,
             recipe=recipe.fresh(),
             dropout=self.attention_dropout,
+            projection=self.projection,
+            head_norm=self.make_norm if self.qk_norm else None,
         )
         for part in (layer.query, layer.key, layer.value):
             init_xavier(part, 2**-0.5)  # as if the three were one matrix
@@ -79,8 +103,16 @@ class StackConfig:
         return layer
 
     def feed_forward(self, branches: int) -> FeedForward:
-        layer = FeedForward(self.model, self.hidden, activation=self.activation)
-        init_xavier(layer.up, 1.0)
+        layer = FeedForward(
+            self.model,
+            self.hidden,
+            activation=self.activation,
+            kind=self.feed_forward_type,
+            projection=self.projection,
+        )
+        for part in (layer.up, layer.gate):
+            if part is not None:
+                init_xavier(part, 1.0)
         init_xavier(layer.down, self.norm_order.init_gain(branches))
         return layer
 
@@ -88,4 +120,5 @@ class StackConfig:
 def init_xavier(part: nn.Module, gain: float) -> None:
     assert isinstance(part, nn.Linear)
     xavier_uniform_(part.weight, gain)
-    zeros_(part.bias)
+    if part.bias is not None:
+        zeros_(part.bias)

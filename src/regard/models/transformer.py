@@ -93,7 +93,8 @@ def cross_keys_values(layers: Iterable[nn.Module], states: X, context: Context =
     projections = [part for cross in crosses for part in (cross.key, cross.value)]
     parts = pad(context.tokens, *project_all(states, projections, fused=context.fused))
     heads = [split_heads(part, crosses[n // 2].groups) for n, part in enumerate(parts)]
-    return tuple(zip(heads[::2], heads[1::2], strict=True))
+    keys = [cross.norm_keys(k) for cross, k in zip(crosses, heads[::2], strict=True)]
+    return tuple(zip(keys, heads[1::2], strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +118,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
     Args:
         embeddings: of both sides.
         stack: the configuration of the layers of both sides.
+        decoder_layers: how many the decoder has, if not as many as the encoder.
         encoder, decoder: the recipes of the two self-attentions; the decoder's is causal in any case. Embedding
             positions are added to the embeddings.
         cross: the recipe of the cross-attention to the source. Each of the three is one recipe, or a list with one for
@@ -140,14 +142,15 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         embeddings: TiedEmbeddings,
         stack: StackConfig,
         *,
+        decoder_layers: int | None = None,
         encoder: LayerRecipes = Recipe(position=Sinusoidal()),
         decoder: LayerRecipes = Recipe(position=Sinusoidal()),
         cross: LayerRecipes = Recipe(),
     ):
         super().__init__()
-        encoders, decoders, crosses = (
-            stack.recipes(given, name) for given, name in ((encoder, "encoder"), (decoder, "decoder"), (cross, "cross"))
-        )
+        below = stack if decoder_layers is None else replace(stack, layers=decoder_layers)
+        encoders = stack.recipes(encoder, "encoder")
+        decoders, crosses = below.recipes(decoder, "decoder"), below.recipes(cross, "cross")
         if crosses[0].embedding_positions:
             raise ValueError(
                 f"{crosses[0].position} is added to embeddings, and cross-attention has none of its own; "
@@ -161,7 +164,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         )
         self.encoder = nn.ModuleList(EncoderLayer(stack, recipe) for recipe in encoders)
         self.decoder = nn.ModuleList(
-            DecoderLayer(stack, make_causal(recipe), across) for recipe, across in zip(decoders, crosses, strict=True)
+            DecoderLayer(below, make_causal(recipe), across) for recipe, across in zip(decoders, crosses, strict=True)
         )
         self.encoder_norm, self.decoder_norm = stack.final_norm(), stack.final_norm()
 
@@ -194,7 +197,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
     ) -> X:
         for layer, keys_values, cell in zip(self.decoder, source, cells, strict=True):
             x = layer(x, keys_values, context, across, cell)
-        return self.decoder_norm(x)
+        return self.embeddings.scale_output(self.decoder_norm(x))
 
     def packed_hidden_states(self, source: PackedBatch, target: PackedBatch) -> X:
         """As `hidden_states`, of every token of every target text of packed rows: the same layers, whose context says
@@ -213,7 +216,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         table = self.embeddings.table("source")
         if table is not self.embeddings.table("target"):
             embedded = self.embeddings.embed_source(source.tokens), self.embeddings.embed_target(target.tokens)
-        elif dispatch.use_fused(table.weight) and not places[0].learned and same_schemes(*places):
+        elif dispatch.use_fused(table.weight) and table.scaled and not places[0].learned and same_schemes(*places):
             positions = places[0].table(max(side.tokens.shape[1] for side in sides), table.weight)
             noise = DropoutNoise(self.dropout.p if self.training else 0.0, draw_seed(table.weight.device))
             tokens, at = (source.tokens, target.tokens), (source.position_ids, target.position_ids)

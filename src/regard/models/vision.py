@@ -37,7 +37,7 @@ from regard.layers.vision import (
     SqueezeExcite,
     grid_of,
 )
-from regard.models.config import check_recipe_shapes, parse_recipes
+from regard.models.config import check_heads, check_recipe_shapes, parse_recipes
 from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.transformer import EncoderLayer
@@ -403,11 +403,6 @@ class VisionConfig(ConfigBase):
             return cls(kind=kind, width=width, blocks=blocks)
         layers, model, hidden, heads = VIT_SIZES[size]
         return cls(kind=kind, layers=layers, model=model, hidden=hidden, heads=heads)
-
-
-def check_heads(model: int, heads: int) -> None:
-    if model % heads:
-        raise ValueError(f"heads = {heads} does not divide model = {model}; choose one that does")
 
 
 def check_vision_sizes(config: VisionConfig) -> None:

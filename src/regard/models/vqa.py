@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from regard.attention import AttentionSites, Context, Padding, Recipe, SiteName
 from regard.layers.pooling import AttentionPooling
 from regard.layers.vision import PATCHES
-from regard.models.config import EncoderConfig
+from regard.models.config import EncoderConfig, check_heads
 from regard.models.config_base import Choices, ConfigBase
 from regard.models.encoder import Encoder, make_classifier_head
 from regard.models.stack import StackConfig
 from regard.models.transformer import EncoderLayer, KeysValues
-from regard.models.vision import PatchEncoder, check_heads
+from regard.models.vision import PatchEncoder
 
 X = Float[Tensor, "b t model"]
 Tokens = Int[Tensor, "b t"]

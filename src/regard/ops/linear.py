@@ -1,6 +1,7 @@
 """Linear layers: projections of the same states by one product, and what inference swaps for a model's own layers."""
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -18,10 +19,15 @@ def project_all(
     if (whole := find_whole(*projections)) is not None:
         return whole.forward(x)
     if fused and dispatch.use_fused(x):
-        linears = [part for part in projections if type(part) is nn.Linear and part.bias is not None]
+        linears = [part for part in projections if has_bias(part)]
         if len(linears) == len(projections):
             return fused_qkv_linear(x, [part.weight for part in linears], [part.bias for part in linears])
     return tuple([part(x) for part in projections])
+
+
+def has_bias(part: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether it is torch's own linear layer, with a bias: what the fused operations take."""
+    return type(part) is nn.Linear and part.bias is not None
 
 
 class FusedLinear(nn.Module):

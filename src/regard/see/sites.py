@@ -40,9 +40,9 @@ class Projections:
 
     @staticmethod
     def of(layer: MultiHeadAttention, x: Tensor, memory: Tensor | None) -> "Projections | None":
-        """None where keys are mixtures of several tokens, or nothing is projected."""
+        """None where keys are mixtures of several tokens, or nothing is projected, or what is projected is normed."""
         query, key, value = layer.query, layer.key, layer.value
-        if layer.compress is not None or not isinstance(query, nn.Linear):
+        if layer.compress is not None or layer.query_norm is not None or not isinstance(query, nn.Linear):
             return None
         assert isinstance(key, nn.Linear)
         assert isinstance(value, nn.Linear)

@@ -18,6 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.backends import reference
 from regard.attention.block_map import EMPTY, FULL, MIXED, Span
 from regard.attention.examples import EXAMPLES, W_KEY, W_QUERY, W_VALUE, Matrix, WorkedExample, X, tensor
@@ -25,7 +26,7 @@ from regard.attention.functional import steps
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, StrictCausal
-from regard.attention.position import Learned, Rotary, Sinusoidal
+from regard.attention.position import Rotary
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, LogBuckets, RelativeBias

@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
+from regard.attention.absolute_position import Learned, TreeDepth
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Documents
 from regard.attention.functional import steps
 from regard.attention.pattern import Pattern
-from regard.attention.position import Bias, EmbeddingPosition, Learned, Position, QueryKeyPosition, ScorePosition
+from regard.attention.position import Bias, EmbeddingPosition, Position, QueryKeyPosition, ScorePosition
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, RelativeBias, RelativeVectors, TreeDepth, TreePath
+from regard.attention.relative_position import Alibi, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Dot
 from regard.attention.serialize import leaves
 from regard.see.plots.panels import Axis, ColourScale, Curve, Panel, PanelRow, View, grid, make_labels
