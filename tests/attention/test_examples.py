@@ -124,6 +124,12 @@ def test_the_sinusoidal_table():
     assert_close(table[3], tensor([[0.1411, -0.9900, 0.0300, 0.9996]])[0], rtol=0, atol=5e-5)
 
 
+def test_sines_in_the_first_half_are_the_same_numbers_reordered():
+    adjacent, halves = Sinusoidal().table(torch.arange(9), 6), Sinusoidal(pairs="halves").table(torch.arange(9), 6)
+    assert torch.equal(halves, adjacent[:, [0, 2, 4, 1, 3, 5]])
+    assert torch.equal(Sinusoidal(first=2).table(torch.arange(7), 6), adjacent[2:])
+
+
 # --- scores ---
 
 

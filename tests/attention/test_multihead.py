@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from einops import rearrange
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from regard.attention import (
@@ -298,6 +299,23 @@ def test_what_linformer_cannot_do_is_refused():
         layer.extend(torch.zeros(1, 4, 8))
     with pytest.raises(ValueError, match="3 heads, but there are 2"):
         MultiHeadAttention(8, heads=2, compress=Linformer(4, 2, heads=3))(torch.zeros(1, 4, 8))
+
+
+def test_qk_norm_norms_each_head_before_it_is_rotated():
+    """The same layer without the norm, whose queries and keys are normed by hand."""
+    layer = MultiHeadAttention(6, heads=2, head=4, recipe=Recipe(position=Rotary()), head_norm=nn.RMSNorm).double()
+    norms = [assert_is_instance(norm, nn.RMSNorm) for norm in (layer.query_norm, layer.key_norm)]
+    with torch.no_grad():
+        norms[0].weight.copy_(torch.arange(1, 5))
+        norms[1].weight.copy_(torch.arange(4, 0, -1))
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    q, k, v = (rearrange(part(x), "b t (h d) -> b h t d", h=2) for part in (layer.query, layer.key, layer.value))
+    q, k = (
+        y / (y.square().mean(-1, keepdim=True) + torch.finfo(y.dtype).eps).sqrt() * norm.weight
+        for y, norm in zip((q, k), norms, strict=True)
+    )
+    heads = attend(q, k, v, layer.recipe, backend="reference")
+    assert_close(layer(x), layer.output(rearrange(heads, "b h t d -> b t (h d)")))
 
 
 def test_absent_projections_need_one_width():

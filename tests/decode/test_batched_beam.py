@@ -42,6 +42,7 @@ from .test_models import SOURCES, model
 from .toy_models import Plain, naive_beam, same
 
 LIMIT = LengthLimit(1.0, 5)
+HALVES = "position = \"Sinusoidal(pairs='halves', first=2)\""
 PREFIXES = [(4,), (), (3, 5, 6), (), (9,)]
 
 
@@ -88,8 +89,11 @@ def test_beams_that_are_refilled_share_one_cache_too(size, alpha):
         {"groups": 2, "decoder": 'position = "Rotary()"', "encoder": 'position = "Rotary()"'},
         {"decoder": 'position = "Learned(30, 12)"', "cross": 'score = "Cosine()"'},
         {"cross": 'position = "Rotary()"'},
+        {"norm": "post", "activation": "silu", "tie": "all", "encoder": HALVES, "decoder": HALVES, "decoder_layers": 3},
+        {"norm_type": "rms", "feed_forward_type": "gated", "bias": False, "head": 4, "embedding_scale": "output"},
+        {"qk_norm": True, "groups": 2, "feed_forward_type": "gated", "embedding_scale": "none", "output_bias": False},
     ],
-    ids=["post norm", "grouped", "rotary", "learned and cosine", "rotary across"],
+    ids=["post norm", "grouped", "rotary", "learned and cosine", "rotary across", "Marian", "T5's layers", "QK-norm"],
 )
 def test_whatever_the_transformer_is_made_of(changes):
     made, beam = decided(**changes), Beam(3, 0.7, n_best=3, max_length=LIMIT)

@@ -1,5 +1,7 @@
 """Feed-forward layers, residual connections and tied embeddings."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -20,6 +22,32 @@ def test_feed_forward_is_written_out():
         }
     )
     assert layer(torch.tensor([[[2.0]]])).item() == 7
+
+
+def test_a_gated_feed_forward_is_written_out():
+    """x = 2: up gives (2, -2), the gate's relu of (4, 6) keeps both, their product (8, -12) becomes 8 - 12 = -4."""
+    layer = FeedForward(1, 2, kind="gated", projection=partial(nn.Linear, bias=False))
+    weights = {"up.weight": [[1.0], [-1.0]], "gate.weight": [[2.0], [3.0]], "down.weight": [[1.0, 1.0]]}
+    layer.load_state_dict({name: torch.tensor(rows) for name, rows in weights.items()})
+    assert layer(torch.tensor([[[2.0]]])).item() == -4
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_activations_are_those_of_transformers(activation):
+    from transformers.activations import ACT2FN
+
+    x = torch.linspace(-4, 4, 23, dtype=torch.float64)
+    theirs = ACT2FN[{"gelu_tanh": "gelu_new"}.get(activation, activation)](x)
+    assert_close(FeedForward(1, 1, activation=activation).activation(x), theirs)
+
+
+def test_rms_norm_divides_by_the_root_mean_square():
+    """Of 1 + 2 · 1 = 3 and 2 + 2 · 2 = 6 it is √22.5; the mean stays in."""
+    path = PostNorm(2, norm=partial(nn.RMSNorm, eps=0.0))
+    x = torch.tensor([[[1.0, 2.0]]])
+    out, _ = path((x, x), lambda y: 2 * y, nn.Identity())
+    assert_close(out, torch.tensor([[[3.0, 6.0]]]) / 22.5**0.5)
+    assert isinstance(PreNorm.final_norm(2, nn.RMSNorm), nn.RMSNorm)
 
 
 def test_branches_that_nothing_norms_start_so_small_that_their_sum_is_as_one():
