@@ -580,14 +580,12 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("BPE", "learns without the blank before a text", "(SubwordTokenizer.prefix + normalizer.apply(text) for text in require_texts(texts))", "(normalizer.apply(text) for text in require_texts(texts))"),
         ("BPE", "the size does not count the special ids", "    return size - NUM_SPECIAL_TOKENS\n", "    return size\n"),
         ("BPE", "min_count is ignored", "            min_frequency=min_count,\n", ""),
-    ],
-    "data/tokenizers/normalization.py": [
-        ("TextNormalizer", "lower case before punctuation is cut off", "text = word_tokenize(text, self.language) if self.language else text\n        text = text.lower() if self.lower else text", "text = text.lower() if self.lower else text\n        text = word_tokenize(text, self.language) if self.language else text"),
-    ],
-    "data/tokenizers/ngrams.py": [
         ("n-grams", "a pair is the same whichever word comes first", "(words[length - 1 :] * np.uint64(GOLDEN_GAMMA))", "words[length - 1 :]"),
         ("n-grams", "pairs share the ids of words", "mixed % np.uint64(self.buckets) + np.uint64(self.words)", "mixed % np.uint64(self.buckets)"),
         ("n-grams", "the last run is left out", "for start in range(words - length + 1)", "for start in range(words - length)"),
+    ],
+    "data/tokenizers/normalization.py": [
+        ("TextNormalizer", "lower case before punctuation is cut off", "text = word_tokenize(text, self.language) if self.language else text\n        text = text.lower() if self.lower else text", "text = text.lower() if self.lower else text\n        text = word_tokenize(text, self.language) if self.language else text"),
     ],
     "data/tagged.py": [
         ("CoNLL-U", "the language's own tag, not the universal one", "tuple(cells[3] for _, cells in words)", "tuple(cells[4] for _, cells in words)"),

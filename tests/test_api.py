@@ -3,7 +3,7 @@
 import pytest
 
 from regard.api import load, trace, train
-from regard.tasks.outputs import LabelOutput, ModelOutput, html_table
+from regard.tasks.pretrained import LabelOutput, ModelOutput, html_table
 from regard.training.run import read_log
 
 PAIRS = [("the cat sleeps", "le chat dort"), ("a dog eats", "un chien mange"), ("the dog sleeps", "le chien dort")]

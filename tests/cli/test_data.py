@@ -196,6 +196,19 @@ def test_a_mistake_is_one_line_with_the_remedy(words, message):
 # --- the world ---
 
 
+def test_without_a_file_the_worlds_sentences_are_printed_with_their_annotation():
+    first, second = assert_prints("world", "--sentences", "2").rstrip().split("\n\n")
+    assert first.splitlines() == [
+        "two good ducks sleep   (positive)",
+        "  fr  deux bons canards dorment",
+        "      two–deux good–bons ducks–canards sleep–dorment",
+        "  de  zwei gute Enten schlafen",
+        "      two–zwei good–gute ducks–Enten sleep–schlafen",
+        "      two/NUM/3 good/ADJ/3 ducks/NOUN/4 sleep/VERB/0",
+    ]
+    assert second.endswith("nut is nut.bolt, because of loosen")
+
+
 def test_the_world_can_be_written_down_and_is_the_same_every_time():
     words = ("--sentences", "7", "--to", "de", "--seed", "3", "--longest", "5", "--split", "valid")
     assert assert_prints("world", "w", *words) == "written: w.en and w.de, 7 pairs\n"

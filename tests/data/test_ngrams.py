@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizers.ngrams import Ngrams
+from regard.data.tokenizers.subwords import Ngrams
 
 TEXTS = st.lists(st.integers(1, 96), max_size=13)
 

@@ -150,24 +150,35 @@ def convert(
 
 @data.command()
 def world(
-    out: PairsPath,
-    sentences: Annotated[int, typer.Option(min=1, help="Number of sentences.")] = 1000,
-    target: Annotated[str, typer.Option("--to", "--target", help="fr or de.")] = "fr",
+    out: PairsPath | None = None,
+    sentences: Annotated[
+        int | None, typer.Option(min=1, help="Number of sentences; default: 1,000 to a file, 10 on the screen.")
+    ] = None,
+    target: Annotated[str, typer.Option("--to", "--target", help="fr or de, of a file.")] = "fr",
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     max_words: Annotated[
         int, typer.Option("--max-words", "--longest", help="Maximum English words of a sentence.")
     ] = 12,
     split: Annotated[Split, typer.Option(help="valid and test hold compositions that train never shows.")] = "train",
 ) -> None:
-    """Write sentences of the miniature world as a parallel corpus.
+    """Write sentences of the miniature world as a parallel corpus; without a file, print them with all annotation.
 
     Example: `regard data world train.tsv --sentences 60000 --to fr`
+
+    Example: `regard data world --sentences 3` (translations, alignments, tags, governors and ambiguities)
     """
     from regard.data.parallel import SentencePair
     from regard.world import World, translation_pairs
+    from regard.world.world import describe_sentence
 
-    pairs = translation_pairs(World(seed=seed, max_length=max_words), target, sentences, split)
-    write_and_report((SentencePair(*pair) for pair in pairs), out, ("en", target), sentences)
+    drawn = World(seed=seed, max_length=max_words)
+    if out is None:
+        for number in range(sentences or 10):
+            typer.echo(f"{describe_sentence(drawn.sentence(number, split))}\n")
+        return
+    count = sentences or 1000
+    pairs = translation_pairs(drawn, target, count, split)
+    write_and_report((SentencePair(*pair) for pair in pairs), out, ("en", target), count)
 
 
 def write_and_report(

@@ -454,3 +454,23 @@ def find_lecture_sentence(text: str) -> Sentence | None:
     """
     wanted = " ".join(text.lower().replace(".", " ").split())
     return next((sentence for sentence in LECTURE_SENTENCES if " ".join(sentence.words) == wanted), None)
+
+
+SENTIMENTS = {-1: "negative", 0: "neutral", 1: "positive"}
+
+
+def describe_sentence(sentence: Sentence) -> str:
+    """A sentence with its translations, alignments, tags, governors and ambiguities."""
+    lines = [f"{sentence.text()}   ({SENTIMENTS[sentence.sentiment]})"]
+    for language in LANGUAGES:
+        rendering = sentence.renderings[language]
+        links = " ".join(
+            f"{sentence.words[here]}–{rendering.words[there]}" for here, there in sorted(rendering.alignment)
+        )
+        lines += [f"  {language}  {sentence.text(language)}", f"      {links}"]
+    tagged = zip(sentence.words, sentence.tags, sentence.governors, strict=True)
+    lines.append("      " + " ".join(f"{word}/{tag}/{governor}" for word, tag, governor in tagged))
+    for ambiguity in sentence.ambiguities:
+        word, decider = sentence.words[ambiguity.index], sentence.words[ambiguity.decider]
+        lines.append(f"      {word} is {ambiguity.sense}, because of {decider}")
+    return "\n".join(lines)

@@ -1,17 +1,22 @@
-"""Subword tokenizers: byte-level BPE and unigram models of the `tokenizers` library; and loading any saved tokenizer.
+"""Subword tokenizers: byte-level BPE and unigram models of the `tokenizers` library; hashed n-grams; loading of any.
 
 The library's ids are shifted by four, and it knows no special tokens, so no sentence can contain one. A space before
 the text encodes its first word as any other; `decode` removes it.
+
+For bag-of-n-grams models an n-gram has no entry in a vocabulary: its id is a hash bucket of its words' ids. N-grams may
+collide, which costs little while there are many more buckets than n-grams.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers as library
+from numpy.typing import NDArray
 from tokenizers import Regex, models, pre_tokenizers, trainers
 
 from regard.data.files import require_small_file
@@ -28,6 +33,7 @@ from regard.data.tokenizers.base import (
     start_offsets,
 )
 from regard.data.tokenizers.normalization import TextNormalizer
+from regard.world.splitmix import GOLDEN_GAMMA, mix64_all
 
 # Pre-tokens, which no piece spans: letters with their accents, digits, and signs, each with the one space before it.
 PRETOKENIZE_PATTERN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
@@ -253,3 +259,51 @@ def _texts(vocabulary: Any, wanted: type) -> Any:
     if not isinstance(vocabulary, wanted) or not all(isinstance(piece, str) for piece in vocabulary):
         raise ValueError(f"the vocabulary is no {'list of texts' if wanted is list else 'text'}")
     return vocabulary
+
+
+# --- n-grams of words ---
+
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    """The words and hashed n-grams of a text.
+
+    Args:
+        words: the size of the vocabulary.
+        longest: 1 is words alone, 2 adds bigrams, 3 adds trigrams.
+        buckets: ids for all longer n-grams, after those of the words.
+    """
+
+    words: int
+    longest: int = 1
+    buckets: int = 2**18
+
+    def __post_init__(self):
+        for name in ("words", "longest", "buckets"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)} should be at least 1")
+
+    @property
+    def size(self) -> int:
+        """How many ids there are."""
+        return self.words if self.longest == 1 else self.words + self.buckets
+
+    def terms(self, ids: Sequence[int]) -> Ids:
+        """First the words, then the bigrams, then the trigrams, each from left to right."""
+        words = np.asarray(ids, dtype=np.uint64)
+        ids_by_length, mixed = [words], words
+        for length in range(2, min(self.longest, len(words)) + 1):
+            mixed = mix64_all(mixed[:-1] ^ (words[length - 1 :] * np.uint64(GOLDEN_GAMMA)))
+            ids_by_length.append(mixed % np.uint64(self.buckets) + np.uint64(self.words))
+        return np.concatenate(ids_by_length).astype(np.int64)
+
+    def word_indices(self, words: int) -> list[range]:
+        """For each n-gram of a text of so many words, the indices of its words."""
+        return [
+            range(start, start + length)
+            for length in range(1, min(self.longest, words) + 1)
+            for start in range(words - length + 1)
+        ]

@@ -31,8 +31,7 @@ from regard.decode.translate import translate_all, translate_as_found
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import MetricScore, PairedResult, TaskMetrics, paired_bootstrap
-from regard.tasks.outputs import ModelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many
 from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.splits import LoadedExamples, SentenceData, Split

@@ -37,8 +37,7 @@ from regard.tasks.image_batches import (
     refuse_rdrop,
 )
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics, loss_and_accuracy
-from regard.tasks.outputs import LabelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import LabelOutput, PretrainedModel, one_or_many
 from regard.tasks.protocol import EncodedInput, InputSpec, ProgressBar, Task, TaskInput, no_progress
 from regard.tasks.splits import LoadedExamples, Split, split_held_out
 from regard.training.config import TrainingJob, TrainSettings

@@ -41,8 +41,7 @@ from regard.tasks.language_modeling.token_nll import (
     tune_cache,
 )
 from regard.tasks.metrics import MetricScore, TaskMetrics
-from regard.tasks.outputs import ModelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many
 from regard.tasks.protocol import (
     EncodedInput,
     GenerationInput,

@@ -27,8 +27,7 @@ from regard.models.config_base import Range, Ranges
 from regard.models.graph import EdgeWeights, GraphConfig, GraphNetwork, edge_weights
 from regard.tasks.config import RunSettings, world_training
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics, loss_and_accuracy
-from regard.tasks.outputs import LabelOutput
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import LabelOutput, PretrainedModel
 from regard.tasks.protocol import (
     EncodedInput,
     InputSpec,

@@ -16,26 +16,24 @@ from regard.data.batching import pad_rows
 from regard.data.corpora import corpus_path
 from regard.data.labelled import LabelledText, Labels, read_labelled
 from regard.data.tokenizers.base import UNK, Tokenizer
-from regard.data.tokenizers.ngrams import Ids, Ngrams
-from regard.data.tokenizers.subwords import load_tokenizer
+from regard.data.tokenizers.subwords import Ids, Ngrams, load_tokenizer
 from regard.layers.rnn import disable_host_sync
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, check_combination, initialise
 from regard.models.tfidf import BagOfWordsClassifier
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
-from regard.tasks.outputs import LabelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import LabelOutput, PretrainedModel, one_or_many
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.splits import LoadedExamples, SentenceData, Split, split_held_out
 from regard.tasks.tokenizers import token_strings, train_tokenizer_with_vectors
 from regard.training.config import TrainingJob, TrainSettings, to_float32
 from regard.training.corpus import Corpus, drop_long, iterate_batches, to_device_async
+from regard.world.world import SENTIMENTS
 
 # --- settings and data ---
 
-SENTIMENTS = {-1: "negative", 0: "neutral", 1: "positive"}
 KNOWN = {"sst2": ("text", "label"), "imdb": ("label", "rating", "text")}  # corpora with labels, and their columns
 HELD_OUT = {"imdb": 12}  # where no texts are set aside to validate on, every twelfth is
 

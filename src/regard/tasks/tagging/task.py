@@ -28,8 +28,7 @@ from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
-from regard.tasks.outputs import ModelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many
 from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors

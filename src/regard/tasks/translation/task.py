@@ -37,8 +37,7 @@ from regard.decode.texts import Translation, translate_lines, translate_texts
 from regard.models.config import RNN_KINDS, ModelConfig, build_model
 from regard.models.seq2seq import Seq2Seq
 from regard.tasks.config import PairTokenizerSettings, RunSettings, world_training
-from regard.tasks.outputs import ModelOutput, WordAlignment, one_or_many
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import ModelOutput, PretrainedModel, WordAlignment, one_or_many
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.splits import LoadedExamples, SentenceData, Split

@@ -47,8 +47,7 @@ from regard.tasks.image_batches import (
 )
 from regard.tasks.image_classification.task import AT_ONCE, HELD_OUT
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics, loss_and_accuracy
-from regard.tasks.outputs import LabelOutput, one_or_many
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import LabelOutput, PretrainedModel, one_or_many
 from regard.tasks.protocol import (
     EncodedInput,
     InputSpec,
