@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from regard.data.parallel import SentencePair
 
 CorpusName = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
-PairsPath = Annotated[
-    Path,
-    typer.Argument(help="x.tsv, x.jsonl, or x for two text files such as x.en and x.fr; each also with .gz or .xz."),
-]
+PAIRS_HELP = "x.tsv, x.jsonl, or x for two text files such as x.en and x.fr; each also with .gz or .xz."
+PairsPath = Annotated[Path, typer.Argument(help=PAIRS_HELP)]
 
 data = typer.Typer(rich_markup_mode="markdown")
 
@@ -150,7 +148,7 @@ def convert(
 
 @data.command()
 def world(
-    out: PairsPath | None = None,
+    out: Annotated[Path | None, typer.Argument(help=PAIRS_HELP)] = None,
     sentences: Annotated[
         int | None, typer.Option(min=1, help="Number of sentences; default: 1,000 to a file, 10 on the screen.")
     ] = None,
