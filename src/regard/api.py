@@ -216,7 +216,8 @@ def trace(model: LoadedModel | PretrainedModel | nn.Module | str | Path, *inputs
 
     Args:
         model: a trained model, the folder of its run or of a Hugging Face model, or a model of transformers.
-        inputs: the text; of a model of transformers its tokenizer, and the text.
+        inputs: the text; of a model of transformers its tokenizer, and the text, or its image processor or processor,
+            and a picture or a sound: the path of a file, or what is in memory.
 
     Examples:
         >>> seen = regard.trace("run", "the cat sleeps")
@@ -232,11 +233,13 @@ def trace_huggingface(model: nn.Module, *inputs: Any, **options: Any) -> Trace:
     if not is_transformers_model(model):
         raise ValueError(f"{type(model).__name__} is no model of transformers; watch it with regard.watch(model)")
     if len(inputs) != 2:
-        raise ValueError("a model of transformers needs its tokenizer too: regard.trace(model, tokenizer, text)")
+        raise ValueError(
+            "a model of transformers needs its tokenizer or processor too: regard.trace(model, tokenizer, text)"
+        )
     from regard.interop.huggingface.tasks import HuggingFaceTaskModel
 
-    tokenizer, text = inputs
-    return trace_model(HuggingFaceTaskModel.of(model, tokenizer), text, **options)
+    processor, given = inputs
+    return trace_model(HuggingFaceTaskModel.of(model, processor), given, **options)
 
 
 def file_paths(files: FilePaths | None) -> list[str]:

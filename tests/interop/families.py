@@ -53,7 +53,7 @@ def pictures() -> dict[str, Tensor]:
 
 
 def sounds() -> dict[str, Tensor]:
-    return {"input_features": torch.linspace(0, 9, 2 * 8 * 20).sin().view(2, 8, 20), "decoder_input_ids": IDS[:2, :5]}
+    return {"input_features": torch.linspace(0, 9, 2 * 8 * 100).sin().view(2, 8, 100), "decoder_input_ids": IDS[:2, :5]}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,14 @@ LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_windo
 GPT2 = TOKENS | {"n_embd": 24, "n_layer": 2, "n_head": 4}
 DISTIL = {"vocab_size": VOCABULARY, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32}
 T5 = TOKENS | {"d_model": 24, "d_kv": 6, "d_ff": 32, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
-WHISPER = PAIR | {"num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 12}
+WHISPER = PAIR | {
+    "num_mel_bins": 8,
+    "max_source_positions": 50,
+    "max_target_positions": 24,
+    "begin_suppress_tokens": [2, 5],
+    "suppress_tokens": [0, 1, 3, *range(30, 40)],  # what is no letter
+    "decoder_start_token_id": 1,
+}
 CAPPED = {"attn_logit_softcapping": 0.5}
 OSS = {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 3}
 
@@ -109,6 +116,8 @@ FAMILIES = {
     "ViT": Family(
         "ViTForImageClassification", "ViTConfig", SIZES | {"image_size": 12, "patch_size": 4}, pictures, ENCODER
     ),
-    "Whisper": Family("WhisperForConditionalGeneration", "WhisperConfig", WHISPER, sounds, BOTH, generates=True),
+    "Whisper": Family(
+        "WhisperForConditionalGeneration", "WhisperConfig", WHISPER, sounds, BOTH, generates=True, scale=12.0
+    ),
 }
 WHISPER.pop("max_position_embeddings")

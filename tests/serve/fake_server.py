@@ -99,6 +99,7 @@ def trace(request: dict[str, Any]) -> dict[str, Any]:
         "sites": sites,
         "output": None if small else {"labels": ["positive", "negative"], "probabilities": [0.75, 0.25]},
         "axes": {"source": source, "written": written} if small else {"source": source},
+        "swappable": source,
         "words": WORDS if small else {"source": [[word, n, n] for n, word in enumerate(source)]},
         "steps": 0,
         "gold": GOLD if small else None,

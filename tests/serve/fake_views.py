@@ -49,6 +49,7 @@ def trace(request: dict[str, Any]) -> dict[str, Any]:
         "output": None,
         "options": ["question"] if request["model"] == "viewer" else ["target", "beam"],
         "picture": None,
+        "swappable": [word for word, _, _ in fake_server.WORDS["source"]],
         "python": f"# {request.get('edits', {})}\nfrom regard.see import trace_model\n",
     }
     if request["model"] == "viewer":

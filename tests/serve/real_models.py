@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from regard.models.safetensors_io import saveable_tensors
 from regard.see import AttentionSite, Trace, trace_model
-from regard.serve.model_store import ImageStore, ModelEntry, ModelStore
+from regard.serve.model_store import MediaStore, ModelEntry, ModelStore
 from regard.tasks.pretrained import PretrainedModel
 from tests.see.untrained_models import CAT, author, recogniser, translator
 
@@ -54,7 +54,7 @@ class House:
             "places": recogniser("cnn", attention="spatial"),
         }
         self.folder = folder / "kept"
-        self.album = ImageStore()
+        self.album = MediaStore()
         self.traces: dict[str, Trace] = {}
         kept = translator()
         kept.save(self.folder)
@@ -74,7 +74,7 @@ class House:
             return self.traces[kind]
         options: dict[str, Any] = {name: one for name, one in ASKED[kind].items() if name != "model"}
         if options["text"].startswith("example"):
-            options["text"] = str(self.album.path(options["text"]))
+            options["text"] = str(self.album.path("image", options["text"]))
         self.traces[kind] = trace_model(self.learners[kind], **options, more=12 if kind == "write" else 0)
         return self.traces[kind]
 

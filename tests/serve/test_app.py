@@ -62,7 +62,7 @@ def test_models_say_what_they_are(client):
     cards = client.get("/api/models").json()["models"]
     assert [card["name"] for card in cards] == KINDS
     for card in cards:
-        assert set(card) == {"name", "task", "what", "example", "question", "picture", "checkpoints"}
+        assert set(card) == {"name", "task", "what", "example", "question", "picture", "sound", "checkpoints"}
         assert card["example"]
         assert "parameters" in card["what"]
         assert bool(card["question"]) == (card["task"] == "vqa")

@@ -101,7 +101,7 @@ EXPORT_SUFFIXES = (".html", ".npz", ".csv")  # exports of a trace; other files a
 
 def look(
     model: ModelArgument,
-    text: Annotated[str | None, typer.Argument(help="A sentence, an image file, or a node's name.")] = None,
+    text: Annotated[str | None, typer.Argument(help="A sentence, an image or .wav file, or a node's name.")] = None,
     question: Annotated[str | None, typer.Argument(help="About the image.")] = None,
     target: Annotated[str | None, typer.Option(help="The target; default: the model's own output.")] = None,
     head: Annotated[str | None, typer.Option(help="LAYER:HEAD; default: the best alignment heads.")] = None,
@@ -193,7 +193,8 @@ def cached_trace(
 
     beam = request.beam if {"target", "beam"} <= {*task.inputs.options} else None
     trace = trace_model(task_model, text, question=request.question, target=request.target, beam=beam)
-    return CachedTrace("copy", model.resolve().name, trace, Path(text).name if trace.image is not None else text, model)
+    title = Path(text).name if task.inputs.kind in ("image", "audio") else text
+    return CachedTrace("copy", model.resolve().name, trace, title, model)
 
 
 def write_export(cached: "CachedTrace", head: str | None, save: Path) -> Path:
@@ -222,7 +223,7 @@ def open_microscope(
     from base64 import b64encode
 
     from regard.serve import server
-    from regard.serve.model_store import ImageStore, ModelStore
+    from regard.serve.model_store import MediaStore, ModelStore
 
     try:
         server.require_serve_extra()
@@ -231,16 +232,17 @@ def open_microscope(
             raise
         typer.echo(f"\n{missing}", err=True)
         return
-    models, images = ModelStore.from_folders([model, *others], device, checkpoint, own_parts), ImageStore()
+    models, media = ModelStore.from_folders([model, *others], device, checkpoint, own_parts), MediaStore()
     first = next(iter(models.entries))
-    if text is not None and get_task(models.model(first).settings.task).inputs.kind == "image":
-        text = images.put(b64encode(Path(text).read_bytes()).decode())
+    kind = get_task(models.model(first).settings.task).inputs.kind
+    if text is not None and kind in ("image", "audio"):
+        text = media.put(kind, b64encode(Path(text).read_bytes()).decode())
     with server.open_socket(0) as here:
         token = server.new_token()
         where = server.page_url(here, token, {"model": first, "text": text or "", "question": question or ""})
         typer.echo(f"\n{where}\nCtrl-C stops it.")
         server.open_page(where)
-        server.serve(models, here, token, images)
+        server.serve(models, here, token, media)
 
 
 # --- serve ---

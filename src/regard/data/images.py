@@ -218,10 +218,37 @@ def iter_images(
     return sorted(images, key=lambda one: one.name)
 
 
-def read_image(path: str | Path, *, mode: str = "RGB", size: Size | None = None) -> UInt8[Tensor, "c h w"]:
-    """One file, as it is or resized."""
+def read_image(image: Any, *, mode: str = "RGB", size: Size | None = None) -> UInt8[Tensor, "c h w"]:
+    """One image, as it is or resized.
+
+    Args:
+        image: the path of a file; or one in memory: Pillow's, an array of rows, columns and channels, or a tensor with
+            channels first, both in bytes.
+        mode: RGB, or L for grey.
+        size: rows and columns to resize to.
+    """
     check_mode_and_size(mode, size)
-    return image_to_tensor(decode_image(read_file_bytes(require_file(path)), str(path), mode=mode, size=size))
+    if isinstance(image, str | Path):
+        return image_to_tensor(decode_image(read_file_bytes(require_file(image)), str(image), mode=mode, size=size))
+    upright = image if isinstance(image, Image.Image) else Image.fromarray(image_array(image))
+    upright = _flatten_alpha(upright, mode)
+    resized = upright if size is None else upright.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return image_to_tensor(rearrange(np.array(resized), "h w ... -> h w (...)"))
+
+
+def image_array(image: Any) -> NDArray[np.uint8]:
+    """An image in memory as rows, columns and 3 channels, or as rows and columns."""
+    array = rearrange(image, "c h w -> h w c").cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+    if (
+        array.dtype != np.uint8
+        or not array.size
+        or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3)))
+    ):
+        raise ValueError(
+            "an image in memory is Pillow's, or bytes (uint8) of 1 or 3 channels, which are last in numpy and first in "
+            f"torch, not {array.dtype} shaped {tuple(np.shape(image))}"
+        )
+    return array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
 
 
 def check_mode_and_size(mode: str, size: Size | None) -> None:

@@ -16,6 +16,7 @@ from regard.attention.head_normaliser import select_heads
 from regard.attention.position import PositionSum
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.stats import StatsCall, entropy, key_runs
+from regard.interop.parts import GivenScale, Softcap
 from regard.see.edits import SiteEdits, refuse_index
 
 
@@ -125,7 +126,7 @@ MAX_FULL_MATRIX = 2**26  # weights of the largest matrix that is ever formed: 8,
 class HeadSteps:
     """One head, step by step."""
 
-    products: Float[Tensor, "i j"] | None  # q · k before it is divided by √d; None for other scores
+    products: Float[Tensor, "i j"] | None  # q · k before it is scaled; None for other scores
     scores: Float[Tensor, "i j"]  # as the recipe compares
     adjusted: Float[Tensor, "i j"]  # with what positions add
     visible: Bool[Tensor, "i j"]  # as the pattern says; a mask among the edits hides more
@@ -200,7 +201,7 @@ class AttentionSite:
             raise ValueError(f"{self.name}: {self.shape} weights are too many to hold; use row(...) and max_pool(...)")
         found = self.steps(head, range(self.shape[0]), slice(sentence, sentence + 1), dtype)
         products = None
-        if isinstance(self.recipe.score, ScaledDot):
+        if isinstance(self.recipe.score, ScaledDot | GivenScale | Softcap):
             q, k, _ = (x[sentence, 0].to(dtype) for x in self.head_qkv(head))
             products = einsum(q, k, "i d, j d -> i j")
         parts = (found.scores, found.adjusted, found.visible, found.weights, found.output)

@@ -27,7 +27,7 @@ from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam
 from regard.decode.generation import generate, text_constraints
-from regard.decode.search import inference_mode
+from regard.decode.search import LengthLimit, inference_mode
 from regard.decode.stepwise import Greedy
 from regard.decode.texts import unknown_words
 from regard.decode.translate import translate
@@ -74,6 +74,7 @@ class TraceRequest:
     prefix: tuple[int, ...] = ()  # what the generated text must begin with
     ids: tuple[int, ...] | None = None  # all of it, if it is known
     edits: Edits = Edits()
+    array: Any = None  # an image or a sound in memory; then the text is but its name
 
     @property
     def task(self) -> Task:
@@ -81,16 +82,20 @@ class TraceRequest:
 
     def task_input(self) -> TaskInput:
         """The input with its words swapped."""
-        given = TaskInput(
-            self.text, self.question, self.target, self.beam, self.more, self.longest, self.prefix, self.ids
-        )
+        options = self.question, self.target, self.beam, self.more, self.longest, self.prefix, self.ids
+        given = TaskInput(self.text, *options, array=self.array)
         spec = self.task.inputs
         if spec.swappable is None:
             refuse_word_swaps(self.edits, spec.container)
         if spec.swappable is None or not self.edits.swaps:
             return given
-        text = self.task.normalize(self.task_model, vars(given)[spec.swappable] or "")
-        return replace(given, **{spec.swappable: swap_words(text, self.edits)})
+        return replace(given, **{spec.swappable: swap_words(self.swappable_text, self.edits)})
+
+    @property
+    def swappable_text(self) -> str:
+        """The text whose words can be swapped, and are counted; "" where there are none."""
+        name = self.task.inputs.swappable
+        return "" if name is None else self.task.normalize(self.task_model, vars(self)[name] or "")
 
     def edited(self) -> AbstractContextManager[None]:
         """The model with its edits while the block lasts; without edits it is left alone."""
@@ -177,7 +182,7 @@ class Trace:
         request = self.request
         generation = request.task.generation(request.task_model, request.task_input())
         with request.edited():
-            return search_tree(request.task_model.model, generation, generation.tree_beam)
+            return search_tree(generation, generation.tree_beam)
 
     def generated_ids(self) -> tuple[int, ...]:
         if self.output_ids is None:
@@ -187,7 +192,7 @@ class Trace:
 
 def trace_model(
     model: PretrainedModel | Path | str,
-    text: str,
+    text: Any,
     *,
     question: str | None = None,
     target: str | None = None,
@@ -202,7 +207,8 @@ def trace_model(
 
     Args:
         model: a trained model, or the folder of its run.
-        text: a sentence; the path of an image; the name of a node.
+        text: a sentence; the path of an image or of a sound, or the image or the sound itself (Pillow's, an array); the
+            name of a node.
         question: about the image.
         target: the translation (or autoencoded sentence) to trace; without one, the model's own output.
         beam: hypotheses of the search; 5 for translations, 1 (greedy) for others.
@@ -217,9 +223,15 @@ def trace_model(
         if isinstance(model, PretrainedModel)
         else load_pretrained(Path(model), device, own_parts=OwnParts.load(parts))
     )
+    kind = get_task(task_model.settings.task).inputs.kind
+    text, array = (str(text), None) if isinstance(text, str | Path) else (kind, text)
+    if array is not None and kind not in ("image", "audio"):
+        raise ValueError(
+            f"the input is {'a text' if kind == 'text' else 'the name of a node'}, not {type(array).__name__}"
+        )
     if not text.strip():
         raise ValueError("the text is empty; give at least one word")
-    return build_trace(TraceRequest(task_model, text, question, target, beam, more, longest, edits=edits))
+    return build_trace(TraceRequest(task_model, text, question, target, beam, more, longest, edits=edits, array=array))
 
 
 def build_trace(request: TraceRequest) -> Trace:
@@ -252,10 +264,11 @@ def with_output(request: TraceRequest) -> TaskInput:
     known = given.target is not None or given.ids is not None
     if "beam" not in options or (not given.more if "more" in options else known):
         return given
-    generation, model = request.task.generation(request.task_model, given), request.task_model.model
+    generation = request.task.generation(request.task_model, given)
+    model = generation.model
     with request.edited():
         if generation.source is not None:
-            search = Beam(generation.beam, length_penalty=1.0)
+            search = target_search(generation, generation.beam)
             ((found, *_),) = translate(model, [generation.source], search, prefixes=[generation.prefix])
             return replace(given, ids=found.ids, searched=True, finished=found.finished)
         if generation.beam == 1:
@@ -263,15 +276,21 @@ def with_output(request: TraceRequest) -> TaskInput:
             tokens = generate(model, generation.prefix, Greedy(), tokens=generation.max_tokens, constraints=constraints)
             more = tuple(one.id for one in tokens)
         else:
-            more = search_tree(model, generation, generation.beam).hypotheses[0].ids
+            more = search_tree(generation, generation.beam).hypotheses[0].ids
     prompt = generation.prefix[len(generation.prefix) - generation.first_step :]
     return replace(given, ids=(*prompt, *more), searched=True)
 
 
-def search_tree(model: Any, generation: GenerationInput, beam: int) -> BeamTree:
+def target_search(generation: GenerationInput, beam: int) -> Beam:
+    """How a target is found for a source."""
+    return Beam(beam, length_penalty=1.0, max_length=LengthLimit(0, generation.max_tokens))
+
+
+def search_tree(generation: GenerationInput, beam: int) -> BeamTree:
     """Every hypothesis of a beam search."""
+    model = generation.model
     if generation.source is not None:
-        return beam_tree(model, generation.source, Beam(beam, length_penalty=1.0), generation.prefix)
+        return beam_tree(model, generation.source, target_search(generation, beam), generation.prefix)
     if not generation.max_tokens:
         raise ValueError("nothing was generated after this text, so there are no beams; ask for some tokens: more=12")
     constraints = text_constraints(generation.tokenizer)

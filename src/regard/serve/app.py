@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 from regard.serve import exports, generation, handlers, playground
 from regard.serve.encoding import ApiResponse, RequestError, json_response
 from regard.serve.handlers import ApiRequest, AppState
-from regard.serve.model_store import ImageStore, ModelStore
+from regard.serve.model_store import MediaStore, ModelStore
 from regard.serve.security import BodyBudget, RequestBody, SecurityMiddleware
 from regard.serve.trace_cache import TraceCache
 from regard.serve.workers import Workers
@@ -70,16 +70,16 @@ class ServerResources:
     bodies: BodyBudget
 
 
-def create_app(models: ModelStore, images: ImageStore | None = None, *, token: str) -> Starlette:
+def create_app(models: ModelStore, media: MediaStore | None = None, *, token: str) -> Starlette:
     """The application, protected by the token; run it with uvicorn, bound to 127.0.0.1."""
-    state, page = AppState(models, TraceCache(), images or ImageStore()), page_folder()
+    state, page = AppState(models, TraceCache(), media or MediaStore()), page_folder()
     resources = ServerResources(state, Workers(), BodyBudget())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         resources.workers.close()
-        resources.state.images.close()
+        resources.state.media.close()
 
     routes = [Route("/", partial(index, page))]
     routes += [Route(path, partial(handle, resources, function)) for path, function in GET_ROUTES.items()]

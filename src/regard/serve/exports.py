@@ -315,7 +315,7 @@ def embed_trace(cached: CachedTrace, site: str | None, head: int | None) -> dict
     if card["picture"]:
         card["picture"]["url"] = f"data:image/png;base64,{base64.b64encode(image_png(trace)).decode()}"
     model = {"name": cached.model, "task": trace.task, "what": trace.task, "example": cached.text, "checkpoints": []}
-    model |= {"question": trace.request.question or False, "picture": False}
+    model |= {"question": trace.request.question or False, "picture": False, "sound": False}
     sites = {one.name: one for one in trace.sites.values() if isinstance(one, AttentionSite)}
     view, first = "overview" if site is None else "matrix", card["opening"]
     if site is None and first is not None:
@@ -395,6 +395,7 @@ def embed_vectors(site: AttentionSite, head: int) -> dict[str, Any]:
             "k": tensor_base64(both.k),
             "v": tensor_base64(v),
             "scale": both.scale,
+            "cap": both.cap,
             "note": both.note,
         }
         return found | {"tanh": None if both.v is None else tensor_base64(both.v)}

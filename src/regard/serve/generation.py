@@ -213,7 +213,7 @@ def stream_target(
     request: TraceRequest, generation: GenerationInput, source: tuple[int, ...]
 ) -> Iterator[dict[str, Any]]:
     """Greedy search step by step, with the attention recorded."""
-    model, tracing = request.task_model.model, AttentionRecorder(without_word_swaps(request.edits))
+    model, tracing = generation.model, AttentionRecorder(without_word_swaps(request.edits))
     row = PartialHypothesis(DecodingRequest(()))
     with inference_mode(model), tracing.record(model):
         memory, lengths = encode_sources(model, [source])
@@ -233,7 +233,7 @@ def stream_target(
 
 def stream_text(request: TraceRequest, generation: GenerationInput) -> Iterator[dict[str, Any]]:
     """The same after the prompt of a language model."""
-    model, tracing = request.task_model.model, AttentionRecorder(without_word_swaps(request.edits))
+    model, tracing = generation.model, AttentionRecorder(without_word_swaps(request.edits))
     row, constraints = PartialHypothesis(DecodingRequest(())), text_constraints(generation.tokenizer)
     unread = list(generation.prefix)
     state = model.start(1)

@@ -31,7 +31,7 @@ from regard.serve.encoding import (
 )
 from regard.serve.head_views import explain_pair as pair_of
 from regard.serve.head_views import parse_stage, score_text
-from regard.serve.model_store import ImageStore, ModelStore
+from regard.serve.model_store import MediaStore, ModelStore
 from regard.serve.trace_cache import THUMBNAIL, CachedTrace, TraceCache, thumbnail_shape
 from regard.tasks.own_parts import files_of
 from regard.tasks.pretrained import PretrainedModel
@@ -45,7 +45,8 @@ MAX_CHARACTERS = 200_000
 MAX_PAIR_TOKENS, MAX_SEARCH_TOKENS = 4096, 1024  # of a source with a target, and of one that is translated
 MAX_NEW_TOKENS, DEFAULT_NEW_TOKENS, MAX_BEAM = 256, 12, 32
 MAX_EDITS = 4096
-FIELDS = ("model", "text", "question", "target", "beam", "more", "checkpoint", "edits", "picture")
+FIELDS = ("model", "text", "question", "target", "beam", "more", "checkpoint", "edits", "picture", "sound")
+UPLOADS = {"picture": ("image", "image"), "sound": ("audio", "sound")}  # a file in base64: the kind of input, its name
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,11 @@ class TraceQuery:
 
 @dataclass(frozen=True, eq=False)
 class AppState:
-    """Models, cached traces and uploaded images."""
+    """Models, cached traces, uploaded images and sounds."""
 
     models: ModelStore
     traces: TraceCache
-    images: ImageStore
+    media: MediaStore
 
     def trace_of_body(self, body: Mapping[str, Any]) -> CachedTrace:
         return self.get_trace(self.parse(body))
@@ -95,14 +96,16 @@ class AppState:
         options = task.inputs.options
         text, question = text_field(body, "text"), text_field(body, "question")
         read = text
-        if task.inputs.kind == "image":
-            given = body.get("picture")
-            text = text if given in (None, "") else self.images.put(text_field(body, "picture", most=2**26))
-            if not text.strip():
-                raise RequestError("no image given; send a PNG or JPEG file, or name an example")
-            read = str(self.images.path(text))
-        elif body.get("picture"):
-            raise RequestError(f"{entry.name} takes no images; give a text")
+        kind = task.inputs.kind
+        for name, (wanted, what) in UPLOADS.items():
+            if body.get(name) and kind != wanted:
+                raise RequestError(f"{entry.name} takes no {what}s; give {task.inputs.description}")
+            if kind == wanted:
+                given = text_field(body, name, most=2**26)
+                text = self.media.put(kind, given) if given else text
+                if not text.strip():
+                    raise RequestError(f"no {what} given; send {task.inputs.description}, or name an example")
+                read = str(self.media.path(kind, text))
         if not text.strip():
             raise RequestError("the text is empty; give at least one word")
         target, beam = text_field(body, "target") or None, int_field(body, "beam", 1, MAX_BEAM)
@@ -361,6 +364,7 @@ def serialize_trace(cached: CachedTrace) -> dict[str, Any]:
         "steps": 0 if trace.output_ids is None else len(trace.predictions.rows),
         "given": trace.forced_steps,
         "unknown": list(trace.out_of_vocabulary),
+        "swappable": trace.request.swappable_text.split(),
         "gold": sorted(map(list, trace.gold_alignment)) or None,
         "picture": serialize_image(cached),
         "edits": trace.request.edits.to_dict(),
@@ -451,9 +455,9 @@ def image_png(trace: Trace) -> bytes:
 
 def python_code(cached: CachedTrace) -> str:
     """Code that computes the same trace with the public interface."""
-    request, trace = cached.trace.request, cached.trace
+    request = cached.trace.request
     folder = "run" if cached.folder is None else str(cached.folder)
-    text = "image.png" if trace.image is not None else request.text
+    text = {"image": "image.png", "audio": "sound.wav"}.get(request.task.inputs.kind, request.text)
     options: dict[str, object] = {"question": request.question, "target": request.target, "beam": request.beam}
     words = [repr(folder), repr(text), *(f"{name}={value!r}" for name, value in options.items() if value is not None)]
     words += [f"more={request.more}"] if request.more else []

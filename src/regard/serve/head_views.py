@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, InnerProduct, ScaledDot, Score
+from regard.interop.parts import GivenScale, Softcap
 from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.see.edits import refuse_index
 from regard.see.plots.recipe_views import one_line_repr
@@ -51,7 +52,7 @@ def stage_row_chunks(site: AttentionSite, head: int, stage: str, queries: range)
 def compute_stage(site: AttentionSite, head: int, stage: str, queries: range) -> Tensor:
     if stage == "visible":
         return visible_after_edits(site, head, queries, site.visible(head, queries)).float()
-    if stage == "products" and isinstance(site.recipe.score, ScaledDot):
+    if stage == "products" and isinstance(site.recipe.score, ScaledDot | GivenScale | Softcap):
         q, k, _ = (x[0, 0].float() for x in site.head_qkv(head))
         return einsum(q[queries.start : queries.stop], k, "i d, j d -> i j")
     found = site.steps(head, queries, slice(0, 1), torch.float32)
@@ -94,6 +95,7 @@ def explain_pair(site: AttentionSite, head: int, query: int, key: int) -> dict[s
         "products": products.tolist(),
         "dot": float(products.double().sum()),
         "scale": both.scale,
+        "cap": both.cap,
         "bias": bias,
         "temperature": site.edits.temperature,
         "adjusted": float(found.adjusted[0, 0, 0, key]),
@@ -120,6 +122,7 @@ class ProductTerms:
     scale: float = 1.0
     v: Tensor | None = None
     note: str = ""
+    cap: float | None = None  # then that product x becomes cap · tanh(x / cap)
 
     def products(self, query: int, key: int) -> Tensor:
         q, k = self.q[query], self.k[key]
@@ -136,6 +139,10 @@ def product_terms(score: Score, q: Float[Tensor, "i d"], k: Float[Tensor, "j c"]
             return ProductTerms(q, k, q.shape[-1] ** -0.5)
         case Dot():
             return ProductTerms(q, k)
+        case GivenScale():
+            return ProductTerms(q, k, score.scale)
+        case Softcap():
+            return ProductTerms(q, k, score.scale, cap=score.cap)
         case Cosine():
             note = "q and k are shown normalised to length 1"
             return ProductTerms(normalize(q, dim=-1), normalize(k, dim=-1), score.temperature, note=note)

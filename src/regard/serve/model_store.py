@@ -1,4 +1,4 @@
-"""Loaded models by name, reloaded when their files change, with example inputs and uploaded images."""
+"""Loaded models by name, reloaded when their files change, with example inputs, uploaded images and sounds."""
 
 import base64
 import binascii
@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image
 
+from regard.data.audio import EXAMPLE_SOUND, SPEECH_RATE, decode_wav, example_wav
 from regard.data.images import decode_image
 from regard.models.safetensors_io import load_weights
 from regard.see.trace import load_pretrained
@@ -24,12 +25,12 @@ from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import get_task, task_of_run
 from regard.training.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints
 
-MAX_UPLOADS = 64  # uploaded images kept
+MAX_UPLOADS = 64  # uploaded images and sounds kept
 MAX_PIXELS = 2**24  # of an image: decoding and encoding it takes about 300 MB
 
 
-class ImageStore:
-    """Images by name, as files: examples and uploads. A name is never a path."""
+class MediaStore:
+    """Images and sounds by name, as files: examples and uploads. A name is never a path."""
 
     def __init__(self):
         self.folder_handle: tempfile.TemporaryDirectory[str] | None = None
@@ -38,7 +39,7 @@ class ImageStore:
 
     @property
     def folder(self) -> Path:
-        """Created for the first image."""
+        """Created for the first file."""
         self.folder_handle = self.folder_handle or tempfile.TemporaryDirectory(prefix="regard-")
         return Path(self.folder_handle.name)
 
@@ -49,39 +50,62 @@ class ImageStore:
             self.folder_handle = None
             self.uploads.clear()
 
-    def path(self, name: str) -> Path:
+    def path(self, kind: str, name: str) -> Path:
+        """The file of an upload or of an example; `kind` is image or audio."""
         with self.lock:
             if name in self.uploads:
                 self.uploads.move_to_end(name)
                 return self.uploads[name]
-            if name in EXAMPLE_IMAGES:
-                path = self.folder / f"{name}.png"
+            if name in EXAMPLES[kind]:
+                path = self.folder / f"{name}{SUFFIXES[kind]}"
                 if not path.exists():
-                    Image.fromarray(example_world().scene(EXAMPLE_IMAGES.index(name), "test").pixels()).save(path)
+                    path.write_bytes(example_file(kind, name))
                 return path
-        raise RequestError(
-            f"there is no image {name!r:.80}; upload a file, or name {EXAMPLE_IMAGES[0]} to {EXAMPLE_IMAGES[-1]}"
-        )
+        named = " to ".join(dict.fromkeys((EXAMPLES[kind][0], EXAMPLES[kind][-1])))
+        what = "image" if kind == "image" else "sound"
+        raise RequestError(f"there is no {what} {name!r:.80}; upload a file, or name {named}")
 
-    def put(self, encoded: str) -> str:
-        """Stores an image in base64; returns its name."""
+    def put(self, kind: str, encoded: str) -> str:
+        """Stores an image or a sound in base64; returns its name."""
+        what, formats = ("image", "PNG or JPEG") if kind == "image" else ("sound", ".wav")
         try:
             held = base64.b64decode(
                 encoded.partition(",")[2] if encoded.startswith("data:") else encoded, validate=True
             )
         except (binascii.Error, ValueError):
-            raise RequestError("the image is not base64; send a PNG or JPEG file") from None
-        name = f"image {hashlib.sha256(held).hexdigest()[:12]}"
+            raise RequestError(f"the {what} is not base64; send a {formats} file") from None
+        name = f"{what} {hashlib.sha256(held).hexdigest()[:12]}"
         with self.lock:  # one at a time: a decoded image is large
-            pixels = decode_image(held, "the image", most_pixels=MAX_PIXELS)  # refuses what is not an image
-            path = self.folder / f"{name}.png"
-            written = BytesIO()
-            Image.fromarray(pixels).save(written, "PNG")
-            path.write_bytes(written.getvalue())
+            path = self.folder / f"{name}{SUFFIXES[kind]}"
+            path.write_bytes(readable_file(kind, held))
             self.uploads[name] = path
             while len(self.uploads) > MAX_UPLOADS:
                 self.uploads.popitem(last=False)[1].unlink(missing_ok=True)
         return name
+
+
+EXAMPLES = {"image": EXAMPLE_IMAGES, "audio": (EXAMPLE_SOUND,)}
+SUFFIXES = {"image": ".png", "audio": ".wav"}
+
+
+def example_file(kind: str, name: str) -> bytes:
+    if kind == "audio":
+        return example_wav()
+    return png_bytes(example_world().scene(EXAMPLE_IMAGES.index(name), "test").pixels())
+
+
+def readable_file(kind: str, held: bytes) -> bytes:
+    """An upload as it is kept; what is no image or no sound is refused."""
+    if kind == "audio":
+        decode_wav(held, "the sound", SPEECH_RATE)
+        return held
+    return png_bytes(decode_image(held, "the image", most_pixels=MAX_PIXELS))
+
+
+def png_bytes(pixels: Any) -> bytes:
+    written = BytesIO()
+    Image.fromarray(pixels).save(written, "PNG")
+    return written.getvalue()
 
 
 # --- models ---
@@ -238,6 +262,7 @@ class ModelStore:
             "example": example.text,
             "question": example.question or False,
             "picture": task.inputs.kind == "image",
+            "sound": task.inputs.kind == "audio",
             "checkpoints": self.steps(name),
         }
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from regard.serve.model_store import ImageStore, ModelStore
+from regard.serve.model_store import MediaStore, ModelStore
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -63,11 +63,11 @@ def create_server(app: "ASGIApp") -> "Server":
     )
 
 
-def serve(models: ModelStore, here: socket.socket, token: str, images: ImageStore | None = None) -> None:
+def serve(models: ModelStore, here: socket.socket, token: str, media: MediaStore | None = None) -> None:
     from regard.serve.app import create_app
 
     with suppress(KeyboardInterrupt):  # the usual way to stop it
-        create_server(create_app(models, images, token=token)).run(sockets=[here])
+        create_server(create_app(models, media, token=token)).run(sockets=[here])
 
 
 def require_serve_extra() -> None:

@@ -1,9 +1,8 @@
 """Image batches: settings of images, shuffled indices, and augmented, normalised and mixed images on the device."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -234,13 +233,17 @@ def example_world() -> ShapeWorld:
     return ShapeWorld(fewest=1, most=1)
 
 
-def load_image(preprocessor: ImagePreprocessor, path: str | Path) -> UInt8[Tensor, "c h w"]:
-    """An image in the size and the mode that a model reads."""
-    return preprocessor.fit(read_image(path, mode="RGB" if preprocessor.channels == 3 else "L"))
+def load_image(preprocessor: ImagePreprocessor, image: Any) -> UInt8[Tensor, "c h w"]:
+    """An image of a file, or in memory, in the size and the mode that a model reads."""
+    return preprocessor.fit(read_image(image, mode="RGB" if preprocessor.channels == 3 else "L"))
 
 
 def patch_axis(encoder: PatchEncoder) -> TokenAxis:
-    """The pool's own token first, if it has one, then the patches row by row."""
-    rows, columns = encoder.grid
-    patches = (f"{y},{x}" for y in range(rows) for x in range(columns))
-    return TokenAxis((*["class"] * encoder.pool.extra, *patches), grid=encoder.grid)
+    """The pool's own token first, if it has one, then the patches."""
+    return grid_axis(encoder.grid, ["class"] * encoder.pool.extra)
+
+
+def grid_axis(grid: tuple[int, int], before: Sequence[str] = ()) -> TokenAxis:
+    """Tokens of these names, then the patches of an image, row by row."""
+    rows, columns = grid
+    return TokenAxis((*before, *(f"{y},{x}" for y in range(rows) for x in range(columns))), grid=grid)

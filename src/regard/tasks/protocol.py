@@ -47,13 +47,13 @@ class InputSpec:
 
     Args:
         description: of the input, in messages.
-        kind: what `TaskInput.text` holds: a text, the path of an image or the name of a node.
+        kind: what `TaskInput.text` holds: a text, the path of an image or of a sound, or the name of a node.
         container: what a word cannot be swapped in, where the input is no text.
         options: which further fields of `TaskInput` mean something: question, target, beam, more.
     """
 
     description: str = "a sentence"
-    kind: Literal["text", "image", "node"] = "text"
+    kind: Literal["text", "image", "audio", "node"] = "text"
     container: str = ""
     options: tuple[Literal["question", "target", "beam", "more"], ...] = ()
 
@@ -68,7 +68,7 @@ class TaskInput:
     """One input of a model.
 
     Args:
-        text: a sentence; the path of an image; the name of a node.
+        text: a sentence; the path of an image or of a sound; the name of a node.
         question: about the image.
         target: the output to score; without one, the model's own.
         beam: hypotheses of the search; None is the task's own choice.
@@ -78,6 +78,7 @@ class TaskInput:
         ids: of the whole generated text, once it is known; of a language model, with its prompt.
         searched: whether a search has found them.
         finished: whether the generated text came to its end.
+        array: an image or a sound that is in memory already; then `text` is but its name.
     """
 
     text: str
@@ -90,6 +91,12 @@ class TaskInput:
     ids: tuple[int, ...] | None = None
     searched: bool = False
     finished: bool = True
+    array: Any = None
+
+    @property
+    def media(self) -> Any:
+        """The image or the sound: its path, or itself."""
+        return self.text if self.array is None else self.array
 
     def refuse_long(self, tokens: int) -> None:
         if tokens > self.max_tokens:
@@ -148,6 +155,7 @@ class GenerationInput:
     """What a search is given to generate a text.
 
     Args:
+        model: what is searched: the model itself, or one that holds what its encoder reads, such as a sound.
         tokenizer: of the generated text.
         source: ids that an encoder reads; None for a language model, which goes on with its prefix.
         prefix: ids that the text begins with; of a language model, its prompt and what is read before it.
@@ -158,6 +166,7 @@ class GenerationInput:
         axis: whose attention is that of the generated tokens.
     """
 
+    model: Any
     tokenizer: Tokenizer
     source: tuple[int, ...] | None
     prefix: tuple[int, ...]

@@ -26,7 +26,7 @@ TASKS: dict[str, str] = {
     "autoencoding": "regard.tasks.autoencoding",
 }
 # Those of Hugging Face models: they are traced and looked at like any other, but neither trained nor evaluated here.
-FOREIGN_TASKS = ("causal_lm", "seq2seq_lm", "text_encoder")
+FOREIGN_TASKS = ("causal_lm", "seq2seq_lm", "text_encoder", "image_encoder", "speech_seq2seq")
 FOREIGN_MODULE = "regard.interop.huggingface"
 MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS = 1000, 4096  # of an example, when a model is evaluated
 

@@ -178,7 +178,8 @@ class Seq2SeqTask(Task):
         ids = TokenizedText.of(source, given.text).ids
         given.refuse_long(len(ids))
         beam = self.beam if given.beam is None else given.beam
-        return GenerationInput(target, ids, given.prefix, LengthLimit().of(len(ids)), beam, beam, 0, "written")
+        longest = LengthLimit().of(len(ids))
+        return GenerationInput(task_model.model, target, ids, given.prefix, longest, beam, beam, 0, "written")
 
     def encode(self, task_model: Any, given: TaskInput) -> EncodedInput:
         """One forward pass over the target that is given, or that a search has found."""

@@ -1,5 +1,7 @@
 """Hugging Face models that generate, behind our interface: our searches, beam trees and branches run on them."""
 
+from abc import abstractmethod
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -38,17 +40,17 @@ class CacheState:
 
 @dataclass(frozen=True, eq=False)
 class EncoderMemory:
-    """What the encoder made of the sources, and which of their tokens are no padding."""
+    """What the encoder made of the sources, and which of their tokens are no padding; None: none can be."""
 
     hidden: Tensor
-    mask: Tensor
+    mask: Tensor | None
 
     def pick(self, rows: Tensor) -> "EncoderMemory":
-        return EncoderMemory(self.hidden[rows], self.mask[rows])
+        return EncoderMemory(self.hidden[rows], None if self.mask is None else self.mask[rows])
 
 
 class GenerativeModel(HuggingFaceModel):
-    """A Hugging Face model whose tokens and logits have our order of ids.
+    """Abstract: a Hugging Face model whose tokens and logits have our order of ids.
 
     Args:
         model: a causal language model, or a sequence-to-sequence model.
@@ -102,15 +104,11 @@ class CausalLM(GenerativeModel):
         return True
 
 
-class Seq2SeqLM(GenerativeModel):
-    """A sequence-to-sequence model: sources are encoded once, targets are read step by step."""
+class EncoderDecoderLM(GenerativeModel):
+    """Abstract: a sequence-to-sequence model: sources are encoded once, targets are read step by step."""
 
-    def encode(self, source: Tensor, lengths: Tensor) -> EncoderMemory:
-        mask = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
-        ids = self.to_foreign[source].masked_fill(source == PAD, self.model.config.pad_token_id or 0)  # type: ignore
-        with self.attached():
-            found = self.model.get_encoder()(input_ids=ids, attention_mask=mask.long())  # type: ignore[operator]
-        return EncoderMemory(found.last_hidden_state, mask.long())
+    @abstractmethod
+    def encode(self, source: Tensor, lengths: Tensor) -> EncoderMemory: ...
 
     def start(self, memory: EncoderMemory) -> CacheState:
         from transformers import EncoderDecoderCache
@@ -130,3 +128,69 @@ class Seq2SeqLM(GenerativeModel):
                 use_cache=True,
             )
         return self.own_order(found.logits), CacheState(cache)
+
+
+class Seq2SeqLM(EncoderDecoderLM):
+    """A sequence-to-sequence model whose sources are texts."""
+
+    def encode(self, source: Tensor, lengths: Tensor) -> EncoderMemory:
+        mask = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+        ids = self.to_foreign[source].masked_fill(source == PAD, self.model.config.pad_token_id or 0)  # type: ignore
+        with self.attached():
+            found = self.model.get_encoder()(input_ids=ids, attention_mask=mask.long())  # type: ignore[operator]
+        return EncoderMemory(found.last_hidden_state, mask.long())
+
+
+class SpeechSeq2SeqLM(EncoderDecoderLM):
+    """A sequence-to-sequence model whose sources are sounds: their features (b, bins, frames)."""
+
+    def encode(self, source: Tensor, lengths: Tensor) -> EncoderMemory:
+        with self.attached():
+            found = self.model.get_encoder()(source.to(self.embedding.weight))  # type: ignore[operator, arg-type]
+        return EncoderMemory(found.last_hidden_state, None)
+
+
+@dataclass(frozen=True, eq=False)
+class HeardSpeech:
+    """A speech model with the one sound that it reads, so that a search need not know of sounds.
+
+    Args:
+        model: the speech model.
+        features: of the sound.
+        forced: how many tokens the text is made to begin with.
+        suppressed: ids of ours that are never written after them.
+        not_first: ids of ours that may not follow them at once.
+    """
+
+    model: SpeechSeq2SeqLM
+    features: Tensor
+    forced: int = 0
+    suppressed: tuple[int, ...] = ()
+    not_first: tuple[int, ...] = ()
+
+    def encode(self, source: Tensor, lengths: Tensor) -> EncoderMemory:
+        return self.model.encode(self.features, lengths)
+
+    def start(self, memory: EncoderMemory) -> CacheState:
+        return self.model.start(memory)
+
+    def step(self, tokens: Tensor, state: CacheState, memory: EncoderMemory) -> tuple[Tensor, CacheState]:
+        first = self.forced - state.cache.get_seq_length()
+        logits, state = self.model.step(tokens, state, memory)
+        logits[:, max(first, 0) :, list(self.suppressed)] = -torch.inf
+        if 0 <= first < logits.shape[1]:
+            logits[:, first, list(self.not_first)] = -torch.inf
+        return logits, state
+
+    def eval(self) -> "HeardSpeech":
+        self.model.eval()
+        return self
+
+    def modules(self) -> Iterator[nn.Module]:
+        return self.model.modules()
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        return self.model.named_modules()
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: FBT001, FBT002  (torch's own)
+        return self.model.parameters(recurse)

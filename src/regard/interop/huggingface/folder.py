@@ -67,29 +67,46 @@ def task_name(folder: Path) -> str:
     """The task of a folder's model, without its weights."""
     require_transformers()
     refuse_unsafe(folder)
-    kind, (causal, pair, encoder) = model_class(folder), FOREIGN_TASKS
-    if not kind.can_generate():
-        return encoder
-    return pair if read_config(folder).get("is_encoder_decoder") else causal
+    return task_of(model_class(folder), is_encoder_decoder=bool(read_config(folder).get("is_encoder_decoder")))
+
+
+def task_of(kind: Any, *, is_encoder_decoder: bool) -> str:
+    """Which of the tasks a class of transformers is for: by what it reads, and whether it generates."""
+    causal, pair, encoder, image, speech = FOREIGN_TASKS
+    match kind.main_input_name, bool(kind.can_generate()):
+        case "input_ids", False:
+            return encoder
+        case "input_ids", True:
+            return pair if is_encoder_decoder else causal
+        case "pixel_values", False:
+            return image
+        case "input_features", True:
+            return speech
+    raise ValueError(
+        f"{kind.__name__} reads {kind.main_input_name}; what is traced are texts, pictures of vision models, and "
+        "sounds of models that write a text; watch it: regard.watch(model)"
+    )
 
 
 def load_folder(folder: Path) -> tuple[nn.Module, Any]:
-    """The model and its tokenizer; nothing is downloaded."""
+    """The model, and its tokenizer, image processor or processor; nothing is downloaded."""
     require_transformers()
     refuse_unsafe(folder)
-    from transformers import AutoTokenizer
+    from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
     from transformers.utils import logging
 
+    _, _, _, image, speech = FOREIGN_TASKS
+    auto = {image: AutoImageProcessor, speech: AutoProcessor}.get(task_name(folder), AutoTokenizer)
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         model = model_class(folder).from_pretrained(
             folder, use_safetensors=True, local_files_only=True, trust_remote_code=False
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        processor = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{folder} cannot be loaded: {' '.join(str(error).split())[:300]}; save it again") from None
     finally:
         if shown:
             logging.enable_progress_bar()
-    return model.eval(), tokenizer
+    return model.eval(), processor

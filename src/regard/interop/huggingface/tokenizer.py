@@ -6,7 +6,7 @@ that order on the way in and its logits on the way out; its own ids are `to_fore
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from regard.data.tokenizers.base import BOS, EOS, NUM_SPECIAL_TOKENS, PAD, UNK, Tokenizer
 from regard.data.tokenizers.normalization import TextNormalizer
@@ -24,11 +24,13 @@ class HuggingFaceTokenizer(Tokenizer):
         own: the tokenizer.
         to_foreign: of each id here the id there; -1 for a special one that the model does not have.
         from_foreign: the reverse.
+        side: which of its texts it reads: a source's (text), or a target's, whose pieces or language may be others.
     """
 
     own: Any = field(repr=False)
     to_foreign: tuple[int, ...] = field(repr=False)
     from_foreign: dict[int, int] = field(repr=False)
+    side: Literal["text", "text_target"] = "text"
     normalizer: TextNormalizer = TextNormalizer()
     kind = "huggingface"
 
@@ -55,7 +57,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def foreign_ids(self, text: str) -> list[int]:
         """The model's own ids of a text with all that its tokenizer adds, but for the end, which a search appends."""
-        ids = list(self.own(text)["input_ids"])
+        ids = list(self.own(**{self.side: text})["input_ids"])
         return ids[:-1] if ids and self.from_foreign[ids[-1]] == EOS else ids
 
     def decode(self, ids):
@@ -119,3 +121,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def text(self, ids: Iterable[int]) -> str:
         """The text that the model's own tokenizer makes of ids."""
         return self.own.decode([self.to_foreign[one] for one in ids if one != PAD and one != BOS])
+
+    def written(self, ids: Iterable[int]) -> str:
+        """The text of what a model wrote, without its special tokens."""
+        return self.own.decode([self.to_foreign[one] for one in ids], skip_special_tokens=True).strip()

@@ -7,6 +7,7 @@ Gates of channels are bars.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.decode.alignment import Links, aer, argmax_links
+from regard.models.vision import rollout
 from regard.see.plots.panels import (
     Axis,
     BarChart,
@@ -31,7 +33,8 @@ from regard.see.plots.panels import (
     visible_text,
 )
 from regard.see.sites import AttentionSite
-from regard.see.trace import Trace, select_initial
+from regard.see.trace import Trace, select_initial, to_grid
+from regard.tasks.protocol import TokenAxis
 
 END = "</s>"
 MAX_WORD_CELLS = 20  # terminal cells of a word; German ones are long
@@ -242,15 +245,14 @@ MAX_OPTIONS = 12  # columns of a model without attention: its most probable opti
 def view_trace(
     trace: Trace, folder: Path | None = None, head: str | None = None, *, all_heads: bool = False
 ) -> tuple[str, View]:
-    """The output, and the weights of the head LAYER:HEAD, of the one at which the page opens, or of all; without
-    attention, the probabilities."""
+    """The output, and the weights of the head LAYER:HEAD, of the one at which the page opens, or of all; of an image,
+    laid over it; without attention, the probabilities."""
+    if trace.image is not None:
+        return trace.output_text, image_trace_view(trace, head, all_heads=all_heads)
     sites = {name: site.heads for name, site in trace.sites.items() if isinstance(site, AttentionSite)}
     if head is not None:
-        name, _, number = head.rpartition(":")
-        if name not in sites or not number.isdecimal() or int(number) >= sites[name]:
-            names = ", ".join(f"{name}:0 to {heads - 1}" for name, heads in sites.items())
-            raise ValueError(f"--head {head}: write LAYER:HEAD, one of {names or 'none: there is no attention'}")
-        return trace.output_text, View((PanelRow((head_panel(trace, name, int(number), ""),), heading=head),))
+        name, number = parse_head_of(head, sites)
+        return trace.output_text, View((PanelRow((head_panel(trace, name, number, ""),), heading=head),))
     if all_heads and sites:
         rows = []
         for name, heads in sites.items():
@@ -262,6 +264,15 @@ def view_trace(
         return trace.output_text, View((PanelRow((probability_panel(trace),)),))
     panel = head_panel(trace, first.site, first.head, "")
     return trace.output_text, View((PanelRow((panel,), heading=f"{first.site}:{first.head}"),))
+
+
+def parse_head_of(head: str, sites: Mapping[str, int]) -> tuple[str, int]:
+    """LAYER:HEAD, one of the attentions and the numbers of their heads."""
+    name, _, number = head.rpartition(":")
+    if name not in sites or not number.isdecimal() or int(number) >= sites[name]:
+        names = ", ".join(f"{name}:0 to {heads - 1}" for name, heads in sites.items())
+        raise ValueError(f"--head {head}: write LAYER:HEAD, one of {names or 'none: there is no attention'}")
+    return name, int(number)
 
 
 def head_panel(trace: Trace, site: str, head: int, title: str) -> Panel:
@@ -353,6 +364,48 @@ def gates_view(
         assert_weights(weights)
         rows.append(PanelRow((BarChart(image_name(name), check_gate(name, to_cpu_double(weights)), "channel"),)))
     return View(tuple(rows))
+
+
+# --- an image of a trace ---
+
+
+def image_trace_view(trace: Trace, head: str | None = None, *, all_heads: bool = False) -> View:
+    """By how much each patch enters the class token, or, where there is none, all patches on average: in the last
+    layer and through all of them; in one head LAYER:HEAD; or in every head."""
+    assert trace.image is not None
+    sites = {name: trace.site(name) for name, axis in attention_over_patches(trace).items() if axis.grid is not None}
+    if not sites:
+        raise ValueError("no attention of this model is over the patches of the image; use --save numbers.npz")
+    pixels, title = trace.image / 255, "how much each patch is attended to"
+    if head is not None:
+        name, number = parse_head_of(head, {name: site.heads for name, site in sites.items()})
+        return overlay_view(pixels, [(head, pooled_patches(trace, name, sites[name].weights(number)))])
+    if all_heads:
+        layers = {
+            name: torch.stack([pooled_patches(trace, name, site.weights(number)) for number in range(site.heads)])
+            for name, site in sites.items()
+        }
+        return overlay_heads_view(pixels, layers, title=title)
+    means = [torch.stack([site.weights(number) for number in range(site.heads)]).mean(0) for site in sites.values()]
+    last = list(sites)[-1]
+    looks = [("last layer", pooled_patches(trace, last, means[-1]))]
+    if len({mean.shape for mean in means}) == 1:
+        looks.append(("all layers", pooled_patches(trace, last, rollout([mean[None, None] for mean in means])[0])))
+    return overlay_view(pixels, looks, title=title)
+
+
+def attention_over_patches(trace: Trace) -> dict[str, TokenAxis]:
+    """The attentions of patches among each other, and their axis."""
+    axes = {name: trace.axes_of(name) for name, site in trace.sites.items() if isinstance(site, AttentionSite)}
+    return {name: keys for name, (queries, keys) in axes.items() if queries == keys}
+
+
+def pooled_patches(trace: Trace, name: str, weights: Float[Tensor, "t t"]) -> Map:
+    """The weights of the patches in the class token, or their mean over all patches."""
+    axis, _ = trace.axes_of(name)
+    assert axis.grid is not None
+    classes = len(axis.labels) > prod(axis.grid)
+    return to_grid(weights[0] if classes else weights.mean(0), axis)
 
 
 # --- checks ---

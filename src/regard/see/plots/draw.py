@@ -107,6 +107,7 @@ def show(
         model if isinstance(model, Trace) else trace_model(model, text, question=question, target=target, edits=edits)
     )
     folder = Path(model) if isinstance(model, (str, Path)) else None
-    title = Path(trace.request.text).name if trace.image is not None else trace.request.text
+    media = trace.request.task.inputs.kind in ("image", "audio")
+    title = Path(trace.request.text).name if media else trace.request.text
     name = trace.task if folder is None else folder.resolve().name
     return NotebookFrame(standalone_page(CachedTrace("copy", name, trace, title, folder), site=site, head=head))

@@ -310,7 +310,7 @@ class ImageClassificationTask(Task):
 
     def encode(self, task_model: ImageClassifier, given: TaskInput) -> EncodedInput:
         """The image as it is; its mirror image, which some models classify as well, is not traced."""
-        pixels, model = load_image(task_model.preprocessor, given.text), task_model.model
+        pixels, model = load_image(task_model.preprocessor, given.media), task_model.model
         x = task_model.preprocessor.normalize(pixels[None].to(next(model.parameters()).device))
         axes = {"patches": patch_axis(model.encoder)} if isinstance(model, VisionTransformer) else {}
         return EncodedInput((x,), axes, ("class",), image=pixels)

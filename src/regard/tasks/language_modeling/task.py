@@ -579,8 +579,9 @@ class LanguageModelingTask(Task):
         beam, tree_beam = (usual if given.beam is None else given.beam for usual in (1, TREE_BEAM))
         if beam < 1:
             raise ValueError(f"a beam of size {beam} keeps nothing; choose 1 or more")
+        tokens = (*opening, *ids)
         return GenerationInput(
-            task_model.tokenizer, None, (*opening, *ids), given.more, beam, tree_beam, len(ids), "text"
+            task_model.model, task_model.tokenizer, None, tokens, given.more, beam, tree_beam, len(ids), "text"
         )
 
     def encode(self, task_model: TextGenerator, given: TaskInput) -> EncodedInput:

@@ -416,7 +416,7 @@ class VQATask(Task):
         if given.question is None:
             raise ValueError("this model answers questions about images; give question='what colour is the circle'")
         given.refuse_long(len(ids := task_model.ids(given.question)))
-        pixels, device = load_image(task_model.preprocessor, given.text), next(task_model.model.parameters()).device
+        pixels, device = load_image(task_model.preprocessor, given.media), next(task_model.model.parameters()).device
         tokens, lengths = (part.to(device) for part in pad_rows([ids]))
         x, tokenizer = task_model.preprocessor.normalize(pixels[None].to(device)), task_model.tokenizer
         words = tuple(tokenizer.normalizer.apply(given.question).split())

@@ -118,9 +118,10 @@
     const products = q.map((one, n) => Math.fround(vector ? vector[n] * Math.tanh(one + k[n]) : one * k[n]));
     const dot = products.reduce((sum, one) => sum + one, 0);
     const [adjusted, visible, weight] = ["adjusted", "visible", "weights"].map((name) => array(card, name)[i * columns + j]);
-    const bias = about.biased ? adjusted - dot * card.scale : 0;
+    const scaled = dot * card.scale;
+    const bias = about.biased ? adjusted - (card.cap ? card.cap * Math.tanh(scaled / card.cap) : scaled) : 0;
     const added = v.map((one) => Math.fround(weight * one));
-    const rest = { temperature: about.temperature, score: about.score, note: card.note };
+    const rest = { temperature: about.temperature, score: about.score, note: card.note, cap: card.cap };
     return json({ q, k, products, dot, scale: card.scale, bias, adjusted, visible: visible === 1, weight, v, added, ...rest });
   }
 

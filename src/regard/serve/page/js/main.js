@@ -16,7 +16,7 @@ const FORGOTTEN = /ask again/;
 
 let models = [];
 let trace = null;
-let picture = null; // {name, data}: a picture of the user's own is too large for the address
+let upload = null; // {name, field, data}: a picture or a sound of the user's own is too large for the address
 let asking = 0;
 let lost = null; // a model of the address that is not there
 let lastForgotten = -Infinity;
@@ -32,7 +32,7 @@ async function run() {
   const { state } = store;
   const number = ++asking;
   const body = Object.fromEntries(ASKED.filter((name) => given(state[name])).map((name) => [name, state[name]]));
-  if (picture && picture.name === state.text) body.picture = picture.data;
+  if (upload && upload.name === state.text) body[upload.field] = upload.data;
   const subject = JSON.stringify([state.model, state.text, state.question]);
   busy(true);
   if (subject !== traced) replace(at("output")); // it is of another text
@@ -206,8 +206,10 @@ function header() {
   if (document.activeElement !== at("text")) at("text").value = state.text;
   at("question").value = state.question;
   at("question-field").hidden = !model?.question;
-  at("picture-field").hidden = !model?.picture;
-  replace(at("text-label"), model?.picture ? "Image" : "Text");
+  at("picture-field").hidden = !(model?.picture || model?.sound);
+  replace(at("picture-label"), model?.sound ? "Upload a .wav file" : "Upload an image");
+  at("picture").accept = model?.sound ? ".wav,audio/wav" : "image/png,image/jpeg";
+  replace(at("text-label"), model?.picture ? "Image" : model?.sound ? "Sound" : "Text");
   const root = document.documentElement;
   if (state.theme) root.dataset.theme = state.theme;
   else delete root.dataset.theme;
@@ -243,7 +245,8 @@ at("picture").addEventListener("change", async (event) => {
   const bytes = new Uint8Array(await file.arrayBuffer());
   let text = "";
   for (let n = 0; n < bytes.length; n += 8192) text += String.fromCharCode(...bytes.subarray(n, n + 8192));
-  picture = { name: file.name, data: btoa(text) };
+  const model = models.find((one) => one.name === store.state.model);
+  upload = { name: file.name, field: model?.sound ? "sound" : "picture", data: btoa(text) };
   at("text").value = file.name;
   if (store.state.text === file.name) run();
   else store.go({ text: file.name, edits: {} });

@@ -205,7 +205,7 @@ class Generation extends View {
     const request = again(this.trace, store.state, { more, beam: null, target: null, edits: changed });
     this.#play.stop();
     const names = [];
-    const keys = this.trace.axes.source ?? this.trace.axes.text ?? [];
+    const keys = this.trace.axes.source ?? this.trace.axes.frames ?? this.trace.axes.text ?? [];
     const heard = (one) => {
       names.push(one.token);
       row(this.#text, names, names.length - 1, () => {});

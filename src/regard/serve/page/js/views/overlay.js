@@ -57,7 +57,8 @@ class Overlay extends View {
 
   show(trace, state) {
     this.trace = trace;
-    const seen = trace.sites.filter((site) => site.shown && site.keys === "patches");
+    const patches = trace.picture.rows * trace.picture.columns; // a site that left some out, or merged them, has no overlay
+    const seen = trace.sites.filter((site) => site.shown && site.keys === "patches" && site.n_k >= patches);
     const site =
       seen.find((one) => one.name === state.site) ??
       seen.findLast((one) => one.queries === "text") ??

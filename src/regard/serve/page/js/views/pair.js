@@ -83,7 +83,7 @@ class Pair extends View {
   // --- the sum in one line ---
 
   sum() {
-    const { dot, scale, bias, temperature = 1, adjusted, visible, weight, note } = this.found;
+    const { dot, scale, cap, bias, temperature = 1, adjusted, visible, weight, note } = this.found;
     const part = (value, name, end = "") =>
       h.span({ class: `part ${end}`, data: { part: name } }, figure(value), h.span(name));
     const op = (text) => h.span({ class: "op" }, text);
@@ -92,8 +92,9 @@ class Pair extends View {
     const seen = [op(`→ ${how} →`), part(weight, "weight", "end")];
     const middle = scale === null ? [] : [op("×"), part(scale, "scale")];
     const warm = temperature === 1 ? [] : [op("÷"), part(temperature, "temperature")];
+    const capped = cap ? [op(`→ ${digits(cap)} · tanh(x / ${digits(cap)})`)] : [];
     const added = [op("+"), part(bias ?? 0, "bias")];
-    replace(this.#sum, part(dot, note ? "score" : "Σ q·k"), middle, added, op("="), part(adjusted, "adjusted"), warm, seen);
+    replace(this.#sum, part(dot, note ? "score" : "Σ q·k"), middle, capped, added, op("="), part(adjusted, "adjusted"), warm, seen);
     replace(this.#note, note ?? "");
   }
 

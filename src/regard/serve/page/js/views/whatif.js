@@ -77,7 +77,7 @@ class WhatIf extends View {
       node.lastChild.value = String(value);
       return [name, node];
     };
-    const words = Object.entries(trace.words).find(([axis]) => ["source", "text"].includes(axis))?.[1] ?? [];
+    const words = trace.swappable ?? [];
     const query = clamp(state.query, 0, site.n_q - 1);
     const key = clamp(state.key, 0, site.n_k - 1);
     const fields = {
@@ -99,7 +99,7 @@ class WhatIf extends View {
       swaps: () => [
         pick(
           "Word",
-          words.map(([word], n) => [n, `${n} ${shortened(word)}`]),
+          words.map((word, n) => [n, `${n} ${shortened(word)}`]),
           0,
         ),
         ["Becomes", field("Becomes", h.input({ type: "text", required: true, dir: "auto" }))],
