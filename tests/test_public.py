@@ -96,7 +96,7 @@ def folder_with_a_run(tmp_path_factory):
     return folder
 
 
-DOCUMENTED = ["regard", *(f"regard.{name}" for name in ("attention", "data", "models", "training", "world"))]
+DOCUMENTED = ["regard", *(f"regard.{name}" for name in ("attention", "data", "models", "see", "training", "world"))]
 
 
 @pytest.mark.parametrize(

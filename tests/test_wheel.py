@@ -70,11 +70,11 @@ def test_the_command_helps_and_draws(installed, tmp_path):
 PAGE = """
 from pathlib import Path
 from starlette.testclient import TestClient
-from regard.see import load_pretrained
+from regard import load
 from regard.serve.app import create_app
 from regard.serve.model_store import ModelStore
 
-models = ModelStore.from_models({"demo": load_pretrained(Path("demo"))})
+models = ModelStore.from_models({"demo": load("demo").task_model})
 client = TestClient(create_app(models, token="a-token-of-the-tests"), base_url="http://127.0.0.1")
 paths = ["/?token=a-token-of-the-tests", "/static/js/main.js", "/static/style.css", "/api/models"]
 print(*(client.get(path).status_code for path in paths))

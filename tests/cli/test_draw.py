@@ -127,7 +127,7 @@ def test_the_lecture_would_notice_other_numbers():
 
 
 def test_the_gallery_command_draws_the_gallery(tmp_path, monkeypatch):
-    from regard import see
+    from regard.see import gallery
 
-    monkeypatch.setattr(see, "write_gallery", lambda folder: folder / "gallery.md")
+    monkeypatch.setattr(gallery, "write_gallery", lambda folder: folder / "gallery.md")
     assert run("gallery", str(tmp_path)).output == f"drawn: {tmp_path / 'gallery.md'}\n"

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from regard.attention import POSITIONS, RECIPES, Recipe
-from regard.see import gallery, write_gallery
-from regard.see.gallery import POSITION_CAPTIONS, RECIPE_CAPTIONS, caption_for, slug
+from regard.see import gallery
+from regard.see.gallery import POSITION_CAPTIONS, RECIPE_CAPTIONS, caption_for, slug, write_gallery
 
 DOCS = Path(__file__).parents[2] / "docs"
 

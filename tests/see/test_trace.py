@@ -9,8 +9,8 @@ from torch.testing import assert_close
 from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, Greedy, score_targets, translate
 from regard.decode.search import inference_mode
-from regard.see import AttentionSite, GateSite, Trace, load_pretrained, merge_subwords, trace_model
-from regard.see.trace import to_grid
+from regard.see import AttentionSite, GateSite, Trace, trace_model
+from regard.see.trace import load_pretrained, merge_subwords, to_grid
 from regard.tasks.protocol import TokenAxis
 from regard.tasks.tokenizers import group_into_words, token_id, token_label
 from regard.world import find_lecture_sentence

@@ -89,9 +89,9 @@ def gallery(folder: Annotated[Path, typer.Argument(help="The folder of gallery.m
 
     Example: `regard gallery docs`
     """
-    from regard import see
+    from regard.see.gallery import write_gallery
 
-    typer.echo(f"drawn: {see.write_gallery(folder)}")
+    typer.echo(f"drawn: {write_gallery(folder)}")
 
 
 # --- look ---

@@ -3,7 +3,6 @@
 from regard.see.beam_tree import BeamTree
 from regard.see.compare import Comparison, compare
 from regard.see.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
-from regard.see.gallery import write_gallery
 from regard.see.plots.attention_maps import (
     Alignment,
     gates_view,
@@ -32,7 +31,7 @@ from regard.see.plots.text_views import (
 )
 from regard.see.recorder import trace_layer, trace_module
 from regard.see.sites import AttentionSite, GateSite, HeadStatistics, HeadSteps, RecomputationCheck
-from regard.see.trace import Trace, load_pretrained, merge_subwords, trace_model, trace_with_edits
+from regard.see.trace import Trace, trace_model, trace_with_edits
 from regard.see.watch import Watched, watch
 from regard.tasks.protocol import Predictions, TokenAxis
 
@@ -64,8 +63,6 @@ __all__ = [
     "draw",
     "gates_view",
     "head_maps",
-    "load_pretrained",
-    "merge_subwords",
     "nearest_neighbours_view",
     "overlay_heads_view",
     "overlay_view",
@@ -86,5 +83,4 @@ __all__ = [
     "watch",
     "word_contributions",
     "word_weights_view",
-    "write_gallery",
 ]

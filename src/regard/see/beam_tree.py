@@ -24,7 +24,15 @@ class BeamNode:
 
 @dataclass(frozen=True)
 class BeamTree:
-    """The nodes of every step, open ones first, best first; and what was found in the end, best first."""
+    """The nodes of every step, open ones first, best first; and what was found in the end, best first.
+
+    Examples:
+        >>> tree = trace_model("run", "the cat sleeps", beam=2).beam_tree()
+        >>> len(tree.steps[0]), tree.steps[0][0].parent
+        (2, None)
+        >>> tree.hypotheses[0].ids[:1] in [node.ids[:1] for node in tree.steps[0]]
+        True
+    """
 
     steps: tuple[tuple[BeamNode, ...], ...]
     hypotheses: tuple[Hypothesis, ...]

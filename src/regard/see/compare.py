@@ -26,6 +26,15 @@ class Comparison:
 
     Of a generated text, those are the tokens up to and including the first that differs: later ones have another
     prefix. To compare all, trace both with one `target`.
+
+    Examples:
+        >>> before = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> after = trace_with_edits(before, Edits(off=(HeadOff("decoder.0.cross", 0),)))
+        >>> comparison = compare(before, after)
+        >>> comparison.rows, comparison.changes, comparison.logits.shape == before.predictions.logits.shape
+        (('le', 'chat', 'dort', '</s>'), (), True)
+        >>> comparison.largest_change > 0
+        True
     """
 
     before: Trace
@@ -56,7 +65,15 @@ class Comparison:
 
 
 def compare(before: Trace, after: Trace) -> Comparison:
-    """The predictions of two traces of one model."""
+    """The predictions of two traces of one model.
+
+    Examples:
+        >>> before = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> print(compare(before, before))
+        before  le chat dort
+        after   le chat dort
+        the largest change of a probability is 0.0000
+    """
     one, other = before.predictions, after.predictions
     if one.logits.shape[1] != other.logits.shape[1] or before.task != after.task:
         raise ValueError(

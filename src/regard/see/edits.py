@@ -24,7 +24,18 @@ RESTS = {"scaled": "the rest of the row keeps its proportions and the row its su
 
 @dataclass(frozen=True)
 class HeadOff:
-    """An ablated head: all its weights are 0. Of a gate, which has no heads, one of its weights."""
+    """An ablated head: all its weights are 0. Of a gate, which has no heads, one of its weights.
+
+    Examples:
+        >>> layer, x = regard.MultiHeadAttention(8, heads=2), torch.randn(1, 3, 8)
+        >>> site = trace_layer(layer, x, edits=Edits(off=(HeadOff("attention", 1),)))
+        >>> site.weights(head=1)
+        tensor([[0., 0., 0.],
+                [0., 0., 0.],
+                [0., 0., 0.]])
+        >>> site.weights(head=0).sum(-1).allclose(torch.ones(3))
+        True
+    """
 
     site: str
     head: int
@@ -32,7 +43,15 @@ class HeadOff:
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight as it should be; `rest` says what becomes of the others in its row: see RESTS."""
+    """A weight as it should be; `rest` says what becomes of the others in its row: see RESTS.
+
+    Examples:
+        >>> layer = regard.MultiHeadAttention(8, heads=2)
+        >>> edits = Edits(weights=(Weight("attention", head=0, query=0, key=2, value=0.5),))
+        >>> weights = trace_layer(layer, torch.randn(1, 3, 8), edits=edits).weights(head=0)
+        >>> weights[0, 2].item(), round(weights[0].sum().item(), 4)
+        (0.5, 1.0)
+    """
 
     site: str
     head: int
@@ -50,7 +69,15 @@ class Weight:
 
 @dataclass(frozen=True)
 class Mask:
-    """A key that a query may not see: it weighs 0, and the normaliser weighs the others without it."""
+    """A key that a query may not see: it weighs 0, and the normaliser weighs the others without it.
+
+    Examples:
+        >>> layer = regard.MultiHeadAttention(8, heads=2)
+        >>> edits = Edits(masks=(Mask("attention", head=0, query=2, key=1),))
+        >>> weights = trace_layer(layer, torch.randn(1, 3, 8), edits=edits).weights(head=0)
+        >>> weights[2, 1].item(), round(weights[2].sum().item(), 4)
+        (0.0, 1.0)
+    """
 
     site: str
     head: int
@@ -60,7 +87,13 @@ class Mask:
 
 @dataclass(frozen=True)
 class Swap:
-    """Another word instead of one; words are counted from 0, and the text is tokenized again."""
+    """Another word instead of one; words are counted from 0, and the text is tokenized again.
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", edits=Edits(swaps=(Swap(word=1, to="dog"),)))
+        >>> trace.axes["source"].labels
+        ('the', 'dog', 'sleeps', '</s>')
+    """
 
     word: int
     to: str
@@ -72,7 +105,16 @@ class Swap:
 
 @dataclass(frozen=True)
 class Temperature:
-    """normalise(scores / value): below 1 sharpens, above 1 flattens. `site` may be "*", every one."""
+    """normalise(scores / value): below 1 sharpens, above 1 flattens. `site` may be "*", every one.
+
+    Examples:
+        >>> layer, x = regard.MultiHeadAttention(8, heads=2), torch.randn(1, 3, 8)
+        >>> edits = Edits(temperatures=(Temperature("attention", 1000.0),))
+        >>> trace_layer(layer, x, edits=edits).weights(head=0).round(decimals=2)
+        tensor([[0.3300, 0.3300, 0.3300],
+                [0.3300, 0.3300, 0.3300],
+                [0.3300, 0.3300, 0.3300]])
+    """
 
     site: str
     value: float
@@ -84,7 +126,15 @@ class Temperature:
 
 @dataclass(frozen=True)
 class GateOff:
-    """A gate that lets nothing through: all its weights are 0."""
+    """A gate that lets nothing through: all its weights are 0.
+
+    Examples:
+        >>> from regard.attention import GateCore
+        >>> gate = GateCore("one weight for each channel")
+        >>> output, _ = trace_module(gate, torch.tensor([[0.25, 0.75]]), edits=Edits(shut=(GateOff("attention"),)))
+        >>> output
+        tensor([[0., 0.]])
+    """
 
     site: str
 
@@ -94,7 +144,15 @@ KINDS = {"off": HeadOff, "weights": Weight, "masks": Mask, "swaps": Swap, "tempe
 
 @dataclass(frozen=True)
 class Edits:
-    """All changes to one run of a model. Empty, it changes no bit."""
+    """All changes to one run of a model. Empty, it changes no bit.
+
+    Examples:
+        >>> edits = Edits(off=(HeadOff("encoder.0", 1),), temperatures=(Temperature("*", 0.5),))
+        >>> edits.to_dict()
+        {'off': [{'site': 'encoder.0', 'head': 1}], 'temperatures': [{'site': '*', 'value': 0.5}]}
+        >>> Edits.from_dict(edits.to_dict()) == edits, bool(Edits())
+        (True, False)
+    """
 
     off: tuple[HeadOff, ...] = ()
     weights: tuple[Weight, ...] = ()

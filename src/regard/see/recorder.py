@@ -169,6 +169,12 @@ def trace_module(
     """What any module makes of its inputs, and every attention on the way, by the names it declares or by its paths.
 
     A single layer may be given a name.
+
+    Examples:
+        >>> layers = torch.nn.Sequential(*(regard.MultiHeadAttention(8, heads=heads) for heads in (2, 4)))
+        >>> output, sites = trace_module(layers, torch.randn(1, 5, 8))
+        >>> {name: site.heads for name, site in sites.items()}
+        {'0': 2, '1': 4}
     """
     recorder = AttentionRecorder(edits)
     with inference_mode(module), recorder.record(module, name):
@@ -187,7 +193,14 @@ def trace_layer(
     edits: Edits = Edits(),
     name: str = "attention",
 ) -> AttentionSite:
-    """The attention of one layer: x is (b, t, model), and attends to itself or to `memory`."""
+    """The attention of one layer: x is (b, t, model), and attends to itself or to `memory`.
+
+    Examples:
+        >>> layer = regard.MultiHeadAttention(8, heads=2)
+        >>> site = trace_layer(layer, torch.randn(1, 5, 8), memory=torch.randn(1, 7, 8))
+        >>> site.shape, site.weights(head=0).shape, site.check().holds
+        ((5, 7), torch.Size([5, 7]), True)
+    """
     _, sites = trace_module(layer, x, memory, edits=edits, name=name, pattern=pattern)
     site = sites[name]
     assert isinstance(site, AttentionSite)

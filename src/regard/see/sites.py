@@ -62,7 +62,19 @@ WeightBand = tuple[Tensor, Tensor, Tensor]  # some queries, the keys they may se
 
 @dataclass(frozen=True, eq=False)
 class HeadStatistics:
-    """Of every head, means over the queries that see anything."""
+    """Of every head, means over the queries that see anything.
+
+    Examples:
+        >>> from regard.attention import Causal
+        >>> layer = regard.MultiHeadAttention(8, heads=1, recipe=regard.Recipe(pattern=Causal()))
+        >>> layer.query.weight.data = torch.zeros(8, 8)  # every key weighs the same
+        >>> layer.query.bias.data = torch.zeros(8)
+        >>> statistics = trace_layer(layer, torch.randn(1, 3, 8)).statistics()
+        >>> statistics.entropy  # (log 1 + log 2 + log 3) / 3
+        tensor([0.5973])
+        >>> statistics.sink  # (1 + 1/2 + 1/3) / 3
+        tensor([0.6111])
+    """
 
     entropy: Float[Tensor, " h"]  # in nats; 0 where one key has all
     distance: Float[Tensor, " h"]  # between the position of a query and those of its keys
@@ -124,7 +136,16 @@ MAX_FULL_MATRIX = 2**26  # weights of the largest matrix that is ever formed: 8,
 
 @dataclass(frozen=True, eq=False)
 class HeadSteps:
-    """One head, step by step."""
+    """One head, step by step.
+
+    Examples:
+        >>> site = trace_layer(regard.MultiHeadAttention(8, heads=2), torch.randn(1, 3, 8))
+        >>> steps = site.head(0)
+        >>> steps.scores.allclose(steps.products / 2)  # √d is √4
+        True
+        >>> steps.weights.allclose(steps.scores.softmax(-1))
+        True
+    """
 
     products: Float[Tensor, "i j"] | None  # q · k before it is scaled; None for other scores
     scores: Float[Tensor, "i j"]  # as the recipe compares
@@ -136,7 +157,15 @@ class HeadSteps:
 
 @dataclass(frozen=True)
 class RecomputationCheck:
-    """How far the recomputed output is from the layer's own at most, and how far it may be."""
+    """How far the recomputed output is from the layer's own at most, and how far it may be.
+
+    Examples:
+        >>> check = trace_layer(regard.MultiHeadAttention(8, heads=2), torch.randn(1, 3, 8)).check()
+        >>> check.holds
+        True
+        >>> print(RecomputationCheck(error=3e-7, tolerance=1e-5))
+        |A·V - layer output| ≤ 3.0e-07 (within 1e-05)
+    """
 
     error: float
     tolerance: float
@@ -152,7 +181,15 @@ class RecomputationCheck:
 @dataclass(frozen=True, eq=False)
 class AttentionSite:
     """One attention as it ran. q and k are rotated already; b sentences, of which the first is meant unless another is
-    named."""
+    named.
+
+    Examples:
+        >>> site = trace_model("run", "the cat sleeps", target="le chat dort").site("decoder.0.cross")
+        >>> site.heads, site.shape
+        (4, (4, 4))
+        >>> site.weights(head=1).shape, site.check().holds
+        (torch.Size([4, 4]), True)
+    """
 
     site_name: SiteName
     q: Float[Tensor, "b h i d"]
@@ -386,7 +423,14 @@ class AttentionSite:
 
 @dataclass(frozen=True, eq=False)
 class GateSite:
-    """Weights without queries: of channels or positions (a CNN's gates), or of words (static poolings)."""
+    """Weights without queries: of channels or positions (a CNN's gates), or of words (static poolings).
+
+    Examples:
+        >>> from regard.attention import GateCore
+        >>> _, sites = trace_module(GateCore("one weight for each channel"), torch.tensor([[0.25, 0.75]]))
+        >>> sites["attention"].weights, sites["attention"].note
+        (tensor([[0.2500, 0.7500]]), 'one weight for each channel')
+    """
 
     site_name: SiteName
     weights: Float[Tensor, "b ..."]

@@ -104,7 +104,17 @@ class TraceRequest:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What one model made of one input. Arrays are on the model's device; there is one sentence, number 0."""
+    """What one model made of one input. Arrays are on the model's device; there is one sentence, number 0.
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> trace.output_text, trace.axes["source"].labels
+        ('le chat dort', ('the', 'cat', 'sleeps', '</s>'))
+        >>> list(trace.sites)
+        ['encoder.0', 'encoder.1', 'decoder.0.self', 'decoder.0.cross', 'decoder.1.self', 'decoder.1.cross']
+        >>> trace.word_weights("decoder.0.cross", head=1).shape
+        torch.Size([4, 4])
+    """
 
     request: TraceRequest
     task: str
@@ -217,6 +227,13 @@ def trace_model(
         edits: what is changed.
         device: where a folder's model is loaded to.
         parts: files of a user's own parts, which are run, or the classes themselves; see `regard.load`.
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> trace.axes["written"].labels, trace.axes["source"].labels
+        (('le', 'chat', 'dort', '</s>'), ('the', 'cat', 'sleeps', '</s>'))
+        >>> trace.site("decoder.0.cross").head(1).weights.shape
+        torch.Size([4, 4])
     """
     task_model = (
         model
@@ -351,7 +368,14 @@ def with_known_axes(site: AttentionSite | GateSite, axes: Mapping[str, TokenAxis
 
 
 def trace_with_edits(trace: Trace, edits: Edits) -> Trace:
-    """The same request again, with these edits instead."""
+    """The same request again, with these edits instead.
+
+    Examples:
+        >>> before = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> after = trace_with_edits(before, Edits(off=(HeadOff("encoder.0", 0),)))
+        >>> [round(trace.site("encoder.0").weights(head=0).sum().item(), 4) for trace in (before, after)]
+        [4.0, 0.0]
+    """
     return build_trace(replace(trace.request, edits=edits))
 
 

@@ -26,7 +26,18 @@ MAX_BYTES = 2**32  # of what is kept, unless more are allowed
 
 @dataclass(frozen=True, eq=False)
 class Watched(Mapping[str, list[AttentionSite]]):
-    """What was seen, by the names of the attentions: one AttentionSite for each time that it ran."""
+    """What was seen, by the names of the attentions: one AttentionSite for each time that it ran.
+
+    Examples:
+        >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+        >>> with watch(layer) as seen:
+        ...     for length in (3, 5):
+        ...         _ = layer(*[torch.randn(1, length, 8)] * 3)
+        >>> {name: [site.shape for site in calls] for name, calls in seen.items()}
+        {'attention': [(3, 3), (5, 5)]}
+        >>> seen.check().holds
+        True
+    """
 
     calls: dict[str, list[AttentionSite]] = field(default_factory=dict)
     statistics: dict[str, list[HeadStatistics]] = field(default_factory=dict)
@@ -113,6 +124,8 @@ def watch(
         >>> layer, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
         >>> with regard.watch(layer) as seen:
         ...     output, _ = layer(x, x, x)
+        >>> {name: site.weights(head=0).shape for name, (site,) in seen.items()}
+        {'attention': torch.Size([5, 5])}
         >>> seen.check().error < 1e-6
         True
     """

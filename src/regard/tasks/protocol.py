@@ -107,7 +107,13 @@ class TaskInput:
 
 @dataclass(frozen=True)
 class TokenAxis:
-    """One side of a site's matrices: a label for each position, and the words that positions belong to."""
+    """One side of a site's matrices: a label for each position, and the words that positions belong to.
+
+    Examples:
+        >>> axis = TokenAxis(("the", "cat", "s", "</s>"), words=("the", "cats"), word_ids=(0, 1, 1, None))
+        >>> axis.word_groups
+        [('the', [0]), ('cats', [1, 2]), ('</s>', [3])]
+    """
 
     labels: tuple[str, ...]
     words: tuple[str, ...] = ()
@@ -179,7 +185,15 @@ class GenerationInput:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What the model chose from: for each row (a label, a word's tag, a generated token) a score for each option."""
+    """What the model chose from: for each row (a label, a word's tag, a generated token) a score for each option.
+
+    Examples:
+        >>> predictions = trace_model("run", "the cat sleeps", target="le chat dort").predictions
+        >>> predictions.rows, predictions.logits.shape
+        (('le', 'chat', 'dort', '</s>'), torch.Size([4, 14]))
+        >>> len(predictions.best(row=0, count=3)), round(predictions.probabilities(0).sum().item(), 4)
+        (3, 1.0)
+    """
 
     rows: tuple[str, ...]
     logits: Float[Tensor, "rows options"]

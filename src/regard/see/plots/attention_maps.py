@@ -48,6 +48,22 @@ class Alignment:
     """How much each target word attended to each source word, and to the source's end if that is the last column.
 
     `gold` holds links (source word, target word), both counted from 0, where they are known.
+
+    Examples:
+        >>> weights = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.2, 0.7], [0.1, 0.7, 0.2]])
+        >>> gold = frozenset({(0, 0), (1, 2), (2, 1)})  # source word, target word
+        >>> alignment = Alignment(("the", "black", "cat"), ("le", "chat", "noir"), weights, gold)
+        >>> alignment.error_rate
+        0.0
+        >>> print(ascii(alignment, numbers=True))
+              the      black    cat
+          le [▓▓ 0.80]    0.10     0.10
+        chat     0.10  ░░ 0.20 [▓▓ 0.70]
+        noir     0.10 [▓▓ 0.70] ░░ 0.20
+        <BLANKLINE>
+        [ ] gold link
+        <BLANKLINE>
+        AER 0.00 against the gold alignment
     """
 
     source: tuple[str, ...]
@@ -107,7 +123,14 @@ def alignment_view(alignment: Alignment, *, title: str = "") -> View:
 def strip(
     sentence: Sequence[str], weights: Float[Tensor, " word_labels"], title: str = "", *, highlight: int | None = None
 ) -> View:
-    """A sentence with the shade of its weight behind each word; the word `at`, which attended, is outlined."""
+    """A sentence with the shade of its weight behind each word; the word `highlight`, which attended, is outlined.
+
+    Examples:
+        >>> print(ascii(strip(["the", "black", "cat"], torch.tensor([0.1, 0.3, 0.6]), highlight=2), numbers=True))
+        the  black [cat]
+        ░░░░ ▒▒▒▒▒ █████
+        0.10 0.30  0.60
+    """
     shown = word_labels(sentence, "words")
     if tuple(weights.shape) != (len(shown),):
         raise ValueError(f"{len(shown)} words need a weight each, shape ({len(shown)},), not {tuple(weights.shape)}")
@@ -132,7 +155,22 @@ def strip(
 
 
 def stack(*strips: View) -> View:
-    """Strips one below the other, their shades on one scale."""
+    """Strips one below the other, their shades on one scale.
+
+    Examples:
+        >>> one = strip(["the", "black", "cat"], torch.tensor([0.1, 0.3, 0.6]), "le chat")
+        >>> other = strip(["the", "black", "cat"], torch.tensor([0.0, 0.9, 0.1]), "noir")
+        >>> print(ascii(stack(one, other), numbers=True))
+        le chat
+        the  black cat
+             ░░░░░ ▓▓▓▓
+        0.10 0.30  0.60
+        <BLANKLINE>
+        noir
+        the  black cat
+             █████
+        0    0.90  0.10
+    """
     panels = [panel for view in strips for panel in view.panels()]
     shown = [panel for panel in panels if isinstance(panel, Strip)]
     if not shown or len(shown) < len(panels):
@@ -170,7 +208,14 @@ HEADS_PER_ROW = 4  # heads in a row
 
 
 def head_maps(source: Sequence[str], target: Sequence[str], layers: Mapping[str, Sequence[Tensor]]) -> View:
-    """Each weight matrix is (target, source) or (target, source and its end); all on one scale from 0 to 1."""
+    """Each weight matrix is (target, source) or (target, source and its end); all on one scale from 0 to 1.
+
+    Examples:
+        >>> heads = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.5, 0.5]]])
+        >>> view = head_maps(["the", "cat"], ["le", "chat"], {"decoder.0.cross": list(heads)})
+        >>> [(row.heading, [panel.title for panel in row.panels]) for row in view.rows]
+        [('decoder.0.cross', ['head 0', 'head 1'])]
+    """
     if not any(layers.values()):
         raise ValueError("there is no head to show; a model without attention has none")
     across, down = word_labels(source, "source"), Axis("target", word_labels(target, "target"))
@@ -194,7 +239,23 @@ def self_attention_maps(
     causal: bool = False,
     visible: Bool[Tensor, "t t"] | None = None,
 ) -> View:
-    """What each word of a sentence attended to among its words. What is hidden (later words if `causal`) is not 0."""
+    """What each word of a sentence attended to among its words. What is hidden (later words if `causal`) is not 0.
+
+    Examples:
+        >>> heads = torch.tensor([[[0.6, 0.4], [0.2, 0.8]], [[0.5, 0.5], [0.5, 0.5]]])
+        >>> print(ascii(self_attention_maps(["the", "cat"], {"blocks.0": heads}), numbers=True))
+        blocks.0
+        <BLANKLINE>
+        head 0
+             the      cat
+        the  ▒▒ 0.60  ▒▒ 0.40
+        cat  ░░ 0.20  ▓▓ 0.80
+        <BLANKLINE>
+        head 1
+             the      cat
+        the  ▒▒ 0.50  ▒▒ 0.50
+        cat  ▒▒ 0.50  ▒▒ 0.50
+    """
     if not any(len(heads) for heads in layers.values()):
         raise ValueError("there is no head to show; a model without attention has none")
     labels = word_labels(sentence, "words")
@@ -311,7 +372,11 @@ def overlay_view(
 ) -> View:
     """The image, then one copy for each (name, weights of its patches): a word of a question, a head, a layer.
 
-    overlay_view(pixels, list(zip(words, weights, strict=True)), title="attention of each word")
+    Examples:
+        >>> pixels, weights = torch.rand(3, 8, 8), torch.rand(3, 2, 2)
+        >>> view = overlay_view(pixels, list(zip(["what", "colour", "?"], weights)), title="attention of each word")
+        >>> [panel.title for panel in view.panels()]
+        ['the image', 'what', 'colour', '?']
     """
     base = check_pixels(pixels)
     maps = [(image_name(name), check_patches(weights, base)) for name, weights in attention_maps]
@@ -327,7 +392,13 @@ def overlay_view(
 def overlay_heads_view(
     pixels: Pixels, layers: Mapping[str, Float[Tensor, "heads y x"]], *, title: str = "", smooth: bool = False
 ) -> View:
-    """The image, then a row for each layer with one copy for each of its heads, all on one scale."""
+    """The image, then a row for each layer with one copy for each of its heads, all on one scale.
+
+    Examples:
+        >>> view = overlay_heads_view(torch.rand(3, 8, 8), {"blocks.0": torch.rand(4, 2, 2)})
+        >>> [panel.title for panel in view.panels()]
+        ['the image', 'head 0', 'head 1', 'head 2', 'head 3']
+    """
     base = check_pixels(pixels)
     maps = {layer: [check_patches(weights, base) for weights in heads] for layer, heads in layers.items()}
     if not any(maps.values()):
@@ -350,7 +421,14 @@ def gates_view(
     channels: Sequence[tuple[str, Float[Tensor, " _"]]] = (),
     title: str = "",
 ) -> View:
-    """The gates of a convolutional network: of each position, laid over the image, and of each channel, as bars."""
+    """The gates of a convolutional network: of each position, laid over the image, and of each channel, as bars.
+
+    Examples:
+        >>> where, channels = [("where", torch.rand(2, 2))], [("channels", torch.tensor([0.2, 0.9]))]
+        >>> view = gates_view(torch.rand(3, 8, 8), spatial=where, channels=channels)
+        >>> [panel.title for panel in view.panels()]
+        ['the image', 'where', 'channels']
+    """
     base, scale = check_pixels(pixels), ColourScale("glow", 0.0, 1.0, "gate")
     copies = [
         ImagePanel(image_name(name), base, PatchOverlay(check_gate(name, check_patches(at, base)), scale))

@@ -37,7 +37,17 @@ Point = tuple[float, float, int]  # length in words, score, how many sentences
 
 @dataclass(frozen=True)
 class LengthCurves:
-    """For each model (name, points); a point is (length in words, score from 0 to 100, how many sentences)."""
+    """For each model (name, points); a point is (length in words, score from 0 to 100, how many sentences).
+
+    Examples:
+        >>> gru, transformer = ((5, 40.0, 90), (10, 30.0, 40)), ((5, 42.0, 90), (10, 41.0, 40))
+        >>> print(ascii(LengthCurves((("GRU", gru), ("Transformer", transformer)))))
+        BLEU by sentence length in words; a full bar is 50
+        <BLANKLINE>
+            sentences  GRU                              Transformer
+         5         90   40.0 ████████████████████        42.0 █████████████████████
+        10         40   30.0 ███████████████             41.0 ████████████████████▌
+    """
 
     curves: tuple[tuple[str, tuple[Point, ...]], ...]
     score: str = "BLEU"
@@ -88,7 +98,11 @@ CURVE_MARGIN = 0.05  # of the range of values, above and below
 def validation_view(metric: str, curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], *, title: str = "") -> View:
     """One line per run through its validations: (name, ((step, value), ...)).
 
-    validation_view("valid loss", [("small", [(500, 2.4), (1000, 2.1)]), ("large", [(500, 2.3), (1000, 1.8)])])
+    Examples:
+        >>> small, large = [(500, 2.4), (1000, 2.1)], [(500, 2.3), (1000, 1.8)]
+        >>> view = validation_view("valid loss", [("small", small), ("large", large)])
+        >>> view.rows[0].panels[0].series[1].y
+        (2.3, 1.8)
     """
     for name, points in curves:
         if not points or not all(isfinite(value) for _, value in points):
@@ -117,7 +131,19 @@ def nearest_neighbours_view(
 ) -> View:
     """Lists side by side, each under its title: a word before context, the sentences it stands in after.
 
-    neighbours([("light", vectors.neighbours("light"))], [("turn off the light", [...]), ("the light box", [...])])
+    Examples:
+        >>> near, in_context = [("lamp", 0.8), ("heavy", 0.7)], [("lamp", 0.9)]
+        >>> print(ascii(nearest_neighbours_view([("light", near)], [("turn off the light", in_context)])))
+        before context
+        <BLANKLINE>
+        light
+         lamp 0.80 ████████████▊
+        heavy 0.70 ███████████▎
+        <BLANKLINE>
+        in context
+        <BLANKLINE>
+        turn off the light
+        lamp 0.90 ██████████████▍
     """
     if not static:
         raise ValueError("there are no neighbours to show; give at least one (title, [(word, likeness), ...])")
@@ -142,7 +168,14 @@ def neighbour_list(column: tuple[str, Near]) -> BarList:
 
 
 def senses_view(vectors: Float[Tensor, "n width"], meanings: Sequence[str], *, title: str = "") -> View:
-    """The vectors of a word's occurrences on the two axes along which they differ most, coloured by what was meant."""
+    """The vectors of a word's occurrences on the two axes along which they differ most, coloured by what was meant.
+
+    Examples:
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0], [-0.9, -0.1]])
+        >>> view = senses_view(vectors, ["lamp", "lamp", "not heavy", "not heavy"], title="light")
+        >>> view.rows[0].panels[0].names, view.rows[0].panels[0].x_label
+        (('lamp (2)', 'not heavy (2)'), 'component 1: 100 % of the variance')
+    """
     if isinstance(meanings, str) or len(meanings) != len(vectors):
         raise ValueError(f"{len(vectors)} occurrences need a meaning each, not {len(meanings)}")
     at, shares = principal_components(vectors)
@@ -255,7 +288,15 @@ PLOTS_PER_ROW = 2  # heads in a row
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhood:
-    """How much a node attended to whom, itself among them or not, in each head; and their labels, where known."""
+    """How much a node attended to whom, itself among them or not, in each head; and their labels, where known.
+
+    Examples:
+        >>> names, labels = ("Anna", "Ben", "Eva"), ("tennis", "chess", None)
+        >>> print(ascii(Neighbourhood("Anna", names, torch.tensor([[0.2, 0.5, 0.3]]), labels)))
+        Anna, tennis 0.20 ██████▍
+                 Eva 0.30 █████████▋
+          Ben, chess 0.50 ████████████████
+    """
 
     name: str
     neighbours: tuple[str, ...]

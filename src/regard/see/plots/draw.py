@@ -26,10 +26,20 @@ if TYPE_CHECKING:
 
 @singledispatch
 def build_view(thing: object, **how: Any) -> View:
-    """The panels that show a thing."""
+    """The panels that show a thing.
+
+    Examples:
+        >>> view = build_view(torch.tensor([[0.6, 0.4], [0.0, 1.0]]), tokens=["the", "cat"])
+        >>> view.rows[0].panels[0].across.labels
+        ('the', 'cat')
+        >>> print(ascii(view))
+             the  cat
+        the  ▒▒▒  ▒▒▒
+        cat       ███
+    """
     raise ValueError(
         f"cannot draw a {type(thing).__name__}; a pattern, position, recipe, steps or a tensor of weights can be, "
-        "and an Alignment, Lengths, a Neighbourhood or a View"
+        "and an Alignment, LengthCurves, a Neighbourhood or a View"
     )
 
 
@@ -54,16 +64,23 @@ Drawable = Pattern | Position | Recipe | Steps | Tensor | Alignment | LengthCurv
 def draw(thing: Drawable, **how: Any) -> ViewFigure:
     """A thing as a matplotlib figure; give it to `save`, or let a notebook show it as a cell's last line.
 
-    draw(Causal() & Window(8), tokens=32, block=4)     tokens: how many, or which; block: its block map too
-    draw(Rotary(), tokens=64, width=64)                width: of the model or head, where the scheme leaves it open
-    draw(weights, tokens=[...], queries=[...])         (i, j), (h, i, j) or (1, h, i, j); visible=... marks the hidden
-    draw(steps(q, k, v, recipe), tokens=[...])         scores → adjusted → visible → weights
-    draw(recipe, tokens=48)                            its mask, its weights on an example, its four parts
-    draw(Alignment(source, target, weights, gold))     who was translated by whom; title=... stands above
-    draw(Lengths(curves))                              scores by sentence length; title=... stands above
-    draw(Neighbourhood.of(graph, attention, "Anna-3", "blocks.0"))     a node of a graph among its neighbours
-    draw(stack(strip(words, weights), strip(...)))     sentences, each word on its shade
-    draw(overlay(pixels, [(name, weights), ...]))      any other view: of pictures, tags, texts, neighbours, growth
+    - `draw(Causal() & Window(8), tokens=32, block=4)`: tokens: how many, or which; block: its block map too
+    - `draw(Rotary(), tokens=64, width=64)`: width: of the model or head, where the scheme leaves it open
+    - `draw(weights, tokens=[...], queries=[...])`: (i, j), (h, i, j) or (1, h, i, j); `visible` marks the hidden
+    - `draw(steps(q, k, v, recipe), tokens=[...])`: scores → adjusted → visible → weights
+    - `draw(recipe, tokens=48)`: its mask, its weights on an example, its four parts
+    - `draw(Alignment(source, target, weights, gold))`: who was translated by whom; `title` stands above
+    - `draw(LengthCurves(curves))`: scores by sentence length; `title` stands above
+    - `draw(Neighbourhood.of(graph, attention, "Anna-3", "blocks.0"))`: a node of a graph among its neighbours
+    - `draw(stack(strip(words, weights), strip(...)))`: sentences, each word on its shade
+    - `draw(overlay_view(pixels, [(name, weights), ...]))`: any other view: of pictures, tags, texts, neighbours
+
+    Examples:
+        >>> from matplotlib.figure import Figure
+        >>> from regard.attention import Causal, Window
+        >>> figure = draw(Causal() & Window(8), tokens=32, block=4)
+        >>> isinstance(figure, Figure), save(figure, "window.png").name
+        (True, 'window.png')
     """
     return draw_view(build_view(thing, **how))
 
@@ -71,8 +88,22 @@ def draw(thing: Drawable, **how: Any) -> ViewFigure:
 def ascii(thing: Drawable, *, numbers: bool = False, colour: bool = False, **how: Any) -> str:
     """The same as text for a terminal; takes what `draw` takes.
 
-    numbers     print each weight beside its shade
-    colour      pictures and words in the 24-bit colours of a terminal that has them, instead of shades
+    Args:
+        numbers: print each weight beside its shade.
+        colour: pictures and words in the 24-bit colours of a terminal that has them, instead of shades.
+
+    Examples:
+        >>> from regard.attention import Causal, Global, Window
+        >>> print(ascii(Causal() & (Window(2) | Global(1)), tokens=5))
+        ■ · · · ·
+        ■ ■ · · ·
+        ■ ■ ■ · ·
+        ■ · ■ ■ ·
+        ■ · · ■ ■
+        >>> print(ascii(torch.tensor([[0.6, 0.4], [0.2, 0.8]]), tokens=["the", "cat"], numbers=True))
+             the      cat
+        the  ▓▓ 0.60  ▒▒ 0.40
+        cat  ░░ 0.20  ██ 0.80
     """
     return render_view(build_view(thing, **how), numbers=numbers, colour=colour)
 
@@ -92,13 +123,15 @@ def show(
 ) -> "NotebookFrame":
     """The microscope of one trace in a notebook's cell, without a server: overview, matrix, lines and more.
 
-    show("run", "the black cat ate the mouse")
-    show(translator, "the black cat ate the mouse", site="decoder.0.cross", head=1)
-
     Args:
         model: a trained model, the folder of its run, or a trace.
         text, question, target, edits: as `trace_model` takes them.
         site, head: what the page shows first.
+
+    Examples:
+        >>> frame = show("run", "the cat sleeps", target="le chat dort", site="decoder.0.cross", head=1)
+        >>> "le chat dort" in frame.html, frame._repr_html_()[:8]
+        (True, '<iframe ')
     """
     from regard.serve.exports import NotebookFrame, standalone_page
     from regard.serve.trace_cache import CachedTrace

@@ -669,7 +669,13 @@ def draw_text_line(figure: Figure, line: TextLine) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as its suffix says (.png, .svg or .pdf); the same figure always gives the same bytes."""
+    """Write a figure as its suffix says (.png, .svg or .pdf); the same figure always gives the same bytes.
+
+    Examples:
+        >>> from regard.attention import Rotary
+        >>> save(draw(Rotary(), tokens=16, width=8), "rotary.svg").name
+        'rotary.svg'
+    """
     path = Path(path)
     if path.suffix.lower() not in OMITTED_METADATA:
         raise ValueError(f"cannot write {path.name!r}: a picture ends in {', '.join(OMITTED_METADATA)}")

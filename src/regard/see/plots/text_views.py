@@ -27,6 +27,15 @@ def tag_view(
         gold: the right tags; where they differ, the tag is marked and the right one stands below it.
         probabilities: how probable the model finds each tag, as the shade of its word.
         attention: for some words, by their indices from 0: the weights of the others when they were tagged.
+
+    Examples:
+        >>> view = tag_view(["the", "light", "box"], ["DET", "NOUN", "NOUN"], gold=["DET", "ADJ", "NOUN"])
+        >>> print(ascii(view))
+        the light  box
+        DET ✗ NOUN NOUN
+            ADJ
+        <BLANKLINE>
+        2 of 3 tags are right; the gold tag stands below each wrong one
     """
     shown, given = word_labels(sentence, "words"), check_tags(tags, len(sentence), "tags")
     right = given if gold is None else check_tags(gold, len(sentence), "gold tags")
@@ -97,6 +106,11 @@ def surprisal_view(
 
     The prompt was given, so it surprises nobody: it has no shade. `alternatives`, if any, are those of each token; the
     notes list them for the tokens that surprised most. Tokens that hold their own spaces are set as one text.
+
+    Examples:
+        >>> view = surprisal_view(["black", "cat"], torch.tensor([0.25, 0.5]), prompt=["the"])
+        >>> view.notes
+        (('', '1.50 bits a token on average, perplexity 2.83'),)
     """
     for some in (tokens, prompt):
         if isinstance(some, str):
@@ -179,6 +193,16 @@ def word_weights_view(
     """How much each word counts: by TF-IDF, by learned weights, by attention. A long text wraps.
 
     A word that is not `visible` has no weight, because the model does not know it: that is not a weight of 0.
+
+    Examples:
+        >>> weights = torch.tensor([0.1, 0.7, 0.2])
+        >>> view = word_weights_view(["a", "fine", "film"], weights, prediction_title("good", 0.93))
+        >>> print(ascii(view, numbers=True))
+        good, 93 %
+        <BLANKLINE>
+        a    fine film
+        ░░░░ ████ ░░░░
+        0.10 0.70 0.20
     """
     shown = check_one_per_word(text, weights, visible)
     known = to_cpu_double(weights) if visible is None else to_cpu_double(weights).where(visible.cpu(), 0.0)
@@ -201,6 +225,20 @@ def word_contributions(
     """What each word adds to a label's score or, below 0, takes from it: blue and orange.
 
     word_weights_view and word_contributions both take `prediction_title(...)` as title.
+
+    Examples:
+        >>> title = prediction_title("good", 0.7)
+        >>> view = word_contributions(["not", "bad"], torch.tensor([-0.5, 1.5]), title, label="good")
+        >>> print(ascii(view, numbers=True))
+        good, 70 %
+        <BLANKLINE>
+        not   bad
+        ----- ████
+        -0.50 1.50
+        <BLANKLINE>
+        ░▒▓█ above 0 to 1.50, -=≡≣ below 0 to -1.50
+        <BLANKLINE>
+        above 0 speaks for good, below 0 against it; together the words add +1.00
     """
     shown = check_one_per_word(text, parts, visible)
     known = to_cpu_double(parts) if visible is None else to_cpu_double(parts).where(visible.cpu(), 0.0)
@@ -213,7 +251,12 @@ def word_contributions(
 
 
 def prediction_title(label: str, probability: float, gold: str | None = None) -> str:
-    """What a text was taken for: a title."""
+    """What a text was taken for: a title.
+
+    Examples:
+        >>> prediction_title("good", 0.93), prediction_title("good", 0.93, gold="bad")
+        ('good, 93 %', 'good, 93 %, wrongly: it is bad')
+    """
     if not 0 <= probability <= 1:
         raise ValueError(f"a probability lies between 0 and 1, not at {probability:g}")
     found = f"{label}, {100 * probability:.0f} %"
