@@ -13,8 +13,8 @@ from regard.cli.options import (
     DeviceOption,
     LengthPenalty,
     PartsOption,
+    SearchOptions,
     Split,
-    build_search,
     load_parts,
     resolve_device,
     with_progress,
@@ -182,7 +182,9 @@ def ladder(
             train_run(TrainRequest(folder, recipe, changes, data, device, own_parts=own_parts))
         translator = Translator.load(folder, device, own_parts=own_parts)
         pairs = translator.settings.data.read(split, data).examples
-        results[kind] = evaluate_translations(translator, pairs, build_search(beam, length_penalty, 0.0), with_progress)
+        results[kind] = evaluate_translations(
+            translator, pairs, SearchOptions(beam, length_penalty).build(), with_progress
+        )
         text = sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)
         if kind not in ("elman", "gru", "lstm"):
             typer.echo(f"drawn: {draw_alignment(translator, folder, text, out / f'alignment-{kind}.png')}")

@@ -9,20 +9,13 @@ import typer
 
 from regard.cli.options import (
     MAX_LENGTH_NAMES,
-    BeamSize,
-    ChangedPartsOption,
-    CheckpointOption,
-    CoveragePenalty,
     DataFolder,
-    DeviceOption,
-    LengthPenalty,
+    LoadOptions,
     ModelArgument,
-    PartsOption,
+    SearchOptions,
     Split,
-    build_search,
-    load_parts,
     refuse_long,
-    resolve_device,
+    with_option_groups,
     with_progress,
     writable_files,
 )
@@ -36,9 +29,8 @@ if TYPE_CHECKING:
     from regard.tasks.protocol import Task
     from regard.tasks.translation.metrics import CometScorer
 
-DEFAULT_SEARCH: tuple[int, float, float] = (5, 1.0, 0.0)
 
-
+@with_option_groups
 def evaluate(
     model: ModelArgument,
     on: Annotated[
@@ -46,9 +38,7 @@ def evaluate(
         typer.Option("--on", "--pairs", help="Files in the format of the training files; default: --split."),
     ] = None,
     split: Annotated[Split, typer.Option(help="Of the corpus it was trained on.")] = "valid",
-    beam: BeamSize = DEFAULT_SEARCH[0],
-    length_penalty: LengthPenalty = DEFAULT_SEARCH[1],
-    coverage_penalty: CoveragePenalty = DEFAULT_SEARCH[2],
+    search: SearchOptions = SearchOptions(),
     save: Annotated[Path | None, typer.Option(help="Write the metrics as JSON here.")] = None,
     outputs: Annotated[
         Path | None,
@@ -70,10 +60,7 @@ def evaluate(
         str | None, typer.Option(help="Of --comet: the name or the checkpoint of a COMET model.")
     ] = None,
     data: DataFolder = None,
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Evaluate a model on held-out examples.
 
@@ -94,14 +81,14 @@ def evaluate(
 
     save, outputs = writable_files(save=save, outputs=outputs)
     task = task_of_run(model)
-    scorer = find_comet(task, model, comet, comet_model, resolve_device(device))
-    task_model = task.task_model.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
+    scorer = find_comet(task, model, comet, comet_model, load.torch_device)
+    task_model = load.load(task.task_model, model)
     examples, named = read_examples(task, task_model, on or [], split, data)
     refuse_long_examples(task, task_model, examples, max_length)
     what: dict[str, Any] = {"model": str(model), "on": named}
-    search = check_search(task, model, (beam, length_penalty, coverage_penalty))
-    found = task.evaluate(task_model, examples, search=search, progress=with_progress)
-    what |= {"search": repr(search)} if search else {}
+    chosen = check_search(task, model, search)
+    found = task.evaluate(task_model, examples, search=chosen, progress=with_progress)
+    what |= {"search": repr(chosen)} if chosen else {}
     if scorer:
         found = add_comet(found, scorer, [pair.source for pair in examples])
     typer.echo(found.table())
@@ -113,11 +100,11 @@ def evaluate(
         typer.echo(f"written: {save}")
 
 
-def check_search(task: "Task", model: Path, options: tuple[int, float, float]) -> "Search | None":
+def check_search(task: "Task", model: Path, search: SearchOptions) -> "Search | None":
     """The search of --beam and penalties, which a task that does not search refuses."""
-    if not task.searches and options != DEFAULT_SEARCH:
+    if not task.searches and search != SearchOptions():
         raise ValueError(f"--beam and penalties are for translations; {model} is for the task {task.name!r}")
-    return build_search(*options) if task.searches else None
+    return search.build() if task.searches else None
 
 
 def refuse_long_examples(

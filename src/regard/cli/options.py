@@ -1,19 +1,23 @@
-"""Shared options and arguments: device, own parts, search, input texts, writable paths, progress bars."""
+"""Shared options and arguments: loading a model, search, input texts, writable paths, progress bars."""
 
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property, wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from regard.decode.search import Search
     from regard.tasks.own_parts import OwnParts
+    from regard.tasks.pretrained import PretrainedModel
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound="PretrainedModel")
 MAX_FILE_NAME, MAX_QUOTED = 255, 40  # letters of a file name, and of a quoted sentence
 FILES = "Training files; for translation: a .tsv, a .jsonl with a field per language, or (passed twice) two text files."
 DataFolder = Annotated[
@@ -89,12 +93,81 @@ def load_parts(parts: list[Path] | None, changed: list[Path] | None) -> "OwnPart
     return OwnParts.load(parts or [], changed or [])
 
 
-def build_search(beam: int, length_penalty: float, coverage_penalty: float, best: int = 1) -> "Search":
-    from regard.decode import Beam, Greedy
+# --- groups of options that several commands share ---
 
-    if beam == 1 and best == 1:
-        return Greedy()
-    return Beam(max(beam, best), length_penalty=length_penalty, coverage_penalty=coverage_penalty, n_best=best)
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How the model of a run is loaded: which checkpoint, on which device, with which parts of the user's own."""
+
+    checkpoint: CheckpointOption = None
+    device: DeviceOption = "auto"
+    parts: PartsOption = None
+    changed_parts: ChangedPartsOption = None
+
+    def load(self, kind: type[Model], folder: Path) -> Model:
+        return kind.load(folder, self.torch_device, self.checkpoint, self.own_parts)
+
+    @property
+    def torch_device(self) -> str:
+        return resolve_device(self.device)
+
+    @cached_property
+    def own_parts(self) -> "OwnParts":
+        """Their files are run once, however many models are loaded."""
+        return load_parts(self.parts, self.changed_parts)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Greedy or beam search."""
+
+    beam: BeamSize = 5
+    length_penalty: LengthPenalty = 1.0
+    coverage_penalty: CoveragePenalty = 0.0
+
+    def build(self, best: int = 1) -> "Search":
+        from regard.decode import Beam, Greedy
+
+        if self.beam == 1 and best == 1:
+            return Greedy()
+        return Beam(
+            max(self.beam, best),
+            length_penalty=self.length_penalty,
+            coverage_penalty=self.coverage_penalty,
+            n_best=best,
+        )
+
+
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer reads it: a parameter whose type is a dataclass of options stands for all its fields."""
+    given = signature(command).parameters.values()
+    groups: dict[str, Any] = {one.name: one.annotation for one in given if is_dataclass(one.annotation)}
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    options = [
+        option
+        for one in given
+        for option in (
+            option_fields(one.annotation) if one.name in groups else [one.replace(kind=Parameter.KEYWORD_ONLY)]
+        )
+    ]
+    run.__signature__ = signature(command).replace(parameters=options)  # type: ignore[attr-defined]
+    return run
+
+
+def option_fields(group: Any) -> list[Parameter]:
+    """An option of each field, with its default."""
+    assert all(field.default is not MISSING for field in fields(group))
+    return [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(group)
+    ]
 
 
 TextArgument = Annotated[

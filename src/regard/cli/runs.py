@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.cli.evaluate import DEFAULT_SEARCH, check_search, read_examples, refuse_long_examples, settings_on
+from regard.cli.evaluate import check_search, read_examples, refuse_long_examples, settings_on
 from regard.cli.options import (
-    BeamSize,
-    ChangedPartsOption,
-    CheckpointOption,
-    CoveragePenalty,
     DataFolder,
-    DeviceOption,
-    LengthPenalty,
-    PartsOption,
+    LoadOptions,
+    SearchOptions,
     Split,
-    load_parts,
-    resolve_device,
+    with_option_groups,
     with_progress,
     writable_file,
 )
@@ -142,6 +136,7 @@ class ScoredPair:
         return {"on": self.on, "examples": self.examples, "scores": scores}
 
 
+@with_option_groups
 def compare(
     first: Annotated[Path, typer.Argument(help="A run folder.", metavar="A")],
     second: Annotated[Path, typer.Argument(help="Another run of the same task.", metavar="B")],
@@ -151,15 +146,10 @@ def compare(
     ] = None,
     split: Annotated[Split | None, typer.Option(help="Measure both on this split of their corpus.")] = None,
     out: Annotated[Path | None, typer.Option(help="Draw the validation curves: .png, .svg or .pdf.")] = None,
-    beam: BeamSize = DEFAULT_SEARCH[0],
-    length_penalty: LengthPenalty = DEFAULT_SEARCH[1],
-    coverage_penalty: CoveragePenalty = DEFAULT_SEARCH[2],
+    search: SearchOptions = SearchOptions(),
     as_json: JsonOption = False,  # noqa: FBT002
     data: DataFolder = None,
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Compare two runs: the settings that differ, their validation curves and figures.
 
@@ -177,7 +167,7 @@ def compare(
     from regard.tasks.config import differing_values
     from regard.tasks.runs import summarize_run
 
-    if (on or split) is None and (beam, length_penalty, coverage_penalty) != DEFAULT_SEARCH:
+    if (on or split) is None and search != SearchOptions():
         raise ValueError("--beam and penalties are for translating a test set; name one with --on or --split")
     if on and split:
         raise ValueError(f"--on {on[0]} and --split {split} are two test sets; choose one")
@@ -191,12 +181,7 @@ def compare(
     differences = differing_values(one.settings, two.settings)
     scored = None
     if on or split:
-        search = (beam, length_penalty, coverage_penalty)
-        own_parts = load_parts(parts, changed_parts)
-        loaded = [
-            task_of_run(run).task_model.load(run, resolve_device(device), checkpoint, own_parts)
-            for run in (first, second)
-        ]
+        loaded = [load.load(task_of_run(run).task_model, run) for run in (first, second)]
         scored = score_both(task_of_run(first), loaded, (first, second), on or [], split or "test", data, search)
     if as_json:
         found: dict[str, Any] = {"runs": [one.to_json(), two.to_json()], "settings": differences}
@@ -243,7 +228,7 @@ def score_both(
     on: list[str],
     split: Split,
     data: Path | None,
-    search: tuple[int, float, float],
+    search: SearchOptions,
 ) -> ScoredPair:
     """Measures both models on the same examples; other examples, or other signatures, are refused."""
     from regard.tasks.metrics import check_same_signatures, signatures

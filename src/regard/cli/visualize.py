@@ -8,14 +8,12 @@ import typer
 
 from regard.cli.options import (
     BeamSize,
-    ChangedPartsOption,
-    CheckpointOption,
-    DeviceOption,
+    LoadOptions,
     MaxLength,
     ModelArgument,
     PartsOption,
     load_parts,
-    resolve_device,
+    with_option_groups,
     writable_file,
 )
 from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_run
@@ -23,7 +21,6 @@ from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_r
 if TYPE_CHECKING:
     from regard.see.plots.panels import View
     from regard.serve.trace_cache import CachedTrace
-    from regard.tasks.own_parts import OwnParts
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
 
@@ -99,6 +96,7 @@ def gallery(folder: Annotated[Path, typer.Argument(help="The folder of gallery.m
 EXPORT_SUFFIXES = (".html", ".npz", ".csv")  # exports of a trace; other files are plots
 
 
+@with_option_groups
 def look(
     model: ModelArgument,
     text: Annotated[str | None, typer.Argument(help="A sentence, an image or .wav file, or a node's name.")] = None,
@@ -116,10 +114,7 @@ def look(
     page: Annotated[bool, typer.Option("--page/--no-page", help="In a terminal, open the microscope as well.")] = True,  # noqa: FBT002
     beam: BeamSize = 5,
     max_length: MaxLength = 1000,
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Show a model's output for an input and its attention weights: in the terminal and in the microscope.
 
@@ -150,8 +145,7 @@ def look(
     if text is not None and not text.strip():
         raise ValueError("the sentence is empty; give at least one word")
     task = task_of_run(model)
-    own_parts = load_parts(parts, changed_parts)
-    task_model = task.task_model.load(model, resolve_device(device), checkpoint, own_parts)
+    task_model = load.load(task.task_model, model)
     if question is not None and "question" not in task.inputs.options:
         raise ValueError(f"{model} is for the task {task.name!r}, and answers no questions; give one text")
     if text is not None:
@@ -164,7 +158,7 @@ def look(
         elif save:
             typer.echo(f"\ndrawn: {see.save(see.draw(view), save)}")
     if opens:
-        open_microscope(model, others or [], text, question, resolve_device(device), checkpoint, own_parts)
+        open_microscope(model, others or [], text, question, load)
 
 
 def view_input(
@@ -211,15 +205,7 @@ def write_export(cached: "CachedTrace", head: str | None, save: Path) -> Path:
 # --- the microscope in a browser ---
 
 
-def open_microscope(
-    model: Path,
-    others: list[Path],
-    text: str | None,
-    question: str | None,
-    device: str,
-    checkpoint: str | None,
-    own_parts: "OwnParts",
-) -> None:
+def open_microscope(model: Path, others: list[Path], text: str | None, question: str | None, load: LoadOptions) -> None:
     from base64 import b64encode
 
     from regard.serve import server
@@ -232,7 +218,8 @@ def open_microscope(
             raise
         typer.echo(f"\n{missing}", err=True)
         return
-    models, media = ModelStore.from_folders([model, *others], device, checkpoint, own_parts), MediaStore()
+    models = ModelStore.from_folders([model, *others], load.torch_device, load.checkpoint, load.own_parts)
+    media = MediaStore()
     first = next(iter(models.entries))
     kind = get_task(models.model(first).settings.task).inputs.kind
     if text is not None and kind in ("image", "audio"):
@@ -251,14 +238,12 @@ def open_microscope(
 PORT = 8642
 
 
+@with_option_groups
 def serve(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of their checkpoints.", metavar="RUN...")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 picks any free port.")] = PORT,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,  # noqa: FBT002
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Serve the microscope: attention of every layer, head and step, interventions, masks, lectures. Ctrl-C stops it.
 
@@ -275,8 +260,8 @@ def serve(
 
     server.require_serve_extra()
     with server.open_socket(port) as here:
-        own_parts = load_parts(parts, changed_parts)
-        models, token = ModelStore.from_folders(runs, resolve_device(device), checkpoint, own_parts), server.new_token()
+        models = ModelStore.from_folders(runs, load.torch_device, load.checkpoint, load.own_parts)
+        token = server.new_token()
         where = server.page_url(here, token)
         typer.echo(f"{where}\nCtrl-C stops it.")
         if open_:

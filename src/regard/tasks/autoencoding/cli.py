@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
-    ChangedPartsOption,
-    CheckpointOption,
-    DeviceOption,
+    LoadOptions,
     MaxLength,
     ModelArgument,
     OutOption,
-    PartsOption,
     TextArgument,
     answer_typed_lines,
-    load_parts,
     read_input,
     refuse_long,
-    resolve_device,
+    with_option_groups,
     with_progress,
     writable_files,
     write_lines,
@@ -36,6 +32,7 @@ if TYPE_CHECKING:
     from regard.tasks.autoencoding.task import SentenceAutoencoder
 
 
+@with_option_groups
 def autoencode(
     model: ModelArgument,
     file: TextArgument = None,
@@ -49,10 +46,7 @@ def autoencode(
     ] = None,
     latents: Annotated[Path | None, typer.Option(help="Plot the latents of the lines here (.png, .svg, .pdf).")] = None,
     max_length: MaxLength = MAX_SENTENCE_TOKENS,
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Encode sentences into fixed-size latents and decode them again; without a file, what you type.
 
@@ -71,7 +65,7 @@ def autoencode(
         raise ValueError("--interpolate takes two sentences; leave out the file and --latents")
     if points and not interpolate:
         raise ValueError(f"--points {points} needs two sentences; add --interpolate ONE OTHER")
-    autoencoder = SentenceAutoencoder.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
+    autoencoder = load.load(SentenceAutoencoder, model)
     if interpolate:
         one, other = check_sentences(autoencoder, interpolate, lambda number: f"sentence {number}", max_length)
         write_lines(interpolate_sentences(autoencoder, one, other, points or 5), out, "written")

@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
-    ChangedPartsOption,
-    CheckpointOption,
-    DeviceOption,
+    LoadOptions,
     ModelArgument,
-    PartsOption,
-    load_parts,
     parse_head,
     read_input,
-    resolve_device,
+    with_option_groups,
     with_progress,
     writable_file,
     write_lines,
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
     from regard.tasks.image_classification.task import ImageClassifier
 
 
+@with_option_groups
 def image(
     model: ModelArgument,
     files: Annotated[
@@ -39,10 +36,7 @@ def image(
     out: Annotated[Path | None, typer.Option(help="Write here instead of stdout.")] = None,
     best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k classes per image.")] = 1,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse images of another size.")] = False,  # noqa: FBT002
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Classify images: file name, class and probability, tab-separated.
 
@@ -57,7 +51,7 @@ def image(
     from regard.tasks.image_classification.task import ImageClassifier
 
     out = out and writable_file(out)
-    classifier = ImageClassifier.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
+    classifier = load.load(ImageClassifier, model)
     names = [name for file in files for name in (read_input(None).texts if file == "-" else [file]) if name.strip()]
     images = [one for name in with_progress(names, "reading", len(names)) for one in images_in(name, classifier)]
     if not images:

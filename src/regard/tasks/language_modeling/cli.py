@@ -12,14 +12,10 @@ import typer
 from regard.cli.options import (
     MAX_LENGTH_NAMES,
     MAX_PROMPT_TOKENS,
-    ChangedPartsOption,
-    CheckpointOption,
-    DeviceOption,
+    LoadOptions,
     ModelArgument,
-    PartsOption,
-    load_parts,
     refuse_long,
-    resolve_device,
+    with_option_groups,
     with_progress,
 )
 from regard.tasks.registry import ViewRequest
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
     from regard.tasks.language_modeling.task import TextGenerator
 
 
+@with_option_groups
 def generate(
     model: ModelArgument,
     prompt: Annotated[str | None, typer.Argument(help="The prompt, or - for stdin.")] = None,
@@ -47,10 +44,7 @@ def generate(
     max_length: Annotated[
         int, typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a prompt; a longer one is refused.")
     ] = MAX_PROMPT_TOKENS,
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Generate text from a prompt, or from nothing; without a prompt, from each line you type.
 
@@ -72,7 +66,7 @@ def generate(
     sampler = build_sampler(temperature, top_k, top_p, seed)
     if prompt is None and sys.stdin.isatty():
         prompt_loop(
-            TextGenerator.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts)),
+            load.load(TextGenerator, model),
             sampler,
             tokens,
             lines,
@@ -80,7 +74,7 @@ def generate(
         )
         return
     prompt_text = read_stdin() if prompt in (None, "-") else prompt or ""
-    generator = TextGenerator.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
+    generator = load.load(TextGenerator, model)
     refuse_long_prompt(generator, prompt_text, "the prompt", max_length)
     stdout = sys.stdout  # a progress bar, once started, replaces it
     typer.echo(prompt_text, nl=False)

@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
-    ChangedPartsOption,
-    CheckpointOption,
-    DeviceOption,
+    LoadOptions,
     ModelArgument,
-    PartsOption,
-    load_parts,
-    resolve_device,
+    with_option_groups,
     writable_file,
     write_lines,
 )
@@ -28,16 +24,14 @@ if TYPE_CHECKING:
     from regard.tasks.node_classification.task import NodeClassifier
 
 
+@with_option_groups
 def graph(
     model: ModelArgument,
     nodes: Annotated[Path, typer.Argument(help="Columns name, label and text or features; _ is an unknown label.")],
     edges: Annotated[Path, typer.Argument(help="Two names on every line, a tab between them.")],
     out: Annotated[Path | None, typer.Option(help="Write here instead of stdout.")] = None,
     best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k labels per node.")] = 1,
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Classify the nodes of a graph: node name, label and probability, tab-separated.
 
@@ -51,7 +45,7 @@ def graph(
     from regard.tasks.node_classification.task import NodeClassifier
 
     out = out and writable_file(out)
-    classifier = NodeClassifier.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
+    classifier = load.load(NodeClassifier, model)
     write_lines(label_lines(classifier, read_graph(nodes, edges), min(best, len(classifier.labels))), out, "labelled")
 
 

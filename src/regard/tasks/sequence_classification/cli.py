@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
-    ChangedPartsOption,
-    CheckpointOption,
-    DeviceOption,
     InputLines,
+    LoadOptions,
     MaxLength,
     ModelArgument,
     OutOption,
-    PartsOption,
     TextArgument,
     answer_typed_lines,
-    load_parts,
     read_input,
     refuse_long,
-    resolve_device,
+    with_option_groups,
     with_progress,
     writable_file,
     write_lines,
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
 BATCH_LINES = 256  # lines that are read together
 
 
+@with_option_groups
 def classify(
     model: ModelArgument,
     file: TextArgument = None,
@@ -47,10 +44,7 @@ def classify(
     ] = False,
     max_length: MaxLength = MAX_TEXT_TOKENS,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Classify each line of a file; without one, what you type. An empty line stays empty.
 
@@ -66,14 +60,14 @@ def classify(
     out = out and writable_file(out)
     if file is None and sys.stdin.isatty():
         prompt_loop(
-            TextClassifier.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts)),
+            load.load(TextClassifier, model),
             max_length,
             scores=scores,
             all_labels=all_labels,
         )
         return
-    inputs, chosen = read_input(file), resolve_device(device)
-    classifier = TextClassifier.load(model, chosen, checkpoint, load_parts(parts, changed_parts))
+    inputs, chosen = read_input(file), load.torch_device
+    classifier = load.load(TextClassifier, model)
     texts = check_texts(classifier, inputs, max_length, strict=strict)
     lines = (
         line

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
-    ChangedPartsOption,
-    CheckpointOption,
-    DeviceOption,
+    LoadOptions,
     MaxLength,
     ModelArgument,
     OutOption,
-    PartsOption,
     answer_typed_lines,
-    load_parts,
     read_input,
     refuse_long,
-    resolve_device,
+    with_option_groups,
     writable_file,
 )
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
@@ -32,6 +28,7 @@ if TYPE_CHECKING:
     from regard.tasks.tagging.task import Tagger, TaggingPrediction
 
 
+@with_option_groups
 def tag(
     model: ModelArgument,
     file: Annotated[
@@ -40,10 +37,7 @@ def tag(
     ] = None,
     out: OutOption = None,
     max_length: MaxLength = MAX_SENTENCE_TOKENS,
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Tag the words of sentences. A .conllu keeps its other columns; words of plain text are separated by blanks.
 
@@ -56,7 +50,7 @@ def tag(
     from regard.tasks.tagging.task import Tagger
 
     out = out and writable_file(out)
-    tagger = Tagger.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
+    tagger = load.load(Tagger, model)
     if file is None and sys.stdin.isatty():
         prompt_loop(tagger, max_length)
         return

@@ -11,23 +11,16 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import (
-    BeamSize,
-    ChangedPartsOption,
-    CheckpointOption,
-    CoveragePenalty,
-    DeviceOption,
-    LengthPenalty,
+    LoadOptions,
     MaxLength,
     ModelArgument,
     OutOption,
-    PartsOption,
+    SearchOptions,
     TextArgument,
     answer_typed_lines,
-    build_search,
-    load_parts,
     read_input,
     refuse_long,
-    resolve_device,
+    with_option_groups,
     with_progress,
     writable_files,
     write_lines,
@@ -45,13 +38,12 @@ if TYPE_CHECKING:
     from regard.tasks.translation.task import Translator
 
 
+@with_option_groups
 def translate(
     model: ModelArgument,
     file: TextArgument = None,
     out: OutOption = None,
-    beam: BeamSize = 5,
-    length_penalty: LengthPenalty = 1.0,
-    coverage_penalty: CoveragePenalty = 0.0,
+    search: SearchOptions = SearchOptions(),
     best: Annotated[
         int,
         typer.Option("--n-best", "--best", min=1, help="Number of hypotheses per line (n-best), each with its score."),
@@ -76,10 +68,7 @@ def translate(
             "other lines, a score by up to 0.1."
         ),
     ] = "float32",
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Translate a file line by line; without one, what you type (with --beam 1 or --sample word by word).
 
@@ -102,11 +91,11 @@ def translate(
     if align and (best > 1 or file is None):
         raise ValueError("--align is for a file with one translation of each line; leave out --n-best, or give a file")
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    search = build_sampling(sampling, best) if sample else build_search(beam, length_penalty, coverage_penalty, best)
+    chosen = build_sampling(sampling, best) if sample else search.build(best)
     if stray := [name for name, value in sampling.items() if value is not None and not sample]:
         raise ValueError(f"--{stray[0].replace('_', '-')} needs --sample")
     scores = scores or best > 1
-    if best > 1 and not sample and (length_penalty or coverage_penalty):
+    if best > 1 and not sample and (search.length_penalty or search.coverage_penalty):
         typer.echo(
             "regard: n-best lists are ranked by the penalised score; the log-probabilities before them may be in "
             "another order, and are in this one with --length-penalty 0",
@@ -114,8 +103,8 @@ def translate(
         )
     if file is None and sys.stdin.isatty():
         prompt_loop(
-            Translator.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts)),
-            search,
+            load.load(Translator, model),
+            chosen,
             max_length,
             scores=scores,
             precision=precision,
@@ -124,12 +113,12 @@ def translate(
     from regard.data.files import open_atomic
 
     inputs = read_input(file)
-    translator = Translator.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
+    translator = load.load(Translator, model)
     texts = check_texts(translator, inputs.texts, inputs.location, max_length=max_length, strict=strict)
     prepared = prepare(translator.model, precision)
 
     def search_in(texts: Iterable[str]) -> "Iterator[list[Translation]]":
-        return translations_in_order(translator, texts, search, prepared)
+        return translations_in_order(translator, texts, chosen, prepared)
 
     with open_atomic(align) if align else nullcontext() as links:
         found = write_alignments(translator, model, texts, search_in, links) if links else search_in(texts)
@@ -301,7 +290,7 @@ def view_translation(translator: "Translator", folder: Path, text: str, request:
     check_text(translator, text, "the sentence", max_length=request.max_tokens)
     written = request.target
     if written is None:
-        written = translate_texts(translator, [text], build_search(request.beam, 1.0, 0.0))[0]
+        written = translate_texts(translator, [text], SearchOptions(request.beam).build())[0]
     if not written.strip():
         raise ValueError(f"{text!r} is translated by nothing; give a translation to look at with --target")
     seen = attend_pair(translator, text, written)

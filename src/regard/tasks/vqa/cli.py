@@ -9,19 +9,15 @@ import typer
 
 from regard.cli.options import (
     MAX_LENGTH_NAMES,
-    ChangedPartsOption,
-    CheckpointOption,
-    DeviceOption,
     InputLines,
+    LoadOptions,
     ModelArgument,
     OutOption,
-    PartsOption,
     answer_typed_lines,
-    load_parts,
     parse_head,
     read_input,
     refuse_long,
-    resolve_device,
+    with_option_groups,
     writable_file,
     write_lines,
 )
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
     from regard.tasks.vqa.task import QuestionAnswerer
 
 
+@with_option_groups
 def answer(
     model: ModelArgument,
     image: Annotated[Path, typer.Argument(help="A PNG or JPEG file.")],
@@ -48,10 +45,7 @@ def answer(
         int,
         typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a question; a longer one is refused."),
     ] = MAX_SENTENCE_TOKENS,
-    checkpoint: CheckpointOption = None,
-    device: DeviceOption = "auto",
-    parts: PartsOption = None,
-    changed_parts: ChangedPartsOption = None,
+    load: LoadOptions = LoadOptions(),
 ) -> None:
     """Answer questions about an image.
 
@@ -69,7 +63,7 @@ def answer(
     out = out and writable_file(out)
     if question is not None and file is not None:
         raise ValueError(f"give the question, or the file {file}, not both")
-    answerer = QuestionAnswerer.load(model, resolve_device(device), checkpoint, load_parts(parts, changed_parts))
+    answerer = load.load(QuestionAnswerer, model)
     pixels = load_image(answerer.preprocessor, image)
     best = min(best, len(answerer.labels))
     scores = scores or best > 1
