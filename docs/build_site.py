@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, SITE = ROOT / "out" / "docs", ROOT / "out" / "site"
-PACKAGES = ("attention", "data", "layers", "models", "training", "decode", "tasks", "see", "world")
+PACKAGES = ("attention", "data", "layers", "models", "training", "decode", "tasks", "interop", "see", "world")
 LINK = re.compile(r"(\]\()(\.\.?/[^)#\s]+|[^):#\s]+)(#[^)\s]*)?(\))")
 FENCE = "`" * 8
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".sh": "bash", ".md": "markdown"}

@@ -96,6 +96,15 @@ def fail(why: str) -> NoReturn:
 app = typer.Typer(
     cls=OneLineErrorGroup, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
+"""The `regard` command, made with Typer; the script of that name runs it.
+
+Examples:
+    >>> from typer.testing import CliRunner
+    >>> print(CliRunner().invoke(app, ["draw", "Causal()", "--tokens", "3"]).output, end="")
+    ■ · ·
+    ■ ■ ·
+    ■ ■ ■
+"""
 
 
 @app.callback(invoke_without_command=True)

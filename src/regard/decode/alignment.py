@@ -35,6 +35,13 @@ class AlignmentHead:
     `shift=0` takes the weights with which a token was predicted, `shift=1` those of the next step, when the token is
     the decoder's input: many heads of a Transformer align better so (Chen et al. 2020, "Accurate word alignment
     induction").
+
+    Examples:
+        >>> maps = CrossAttentionMaps({"decoder.0.cross": torch.tensor([[[0.8, 0.2], [0.1, 0.9]]])})
+        >>> AlignmentHead("decoder.0.cross", 0).weights(maps)  # of one target token; the last row predicted EOS
+        tensor([[0.8000, 0.2000]])
+        >>> AlignmentHead("decoder.0.cross", 0, shift=1).name
+        'decoder.0.cross, head 0, read one token later'
     """
 
     layer: str
@@ -56,7 +63,13 @@ class AlignmentHead:
 
 
 def all_heads(attention: CrossAttentionMaps) -> list[AlignmentHead]:
-    """Every cross-attention head, read at the step that writes a token and at the step after it."""
+    """Every cross-attention head, read at the step that writes a token and at the step after it.
+
+    Examples:
+        >>> maps = CrossAttentionMaps({"decoder.0.cross": torch.full((2, 3, 4), 0.25)})
+        >>> [(head.head, head.shift) for head in all_heads(maps)]
+        [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
     return [
         AlignmentHead(layer, head, shift)
         for layer, weights in attention.layers.items()
@@ -66,7 +79,13 @@ def all_heads(attention: CrossAttentionMaps) -> list[AlignmentHead]:
 
 
 def average_heads(attention: CrossAttentionMaps, heads: Sequence[AlignmentHead]) -> Float[Tensor, "t s"]:
-    """The mean of some heads."""
+    """The mean of some heads.
+
+    Examples:
+        >>> maps = CrossAttentionMaps({"cross": torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]])})
+        >>> average_heads(maps, [AlignmentHead("cross", 0), AlignmentHead("cross", 1)])
+        tensor([[0.7500, 0.2500]])
+    """
     if not heads:
         raise ValueError("an average needs at least one head; give one")
     return torch.stack([head.weights(attention) for head in heads]).mean(0)
@@ -79,6 +98,11 @@ def merge_subwords(
 
     `target_words` and `source_words` say for each piece which word it belongs to; the source's EOS, for which no
     word is given, stays as the last column.
+
+    Examples:
+        >>> weights = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]])
+        >>> merge_subwords(weights, target_words=[0, 0], source_words=[0, 0, 1])  # two source words, and EOS
+        tensor([[0.6250, 0.2500, 0.1250]])
     """
     t, s = weights.shape
     if (t, s) != (len(target_words), len(source_words) + 1):
@@ -99,14 +123,26 @@ def membership_matrix(words: Sequence[int], like: Tensor) -> Float[Tensor, "piec
 
 
 def argmax_links(words: Float[Tensor, "w x"]) -> Links:
-    """Every target word linked to the source word of its largest weight; EOS, the last column, does not count."""
+    """Every target word linked to the source word of its largest weight; EOS, the last column, does not count.
+
+    Examples:
+        >>> words = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.4, 0.5]])  # rows: target words; the last column is EOS
+        >>> sorted(argmax_links(words))
+        [(0, 0), (1, 1)]
+    """
     if words.shape[1] < 2:
         return frozenset()
     return frozenset((source, target) for target, source in enumerate(words[:, :-1].argmax(-1).tolist()))
 
 
 def argmax_links_or_null(words: Float[Tensor, "w x"]) -> Links:
-    """The same, but a target word whose largest weight is on EOS has no link."""
+    """The same, but a target word whose largest weight is on EOS has no link.
+
+    Examples:
+        >>> words = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.4, 0.5]])  # rows: target words; the last column is EOS
+        >>> sorted(argmax_links_or_null(words))
+        [(0, 0)]
+    """
     end = words.shape[1] - 1
     return frozenset((source, target) for target, source in enumerate(words.argmax(-1).tolist()) if source != end)
 
@@ -122,6 +158,13 @@ class AlignmentCounts:
         predicted: links of the model.
         sure: gold links that are not in doubt.
         predicted_and_sure, predicted_and_possible: predicted links that are among the sure, or among all gold links.
+
+    Examples:
+        >>> counts = AlignmentCounts(predicted=4, sure=3, predicted_and_sure=3, predicted_and_possible=3)
+        >>> counts.precision, counts.recall, round(counts.error, 4)  # 1 - (3 + 3) / (4 + 3)
+        (0.75, 1.0, 0.1429)
+        >>> (counts + counts).predicted
+        8
     """
 
     predicted: int = 0
@@ -155,18 +198,36 @@ class AlignmentCounts:
 
 
 def count_links(sure: Set[Link], possible: Set[Link], predicted: Set[Link]) -> AlignmentCounts:
-    """One sentence. What is sure is possible too, whether `possible` repeats it or not."""
+    """One sentence. What is sure is possible too, whether `possible` repeats it or not.
+
+    Examples:
+        >>> count_links(sure={(0, 0), (1, 2)}, possible={(1, 1)}, predicted={(0, 0), (1, 1), (2, 2)})
+        AlignmentCounts(predicted=3, sure=2, predicted_and_sure=1, predicted_and_possible=2)
+    """
     return AlignmentCounts(len(predicted), len(sure), len(predicted & sure), len(predicted & (possible | sure)))
 
 
 def aer(sure: Set[Link], possible: Set[Link], predicted: Set[Link]) -> float:
-    """The alignment error rate of one sentence; for a corpus, add up the counts and take their `error`."""
+    """The alignment error rate of one sentence; for a corpus, add up the counts and take their `error`.
+
+    Examples:
+        >>> sure, possible = {(0, 0), (1, 2)}, {(1, 1)}
+        >>> aer(sure, possible, predicted={(0, 0), (1, 2), (1, 1)}), aer(sure, possible, predicted={(0, 0), (2, 2)})
+        (0.0, 0.5)
+    """
     return count_links(sure, possible, predicted).error
 
 
 @dataclass(frozen=True)
 class AnnotatedPair:
-    """A sentence pair whose alignment is known: ids, the word each id belongs to, and links (source, target)."""
+    """A sentence pair whose alignment is known: ids, the word each id belongs to, and links (source, target).
+
+    Examples:
+        >>> links = frozenset({(0, 0), (1, 1)})
+        >>> pair = AnnotatedPair((5, 6, 7), (8, 9), source_words=(0, 0, 1), target_words=(0, 1), sure=links)
+        >>> pair.source_words  # the first word has two pieces
+        (0, 0, 1)
+    """
 
     source: tuple[int, ...]
     target: tuple[int, ...]
@@ -179,7 +240,14 @@ class AnnotatedPair:
 def evaluate_heads(
     heads: Sequence[AlignmentHead], maps: Sequence[CrossAttentionMaps], examples: Sequence[AnnotatedPair]
 ) -> AlignmentCounts:
-    """The link counts of the mean of these heads against the gold alignments, over all examples."""
+    """The link counts of the mean of these heads against the gold alignments, over all examples.
+
+    Examples:
+        >>> weights = torch.tensor([[[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.0, 0.0, 1.0]]])
+        >>> pair = AnnotatedPair((5, 6), (7, 8), (0, 1), (0, 1), sure=frozenset({(0, 0), (1, 1)}))
+        >>> evaluate_heads([AlignmentHead("cross", 0)], [CrossAttentionMaps({"cross": weights})], [pair]).error
+        0.0
+    """
     total = AlignmentCounts()
     for attention, example in zip(maps, examples, strict=True):
         words = merge_subwords(average_heads(attention, heads), example.target_words, example.source_words)
@@ -188,13 +256,33 @@ def evaluate_heads(
 
 
 def choose_head(model: DecodableModel, examples: Sequence[AnnotatedPair]) -> AlignmentHead:
-    """The head with the least AER; of ties the first."""
+    """The head with the least AER; of ties the first.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source, target = translator.source.encode("the cat"), translator.target.encode("le chat")
+        >>> pair = AnnotatedPair(tuple(source), tuple(target), (0, 1), (0, 1), sure=frozenset({(0, 0), (1, 1)}))
+        >>> head = choose_head(translator.model, [pair])
+        >>> maps = cross_attention_maps(translator.model, [source], [target])
+        >>> errors = {one: evaluate_heads([one], maps, [pair]).error for one in all_heads(maps[0])}
+        >>> len(errors), errors[head] == min(errors.values())
+        (16, True)
+    """
     maps = annotated_attention_maps(model, examples)
     return min(all_heads(maps[0]), key=lambda head: evaluate_heads([head], maps, examples).error)
 
 
 def choose_heads(model: DecodableModel, examples: Sequence[AnnotatedPair]) -> tuple[AlignmentHead, ...]:
-    """Greedy forward selection: the best head, then each time the one that lowers the AER of the mean most."""
+    """Greedy forward selection: the best head, then each time the one that lowers the AER of the mean most.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source, target = translator.source.encode("the cat"), translator.target.encode("le chat")
+        >>> pair = AnnotatedPair(tuple(source), tuple(target), (0, 1), (0, 1), sure=frozenset({(0, 0), (1, 1)}))
+        >>> heads = choose_heads(translator.model, [pair])
+        >>> heads[0] == choose_head(translator.model, [pair])
+        True
+    """
     maps = annotated_attention_maps(model, examples)
     selected: tuple[AlignmentHead, ...] = ()
     least = 1.0

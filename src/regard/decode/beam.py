@@ -50,6 +50,16 @@ class Beam(Search):
             there are too few.
         refill: the next best prefix takes the place of one that has ended, so that `size` of them are kept to the end,
             as Hugging Face, fairseq and CTranslate2 do (Kasai et al. 2022); otherwise the beam becomes narrower.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> (hypotheses,) = translate(translator.model, [translator.source.encode("the cat")], Beam(4, n_best=2))
+        >>> len(hypotheses), hypotheses[0].score >= hypotheses[1].score
+        (2, True)
+        >>> Beam(size=2, n_best=3)
+        Traceback (most recent call last):
+            ...
+        ValueError: a beam of size 2 cannot give the best 3; 1 ≤ n_best ≤ size
     """
 
     size: int = 5

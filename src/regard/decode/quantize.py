@@ -31,6 +31,13 @@ def prepare(model: DecodableModel, precision: str = "float32") -> DecodableModel
     """The same model, ready for many steps; one that cannot be prepared comes back as it is.
 
     Its weights are copied: prepare again after they have changed.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> fast, source = prepare(translator.model, "int8"), translator.source.encode("the cat sleeps")
+        >>> ((found,),) = translate(fast, [source], Beam(4))
+        >>> found.score < 0, type(fast) is type(translator.model)
+        (True, True)
     """
     if precision not in PRECISIONS:
         raise ValueError(f"no precision is called {precision!r}; there are {', '.join(PRECISIONS)}")
@@ -47,7 +54,13 @@ def prepare(model: DecodableModel, precision: str = "float32") -> DecodableModel
 
 
 def is_prepared(model: DecodableModel | nn.Module) -> bool:
-    """Whether `prepare` made it."""
+    """Whether `prepare` made it.
+
+    Examples:
+        >>> model = regard.load("run").model
+        >>> is_prepared(model), is_prepared(prepare(model))
+        (False, True)
+    """
     return isinstance(model, Transformer) and any(isinstance(part, CapturedSteps) for part in model.children())
 
 

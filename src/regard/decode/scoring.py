@@ -33,6 +33,13 @@ def score_targets(
     """The targets as hypotheses, with the model's log-probability of every token and of EOS.
 
     They are read in batches of at most `tokens` tokens on either side, which changes no result.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source, target = translator.source.encode("the cat sleeps"), translator.target.encode("le chat dort")
+        >>> (found,) = score_targets(translator.model, [source], [target])
+        >>> len(found.scores), found.log_probability == score(translator.model, [source], [target])[0]
+        (4, True)
     """
     found: dict[int, Hypothesis] = {}
     for batch in batch_pairs(sources, targets, tokens):
@@ -46,12 +53,27 @@ def score_targets(
 
 
 def score(model: DecodableModel, sources: Sequence[Ids], targets: Sequence[Ids], *, tokens: int = 2048) -> list[float]:
-    """log P(target | source) for each pair, EOS included."""
+    """log P(target | source) for each pair, EOS included.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> sources = [translator.source.encode(text) for text in ("the cat", "a dog")]
+        >>> targets = [translator.target.encode(text) for text in ("le chat", "un chien")]
+        >>> [found < 0 for found in score(translator.model, sources, targets)]
+        [True, True]
+    """
     return [found.log_probability for found in score_targets(model, sources, targets, tokens=tokens)]
 
 
 def perplexity(found: Sequence[Hypothesis]) -> float:
-    """exp of the mean negative log-probability per token, EOS included."""
+    """exp of the mean negative log-probability per token, EOS included.
+
+    Examples:
+        >>> from math import log
+        >>> quarters = Hypothesis(ids=(5,), scores=(log(0.25), log(0.25)), finished=True, score=2 * log(0.25))
+        >>> round(perplexity([quarters]), 6)
+        4.0
+    """
     count = sum(len(hypothesis.scores) for hypothesis in found)
     if not count:
         raise ValueError("perplexity needs at least one token; give at least one sentence")
@@ -61,7 +83,15 @@ def perplexity(found: Sequence[Hypothesis]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class CrossAttentionMaps:
-    """What the model attended to for a given target: weights by layer, one row per predicted token, ends included."""
+    """What the model attended to for a given target: weights by layer, one row per predicted token, ends included.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source, target = translator.source.encode("the cat sleeps"), translator.target.encode("le chat")
+        >>> (maps,) = cross_attention_maps(translator.model, [source], [target])
+        >>> {layer: tuple(weights.shape) for layer, weights in maps.layers.items()}  # EOS on both sides
+        {'decoder.0.cross': (4, 3, 4), 'decoder.1.cross': (4, 3, 4)}
+    """
 
     layers: dict[str, Float[Tensor, "h t s"]]
 
@@ -69,7 +99,15 @@ class CrossAttentionMaps:
 def cross_attention_maps(
     model: DecodableModel, sources: Sequence[Ids], targets: Sequence[Ids], *, tokens: int = 2048
 ) -> list[CrossAttentionMaps]:
-    """The cross-attention of every pair: row t holds the weights with which token t of the target was predicted."""
+    """The cross-attention of every pair: row t holds the weights with which token t of the target was predicted.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source, target = translator.source.encode("the cat sleeps"), translator.target.encode("le chat dort")
+        >>> (maps,) = cross_attention_maps(translator.model, [source], [target])
+        >>> maps.layers["decoder.0.cross"].shape, maps.layers["decoder.0.cross"].sum(-1).allclose(torch.ones(4, 4))
+        (torch.Size([4, 4, 4]), True)
+    """
     found: dict[int, CrossAttentionMaps] = {}
     for batch in batch_pairs(sources, targets, tokens):
         with inference_mode(model):

@@ -102,7 +102,12 @@ def decoder_inputs(targets: Sequence[Sequence[int]]) -> Int[Tensor, "b t"]:
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """At most `factor` times the source's tokens and `offset` more, EOS included. `LengthLimit(0, 50)` is absolute."""
+    """At most `factor` times the source's tokens and `offset` more, EOS included. `LengthLimit(0, 50)` is absolute.
+
+    Examples:
+        >>> LengthLimit(factor=2.0, offset=10).of(7), LengthLimit(0, 50).of(7)
+        (24, 50)
+    """
 
     factor: int | float = 2.0
     offset: int = 10
@@ -126,6 +131,11 @@ class Hypothesis:
         scores: the model's log-probability of every token, and of EOS if it is finished.
         finished: whether the model produced EOS; otherwise it met the length limit, or no token was allowed.
         score: what the search ranked it by; log-probability and score differ where a beam has penalties.
+
+    Examples:
+        >>> found = Hypothesis(ids=(5, 6), scores=(-0.5, -0.25, -0.125), finished=True, score=-0.875)
+        >>> found.log_probability
+        -0.875
     """
 
     ids: tuple[int, ...]
@@ -184,6 +194,14 @@ class Constraints:
         banned: tokens that are never produced.
         min_length: how many tokens come before EOS may.
         allowed_next: from the tokens so far, all that may follow, EOS included where it may.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source, chat = translator.source.encode("the cat"), translator.target.encode("chat")[0]
+        >>> rules = Constraints(min_length=3, allowed_next=lambda tokens: {2, chat})  # 2 is EOS
+        >>> ((found,),) = translate(translator.model, [source], Greedy(LengthLimit(0, 4)), constraints=rules)
+        >>> translator.target.decode(found.ids[:3])
+        'chat chat chat'
     """
 
     banned: frozenset[int] = frozenset()
@@ -202,7 +220,14 @@ def token_index(tokens: Collection[int], vocabulary: int, device: torch.device) 
 
 
 class Search(ABC):
-    """Abstract: a search strategy, a frozen value."""
+    """Abstract: a search strategy, a frozen value.
+
+    Examples:
+        >>> [isinstance(search, Search) for search in (Greedy(), Beam(4), Sampling())]
+        [True, True, True]
+        >>> Beam(4).width, Sampling(samples=3).width
+        (4, 3)
+    """
 
     @property
     @abstractmethod

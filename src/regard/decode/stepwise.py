@@ -158,7 +158,16 @@ def advance_stepwise(
 
 @dataclass(frozen=True)
 class Greedy(StepwiseSearch):
-    """Greedy search: the most probable token each time; of ties the one with the lower id."""
+    """Greedy search: the most probable token each time; of ties the one with the lower id.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source = translator.source.encode("the cat sleeps")
+        >>> ((greedy,),) = translate(translator.model, [source], Greedy())
+        >>> ((beam,),) = translate(translator.model, [source], Beam(1))
+        >>> greedy.ids == beam.ids
+        True
+    """
 
     max_length: LengthLimit = LengthLimit()
 
@@ -189,6 +198,14 @@ class Sampling(StepwiseSearch):
         top_p: of those, the fewest that together reach this probability (Holtzman et al. 2020).
         seed: the same seed gives the same samples for a sentence, whatever it is batched with.
         samples: how many translations of every sentence.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source = translator.source.encode("the cat")
+        >>> search = Sampling(temperature=0.7, top_p=0.9, seed=3, samples=4)
+        >>> (samples,), (again,) = (translate(translator.model, [source], search) for _ in range(2))
+        >>> len(samples), samples == again
+        (4, True)
     """
 
     temperature: float = 1.0

@@ -34,6 +34,13 @@ def translate(
         search: Greedy, Beam or Sampling.
         prefixes: for every source the ids that its translations must begin with.
         constraints: which tokens are allowed.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source, prefix = translator.source.encode("the cat sleeps"), translator.target.encode("le chat")
+        >>> ((found,),) = translate(translator.model, [source], Beam(4), prefixes=[prefix])
+        >>> translator.target.decode(found.ids[:2])
+        'le chat'
     """
     with inference_mode(model):
         requests = make_requests(sources, prefixes)
@@ -49,7 +56,15 @@ def translate_all(
     prefixes: Sequence[Ids] | None = None,
     constraints: Constraints = Constraints(),
 ) -> list[list[Hypothesis]]:
-    """As many sources as there are, in batches of at most `tokens` source tokens × beams, in the order given."""
+    """As many sources as there are, in batches of at most `tokens` source tokens × beams, in the order given.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> sources = [translator.source.encode(text) for text in ("the cat sleeps", "a dog", "the dog")]
+        >>> found = translate_all(translator.model, sources, Beam(2), tokens=16)
+        >>> len(found), found[1][0].ids == translate(translator.model, sources[1:2], Beam(2))[0][0].ids
+        (3, True)
+    """
     found = dict(translate_as_found(model, sources, search, tokens=tokens, prefixes=prefixes, constraints=constraints))
     return [found[index] for index in range(len(sources))]
 
@@ -63,7 +78,14 @@ def translate_as_found(
     prefixes: Sequence[Ids] | None = None,
     constraints: Constraints = Constraints(),
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """As `translate_all`, each with the index of its source as soon as it is found, the longest sources first."""
+    """As `translate_all`, each with the index of its source as soon as it is found, the longest sources first.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> sources = [translator.source.encode(text) for text in ("a dog", "the cat sleeps", "dog")]
+        >>> [index for index, _ in translate_as_found(translator.model, sources, Greedy(), tokens=4)]
+        [1, 0, 2]
+    """
     requests, model = make_requests(sources, prefixes), prepare(model)
     for batch in batch_by_tokens([(len(source) + 1) * search.width for source in sources], tokens):
         with inference_mode(model):
@@ -79,7 +101,15 @@ def stream(
     prefix: Ids = (),
     constraints: Constraints = Constraints(),
 ) -> Iterator[int]:
-    """The tokens of one translation as they are decoded, without EOS: those that `translate` gives for this source."""
+    """The tokens of one translation as they are decoded, without EOS: those that `translate` gives for this source.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source = translator.source.encode("the cat sleeps")
+        >>> ((found,),) = translate(translator.model, [source], Greedy())
+        >>> tuple(stream(translator.model, source, Greedy())) == found.ids
+        True
+    """
     request = DecodingRequest(tuple(source), tuple(prefix))
     with inference_mode(model):  # not around a yield: the caller may need gradients
         state = start_stepwise(model, [request])

@@ -27,6 +27,15 @@ class ForeignModel(nn.Module, ABC):
     Args:
         model: the other library's.
         sites: the name of each attention, by the path of its module.
+
+    Examples:
+        >>> from regard.attention import record_attention
+        >>> layer, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 5, 8)
+        >>> foreign = foreign_model(layer)
+        >>> with foreign.attached(), record_attention(foreign) as record:
+        ...     output, _ = layer(x, x, x)
+        >>> [site.name for site in record.sites], record.weights("attention").shape
+        (['attention'], torch.Size([1, 2, 5, 5]))
     """
 
     def __init__(self, model: nn.Module, sites: Mapping[str, SiteName]):
@@ -126,7 +135,14 @@ class PatchedLibrary(ABC):
 
 
 def foreign_model(model: nn.Module) -> ForeignModel:
-    """A model of transformers, one around it (an adapter, a pipeline of modules), or one of torch's own layers."""
+    """A model of transformers, one around it (an adapter, a pipeline of modules), or one of torch's own layers.
+
+    Examples:
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+        >>> foreign = foreign_model(torch.nn.TransformerEncoder(layer, num_layers=2))
+        >>> [site.name for site in foreign.attention_sites.values()]
+        ['layers.0', 'layers.1']
+    """
     from regard.interop.torch_modules import TorchModel
 
     if isinstance(model, ForeignModel):

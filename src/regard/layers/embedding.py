@@ -22,6 +22,12 @@ TIES = {
     "target": "the output uses the target's table",
     "all": "one table for all three; the two vocabularies are one",
 }
+"""Which embeddings of a translator are one table; `ModelConfig.tie` takes a name.
+
+Examples:
+    >>> {tie: len(TiedEmbeddings(7, 7, 4, tie=tie).tables) for tie in TIES}
+    {'none': 3, 'target': 2, 'all': 1}
+"""
 
 
 class Embedding(nn.Module):
@@ -30,6 +36,13 @@ class Embedding(nn.Module):
 
     Args:
         scaled: False leaves the scale out, as BERT, GPT-2 and their successors do.
+
+    Examples:
+        >>> embedding = Embedding(size=11, width=4)
+        >>> embedding.embed(torch.tensor([[5, 6, 2]])).shape
+        torch.Size([1, 3, 4])
+        >>> embedding.logits(torch.randn(1, 3, 4), torch.zeros(11)).shape
+        torch.Size([1, 3, 11])
     """
 
     def __init__(self, size: int, width: int, *, scaled: bool = True):
@@ -78,6 +91,13 @@ class TiedEmbeddings(nn.Module):
         output: the width of the states that logits are computed from, if it is not `width`.
         scale: where √width comes in: see SCALES.
         bias: whether the logits' bias is learned.
+
+    Examples:
+        >>> embeddings = TiedEmbeddings(source=11, target=13, width=8, tie="target")
+        >>> embeddings.embed_source(torch.tensor([[5, 6, 2]])).shape
+        torch.Size([1, 3, 8])
+        >>> embeddings.table("output") is embeddings.table("target")
+        True
     """
 
     def __init__(

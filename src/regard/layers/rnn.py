@@ -19,11 +19,28 @@ from torch.nn.functional import dropout, linear
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 GateInputs = Float[Tensor, "b gates"]
-HiddenState = tuple[Tensor, ...]  # the state, h first: (h,), or (h, c) for the LSTM
+HiddenState = tuple[Tensor, ...]
+"""The state of a cell, h first: (h,), or (h, c) for the LSTM.
+
+Examples:
+    >>> layers = RNNLayers(3, 5, cell=LSTM(), layers=2)
+    >>> _, state = layers(torch.randn(1, 7, 3))
+    >>> [tuple(part.shape) for part in state]
+    [(1, 2, 5), (1, 2, 5)]
+"""
 
 
 class Cell(ABC):
-    """Abstract: `step` is the definition, `torch_module` the class of torch that computes the same for a whole text."""
+    """Abstract: `step` is the definition, `torch_module` the class of torch that computes the same for a whole text.
+
+    Examples:
+        >>> class Leaky(Cell):  # half of the old state, half of the new
+        ...     torch_module, state_size = torch.nn.RNN, 1
+        ...     def step(self, Ux, Wh, state):
+        ...         return ((state[0] + torch.tanh(Wh + Ux)) / 2,)
+        >>> Leaky().step(torch.zeros(1, 2), torch.zeros(1, 2), (torch.ones(1, 2),))
+        (tensor([[0.5000, 0.5000]]),)
+    """
 
     torch_module: type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]
     state_size: int  # tensors in a state
@@ -34,7 +51,12 @@ class Cell(ABC):
 
 @dataclass(frozen=True)
 class Elman(Cell):
-    """h = tanh(b + W h + U x), as the fourth lecture writes it (Elman 1990)."""
+    """h = tanh(b + W h + U x), as the fourth lecture writes it (Elman 1990).
+
+    Examples:
+        >>> Elman().step(torch.tensor([[0.25]]), torch.tensor([[0.25]]), (torch.zeros(1, 1),))  # tanh 0.5
+        (tensor([[0.4621]]),)
+    """
 
     torch_module = nn.RNN
     state_size = 1
@@ -50,6 +72,11 @@ class GRU(Cell):
     r = σ(U_r x + W_r h)              reset gate
     z = σ(U_z x + W_z h)              update gate
     n = tanh(U_n x + r ⊙ W_n h)       candidate state
+
+    Examples:
+        >>> Ux = torch.tensor([[0.0, 0.0, 0.5]])  # reset, update and candidate
+        >>> GRU().step(Ux, torch.zeros(1, 3), (torch.ones(1, 1),))  # (tanh 0.5 + 1) / 2
+        (tensor([[0.7311]]),)
     """
 
     torch_module = nn.GRU
@@ -70,6 +97,12 @@ class LSTM(Cell):
 
     i, f, o = σ(U x + W h), each with weights of its own     input, forget and output gates
     g = tanh(U_g x + W_g h)                                  candidate cell state
+
+    Examples:
+        >>> gates = torch.tensor([[100.0, -100.0, 0.5, 100.0]])  # read all, forget all, the candidate, show all
+        >>> h, c = LSTM().step(gates, torch.zeros(1, 4), (torch.zeros(1, 1), torch.ones(1, 1)))
+        >>> c, h  # tanh 0.5, and tanh of that
+        (tensor([[0.4621]]), tensor([[0.4318]]))
     """
 
     torch_module = nn.LSTM
@@ -83,6 +116,12 @@ class LSTM(Cell):
 
 
 CELLS: dict[str, Cell] = {"elman": Elman(), "gru": GRU(), "lstm": LSTM()}
+"""The recurrent cells by name; `ModelConfig.cell` takes one.
+
+Examples:
+    >>> CELLS
+    {'elman': Elman(), 'gru': GRU(), 'lstm': LSTM()}
+"""
 
 
 # --- layers ---
@@ -109,6 +148,14 @@ class RNNLayers(nn.Module):
         layers: each reads the states of the one below.
         directions: 1 reads forwards; 2 also backwards, and the two states are concatenated.
         dropout: between the layers, while training.
+
+    Examples:
+        >>> layers = RNNLayers(3, 5, cell=GRU(), directions=2)
+        >>> states, (last,) = layers(torch.randn(2, 7, 3), lengths=torch.tensor([7, 4]))
+        >>> states.shape, last.shape
+        (torch.Size([2, 7, 10]), torch.Size([2, 2, 5]))
+        >>> states[1, 4:].any()  # padding has no states
+        tensor(False)
     """
 
     def __init__(

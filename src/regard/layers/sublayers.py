@@ -24,6 +24,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(gelu, approximate="tanh"),  # GPT-2's
     "silu": silu,
 }
+"""Activations of a feed-forward network by name; `ModelConfig.activation` takes one.
+
+Examples:
+    >>> {name: round(activation(torch.tensor(-1.0)).item(), 4) for name, activation in ACTIVATIONS.items()}
+    {'relu': 0.0, 'gelu': -0.1587, 'gelu_tanh': -0.1588, 'silu': -0.2689}
+"""
 FEED_FORWARDS = {"plain": "W₂ φ(W₁ x)", "gated": "W₂ (φ(V x) ⊙ W₁ x)"}
 
 
@@ -35,6 +41,13 @@ class FeedForward(nn.Module):
     Args:
         kind: plain or gated.
         projection: makes each linear layer.
+
+    Examples:
+        >>> layer = FeedForward(model=4, hidden=16)
+        >>> layer(torch.randn(2, 5, 4)).shape
+        torch.Size([2, 5, 4])
+        >>> sum(weight.numel() for weight in layer.parameters())  # 4 · 16 + 16 + 16 · 4 + 4
+        148
     """
 
     def __init__(
@@ -116,6 +129,21 @@ class Residual(nn.Module, ABC):
 
     What flows from sub-layer to sub-layer is a pair of the same numbers, (x, residual): what the next one reads, and
     what goes around it. So a fused backward pass gets two gradients, and adds them as it reads them.
+
+    Examples:
+        >>> class NoNorm(Residual):  # x + W f(x)
+        ...     def forward(self, x, f, project, *, fused=False):
+        ...         y = x[1] + project(f(x[0]))
+        ...         return y, y
+        ...     @staticmethod
+        ...     def final_norm(model, norm=torch.nn.LayerNorm):
+        ...         return torch.nn.Identity()
+        ...     @staticmethod
+        ...     def init_gain(branches):
+        ...         return branches**-0.5
+        >>> x = torch.ones(1, 2, 3)
+        >>> NoNorm(3)((x, x), torch.neg, torch.nn.Identity())[0].sum()
+        tensor(0.)
     """
 
     def __init__(self, model: int, *, dropout: float = 0.0, norm: NormType = nn.LayerNorm):
@@ -138,7 +166,14 @@ class Residual(nn.Module, ABC):
 
 
 class PostNorm(Residual):
-    """norm(x + W f(x)): as published (Vaswani et al. 2017). Wants a warm-up."""
+    """norm(x + W f(x)): as published (Vaswani et al. 2017). Wants a warm-up.
+
+    Examples:
+        >>> residual, linear, x = PostNorm(4), torch.nn.Linear(4, 4), torch.randn(1, 3, 4)
+        >>> output, _ = residual((x, x), torch.relu, linear)
+        >>> output.allclose(residual.norm(x + linear(x.relu())), atol=1e-6)
+        True
+    """
 
     def forward(self, x, f, project, *, fused=False):
         return project_dropout_add_norm(x[1], f(x[0]), project, self.dropout, self.norm, fused=fused)
@@ -153,7 +188,14 @@ class PostNorm(Residual):
 
 
 class PreNorm(Residual):
-    """x + W f(norm(x)): the residual path is free from top to bottom (Xiong et al. 2020)."""
+    """x + W f(norm(x)): the residual path is free from top to bottom (Xiong et al. 2020).
+
+    Examples:
+        >>> residual, linear, x = PreNorm(4), torch.nn.Linear(4, 4), torch.randn(1, 3, 4)
+        >>> output, _ = residual((x, x), torch.relu, linear)
+        >>> output.allclose(x + linear(residual.norm(x).relu()), atol=1e-6)
+        True
+    """
 
     def forward(self, x, f, project, *, fused=False):
         y = f(norm_input(x[0], self.norm, fused=fused))
@@ -169,3 +211,9 @@ class PreNorm(Residual):
 
 
 NORM_ORDERS: dict[str, type[Residual]] = {"pre": PreNorm, "post": PostNorm}
+"""Where the layer norm stands, by name; `ModelConfig.norm` takes one.
+
+Examples:
+    >>> {name: order.__name__ for name, order in NORM_ORDERS.items()}
+    {'pre': 'PreNorm', 'post': 'PostNorm'}
+"""

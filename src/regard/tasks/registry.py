@@ -25,6 +25,14 @@ TASKS: dict[str, str] = {
     "node_classification": "regard.tasks.node_classification",
     "autoencoding": "regard.tasks.autoencoding",
 }
+"""The tasks by name, each with its package; `regard train --task NAME` trains a model for one.
+
+Examples:
+    >>> ", ".join(list(TASKS)[:4])
+    'translation, tagging, sequence_classification, language_modeling'
+    >>> TASKS["translation"]
+    'regard.tasks.translation'
+"""
 # Those of Hugging Face models: they are traced and looked at like any other, but neither trained nor evaluated here.
 FOREIGN_TASKS = ("causal_lm", "seq2seq_lm", "text_encoder", "image_encoder", "speech_seq2seq")
 FOREIGN_MODULE = "regard.interop.huggingface"
@@ -45,7 +53,17 @@ class ViewRequest:
 
 
 def get_task(name: str) -> "Task":
-    """The task of a name, also of a former one, or of a Hugging Face model."""
+    """The task of a name, also of a former one, or of a Hugging Face model.
+
+    Examples:
+        >>> task = get_task("tagging")
+        >>> task.name, task.verb
+        ('tagging', 'tag')
+        >>> get_task("taging")
+        Traceback (most recent call last):
+            ...
+        ValueError: no task is called 'taging'; did you mean tagging?
+    """
     from regard.models.config_base import suggest
     from regard.tasks.config import resolve_task_name
 
@@ -63,7 +81,13 @@ def get_commands(name: str) -> ModuleType | None:
 
 
 def task_of_run(folder: Path) -> "Task":
-    """The task of a run, or of the folder of a Hugging Face model."""
+    """The task of a run, or of the folder of a Hugging Face model.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> task_of_run(Path("run")).name
+        'translation'
+    """
     from regard.tasks.config import read_task_name
     from regard.tasks.pretrained import settings_path
 
