@@ -107,5 +107,5 @@ def test_ties_that_cannot_be_are_refused():
         TiedEmbeddings(11, 13, 5, tie="all")
     with pytest.raises(ValueError, match="width 5 cannot score states of width 7"):
         TiedEmbeddings(11, 13, 5, tie="target", output=7)
-    with pytest.raises(ValueError, match="no tie is called 'some'; there are none, target, all"):
+    with pytest.raises(ValueError, match="no tie is called 'some'; there are none, target, input, all"):
         TiedEmbeddings(11, 13, 5, tie="some")

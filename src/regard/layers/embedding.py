@@ -20,6 +20,7 @@ SCALES = {
 TIES = {
     "none": "three tables: source, target, output",
     "target": "the output uses the target's table",
+    "input": "source and target have one table, the output its own; the two vocabularies are one",
     "all": "one table for all three; the two vocabularies are one",
 }
 """Which embeddings of a translator are one table; `ModelConfig.tie` takes a name.
@@ -116,21 +117,21 @@ class TiedEmbeddings(nn.Module):
             raise ValueError(f"no scale of embeddings is called {scale!r}; there are {', '.join(SCALES)}")
         if tie not in TIES:
             raise ValueError(f"no tie is called {tie!r}; there are {', '.join(TIES)}")
-        if tie == "all" and source != target:
+        if tie in ("all", "input") and source != target:
             raise ValueError(
-                f"tie = 'all' needs one vocabulary, not {source} source and {target} target tokens; "
+                f"tie = {tie!r} needs one vocabulary, not {source} source and {target} target tokens; "
                 "use one joint vocabulary, or tie = 'target'"
             )
-        if tie != "none" and output not in (None, width):
+        if tie not in ("none", "input") and output not in (None, width):
             raise ValueError(
                 f"embeddings of width {width} cannot score states of width {output}; make the two widths equal, "
                 "or use tie = 'none'"
             )
         scaled = scale == "input"
         self.tables = nn.ModuleDict({"target": Embedding(target, width, scaled=scaled)})
-        if tie != "all":
+        if tie not in ("all", "input"):
             self.tables["source"] = Embedding(source, width, scaled=scaled)
-        if tie == "none":
+        if tie in ("none", "input"):
             self.tables["output"] = Embedding(target, output or width)
         self.bias = nn.Parameter(torch.zeros(target), requires_grad=bias)
         self.width, self.scale = width, scale

@@ -61,7 +61,7 @@ Examples:
 # fields that Transformers alone can use
 STACK_FIELDS = (
     *("heads", "groups", "head", "norm", "norm_type", "norm_eps", "qk_norm", "feed_forward_type", "activation", "bias"),
-    *("attention_dropout", "embedding_scale"),
+    *("attention_dropout", "embedding_scale", "shared_positions"),
 )
 # what these may be
 STACK_CHOICES: Choices = {
@@ -110,6 +110,7 @@ class TextModelConfig(ConfigBase):
     bias: bool = True
     attention_dropout: float = 0.0
     embedding_scale: str = "input"
+    shared_positions: bool = False
 
     @property
     def head_width(self) -> int:
@@ -127,7 +128,8 @@ class ModelConfig(TextModelConfig):
         embedding_scale: where √model comes in: embeddings are multiplied by it (input), or the states before the logits
             are divided by it (output), or neither (none).
         output_bias: whether the logits' bias is learned.
-        tie: which embeddings are one: none, those of target and output (target), or all three.
+        tie: which embeddings are one: none, those of target and output (target), of source and target (input), or all
+            three.
         encoder: the recipe of the encoder's self-attention, in TOML as Recipe.to_toml writes it or as a `Recipe`, or a
             list with one for each layer; a line left out of the TOML is the kind's own, such as sinusoidal positions.
         decoder: the same, of the decoder's self-attention.
@@ -530,6 +532,7 @@ def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig)
         feed_forward_type=config.feed_forward_type,
         activation=config.activation,
         bias=config.bias,
+        shared_positions=config.shared_positions,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
     )

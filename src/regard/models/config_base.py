@@ -135,6 +135,7 @@ class ConfigBase(SettingsTable, ABC):
         activation: of the feed-forward layers: relu, gelu, gelu_tanh or silu, or a function of your own.
         bias: whether the linear layers have one.
         embedding_scale: embeddings are multiplied by √model (input), or not (none).
+        shared_positions: whether positions that are learned inside attention have one set of weights for all layers.
         attention_dropout: the share of attention weights that training sets to zero.
         directions: 2 lets a recurrent encoder read backwards as well, each way with half of `hidden`.
         recipe: the recipe of attention, in TOML as Recipe.to_toml writes it or as a `Recipe`, or a list with one for

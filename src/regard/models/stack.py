@@ -1,7 +1,7 @@
 """Stacks of layers: sizes, norms, dropout and recipes, and new layers initialised by Xavier."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,7 @@ class StackConfig:
     feed_forward_type: str = "plain"
     activation: str = "relu"
     bias: bool = True
+    shared_positions: bool = False
     dropout: float = 0.0
     attention_dropout: float = 0.0
 
@@ -74,6 +75,8 @@ class StackConfig:
 
     def recipes(self, given: LayerRecipes, name: str = "recipe") -> tuple[Recipe, ...]:
         """The recipe of each layer. What they add to the embeddings is added once, so they must agree on it."""
+        if isinstance(given, Recipe) and self.shared_positions:
+            given = given.fresh()  # this stack's own, and no other's
         each = (given,) * self.layers if isinstance(given, Recipe) else tuple(given)
         if len(each) != self.layers:
             raise ValueError(f"{name} has {len(each)} recipes for {self.layers} layers; give one, or one for each")
@@ -87,12 +90,13 @@ class StackConfig:
 
     def attention(self, recipe: Recipe, branches: int) -> MultiHeadAttention:
         """A new layer, initialised by Xavier; `branches` is how many residual branches the stack adds up."""
+        own = recipe.fresh()
         layer = MultiHeadAttention(
             self.model,
             heads=self.heads,
             groups=self.groups,
             head=self.head,
-            recipe=recipe.fresh(),
+            recipe=replace(own, position=recipe.position) if self.shared_positions else own,
             dropout=self.attention_dropout,
             projection=self.projection,
             head_norm=self.make_norm if self.qk_norm else None,

@@ -1,0 +1,430 @@
+"""Families of Hugging Face models: for each a table of its weights, and what its config.json means to our network."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.attention import (
+    Dot,
+    Learned,
+    LogBuckets,
+    Recipe,
+    RelativeBias,
+    Rotary,
+    RotaryScaling,
+    ScaledDot,
+    Sinusoidal,
+)
+from regard.interop.huggingface.weights import WeightRow, parse_table
+from regard.models.config import LanguageModelConfig, ModelConfig
+from regard.models.config_base import ConfigBase
+
+# what transformers calls an activation, and what it is called here
+ACTIVATION_NAMES = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+# --- config.json ---
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What a config.json says; a file leaves out what is the default of transformers.
+
+    Args:
+        values: whatever it holds, which nobody has checked.
+        tensors: the names of the weights beside it.
+    """
+
+    values: Mapping[str, Any]
+    tensors: frozenset[str] = frozenset()
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        return self.typed(name, default, int, "a whole number")
+
+    def number(self, name: str, default: float) -> float:
+        return float(self.typed(name, default, int | float, "a number"))
+
+    def text(self, name: str, default: str) -> str:
+        return self.typed(name, default, str, "text")
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        return self.typed(name, default, bool, "true or false")
+
+    def typed(self, name: str, default: Any, kind: Any, expected: str) -> Any:
+        value = self.values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise ValueError(f"config.json: {name} = {value!r:.80} should be {expected}")
+        return value
+
+    def activation(self, name: str, default: str) -> str:
+        value = self.text(name, default)
+        if value not in ACTIVATION_NAMES:
+            known = ", ".join(ACTIVATION_NAMES)
+            raise ValueError(f"config.json: {name} = {value!r:.80} is no activation known here; there are {known}")
+        return ACTIVATION_NAMES[value]
+
+    def require(self, **expected: bool) -> None:
+        """Refuses what changes the model in ways that ours cannot follow."""
+        for name, value in expected.items():
+            if self.flag(name, default=value) != value:
+                raise ValueError(f"config.json: {name} = {not value} is not known here; import a model without it")
+
+    def same(self, *names: str, default: int) -> int:
+        """A size that our network has once."""
+        one, *others = (self.whole(name, default) for name in names)
+        if any(other != one for other in others):
+            raise ValueError(f"config.json: {' and '.join(names)} differ, and our encoder and decoder have one of both")
+        return one
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one kind.
+
+    Args:
+        task: which task of ours they are for.
+        model: the configuration of our network, from theirs.
+        table: of their weights; it may depend on our configuration.
+        base: what the names of the base model begin with, which its own checkpoint leaves out.
+        tied: tensors that files may hold twice: the copy, and the original.
+        ignored: tensors that hold nothing to learn, such as masks and sinusoids; `*` is a number.
+        sizes: of axes that the table takes apart, from our configuration.
+    """
+
+    task: str
+    model: Callable[[CheckpointConfig], ConfigBase]
+    table: Callable[[Any], tuple[WeightRow, ...]]
+    base: str = ""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    sizes: Callable[[Any], Mapping[str, int]] = lambda model: {}
+
+
+# --- Marian (OPUS-MT) ---
+
+
+MARIAN_LAYERS = """
+encoder.*.attention.{query,key,value,output}     model.encoder.layers.*.self_attn.{q,k,v,out}_proj
+encoder.*.residual_attention.norm                model.encoder.layers.*.self_attn_layer_norm
+encoder.*.feed_forward.{up,down}                 model.encoder.layers.*.{fc1,fc2}
+encoder.*.residual_feed_forward.norm             model.encoder.layers.*.final_layer_norm
+decoder.*.attention.{query,key,value,output}     model.decoder.layers.*.self_attn.{q,k,v,out}_proj
+decoder.*.residual_attention.norm                model.decoder.layers.*.self_attn_layer_norm
+decoder.*.cross.{query,key,value,output}         model.decoder.layers.*.encoder_attn.{q,k,v,out}_proj
+decoder.*.residual_cross.norm                    model.decoder.layers.*.encoder_attn_layer_norm
+decoder.*.feed_forward.{up,down}                 model.decoder.layers.*.{fc1,fc2}
+decoder.*.residual_feed_forward.norm             model.decoder.layers.*.final_layer_norm
+"""
+MARIAN = parse_table(f"""
+embeddings.tables.target.weight                  model.shared.weight            target model -> target model
+embeddings.tables.output.weight                  lm_head.weight                 target model -> target model
+embeddings.bias                                  final_logits_bias              1 target -> target
+{MARIAN_LAYERS}
+""")
+# of two vocabularies
+MARIAN_PAIR = parse_table(f"""
+embeddings.tables.source.weight                  model.encoder.embed_tokens.weight    source model -> source model
+embeddings.tables.target.weight                  model.decoder.embed_tokens.weight    target model -> target model
+embeddings.tables.output.weight                  lm_head.weight                       target model -> target model
+embeddings.bias                                  final_logits_bias                    1 target -> target
+{MARIAN_LAYERS}
+""")
+
+
+def read_marian(config: CheckpointConfig) -> ModelConfig:
+    shared, tied = (config.flag(name, default=True) for name in ("share_encoder_decoder_embeddings", TIED))
+    recipe = Recipe(position=Sinusoidal(pairs="halves"))
+    tie = ("all" if tied else "input") if shared else ("target" if tied else "none")
+    return read_seq2seq(config, norm="post", activation="gelu", recipe=recipe, tie=tie, scaled=False)
+
+
+TIED = "tie_word_embeddings"
+
+
+def read_seq2seq(
+    config: CheckpointConfig, *, norm: str, activation: str, recipe: Recipe, tie: str, scaled: bool, **changes: Any
+) -> ModelConfig:
+    """Of Marian and its relatives."""
+    return ModelConfig(
+        kind="transformer",
+        layers=config.whole("encoder_layers", 12),
+        decoder_layers=config.whole("decoder_layers", 12),
+        model=config.whole("d_model", 1024),
+        heads=config.same("encoder_attention_heads", "decoder_attention_heads", default=16),
+        hidden=config.same("encoder_ffn_dim", "decoder_ffn_dim", default=4096),
+        norm=norm,
+        activation=config.activation("activation_function", activation),
+        embedding_scale="input" if config.flag("scale_embedding", default=scaled) else "none",
+        tie=tie,
+        encoder=recipe,
+        decoder=recipe,
+        dropout=config.number("dropout", 0.1),
+        **changes,
+    )
+
+
+# --- M2M100 and NLLB ---
+
+
+M2M100 = parse_table(f"""
+embeddings.tables.target.weight                  model.shared.weight            target model -> target model
+embeddings.bias                                  -                              target
+{MARIAN_LAYERS}
+{{encoder,decoder}}_norm                         model.{{encoder,decoder}}.layer_norm
+""")
+
+
+def read_m2m100(config: CheckpointConfig) -> ModelConfig:
+    """fairseq's waves are a little slower than Vaswani's: θ^(j / (half − 1)), and the first token is number 2."""
+    config.require(tie_word_embeddings=True)
+    half = config.whole("d_model", 1024) // 2
+    slower = 10_000.0 ** (half / max(half - 1, 1))
+    recipe = Recipe(position=Sinusoidal(theta=slower, pairs="halves", first=config.whole("pad_token_id", 1) + 1))
+    return read_seq2seq(config, norm="pre", activation="relu", recipe=recipe, tie="all", scaled=True, output_bias=False)
+
+
+# --- T5 ---
+
+
+T5_LAYERS = """
+embeddings.tables.target.weight                  shared.weight                  target model -> target model
+embeddings.tables.output.weight                  lm_head.weight                 target model -> target model
+embeddings.bias                                  -                              target
+encoder.*.attention.learned.position0       encoder.block.*.layer.0.SelfAttention.relative_attention_bias    r h -> h r
+decoder.*.attention.learned.position0       decoder.block.*.layer.0.SelfAttention.relative_attention_bias    r h -> h r
+encoder.*.attention.{query,key,value,output}     encoder.block.*.layer.0.SelfAttention.{q,k,v,o}
+encoder.*.residual_attention.norm                encoder.block.*.layer.0.layer_norm
+encoder.*.residual_feed_forward.norm             encoder.block.*.layer.1.layer_norm
+decoder.*.attention.{query,key,value,output}     decoder.block.*.layer.0.SelfAttention.{q,k,v,o}
+decoder.*.residual_attention.norm                decoder.block.*.layer.0.layer_norm
+decoder.*.cross.{query,key,value,output}         decoder.block.*.layer.1.EncDecAttention.{q,k,v,o}
+decoder.*.residual_cross.norm                    decoder.block.*.layer.1.layer_norm
+decoder.*.residual_feed_forward.norm             decoder.block.*.layer.2.layer_norm
+{encoder,decoder}_norm                           {encoder,decoder}.final_layer_norm
+"""
+T5 = {
+    "plain": parse_table(f"""
+{T5_LAYERS}
+encoder.*.feed_forward.{{up,down}}               encoder.block.*.layer.1.DenseReluDense.{{wi,wo}}
+decoder.*.feed_forward.{{up,down}}               decoder.block.*.layer.2.DenseReluDense.{{wi,wo}}
+"""),
+    "gated": parse_table(f"""
+{T5_LAYERS}
+encoder.*.feed_forward.{{gate,up,down}}          encoder.block.*.layer.1.DenseReluDense.{{wi_0,wi_1,wo}}
+decoder.*.feed_forward.{{gate,up,down}}          decoder.block.*.layer.2.DenseReluDense.{{wi_0,wi_1,wo}}
+"""),
+}
+
+
+def read_t5(config: CheckpointConfig) -> ModelConfig:
+    """Scores are not scaled, and the bias of all layers is that of the first. What the feed-forward layers are, and
+    whether states are scaled before the logits, differs between T5 and T5 1.1."""
+    _, gated, activation = config.text("feed_forward_proj", "relu").rpartition("gated-")
+    heads, layers = config.whole("num_heads", 8), config.whole("num_layers", 6)
+    buckets, distance = (
+        config.whole(f"relative_attention_{name}", usual)
+        for name, usual in (("num_buckets", 32), ("max_distance", 128))
+    )
+
+    def recipe(*, bidirectional: bool) -> Recipe:
+        return Recipe(score=Dot(), position=RelativeBias(LogBuckets(buckets, distance, bidirectional), heads))
+
+    return ModelConfig(
+        kind="transformer",
+        layers=layers,
+        decoder_layers=config.whole("num_decoder_layers", layers),
+        model=config.whole("d_model", 512),
+        heads=heads,
+        head=config.whole("d_kv", 64),
+        hidden=config.whole("d_ff", 2048),
+        norm_type="rms",
+        norm_eps=config.number("layer_norm_epsilon", 1e-6),
+        feed_forward_type="gated" if gated else "plain",
+        activation="gelu_tanh" if gated and activation == "gelu" else ACTIVATION_NAMES[activation],
+        bias=False,
+        shared_positions=True,
+        embedding_scale="output"
+        if config.flag("scale_decoder_outputs", default=config.flag(TIED, default=True))
+        else "none",
+        tie="input" if "lm_head.weight" in config.tensors else "all",
+        output_bias=False,
+        encoder=recipe(bidirectional=True),
+        decoder=recipe(bidirectional=False),
+        cross=Recipe(score=Dot()),
+        dropout=config.number("dropout_rate", 0.1),
+    )
+
+
+# --- GPT-2 ---
+
+
+# its linear layers are "Conv1D", whose weights are transposed
+GPT2 = parse_table("""
+embedding.weight                                 transformer.wte.weight             target model -> target model
+bias                                             -                                  target
+backbone.positions.learned.0.weight              transformer.wpe.weight
+backbone.layers.*.residual_attention.norm        transformer.h.*.ln_1
+backbone.layers.*.attention.{query,key,value}    transformer.h.*.attn.c_attn        i (part o) -> part o i
+backbone.layers.*.attention.output               transformer.h.*.attn.c_proj        i o -> o i
+backbone.layers.*.residual_feed_forward.norm     transformer.h.*.ln_2
+backbone.layers.*.feed_forward.up                transformer.h.*.mlp.c_fc           i o -> o i
+backbone.layers.*.feed_forward.down              transformer.h.*.mlp.c_proj         i o -> o i
+backbone.norm                                    transformer.ln_f
+""")
+
+
+def read_gpt2(config: CheckpointConfig) -> LanguageModelConfig:
+    config.require(scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, tie_word_embeddings=True)
+    model = config.whole("n_embd", 768)
+    score = ScaledDot() if config.flag("scale_attn_weights", default=True) else Dot()
+    return LanguageModelConfig(
+        kind="transformer",
+        layers=config.whole("n_layer", 12),
+        model=model,
+        heads=config.whole("n_head", 12),
+        hidden=config.whole("n_inner", 4 * model),
+        activation=config.activation("activation_function", "gelu_new"),
+        norm_eps=config.number("layer_norm_epsilon", 1e-5),
+        embedding_scale="none",
+        output_bias=False,
+        recipe=Recipe(score=score, position=Learned(config.whole("n_positions", 1024), model)),
+        dropout=config.number("resid_pdrop", 0.1),
+        attention_dropout=config.number("attn_pdrop", 0.1),
+    )
+
+
+# --- Llama (SmolLM2), and Qwen3, whose queries and keys are normed ---
+
+
+LLAMA = parse_table("""
+embedding.weight                                 model.embed_tokens.weight          target model -> target model
+output.weight                                    lm_head.weight                     target model -> target model
+bias                                             -                                  target
+backbone.layers.*.residual_attention.norm        model.layers.*.input_layernorm
+backbone.layers.*.attention.{query,key,value}    model.layers.*.self_attn.{q,k,v}_proj
+backbone.layers.*.attention.{query,key}_norm     model.layers.*.self_attn.{q,k}_norm
+backbone.layers.*.attention.output               model.layers.*.self_attn.o_proj
+backbone.layers.*.residual_feed_forward.norm     model.layers.*.post_attention_layernorm
+backbone.layers.*.feed_forward.{gate,up,down}    model.layers.*.mlp.{gate,up,down}_proj
+backbone.norm                                    model.norm
+""")
+
+
+def read_llama(config: CheckpointConfig) -> LanguageModelConfig:
+    return read_decoder(config, layers=32, hidden=11_008, groups=config.whole("num_attention_heads", 32))
+
+
+def read_qwen3(config: CheckpointConfig) -> LanguageModelConfig:
+    config.require(use_sliding_window=False)
+    return read_decoder(config, layers=32, hidden=22_016, groups=32, head=config.whole("head_dim", 128), qk_norm=True)
+
+
+def read_decoder(
+    config: CheckpointConfig, *, layers: int, hidden: int, groups: int, head: int | None = None, qk_norm: bool = False
+) -> LanguageModelConfig:
+    config.require(attention_bias=False, mlp_bias=False)
+    heads = config.whole("num_attention_heads", 32)
+    return LanguageModelConfig(
+        kind="transformer",
+        layers=config.whole("num_hidden_layers", layers),
+        model=config.whole("hidden_size", 4096),
+        heads=heads,
+        groups=config.whole("num_key_value_heads", groups),
+        head=head if config.values.get("head_dim") is None else config.whole("head_dim"),
+        hidden=config.whole("intermediate_size", hidden),
+        norm_type="rms",
+        norm_eps=config.number("rms_norm_eps", 1e-6),
+        qk_norm=qk_norm,
+        feed_forward_type="gated",
+        activation=config.activation("hidden_act", "silu"),
+        bias=False,
+        embedding_scale="none",
+        tied=config.flag(TIED, default=False),
+        output_bias=False,
+        recipe=Recipe(position=read_rotary(config)),
+        dropout=0.0,
+        attention_dropout=config.number("attention_dropout", 0.0),
+    )
+
+
+def read_rotary(config: CheckpointConfig) -> Rotary:
+    """transformers 5 has one table of it, earlier versions have two."""
+    found = {**(config.values.get("rope_scaling") or {}), **(config.values.get("rope_parameters") or {})}
+    rope = CheckpointConfig(found)
+    theta = rope.number("rope_theta", config.number("rope_theta", 10_000.0))
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    match kind:
+        case "default":
+            return Rotary(theta=theta, pairs="halves")
+        case "linear":
+            return Rotary(theta=theta, pairs="halves", scaling=RotaryScaling(rope.number("factor", 1.0), length=1))
+        case "llama3":
+            scaling = RotaryScaling(
+                rope.number("factor", 8.0),
+                length=rope.whole("original_max_position_embeddings", 8192),
+                slow=rope.number("low_freq_factor", 1.0),
+                fast=rope.number("high_freq_factor", 4.0),
+            )
+            return Rotary(theta=theta, pairs="halves", scaling=scaling)
+    raise ValueError(f"config.json: rope_type = {kind!r:.80} is not known here; there are default, linear and llama3")
+
+
+# --- all of them ---
+
+
+EMBEDDING_COPIES = {
+    "lm_head.weight": "model.shared.weight",
+    "model.encoder.embed_tokens.weight": "model.shared.weight",
+    "model.decoder.embed_tokens.weight": "model.shared.weight",
+}
+# by the model_type of config.json
+FAMILIES: dict[str, Family] = {
+    "marian": Family(
+        "translation",
+        read_marian,
+        lambda model: MARIAN if model.tie in ("all", "input") else MARIAN_PAIR,
+        tied=EMBEDDING_COPIES,
+        ignored=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+    ),
+    "m2m_100": Family(
+        "translation",
+        read_m2m100,
+        lambda model: M2M100,
+        tied=EMBEDDING_COPIES,
+        ignored=("model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
+    ),
+    "t5": Family(
+        "translation",
+        read_t5,
+        lambda model: T5[model.feed_forward_type],
+        tied={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
+        # some files have it, and it was never used
+        ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+    ),
+    "gpt2": Family(
+        "language_modeling",
+        read_gpt2,
+        lambda model: GPT2,
+        base="transformer.",
+        tied={"lm_head.weight": "transformer.wte.weight"},
+        ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
+    ),
+    "llama": Family(
+        "language_modeling",
+        read_llama,
+        lambda model: LLAMA,
+        tied={"lm_head.weight": "model.embed_tokens.weight"},
+        ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+    ),
+    "qwen3": Family(
+        "language_modeling", read_qwen3, lambda model: LLAMA, tied={"lm_head.weight": "model.embed_tokens.weight"}
+    ),
+}
