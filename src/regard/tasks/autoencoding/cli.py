@@ -7,20 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    LoadOptions,
-    MaxLength,
-    ModelArgument,
-    OutOption,
-    TextArgument,
-    answer_typed_lines,
-    read_input,
-    refuse_long,
-    with_option_groups,
-    with_progress,
-    writable_files,
-    write_lines,
-)
+from regard.cli import options
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
@@ -32,11 +19,11 @@ if TYPE_CHECKING:
     from regard.tasks.autoencoding.task import SentenceAutoencoder
 
 
-@with_option_groups
+@options.with_option_groups
 def autoencode(
-    model: ModelArgument,
-    file: TextArgument = None,
-    out: OutOption = None,
+    model: options.ModelArgument,
+    file: options.TextArgument = None,
+    out: options.OutOption = None,
     interpolate: Annotated[
         tuple[str, str] | None,
         typer.Option("--interpolate", "--between", help="Two sentences: decode latents interpolated between them."),
@@ -45,8 +32,8 @@ def autoencode(
         int | None, typer.Option(min=2, help="Number of interpolation points with --interpolate; default 5.")
     ] = None,
     latents: Annotated[Path | None, typer.Option(help="Plot the latents of the lines here (.png, .svg, .pdf).")] = None,
-    max_length: MaxLength = MAX_SENTENCE_TOKENS,
-    load: LoadOptions = LoadOptions(),
+    max_length: options.MaxLength = MAX_SENTENCE_TOKENS,
+    load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """Encode sentences into fixed-size latents and decode them again; without a file, what you type.
 
@@ -60,7 +47,7 @@ def autoencode(
     """
     from regard.tasks.autoencoding.task import SentenceAutoencoder, interpolate_sentences, reconstruct
 
-    out, latents = writable_files(out=out, latents=latents)
+    out, latents = options.writable_files(out=out, latents=latents)
     if interpolate and (file or latents):
         raise ValueError("--interpolate takes two sentences; leave out the file and --latents")
     if points and not interpolate:
@@ -68,18 +55,20 @@ def autoencode(
     autoencoder = load.load(SentenceAutoencoder, model)
     if interpolate:
         one, other = check_sentences(autoencoder, interpolate, lambda number: f"sentence {number}", max_length)
-        write_lines(interpolate_sentences(autoencoder, one, other, points or 5), out, "written")
+        options.write_lines(interpolate_sentences(autoencoder, one, other, points or 5), out, "written")
         return
     if file is None and sys.stdin.isatty() and not latents:
         prompt_loop(autoencoder, max_length)
         return
-    inputs = read_input(file)
+    inputs = options.read_input(file)
     texts = check_sentences(autoencoder, inputs.texts, inputs.location, max_length)
     if latents:
         name = "stdin" if file in (None, "-") else file
         texts = list(texts)  # all of them are plotted
         typer.echo(f"drawn: {latent_map(autoencoder, texts, name, latents)}", err=True)
-    write_lines(with_progress(reconstruct(autoencoder, texts), "reconstructing", inputs.count), out, "reconstructed")
+    options.write_lines(
+        options.with_progress(reconstruct(autoencoder, texts), "reconstructing", inputs.count), out, "reconstructed"
+    )
 
 
 def check_sentences(
@@ -91,7 +80,7 @@ def check_sentences(
     number = first = unknown = 0
     for number, text in enumerate(texts, 1):
         ids = autoencoder.tokenizer.encode(text)
-        refuse_long([ids], where, max_length, number)
+        options.refuse_long([ids], where, max_length, number)
         if UNK in ids:
             first, unknown = first or number, unknown + 1
         yield text
@@ -132,7 +121,7 @@ def prompt_loop(autoencoder: "SentenceAutoencoder", max_length: int) -> None:
         checked = list(check_sentences(autoencoder, [line], lambda _: "this line", max_length))
         typer.echo(next(reconstruct(autoencoder, checked)))
 
-    answer_typed_lines("Type a sentence", answer)
+    options.answer_typed_lines("Type a sentence", answer)
 
 
 # --- look ---
@@ -148,7 +137,7 @@ def view_bottleneck(
 
     if refused := [name for name in ("word", "target") if vars(request)[name] is not None]:
         raise ValueError(f"--{refused[0]} means nothing to a model that rebuilds; leave it out")
-    refuse_long(autoencoder.tokenizer.encode_batch([text]), lambda _: "the sentence", request.max_tokens)
+    options.refuse_long(autoencoder.tokenizer.encode_batch([text]), lambda _: "the sentence", request.max_tokens)
     read, heads = bottleneck_weights(autoencoder, text)
     shown = {"": heads.mean(0)}
     if request.all_heads:

@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    LoadOptions,
-    ModelArgument,
-    parse_head,
-    read_input,
-    with_option_groups,
-    with_progress,
-    writable_file,
-    write_lines,
-)
+from regard.cli import options
 from regard.tasks.registry import ViewRequest
 
 if TYPE_CHECKING:
@@ -26,9 +17,9 @@ if TYPE_CHECKING:
     from regard.tasks.image_classification.task import ImageClassifier
 
 
-@with_option_groups
+@options.with_option_groups
 def image(
-    model: ModelArgument,
+    model: options.ModelArgument,
     files: Annotated[
         list[str],
         typer.Argument(help="PNG and JPEG files, folders and archives of them, idx files; - reads names from stdin."),
@@ -36,7 +27,7 @@ def image(
     out: Annotated[Path | None, typer.Option(help="Write here instead of stdout.")] = None,
     best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k classes per image.")] = 1,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse images of another size.")] = False,  # noqa: FBT002
-    load: LoadOptions = LoadOptions(),
+    load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """Classify images: file name, class and probability, tab-separated.
 
@@ -50,10 +41,14 @@ def image(
     """
     from regard.tasks.image_classification.task import ImageClassifier
 
-    out = out and writable_file(out)
+    out = out and options.writable_file(out)
     classifier = load.load(ImageClassifier, model)
-    names = [name for file in files for name in (read_input(None).texts if file == "-" else [file]) if name.strip()]
-    images = [one for name in with_progress(names, "reading", len(names)) for one in images_in(name, classifier)]
+    names = [
+        name for file in files for name in (options.read_input(None).texts if file == "-" else [file]) if name.strip()
+    ]
+    images = [
+        one for name in options.with_progress(names, "reading", len(names)) for one in images_in(name, classifier)
+    ]
     if not images:
         raise ValueError("no image given; name a file or a folder, or pass file names on stdin")
     if other := [name for name, pixels in images if not classifier.preprocessor.accepts(pixels)]:
@@ -61,7 +56,7 @@ def image(
         if strict:
             raise ValueError(f"{other[0]}: not {rows} x {columns} pixels; resize it, or leave out --strict")
         typer.echo(f"resized: {len(other):,} of {len(images):,} images, to {rows} x {columns} pixels", err=True)
-    write_lines(prediction_lines(classifier, images, min(best, len(classifier.labels))), out, "classified")
+    options.write_lines(prediction_lines(classifier, images, min(best, len(classifier.labels))), out, "classified")
 
 
 def images_in(name: str, classifier: "ImageClassifier") -> "Sequence[tuple[str, Tensor]]":
@@ -92,7 +87,7 @@ def prediction_lines(classifier: "ImageClassifier", images: "Sequence[tuple[str,
 
     names = iter(name for name, _ in images)
     batches = classifier.iterate_probabilities([pixels for _, pixels in images])
-    for batch in with_progress(batches, "classifying", -(-len(images) // AT_ONCE)):
+    for batch in options.with_progress(batches, "classifying", -(-len(images) // AT_ONCE)):
         most = batch.topk(best)
         for found, chances in zip(most.indices.tolist(), most.values.tolist(), strict=True):
             cells = (f"{classifier.labels.name(n)}\t{chance:.4f}" for n, chance in zip(found, chances, strict=True))
@@ -139,7 +134,7 @@ def view_patches(model: "VisionTransformer", x: "Tensor", shown: "Tensor", reque
     if request.all_heads:
         return see.overlay_heads_view(shown, layers, title="how much each patch is attended to")
     if request.head is not None:
-        layer, head = parse_head(request.head, [len(heads) for heads in layers.values()])
+        layer, head = options.parse_head(request.head, [len(heads) for heads in layers.values()])
         return see.overlay_view(shown, [(f"layer {layer}, head {head}", layers[f"blocks.{layer}"][head])])
     through = rearrange(rollout(list(weights.values())), "b i j -> b 1 i j")
     last = list(layers.values())[-1]

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    MAX_LENGTH_NAMES,
-    MAX_PROMPT_TOKENS,
-    LoadOptions,
-    ModelArgument,
-    refuse_long,
-    with_option_groups,
-    with_progress,
-)
+from regard.cli import options
 from regard.tasks.registry import ViewRequest
 
 if TYPE_CHECKING:
@@ -31,9 +23,9 @@ if TYPE_CHECKING:
     from regard.tasks.language_modeling.task import TextGenerator
 
 
-@with_option_groups
+@options.with_option_groups
 def generate(
-    model: ModelArgument,
+    model: options.ModelArgument,
     prompt: Annotated[str | None, typer.Argument(help="The prompt, or - for stdin.")] = None,
     tokens: Annotated[int, typer.Option("--max-new-tokens", "--tokens", min=1, help="Number of new tokens.")] = 200,
     lines: Annotated[int | None, typer.Option(min=1, help="Stop after this many lines, if earlier.")] = None,
@@ -42,9 +34,9 @@ def generate(
     top_p: Annotated[float, typer.Option(help="Nucleus sampling: the total probability kept.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed generates the same text.")] = 0,
     max_length: Annotated[
-        int, typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a prompt; a longer one is refused.")
-    ] = MAX_PROMPT_TOKENS,
-    load: LoadOptions = LoadOptions(),
+        int, typer.Option(*options.MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a prompt; a longer one is refused.")
+    ] = options.MAX_PROMPT_TOKENS,
+    load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """Generate text from a prompt, or from nothing; without a prompt, from each line you type.
 
@@ -79,7 +71,7 @@ def generate(
     stdout = sys.stdout  # a progress bar, once started, replaces it
     typer.echo(prompt_text, nl=False)
     pieces = generate_pieces(generator, prompt_text, sampler, tokens, lines)
-    for piece in pieces if stdout.isatty() else with_progress(pieces, "generating", tokens):
+    for piece in pieces if stdout.isatty() else options.with_progress(pieces, "generating", tokens):
         typer.echo(piece, nl=False, file=stdout)
     typer.echo(file=stdout)
 
@@ -101,7 +93,7 @@ def read_stdin() -> str:
 
 
 def refuse_long_prompt(generator: "TextGenerator", prompt_text: str, where: str, max_length: int) -> None:
-    refuse_long([generator.encode_prompt(prompt_text)[1]], lambda _: where, max_length)
+    options.refuse_long([generator.encode_prompt(prompt_text)[1]], lambda _: where, max_length)
 
 
 def generate_pieces(
@@ -134,7 +126,7 @@ def prompt_loop(
     sampler: "StepwiseSearch",
     tokens: int,
     lines: int | None,
-    max_length: int = MAX_PROMPT_TOKENS,
+    max_length: int = options.MAX_PROMPT_TOKENS,
 ) -> None:
     """Reads lines at a prompt; an error is printed, and the loop continues."""
     typer.echo("Type a prompt, or nothing for an empty one; Ctrl-D exits.", err=True)

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    LoadOptions,
-    ModelArgument,
-    with_option_groups,
-    writable_file,
-    write_lines,
-)
+from regard.cli import options
 from regard.tasks.registry import ViewRequest
 
 if TYPE_CHECKING:
@@ -24,14 +18,14 @@ if TYPE_CHECKING:
     from regard.tasks.node_classification.task import NodeClassifier
 
 
-@with_option_groups
+@options.with_option_groups
 def graph(
-    model: ModelArgument,
+    model: options.ModelArgument,
     nodes: Annotated[Path, typer.Argument(help="Columns name, label and text or features; _ is an unknown label.")],
     edges: Annotated[Path, typer.Argument(help="Two names on every line, a tab between them.")],
     out: Annotated[Path | None, typer.Option(help="Write here instead of stdout.")] = None,
     best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k labels per node.")] = 1,
-    load: LoadOptions = LoadOptions(),
+    load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """Classify the nodes of a graph: node name, label and probability, tab-separated.
 
@@ -44,9 +38,11 @@ def graph(
     from regard.data.graphs import read_graph
     from regard.tasks.node_classification.task import NodeClassifier
 
-    out = out and writable_file(out)
+    out = out and options.writable_file(out)
     classifier = load.load(NodeClassifier, model)
-    write_lines(label_lines(classifier, read_graph(nodes, edges), min(best, len(classifier.labels))), out, "labelled")
+    options.write_lines(
+        label_lines(classifier, read_graph(nodes, edges), min(best, len(classifier.labels))), out, "labelled"
+    )
 
 
 def label_lines(classifier: "NodeClassifier", graph: "Graph", best: int) -> Iterator[str]:

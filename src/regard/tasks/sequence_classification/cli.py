@@ -7,21 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    InputLines,
-    LoadOptions,
-    MaxLength,
-    ModelArgument,
-    OutOption,
-    TextArgument,
-    answer_typed_lines,
-    read_input,
-    refuse_long,
-    with_option_groups,
-    with_progress,
-    writable_file,
-    write_lines,
-)
+from regard.cli import options
 from regard.tasks.registry import MAX_TEXT_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
@@ -33,18 +19,18 @@ if TYPE_CHECKING:
 BATCH_LINES = 256  # lines that are read together
 
 
-@with_option_groups
+@options.with_option_groups
 def classify(
-    model: ModelArgument,
-    file: TextArgument = None,
-    out: OutOption = None,
+    model: options.ModelArgument,
+    file: options.TextArgument = None,
+    out: options.OutOption = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each label's probability behind it.")] = False,  # noqa: FBT002
     all_labels: Annotated[  # noqa: FBT002
         bool, typer.Option("--all-labels", "--every", help="All labels with their probabilities, as columns.")
     ] = False,
-    max_length: MaxLength = MAX_TEXT_TOKENS,
+    max_length: options.MaxLength = MAX_TEXT_TOKENS,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines.")] = False,  # noqa: FBT002
-    load: LoadOptions = LoadOptions(),
+    load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """Classify each line of a file; without one, what you type. An empty line stays empty.
 
@@ -57,7 +43,7 @@ def classify(
     from regard.data.files import chunks
     from regard.tasks.sequence_classification.task import TextClassifier
 
-    out = out and writable_file(out)
+    out = out and options.writable_file(out)
     if file is None and sys.stdin.isatty():
         prompt_loop(
             load.load(TextClassifier, model),
@@ -66,7 +52,7 @@ def classify(
             all_labels=all_labels,
         )
         return
-    inputs, chosen = read_input(file), load.torch_device
+    inputs, chosen = options.read_input(file), load.torch_device
     classifier = load.load(TextClassifier, model)
     texts = check_texts(classifier, inputs, max_length, strict=strict)
     lines = (
@@ -75,18 +61,20 @@ def classify(
         for line in label_lines(classifier, some, chosen, scores=scores, all_labels=all_labels)
     )
     if out or not sys.stdout.isatty():
-        lines = with_progress(lines, "classifying", inputs.count)
-    write_lines(lines, out, "classified")
+        lines = options.with_progress(lines, "classifying", inputs.count)
+    options.write_lines(lines, out, "classified")
 
 
-def check_texts(classifier: "TextClassifier", inputs: InputLines, max_length: int, *, strict: bool) -> Iterator[str]:
+def check_texts(
+    classifier: "TextClassifier", inputs: options.InputLines, max_length: int, *, strict: bool
+) -> Iterator[str]:
     """The texts, each checked before it is yielded."""
     for number, text in enumerate(inputs.texts, 1):
         if strict and not text.strip():
             raise ValueError(
                 f"{inputs.location(number)}: the line is empty; remove it, or leave out --strict to keep it empty"
             )
-        refuse_long([classifier.tokenizer.encode(text)], inputs.location, max_length, number)
+        options.refuse_long([classifier.tokenizer.encode(text)], inputs.location, max_length, number)
         yield text
 
 
@@ -110,10 +98,10 @@ def label_line(classifier: "TextClassifier", one: "Classification", *, scores: b
 
 def prompt_loop(classifier: "TextClassifier", max_length: int, *, scores: bool, all_labels: bool) -> None:
     def answer(line: str) -> None:
-        refuse_long([classifier.tokenizer.encode(line)], lambda _: "this line", max_length)
+        options.refuse_long([classifier.tokenizer.encode(line)], lambda _: "this line", max_length)
         typer.echo(label_lines(classifier, [line], classifier.device, scores=scores, all_labels=all_labels)[0])
 
-    answer_typed_lines("Type a text", answer)
+    options.answer_typed_lines("Type a text", answer)
 
 
 # --- look ---
@@ -128,7 +116,7 @@ def view_classification(
     for name, given in (("head", request.head), ("word", request.word), ("target", request.target)):
         if given is not None:
             raise ValueError(f"--{name} is for translations; a classifier weighs all words for one label: leave it out")
-    refuse_long([classifier.tokenizer.encode(text)], lambda _: "the text", request.max_tokens)
+    options.refuse_long([classifier.tokenizer.encode(text)], lambda _: "the text", request.max_tokens)
     (prediction,) = classifier.predict([text], classifier.device)
     if request.all_heads:
         return f"{text}\n{see.prediction_title(prediction.label, prediction.probability)}", view_every_head(

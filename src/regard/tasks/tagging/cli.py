@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    LoadOptions,
-    MaxLength,
-    ModelArgument,
-    OutOption,
-    answer_typed_lines,
-    read_input,
-    refuse_long,
-    with_option_groups,
-    writable_file,
-)
+from regard.cli import options
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
@@ -28,16 +18,16 @@ if TYPE_CHECKING:
     from regard.tasks.tagging.task import Tagger, TaggingPrediction
 
 
-@with_option_groups
+@options.with_option_groups
 def tag(
-    model: ModelArgument,
+    model: options.ModelArgument,
     file: Annotated[
         str | None,
         typer.Argument(help="A .conllu, a .tsv of words, a text with a sentence a line, one in quotes, or -."),
     ] = None,
-    out: OutOption = None,
-    max_length: MaxLength = MAX_SENTENCE_TOKENS,
-    load: LoadOptions = LoadOptions(),
+    out: options.OutOption = None,
+    max_length: options.MaxLength = MAX_SENTENCE_TOKENS,
+    load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """Tag the words of sentences. A .conllu keeps its other columns; words of plain text are separated by blanks.
 
@@ -49,7 +39,7 @@ def tag(
     """
     from regard.tasks.tagging.task import Tagger
 
-    out = out and writable_file(out)
+    out = out and options.writable_file(out)
     tagger = load.load(Tagger, model)
     if file is None and sys.stdin.isatty():
         prompt_loop(tagger, max_length)
@@ -69,7 +59,7 @@ def read_plain_sentences(file: str | None) -> "Iterator[TaggedSentence]":
     if file is not None and file_format(Path(file)) in (".conllu", ".tsv"):
         yield from read_tagged(file)
         return
-    for line in read_input(file).texts:
+    for line in options.read_input(file).texts:
         if words := line.split():
             yield TaggedSentence(tuple(words), (NO_VALUE,) * len(words))
 
@@ -86,7 +76,7 @@ def tag_sentences(
     for some in chunks(sentences, WINDOW, lambda sentence: sum(map(len, sentence.words))):
         examples = [tagger.example(without_tags(one), f"sentence {number}") for number, one in enumerate(some, first)]
         pieces = (example.pieces.ids for example in examples)
-        refuse_long(pieces, lambda number: f"{name}: sentence {number}", max_length, first)
+        options.refuse_long(pieces, lambda number: f"{name}: sentence {number}", max_length, first)
         for one, tags in zip(some, tagger.predict(some), strict=True):
             yield one.with_tags(tags)
         first += len(some)
@@ -111,11 +101,11 @@ def prompt_loop(tagger: "Tagger", max_length: int) -> None:
 
     def answer(line: str) -> None:
         sentence = parse_sentence(tagger, line)
-        refuse_long([tagger.example(sentence).pieces.ids], lambda _: "this line", max_length)
+        options.refuse_long([tagger.example(sentence).pieces.ids], lambda _: "this line", max_length)
         tags = tagger.predict([sentence])[0]
         typer.echo(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True)))
 
-    answer_typed_lines("Type a sentence", answer)
+    options.answer_typed_lines("Type a sentence", answer)
 
 
 # --- look ---
@@ -129,7 +119,7 @@ def view_tagging(tagger: "Tagger", folder: Path, text: str, request: ViewRequest
     if request.target is not None:
         raise ValueError("--target is a translation, and this model tags words; leave it out")
     sentence = parse_sentence(tagger, text)
-    refuse_long([tagger.example(sentence).pieces.ids], lambda _: "the sentence", request.max_tokens)
+    options.refuse_long([tagger.example(sentence).pieces.ids], lambda _: "the sentence", request.max_tokens)
     seen = tagger.predict_with_attention(sentence)
     output = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, seen.tags, strict=True))
     if request.all_heads:

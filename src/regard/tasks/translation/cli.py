@@ -10,21 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import (
-    LoadOptions,
-    MaxLength,
-    ModelArgument,
-    OutOption,
-    SearchOptions,
-    TextArgument,
-    answer_typed_lines,
-    read_input,
-    refuse_long,
-    with_option_groups,
-    with_progress,
-    writable_files,
-    write_lines,
-)
+from regard.cli import options
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
@@ -38,12 +24,12 @@ if TYPE_CHECKING:
     from regard.tasks.translation.task import Translator
 
 
-@with_option_groups
+@options.with_option_groups
 def translate(
-    model: ModelArgument,
-    file: TextArgument = None,
-    out: OutOption = None,
-    search: SearchOptions = SearchOptions(),
+    model: options.ModelArgument,
+    file: options.TextArgument = None,
+    out: options.OutOption = None,
+    search: options.SearchOptions = options.SearchOptions(),
     best: Annotated[
         int,
         typer.Option("--n-best", "--best", min=1, help="Number of hypotheses per line (n-best), each with its score."),
@@ -59,7 +45,7 @@ def translate(
     align: Annotated[
         Path | None, typer.Option(help="Write word alignments here, in Pharaoh format (0-0 1-2) on every line.")
     ] = None,
-    max_length: MaxLength = MAX_SENTENCE_TOKENS,
+    max_length: options.MaxLength = MAX_SENTENCE_TOKENS,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and out-of-vocabulary words.")] = False,  # noqa: FBT002
     precision: Annotated[
         str,
@@ -68,7 +54,7 @@ def translate(
             "other lines, a score by up to 0.1."
         ),
     ] = "float32",
-    load: LoadOptions = LoadOptions(),
+    load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """Translate a file line by line; without one, what you type (with --beam 1 or --sample word by word).
 
@@ -87,7 +73,7 @@ def translate(
     from regard.decode import prepare
     from regard.tasks.translation.task import Translator
 
-    out, align = writable_files(out=out, align=align)
+    out, align = options.writable_files(out=out, align=align)
     if align and (best > 1 or file is None):
         raise ValueError("--align is for a file with one translation of each line; leave out --n-best, or give a file")
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -112,7 +98,7 @@ def translate(
         return
     from regard.data.files import open_atomic
 
-    inputs = read_input(file)
+    inputs = options.read_input(file)
     translator = load.load(Translator, model)
     texts = check_texts(translator, inputs.texts, inputs.location, max_length=max_length, strict=strict)
     prepared = prepare(translator.model, precision)
@@ -126,8 +112,8 @@ def translate(
             translation_line(one, scores=scores) for these in found for one in (these * best)[:best]
         )  # an empty line has one
         if out or not sys.stdout.isatty():  # on a terminal the lines themselves show the progress
-            lines = with_progress(lines, "translating", lambda: (inputs.count() or 0) * best or None)
-        write_lines(lines, out)
+            lines = options.with_progress(lines, "translating", lambda: (inputs.count() or 0) * best or None)
+        options.write_lines(lines, out)
 
 
 def write_alignments(
@@ -163,10 +149,10 @@ def alignment_heads_for(
     return heads, chain(first, texts)
 
 
-def build_sampling(options: dict[str, Any], samples: int) -> "Search":
+def build_sampling(given: dict[str, Any], samples: int) -> "Search":
     from regard.decode import Sampling
 
-    return Sampling(samples=samples, **{name: value for name, value in options.items() if value is not None})
+    return Sampling(samples=samples, **{name: value for name, value in given.items() if value is not None})
 
 
 def translations_in_order(
@@ -211,7 +197,7 @@ def check_texts(
     first, unknown = 1, 0
     for some in chunks(texts, WINDOW):
         encoded = translator.source.encode_batch(some)
-        refuse_long(encoded, where, max_length, first)
+        options.refuse_long(encoded, where, max_length, first)
         if strict and [] in encoded:
             empty = where(first + encoded.index([]))
             raise ValueError(f"{empty}: the line is empty; remove it, or leave out --strict to keep it empty")
@@ -260,7 +246,7 @@ def prompt_loop(
             for one in these:
                 typer.echo(translation_line(one, scores=scores))
 
-    answer_typed_lines("Type a sentence", answer)
+    options.answer_typed_lines("Type a sentence", answer)
 
 
 def stream_words(translator: "Translator", line: str, search: "StepwiseSearch") -> None:
@@ -290,7 +276,7 @@ def view_translation(translator: "Translator", folder: Path, text: str, request:
     check_text(translator, text, "the sentence", max_length=request.max_tokens)
     written = request.target
     if written is None:
-        written = translate_texts(translator, [text], SearchOptions(request.beam).build())[0]
+        written = translate_texts(translator, [text], options.SearchOptions(request.beam).build())[0]
     if not written.strip():
         raise ValueError(f"{text!r} is translated by nothing; give a translation to look at with --target")
     seen = attend_pair(translator, text, written)

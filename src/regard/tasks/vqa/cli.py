@@ -7,20 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    MAX_LENGTH_NAMES,
-    InputLines,
-    LoadOptions,
-    ModelArgument,
-    OutOption,
-    answer_typed_lines,
-    parse_head,
-    read_input,
-    refuse_long,
-    with_option_groups,
-    writable_file,
-    write_lines,
-)
+from regard.cli import options
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
@@ -30,22 +17,22 @@ if TYPE_CHECKING:
     from regard.tasks.vqa.task import QuestionAnswerer
 
 
-@with_option_groups
+@options.with_option_groups
 def answer(
-    model: ModelArgument,
+    model: options.ModelArgument,
     image: Annotated[Path, typer.Argument(help="A PNG or JPEG file.")],
     question: Annotated[
         str | None, typer.Argument(help="Default: the questions of --file, of stdin, or typed.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="A text file with a question on every line; - for stdin.")] = None,
-    out: OutOption = None,
+    out: options.OutOption = None,
     best: Annotated[int, typer.Option("--top-k", "--best", min=1, help="Top-k answers.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Write each answer's probability behind it.")] = False,  # noqa: FBT002
     max_length: Annotated[
         int,
-        typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a question; a longer one is refused."),
+        typer.Option(*options.MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a question; a longer one is refused."),
     ] = MAX_SENTENCE_TOKENS,
-    load: LoadOptions = LoadOptions(),
+    load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """Answer questions about an image.
 
@@ -60,7 +47,7 @@ def answer(
     from regard.tasks.image_batches import load_image
     from regard.tasks.vqa.task import QuestionAnswerer
 
-    out = out and writable_file(out)
+    out = out and options.writable_file(out)
     if question is not None and file is not None:
         raise ValueError(f"give the question, or the file {file}, not both")
     answerer = load.load(QuestionAnswerer, model)
@@ -73,14 +60,16 @@ def answer(
     if question is not None:
         if not question.strip():
             raise ValueError("the question is empty; give at least one word")
-        inputs = InputLines(iter([question]), lambda _: "the question", lambda: 1)
+        inputs = options.InputLines(iter([question]), lambda _: "the question", lambda: 1)
     else:
-        inputs = read_input(None if file is None else str(file))
+        inputs = options.read_input(None if file is None else str(file))
     questions = check_questions(answerer, inputs, file or "stdin", max_length)
-    write_lines(answer_lines(answerer, pixels, questions, best, scores=scores), out, "answered")
+    options.write_lines(answer_lines(answerer, pixels, questions, best, scores=scores), out, "answered")
 
 
-def check_questions(answerer: "QuestionAnswerer", inputs: InputLines, name: object, max_length: int) -> Iterator[str]:
+def check_questions(
+    answerer: "QuestionAnswerer", inputs: options.InputLines, name: object, max_length: int
+) -> Iterator[str]:
     """The questions, each checked before it is yielded."""
     number = 0
     for number, text in enumerate(inputs.texts, 1):
@@ -88,7 +77,7 @@ def check_questions(answerer: "QuestionAnswerer", inputs: InputLines, name: obje
             raise ValueError(
                 f"{inputs.location(number)}: the question is empty; give at least one word, or remove the line"
             )
-        refuse_long([answerer.tokenizer.encode(text)], inputs.location, max_length, number)
+        options.refuse_long([answerer.tokenizer.encode(text)], inputs.location, max_length, number)
         yield text
     if not number:
         raise ValueError(f"{name}: no question; give at least one")
@@ -112,12 +101,12 @@ def answer_lines(
 
 def prompt_loop(answerer: "QuestionAnswerer", pixels: "Tensor", best: int, max_length: int, *, scores: bool) -> None:
     def reply(line: str) -> None:
-        inputs = InputLines(iter([line]), lambda _: "this line", lambda: 1)
+        inputs = options.InputLines(iter([line]), lambda _: "this line", lambda: 1)
         questions = check_questions(answerer, inputs, "", max_length)
         for row in answer_lines(answerer, pixels, questions, best, scores=scores):
             typer.echo(row)
 
-    answer_typed_lines("Type a question about the image", reply)
+    options.answer_typed_lines("Type a question about the image", reply)
 
 
 # --- look ---
@@ -155,7 +144,7 @@ def view_question(answerer: "QuestionAnswerer", folder: Path, text: str, request
         rows = {f"layer {n}: {word}": layer[:, t] for n, layer in enumerate(layers) for t, word in enumerate(words)}
         return output, see.overlay_heads_view(pixels / 255, rows, title="what each word attended to, head by head")
     if request.head is not None:
-        layer, head = parse_head(request.head, [len(heads) for heads in layers])
+        layer, head = options.parse_head(request.head, [len(heads) for heads in layers])
         seen, which = layers[layer][head], f"layer {layer}, head {head}"
     else:
         seen, which = reduce(layers[-1], "h t y x -> t y x", "mean"), "last layer"
