@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from regard.interop.huggingface.weights import (
     ABSENT,
     ABSENT_LOGIT,
-    Layout,
     TokenOrder,
+    WeightLayout,
     WeightRow,
     check_names,
     check_shapes,
@@ -30,7 +30,7 @@ bias                       -               target
 """)
 # our 0 is their 2, our 1 is nothing of theirs, our 2 is their 0, and our 3 is their 2 again
 ORDER = TokenOrder((2, ABSENT, 0, 2, 1), second=frozenset({3}))
-LAYOUT = Layout(orders={"target": ORDER})
+LAYOUT = WeightLayout(orders={"target": ORDER})
 
 
 def test_a_line_is_a_row_or_as_many_rows_as_it_has_names():
@@ -87,7 +87,7 @@ def test_a_bias_that_the_other_model_has_no_place_for_is_refused():
 def test_there_and_back_is_the_same_bits(order, seed):
     x = torch.randn(7, 5, generator=torch.Generator().manual_seed(seed))
     (row,) = tensor_rows(TABLE, ["embedding.weight"])
-    layout = Layout(orders={"target": TokenOrder(tuple(order))})
+    layout = WeightLayout(orders={"target": TokenOrder(tuple(order))})
     (ours,) = layout.to_ours(row, [x])
     assert torch.equal(ours, x[list(order)])
     assert torch.equal(layout.to_theirs(row, [ours])[0], x)
@@ -95,7 +95,7 @@ def test_there_and_back_is_the_same_bits(order, seed):
 
 def test_sizes_say_how_an_axis_is_taken_apart():
     row, x = WeightRow(("a",), ("b",), "o c p q -> o (p q c)"), torch.randn(5, 3, 2, 2)
-    layout = Layout(sizes={"c": 3, "p": 2, "q": 2, "unused": 7})
+    layout = WeightLayout(sizes={"c": 3, "p": 2, "q": 2, "unused": 7})
     (ours,) = layout.to_ours(row, [x])
     assert_close(ours, rearrange(x, "o c p q -> o (p q c)"))
     assert torch.equal(layout.to_theirs(row, [ours])[0], x)

@@ -143,7 +143,7 @@ class TokenOrder:
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """What a table leaves open.
 
     Args:
@@ -218,7 +218,7 @@ def check_names(rows: Sequence[WeightRow], names: Iterable[str], ignored: Iterab
 
 
 def check_shapes(
-    rows: Sequence[WeightRow], layout: Layout, theirs: Mapping[str, Shape], ours: Mapping[str, Shape]
+    rows: Sequence[WeightRow], layout: WeightLayout, theirs: Mapping[str, Shape], ours: Mapping[str, Shape]
 ) -> None:
     """Whether each tensor of theirs becomes one of ours in shape, before any is read."""
     for row in rows:
@@ -232,7 +232,9 @@ def check_shapes(
                 )
 
 
-def convert_to_ours(rows: Sequence[WeightRow], layout: Layout, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
+def convert_to_ours(
+    rows: Sequence[WeightRow], layout: WeightLayout, read: Callable[[str], Tensor]
+) -> dict[str, Tensor]:
     """All tensors of ours, from theirs, which are read one by one; in float32."""
     found: dict[str, Tensor] = {}
     for row in rows:
@@ -241,7 +243,7 @@ def convert_to_ours(rows: Sequence[WeightRow], layout: Layout, read: Callable[[s
     return found
 
 
-def convert_to_theirs(rows: Sequence[WeightRow], layout: Layout, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_to_theirs(rows: Sequence[WeightRow], layout: WeightLayout, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """All tensors of theirs, from ours: the inverse of `convert_to_ours`."""
     found: dict[str, Tensor] = {}
     for row in rows:
