@@ -52,6 +52,10 @@ def pictures() -> dict[str, Tensor]:
     return {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 144).sin().view(2, 3, 12, 12)}
 
 
+def waves() -> dict[str, Tensor]:
+    return {"input_values": torch.linspace(0, 60, 2 * 400).sin().view(2, 400)}
+
+
 def sounds() -> dict[str, Tensor]:
     return {"input_features": torch.linspace(0, 9, 2 * 8 * 100).sin().view(2, 8, 100), "decoder_input_ids": IDS[:2, :5]}
 
@@ -94,6 +98,16 @@ WHISPER = PAIR | {
     "suppress_tokens": [0, 1, 3, *range(30, 40)],  # what is no letter
     "decoder_start_token_id": 1,
 }
+MODERN = SIZES | TOKENS | {"local_attention": 4, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2}
+WAV2VEC = SIZES | {
+    "conv_dim": (8, 8),
+    "conv_stride": (5, 4),
+    "conv_kernel": (10, 4),
+    "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4,
+}
+PATCHES = SIZES | {"image_size": 12, "patch_size": 4}
 CAPPED = {"attn_logit_softcapping": 0.5}
 OSS = {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 3}
 
@@ -101,9 +115,16 @@ FAMILIES = {
     "BERT": Family("BertModel", "BertConfig", SIZES | TOKENS, texts, ENCODER),
     "DistilBERT": Family("DistilBertModel", "DistilBertConfig", DISTIL, texts, ENCODER),
     "RoBERTa": Family("RobertaModel", "RobertaConfig", SIZES | TOKENS, texts, ENCODER),
+    "ALBERT": Family(
+        "AlbertModel", "AlbertConfig", SIZES | TOKENS | {"embedding_size": 12}, texts, ["encoder.0"], scale=9.0
+    ),
+    "ModernBERT": Family("ModernBertModel", "ModernBertConfig", MODERN, texts, ENCODER),
     "GPT-2": Family("GPT2LMHeadModel", "GPT2Config", GPT2, left, DECODER, generates=True),
     "Llama": Family("LlamaForCausalLM", "LlamaConfig", GROUPED, left, DECODER, generates=True),
     "Qwen3": Family("Qwen3ForCausalLM", "Qwen3Config", GROUPED, left, DECODER, generates=True),
+    "Mistral": Family(
+        "MistralForCausalLM", "MistralConfig", GROUPED | {"sliding_window": 3}, left, DECODER, generates=True
+    ),
     "Gemma 2": Family("Gemma2ForCausalLM", "Gemma2Config", GROUPED, left, DECODER, ("eager",), more=LAYERS | CAPPED),
     "Gemma 3": Family("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED, left, DECODER, generates=True, more=LAYERS),
     "gpt-oss": Family(
@@ -113,9 +134,9 @@ FAMILIES = {
     "Marian": Family("MarianMTModel", "MarianConfig", PAIR, pairs, BOTH, generates=True),
     "BART": Family("BartForConditionalGeneration", "BartConfig", PAIR, pairs, BOTH, generates=True),
     "M2M100": Family("M2M100ForConditionalGeneration", "M2M100Config", PAIR, pairs, BOTH, generates=True),
-    "ViT": Family(
-        "ViTForImageClassification", "ViTConfig", SIZES | {"image_size": 12, "patch_size": 4}, pictures, ENCODER
-    ),
+    "ViT": Family("ViTForImageClassification", "ViTConfig", PATCHES, pictures, ENCODER),
+    "DINOv2": Family("Dinov2Model", "Dinov2Config", PATCHES, pictures, ENCODER),
+    "wav2vec 2.0": Family("Wav2Vec2Model", "Wav2Vec2Config", WAV2VEC, waves, ENCODER),
     "Whisper": Family(
         "WhisperForConditionalGeneration", "WhisperConfig", WHISPER, sounds, BOTH, generates=True, scale=12.0
     ),

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 import regard
+from regard.attention import AdditiveMask, BooleanMask, Causal, Full, NoPosition, Window
 from regard.see import Edits, HeadOff, Mask, Temperature, Weight
 
 from .families import FAMILIES, IDS, SIZES, TOKENS, Family, texts
@@ -34,7 +35,8 @@ def test_every_family_is_seen_exactly_and_runs_as_ever(name):
         assert torch.equal(alone, watched)
         assert list(seen) == family.sites
         assert seen.check().error <= 1e-5
-        spread = [float(site.weights(head)[-1].max()) * site.shape[1] for (site,) in seen.values() for head in range(4)]
+        sites = [site for calls in seen.values() for site in calls]
+        spread = [float(site.weights(head)[-1].max()) * site.shape[1] for site in sites for head in range(4)]
         assert max(spread) > 1.5  # the weights are not all alike
         assert model.config._attn_implementation == implementation
     assert AttentionInterface.get_interface is OWN_INTERFACE
@@ -76,6 +78,33 @@ def test_a_sink_takes_a_share_of_every_row():
     assert sums[0] > 0.99 > 0.01 > sums[3]
     assert second.check().error <= 1e-5
     assert second.statistics().entropy.isfinite().all()
+    assert "learned sink" in second.note
+
+
+@pytest.mark.parametrize("name", ["Gemma 3", "gpt-oss"])
+def test_a_mask_is_named_by_what_it_shows(name):
+    model = FAMILIES[name].build()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(IDS)
+        model(**texts(left=True))
+    (alone, padded), (whole, _) = seen["decoder.0"], seen["decoder.1"]
+    assert alone.recipe.pattern == Causal() & Window(3)
+    assert whole.recipe.pattern == Causal()
+    assert isinstance(padded.recipe.pattern, BooleanMask)
+    generated = model.generate(IDS, **GENERATION)
+    with torch.no_grad(), regard.watch(model) as seen:
+        model.generate(IDS, **GENERATION)
+        model(generated)
+    assert {site.recipe.pattern for site in seen["decoder.1"]} <= {Causal(), Full()}
+
+
+def test_a_bias_of_zeros_is_none():
+    model = FAMILIES["T5"].build()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(input_ids=IDS, decoder_input_ids=IDS[:, :5])
+    assert seen["decoder.0.cross"][0].recipe.position == NoPosition()
+    assert isinstance(seen["decoder.0.self"][0].recipe.position, AdditiveMask)
+    assert seen["decoder.0.self"][0].recipe.pattern == Causal()
 
 
 # --- edits ---

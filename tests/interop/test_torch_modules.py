@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.attention import Causal
 from regard.see import Edits, HeadOff
 
 X = torch.linspace(0, 9, 2 * 6 * 16).sin().view(2, 6, 16)
@@ -37,6 +38,7 @@ def test_encoder_and_decoder():
     assert list(seen) == ["encoder.0", "decoder.0", "decoder.0.cross"]
     assert seen.check().error <= 1e-5
     assert not seen["decoder.0"][0].weights(0).triu(1).any()
+    assert seen["decoder.0"][0].recipe.pattern == Causal()
 
 
 @pytest.mark.parametrize("averaged", [True, False])

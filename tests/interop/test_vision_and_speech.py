@@ -146,6 +146,8 @@ def test_searches_of_a_sound():
     assert trace.beam_tree().hypotheses[0].ids == trace.output_ids
     branched = trace.branch(1, "z")
     assert branched.output_text[1] == "z"
+    with pytest.raises(ValueError, match="25 tokens are more than the 24 that WhisperFor"):
+        trace.branch(len(trace.output_ids or ()), "z")
     given = regard.trace(model, processor, SOUND, target="the cat")
     assert given.axes["written"].labels == (*"the␣cat", "</s>")
     assert given.output_text == "the cat"
@@ -214,6 +216,12 @@ def test_the_wrong_processor_or_input_is_refused():
     config = transformers.WhisperConfig(**FAMILIES["Whisper"].settings)
     with pytest.raises(ValueError, match=r"WhisperModel reads input_features.*watch it: regard\.watch\(model\)"):
         regard.trace(transformers.WhisperModel(config), make_speech_processor(), SOUND)
+
+
+def test_a_layer_that_runs_several_times_is_watched_and_not_traced():
+    model = FAMILIES["ALBERT"].build()
+    with pytest.raises(ValueError, match=r"encoder\.0 ran 2 times on the same tokens, as a layer with shared weights"):
+        regard.trace(model, make_tokenizer(), SENTENCE)
 
 
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "GPT-2", "BART", "Marian"])

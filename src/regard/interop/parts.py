@@ -1,13 +1,13 @@
-"""Parts of foreign attention: a given scale, softcapped scores and softmax with a sink, as parts of a recipe."""
+"""Parts of foreign attention in a recipe: a given scale, softcapped scores, softmax with a sink, and named masks."""
 
 from dataclasses import dataclass
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.attention import InnerProduct, ScaledDot, Score
+from regard.attention import BooleanMask, Causal, Full, InnerProduct, Pattern, ScaledDot, Score, Window
 from regard.attention.head_normaliser import HeadNormaliser
 
 
@@ -56,3 +56,14 @@ class SinkSoftmax(HeadNormaliser):
 
     def __repr__(self) -> str:
         return f"SinkSoftmax({len(self.sinks)} sinks)"
+
+
+def mask_pattern(visible: Bool[Tensor, "b h i j"], first: int = 0, window: int | None = None) -> Pattern:
+    """What a mask shows, by its name where it has one: all, the past, or a window of the past. Its first row belongs to
+    the query at `first`."""
+    n_q, n_k = visible.shape[-2:]
+    i, j = torch.arange(first, first + n_q, device=visible.device)[:, None], torch.arange(n_k, device=visible.device)
+    for pattern in (Full(), Causal(), *([] if window is None else [Causal() & Window(window)])):
+        if bool((visible == pattern.sees(i.new_zeros(()), i.new_zeros(()), i, j)).all()):
+            return pattern
+    return BooleanMask(visible, first)

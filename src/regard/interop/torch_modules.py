@@ -19,7 +19,7 @@ from regard.attention import AttentionCall, AttentionCore, Causal, Full, NoPosit
 from regard.attention.batch_patterns import mask_parts
 from regard.attention.core import UNDECLARED_AXES, ThreadHook
 from regard.interop.foreign import Attachment, ForeignModel, PatchedLibrary
-from regard.interop.parts import scaled_score
+from regard.interop.parts import mask_pattern, scaled_score
 
 
 class PatchedFunctional(PatchedLibrary):
@@ -68,6 +68,7 @@ def show_call(
     pattern, bias = Causal() if is_causal else Full(), None
     if attn_mask is not None:
         pattern, bias = mask_parts(attn_mask, (query.shape[0], query.shape[1], query.shape[2], key.shape[2]))
+        pattern = mask_pattern(pattern.visible)
     position = NoPosition() if bias is None or not bool((bias.added != 0).any()) else bias
     recipe = Recipe(score=scaled_score(query.shape[-1] ** -0.5, query.shape[-1]), pattern=pattern, position=position)
 

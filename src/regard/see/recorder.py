@@ -11,6 +11,7 @@ Nothing is kept on the model: what is recorded lives as long as its recorder.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -141,6 +142,12 @@ def merge_calls(calls: list[AttentionSite | GateSite]) -> AttentionSite | GateSi
     if isinstance(first, GateSite):
         return first
     sites = [site for site in calls if isinstance(site, AttentionSite)]
+    for before, after in pairwise(sites):
+        if after.query_offset != before.query_offset + before.shape[0]:
+            raise ValueError(
+                f"{first.name} ran {len(sites)} times on the same tokens, as a layer with shared weights does, and a "
+                "trace shows each attention once; watch it: regard.watch(model)"
+            )
     q, output = (torch.cat(parts, 2) for parts in ([site.q for site in sites], [site.output for site in sites]))
     origin = first.projections if len(sites) == 1 else None
     return replace(sites[-1], q=q, output=output, query_offset=first.query_offset, projections=origin)

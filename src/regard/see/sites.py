@@ -16,7 +16,7 @@ from regard.attention.head_normaliser import select_heads
 from regard.attention.position import PositionSum
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.stats import StatsCall, entropy, key_runs
-from regard.interop.parts import GivenScale, Softcap
+from regard.interop.parts import GivenScale, SinkSoftmax, Softcap
 from regard.see.edits import SiteEdits, refuse_index
 
 
@@ -223,6 +223,8 @@ class AttentionSite:
             return (
                 f"the {mixed} keys are mixtures of {tokens} tokens (Linformer); `token_weights` has the weight of each"
             )
+        if isinstance(self.recipe.normaliser, SinkSoftmax):
+            return "each head has a learned sink, which takes what its weights leave of 1"
         if isinstance(self.recipe.normaliser, Hard):
             return "hard attention: each query takes its best key alone, so every weight is 0 or 1"
         positions = Positions.of(self.q, self.k, self.query_offset, None)

@@ -27,7 +27,7 @@ from regard.attention import (
 )
 from regard.attention.position import Position
 from regard.interop.foreign import Attachment, PatchedLibrary
-from regard.interop.parts import SinkSoftmax, Softcap, scaled_score
+from regard.interop.parts import SinkSoftmax, Softcap, mask_pattern, scaled_score
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -37,7 +37,7 @@ IMPLEMENTATIONS = ("eager", "sdpa")
 READ = ("scaling", "dropout", "is_causal", "softcap", "s_aux", "position_bias")
 WITHOUT_EFFECT = (
     "sliding_window",  # the mask holds it
-    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),  # of flash attention alone
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "deterministic"),  # of flash attention alone
     *("position_ids", "cache_position", "use_cache", "past_key_values", "layer_idx"),
     *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "num_items_in_batch"),
 )
@@ -184,7 +184,9 @@ class InterfaceCall:
 
     def pattern_and_bias(self, first: int) -> tuple[Pattern, Position]:
         (n_q, n_k), bias = self.shape, self.given.get("position_bias")
-        position: Position = NoPosition() if bias is None else AdditiveMask(bias.detach()[..., :n_k], first)
+        position: Position = NoPosition()
+        if bias is not None and bool(bias.any()):  # T5's cross-attention is given nothing but zeros
+            position = AdditiveMask(bias.detach()[..., :n_k], first)
         if self.mask is None:
             # sdpa alone is told so by a flag, and then counts queries from the first key
             if self.implementation == "sdpa" and self.is_causal and n_q > 1:
@@ -199,13 +201,18 @@ class InterfaceCall:
                 blind = ~visible.any(-1, keepdim=True)
                 if bool(blind.any()):
                     return BooleanMask(visible | blind, first), AdditiveMask(bias.masked_fill(blind, 0.0), first)
-            return BooleanMask(visible, first), position
+            return mask_pattern(visible, first, self.window), position
         # a row of the smallest numbers alone rounds all its scores away, and weighs every key alike
         blind = ~visible.any(-1, keepdim=True)
         added = mask.masked_fill(~visible & ~blind, 0.0)
         if bool((added != 0).any()):
             position = position + AdditiveMask(added, first)
-        return BooleanMask(visible | blind, first), position
+        return mask_pattern(visible | blind, first, self.window), position
+
+    @property
+    def window(self) -> int | None:
+        """How many keys a query sees, where the module says so; the mask has the last word."""
+        return vars(self.module).get("sliding_window") or self.given.get("sliding_window")
 
 
 def visible_cells(mask: Tensor) -> Tensor:

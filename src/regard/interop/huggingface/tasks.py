@@ -256,7 +256,7 @@ class HuggingFaceSeq2SeqTask(Seq2SeqTask):
 
     def generation(self, task_model: TextTaskModel, given: TaskInput) -> GenerationInput:
         found, most = super().generation(task_model, given), position_limit(task_model.model.model)
-        refuse_beyond_positions(task_model.model.model, 1 + len(found.source or ()))
+        refuse_beyond_positions(task_model.model.model, 1 + max(len(found.source or ()), len(found.prefix)))
         found = replace(found, max_tokens=int(min(found.max_tokens, most - 1)))
         forced = task_model.model.model.generation_config.forced_bos_token_id
         if forced is None or found.prefix:
@@ -398,11 +398,9 @@ class SpeechTask(Task):
 
     def generation(self, task_model: SpeechTaskModel, given: TaskInput) -> GenerationInput:
         heard, prompt = self.hear(task_model, given)
-        beam, most = (
-            self.beam if given.beam is None else given.beam,
-            task_model.model.model.config.max_target_positions - 1,
-        )
-        prefix = given.prefix or prompt
+        model, prefix = task_model.model.model, given.prefix or prompt
+        refuse_beyond_positions(model, 1 + len(prefix))
+        beam, most = self.beam if given.beam is None else given.beam, model.config.max_target_positions - 1
         tree_beam = TREE_BEAM if given.beam is None else beam
         return GenerationInput(heard, task_model.tokenizer, (), prefix, most, beam, tree_beam, 0, "written")
 
@@ -423,6 +421,7 @@ class SpeechTask(Task):
         heard, prompt = self.hear(task_model, given)
         text = self.target_text(task_model, given, prompt)
         config = task_model.model.model.config
+        refuse_beyond_positions(task_model.model.model, 1 + len(text.ids))
         axes = {
             "frames": task_model.reader.axis(heard.features.shape[-1], config.max_source_positions),
             "read": TokenAxis(("<s>", *text.labels), text.words, (None, *text.word_ids)),

@@ -61,7 +61,8 @@ class Side extends View {
     const parts = ["score", "position", "pattern", "normaliser"].filter((name) => site[name]);
     const size = ["size", `${site.n_q} ${site.queries} × ${site.n_k} ${site.keys}`];
     const lines = [size, ...parts.map((name) => [name, site[name]])];
-    return replace(this.#recipe, h.h2("Recipe"), terms(lines, { class: "recipe" }));
+    const note = site.shown && site.why ? h.p({ class: "muted small" }, `${site.why}.`) : null;
+    return replace(this.#recipe, h.h2("Recipe"), terms(lines, { class: "recipe" }), note);
   }
 
   edits(site, state) {

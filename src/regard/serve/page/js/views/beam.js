@@ -39,8 +39,8 @@ class Beam extends View {
         this.#key,
         element("span", { class: "key-chosen" }, `path to ${this.greedy ? "the best hypothesis" : "the output"}`),
         this.writes ? null : element("span", { class: "key-ended" }, "finished (</s>)"),
-        "numbers are log-probabilities",
-        this.greedy ? "Decoded greedily; beam search with width 4 would keep these hypotheses." : null,
+        element("span", {}, "numbers are log-probabilities"),
+        this.greedy ? element("span", {}, "Decoded greedily; beam search with width 4 would keep these hypotheses.") : null,
       );
     if (this.fresh("trace", trace.id)) this.load(trace);
   }
