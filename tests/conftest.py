@@ -1,8 +1,9 @@
-"""What every test shares: one seed per test, so that a failure repeats, and Ctrl-C as in a terminal."""
+"""What tests share: one seed per test, so that a failure repeats, Ctrl-C as in a terminal, Triton's interpreter."""
 
 import gc
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
 
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="module")
+def interpreted(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the test's module prints when it is run with Triton's interpreter."""
+    from tests.attention.triton_interpreter import run_interpreted
+
+    return run_interpreted(request.module.__name__)
 
 
 def pytest_collection_finish() -> None:

@@ -30,7 +30,7 @@ from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive
 from regard.attention.serialize import parse_part
 from tests.attention.accuracy import LargestTensor, PeakMemory, assert_as_accurate
-from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
 PATTERNS: dict[str, Pattern] = {
@@ -366,11 +366,6 @@ def far_cases() -> dict[str, float]:
     return differences
 
 
-@pytest.fixture(scope="module")
-def kernels_interpreted() -> dict[str, float]:
-    return run_interpreted("tests.attention.test_additive")
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -382,19 +377,19 @@ def kernels_interpreted() -> dict[str, float]:
         "rows in several parts",
     ],
 )
-def test_the_kernels_interpreted_agree_with_the_tiles(case, kernels_interpreted):
-    assert kernels_interpreted[case] < 5e-6
+def test_the_kernels_interpreted_agree_with_the_tiles(case, interpreted):
+    assert interpreted[case] < 5e-6
 
 
 @pytest.mark.parametrize("weights", ["all", "tiny ones", "none"])
 @pytest.mark.parametrize("far", ["0", "8", "-8"])
-def test_scores_are_right_to_the_ends_of_the_range(far, weights, kernels_interpreted):
+def test_scores_are_right_to_the_ends_of_the_range(far, weights, interpreted):
     """v is folded into the exponentials, which tiny or no weights must survive."""
-    assert kernels_interpreted[f"far by {far}, {weights}"] < 3e-5
+    assert interpreted[f"far by {far}, {weights}"] < 3e-5
 
 
-def test_numbers_out_of_range_never_take_the_short_way(kernels_interpreted):
-    assert kernels_interpreted["beyond the range, or not a number"] == 0
+def test_numbers_out_of_range_never_take_the_short_way(interpreted):
+    assert interpreted["beyond the range, or not a number"] == 0
 
 
 @pytest.mark.parametrize("kernel", KINDS)

@@ -19,7 +19,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.score import Cosine
 from regard.attention.sparse_patterns import Block, Global, Random
 from regard.ops.dropout import mix_bits, shift_right
-from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 QUERIES, KEYS = (
     PackedSequences.of([torch.zeros(n, 1) for n in (5, 19, 7)]),
@@ -167,20 +167,15 @@ def kernel_cases() -> dict[str, float]:
     return differences
 
 
-@cache
-def differences() -> dict[str, float]:
-    return run_interpreted("tests.attention.test_block_sparse_kernels")
-
-
 @pytest.mark.parametrize(
     "case", [*CASES, "gradcheck", "segment_reach", *(f"{name}, dropping" for name in (*DROPPING, "gradcheck"))]
 )
-def test_the_kernels_interpreted_agree_with_the_definition(case):
-    assert differences()[case] < 1e-10
+def test_the_kernels_interpreted_agree_with_the_definition(case, interpreted):
+    assert interpreted[case] < 1e-10
 
 
-def test_half_precision_interpreted_is_as_good_as_plain_torch():
-    assert differences()["half precision"] <= 2
+def test_half_precision_interpreted_is_as_good_as_plain_torch(interpreted):
+    assert interpreted["half precision"] <= 2
 
 
 @cache

@@ -30,7 +30,7 @@ from regard.attention.serialize import parse_part
 from regard.attention.sparse_patterns import Random
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.qkv import QKV, cast_leaves, random_qkv
-from tests.attention.triton_interpreter import print_json, run_interpreted
+from tests.attention.triton_interpreter import print_json
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
 INTERVALS: dict[str, Pattern] = {
@@ -237,14 +237,9 @@ def kernel_cases() -> dict[str, float]:
     return differences
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, float]:
-    return run_interpreted("tests.attention.test_elementwise")
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernels_interpreted_agree_with_the_tiles(case, found):
-    assert found[case] < 5e-6
+def test_the_kernels_interpreted_agree_with_the_tiles(case, interpreted):
+    assert interpreted[case] < 5e-6
 
 
 @pytest.mark.parametrize("kernel", ["row_out", "row_dq", "row_dkv"])

@@ -37,7 +37,7 @@ from regard.attention.score import Additive, Dot
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.qkv import QKV, cast_leaves, random_qkv
 from tests.attention.test_elementwise import PATTERNS
-from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_to_ptx, print_json
 
 B, H, N, J, D, E = 2, 3, 7, 11, 5, 13
 LONG = 2 * GROUP + 45  # three groups, the last not full
@@ -342,14 +342,9 @@ def kernel_cases() -> dict[str, tuple[bool, float]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, tuple[bool, float]]:
-    return run_interpreted("tests.attention.test_hard")
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernels_interpreted_choose_the_same_keys_as_the_tiles(case, found):
-    same, difference = found[case]
+def test_the_kernels_interpreted_choose_the_same_keys_as_the_tiles(case, interpreted):
+    same, difference = interpreted[case]
     assert same
     assert difference < 5e-6
 

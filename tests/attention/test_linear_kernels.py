@@ -13,7 +13,7 @@ from regard.attention.normaliser import Proportional
 from regard.attention.positions import Positions
 from tests.attention.accuracy import assert_as_accurate
 from tests.attention.qkv import cast_leaves, random_qkv
-from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 # tokens, width of keys, of values, feature map; chunks have 16 tokens
 CASES = {
@@ -53,14 +53,9 @@ def kernel_cases() -> dict[str, float]:
     return found
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, float]:
-    return run_interpreted("tests.attention.test_linear_kernels")
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernels_interpreted_agree_with_the_chunks_of_plain_torch(case, found):
-    assert found[case] < 2e-5
+def test_the_kernels_interpreted_agree_with_the_chunks_of_plain_torch(case, interpreted):
+    assert interpreted[case] < 2e-5
 
 
 @pytest.mark.parametrize("kernel", ["chunk_key_sums", "chunk_query_sums", "chunk_outputs", "chunk_gradients"])

@@ -2,7 +2,6 @@
 
 from functools import partial
 from math import log
-from typing import Any
 
 import pytest
 import torch
@@ -30,7 +29,7 @@ from regard.attention.relative_position import Alibi, Clipped, LogBuckets, Relat
 from regard.attention.score import Additive, Cosine
 from regard.attention.serialize import parse_part
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
-from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 B, H, N, J, D = 2, 4, 7, 11, 5
 PATTERNS: dict[str, Pattern] = {
@@ -316,14 +315,9 @@ def kernel_cases() -> dict[str, float]:
     return differences
 
 
-@pytest.fixture(scope="module")
-def under_the_interpreter() -> dict[str, Any]:
-    return run_interpreted("tests.attention.test_relative")
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernels_interpreted_agree_with_the_reference(case, under_the_interpreter):
-    assert under_the_interpreter[case] < 5e-6
+def test_the_kernels_interpreted_agree_with_the_reference(case, interpreted):
+    assert interpreted[case] < 5e-6
 
 
 def test_sums_along_diagonals_on_paper():

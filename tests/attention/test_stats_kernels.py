@@ -49,7 +49,7 @@ from regard.attention.kernels.stats_plan import (
 from regard.attention.positions import Positions
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, stats_by_kernels
 from tests.attention.stats_reference import assert_stats
-from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 ALL = StatsRequest(
     rows=(5, 2), columns=(0, 5, 3), top=3, map=(3, 5), peaks=(5, 2), mass=True, entropy=True, log_sum_exp=True
@@ -242,14 +242,9 @@ def interpreted_cases() -> dict[str, str]:
     return wrong | {ALONE: "" if off < 1e-5 else f"off by {off}"}
 
 
-@pytest.fixture(scope="module")
-def wrong() -> dict[str, str]:
-    return run_interpreted("tests.attention.test_stats_kernels")
-
-
 @pytest.mark.parametrize("case", [*INTERPRETED, ALONE])
-def test_interpreted_they_see_what_the_reference_sees(case, wrong):
-    assert wrong[case] == ""
+def test_interpreted_they_see_what_the_reference_sees(case, interpreted):
+    assert interpreted[case] == ""
 
 
 # --- compiled ---

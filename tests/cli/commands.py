@@ -33,6 +33,10 @@ def assert_done(answer: Result) -> str:
     return answer.stdout
 
 
+def output_lines(answer: Result) -> list[str]:
+    return assert_done(answer).splitlines()
+
+
 def assert_refused(answer: Result, message: str) -> None:
     """One line on stderr, which begins with these words, and exit code 2; a run may have said what it trains on."""
     assert answer.exit_code == 2, f"{answer.output}\n{answer.exception!r}"

@@ -20,14 +20,48 @@ def few_tests() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Tests run beside their files."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> Path:
-    """The folder of a translator of short sentences, trained for a few seconds. To be read only."""
-    folder = tmp_path_factory.mktemp("trained") / "run"
+def train(tmp_path_factory) -> Callable[..., Path]:
+    """Trains a run with these options of `regard train`, and says where it is. It is to be read only."""
+
+    def train_run(*options: object) -> Path:
+        folder = tmp_path_factory.mktemp("trained") / "run"
+        assert_done(regard("train", *options, "--out", folder))
+        return folder
+
+    return train_run
+
+
+@pytest.fixture(scope="session")
+def trained(train) -> Path:
+    """The folder of a translator of short sentences, trained for a few seconds."""
     world = ["--set", "data.sentences=1500", "--set", "data.max_length=6", "--rate", "0.01"]
     wider = ["--set", "model.model=32", "--set", "model.hidden=64"]
-    assert_done(regard("train", *world, *LITTLE, *wider, "--tokens", 700, "--steps", 100, "--out", folder))
-    return folder
+    return train(*world, *LITTLE, *wider, "--tokens", 700, "--steps", 100)
+
+
+@pytest.fixture
+def type_lines(monkeypatch) -> Callable[..., None]:
+    """Lines that a person types, and then Ctrl-D."""
+
+    def type_all(*lines: str) -> None:
+        waiting = iter(lines)
+
+        def read() -> str:
+            try:
+                return next(waiting)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr("builtins.input", read)
+
+    return type_all
 
 
 @pytest.fixture

@@ -24,10 +24,8 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def answering(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("answers") / "run"
-    assert_done(regard("train", "--task", "vqa", *LITTLE, "--steps", 2, "--out", folder))
-    return folder
+def answering(train) -> Path:
+    return train("--task", "vqa", *LITTLE, "--steps", 2)
 
 
 def test_questions_are_answered_one_by_one_in_a_file_and_in_a_pipe(answering):

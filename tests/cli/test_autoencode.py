@@ -15,21 +15,13 @@ WORLD = ["--set", "data.sentences=13", "--set", "data.max_length=5", "--rate", "
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("rebuild") / "run"
-    assert_done(regard("train", "--task", "autoencoding", *LITTLE, *WORLD, "--out", folder))
-    return folder
+def run(train) -> Path:
+    return train("--task", "autoencoding", *LITTLE, *WORLD)
 
 
 @pytest.fixture(scope="module")
 def learnt(run) -> list[str]:
     return SentenceAutoencoder.load(run).settings.data.read("train").examples
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
 
 
 def test_a_line_for_a_line(run, learnt):

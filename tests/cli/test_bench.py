@@ -32,12 +32,6 @@ from regard.world import World, translation_pairs
 from .commands import assert_done, assert_plain, assert_refused, regard
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def setting(tmp_path) -> BenchmarkSettings:
     peers, folder = tmp_path / "peers", tmp_path / "scratch"

@@ -13,34 +13,24 @@ from regard.world import World
 from tests.narrowing import assert_is_instance
 from tests.see.untrained_models import translator
 
-from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_refused, regard
+from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_refused, output_lines, regard
 
 NAMES = ("negative", "neutral", "positive")
 WORLD = ["--set", "data.sentences=700", "--set", "data.max_length=6", "--rate", "0.01", "--steps", "60"]
 COUNTED = ["--model", "embed", "--set", "words.kind=one-hot", "--set", "pooling.kind=log-ratio"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="session")
+def judge(train) -> Path:
+    """The folder of a small Transformer that labels sentences."""
+    return train("--task", "sequence_classification", *WORLD, *LITTLE)
 
 
 @pytest.fixture(scope="session")
-def judge(tmp_path_factory) -> Path:
-    """The folder of a small Transformer that labels sentences. To be read only."""
-    folder = tmp_path_factory.mktemp("classify") / "run"
-    assert_done(regard("train", "--task", "sequence_classification", *WORLD, *LITTLE, "--out", folder))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def counting(tmp_path_factory) -> Path:
+def counting(train) -> Path:
     """The same, by counted words and pairs of words."""
-    folder = tmp_path_factory.mktemp("counting") / "run"
     pairs = [*COUNTED, "--set", "words.ngrams=2", "--set", "words.buckets=997"]
-    assert_done(regard("train", "--task", "sequence_classification", *WORLD, *pairs, "--tokens", 300, "--out", folder))
-    return folder
+    return train("--task", "sequence_classification", *WORLD, *pairs, "--tokens", 300)
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +38,15 @@ def sentences() -> list[str]:
     return [" ".join(World(max_length=6).sentence(number).words) for number in range(30)]
 
 
-def lines(answer) -> list[str]:
-    return assert_done(answer).splitlines()
-
-
 # --- a label for a line ---
 
 
 def test_a_file_and_a_pipe_give_the_same_labels(judge, sentences):
     Path("texts").write_text("".join(f"{line}\n" for line in sentences))
-    found = lines(regard("classify", judge, "texts"))
+    found = output_lines(regard("classify", judge, "texts"))
     assert len(found) == 30
     assert set(found) <= set(NAMES)
-    assert lines(regard("classify", judge, "-", typed=Path("texts").read_text())) == found
+    assert output_lines(regard("classify", judge, "-", typed=Path("texts").read_text())) == found
     answer = regard("classify", judge, "texts", "--out", "new/labels")
     assert assert_done(answer) == ""
     assert "classified: new/labels\n" in answer.stderr
@@ -69,8 +55,8 @@ def test_a_file_and_a_pipe_give_the_same_labels(judge, sentences):
 
 def test_scores_are_probabilities_and_the_label_has_the_largest(judge, sentences):
     typed = "\n".join(sentences)
-    scored = [line.split("\t") for line in lines(regard("classify", judge, "-", "--scores", typed=typed))]
-    every = [line.split("\t") for line in lines(regard("classify", judge, "-", "--every", typed=typed))]
+    scored = [line.split("\t") for line in output_lines(regard("classify", judge, "-", "--scores", typed=typed))]
+    every = [line.split("\t") for line in output_lines(regard("classify", judge, "-", "--every", typed=typed))]
     for (label, probability), cells in zip(scored, every, strict=True):
         of = {name: float(value) for name, value in (cell.split("=") for cell in cells)}
         assert tuple(of) == NAMES
@@ -79,7 +65,7 @@ def test_scores_are_probabilities_and_the_label_has_the_largest(judge, sentences
 
 
 def test_an_empty_line_stays_empty_unless_it_is_refused(judge):
-    found = lines(regard("classify", judge, "-", typed="the cat sleeps\n\nthe dog sleeps\n"))
+    found = output_lines(regard("classify", judge, "-", typed="the cat sleeps\n\nthe dog sleeps\n"))
     assert (len(found), found[1]) == (3, "")
     assert_refused(regard("classify", judge, "-", "--strict", typed="the cat\n\n"), "stdin:2: the line is empty")
 
@@ -89,9 +75,8 @@ def test_a_line_that_is_too_long_is_named(judge):
     assert_refused(answer, "stdin:2: 4 tokens; split it, or allow it with --max-length 4")
 
 
-def test_lines_are_classified_as_they_are_typed(judge, monkeypatch, capsys):
-    typed = iter(["the beautiful girl smiles", "so " * 9, "the cat sleeps", ""])
-    monkeypatch.setattr("builtins.input", lambda: next(typed))
+def test_lines_are_classified_as_they_are_typed(judge, type_lines, capsys):
+    type_lines("the beautiful girl smiles", "so " * 9, "the cat sleeps", "")
     prompt_loop(TextClassifier.load(judge), 8, scores=True, all_labels=False)
     output = capsys.readouterr()
     assert [line.split("\t")[0] in NAMES for line in output.out.splitlines()] == [True, True]
@@ -124,7 +109,7 @@ def test_figures_count_right_labels(judge):
 def test_figures_on_paper(judge):
     """Of three texts, two are given the right label: the model's own for two, another's for the third."""
     texts = ["the cat sleeps", "the dog sleeps", "the girl loves the beautiful cat"]
-    found = lines(regard("classify", judge, "-", typed="\n".join(texts)))
+    found = output_lines(regard("classify", judge, "-", typed="\n".join(texts)))
     wrong = next(name for name in NAMES if name != found[2])
     Path("three.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(texts, [*found[:2], wrong], strict=True)))
     output = assert_done(regard("evaluate", judge, "--on", "three.tsv"))

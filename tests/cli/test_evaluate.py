@@ -12,12 +12,6 @@ from regard.tasks.translation.metrics import BLEU_13A, CHRF_PLAIN, TRANSLATION_E
 from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_refused, no_room, regard
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
-
-
 def test_figures_come_with_signatures_and_by_length(trained, corpus):
     answer = regard(
         "evaluate", trained, "--pairs", corpus(31), "--save", "new/figures.json", "--translations", "out.fr"

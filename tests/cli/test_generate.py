@@ -19,9 +19,9 @@ TINY = [*LITTLE, "--set", "train.max_length=7", "--tokens", 70, "--steps", 60, "
 
 
 @pytest.fixture(scope="module")
-def author(tmp_path_factory) -> Path:
+def generator(tmp_path_factory) -> Path:
     """A language model of four words, trained for a second. To be read only."""
-    folder = tmp_path_factory.mktemp("author")
+    folder = tmp_path_factory.mktemp("text")
     (folder / "text.txt").write_text(RHYME * 40)
     more = ["--set", "train.validate_every=60", "--set", "measure.cache=11", "--set", "train.warmup_steps=5"]
     text = folder / "text.txt"
@@ -32,45 +32,37 @@ def author(tmp_path_factory) -> Path:
     return folder / "run"
 
 
-def test_it_goes_on_with_what_is_given(author):
-    output = assert_done(regard("generate", author, "one two", "--temperature", 0, "--tokens", 7))
+def test_it_goes_on_with_what_is_given(generator):
+    output = assert_done(regard("generate", generator, "one two", "--temperature", 0, "--tokens", 7))
     assert output == "one two three four\none two three four\n"
 
 
-def test_it_goes_on_with_what_is_piped_and_from_nothing(author):
+def test_it_goes_on_with_what_is_piped_and_from_nothing(generator):
     for words in (["-"], []):
-        answer = regard("generate", author, *words, "--temperature", 0, "--lines", 1, typed="one\n")
+        answer = regard("generate", generator, *words, "--temperature", 0, "--lines", 1, typed="one\n")
         assert assert_done(answer) == "one two three four\n"
-    assert assert_done(regard("generate", author, "--temperature", 0, "--lines", 2)) == RHYME * 2
-    assert assert_done(regard("generate", author, "", "--temperature", 0, "--lines", 1)) == RHYME
+    assert assert_done(regard("generate", generator, "--temperature", 0, "--lines", 2)) == RHYME * 2
+    assert assert_done(regard("generate", generator, "", "--temperature", 0, "--lines", 1)) == RHYME
 
 
-def test_each_line_typed_is_gone_on_with(author, monkeypatch, capsys):
-    typed = iter(["one two", ""])
-
-    def typed_line() -> str:
-        try:
-            return next(typed)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", typed_line)
-    prompt_loop(TextGenerator.load(author), Greedy(), tokens=9, lines=1)
+def test_each_line_typed_is_gone_on_with(generator, type_lines, capsys):
+    type_lines("one two", "")
+    prompt_loop(TextGenerator.load(generator), Greedy(), tokens=9, lines=1)
     output = capsys.readouterr()
     assert output.out == RHYME * 2
     assert output.err.endswith("Ctrl-D exits.\n> > > ")
 
 
-def test_a_seed_writes_the_same_again(author):
+def test_a_seed_writes_the_same_again(generator):
     wild = ["--temperature", 3, "--tokens", 40]
-    texts = [assert_done(regard("generate", author, "one", *wild, "--seed", seed)) for seed in (1, 1, 2)]
+    texts = [assert_done(regard("generate", generator, "one", *wild, "--seed", seed)) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
-    tame = assert_done(regard("generate", author, "one", *wild, "--top-k", 1))
-    assert tame == assert_done(regard("generate", author, "one", "--temperature", 0, "--tokens", 40))
+    tame = assert_done(regard("generate", generator, "one", *wild, "--top-k", 1))
+    assert tame == assert_done(regard("generate", generator, "one", "--temperature", 0, "--tokens", 40))
 
 
-def test_an_unknown_word_is_said(author):
-    answer = regard("generate", author, "one zebra", "--tokens", 3)
+def test_an_unknown_word_is_said(generator):
+    answer = regard("generate", generator, "one zebra", "--tokens", 3)
     assert_done(answer)
     assert answer.stderr == "regard: 'zebra' is out of vocabulary\n"
 
@@ -83,8 +75,8 @@ def test_an_unknown_word_is_said(author):
         (["--tokens", 0], "Invalid value for '--max-new-tokens' / '--tokens'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words, message, author):
-    assert_refused(regard("generate", author, "one", *words), message)
+def test_what_makes_no_sense_is_refused(words, message, generator):
+    assert_refused(regard("generate", generator, "one", *words), message)
 
 
 def test_only_a_language_model_writes(tmp_path):
@@ -96,10 +88,12 @@ def test_only_a_language_model_writes(tmp_path):
 # --- evaluate ---
 
 
-def test_figures_with_their_signature(author, tmp_path):
+def test_figures_with_their_signature(generator, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(RHYME * 3 + "\n")
-    answer = regard("evaluate", author, "--on", text, "--save", tmp_path / "f.json", "--outputs", tmp_path / "said.tsv")
+    answer = regard(
+        "evaluate", generator, "--on", text, "--save", tmp_path / "f.json", "--outputs", tmp_path / "said.tsv"
+    )
     shown = assert_done(answer)
     assert_plain(shown)
     found = json.loads((tmp_path / "f.json").read_text())
@@ -115,24 +109,26 @@ def test_figures_with_their_signature(author, tmp_path):
     assert sum(float(bits) for bits, _ in rows) * math.log(2) / 16 == pytest.approx(found["loss"], abs=1e-3)
 
 
-def test_unknown_words_are_counted_and_cost_no_letters(author, tmp_path):
+def test_unknown_words_are_counted_and_cost_no_letters(generator, tmp_path):
     (tmp_path / "text.txt").write_text("one zebra three\n")
-    shown = assert_done(regard("evaluate", author, "--on", tmp_path / "text.txt"))
+    shown = assert_done(regard("evaluate", generator, "--on", tmp_path / "text.txt"))
     assert "1 words are unknown to the model" in shown
     assert "bits per byte" not in shown
 
 
-def test_nothing_to_measure_is_refused(author, tmp_path):
+def test_nothing_to_measure_is_refused(generator, tmp_path):
     (tmp_path / "text.txt").write_text("\n")
-    assert_refused(regard("evaluate", author, "--on", tmp_path / "text.txt"), f"{tmp_path}/text.txt: there is no text")
-    assert_refused(regard("evaluate", author, "--beam", 3), "--beam and penalties are for translations")
+    assert_refused(
+        regard("evaluate", generator, "--on", tmp_path / "text.txt"), f"{tmp_path}/text.txt: there is no text"
+    )
+    assert_refused(regard("evaluate", generator, "--beam", 3), "--beam and penalties are for translations")
 
 
 # --- look ---
 
 
-def test_what_surprised_it_and_where_it_looked(author, tmp_path):
-    answer = regard("look", author, "one two two three", "--save", tmp_path / "look.png")
+def test_what_surprised_it_and_where_it_looked(generator, tmp_path):
+    answer = regard("look", generator, "one two two three", "--save", tmp_path / "look.png")
     shown = assert_done(answer)
     assert_plain(shown)
     assert "surprise, in bits" in shown
@@ -141,11 +137,11 @@ def test_what_surprised_it_and_where_it_looked(author, tmp_path):
     assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_heads_and_words_by_their_names(author):
-    assert_done(regard("look", author, "one two", "--every"))
-    one = assert_done(regard("look", author, "one two", "--head", "blocks.0:1"))
+def test_heads_and_words_by_their_names(generator):
+    assert_done(regard("look", generator, "one two", "--every"))
+    one = assert_done(regard("look", generator, "one two", "--head", "blocks.0:1"))
     assert "blocks.0:1" in one
-    assert "attended to for “three”" in assert_done(regard("look", author, "one two three", "--word", "three"))
+    assert "attended to for “three”" in assert_done(regard("look", generator, "one two three", "--word", "three"))
 
 
 @pytest.mark.parametrize(
@@ -157,8 +153,8 @@ def test_heads_and_words_by_their_names(author):
         (["--longest", 1], "the text has 2 tokens; shorten it, or allow it with --max-length 2"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(words, message, author):
-    assert_refused(regard("look", author, "one two", *words), message)
+def test_what_cannot_be_shown_is_refused(words, message, generator):
+    assert_refused(regard("look", generator, "one two", *words), message)
 
 
 def test_the_head_that_looks_at_other_words_is_chosen():

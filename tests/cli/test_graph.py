@@ -23,14 +23,8 @@ EDGES = "Ann\tCat\nBen\tDan\n"
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("town") / "run"
-    assert_done(
-        regard(
-            "train", "--task", "node_classification", *LITTLE, "--set", "data.people=97", "--steps", 60, "--out", folder
-        )
-    )
-    return folder
+def town(train) -> Path:
+    return train("--task", "node_classification", *LITTLE, "--set", "data.people=97", "--steps", 60)
 
 
 @pytest.fixture(autouse=True)

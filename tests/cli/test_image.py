@@ -15,17 +15,9 @@ SMALL = ["--tokens", 16, "--set", "data.images=60", "--set", "train.warmup_steps
 LITTLE_VIT = ["--set", "model.patch=8", "--set", "model.layers=2", "--set", "model.model=12", "--set", "model.heads=2"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(scope="module")
-def vit(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures") / "vit"
-    assert_done(regard("train", "--task", "image_classification", *SMALL, *LITTLE_VIT, "--steps", 3, "--out", folder))
-    return folder
+def vit(train) -> Path:
+    return train("--task", "image_classification", *SMALL, *LITTLE_VIT, "--steps", 3)
 
 
 @pytest.fixture(scope="module")

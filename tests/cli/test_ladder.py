@@ -30,11 +30,6 @@ def climbed(tmp_path_factory) -> tuple[Path, Result]:
     return folder, regard("ladder", "--models", "gru,bahdanau", *SMALL, "--out", folder)
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def test_the_ladder_trains_every_rung_and_draws_both_pictures(climbed, monkeypatch):
     folder, answer = climbed
     monkeypatch.chdir(folder.parent)

@@ -19,12 +19,6 @@ SENTENCE = "the black cat ate the mouse"
 PICTURES = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
-
-
 def test_a_sentence_its_translation_and_where_it_looked(trained):
     answer = regard("look", trained, SENTENCE)
     printed = assert_done(answer).splitlines()

@@ -14,19 +14,15 @@ from .commands import LITTLE, WORLD_TESTS, assert_done, assert_plain, assert_ref
 
 
 @pytest.fixture(scope="module")
-def tuned(trained, tmp_path_factory) -> Path:
-    """The trained translator, two steps further. To be read only."""
-    out = tmp_path_factory.mktemp("runs") / "tuned"
-    assert_done(regard("train", "--init-from", trained, "--steps", 2, "--set", "train.validate_every=1", "--out", out))
-    return out
+def tuned(trained, train) -> Path:
+    """The trained translator, two steps further."""
+    return train("--init-from", trained, "--steps", 2, "--set", "train.validate_every=1")
 
 
 @pytest.fixture(scope="module")
-def tagger(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "tagger"
-    words = ["train", "--task", "tagging", "--set", "data.sentences=200", "--set", "train.best_metric=accuracy"]
-    assert_done(regard(*words, *LITTLE, "--steps", 2, "--out", out))
-    return out
+def tagger(train) -> Path:
+    options = ["--task", "tagging", "--set", "data.sentences=200", "--set", "train.best_metric=accuracy"]
+    return train(*options, *LITTLE, "--steps", 2)
 
 
 @pytest.fixture

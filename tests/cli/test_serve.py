@@ -20,11 +20,6 @@ from .commands import assert_done, assert_refused, regard
 SENTENCE = "the black cat ate the mouse"
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def bound(port: int) -> set[str]:
     """The addresses that listen at a port, as Linux lists them."""
     found = set()

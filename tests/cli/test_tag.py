@@ -22,17 +22,9 @@ CONLLU = """# sent_id = 1
 
 
 @pytest.fixture(scope="module")
-def tagger(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tagger") / "run"
+def tagger(train) -> Path:
     world = ["--set", "data.sentences=300", "--set", "data.max_length=6", "--steps", "60"]
-    assert_done(regard("train", "--task", "tagging", *LITTLE, *world, "--out", folder))
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
+    return train("--task", "tagging", *LITTLE, *world)
 
 
 def test_a_conllu_keeps_all_but_its_tags(tagger):

@@ -18,13 +18,7 @@ from regard.tasks.translation.cli import prompt_loop
 from regard.tasks.translation.task import Translator
 from regard.world import World, translation_pairs
 
-from .commands import assert_done, assert_plain, assert_refused, no_room, regard
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
+from .commands import assert_done, assert_plain, assert_refused, no_room, output_lines, regard
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +26,16 @@ def sentences() -> list[str]:
     return [source for source, _ in translation_pairs(World(max_length=6), "fr", 50, "train")]
 
 
-def lines(answer) -> list[str]:
-    return assert_done(answer).splitlines()
-
-
 # --- a line for a line ---
 
 
 def test_a_file_and_a_pipe_give_the_same_lines(trained, sentences):
     Path("text.en").write_text("".join(f"{line}\n" for line in sentences))
-    found = lines(regard("translate", trained, "text.en"))
+    found = output_lines(regard("translate", trained, "text.en"))
     assert len(found) == 50
     assert len(set(found)) > 10
-    assert lines(regard("translate", trained, "-", typed=Path("text.en").read_text())) == found
-    assert lines(regard("translate", trained, typed=Path("text.en").read_text())) == found
+    assert output_lines(regard("translate", trained, "-", typed=Path("text.en").read_text())) == found
+    assert output_lines(regard("translate", trained, typed=Path("text.en").read_text())) == found
     answer = regard("translate", trained, "text.en", "--out", "new/text.fr")
     assert assert_done(answer) == ""
     assert "translated: new/text.fr\n" in answer.stderr
@@ -55,7 +45,7 @@ def test_a_file_and_a_pipe_give_the_same_lines(trained, sentences):
 def test_eight_bits_translate_nearly_alike_and_other_precisions_are_refused(trained, sentences):
     typed = "\n".join(sentences)
     exact, eight = (
-        lines(regard("translate", trained, "-", *how, typed=typed)) for how in ([], ["--precision", "int8"])
+        output_lines(regard("translate", trained, "-", *how, typed=typed)) for how in ([], ["--precision", "int8"])
     )
     assert sum(one == other for one, other in zip(exact, eight, strict=True)) > 40
     assert_refused(
@@ -66,10 +56,10 @@ def test_eight_bits_translate_nearly_alike_and_other_precisions_are_refused(trai
 @pytest.mark.parametrize("how", [["--beam", "1"], ["--beam", "5"], ["--beam", "3", "--best", "3"]])
 def test_a_line_alone_and_among_fifty_is_translated_alike(how, trained, sentences):
     """Batch invariance: the same texts, and the same scores to 1e-4."""
-    together = lines(regard("translate", trained, "-", "--scores", *how, typed="\n".join(sentences)))
+    together = output_lines(regard("translate", trained, "-", "--scores", *how, typed="\n".join(sentences)))
     each = len(together) // 50
     for place in (0, 17, 49):
-        alone = lines(regard("translate", trained, "-", "--scores", *how, typed=sentences[place]))
+        alone = output_lines(regard("translate", trained, "-", "--scores", *how, typed=sentences[place]))
         among = together[place * each : (place + 1) * each]
         assert [line.split("\t")[1] for line in alone] == [line.split("\t")[1] for line in among]
         for one, other in zip(alone, among, strict=True):
@@ -89,20 +79,22 @@ def test_a_line_alone_and_among_fifty_is_translated_alike(how, trained, sentence
 def test_packed_files_and_other_line_ends_are_read(name, pack, trained):
     text = "the cat sleeps\nthe dog sleeps\n"
     Path(name).write_bytes(pack(text))
-    assert lines(regard("translate", trained, name)) == lines(regard("translate", trained, "-", typed=text))
+    assert output_lines(regard("translate", trained, name)) == output_lines(
+        regard("translate", trained, "-", typed=text)
+    )
 
 
 def test_no_lines_give_none(trained):
     Path("none.en").write_text("")
-    assert lines(regard("translate", trained, "none.en")) == []
-    assert lines(regard("translate", trained, "none.en", "--out", "none.fr")) == []
+    assert output_lines(regard("translate", trained, "none.en")) == []
+    assert output_lines(regard("translate", trained, "none.en", "--out", "none.fr")) == []
     assert Path("none.fr").read_text() == ""
 
 
 def test_alignments_are_written_line_by_line(trained, sentences):
     Path("text.en").write_text("".join(f"{line}\n" for line in [*sentences[:5], "", *sentences[5:9]]))
-    found = lines(regard("translate", trained, "text.en", "--align", "new/text.links"))
-    assert found == lines(regard("translate", trained, "text.en"))
+    found = output_lines(regard("translate", trained, "text.en", "--align", "new/text.links"))
+    assert found == output_lines(regard("translate", trained, "text.en"))
     aligned = Path("new/text.links").read_text().splitlines()
     assert len(aligned) == 10
     assert aligned[5] == ""
@@ -119,16 +111,18 @@ def test_alignments_need_a_file_and_one_translation(trained):
 
 
 def test_an_empty_line_stays_empty(trained):
-    found = lines(regard("translate", trained, "-", typed="the cat\n\n  \nthe dog\n\n"))
+    found = output_lines(regard("translate", trained, "-", typed="the cat\n\n  \nthe dog\n\n"))
     assert [bool(line) for line in found] == [True, False, False, True, False]
-    assert lines(regard("translate", trained, "-", "--scores", typed="\n")) == ["0.0000\t"]
+    assert output_lines(regard("translate", trained, "-", "--scores", typed="\n")) == ["0.0000\t"]
 
 
 # --- scores, n-best, sampling ---
 
 
 def test_the_best_come_first_each_with_its_score(trained):
-    found = lines(regard("translate", trained, "-", "--best", 3, "--length-penalty", 0, typed="the cat sleeps\n"))
+    found = output_lines(
+        regard("translate", trained, "-", "--best", 3, "--length-penalty", 0, typed="the cat sleeps\n")
+    )
     assert len(found) == 3
     scores = [float(re.fullmatch(r"(-\d+\.\d{4})\t.*", line)[1]) for line in found]  # type: ignore[index]
     assert scores == sorted(scores, reverse=True)
@@ -137,7 +131,7 @@ def test_the_best_come_first_each_with_its_score(trained):
 
 def test_every_line_has_as_many_translations_even_an_empty_one(trained):
     for how in (["--beam", 4], ["--sample"]):
-        found = lines(regard("translate", trained, "-", "--best", 3, *how, typed="the cat sleeps\n\nthe dog\n"))
+        found = output_lines(regard("translate", trained, "-", "--best", 3, *how, typed="the cat sleeps\n\nthe dog\n"))
         assert len(found) == 9
         assert found[3:6] == ["0.0000\t"] * 3
 
@@ -145,12 +139,12 @@ def test_every_line_has_as_many_translations_even_an_empty_one(trained):
 def test_draws_repeat_with_their_seed_and_differ_with_another(trained):
     words = ["translate", trained, "-", "--sample", "--best", "5"]
     one, same, other = (
-        lines(regard(*words, "--seed", seed, typed="the cat sleeps\nthe dog sleeps\n")) for seed in (3, 3, 4)
+        output_lines(regard(*words, "--seed", seed, typed="the cat sleeps\nthe dog sleeps\n")) for seed in (3, 3, 4)
     )
     assert one == same != other
     assert len(one) == 10
-    tame = lines(regard(*words, "--temperature", "0.0001", typed="the cat sleeps\n"))
-    assert [line.split("\t")[1] for line in tame] == lines(
+    tame = output_lines(regard(*words, "--temperature", "0.0001", typed="the cat sleeps\n"))
+    assert [line.split("\t")[1] for line in tame] == output_lines(
         regard("translate", trained, "-", "--beam", 1, typed="the cat sleeps\n")
     ) * 5
 
@@ -189,7 +183,7 @@ def test_a_line_of_ten_thousand_tokens(trained):
 def test_unknown_words_and_characters(trained):
     text = f"the zebra sleeps\n😀 cat\nשלום עולם\n{'x' * 5000}\nthe cat\n"
     answer = regard("translate", trained, "-", typed=text)
-    assert len(lines(answer)) == 5
+    assert len(output_lines(answer)) == 5
     assert answer.stderr.splitlines() == [
         "regard: stdin:1: 'zebra' is out of vocabulary; it is translated as <unk>",
         "regard: stdin:2: '😀' is out of vocabulary; it is translated as <unk>",
@@ -205,7 +199,7 @@ def test_strict_refuses_what_would_be_guessed(trained):
     assert_refused(regard("translate", trained, "-", "--strict", typed="the cat\nthe zebra\n"), why)
     why = "stdin:2: the line is empty; remove it, or leave out --strict to keep it empty"
     assert_refused(regard("translate", trained, "-", "--strict", typed="the cat\n\n"), why)
-    assert len(lines(regard("translate", trained, "-", "--strict", typed="the cat\n"))) == 1
+    assert len(output_lines(regard("translate", trained, "-", "--strict", typed="the cat\n"))) == 1
 
 
 def test_a_wrong_encoding(trained):
@@ -296,29 +290,11 @@ def test_nothing_but_translations_is_written_to_a_file(trained, sentences):
 # --- typed ---
 
 
-@pytest.fixture
-def typing(monkeypatch):
-    """Lines that a person types, and then Ctrl-D."""
-
-    def typed(*output: str) -> None:
-        waiting = iter(output)
-
-        def answer() -> str:
-            try:
-                return next(waiting)
-            except StopIteration:
-                raise EOFError from None
-
-        monkeypatch.setattr("builtins.input", answer)
-
-    return typed
-
-
 @pytest.mark.parametrize("draws", [1, 3])
 @pytest.mark.parametrize("kind", [Beam, Sampling])
-def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draws, trained, typing, capsys):
+def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draws, trained, type_lines, capsys):
     search = Sampling(samples=draws, seed=7) if kind is Sampling else Beam(3, n_best=draws)
-    typing("the cat sleeps", "the dog sleeps")
+    type_lines("the cat sleeps", "the dog sleeps")
     prompt_loop(Translator.load(trained), search, 1000, scores=draws > 1)
     found = capsys.readouterr()
     assert len(found.out.splitlines()) == 2 * draws
@@ -326,16 +302,16 @@ def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draw
     assert found.err == "Type a sentence; an empty line or Ctrl-D exits.\n> > > "
 
 
-def test_a_streamed_translation_is_the_same_text(trained, typing, capsys, sentences):
+def test_a_streamed_translation_is_the_same_text(trained, type_lines, capsys, sentences):
     translator = Translator.load(trained)
-    typing(*sentences[:7])
+    type_lines(*sentences[:7])
     prompt_loop(translator, Greedy(), 1000, scores=False)
-    wanted = lines(regard("translate", trained, "-", "--beam", 1, typed="\n".join(sentences[:7])))
+    wanted = output_lines(regard("translate", trained, "-", "--beam", 1, typed="\n".join(sentences[:7])))
     assert capsys.readouterr().out.splitlines() == wanted
 
 
-def test_a_mistake_in_a_typed_line_does_not_end_the_conversation(trained, typing, capsys):
-    typing("the zebra", "cat " * 9, "the caf\udce9", "the cat", "", "never asked for")
+def test_a_mistake_in_a_typed_line_does_not_end_the_conversation(trained, type_lines, capsys):
+    type_lines("the zebra", "cat " * 9, "the caf\udce9", "the cat", "", "never asked for")
     prompt_loop(Translator.load(trained), Greedy(), 7, scores=False)
     found = capsys.readouterr()
     assert "regard: this line: 'zebra' is out of vocabulary; it is translated as <unk>" in found.err

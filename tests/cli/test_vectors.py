@@ -13,12 +13,6 @@ from regard.world import World
 from .commands import assert_done, assert_refused, regard
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Tests run beside their files."""
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def sentences() -> list[str]:
     return [World(max_length=6).sentence(number).text() for number in range(200)]

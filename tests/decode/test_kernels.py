@@ -33,7 +33,7 @@ from regard.decode.search import DecodingRequest
 from regard.decode.topk import topk_logprobs_torch, topk_logprobs_triton
 from regard.models.transformer import Transformer
 from regard.ops import dispatch, dropout_add_layernorm
-from tests.attention.triton_interpreter import compile_for_hopper, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 from .reference_beam import reference_translate
 from .test_batched_beam import PREFIXES as EVERY_PREFIX
@@ -202,28 +202,23 @@ if __name__ == "__main__":
     print_json(cases)
 
 
-@pytest.fixture(scope="module")
-def kernels_interpreted() -> dict[str, Any]:
-    return run_interpreted("tests.decode.test_kernels")
-
-
-def test_attention_reads_only_what_somebody_sees(kernels_interpreted):
-    far = [kernels_interpreted[f"{name}{kind}"] for name in ("beams", "groups") for kind in ("", ", one mask")]
+def test_attention_reads_only_what_somebody_sees(interpreted):
+    far = [interpreted[f"{name}{kind}"] for name in ("beams", "groups") for kind in ("", ", one mask")]
     assert max(far) < 5e-6
 
 
-def test_a_vocabulary_in_several_segments_gives_the_candidates_of_one(kernels_interpreted):
-    assert kernels_interpreted["segments"] < 5e-6
+def test_a_vocabulary_in_several_segments_gives_the_candidates_of_one(interpreted):
+    assert interpreted["segments"] < 5e-6
 
 
-def test_the_same_are_chosen_equals_included(kernels_interpreted):
-    assert all(kernels_interpreted[f"chosen {shape}"] for shape in CHOICES)
-    assert kernels_interpreted["chosen without an end"]
+def test_the_same_are_chosen_equals_included(interpreted):
+    assert all(interpreted[f"chosen {shape}"] for shape in CHOICES)
+    assert interpreted["chosen without an end"]
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_search_by_kernels_finds_what_the_definition_finds(name, kernels_interpreted):
-    assert kernels_interpreted[name]
+def test_a_search_by_kernels_finds_what_the_definition_finds(name, interpreted):
+    assert interpreted[name]
 
 
 @pytest.mark.parametrize("kind", ["*bf16", "*fp32"])

@@ -20,7 +20,7 @@ from regard.ops.dropout_add_layernorm import (
     dropout_add_layernorm_op,
     layernorm,
 )
-from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_to_ptx, print_json
 
 SEED = torch.tensor([1_234_577, 7_654_321], dtype=torch.int32)
 SILENT = DropoutNoise(0.0, SEED)
@@ -181,16 +181,11 @@ def by_kernel() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def kernels() -> dict[str, float]:
-    return run_interpreted("tests.ops.test_dropout_add_layernorm")
-
-
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.3])
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernels_interpreted_are_plain_torch(kernels, case, share, more):
-    assert kernels[f"{case}, {share}, {more}"] < 1e-12
+def test_the_kernels_interpreted_are_plain_torch(interpreted, case, share, more):
+    assert interpreted[f"{case}, {share}, {more}"] < 1e-12
 
 
 @pytest.mark.parametrize("kernel", ["dropout_add_layernorm_forward_kernel", "dropout_add_layernorm_backward_kernel"])

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard.ops.dropout import hashed_dropout
 from regard.ops.dropout_add_layernorm import DropoutNoise
 from regard.ops.embedding_dropout import embedding_dropout, embedding_dropout_backward, embedding_dropout_op
-from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_to_ptx, print_json
 
 SEED = torch.tensor([1_234_577, 7_654_321], dtype=torch.int32)
 GPU = torch.cuda.is_available()
@@ -81,14 +81,9 @@ def by_kernel() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def kernels() -> dict[str, float]:
-    return run_interpreted("tests.ops.test_embedding_dropout")
-
-
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_the_kernels_interpreted_are_plain_torch(kernels, share):
-    assert kernels[str(share)] < 1e-12
+def test_the_kernels_interpreted_are_plain_torch(interpreted, share):
+    assert interpreted[str(share)] < 1e-12
 
 
 @pytest.mark.parametrize("kernel", ["embedding_forward_kernel", "embedding_backward_kernel"])

@@ -18,7 +18,7 @@ from regard.training.loop import make_captured_step, make_optimiser, one_step, p
 from regard.training.master_weights import FlatBF16Backward
 from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
-from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_to_ptx, print_json
 from tests.narrowing import not_none
 from tests.training.test_master_weights import RATE, SHAKY, capture_on_cpu
 from tests.training.test_packed_corpus import corpus, translator
@@ -184,14 +184,9 @@ def by_kernel() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def kernels() -> dict[str, float]:
-    return run_interpreted("tests.ops.test_flat_adamw")
-
-
-def test_the_kernel_interpreted_is_plain_torch(kernels):
-    assert kernels["whole"] < 1e-5
-    assert kernels["broken"] == 0
+def test_the_kernel_interpreted_is_plain_torch(interpreted):
+    assert interpreted["whole"] < 1e-5
+    assert interpreted["broken"] == 0
 
 
 def test_the_kernel_compiles_for_a_hopper():

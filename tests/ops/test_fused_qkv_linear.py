@@ -20,7 +20,7 @@ from regard.ops.fused_linear import (
     relu_backward_sum,
 )
 from regard.ops.linear import project_all
-from tests.attention.triton_interpreter import compile_to_ptx, print_json, run_interpreted
+from tests.attention.triton_interpreter import compile_to_ptx, print_json
 
 GPU = torch.cuda.is_available()
 SHAPES = {"few": (3, 5), "many": (71, 19), "wide": (13, 301)}
@@ -135,14 +135,9 @@ def by_kernel() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def kernels() -> dict[str, float]:
-    return run_interpreted("tests.ops.test_fused_qkv_linear")
-
-
 @pytest.mark.parametrize("shape", [*SHAPES, "parts"])
-def test_the_kernels_interpreted_are_plain_torch(kernels, shape):
-    assert kernels[shape] < 1e-12
+def test_the_kernels_interpreted_are_plain_torch(interpreted, shape):
+    assert interpreted[shape] < 1e-12
 
 
 @pytest.mark.parametrize("relu", [False, True])

@@ -19,7 +19,7 @@ from regard.ops.packed_attention import (
     packed_joint_backward,
 )
 from tests.attention.qkv import QKV, cast_leaves, random_qkv
-from tests.attention.triton_interpreter import print_json, run_interpreted
+from tests.attention.triton_interpreter import print_json
 
 HEADS, D, LENGTH = 3, 5, 13
 QUERIES, KEYS = ((3, 1, 7), (2, 11), (4,)), ((2, 5, 4), (12, 1), (13,))
@@ -232,15 +232,10 @@ def by_kernel() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def kernels() -> dict[str, float]:
-    return run_interpreted("tests.ops.test_packed_attention")
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernels_interpreted_are_plain_torch(kernels, case, dropout):
-    assert kernels[f"{case}, {dropout}"] < 2e-6
+def test_the_kernels_interpreted_are_plain_torch(interpreted, case, dropout):
+    assert interpreted[f"{case}, {dropout}"] < 2e-6
 
 
 @pytest.mark.parametrize("kernel", ["packed_forward_kernel", "packed_backward_kernel"])

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from regard.ops.rdrop_loss import rdrop_loss
 from tests.attention.qkv import cast_leaves
-from tests.attention.triton_interpreter import print_json, run_interpreted
+from tests.attention.triton_interpreter import print_json
 
 N, WIDTH, SIZE, HIDDEN = 11, 7, 29, 3
 EXACT: Any = {"rtol": 0.0, "atol": 1e-12}
@@ -127,15 +127,10 @@ def far(costs, expected, turned, gradient) -> float:
     return max(((one.double() - other).norm() / other.norm()).item() for one, other in parts)
 
 
-@pytest.fixture(scope="module")
-def kernels() -> dict[str, float]:
-    return run_interpreted("tests.ops.test_rdrop_loss")
-
-
 @pytest.mark.parametrize("kind", ["rows", "sums", "pairs"])
-def test_the_kernels_interpreted_are_the_definition(kernels, kind):
-    assert kernels[f"{kind}, float32"] < 2e-6
-    assert kernels[f"{kind}, bfloat16"] < 2**-7  # rounded once; the interpreter cuts
+def test_the_kernels_interpreted_are_the_definition(interpreted, kind):
+    assert interpreted[f"{kind}, float32"] < 2e-6
+    assert interpreted[f"{kind}, bfloat16"] < 2**-7  # rounded once; the interpreter cuts
 
 
 @pytest.mark.parametrize("kernel", ["logsumexp_kernel", "cross_entropy_kernel", "rdrop_kernel"])
