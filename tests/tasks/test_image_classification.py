@@ -2,7 +2,6 @@
 
 import gzip
 import math
-import shutil
 import struct
 import tarfile
 from dataclasses import replace
@@ -23,7 +22,6 @@ from regard.data.image_preprocess import (
     random_draws,
 )
 from regard.data.images import LabelledImage, PixelScaling, images_from_scenes
-from regard.models.safetensors_io import saveable_tensors
 from regard.models.vision import VisionConfig, VisionTransformer, build_vision_model
 from regard.tasks.image_batches import AugmentedImages, AugmentSettings, ShuffledIndices
 from regard.tasks.image_classification.task import (
@@ -40,6 +38,7 @@ from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
 from regard.world.shapes import ShapeWorld
 from tests.recorded import call_recorded
+from tests.tasks.resume_check import assert_resumes
 
 TRAIN = TrainSettings(batch_size=7, steps=6, warmup_steps=2, learning_rate=1e-3, validate_every=2, checkpoint_every=2)
 VIT = VisionConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, dropout=0.1)
@@ -274,22 +273,10 @@ def test_both_ways_is_the_mean_of_two():
 
 @pytest.mark.parametrize("model", [VIT, CNN], ids=lambda model: model.kind)
 def test_a_run_that_was_left_ends_with_the_same_bits(model, tmp_path):
-    """After each step the process could have died: a copy of what is on the disk then goes on to the same end."""
     pictures, held_out = some(31), some(5, "valid")
-
-    def run(folder: Path, stop: int | None = None) -> dict[str, torch.Tensor]:
-        fit = TrainingRun(ImageClassifier.from_examples(pictures, settings(model)).job(pictures, held_out), folder)
-        for report in fit.steps():
-            if report.step == stop:
-                shutil.copytree(folder, tmp_path / "killed", ignore=shutil.ignore_patterns(".lock"))
-                break
-        return saveable_tensors(fit.job.model)
-
-    whole = run(tmp_path / "whole")
-    run(tmp_path / "left", stop=3)
-    for place in ("killed", "left"):
-        for name, tensor in run(tmp_path / place).items():
-            assert torch.equal(tensor, whole[name]), (place, name)
+    assert_resumes(
+        lambda: ImageClassifier.from_examples(pictures, settings(model)), pictures, held_out, tmp_path, cut=3
+    )
 
 
 def test_a_model_is_kept_and_loaded_with_its_sight(tmp_path):

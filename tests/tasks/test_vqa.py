@@ -2,9 +2,9 @@
 
 import json
 import math
-import shutil
 import tarfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from regard.models.safetensors_io import saveable_tensors
 from regard.models.vqa import VQAConfig
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.image_batches import AugmentSettings
@@ -32,6 +31,7 @@ from regard.tasks.vqa.task import (
 )
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
+from tests.tasks.resume_check import assert_resumes
 
 TINY = VQAConfig(patch=8, image_layers=1, question_layers=1, layers=1, model=12, heads=3, hidden=17, dropout=0.1)
 SETTINGS = VQASettings(
@@ -195,21 +195,8 @@ def test_a_run_that_was_left_ends_with_the_same_bits(train_questions, tmp_path):
     known = {one.answer for one in train_questions}
     held_out = [replace(one, answer=one.answer if one.answer in known else "yes") for one in held_out]
 
-    def run(folder: Path, stop: int | None = None) -> dict[str, torch.Tensor]:
-        fit = TrainingRun(
-            QuestionAnswerer.from_examples(train_questions, SETTINGS).job(train_questions, held_out), folder
-        )
-        for report in fit.steps():
-            if report.step == stop:
-                shutil.copytree(folder, tmp_path / "killed", ignore=shutil.ignore_patterns(".lock"))
-                break
-        return saveable_tensors(fit.job.model)
-
-    whole = run(tmp_path / "whole")
-    run(tmp_path / "left", stop=3)
-    for place in ("killed", "left"):
-        for name, tensor in run(tmp_path / place).items():
-            assert torch.equal(tensor, whole[name]), (place, name)
+    fresh = partial(QuestionAnswerer.from_examples, train_questions, SETTINGS)
+    assert_resumes(fresh, train_questions, held_out, tmp_path, cut=3)
 
 
 def test_a_model_is_kept_and_loaded_with_its_words(train_questions, tmp_path):

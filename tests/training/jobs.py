@@ -8,7 +8,7 @@ from typing import Any
 from regard.models.config import EncoderConfig, LanguageModelConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.vision import VisionConfig
 from regard.models.vqa import VQAConfig
-from regard.tasks.config import TokenizerSettings
+from regard.tasks.config import RunSettings, TokenizerSettings
 from regard.tasks.image_batches import AugmentSettings
 from regard.tasks.image_classification.task import (
     ImageClassificationData,
@@ -16,6 +16,7 @@ from regard.tasks.image_classification.task import (
     ImageClassifier,
 )
 from regard.tasks.language_modeling.task import LanguageModelingData, LanguageModelingSettings, TextGenerator
+from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
 from regard.tasks.tagging.task import CharacterSettings, Tagger, TaggingData, TaggingSettings
 from regard.tasks.vqa.task import QuestionAnswerer, VQAData, VQASettings
@@ -28,13 +29,17 @@ TRAIN = TrainSettings(
     warmup_steps=2,
     learning_rate=3e-3,
     cuda_graph=True,
-    label_smoothing=0.1,
     validate_every=6,
     checkpoint_every=6,
 )
 POSED = AugmentSettings(crop=2, rotation=12, scale=12, grayscale=0.3)
 MIXED = AugmentSettings(crop=2, flip=True, cutout=5, cutmix=0.4, mixup=0.3)
 LINES = ["the cat sat\n", "on the mat\n", "a cat saw the mat\n", "the mat saw the cat and sat\n"] * 7
+
+
+def job_of(kind: type[PretrainedModel], settings: RunSettings, device: str) -> TrainingJob:
+    examples = settings.data.read("train").examples
+    return kind.from_examples(examples, settings).job(examples, examples[:11], device)
 
 
 def picture(model: VisionConfig, augment: AugmentSettings, device: str, **train: Any) -> TrainingJob:
@@ -44,8 +49,7 @@ def picture(model: VisionConfig, augment: AugmentSettings, device: str, **train:
         model=model,
         train=replace(TRAIN, **{"gradient_accumulation": 2, **train}),
     )
-    examples = settings.data.read("train").examples
-    return ImageClassifier.from_examples(examples, settings).job(examples, examples[:11], device)
+    return job_of(ImageClassifier, settings, device)
 
 
 def answer(device: str, **train: Any) -> TrainingJob:
@@ -58,8 +62,7 @@ def answer(device: str, **train: Any) -> TrainingJob:
         ),
         train=replace(TRAIN, **{"batch_size": 17, **train}),
     )
-    examples = settings.data.read("train").examples
-    return QuestionAnswerer.from_examples(examples, settings).job(examples, examples[:11], device)
+    return job_of(QuestionAnswerer, settings, device)
 
 
 def write(model: LanguageModelConfig, lead: int, device: str, **train: Any) -> TrainingJob:
@@ -80,8 +83,7 @@ def tag(model: EncoderConfig, spelling: CharacterSettings, device: str, **train:
         model=model,
         train=replace(TRAIN, **{"batch_size": 90, **train}),
     )
-    examples = settings.data.read("train").examples
-    return Tagger.from_examples(examples, settings).job(examples, examples[:11], device)
+    return job_of(Tagger, settings, device)
 
 
 def classify(
@@ -95,8 +97,7 @@ def classify(
         pooling=pooling,
         train=replace(TRAIN, **{"batch_size": 90, **train}),
     )
-    examples = settings.data.read("train").examples
-    return TextClassifier.from_examples(examples, settings).job(examples, examples[:11], device)
+    return job_of(TextClassifier, settings, device)
 
 
 VIT = VisionConfig(

@@ -33,16 +33,8 @@ KNOWN, HELD_OUT = SENTENCES[:83], SENTENCES[83:]  # so few that a Transformer so
 
 
 def settings(model: ModelConfig, steps: int, **more: Any) -> TranslationSettings:
-    train = TrainSettings(
-        steps=steps,
-        batch_size=110,
-        learning_rate=2e-3,
-        warmup_steps=7,
-        checkpoint_every=2,
-        validate_every=4,
-        average_checkpoints=3,
-        **more,
-    )
+    often: Any = {"checkpoint_every": 2, "validate_every": 4, "average_checkpoints": 3}
+    train = TrainSettings(steps=steps, batch_size=110, learning_rate=2e-3, warmup_steps=7, **often, **more)
     return TranslationSettings(text=PairTokenizerSettings(kind="words", joint=False), model=model, train=train)
 
 

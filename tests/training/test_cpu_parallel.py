@@ -27,15 +27,7 @@ from tests.narrowing import assert_is_instance, not_none
 
 SENTENCES = [SentencePair(*each) for each in translation_pairs(World(max_length=9), "fr", 53)]
 MODEL = ModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=14, dropout=0.2, tie="all")
-TRAIN = TrainSettings(
-    steps=5,
-    batch_size=200,
-    warmup_steps=2,
-    learning_rate=3e-3,
-    label_smoothing=0.1,
-    validate_every=3,
-    checkpoint_every=3,
-)
+TRAIN = TrainSettings(steps=5, batch_size=200, warmup_steps=2, learning_rate=3e-3, validate_every=3, checkpoint_every=3)
 KINDS = {
     "transformer": MODEL,
     "bahdanau": ModelConfig(kind="bahdanau", layers=1, model=12, hidden=10, dropout=0.2),

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -277,12 +277,8 @@ class NodeFeaturizer(ABC):
     @abstractmethod
     def vectors(self, graph: Graph) -> NDArray[np.float32]: ...
 
-    @abstractmethod
-    def to_dict(self) -> dict[str, tuple[str, ...] | tuple[float, ...]]:
-        """Its parameters, as saved."""
-
     def save(self, path: str | Path) -> None:
-        write_text_atomic(path, json.dumps({"format": FORMAT, **self.to_dict()}, ensure_ascii=False, indent=1) + "\n")
+        write_text_atomic(path, json.dumps({"format": FORMAT, **vars(self)}, ensure_ascii=False, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -294,9 +290,6 @@ class BagOfWords(NodeFeaturizer):
     @property
     def width(self):
         return len(self.words)
-
-    def to_dict(self):
-        return asdict(self)
 
     def vectors(self, graph):
         if graph.numeric:
@@ -321,9 +314,6 @@ class StandardScaler(NodeFeaturizer):
     @property
     def width(self):
         return len(self.means)
-
-    def to_dict(self):
-        return asdict(self)
 
     def vectors(self, graph):
         if not graph.numeric or len(graph.nodes[0].content) != self.width:

@@ -110,9 +110,9 @@ class ClassificationSettings(RunSettings):
         )
 
 
-Example = tuple[Ids, int]  # the terms of a text, and its label
 # --- the model ---
 
+Example = tuple[Ids, int]  # the terms of a text, and its label
 UNLABELLED = -100  # as in torch: nothing is learnt of such a text
 
 
