@@ -62,82 +62,49 @@ class PackedAttentionFunction(Function):
         return dq, dk, dv, *[None] * 6
 
 
-@torch.library.custom_op("regard::packed_attention", mutates_args=())
-def packed_attention_op(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_segments: Tensor,
-    k_segments: Tensor,
-    seed: Tensor,
-    head: int,
-    causal: bool,  # noqa: FBT001 (the arguments of an op are positional)
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
+INPUTS = "Tensor q, Tensor k, Tensor v, Tensor q_segments, Tensor k_segments, Tensor seed"
+SIGNATURE = f"{INPUTS}, SymInt head, bool causal, float dropout"  # of the op, and behind what it saved of its backward
+
+
+@torch.library.custom_op("regard::packed_attention", mutates_args=(), schema=f"({SIGNATURE}) -> (Tensor, Tensor)")
+def packed_attention_op(q: Tensor, k: Tensor, v: Tensor, *options) -> tuple[Tensor, Tensor]:
     """softmax(q kᵀ / √head) v over the tokens of the same text, heads side by side.
 
     Returned with it: the log-sum-exp that the kernels' backward pass needs; empty on a CPU.
     """
+    q_segments, k_segments, seed, head, causal, dropout = options
     out, sums = torch.empty(q.shape, dtype=q.dtype, device=q.device), empty_logsumexp(q, k, head)
     if not q.is_cuda:
-        return out.copy_(packed_attention_torch(q, k, v, q_segments, k_segments, seed, head, causal, dropout)), sums
+        return out.copy_(packed_attention_torch(q, k, v, *options)), sums
     from regard.ops.packed_attention_triton import launch_forward
 
-    options = {"head": head, "causal": causal, "dropout": dropout}
-    launch_forward(
-        with_unit_stride(q),
-        with_unit_stride(k),
-        with_unit_stride(v),
-        out,
-        sums,
-        q_segments,
-        k_segments,
-        seed,
-        **options,
-    )
+    q, k, v = (with_unit_stride(x) for x in (q, k, v))
+    launch_forward(q, k, v, out, sums, q_segments, k_segments, seed, head=head, causal=causal, dropout=dropout)
     return out, sums
 
 
-@torch.library.custom_op("regard::packed_attention_backward", mutates_args=())
+SAVED = "Tensor grad, Tensor out, Tensor sums"  # the gradient of the output, the output, and the log-sum-exp
+SavedForward = tuple[Tensor, Tensor, Tensor]
+
+
+@torch.library.custom_op(
+    "regard::packed_attention_backward", mutates_args=(), schema=f"({SAVED}, {SIGNATURE}) -> (Tensor, Tensor, Tensor)"
+)
 def packed_attention_backward(
-    grad: Tensor,
-    out: Tensor,
-    sums: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_segments: Tensor,
-    k_segments: Tensor,
-    seed: Tensor,
-    head: int,
-    causal: bool,  # noqa: FBT001
-    dropout: float,
+    grad: Tensor, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, *options
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    backward_into((dq, dk, dv), (grad, out, sums), q, k, v, q_segments, k_segments, seed, head, causal, dropout)
+    backward_into((dq, dk, dv), (grad, out, sums), q, k, v, *options)
     return dq, dk, dv
 
 
-@torch.library.custom_op("regard::packed_joint_backward", mutates_args=())
-def packed_joint_backward(
-    grad: Tensor,
-    out: Tensor,
-    sums: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_segments: Tensor,
-    k_segments: Tensor,
-    seed: Tensor,
-    head: int,
-    causal: bool,  # noqa: FBT001
-    dropout: float,
-) -> Tensor:
+@torch.library.custom_op("regard::packed_joint_backward", mutates_args=(), schema=f"({SAVED}, {SIGNATURE}) -> Tensor")
+def packed_joint_backward(grad: Tensor, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, *options) -> Tensor:
     """The same side by side, as the gradient of the product that gave q, k and v needs them."""
     widths = [x.shape[2] for x in (q, k, v)]
     grad_qkv = torch.empty((*q.shape[:2], sum(widths)), dtype=q.dtype, device=q.device)
     dq, dk, dv = grad_qkv.split(widths, 2)
-    backward_into((dq, dk, dv), (grad, out, sums), q, k, v, q_segments, k_segments, seed, head, causal, dropout)
+    backward_into((dq, dk, dv), (grad, out, sums), q, k, v, *options)
     return grad_qkv
 
 
@@ -159,9 +126,6 @@ def with_unit_stride(x: Tensor) -> Tensor:
 # --- its backward pass, and what a compiler may know ---
 
 
-SavedForward = tuple[Tensor, Tensor, Tensor]  # the gradient of the output, the output, and the log-sum-exp
-
-
 def backward_into(
     grads: tuple[Tensor, Tensor, Tensor], saved: SavedForward, q: Tensor, k: Tensor, v: Tensor, *options
 ) -> None:
@@ -170,19 +134,8 @@ def backward_into(
         from regard.ops.packed_attention_triton import launch_backward
 
         kernel_options = {"head": head, "causal": causal, "dropout": dropout}
-        launch_backward(
-            with_unit_stride(grad),
-            with_unit_stride(q),
-            with_unit_stride(k),
-            with_unit_stride(v),
-            out,
-            sums,
-            grads,
-            q_segments,
-            k_segments,
-            seed,
-            **kernel_options,
-        )
+        grad, q, k, v = (with_unit_stride(x) for x in (grad, q, k, v))
+        launch_backward(grad, q, k, v, out, sums, grads, q_segments, k_segments, seed, **kernel_options)
         return
     computed = packed_attention_torch_backward(grad, q, k, v, *options)
     for into, each in zip(grads, computed, strict=True):
