@@ -27,7 +27,7 @@ from regard.attention import record_attention
 from regard.data.batching import TokenBatchSampler, collate, pair_lengths
 from regard.data.tokenizers.base import EOS, WordTokenizer
 from regard.decode import Greedy
-from regard.decode.translate import translate_all
+from regard.decode.translation import translate_all
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
 from regard.models.seq2seq import count_parameters
 from regard.see.plots.charts import principal_components

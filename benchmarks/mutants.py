@@ -137,7 +137,6 @@ SUITES: dict[str, Stages] = {
 NAMED = {
     "attention/core": "hooks",
     "decode/beam_decoder": "beam",
-    "decode/beam_state": "beam",
     "decode/quantized_linear": "batched_beam",
     "decode/scoring": "models",
     "decode/search": "beam",

@@ -99,7 +99,7 @@ def result(command: str, rows: list[dict[str, Any]], **more: Any) -> Path:
 
 def measured(translator: Any, pairs: Any, search: Any) -> float:
     """BLEU of the recipe's normal form: lower-cased and tokenised."""
-    from regard.decode.texts import translate_lines
+    from regard.decode.translation import translate_lines
     from regard.tasks.translation.metrics import translation_metrics
 
     found = dict(translate_lines(translator, [pair.source for pair in pairs], search, tokens=65_536))

@@ -33,7 +33,7 @@ from regard.cli.train import train_with_progress
 from regard.data.batching import collate
 from regard.data.parallel import SentencePair
 from regard.decode import Greedy
-from regard.decode.texts import translate_texts
+from regard.decode.translation import translate_texts
 from regard.models.config import ModelConfig
 from regard.models.transformer import EncoderLayer, Transformer
 from regard.tasks.config import PairTokenizerSettings

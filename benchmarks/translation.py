@@ -11,7 +11,7 @@ from rich.progress import track
 from machine import add_recipe_options, spend, spent, write
 from regard.data.parallel import SentencePair
 from regard.decode import Beam
-from regard.decode.texts import translate_lines
+from regard.decode.translation import translate_lines
 from regard.tasks.splits import Split
 from regard.tasks.translation.metrics import translation_metrics
 from regard.tasks.translation.task import TranslationSettings, Translator

@@ -6,7 +6,7 @@ from multiprocessing import get_context
 FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        *("pytest", "torch._inductor.config", "regard.cli.main", "regard.decode.translate", "regard.training.run"),
+        *("pytest", "torch._inductor.config", "regard.cli.main", "regard.decode.translation", "regard.training.run"),
         *("regard.world", "tests.cli.commands", "tests.training.killed_runs"),
     ]
 )

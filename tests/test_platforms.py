@@ -43,7 +43,7 @@ print(len(names))
 """
 DECODES = """
 from regard.decode import Beam
-from regard.decode.texts import translate_texts
+from regard.decode.translation import translate_texts
 from regard.tasks.translation.task import Translator
 (text,) = translate_texts(Translator.load({folder!r}), ["the black cat ate the mouse"], Beam(2))
 print(repr(text))
@@ -88,7 +88,7 @@ def test_every_module_is_imported_without_what_only_unix_has():
 
 def test_a_model_is_loaded_and_decodes_there_as_it_does_here(tmp_path):
     from regard.decode import Beam
-    from regard.decode.texts import translate_texts
+    from regard.decode.translation import translate_texts
 
     model = translator()
     model.save(tmp_path)

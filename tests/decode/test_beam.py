@@ -13,8 +13,8 @@ from torch import nn
 
 from regard.attention import AttentionSites, SiteName, record_attention
 from regard.decode import Beam, Constraints, Greedy, LengthLimit, translate
+from regard.decode.beam import MAX_PENALTY, length_penalty
 from regard.decode.beam_decoder import mean_cross_attention
-from regard.decode.search import MAX_PENALTY, length_penalty
 
 from .reference_beam import reference_translate
 from .toy_models import (

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.decode import Beam, Constraints, Greedy, LengthLimit, cuda_graphs, is_prepared, prepare, translate
-from regard.decode.topk import topk_logprobs_torch, topk_logprobs_triton
+from regard.decode.topk import topk_logprobs_torch
 
 from .reference_beam import reference_translate
 from .test_batched_beam import PREFIXES, assert_same, decided
@@ -47,6 +47,8 @@ def test_half_the_bits_say_nearly_the_same():
 
 
 def test_the_kernel_offers_what_the_cpu_offers():
+    from regard.decode.kernels import topk_logprobs_triton
+
     logits, bias = torch.randn(13, 32_003) * 3, torch.randn(32_003)
     logits[1] = 0.0
     closed = torch.zeros(32_003, dtype=torch.uint8)

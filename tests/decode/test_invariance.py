@@ -19,7 +19,8 @@ from regard.decode import (
     translate_all,
     translate_as_found,
 )
-from regard.decode.search import EVAL_MODE, batch_by_tokens, inference_mode
+from regard.decode.search import EVAL_MODE, inference_mode
+from regard.decode.translation import batch_by_tokens
 
 from .toy_models import Ids, Toy, Vector, dice, glance, same
 

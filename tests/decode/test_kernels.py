@@ -14,23 +14,16 @@ from regard.decode import (
     Beam,
     Constraints,
     LengthLimit,
-    beam_state,
     cuda_graphs,
     kv_cache,
     prepare,
     quantize,
 )
-from regard.decode.beam_state import (
-    NO_EOS,
-    BeamState,
-    SearchRules,
-    field_values,
-    initial_beam_state,
-    select_candidates,
-)
+from regard.decode import beam as searching
+from regard.decode.beam import NO_EOS, BeamState, field_values, initial_beam_state, select_candidates
 from regard.decode.quantize import build_linear
 from regard.decode.search import DecodingRequest
-from regard.decode.topk import topk_logprobs_torch, topk_logprobs_triton
+from regard.decode.topk import topk_logprobs_torch
 from regard.models.transformer import Transformer
 from regard.ops import dispatch, dropout_add_layernorm
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
@@ -71,7 +64,7 @@ def as_on_a_gpu() -> None:
         return out, stats
 
     def on_gpu(logits: Any, closed: Any, count: int, must: Any, allowed: Any) -> Any:
-        return topk_logprobs_triton(logits, torch.zeros(logits.shape[1]), closed, count, must)
+        return kernels.topk_logprobs_triton(logits, torch.zeros(logits.shape[1]), closed, count, must)
 
     def implementation(op: Any) -> Any:
         return forward if "dropout_add_layernorm" in op._qualname else op._init_fn
@@ -88,8 +81,8 @@ def as_on_a_gpu() -> None:
     patch.setattr(kv_cache, "slot_rows", lambda slots, _: slots)
     patch.setattr(kv_cache, "write_slots", kernels.write_slots_triton)
     patch.setattr(masked, "softmax_attention", masked_attention)
-    patch.setattr(beam_state, "select_candidates", lambda *args: kernels.select_candidates_triton(*args[:5]))
-    patch.setattr(beam_state, "topk_logprobs_torch", on_gpu)
+    patch.setattr(searching, "select_candidates", lambda *args: kernels.select_candidates_triton(*args[:4]))
+    patch.setattr(searching, "topk_logprobs_torch", on_gpu)
     patch.setattr(cuda_graphs, "MIN_SENTENCES", 2)
     patch.setattr(cuda_graphs, "SLOTS", 16)
 
@@ -133,32 +126,31 @@ def segment_topk_error() -> float:
 
 def a_search(
     b: int, k: int, c: int, best: int, device: str
-) -> tuple[BeamState, SearchRules, list[tuple[torch.Tensor, torch.Tensor]]]:
+) -> tuple[BeamState, list[tuple[torch.Tensor, torch.Tensor]]]:
     """Empty beams, and the candidates of every step: few numbers, so that there are equals."""
     steps = 7
-    rules = SearchRules.of(0.7, Constraints(), k, steps, 40, torch.device(device))
-    requests = [DecodingRequest((5,) * n, index=n) for n in range(b)]
+    beam = Beam(k, 0.7, n_best=best, max_length=LengthLimit(1, 3))
+    requests = [DecodingRequest((5,) * (n % 4), index=n) for n in range(b)]
     candidates = [
         (-torch.randint(0, 4, (b, k, c)) / 2, torch.stack([torch.randperm(12)[:c] for _ in range(b * k)]).view(b, k, c))
         for _ in range(steps)
     ]
     candidates[2][0][0] = -torch.inf  # nothing may follow
     candidates = [(values.to(device), words.to(device)) for values, words in candidates]
-    return initial_beam_state(requests, [3 + n % 4 for n in range(b)], rules, best, 0.7, steps), rules, candidates
+    return initial_beam_state(beam, requests, Constraints(), 40, torch.device(device), steps), candidates
 
 
 def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu", eos: int = EOS) -> bool:
     from regard.decode.kernels import select_candidates_triton
 
-    one, rules, candidates = a_search(b, k, c, best, device)
-    rules = replace(rules, eos=eos)
+    one, candidates = a_search(b, k, c, best, device)
+    one = replace(one, rules=replace(one.rules, eos=eos))
     notes = replace(one.backpointers, **{name: note.clone() for name, note in vars(one.backpointers).items()})
-    other = replace(
-        one, **{name: part.clone() for name, part in vars(one).items() if name != "backpointers"}, backpointers=notes
-    )
+    own = {name: part.clone() for name, part in vars(one).items() if isinstance(part, torch.Tensor)}
+    other = replace(one, **own, backpointers=notes)
     for step, (values, words) in enumerate(candidates):
         for select, state in ((select_candidates, one), (select_candidates_triton, other)):
-            select(state, rules, values, words, torch.tensor([step], device=device))
+            select(state, values, words, torch.tensor([step], device=device))
         used = one.backpointers.tokens[step] >= 0  # what stands elsewhere is never read
         for note, again in zip(field_values(one.backpointers)[:4], field_values(other.backpointers), strict=False):
             if not torch.equal(note[step][used], again[step][used]):

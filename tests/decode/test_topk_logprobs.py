@@ -5,9 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
-from regard.decode import Beam, beam_state, kv_cache, prepare, translate
+from regard.decode import Beam, LengthLimit, kv_cache, prepare, translate
 from regard.decode import beam as searching
-from regard.decode.beam_state import SearchRules, initial_beam_state, select_candidates
+from regard.decode.beam import initial_beam_state, select_candidates
 from regard.decode.kv_cache import TransformerBeams
 from regard.decode.quantized_linear import ChunkedVocabLinear, RowQuantizer, chunked_vocab_topk
 from regard.decode.search import Constraints, DecodingRequest
@@ -59,7 +59,7 @@ def test_scores_that_are_no_numbers_are_told():
 def test_a_search_in_slices_finds_what_it_found(monkeypatch):
     ready, beam = prepare(model("transformer"), "int8"), Beam(4, 0.6, n_best=4)
     plain = translate(ready, SOURCES, beam)
-    monkeypatch.setattr(beam_state, "MIN_ROWS", 1)
+    monkeypatch.setattr(searching, "MIN_ROWS", 1)
     sliced = translate(ready, SOURCES, beam)
     for one, other in zip(plain, sliced, strict=True):
         assert all(same(*pair, within=1e-5) for pair in zip(one, other, strict=True)), (one, other)
@@ -78,18 +78,18 @@ def test_whole_numbers_on_paper():
 
 
 def initial_beams(alpha, limit):
-    rules = SearchRules.of(alpha, Constraints(), 3, 9, 11, torch.device("cpu"))
-    beams = initial_beam_state([DecodingRequest((4, 5))], [limit], rules, 1, alpha, 9)
+    beam = Beam(3, alpha, max_length=LengthLimit(0, limit))
+    beams = initial_beam_state(beam, [DecodingRequest((4, 5))], Constraints(), 11, torch.device("cpu"), 9)
     beams.totals.copy_(torch.tensor([[-0.1, -0.2, -0.3]]))
-    return beams, rules
+    return beams
 
 
 def test_a_beam_below_what_is_finished_is_dropped():
     """An end at -1.1 is the best so far: of the two that go on, -0.7 may still beat it and -2.2 may not."""
-    beams, rules = initial_beams(0.0, 7)
+    beams = initial_beams(0.0, 7)
     values = torch.tensor([[[-1.0, -9.0], [-0.5, -9.0], [-1.9, -9.0]]], dtype=torch.double)
     words = torch.tensor([[[EOS, 4], [5, 4], [6, 4]]])
-    select_candidates(beams, rules, values, words, torch.tensor([1]))
+    select_candidates(beams, values, words, torch.tensor([1]))
     assert_close(beams.totals[0, :1], torch.tensor([-0.7], dtype=torch.double))
     assert torch.isneginf(beams.totals[0, 1:]).all()
     assert beams.tokens[0, 0] == 5
@@ -98,9 +98,9 @@ def test_a_beam_below_what_is_finished_is_dropped():
 
 def test_a_beam_that_a_long_translation_would_reward_is_not_dropped():
     """With α = 1 the end scores -1.1 / ((5 + 2) / 6); -1.2 may yet be divided by (5 + 7) / 6."""
-    beams, rules = initial_beams(1.0, 7)
+    beams = initial_beams(1.0, 7)
     values = torch.tensor([[[-1.0, -9.0], [-1.0, -9.0], [-1.9, -9.0]]], dtype=torch.double)
-    select_candidates(beams, rules, values, torch.tensor([[[EOS, 4], [5, 4], [6, 4]]]), torch.tensor([1]))
+    select_candidates(beams, values, torch.tensor([[[EOS, 4], [5, 4], [6, 4]]]), torch.tensor([1]))
     assert_close(beams.totals[0, :1], torch.tensor([-1.2], dtype=torch.double))
     assert torch.isneginf(beams.totals[0, 1:]).all()
 

@@ -8,7 +8,7 @@ import torch
 
 from regard.data import SentencePair
 from regard.decode import Beam, Greedy, Sampling
-from regard.decode.texts import detokenize_line, translate_lines, translate_texts, unknown_source_words
+from regard.decode.translation import detokenize_line, translate_lines, translate_texts, unknown_source_words
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationSettings, Translator
@@ -43,7 +43,7 @@ def test_every_text_has_its_place_and_an_empty_one_stays_empty(translator):
 def test_windows_and_budgets_change_nothing(search, translator, monkeypatch):
     wanted = dict(translate_lines(translator, LINES, search))
     for window, tokens in ((3, 4096), (1000, 1), (5, 40)):
-        monkeypatch.setattr(sys.modules["regard.decode.texts"], "WINDOW", window)
+        monkeypatch.setattr(sys.modules["regard.decode.translation"], "WINDOW", window)
         found = dict(translate_lines(translator, LINES, search, tokens=tokens))
         assert {place: [one.text for one in these] for place, these in found.items()} == {
             place: [one.text for one in these] for place, these in wanted.items()
@@ -55,13 +55,13 @@ def test_windows_and_budgets_change_nothing(search, translator, monkeypatch):
 
 def test_the_same_sentence_drawn_twice_is_drawn_anew(translator, monkeypatch):
     """Even where it begins another window: its place in the whole text decides its draws."""
-    monkeypatch.setattr(sys.modules["regard.decode.texts"], "WINDOW", 1)
+    monkeypatch.setattr(sys.modules["regard.decode.translation"], "WINDOW", 1)
     drawn = translate_texts(translator, [KNOWN[0].source] * 7, Sampling(seed=2))
     assert len(set(drawn)) > 1
 
 
 def test_the_first_lines_are_there_before_the_last_are_begun(translator, monkeypatch):
-    monkeypatch.setattr(sys.modules["regard.decode.texts"], "WINDOW", 4)
+    monkeypatch.setattr(sys.modules["regard.decode.translation"], "WINDOW", 4)
     places = [place for place, _ in translate_lines(translator, ["a " * n for n in range(1, 12)], Greedy())]
     assert [sorted(places[start : start + 4]) for start in (0, 4, 8)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 

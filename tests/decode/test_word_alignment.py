@@ -20,7 +20,7 @@ from regard.decode.alignment import (
     translate_without_each_word,
 )
 from regard.decode.scoring import CrossAttentionMaps
-from regard.decode.texts import translate_texts
+from regard.decode.translation import translate_texts
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from regard.attention import AttentionCore, AttentionSites, Dot, Proportional, Recipe, SiteName, record_attention
 from regard.decode import Beam, Hypothesis
-from regard.decode.search import DecodableModel, Reorderable
 from regard.decode.topk import log_probabilities
+from regard.models.seq2seq import DecodableModel, Reorderable
 
 PAD, BOS, EOS, UNK = range(4)
 Ids = tuple[int, ...]

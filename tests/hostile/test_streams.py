@@ -12,7 +12,7 @@ import torch
 from regard.data.files import CHUNK, chunks
 from regard.data.tagged import NO_VALUE, TaggedSentence, read_conllu
 from regard.decode import Greedy
-from regard.decode.texts import translate_lines
+from regard.decode.translation import translate_lines
 from regard.tasks.autoencoding.task import reconstruct
 from regard.tasks.registry import get_task
 from regard.tasks.tagging.cli import tag_sentences

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from regard.attention import Causal, MultiHeadAttention, Recipe, Sigmoid, Sparsemax
 from regard.decode import Beam, translate
-from regard.decode.translate import translate_all
+from regard.decode.translation import translate_all
 from regard.models import build_model
 from regard.models.vision import ChannelCNN, ConvolutionBlock
 from regard.see import (

@@ -5,8 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.decode import Beam, Greedy
-from regard.decode.search import LengthLimit
-from regard.decode.translate import translate
+from regard.decode.search import LengthLimit, translate
 from regard.models.autoencoder import AutoencoderConfig, build_autoencoder
 from regard.tasks.autoencoding.task import decode_latents, encode_latents, interpolate_latents
 

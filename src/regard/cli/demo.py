@@ -45,7 +45,7 @@ def demo(
     from regard import see
     from regard.decode import Greedy
     from regard.decode.alignment import attend_pair, load_alignment_heads
-    from regard.decode.texts import translate_texts
+    from regard.decode.translation import translate_texts
     from regard.tasks.translation.cli import build_alignment
     from regard.tasks.translation.metrics import exact_match
     from regard.tasks.translation.task import TranslationSettings, Translator
@@ -201,7 +201,7 @@ def draw_alignment(translator, folder: Path, text: str, path: Path) -> Path:
     from regard import see
     from regard.decode import Greedy
     from regard.decode.alignment import attend_pair, load_alignment_heads
-    from regard.decode.texts import translate_texts
+    from regard.decode.translation import translate_texts
     from regard.tasks.translation.cli import build_alignment
 
     written = translate_texts(translator, [text], Greedy())[0]

@@ -18,9 +18,9 @@ from regard.decode.alignment import (
 from regard.decode.beam import Beam
 from regard.decode.quantize import is_prepared, prepare
 from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps, perplexity, score, score_targets
-from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search
-from regard.decode.stepwise import Greedy, Sampling
-from regard.decode.translate import stream, translate, translate_all, translate_as_found
+from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, translate
+from regard.decode.stepwise import Greedy, Sampling, stream
+from regard.decode.translation import translate_all, translate_as_found
 
 __all__ = [
     "AlignmentCounts",

@@ -15,9 +15,9 @@ from torch.nn.functional import one_hot
 from regard.data.files import require_small_file
 from regard.data.tokenizers.base import TokenizedText
 from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps
-from regard.decode.search import DecodableModel
 from regard.decode.stepwise import Greedy
-from regard.decode.texts import translate_texts
+from regard.decode.translation import translate_texts
+from regard.models.seq2seq import DecodableModel
 from regard.training.run_folder import resolve_run
 from regard.world.world import Sentence
 

@@ -1,46 +1,55 @@
 """Beam search: keeps the k best prefixes of each sentence, until none can overtake the finished hypotheses.
 
-All sentences of a batch are searched at once, their beams held in tensors (beam_state.py). Hidden states come from a
-`BeamDecoder`: `ModelBeams` for any model, `TransformerBeams`, which share one KV cache, for a Transformer.
+All sentences of a batch are searched at once. Their beams are tensors, of which nothing leaves the device between two
+steps; log-probabilities are summed in float64. Hidden states come from a `BeamDecoder`: `ModelBeams` for any model,
+`TransformerBeams`, which share one KV cache, for a Transformer.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.attention import Learned
-from regard.decode import cuda_graphs, kv_cache
+from regard.data.tokenizers.base import BOS, EOS, PAD
+from regard.decode import kv_cache
 from regard.decode.beam_decoder import BeamDecoder, ModelBeams
-from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
-from regard.decode.kv_cache import TransformerBeams
+from regard.decode.quantized_linear import ChunkedVocabLinear, chunked_vocab_topk
 from regard.decode.search import (
-    MAX_PENALTY,
+    NOT_FINITE,
     Constraints,
-    DecodableModel,
     DecodingRequest,
     Hypothesis,
     LengthLimit,
     Search,
     token_index,
 )
+from regard.decode.topk import topk_logprobs_torch
+from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
 
 SENTENCES_PER_CORE = 8  # from so many on, one search per core pays: waking threads takes 50 µs each time
 LEAVING = 8  # once one sentence in so many is finished they are released: others move to their rows
 SLOTS = 16  # KV cache slots per beam at first; many more are rarely in use at once
+MAX_PENALTY = 64.0  # an exponent that float64 can still raise any length to
+NO_EOS = -2  # no candidate's token: -1 stands for no candidate
+CANDIDATES = 4096  # at most so many of a sentence for the Triton kernel, which holds them in registers
+MIN_ROWS = 32  # rows whose logits outgrow the CPU caches
 
 
 @dataclass(frozen=True)
 class Beam(Search):
     """Beam search: the `size` best continuations of every step; finished ones leave the beam and are ranked by score.
 
-    score(y) = log P(y) / lp(y) + cp(x, y), see search.py. At a step all prefixes have the same length, so the beam
-    itself compares log-probabilities. A sentence is done when no prefix can enter its `n_best`, so the result is that
-    of searching on to the limit. A beam of size 1 is greedy search, whatever the penalties.
+    score(y) = log P(y) / lp(y) + cp(x, y). At a step all prefixes have the same length, so the beam itself compares
+    log-probabilities. A sentence is done when no prefix can enter its `n_best`, so the result is that of searching on
+    to the limit. A beam of size 1 is greedy search, whatever the penalties.
 
     Args:
         size: how many prefixes are kept.
@@ -83,164 +92,32 @@ class Beam(Search):
     def run(
         self, model: DecodableModel, requests: Sequence[DecodingRequest], constraints: Constraints
     ) -> list[list[Hypothesis]]:
-        if isinstance(model, Transformer) and not objections(model, self, requests, constraints):
-            return search_transformer(model, self, requests, constraints)
-        sources = [request.source for request in requests]
-        decoder = ModelBeams.begin(model, sources, self.size, self.coverage_penalty)
-        return BeamSearch.begin(decoder, self, requests, constraints).run()
+        if not isinstance(model, Transformer) or objections(model, self, requests, constraints):
+            decoder = ModelBeams.begin(model, requests, self.size, self.coverage_penalty, constraints)
+            return BeamSearch.begin(decoder, self, requests, constraints).run()
+        if model.embeddings.bias.is_cuda:
+            from regard.decode import cuda_graphs
 
-
-# --- the search ---
-
-
-@dataclass(eq=False)
-class BeamSearch:
-    """A running search: the requests that are left, their decoder and their beams, after `steps` steps."""
-
-    decoder: BeamDecoder
-    beam: Beam
-    rules: SearchRules
-    requests: list[DecodingRequest]
-    beams: BeamState
-    allowed_next: "AllowedNext | None"
-    steps: int = 0
-
-    @staticmethod
-    def begin(
-        decoder: BeamDecoder, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
-    ) -> "BeamSearch":
-        limits = [request.max_length(beam.max_length) for request in requests]
-        rules = SearchRules.of(
-            beam.length_penalty, constraints, beam.size, max(limits), decoder.vocabulary, decoder.device
-        )
-        rules = replace(rules, refill=beam.refill)
-        beams = initial_beam_state(
-            requests, limits, rules, beam.n_best, beam.length_penalty, max(limits), coverage=beam.coverage_penalty > 0
-        )
-        allowed = None
-        if constraints.allowed_next is not None:
-            allowed = AllowedNext(constraints.allowed_next, [[()] * beam.size for _ in requests])
-        return BeamSearch(decoder, beam, rules, list(requests), beams, allowed)
-
-    def run(self) -> list[list[Hypothesis]]:
-        wanted, found = list(self.requests), dict[int, list[Hypothesis]]()
-        forced = max(len(request.prefix) for request in wanted)
-        vocabulary, device = self.decoder.vocabulary, self.decoder.device
-        steps = torch.arange(len(self.beams.backpointers.tokens), device=device)[:, None]
-        while self.requests:
-            self.decoder.ensure_slots()
-            goes = (self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]
-            live = self.decoder.live(goes)
-            hidden = self.decoder.step(self.beams.tokens, self.beams.parents, live)
-            advance_beams(
-                self.beams,
-                self.rules,
-                hidden,
-                self.decoder.output,
-                self.decoder.bias,
-                steps[self.steps],
-                forcing=self.steps < forced,
-                live=live,
-                allowed=self.allowed_next and self.allowed_next.mask(live, self.requests, vocabulary, device),
-                covered=self.decoder.covered,
-            )
-            self.steps += 1
-            if self.allowed_next is not None:
-                self.allowed_next.extend(self.beams)
-            found |= self.release_finished()
-        return [found[request.index] for request in wanted]
-
-    def release_finished(self) -> dict[int, list[Hypothesis]]:
-        """Finished sentences leave the batch, if there are enough."""
-        if self.beams.nonfinite:
-            raise ValueError(
-                "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
-            )
-        done = (self.beams.finished_step >= 0).tolist()
-        if not all(done) and LEAVING * sum(done) < len(done):
-            return {}
-        going = [row for row, over in enumerate(done) if over]
-        requests = [self.requests[row] for row in going]
-        found = backtrack(self.beams, requests, going, self.beam, self.steps, eos=self.rules.eos)
-        staying = [row for row, over in enumerate(done) if not over]
-        # the last take the rows of those that leave, so that few are moved
-        last = [row for row in staying if row >= len(staying)]
-        staying = [last.pop() if done[row] else row for row in range(len(staying))]
-        self.requests = [self.requests[row] for row in staying]
-        if staying:
-            rows = torch.tensor(staying, device=self.decoder.device)
-            self.decoder, self.beams = self.decoder.keep(rows), self.beams.select(rows)
-            if self.allowed_next is not None:
-                self.allowed_next.keep(staying)
-        return found
-
-
-@dataclass(eq=False)
-class AllowedNext:
-    """The constraint `allowed_next` in a running search: it is asked about the prefix of every beam."""
-
-    rule: Callable[[tuple[int, ...]], Collection[int]]
-    prefixes: list[list[tuple[int, ...]]]
-
-    def mask(
-        self,
-        live: Int[Tensor, " n"] | None,
-        requests: Sequence[DecodingRequest],
-        vocabulary: int,
-        device: torch.device,
-    ) -> Bool[Tensor, "n v"]:
-        rows = range(len(requests) * len(self.prefixes[0])) if live is None else live.tolist()
-        allowed = torch.ones(len(rows), vocabulary, dtype=torch.bool, device=device)
-        for row, flat in enumerate(rows):
-            sentence, beam = divmod(flat, len(self.prefixes[0]))
-            prefix = self.prefixes[sentence][beam]
-            if len(prefix) >= len(requests[sentence].prefix):  # what is forced needs no permission
-                allowed[row] = False
-                allowed[row, token_index(self.rule(prefix), vocabulary, device)] = True
-        return allowed
-
-    def extend(self, beams: BeamState) -> None:
-        self.prefixes = [
-            [(*before[parent], token) for token, parent in zip(tokens, parents, strict=True)]
-            for before, tokens, parents in zip(
-                self.prefixes, beams.tokens.tolist(), beams.parents.tolist(), strict=True
-            )
-        ]
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self.prefixes = [self.prefixes[row] for row in rows]
-
-
-# --- the beams of a Transformer ---
+            return cuda_graphs.run(model, self, requests, constraints)
+        if (cores := min(torch.get_num_threads(), len(requests) // SENTENCES_PER_CORE)) > 1:
+            return search_by_cores(model, self, requests, constraints, cores)
+        return search_single_threaded(model, self, requests, constraints)
 
 
 def objections(
     model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
 ) -> list[str]:
     """Why the beams of a search cannot share one KV cache."""
-    longest = max(request.max_length(beam.max_length) for request in requests)
+    longest, bias = max(request.max_length(beam.max_length) for request in requests), model.embeddings.bias
     learned = [part for part in model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
     return [
         *kv_cache.objections(model),
-        *(["CUDA graphs do not refill beams"] if beam.refill and model.embeddings.bias.is_cuda else []),
+        *(["CUDA graphs do not refill beams"] if beam.refill and bias.is_cuda else []),
         *(["a coverage penalty needs the attention weights"] if beam.coverage_penalty else []),
         *(["allowed_next is a function of every prefix"] if constraints.allowed_next is not None else []),
         *(f"{part} ends before the limit of {longest}" for part in learned if part.max_length < longest),
-        *(["the beam is wider than the vocabulary"] if beam.size > len(model.embeddings.bias) else []),
+        *(["the beam is wider than the vocabulary"] if beam.size > len(bias) else []),
     ]
-
-
-def search_transformer(
-    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
-) -> list[list[Hypothesis]]:
-    if model.embeddings.bias.is_cuda:
-        return cuda_graphs.run(model, beam, requests, constraints)
-    cores = min(torch.get_num_threads(), len(requests) // SENTENCES_PER_CORE)
-    return (
-        search_by_cores(model, beam, requests, constraints, cores)
-        if cores > 1
-        else search_single_threaded(model, beam, requests, constraints)
-    )
 
 
 def search_single_threaded(
@@ -248,7 +125,7 @@ def search_single_threaded(
 ) -> list[list[Hypothesis]]:
     sources, steps = [request.source for request in requests], max(one.max_length(beam.max_length) for one in requests)
     with torch.inference_mode():
-        decoder = TransformerBeams.of(model, sources, beams=beam.size, slots=SLOTS * beam.size, steps=steps)
+        decoder = kv_cache.TransformerBeams.of(model, sources, beams=beam.size, slots=SLOTS * beam.size, steps=steps)
         return BeamSearch.begin(decoder, beam, requests, constraints).run()
 
 
@@ -259,12 +136,339 @@ def search_by_cores(
     threads, parts = torch.get_num_threads(), [requests[first::cores] for first in range(cores)]
     try:
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            found = [pool.submit(search_single_threaded, model, beam, part, constraints) for part in parts]
-            by_index = {
-                request.index: hypotheses
-                for part, one in zip(parts, found, strict=True)
-                for request, hypotheses in zip(part, one.result(), strict=True)
-            }
+            jobs = [pool.submit(search_single_threaded, model, beam, part, constraints) for part in parts]
+            found = [job.result() for job in jobs]
     finally:
         torch.set_num_threads(threads)  # the number is per thread, but the last one set is that of new threads
-    return [by_index[request.index] for request in requests]
+    return [found[n % cores][n // cores] for n in range(len(requests))]
+
+
+@dataclass(eq=False)
+class BeamSearch:
+    """A running search: the requests that are left, their decoder and their beams, after `steps` steps."""
+
+    decoder: BeamDecoder
+    requests: list[DecodingRequest]
+    beams: "BeamState"
+    steps: int = 0
+
+    @staticmethod
+    def begin(
+        decoder: BeamDecoder, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+    ) -> "BeamSearch":
+        beams = initial_beam_state(beam, requests, constraints, decoder.vocabulary, decoder.device)
+        return BeamSearch(decoder, list(requests), beams)
+
+    def run(self) -> list[list[Hypothesis]]:
+        wanted, found = list(self.requests), dict[int, list[Hypothesis]]()
+        forced = max(len(request.prefix) for request in wanted)
+        steps = torch.arange(len(self.beams.rules.penalties), device=self.decoder.device)[:, None]
+        while self.requests:
+            goes = (self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]
+            live = self.decoder.live(goes)
+            hidden = self.decoder.step(self.beams.tokens, self.beams.parents, live)
+            advance_beams(self.beams, self.decoder, hidden, steps[self.steps], forcing=self.steps < forced, live=live)
+            self.steps += 1
+            found |= self.release_finished()
+        return [found[request.index] for request in wanted]
+
+    def release_finished(self) -> dict[int, list[Hypothesis]]:
+        """Finished sentences leave the batch, if there are enough."""
+        if self.beams.nonfinite:
+            raise ValueError(NOT_FINITE)
+        done = (self.beams.finished_step >= 0).tolist()
+        if not all(done) and LEAVING * sum(done) < len(done):
+            return {}
+        going = [row for row, over in enumerate(done) if over]
+        found = backtrack(self.beams, [self.requests[row] for row in going], going, self.steps)
+        staying = [row for row, over in enumerate(done) if not over]
+        # the last take the rows of those that leave, so that few are moved
+        last = [row for row in staying if row >= len(staying)]
+        staying = [last.pop() if done[row] else row for row in range(len(staying))]
+        self.requests = [self.requests[row] for row in staying]
+        if staying:
+            rows = torch.tensor(staying, device=self.decoder.device)
+            self.decoder, self.beams = self.decoder.keep(rows), self.beams.select(rows)
+        return found
+
+
+# --- the beams ---
+
+
+@dataclass(frozen=True, eq=False)
+class SearchRules:
+    """What all sentences share: the length penalty of every length from 1 on, the banned tokens, the minimum length.
+
+    Args:
+        refill: whether the next best prefix takes the place of a hypothesis that has ended.
+        eos: the token that ends a hypothesis; NO_EOS if none does.
+        prune: whether each beam that can no longer enter the n best is dropped at once. Otherwise all of a sentence's
+            beams go on until the best of them is overtaken: the hypotheses found are the same, the beams are not.
+    """
+
+    penalties: Float[Tensor, " t"]
+    banned: UInt8[Tensor, " v"]
+    min_length: int = 0
+    refill: bool = False
+    eos: int = EOS
+    prune: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Backpointers:
+    """For every step and sentence the selected candidates, best first; token -1 is none."""
+
+    tokens: Int[Tensor, "t b c"]
+    parents: Int[Tensor, "t b c"]
+    log_probabilities: Float[Tensor, "t b c"]
+    totals: Float[Tensor, "t b c"]
+    coverage: Float[Tensor, "rows b c"]  # coverage penalties of those that end; no rows where there is none
+
+
+@dataclass(frozen=True, eq=False)
+class BeamState:
+    """The beams of a batch, updated in place. A beam whose total is -∞ is empty.
+
+    Args:
+        tokens, parents, totals: the last token of each beam, its parent beam, its log-probability.
+        best_finished: the n best finished scores.
+        finished_step: the step at which a sentence was done, -1 if it is not.
+        max_lengths, max_length_penalty: the length limit, and the length penalty of that length.
+        forced: the forced tokens, one row per step, -1 where none is; no rows if there are none at all.
+        nonfinite: whether the model ever gave NaN or infinite scores.
+    """
+
+    tokens: Int[Tensor, "b k"]
+    parents: Int[Tensor, "b k"]
+    totals: Float[Tensor, "b k"]
+    best_finished: Float[Tensor, "b n"]
+    finished_step: Int[Tensor, " b"]
+    max_lengths: Int[Tensor, " b"]
+    max_length_penalty: Float[Tensor, " b"]
+    forced: Int[Tensor, "t b"]
+    backpointers: Backpointers
+    nonfinite: Bool[Tensor, ""]
+    rules: SearchRules
+
+    def select(self, rows: Int[Tensor, " n"]) -> "BeamState":
+        """These sentences alone."""
+        by_sentence = {part.name: getattr(self, part.name)[rows] for part in fields(self)[:7]}
+        backpointers = Backpointers(*(part[:, rows] for part in field_values(self.backpointers)))
+        return replace(self, **by_sentence, forced=self.forced[:, rows], backpointers=backpointers)
+
+    def scores(self) -> Float[Tensor, "t b c"]:
+        """log P(y) / lp(y) + cp(x, y) of every candidate; one that does not end has no coverage penalty."""
+        history, rules = self.backpointers, self.rules
+        scores = history.totals / rules.penalties[:, None, None]
+        return scores + history.coverage.where(history.tokens == rules.eos, 0.0) if len(history.coverage) else scores
+
+
+def field_values(value: Any) -> list[Any]:
+    return [getattr(value, field.name) for field in fields(value)]
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """lp(y) = ((5 + |y|) / 6)^α, where |y| counts EOS."""
+    return ((5 + length) / 6) ** alpha
+
+
+def initial_beam_state(
+    beam: Beam,
+    requests: Sequence[DecodingRequest],
+    constraints: Constraints,
+    vocabulary: int,
+    device: torch.device,
+    steps: int = 0,
+) -> BeamState:
+    """One empty prefix of every sentence, for as many steps at least."""
+    limits = [request.max_length(beam.max_length) for request in requests]
+    b, k, steps = len(requests), beam.size, max(steps, *limits)
+    banned = torch.zeros(vocabulary, dtype=torch.uint8, device=device)
+    banned[token_index({PAD, BOS, *constraints.banned}, vocabulary, device)] = 1
+    lengths = [length_penalty(length, beam.length_penalty) for length in range(1, steps + 1)]
+    penalties = torch.tensor(lengths, dtype=torch.double, device=device)
+    prefixes = [request.prefix for request in requests]
+    if any(prefixes):
+        token_index({token for prefix in prefixes for token in prefix}, vocabulary, device)
+        prefixes = [[*prefix, *[-1] * (steps - len(prefix))] for prefix in prefixes]
+    totals = torch.full((b, k), -torch.inf, dtype=torch.double, device=device)
+    totals[:, 0] = 0.0  # a sentence starts with one beam
+    # refilled, twice as many are kept as there are beams, each of which may end
+    none = torch.full((steps, b, 2 * k if beam.refill else k), -1, device=device)
+    nothing = none.new_zeros(none.shape, dtype=torch.double)
+    return BeamState(
+        tokens=torch.full((b, k), BOS, device=device),
+        parents=torch.zeros((b, k), dtype=torch.long, device=device),
+        totals=totals,
+        best_finished=totals.new_full((b, beam.n_best), -torch.inf),
+        finished_step=torch.full((b,), -1, device=device),
+        max_lengths=torch.tensor(limits, device=device),
+        max_length_penalty=penalties[torch.tensor(limits, device=device) - 1],
+        forced=rearrange(torch.tensor(prefixes, dtype=torch.long, device=device), "b t -> t b"),
+        backpointers=Backpointers(
+            none, none.clone(), nothing, nothing.clone(), nothing[: steps if beam.coverage_penalty else 0].clone()
+        ),
+        nonfinite=torch.zeros((), dtype=torch.bool, device=device),
+        rules=SearchRules(penalties, banned, constraints.min_length, beam.refill),
+    )
+
+
+# --- a step ---
+
+
+def advance_beams(
+    beams: BeamState,
+    decoder: BeamDecoder,
+    hidden: Float[Tensor, "n model"],
+    step: Int[Tensor, " 1"],
+    *,
+    forcing: bool,
+    live: Int[Tensor, " n"] | None = None,
+) -> None:
+    """All beams extended by one token.
+
+    Args:
+        hidden: the states of the beams, or of the live ones.
+        step: how many tokens the beams have.
+        forcing: whether some token may be forced at this step.
+        live: the flat indices of the beams that the states belong to; None for all beams.
+    """
+    (b, k), rules = beams.tokens.shape, beams.rules
+    must = repeat(beams.forced.index_select(0, step), "1 b -> (b k) 1", k=k) if forcing else None
+    must = must if must is None or live is None else must[live]
+    banned, count = rules.banned, k + rules.refill  # EOS, and k others
+    if rules.min_length:
+        banned = banned.clone()
+        banned[EOS : EOS + 1].copy_(step < rules.min_length)
+    if isinstance(decoder.output, ChunkedVocabLinear) and len(hidden) >= MIN_ROWS:
+        candidates = chunked_vocab_topk(decoder.output, hidden, banned, count, must)
+    elif hidden.is_cuda and decoder.bias is not None:
+        from regard.decode.kernels import topk_logprobs_triton
+
+        candidates = topk_logprobs_triton(decoder.output(hidden), decoder.bias, banned, count, must)
+    else:
+        candidates = topk_logprobs_torch(decoder.output(hidden), banned, count, must, decoder.allowed)
+    beams.nonfinite.logical_or_(~candidates.finite)
+    values, tokens = candidates.values, candidates.tokens
+    if live is not None:
+        values = values.new_full((b * k, values.shape[1]), -torch.inf).index_copy_(0, live, values)
+        tokens = tokens.new_zeros(b * k, tokens.shape[1]).index_copy_(0, live, tokens)
+    # not by einops, nor below: for one sentence it would take a twentieth of the step
+    values, tokens = (part.view(b, k, part.shape[1]) for part in (values, tokens))
+    covered = decoder.covered
+    if values.is_cuda and values[0].numel() <= CANDIDATES and rules.prune and not rules.refill and covered is None:
+        from regard.decode.kernels import select_candidates_triton
+
+        select_candidates_triton(beams, values, tokens, step)
+    else:
+        select_candidates(beams, values, tokens, step, covered)
+
+
+def select_candidates(
+    beams: BeamState,
+    values: Float[Tensor, "b k c"],
+    tokens: Int[Tensor, "b k c"],
+    step: Int[Tensor, " 1"],
+    covered: Float[Tensor, "b k"] | None = None,
+) -> None:
+    """The best of all beams' candidates; those that end are recorded as finished, the others go on, with `refill` those
+    that follow them too. Ties: lower token first, then lower beam."""
+    (_, k, c), rules, history = values.shape, beams.rules, beams.backpointers
+    kept = history.tokens.shape[2]
+    totals = (beams.totals[:, :, None] + values).flatten(1)
+    values, tokens = values.flatten(1), tokens.flatten(1)
+    by_token = tokens.sort(dim=-1, stable=True).indices
+    totals, order = totals.gather(1, by_token).sort(dim=-1, descending=True, stable=True)
+    picked, totals = by_token.gather(1, order)[:, :kept], totals[:, :kept]
+    there = totals > -torch.inf
+    token, value = tokens.gather(1, picked).where(there, -1), values.gather(1, picked)
+    parent = picked // c
+    for part, now in zip(field_values(history), (token, parent, value, totals), strict=False):
+        part.index_copy_(0, step, now.to(part.dtype)[None])
+
+    ends = token == rules.eos
+    scores = totals / rules.penalties.index_select(0, step)
+    if covered is not None:
+        penalty = covered.double().gather(1, parent)
+        history.coverage.index_copy_(0, step, penalty[None])
+        scores = scores + penalty
+    scores = scores.masked_fill(~ends, -torch.inf)[:, :k]
+    beams.best_finished.copy_(torch.cat((beams.best_finished, scores), 1).topk(beams.best_finished.shape[1], -1).values)
+    least = beams.best_finished[:, -1:]
+    # a tie that is found later ranks lower, so equality is enough. A beam whose upper bound is too low is dropped: what
+    # takes its slot has a lower total, and is dropped as well
+    goes = there & ~ends
+    best = totals if rules.prune else totals.masked_fill(~goes, -torch.inf).amax(-1, keepdim=True)
+    overtaken = (least >= best / beams.max_length_penalty[:, None]) & (least > -torch.inf)
+    goes = goes & ~overtaken
+    front = (~goes).byte().sort(dim=-1, stable=True).indices[:, :k]
+    goes = goes.gather(1, front)
+    beams.totals.copy_(totals.gather(1, front).masked_fill(~goes, -torch.inf))
+    beams.tokens.copy_(token.gather(1, front).masked_fill(~goes, PAD))
+    beams.parents.copy_(parent.gather(1, front).masked_fill(~goes, 0))
+    over = (beams.totals[:, 0] == -torch.inf) | (step + 1 == beams.max_lengths)
+    beams.finished_step.copy_(torch.where(over & (beams.finished_step < 0), step, beams.finished_step))
+
+
+# --- backtracking: vectorised over all sentences, as the device waits meanwhile ---
+
+
+def backtrack(
+    beams: BeamState, requests: Sequence[DecodingRequest], rows: Sequence[int], steps: int
+) -> dict[int, list[Hypothesis]]:
+    """The hypotheses of finished sentences, by following the backpointers."""
+    history, eos, size = beams.backpointers, beams.rules.eos, beams.tokens.shape[1]
+    picked = torch.tensor(rows, dtype=torch.long, device=history.tokens.device)
+    parts = (history.tokens, history.parents, history.log_probabilities, beams.scores())
+    tokens, parents, values, scores = (part[:steps, picked].cpu().numpy() for part in parts)
+    ended = beams.finished_step[picked].cpu().numpy()
+    goes = (tokens >= 0) & (tokens != eos)
+    goes &= goes.cumsum(-1) <= size
+    front = np.argsort(~goes, axis=-1, kind="stable")  # beam j holds candidate front[j]
+
+    # every EOS up to the last step counts; where no token was allowed, the prefixes before it are truncated
+    at = np.arange(steps)[:, None, None]
+    ends = (tokens == eos) & (at <= ended[:, None])
+    ends[..., size:] = False  # further candidates are there to refill the beam
+    stuck = ~(tokens[ended, np.arange(len(ended))] >= 0).any(-1)
+    last = ended - stuck
+    cuts = goes & (at == last[:, None])
+    step, n, rank = rank_finished(ends, cuts, scores, beams.best_finished.shape[1])
+    read = follow_backpointers(tokens, values, parents, front, (step, n, rank))
+    found: dict[int, list[Hypothesis]] = {request.index: [] for request in requests}
+    each = zip(
+        step.tolist(), n.tolist(), ends[step, n, rank].tolist(), scores[step, n, rank].tolist(), *read, strict=True
+    )
+    for end, sentence, finished, score, written, logs in each:
+        one = Hypothesis(tuple(written[: end + 1 - finished]), tuple(logs[: end + 1]), finished=finished, score=score)
+        found[requests[sentence].index].append(one)
+    for sentence in np.flatnonzero(last < 0).tolist():
+        found[requests[sentence].index] = [Hypothesis((), (), finished=False, score=0.0)]
+    return found
+
+
+Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]  # the step, sentence and rank of each
+
+
+def rank_finished(ends: np.ndarray, cuts: np.ndarray, scores: np.ndarray, count: int) -> Candidates:
+    """Of every sentence the best candidates: finished before truncated ones, of ties the one that was found first."""
+    step, n, rank = (ends | cuts).nonzero()
+    order = np.lexsort((-scores[step, n, rank], cuts[step, n, rank], n))  # stable, its last key first
+    place = n[order]
+    order = order[np.arange(len(place)) - np.searchsorted(place, place) < count]
+    return step[order], n[order], rank[order]
+
+
+def follow_backpointers(
+    tokens: np.ndarray, values: np.ndarray, parents: np.ndarray, front: np.ndarray, candidates: Candidates
+) -> tuple[list[list[int]], list[list[float]]]:
+    """The tokens on the path to each of these candidates, and their log-probabilities."""
+    step, n, rank = candidates
+    longest = int(step.max(initial=-1)) + 1
+    written, each = (np.zeros((len(step), longest), part.dtype) for part in (tokens, values))
+    for at in reversed(range(longest)):
+        here = step >= at
+        written[here, at], each[here, at] = tokens[at, n[here], rank[here]], values[at, n[here], rank[here]]
+        if at:
+            rank = np.where(here, front[at - 1, n, parents[at, n, rank]], rank)
+    return written.tolist(), each.tolist()

@@ -1,6 +1,6 @@
 """Beam decoders: the protocol, and that of any model, whose beams are rows of its state, copied where beams fork."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from regard.attention import AttentionRecord, record_attention
 from regard.attention.core import is_recorded
 from regard.data.tokenizers.base import BOS
-from regard.decode.search import DecodableModel, Reorderable, encode_sources
+from regard.decode.search import Constraints, DecodingRequest, token_index
+from regard.models.seq2seq import DecodableModel, Reorderable, encode_sources
 
 MIN_COVERAGE = 1e-9  # a source token that was never attended to costs much, but not infinity
 
@@ -26,6 +27,7 @@ class BeamDecoder(Protocol):
         output: from hidden states to logits.
         bias: of the logits, if `output` leaves it to whoever reads them, as on a GPU; otherwise None.
         covered: the coverage penalty of each beam, if it ended here; None without a coverage penalty.
+        allowed: which tokens may follow each row of hidden states of the last step; None for all that are not banned.
     """
 
     @property
@@ -38,6 +40,8 @@ class BeamDecoder(Protocol):
     def bias(self) -> Tensor | None: ...
     @property
     def covered(self) -> Tensor | None: ...
+    @property
+    def allowed(self) -> Bool[Tensor, "n v"] | None: ...
 
     def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
         """The flat indices of the beams to compute, of those that go on; None computes all beams."""
@@ -54,9 +58,36 @@ class BeamDecoder(Protocol):
         """These sentences alone; the decoder of the others is lost."""
         ...
 
-    def ensure_slots(self) -> None:
-        """Room for one more token of every beam."""
-        ...
+
+@dataclass(eq=False)
+class AllowedNext:
+    """The constraint `allowed_next`: it is asked about the prefix of every row.
+
+    Args:
+        forced: for every sentence how many tokens are forced, which need no permission.
+    """
+
+    rule: Callable[[tuple[int, ...]], Collection[int]]
+    forced: list[int]
+    prefixes: list[tuple[int, ...]]
+
+    @staticmethod
+    def of(constraints: Constraints, requests: Sequence[DecodingRequest]) -> "AllowedNext | None":
+        if constraints.allowed_next is None:
+            return None
+        return AllowedNext(constraints.allowed_next, [len(one.prefix) for one in requests], [()] * len(requests))
+
+    def mask(self, owners: Int[Tensor, " n"], vocabulary: int) -> Bool[Tensor, "n v"]:
+        allowed = torch.ones(len(owners), vocabulary, dtype=torch.bool, device=owners.device)
+        for row, (prefix, owner) in enumerate(zip(self.prefixes, owners.tolist(), strict=True)):
+            if len(prefix) >= self.forced[owner]:
+                allowed[row] = False
+                allowed[row, token_index(self.rule(prefix), vocabulary, owners.device)] = True
+        return allowed
+
+    def extend(self, rows: Int[Tensor, " n"], tokens: Int[Tensor, "n 1"]) -> None:
+        pairs = zip(rows.tolist(), tokens[:, 0].tolist(), strict=True)
+        self.prefixes = [(*self.prefixes[row], token) for row, token in pairs]
 
 
 @dataclass(eq=False)
@@ -105,18 +136,25 @@ class ModelBeams:
     owners: Int[Tensor, " n"]
     row_of: Int[Tensor, "b k"]
     coverage: Coverage | None = None
+    allowed_next: AllowedNext | None = None
     first: Float[Tensor, "n v"] | None = None
     vocabulary: int = 0
     bias: None = None
 
     @staticmethod
-    def begin(model: DecodableModel, sources: Sequence[Sequence[int]], beams: int, beta: float = 0.0) -> "ModelBeams":
-        memory, lengths = encode_sources(model, sources)
-        bos = torch.full_like(lengths, BOS)[:, None]
-        if not beta:
-            return ModelBeams.after(bos, model.step, model.start(memory), memory, beams)
-        coverage = Coverage.begin(model, lengths, beta)
-        return ModelBeams.after(bos, coverage.step, model.start(memory), memory, beams, coverage)
+    def begin(
+        model: DecodableModel,
+        requests: Sequence[DecodingRequest],
+        beams: int,
+        beta: float = 0.0,
+        constraints: Constraints = Constraints(),
+    ) -> "ModelBeams":
+        memory, lengths = encode_sources(model, [request.source for request in requests])
+        coverage = Coverage.begin(model, lengths, beta) if beta else None
+        forward = model.step if coverage is None else coverage.step
+        decoder = ModelBeams.after(torch.full_like(lengths, BOS)[:, None], forward, model.start(memory), memory, beams)
+        decoder.coverage, decoder.allowed_next = coverage, AllowedNext.of(constraints, requests)
+        return decoder
 
     @staticmethod
     def after(
@@ -125,11 +163,10 @@ class ModelBeams:
         state: Reorderable,
         memory: Reorderable | None,
         beams: int,
-        coverage: Coverage | None = None,
     ) -> "ModelBeams":
         """What all beams of a sentence begin with is read at once, in one row; the logits tell the vocabulary."""
         rows = torch.arange(len(tokens), device=tokens.device)
-        decoder = ModelBeams(forward, state, memory, rows, rows[:, None].expand(-1, beams), coverage)
+        decoder = ModelBeams(forward, state, memory, rows, rows[:, None].expand(-1, beams))
         decoder.first = decoder.read(tokens)
         decoder.vocabulary = decoder.first.shape[-1]
         return decoder
@@ -141,6 +178,10 @@ class ModelBeams:
     @property
     def covered(self) -> Float[Tensor, "b k"] | None:
         return None if self.coverage is None else self.coverage.penalties(self.owners)[self.row_of]
+
+    @property
+    def allowed(self) -> Bool[Tensor, "n v"] | None:
+        return None if self.allowed_next is None else self.allowed_next.mask(self.owners, self.vocabulary)
 
     def output(self, hidden: Tensor) -> Tensor:
         """The model's own steps end with logits."""
@@ -156,11 +197,14 @@ class ModelBeams:
             logits, self.first = self.first, None
             return logits
         rows, tokens = self.row_of.gather(1, parents), rearrange(tokens, "b k -> (b k) 1")
-        self.reorder(rows.flatten() if live is None else rows.flatten()[live])
-        row_of = torch.arange(len(tokens), device=tokens.device)
+        rows, row_of = rows.flatten(), torch.arange(len(tokens), device=tokens.device)
         if live is not None:
-            row_of, tokens = torch.zeros_like(row_of).index_copy(0, live, row_of[: len(live)]), tokens[live]
+            row_of = torch.zeros_like(row_of).index_copy(0, live, row_of[: len(live)])
+            rows, tokens = rows[live], tokens[live]
         self.row_of = row_of.view(parents.shape)
+        self.reorder(rows)
+        if self.allowed_next is not None:
+            self.allowed_next.extend(rows, tokens)
         return self.read(tokens)
 
     def reorder(self, rows: Int[Tensor, " n"]) -> None:
@@ -180,9 +224,6 @@ class ModelBeams:
     def keep(self, rows: Int[Tensor, " n"]) -> "ModelBeams":
         self.row_of = self.row_of[rows]
         return self
-
-    def ensure_slots(self) -> None:
-        """The model's own state grows by itself."""
 
 
 def cross_attention_sites(record: AttentionRecord) -> list[str]:

@@ -9,21 +9,19 @@ when its slots run out. The host looks one step behind, so the device never wait
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.decode.beam_state import BeamState, SearchRules, advance_beams, backtrack, initial_beam_state
-from regard.decode.kv_cache import BeamKVCache, PaddedSources, TransformerBeams
-from regard.decode.search import Constraints, DecodingRequest, Hypothesis
+from regard.decode.beam import Beam, BeamState, advance_beams, backtrack, initial_beam_state
+from regard.decode.kv_cache import BeamKVCache, TransformerBeams, encode_padded, pad_sources
+from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit
 from regard.models.transformer import KeysValues, Transformer
 from regard.ops.cuda_graph import GraphCapture
 
-if TYPE_CHECKING:
-    from regard.decode.beam import Beam
-
+PaddedSources = tuple[Tensor, Tensor]  # ids and mask
 Captured = TypeVar("Captured")
 MAX_GRAPHS = 16  # kept, of steps and of encoders
 MIN_SENTENCES = 32  # with fewer a step is hardly faster
@@ -57,7 +55,6 @@ class GraphedStep:
     shape: GraphShape
     decoder: TransformerBeams
     beams: BeamState
-    rules: SearchRules
     status: Tensor
     replay: Callable[[], object]
 
@@ -89,9 +86,9 @@ class CapturedSteps(nn.Module):
 
     def encode(self, model: Transformer, sources: PaddedSources) -> tuple[KeysValues, ...]:
         """The keys and values of the sources, there until something else is replayed: all graphs share their memory."""
-        if self.capture is None or not sources.ids.is_cuda:
-            return sources.encode(model)
-        key, capture = sources.ids.shape, self.capture
+        if self.capture is None or not sources[0].is_cuda:
+            return encode_padded(model, *sources)
+        key, capture = sources[0].shape, self.capture
         encoder = get_or_capture(self.encoders, key, lambda: capture_encoder(model, sources, capture))
         settle(encoder.sources, sources)
         encoder.replay()
@@ -113,7 +110,7 @@ def captured_steps(model: Transformer) -> CapturedSteps:
 
 
 def run(
-    model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], allowed: Constraints
+    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], allowed: Constraints
 ) -> list[list[Hypothesis]]:
     steps, device = captured_steps(model), model.embeddings.bias.device
     with torch.inference_mode(), mask_kernels(device):
@@ -125,66 +122,61 @@ def run(
             at += 1
             going, used, broken = status.read(step.status)
             if broken:
-                raise ValueError(
-                    "the model gives probabilities that are not numbers: its weights are broken (nan or infinite)"
-                )
+                raise ValueError(NOT_FINITE)
             if not going:
                 break
             if used + 3 * beam.size > step.shape.slots:
-                step = move(steps, step, step.decoder.cache.wider(2 * step.shape.slots), step.beams)
+                step = move(steps, step, step.decoder.cache.wider(), step.beams)
             elif MIN_SENTENCES <= going <= step.shape.sentences // 2:
-                step, left, gone = shrink(steps, step, left, beam, at)
+                step, left, gone = shrink(steps, step, left, at)
                 found |= gone
-        found |= backtrack(step.beams, *real(left, range(len(left))), beam, at)
+        found |= backtrack(step.beams, *real(left, range(len(left))), at)
     return [found[request.index] for request in requests]
 
 
 def begin(
-    steps: CapturedSteps, model: Transformer, beam: "Beam", requests: Sequence[DecodingRequest], allowed: Constraints
+    steps: CapturedSteps, model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], allowed: Constraints
 ) -> tuple[GraphedStep, list[DecodingRequest]]:
     """The first step, and whose rows it has: those beyond the requests are nobody's."""
     asked = [*requests, *[NOBODY] * (next_power(len(requests)) - len(requests))]
-    limits = [request.max_length(beam.max_length) for request in asked]
-    length = next_power(max(limits) + 2)  # the host may be two steps late
+    length = next_power(max(request.max_length(beam.max_length) for request in asked) + 2)  # the host may be late
     bias = model.embeddings.bias
-    rules = SearchRules.of(beam.length_penalty, allowed, beam.size, length, len(bias), bias.device)
-    beams = initial_beam_state(asked, limits, rules, beam.n_best, beam.length_penalty, length)
+    beams = initial_beam_state(beam, asked, allowed, len(bias), bias.device, length)
     beams.finished_step[len(requests) :] = 0
-    sources = PaddedSources.of([request.source for request in asked], bias, SOURCE_MULTIPLE)
+    sources = pad_sources([request.source for request in asked], bias, SOURCE_MULTIPLE)
     slots = max(SLOTS, next_power(4 * beam.size))
-    step = steps.of(model, shape_of((len(asked), beam.size, slots), sources.mask, beams, rules))
+    step = steps.of(model, shape_of((len(asked), beam.size, slots), sources[1], beams))
     cache = step.decoder.cache
-    encoded = steps.encode(model, sources)
-    settle((cache.sources, cache.source_mask, step.beams, step.rules), (encoded, sources.mask, beams, rules))
+    settle((cache.sources, cache.source_mask, step.beams), (steps.encode(model, sources), sources[1], beams))
     cache.seen.zero_()
     cache.at.zero_()
     return step, asked
 
 
-def shape_of(seen: Sequence[int], source_mask: Tensor, beams: BeamState, rules: SearchRules) -> GraphShape:
+def shape_of(seen: Sequence[int], source_mask: Tensor, beams: BeamState) -> GraphShape:
     """Of a cache's `seen` of this shape, its mask, and what belongs to them."""
     sentences, size, slots = seen
     steps, forcing = len(beams.backpointers.tokens), len(beams.forced) > 0
     best, source = beams.best_finished.shape[1], source_mask.shape[-1]
-    return GraphShape(sentences, size, best, source, slots, steps, forcing, rules.min_length)
+    return GraphShape(sentences, size, best, source, slots, steps, forcing, beams.rules.min_length)
 
 
 def move(steps: CapturedSteps, step: GraphedStep, cache: BeamKVCache, beams: BeamState) -> GraphedStep:
     """Another step that goes on where this one stands."""
-    there = steps.of(step.decoder.model, shape_of(cache.seen.shape, cache.source_mask, beams, step.rules))
-    settle((there.decoder.cache, there.beams, there.rules), (cache, beams, step.rules))
+    there = steps.of(step.decoder.model, shape_of(cache.seen.shape, cache.source_mask, beams))
+    settle((there.decoder.cache, there.beams), (cache, beams))
     return there
 
 
 def shrink(
-    steps: CapturedSteps, step: GraphedStep, left: list[DecodingRequest], beam: "Beam", at: int
+    steps: CapturedSteps, step: GraphedStep, left: list[DecodingRequest], at: int
 ) -> tuple[GraphedStep, list[DecodingRequest], dict[int, list[Hypothesis]]]:
     """A step for those that go on. It is filled up with some that are done, which are backtracked with the last."""
     done = (step.beams.finished_step >= 0).tolist()
     rows = sorted(range(len(left)), key=lambda row: done[row])
     count = max(next_power(len(rows) - sum(done)), MIN_SENTENCES)
     staying, leaving = rows[:count], rows[count:]
-    gone = backtrack(step.beams, *real(left, leaving), beam, at)
+    gone = backtrack(step.beams, *real(left, leaving), at)
     kept = torch.tensor(staying, device=step.status.device)
     there = move(steps, step, step.decoder.cache.pick(kept), step.beams.select(kept))
     return there, [left[row] for row in staying], gone
@@ -197,10 +189,9 @@ def real(left: Sequence[DecodingRequest], rows: Sequence[int]) -> tuple[list[Dec
 
 def capture_step(model: Transformer, shape: GraphShape, capture: GraphCapture | None) -> GraphedStep:
     """Fresh buffers, and the step captured on them."""
-    nobody, bias = [NOBODY] * shape.sentences, model.embeddings.bias
-    allowed = Constraints(min_length=shape.shortest)
-    rules = SearchRules.of(0.0, allowed, shape.beams, shape.steps, len(bias), bias.device)
-    beams = initial_beam_state(nobody, [shape.steps] * shape.sentences, rules, shape.best, 0.0, shape.steps)
+    bias, beam = model.embeddings.bias, Beam(shape.beams, n_best=shape.best, max_length=LengthLimit(0, shape.steps))
+    nobody, allowed = [NOBODY] * shape.sentences, Constraints(min_length=shape.shortest)
+    beams = initial_beam_state(beam, nobody, allowed, len(bias), bias.device)
     if shape.forcing:
         beams = replace(beams, forced=torch.full((shape.steps, shape.sentences), -1, device=bias.device))
     decoder = TransformerBeams.of(
@@ -216,12 +207,12 @@ def capture_step(model: Transformer, shape: GraphShape, capture: GraphCapture | 
     def work() -> Tensor:
         at = decoder.cache.at.clone()
         states = decoder.step(beams.tokens, beams.parents)
-        advance_beams(beams, rules, states, decoder.output, bias, at, forcing=shape.forcing)
+        advance_beams(beams, decoder, states, at, forcing=shape.forcing)
         used = decoder.cache.seen.any(1).sum(-1).max()
         return status.copy_(torch.stack(((beams.finished_step < 0).sum(), used, beams.nonfinite.long())))
 
     replay = work if capture is None or not bias.is_cuda else capture(work, bias.device)[0]
-    return GraphedStep(shape, decoder, beams, rules, status, replay)
+    return GraphedStep(shape, decoder, beams, status, replay)
 
 
 def capture_encoder(model: Transformer, sources: PaddedSources, capture: GraphCapture) -> GraphedEncoder:
@@ -229,10 +220,10 @@ def capture_encoder(model: Transformer, sources: PaddedSources, capture: GraphCa
     encoded: list[tuple[KeysValues, ...]] = []
 
     def work() -> Tensor:
-        encoded[:] = [sources.encode(model)]
+        encoded[:] = [encode_padded(model, *sources)]
         return encoded[0][0][0]
 
-    replay, _ = capture(work, sources.ids.device)
+    replay, _ = capture(work, sources[0].device)
     return GraphedEncoder(sources, encoded[0], replay)
 
 

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, UNK, LosslessTokenizer, Tokenizer, WordTokenizer
-from regard.decode.beam import Beam, BeamSearch
-from regard.decode.beam_decoder import ModelBeams
-from regard.decode.beam_state import NO_EOS
+from regard.decode.beam import NO_EOS, Beam, BeamSearch
+from regard.decode.beam_decoder import AllowedNext, ModelBeams
 from regard.decode.search import Constraints, DecodingRequest, LengthLimit, inference_mode
 from regard.decode.stepwise import PartialHypothesis, StepwiseSearch
 from regard.models.language_model import LanguageModel
@@ -76,10 +75,10 @@ def continuation_search(
         x, state = model.decode_hidden(tokens, state)
         return model.logits(x[:, -1:]), state
 
-    decoder = ModelBeams.after(read, forward, model.start(1), None, beam.size)
-    beam = replace(beam, max_length=LengthLimit(0, tokens))
-    search = BeamSearch.begin(decoder, beam, [DecodingRequest(())], constraints)
-    return replace(search, rules=replace(search.rules, eos=NO_EOS))
+    decoder, requests = ModelBeams.after(read, forward, model.start(1), None, beam.size), [DecodingRequest(())]
+    decoder.allowed_next = AllowedNext.of(constraints, requests)
+    search = BeamSearch.begin(decoder, replace(beam, max_length=LengthLimit(0, tokens)), requests, constraints)
+    return replace(search, beams=replace(search.beams, rules=replace(search.beams.rules, eos=NO_EOS)))
 
 
 def has_growing_cache(model: LanguageModel) -> bool:

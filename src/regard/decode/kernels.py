@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.data.tokenizers.base import PAD
+from regard.decode.topk import TopKLogProbs
 
 if TYPE_CHECKING:
-    from regard.decode.beam_state import BeamState, SearchRules
+    from regard.decode.beam import BeamState
 
 SEGMENT = 4096  # tokens of a segment
 
@@ -102,6 +103,23 @@ def segment_topk(
     return values, words.long(), whole
 
 
+def topk_logprobs_triton(
+    logits: Float[Tensor, "n v"],
+    bias: Float[Tensor, " v"],
+    banned: UInt8[Tensor, " v"],
+    count: int,
+    must: Int[Tensor, "n 1"] | None,
+) -> TopKLogProbs:
+    """More than `count` tokens of a row, the best among them; without host synchronisation, so a CUDA graph can capture
+    it."""
+    values, tokens, whole = segment_topk(logits, bias, banned, count)
+    found = TopKLogProbs(values, tokens, whole.isfinite().all())
+    if must is None:
+        return found
+    token = must.clamp_min(0)
+    return found.force(must, logits.gather(1, token).float() + bias[token] - whole)
+
+
 # --- candidate selection ---
 
 
@@ -168,7 +186,6 @@ def select_candidates_kernel(
 
 def select_candidates_triton(
     beams: "BeamState",
-    rules: "SearchRules",
     values: Float[Tensor, "b k c"],
     words: Int[Tensor, "b k c"],
     at: Int[Tensor, " 1"],
@@ -187,7 +204,8 @@ def select_candidates_triton(
     assert all(part.is_contiguous() for part in (values, words, *written, *history))
     many = triton.next_power_of_2(k * c)
     select_candidates_kernel[(b,)](
-        values, words, at, rules.penalties, *written, *history, END=rules.eos, EMPTY=PAD, BEAMS=k, OFFERS=c, BEST=best,
+        values, words, at, beams.rules.penalties, *written, *history,
+        END=beams.rules.eos, EMPTY=PAD, BEAMS=k, OFFERS=c, BEST=best,
         BB=triton.next_power_of_2(k), OO=many, WW=triton.next_power_of_2(best),
         num_warps=1 if many <= 256 else 8,  # type: ignore[call-arg]
     )  # fmt: skip

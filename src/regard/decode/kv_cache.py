@@ -14,13 +14,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.attention import Causal, Context, FloatMask, Full, NoPosition, Recipe, Softmax
+from regard.attention import Causal, Context, FloatMask, Full, NoPosition, Softmax
 from regard.attention.core import is_hooked
 from regard.attention.kv_cache import LayerCache
 from regard.attention.multihead import UnpaddedTokens, unpad, with_pattern
 from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import EOS, PAD
-from regard.decode.search import DecodableModel
+from regard.decode.search import Ids
+from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import DecoderLayer, EncoderLayer, KeysValues, Transformer
 from regard.ops.linear import OutputLinear
 
@@ -67,9 +68,9 @@ class BeamKVCache:
         sources, past = (tuple((k[rows], v[rows]) for k, v in layers) for layers in (self.sources, self.past))
         return BeamKVCache(sources, self.source_mask[rows], past, self.seen[rows], self.at)
 
-    def wider(self, slots: int) -> "BeamKVCache":
-        """The same with more slots."""
-        more = slots - self.slots
+    def wider(self) -> "BeamKVCache":
+        """The same with twice the slots."""
+        more = self.slots
         past = tuple((pad(k, (0, 0, 0, more)), pad(v, (0, 0, 0, more))) for k, v in self.past)
         return replace(self, past=past, seen=pad(self.seen, (0, more)))
 
@@ -104,33 +105,30 @@ class BeamSlots(LayerCache):
         return layer.core(q, keys, values, with_pattern(recipe, self.mask), backend=layer.backend)
 
 
-@dataclass(frozen=True, eq=False)
-class PaddedSources:
-    """Source texts as rows of one length.
+def pad_sources(
+    sources: Sequence[Ids], like: Tensor, multiple: int = 1
+) -> tuple[Int[Tensor, "b s"], Float[Tensor, "b 1 1 s"]]:
+    """Source texts as rows of one length, a multiple of so many tokens, and a mask, 0 at tokens and -∞ at padding, on
+    the device and in the dtype of a tensor."""
+    longest = max(len(source) + 1 for source in sources)
+    longest += -longest % multiple
+    # torch itself takes several times as long to read lists
+    ids = np.array([[*source, EOS, *[PAD] * (longest - len(source) - 1)] for source in sources])
+    there = np.arange(longest) <= np.array([[len(source)] for source in sources])
+    mask = torch.from_numpy(np.where(there, np.float32(0), -np.inf)[:, None, None])
+    return torch.from_numpy(ids).to(like.device), mask.to(like.device, like.dtype)
 
-    Args:
-        mask: 0 at tokens, -∞ at padding.
-    """
 
-    ids: Int[Tensor, "b s"]
-    mask: Float[Tensor, "b 1 1 s"]
-
-    @staticmethod
-    def of(sources: Sequence[Sequence[int]], like: Tensor, multiple: int = 1) -> "PaddedSources":
-        """Padded to a multiple of so many tokens; on the device and in the dtype of a tensor."""
-        longest = max(len(source) + 1 for source in sources)
-        longest += -longest % multiple
-        # torch itself takes several times as long to read lists
-        ids = np.array([[*source, EOS, *[PAD] * (longest - len(source) - 1)] for source in sources])
-        there = np.arange(longest) <= np.array([[len(source)] for source in sources])
-        mask = torch.from_numpy(np.where(there, np.float32(0), -np.inf)[:, None, None])
-        return PaddedSources(torch.from_numpy(ids).to(like.device), mask.to(like.device, like.dtype))
-
-    def encode(self, model: Transformer, tokens: UnpaddedTokens | None = None) -> tuple[KeysValues, ...]:
-        """Each decoder layer's keys and values of the sources."""
-        x = model.source_positions(model.embeddings.embed_source(self.ids), 0)
-        context = Context(pattern=FloatMask(self.mask), tokens=tokens, captured=x.is_cuda)
-        return model.encode_embedded(unpad(x, tokens), context)
+def encode_padded(
+    model: Transformer,
+    ids: Int[Tensor, "b s"],
+    mask: Float[Tensor, "b 1 1 s"],
+    tokens: UnpaddedTokens | None = None,
+) -> tuple[KeysValues, ...]:
+    """Each decoder layer's keys and values of the sources."""
+    x = model.source_positions(model.embeddings.embed_source(ids), 0)
+    context = Context(pattern=FloatMask(mask), tokens=tokens, captured=x.is_cuda)
+    return model.encode_embedded(unpad(x, tokens), context)
 
 
 @dataclass(eq=False)
@@ -151,11 +149,13 @@ class TransformerBeams:
     output: Callable[[Tensor], Tensor]
     rotates_across: bool
     used: int = 0
+    covered: None = None  # a coverage penalty needs the attention weights, which are not kept
+    allowed: None = None  # nor are the prefixes
 
     @staticmethod
     def of(
         model: Transformer,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Ids],
         *,
         beams: int,
         slots: int,
@@ -163,32 +163,18 @@ class TransformerBeams:
         multiple: int = 1,
     ) -> "TransformerBeams":
         """The sources encoded, padded to a multiple of so many tokens; nothing written yet."""
-        padded = PaddedSources.of(sources, model.embeddings.bias, multiple)
-        tokens = None
-        if padded.ids.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for them
-            there = padded.mask.flatten() == 0
-            tokens = UnpaddedTokens.of(there.nonzero()[:, 0], *padded.ids.shape)
-        return TransformerBeams.from_encoded(
-            model, padded.encode(model, tokens), padded.mask, beams=beams, slots=slots, steps=steps
-        )
-
-    @staticmethod
-    def from_encoded(
-        model: Transformer, encoded: Sequence[KeysValues], mask: Tensor, *, beams: int, slots: int, steps: int
-    ) -> "TransformerBeams":
-        """Beams of sources whose keys and values are known; nothing written yet."""
-        one, layer, bias = encoded[0][0], model.decoder[0], model.embeddings.bias
-        assert isinstance(layer, DecoderLayer)
-        b, _, _, d = one.shape
-        size = b, layer.attention.groups, slots, d
-        past = tuple((one.new_zeros(size), one.new_zeros(size)) for _ in model.decoder)
-        seen = torch.zeros(b, beams, slots, dtype=torch.bool, device=bias.device)
+        bias, layers = model.embeddings.bias, [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
+        (ids, mask), tokens = pad_sources(sources, bias, multiple), None
+        if ids.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for them
+            tokens = UnpaddedTokens.of((mask.flatten() == 0).nonzero()[:, 0], *ids.shape)
+        encoded = tuple((k.contiguous(), v.contiguous()) for k, v in encode_padded(model, ids, mask, tokens))
+        size = len(ids), layers[0].attention.groups, slots, encoded[0][0].shape[3]
+        past = tuple((bias.new_zeros(size), bias.new_zeros(size)) for _ in layers)
+        seen = torch.zeros(len(ids), beams, slots, dtype=torch.bool, device=bias.device)
         at = torch.zeros(1, dtype=torch.long, device=bias.device)
-        cache = BeamKVCache(tuple((k.contiguous(), v.contiguous()) for k, v in encoded), mask, past, seen, at)
         positions = model.target_positions.table(steps, model.embeddings.table("target").weight).to(bias.dtype)
-        crosses = [layer.cross for layer in model.decoder if isinstance(layer, DecoderLayer)]
-        rotates = any(cross.recipe.query_key_positions for cross in crosses)
-        return TransformerBeams(model, cache, positions, output_of(model), rotates)
+        rotates = any(layer.cross.recipe.query_key_positions for layer in layers)
+        return TransformerBeams(model, BeamKVCache(encoded, mask, past, seen, at), positions, output_of(model), rotates)
 
     @property
     def device(self) -> torch.device:
@@ -201,10 +187,6 @@ class TransformerBeams:
     @property
     def bias(self) -> Tensor:
         return self.model.embeddings.bias
-
-    @property
-    def covered(self) -> None:
-        """A coverage penalty needs the attention weights, which are not kept."""
 
     def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
         """None if nearly all beams go on, or if there are too few for it to matter."""
@@ -221,6 +203,9 @@ class TransformerBeams:
             live: the beams that are asked for, of all counted through; None asks for all.
         """
         cache, (b, k) = self.cache, tokens.shape
+        if self.used + k > cache.slots and not tokens.is_cuda:  # a GPU's host widens it ahead of the step
+            in_use = int(cache.seen.any(1).sum(-1).max())
+            self.cache = cache = cache.wider() if in_use + k > cache.slots else cache
         slots, mask = follow_parents(cache, parents, self.bias.dtype)
         self.used = cache.slots if mask.is_cuda else int(cache.seen.flatten(0, 1).any(0).nonzero()[-1]) + 1
         mask = FloatMask(mask[:, None, :, : self.used])
@@ -240,12 +225,6 @@ class TransformerBeams:
         """These sentences alone, in this order; what was here is lost."""
         return replace(self, cache=self.cache.keep(rows))
 
-    def ensure_slots(self) -> None:
-        """Room for one more token of every beam."""
-        _, beams, slots = self.cache.seen.shape
-        if self.used + beams > slots and int(self.cache.seen.any(1).sum(-1).max()) + beams > slots:
-            self.cache = self.cache.wider(2 * slots)
-
 
 def output_of(model: Transformer) -> Callable[[Tensor], Tensor]:
     """From hidden states to logits; on a GPU without their bias, which is added where the logits are read."""
@@ -262,22 +241,16 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
     found = ["double precision is for a CPU"] if bias.is_cuda and bias.dtype == torch.double else []
     for layer in (*model.encoder, *model.decoder):
         assert isinstance(layer, EncoderLayer | DecoderLayer)
-        sites = [(layer.attention, Causal() if isinstance(layer, DecoderLayer) else Full())]
-        sites += [(layer.cross, Full())] if isinstance(layer, DecoderLayer) else []
-        for attention, pattern in sites:
-            found += recipe_objections(attention.recipe, pattern == attention.recipe.pattern)
+        decodes = isinstance(layer, DecoderLayer)
+        for attention in (layer.attention, layer.cross) if decodes else (layer.attention,):
+            recipe, plain = attention.recipe, Causal() if decodes and attention is layer.attention else Full()
+            found += [] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]
+            found += [] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]
+            found += [] if recipe.pattern == plain else [f"{recipe.pattern} hides more than the future"]
+            found += [f"{scheme} adds to the scores" for scheme in recipe.score_positions]
             found += [f"backend {attention.backend} is forced"] if attention.backend else []
             found += ["its attention is recorded or edited"] if is_hooked(attention.core) else []
     return list(dict.fromkeys(found))
-
-
-def recipe_objections(recipe: Recipe, plain: bool) -> list[str]:  # noqa: FBT001
-    return [
-        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
-        *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
-        *([] if plain else [f"{recipe.pattern} hides more than the future"]),
-        *(f"{scheme} adds to the scores" for scheme in recipe.score_positions),
-    ]
 
 
 # --- slots ---

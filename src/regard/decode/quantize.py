@@ -17,9 +17,9 @@ from regard.attention.position import PositionSum
 from regard.decode import kv_cache
 from regard.decode.cuda_graphs import CapturedSteps
 from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear
-from regard.decode.search import DecodableModel
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import FeedForward
+from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
 from regard.ops.cuda_graph import CUDAGraphCapture
 from regard.ops.linear import FusedLinear, LinearPart, MkldnnLinear, OutputLinear

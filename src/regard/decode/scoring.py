@@ -12,19 +12,10 @@ from torch import Tensor
 from regard.attention import record_attention
 from regard.data.tokenizers.base import EOS
 from regard.decode.beam_decoder import cross_attention_sites
-from regard.decode.search import (
-    DecodableModel,
-    Hypothesis,
-    Reorderable,
-    batch_by_tokens,
-    check_plain_ids,
-    decoder_inputs,
-    encode_sources,
-    inference_mode,
-)
+from regard.decode.search import Hypothesis, Ids, check_plain_ids, inference_mode
 from regard.decode.topk import log_probabilities
-
-Ids = Sequence[int]
+from regard.decode.translation import batch_by_tokens
+from regard.models.seq2seq import DecodableModel, Reorderable, decoder_inputs, encode_sources
 
 
 def score_targets(

@@ -1,4 +1,4 @@
-"""Search: the protocols of decodable models and search strategies; requests, constraints, hypotheses."""
+"""Search: translates a batch by a search strategy; requests, constraints, hypotheses, and models in eval mode."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -7,39 +7,20 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 from threading import Lock
-from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from regard.data.tokenizers.base import BOS, EOS, PAD
+from regard.models.seq2seq import DecodableModel
 
-# --- the protocol ---
-
-
-@runtime_checkable
-class Reorderable(Protocol):
-    """A value with one row per sentence: the encoded sources, or the decoder's state (its KV cache)."""
-
-    def pick(self, rows: Tensor) -> "Reorderable":
-        """These rows in this order; a row may be left out or repeated."""
-        ...
+Ids = Sequence[int]  # plain ones, as a tokeniser's `encode` gives them: the search adds BOS and EOS
+NOT_FINITE = "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
 
 
-@runtime_checkable
-class DecodableModel(Protocol):
-    """`encode` the sources once, `start` a state, and `step` it over target tokens, one or many at a time."""
-
-    def encode(self, source: Tensor, lengths: Tensor) -> Reorderable: ...
-    def start(self, memory: Any) -> Reorderable: ...
-    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Reorderable]: ...
-    def eval(self) -> Any: ...
-    def modules(self) -> Iterator[nn.Module]: ...
-    def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...  # noqa: FBT001, FBT002  (torch's own)
+# --- eval mode ---
 
 
 @dataclass
@@ -72,8 +53,8 @@ EVAL_MODE = EvalModeCounter()  # of the process: `training` is one flag of a mod
 
 @contextmanager
 def inference_mode(model: DecodableModel | nn.Module) -> Iterator[None]:
-    """Eval mode and `torch.no_grad`, not `torch.inference_mode`. When the last of several callers leaves, every module
-    that was in training mode before the first is so again."""
+    """Eval mode and `torch.no_grad`. When the last of several callers leaves, every module that was in training mode
+    before the first is so again."""
     held = EVAL_MODE.begin(model)
     try:
         # not torch.inference_mode: a tensor that the model caches now could never take part in training
@@ -83,21 +64,7 @@ def inference_mode(model: DecodableModel | nn.Module) -> Iterator[None]:
         EVAL_MODE.end(held)
 
 
-def device_of(model: DecodableModel) -> torch.device:
-    return next(model.parameters()).device
-
-
-def encode_sources(model: DecodableModel, sources: Sequence[Sequence[int]]) -> tuple[Reorderable, Int[Tensor, " b"]]:
-    """The encoded sources, and the length of each, its EOS included."""
-    lengths = torch.tensor([len(source) + 1 for source in sources], device=device_of(model))
-    rows = [torch.tensor([*source, EOS]) for source in sources]
-    return model.encode(pad_sequence(rows, batch_first=True, padding_value=PAD).to(lengths.device), lengths), lengths
-
-
-def decoder_inputs(targets: Sequence[Sequence[int]]) -> Int[Tensor, "b t"]:
-    """The targets behind BOS: what the decoder reads to predict them."""
-    rows = [torch.tensor([BOS, *target]) for target in targets]
-    return pad_sequence(rows, batch_first=True, padding_value=PAD)
+# --- requests and hypotheses ---
 
 
 @dataclass(frozen=True)
@@ -120,6 +87,38 @@ class LengthLimit:
 
     def of(self, source: int) -> int:
         return int(self.factor * source) + self.offset
+
+
+@dataclass(frozen=True)
+class DecodingRequest:
+    """One source to decode, with a forced prefix; samples depend on `index`, its index among all, not on its batch."""
+
+    source: tuple[int, ...]
+    prefix: tuple[int, ...] = ()
+    index: int = 0
+
+    def __post_init__(self):
+        check_plain_ids(self.source, f"source {self.index}")
+        check_plain_ids(self.prefix, f"the prefix of source {self.index}")
+
+    def max_length(self, max_length: LengthLimit) -> int:
+        """The limit for this source: never below its prefix and EOS."""
+        return max(max_length.of(len(self.source)), len(self.prefix) + 1)
+
+
+def make_requests(sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> list[DecodingRequest]:
+    prefixes = [()] * len(sources) if prefixes is None else prefixes
+    if len(prefixes) != len(sources):
+        raise ValueError(f"{len(prefixes)} prefixes for {len(sources)} sources; give one each, () where none is forced")
+    return [
+        DecodingRequest(tuple(source), tuple(prefix), index)
+        for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True))
+    ]
+
+
+def check_plain_ids(ids: Ids, name: str) -> None:
+    if framed := {PAD, BOS, EOS} & set(ids):
+        raise ValueError(f"{name} holds the special token {min(framed)} already; give plain ids, without BOS, EOS, PAD")
 
 
 @dataclass(frozen=True)
@@ -149,41 +148,7 @@ class Hypothesis:
         return reduce(add, self.scores, 0.0)  # as the search adds; from Python 3.12 on `sum` rounds otherwise
 
 
-@dataclass(frozen=True)
-class DecodingRequest:
-    """One source to decode, with a forced prefix; samples depend on `index`, its index among all, not on its batch."""
-
-    source: tuple[int, ...]
-    prefix: tuple[int, ...] = ()
-    index: int = 0
-
-    def __post_init__(self):
-        check_plain_ids(self.source, f"source {self.index}")
-        check_plain_ids(self.prefix, f"the prefix of source {self.index}")
-
-    def max_length(self, max_length: LengthLimit) -> int:
-        """The limit for this source: never below its prefix and EOS."""
-        return max(max_length.of(len(self.source)), len(self.prefix) + 1)
-
-
-def make_requests(
-    sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None = None
-) -> list[DecodingRequest]:
-    if prefixes is not None and len(prefixes) != len(sources):
-        raise ValueError(f"{len(prefixes)} prefixes for {len(sources)} sources; give one each, () where none is forced")
-    return [
-        DecodingRequest(tuple(source), () if prefixes is None else tuple(prefixes[index]), index)
-        for index, source in enumerate(sources)
-    ]
-
-
-def check_plain_ids(ids: Sequence[int], name: str) -> None:
-    """Ids as a tokeniser's `encode` gives them: BOS and EOS are added by the search."""
-    if framed := {PAD, BOS, EOS} & set(ids):
-        raise ValueError(f"{name} holds the special token {min(framed)} already; give plain ids, without BOS, EOS, PAD")
-
-
-# --- constraints ---
+# --- search strategies ---
 
 
 @dataclass(frozen=True)
@@ -216,9 +181,6 @@ def token_index(tokens: Collection[int], vocabulary: int, device: torch.device) 
     return torch.tensor(sorted(set(tokens)), dtype=torch.long, device=device)
 
 
-# --- search strategies ---
-
-
 class Search(ABC):
     """Abstract: a search strategy, a frozen value.
 
@@ -242,28 +204,30 @@ class Search(ABC):
         others."""
 
 
-# --- penalties ---
+def translate(
+    model: DecodableModel,
+    sources: Sequence[Ids],
+    search: Search,
+    *,
+    prefixes: Sequence[Ids] | None = None,
+    constraints: Constraints = Constraints(),
+) -> list[list[Hypothesis]]:
+    """All sources as one batch; of each its hypotheses, best first (samples in the order in which they are drawn).
 
+    Args:
+        model: a model, or one that `prepare` has made faster, which pays for more than one batch.
+        sources: plain ids, as a tokeniser's `encode` gives them.
+        search: Greedy, Beam or Sampling.
+        prefixes: for every source the ids that its translations must begin with.
+        constraints: which tokens are allowed.
 
-MAX_PENALTY = 64.0  # an exponent that float64 can still raise any length to
-
-
-def length_penalty(length: int, alpha: float) -> float:
-    """lp(y) = ((5 + |y|) / 6)^α, where |y| counts EOS."""
-    return ((5 + length) / 6) ** alpha
-
-
-def batch_by_tokens(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Indices in batches whose padded size, rows × longest, is at most `tokens`; the longest come first.
-
-    One that is over the budget by itself makes a batch of its own.
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source, prefix = translator.source.encode("the cat sleeps"), translator.target.encode("le chat")
+        >>> ((found,),) = translate(translator.model, [source], Beam(4), prefixes=[prefix])
+        >>> translator.target.decode(found.ids[:2])
+        'le chat'
     """
-    if tokens < 1:
-        raise ValueError(f"a budget of {tokens} tokens fits nothing; give at least 1")
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= tokens:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    return batches
+    with inference_mode(model):
+        requests = make_requests(sources, prefixes)
+        return search.run(model, requests, constraints) if requests else []

@@ -1,7 +1,7 @@
 """Stepwise search: greedy search and sampling, which fix each token before the next is computed."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,18 +13,18 @@ from torch import Tensor
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.beam import Beam, objections
 from regard.decode.search import (
+    NOT_FINITE,
     Constraints,
-    DecodableModel,
     DecodingRequest,
     Hypothesis,
+    Ids,
     LengthLimit,
-    Reorderable,
     Search,
-    device_of,
-    encode_sources,
+    inference_mode,
     token_index,
 )
 from regard.decode.topk import log_probabilities, stable_topk
+from regard.models.seq2seq import DecodableModel, Reorderable, device_of, encode_sources
 from regard.models.transformer import Transformer
 
 
@@ -90,9 +90,7 @@ def mask_disallowed(
 ) -> Float[Tensor, "n v"]:
     """The log-probabilities unchanged where a token is allowed, and -∞ elsewhere."""
     if not scores.amax(-1).isfinite().all():
-        raise ValueError(
-            "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
-        )
+        raise ValueError(NOT_FINITE)
     banned = {PAD, BOS, *constraints.banned} | ({EOS} if len(rows[0].tokens) < constraints.min_length else set())
     vocabulary, device = scores.shape[-1], scores.device
     masked = scores.index_fill(-1, token_index(banned, vocabulary, device), -torch.inf)
@@ -151,6 +149,35 @@ def advance_stepwise(
         index = torch.tensor(unfinished, device=last.device)
         state, memory = state.pick(index), memory.pick(index)
     return StepwiseState(tuple(rows), state, memory, finished)
+
+
+def stream(
+    model: DecodableModel,
+    source: Ids,
+    search: StepwiseSearch,
+    *,
+    prefix: Ids = (),
+    constraints: Constraints = Constraints(),
+) -> Iterator[int]:
+    """The tokens of one translation as they are decoded, without EOS: those that `translate` gives for this source.
+
+    Examples:
+        >>> translator = regard.load("run")
+        >>> source = translator.source.encode("the cat sleeps")
+        >>> ((found,),) = translate(translator.model, [source], Greedy())
+        >>> tuple(stream(translator.model, source, Greedy())) == found.ids
+        True
+    """
+    request = DecodingRequest(tuple(source), tuple(prefix))
+    with inference_mode(model):  # not around a yield: the caller may need gradients
+        state = start_stepwise(model, [request])
+    streamed = 0
+    while state.rows:
+        with inference_mode(model):
+            state = advance_stepwise(model, state, search, constraints)
+        tokens = state.rows[0].tokens if state.rows else state.finished[request.index, 0].ids
+        yield from tokens[streamed:]
+        streamed = len(tokens)
 
 
 # --- greedy search ---

@@ -66,25 +66,6 @@ def topk_logprobs_torch(
     return found if must is None or forced is None else found.force(must, forced)
 
 
-def topk_logprobs_triton(
-    logits: Float[Tensor, "n v"],
-    bias: Float[Tensor, " v"],
-    banned: UInt8[Tensor, " v"],
-    count: int,
-    must: Int[Tensor, "n 1"] | None,
-) -> TopKLogProbs:
-    """More than `count` tokens of a row, the best among them; without host synchronisation, so a CUDA graph can capture
-    it."""
-    from regard.decode.kernels import segment_topk
-
-    values, tokens, whole = segment_topk(logits, bias, banned, count)
-    found = TopKLogProbs(values, tokens, whole.isfinite().all())
-    if must is None:
-        return found
-    token = must.clamp_min(0)
-    return found.force(must, logits.gather(1, token).float() + bias[token] - whole)
-
-
 def chunked_topk(scores: Float[Tensor, "n v"], count: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
     """As `stable_topk`, in one pass: the k chunks with the largest maxima hold the k best tokens, since every chunk
     ranked before a token's own holds a token ranked before it."""

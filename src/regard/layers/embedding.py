@@ -27,7 +27,7 @@ TIES = {
 
 Examples:
     >>> {tie: len(TiedEmbeddings(7, 7, 4, tie=tie).tables) for tie in TIES}
-    {'none': 3, 'target': 2, 'all': 1}
+    {'none': 3, 'target': 2, 'input': 2, 'all': 1}
 """
 
 

@@ -1,14 +1,17 @@
-"""Sequence-to-sequence models: the interface of encoder, decoder state, logits and loss."""
+"""Sequence-to-sequence models: the interface of encoder, decoder state, logits and loss, and ids as they read them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from regard.data.batching import PackedBatch
+from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.layers.embedding import Embedding
 
 Tokens = Int[Tensor, "b t"]
@@ -122,13 +125,53 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         return self.decode_hidden(target_in, self.start(memory), memory)[0]
 
     def step(self, tokens: Tokens, state: S, memory: M) -> tuple[Logits, S]:
-        """Logits for what follows each token, one or a whole text, and the state after them; the old one stays as it
-        was."""
+        """Logits for what follows each token, one or many, and the state after them; the old one stays as it was."""
         x, state = self.decode_hidden(tokens, state, memory)
         return self.logits(x), state
 
     def forward(self, source: Int[Tensor, "b s"], source_lengths: Int[Tensor, " b"], target_in: Tokens) -> Logits:
         return self.logits(self.hidden_states(source, source_lengths, target_in))
+
+
+@runtime_checkable
+class Reorderable(Protocol):
+    """A value with one row per sentence: the encoded sources, or the decoder's state (its KV cache)."""
+
+    def pick(self, rows: Tensor) -> "Reorderable":
+        """These rows in this order; a row may be left out or repeated."""
+        ...
+
+
+@runtime_checkable
+class DecodableModel(Protocol):
+    """`encode` the sources once, `start` a state, and `step` it over target tokens, one or many at a time."""
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Reorderable: ...
+    def start(self, memory: Any) -> Reorderable: ...
+    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Reorderable]: ...
+    def eval(self) -> Any: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...  # noqa: FBT001, FBT002  (torch's own)
+
+
+def device_of(model: DecodableModel) -> torch.device:
+    return next(model.parameters()).device
+
+
+def encode_sources(model: DecodableModel, sources: Sequence[Sequence[int]]) -> tuple[Reorderable, Int[Tensor, " b"]]:
+    """The encoded sources, and the length of each, its EOS included."""
+    lengths = torch.tensor([len(source) + 1 for source in sources], device=device_of(model))
+    return model.encode(pad_ids([*source, EOS] for source in sources).to(lengths.device), lengths), lengths
+
+
+def decoder_inputs(targets: Sequence[Sequence[int]]) -> Int[Tensor, "b t"]:
+    """The targets behind BOS: what the decoder reads to predict them."""
+    return pad_ids([BOS, *target] for target in targets)
+
+
+def pad_ids(rows: Iterable[Sequence[int]]) -> Int[Tensor, "b t"]:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
 
 
 @runtime_checkable

@@ -14,8 +14,7 @@ from regard.ops.fused_linear import fused_qkv_linear
 def project_all(
     x: Float[Tensor, "... i"], projections: Sequence[nn.Module], *, fused: bool = False
 ) -> tuple[Tensor, ...]:
-    """Each projection of x, such as queries, keys and values; fused, on a GPU, by one product, of which all are
-    views."""
+    """Each projection of x, such as queries, keys and values; fused, on a GPU, all are views of one product."""
     if (whole := find_whole(*projections)) is not None:
         return whole.forward(x)
     if fused and dispatch.use_fused(x):

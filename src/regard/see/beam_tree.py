@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import ModelBeams
 from regard.decode.generation import continuation_search
-from regard.decode.search import Constraints, DecodableModel, DecodingRequest, Hypothesis, inference_mode
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis, inference_mode
 from regard.decode.stepwise import PartialHypothesis
 from regard.models.language_model import LanguageModel
+from regard.models.seq2seq import DecodableModel
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def beam_tree(model: DecodableModel, source: tuple[int, ...], beam: Beam, prefix
     """The beam search of one sentence alone; it finds what `beam.run` finds."""
     requests = [DecodingRequest(source, prefix)]
     with inference_mode(model):
-        decoder = ModelBeams.begin(model, [source], beam.size, beam.coverage_penalty)
+        decoder = ModelBeams.begin(model, requests, beam.size, beam.coverage_penalty)
         return run_tree(BeamSearch.begin(decoder, beam, requests, Constraints()))
 
 
@@ -61,24 +62,21 @@ def continuation_tree(
 
 def run_tree(search: BeamSearch) -> BeamTree:
     """A search of one sentence, run to its end; beams that can no longer win are shown too."""
-    search.rules = replace(search.rules, prune=False)
+    search.beams = replace(search.beams, rules=replace(search.beams.rules, prune=False))
     [hypotheses] = search.run()
     return BeamTree(tuple(tree_steps(search)), tuple(hypotheses))
 
 
 def tree_steps(search: BeamSearch) -> Iterator[tuple[BeamNode, ...]]:
     history = search.beams.backpointers
-    scores = history.scores(search.beam.length_penalty, search.rules.eos)
-    tokens, parents, values, scores = (
-        part[: search.steps, 0].tolist()
-        for part in (history.tokens, history.parents, history.log_probabilities, scores)
-    )
+    parts = (history.tokens, history.parents, history.log_probabilities, search.beams.scores())
+    tokens, parents, values, scores = (part[: search.steps, 0].tolist() for part in parts)
     rows = [PartialHypothesis(DecodingRequest(()))]
     for step, candidates in enumerate(zip(tokens, parents, values, scores, strict=True)):
         before, rows, opened, ended = rows, [], [], []
         for token, parent, value, score in zip(*candidates, strict=True):
             index = parent if step else None
-            if token == search.rules.eos:
+            if token == search.beams.rules.eos:
                 one = before[parent].finish(value, score)
                 ended.append(BeamNode(one.ids, index, one.log_probability, finished=True, score=score))
             elif token >= 0:

@@ -27,10 +27,9 @@ from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam
 from regard.decode.generation import generate, text_constraints
-from regard.decode.search import LengthLimit, inference_mode
+from regard.decode.search import LengthLimit, inference_mode, translate
 from regard.decode.stepwise import Greedy
-from regard.decode.texts import unknown_words
-from regard.decode.translate import translate
+from regard.decode.translation import unknown_words
 from regard.see.beam_tree import BeamTree, beam_tree, continuation_tree
 from regard.see.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
 from regard.see.recorder import AttentionRecorder, apply_edits, site_extents

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from regard.attention import MultiHeadAttention
 from regard.data.batching import Batch, Example, collate, pair_lengths
 from regard.data.tokenizers.base import PAD, TokenizedText, Tokenizer
-from regard.decode.search import LengthLimit, decoder_inputs, encode_sources
-from regard.models.seq2seq import PackableModel, Seq2Seq
+from regard.decode.search import LengthLimit
+from regard.models.seq2seq import PackableModel, Seq2Seq, decoder_inputs, encode_sources
 from regard.models.transformer import Transformer
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Predictions, Task, TaskInput, TokenAxis

@@ -15,20 +15,11 @@ from regard.data.batching import Example, pad_rows
 from regard.data.files import chunks, read_lines
 from regard.data.tokenizers.base import EOS, UNK, Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
-from regard.decode.search import (
-    Constraints,
-    Hypothesis,
-    LengthLimit,
-    Search,
-    batch_by_tokens,
-    device_of,
-    inference_mode,
-    make_requests,
-)
+from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, inference_mode, make_requests
 from regard.decode.stepwise import Greedy
-from regard.decode.texts import LINE_BREAKS, WINDOW
-from regard.decode.translate import translate_all, translate_as_found
+from regard.decode.translation import LINE_BREAKS, WINDOW, batch_by_tokens, translate_all, translate_as_found
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
+from regard.models.seq2seq import device_of
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import MetricScore, PairedResult, TaskMetrics, paired_bootstrap
 from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many

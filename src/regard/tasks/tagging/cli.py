@@ -69,7 +69,7 @@ def tag_sentences(
 ) -> "Iterator[TaggedSentence]":
     """The sentences with the model's tags, a window at a time."""
     from regard.data.files import chunks
-    from regard.decode.texts import WINDOW
+    from regard.decode.translation import WINDOW
     from regard.tasks.tagging.task import without_tags
 
     first = 1

@@ -15,10 +15,10 @@ from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
     from regard.decode.alignment import AlignmentHead, SentencePairAttention
-    from regard.decode.search import DecodableModel as Prepared
     from regard.decode.search import Search
     from regard.decode.stepwise import StepwiseSearch
-    from regard.decode.texts import Translation
+    from regard.decode.translation import Translation
+    from regard.models.seq2seq import DecodableModel as Prepared
     from regard.see.plots.attention_maps import Alignment
     from regard.see.plots.panels import View
     from regard.tasks.translation.task import Translator
@@ -138,7 +138,7 @@ def alignment_heads_for(
 ) -> "tuple[Sequence[AlignmentHead], Iterator[str]]":
     """The alignment heads, and the texts again: the first may have been read to choose the heads."""
     from regard.decode.alignment import load_alignment_heads
-    from regard.decode.texts import WINDOW
+    from regard.decode.translation import WINDOW
     from regard.tasks.translation.task import alignment_heads_from_texts
 
     if heads := load_alignment_heads(model):
@@ -159,7 +159,7 @@ def translations_in_order(
     translator: "Translator", texts: Iterable[str], search: "Search", model: "Prepared"
 ) -> "Iterator[list[Translation]]":
     """The translations in the order of the texts, each as soon as all before it have arrived."""
-    from regard.decode.texts import translate_lines
+    from regard.decode.translation import translate_lines
 
     waiting: dict[int, list[Translation]] = {}
     due = 0
@@ -192,7 +192,7 @@ def check_texts(
     """The same texts, window by window: all of a window are checked before its first is yielded."""
     from regard.data.files import chunks
     from regard.data.tokenizers.base import UNK
-    from regard.decode.texts import WINDOW, unknown_source_words
+    from regard.decode.translation import WINDOW, unknown_source_words
 
     first, unknown = 1, 0
     for some in chunks(texts, WINDOW):
@@ -252,7 +252,7 @@ def prompt_loop(
 def stream_words(translator: "Translator", line: str, search: "StepwiseSearch") -> None:
     """A word is shown when the next one has begun: until then punctuation, or the rest of a letter, may join it."""
     from regard.decode import stream
-    from regard.decode.texts import detokenize_line
+    from regard.decode.translation import detokenize_line
 
     shown, ids = "", []
     for id in stream(translator.model, translator.source.encode(line), search):
@@ -271,7 +271,7 @@ def stream_words(translator: "Translator", line: str, search: "StepwiseSearch") 
 def view_translation(translator: "Translator", folder: Path, text: str, request: ViewRequest) -> "tuple[str, View]":
     from regard import see
     from regard.decode.alignment import attend_pair
-    from regard.decode.texts import translate_texts
+    from regard.decode.translation import translate_texts
 
     check_text(translator, text, "the sentence", max_length=request.max_tokens)
     written = request.target

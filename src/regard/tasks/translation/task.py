@@ -33,7 +33,7 @@ from regard.decode.beam import Beam
 from regard.decode.quantize import prepare
 from regard.decode.search import Search
 from regard.decode.stepwise import Greedy
-from regard.decode.texts import Translation, translate_lines, translate_texts
+from regard.decode.translation import Translation, translate_lines, translate_texts
 from regard.models.config import RNN_KINDS, ModelConfig, build_model
 from regard.models.seq2seq import Seq2Seq
 from regard.tasks.config import PairTokenizerSettings, RunSettings, world_training
