@@ -17,11 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention import AttentionCall, GateCall, MultiHeadAttention, Pattern
-from regard.attention.core import HasModules, RecordedCall, core_hook, find_sites, hook_attention, hook_modules
+from regard.attention import AttentionCall, AttentionCore, GateCall, MultiHeadAttention, Pattern
+from regard.attention.core import (
+    GateCore,
+    HasModules,
+    RecordedCall,
+    core_hook,
+    find_sites,
+    hook_attention,
+    hook_modules,
+)
 from regard.attention.functional import prepare
 from regard.attention.text_positions import at_positions, token_positions_of
 from regard.decode.search import inference_mode
+from regard.interop import foreign_model
 from regard.see.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown
 from regard.see.sites import CELLS_AT_ONCE, AttentionSite, GateSite, Projections
 
@@ -170,12 +179,18 @@ def gate_extent(weights: Tensor) -> SiteExtent:
     return SiteExtent(weights[0].numel(), 0, 0)
 
 
+def with_cores(model: nn.Module) -> nn.Module:
+    """The model itself, or, where its attentions pass no core of ours, one around it whose attentions do."""
+    ours = any(isinstance(part, AttentionCore | GateCore) for part in model.modules())
+    return model if ours else foreign_model(model)
+
+
 def trace_module(
     module: nn.Module, *inputs: Any, edits: Edits = Edits(), name: str | None = None, **named: Any
 ) -> tuple[Any, dict[str, AttentionSite | GateSite]]:
     """What any module makes of its inputs, and every attention on the way, by the names it declares or by its paths.
 
-    A single layer may be given a name.
+    Also a module of torch's own attention layers, or of transformers. A single layer may be given a name.
 
     Examples:
         >>> layers = torch.nn.Sequential(*(regard.MultiHeadAttention(8, heads=heads) for heads in (2, 4)))
@@ -183,7 +198,7 @@ def trace_module(
         >>> {name: site.heads for name, site in sites.items()}
         {'0': 2, '1': 4}
     """
-    recorder = AttentionRecorder(edits)
+    recorder, module = AttentionRecorder(edits), with_cores(module)
     with inference_mode(module), recorder.record(module, name):
         output = module(*inputs, **named)
     sites = recorder.sites()

@@ -271,7 +271,8 @@ class AttentionSite:
         for rows in torch.arange(n_q).split(max(1, CELLS_AT_ONCE // max(1, n_k * len(self.q)))):
             again = self.steps(head, rows.tolist(), slice(None), torch.float32).output[:, 0]
             given = self.output[:, head].index_select(1, rows.to(self.q.device)).float()
-            error = max(error, float((again - given).abs().max())) if again.numel() else error
+            apart = (again - given).abs().nan_to_num(nan=torch.inf)
+            error = max(error, float(apart.max())) if again.numel() else error
         # half precision rounds each weight and each output once; in single precision sums differ by their order
         size = max(1.0, float(values.abs().max())) if values.numel() else 1.0
         return RecomputationCheck(error, max(1e-5, 4 * torch.finfo(self.output.dtype).eps) * size)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
-from regard.attention import AttentionCall, AttentionCore
-from regard.attention.core import GateCore, RecordedCall
-from regard.interop import ForeignModel, foreign_model
+from regard.attention import AttentionCall
+from regard.attention.core import RecordedCall, find_sites
+from regard.interop import ForeignModel
 from regard.see.edits import Edits
-from regard.see.recorder import AttentionRecorder
+from regard.see.recorder import AttentionRecorder, with_cores
 from regard.see.sites import AttentionSite, GateSite, HeadStatistics, RecomputationCheck
 
 MAX_BYTES = 2**32  # of what is kept, unless more are allowed
@@ -131,8 +131,14 @@ def watch(
     """
     recorder = WatchRecorder(edits, statistics_only=statistics_only, max_bytes=max_bytes)
     with ExitStack() as stack:
-        if not any(isinstance(part, AttentionCore | GateCore) for part in model.modules()):
-            model = foreign_model(model)
+        model = with_cores(model)
+        names = [site.name for _, _, site in find_sites(model)]
+        if unknown := [name for name in edits.site_names if name not in names]:
+            raise ValueError(f"there is no site {unknown[0]!r:.80}; there are {', '.join(names)}")
+        if edits.swaps:
+            raise ValueError(
+                f"{edits.swaps[0]}: a watched model reads its own inputs; swap words in a trace, or in them"
+            )
         if isinstance(model, ForeignModel):
             stack.enter_context(model.attached())
         stack.enter_context(recorder.record(model))
