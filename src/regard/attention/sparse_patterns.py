@@ -39,12 +39,11 @@ class Global(Pattern):
     """The first `tokens` tokens see all and are seen by all.
 
     Examples:
-        >>> i, j = torch.arange(4)[:, None], torch.arange(4)
+        >>> i, j = torch.arange(3)[:, None], torch.arange(3)
         >>> Global(1).sees(0, 0, i, j).long()
-        tensor([[1, 1, 1, 1],
-                [1, 0, 0, 0],
-                [1, 0, 0, 0],
-                [1, 0, 0, 0]])
+        tensor([[1, 1, 1],
+                [1, 0, 0],
+                [1, 0, 0]])
     """
 
     tokens: int

@@ -72,11 +72,10 @@ class Mask:
     """A key that a query may not see: it weighs 0, and the normaliser weighs the others without it.
 
     Examples:
-        >>> layer = regard.MultiHeadAttention(8, heads=2)
         >>> edits = Edits(masks=(Mask("attention", head=0, query=2, key=1),))
-        >>> weights = trace_layer(layer, torch.randn(1, 3, 8), edits=edits).weights(head=0)
-        >>> weights[2, 1].item(), round(weights[2].sum().item(), 4)
-        (0.0, 1.0)
+        >>> site = trace_layer(regard.MultiHeadAttention(8, heads=2), torch.randn(1, 3, 8), edits=edits)
+        >>> site.row(head=0, query=2)[1].item()
+        0.0
     """
 
     site: str
@@ -108,12 +107,10 @@ class Temperature:
     """normalise(scores / value): below 1 sharpens, above 1 flattens. `site` may be "*", every one.
 
     Examples:
-        >>> layer, x = regard.MultiHeadAttention(8, heads=2), torch.randn(1, 3, 8)
         >>> edits = Edits(temperatures=(Temperature("attention", 1000.0),))
-        >>> trace_layer(layer, x, edits=edits).weights(head=0).round(decimals=2)
-        tensor([[0.3300, 0.3300, 0.3300],
-                [0.3300, 0.3300, 0.3300],
-                [0.3300, 0.3300, 0.3300]])
+        >>> site = trace_layer(regard.MultiHeadAttention(8, heads=2), torch.randn(1, 4, 8), edits=edits)
+        >>> site.row(head=0, query=2).round(decimals=2)
+        tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 
     site: str

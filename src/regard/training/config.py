@@ -208,9 +208,9 @@ class TrainingData(Protocol):
         ...     x, y = batch
         ...     return ((model(x) - y) ** 2).sum(), len(x)
         >>> layer = torch.nn.Linear(1, 1)
-        >>> reports = list(train(layer, Line(), loss, TrainConfig(ConstantSchedule(0.05), steps=200), Path("line")))
-        >>> len(reports), round(layer.weight.item(), 1), reports[-1].tokens
-        (200, 2.0, 8)
+        >>> reports = list(train(layer, Line(), loss, TrainConfig(ConstantSchedule(0.1), steps=80), Path("line")))
+        >>> len(reports), round(layer.weight.item()), reports[-1].tokens
+        (80, 2, 8)
     """
 
     def steps(self, epoch: int) -> int:
