@@ -18,7 +18,7 @@ def test_figures_come_with_signatures_and_by_length(trained, corpus):
     )
     table = assert_done(answer)
     assert_plain(answer.output)
-    assert answer.stderr == ""
+    assert answer.stderr == f"on 31 pairs: {corpus(31)}\n"
     figures = json.loads(Path("new/figures.json").read_text(encoding="utf-8"))
     pairs = list(read_pairs(corpus(31)))
     found = Path("out.fr").read_text(encoding="utf-8").splitlines()

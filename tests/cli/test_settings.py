@@ -52,15 +52,23 @@ def test_as_a_page_of_one_task():
     assert "] of translation" not in page.split("\n## ", 1)[1]
 
 
-def test_in_a_terminal_every_table_has_its_columns():
-    (data, *_) = describe_tables(get_task("node_classification").settings)
+def test_in_a_terminal_a_sentence_stands_beside_its_key():
+    """Also in a window of 80 columns, where the five columns of the page would leave it a dozen letters."""
+    tables = describe_tables(get_task("node_classification").settings)
     shown = StringIO()
-    print_table(Console(file=shown, width=120, markup=False, highlight=False), data)
+    for table in tables:
+        print_table(Console(file=shown, width=80, markup=False, highlight=False), table)
     text = shown.getvalue()
     assert_plain(text)
     assert "[data] of node_classification: A graph" in text
-    assert "people" in text
-    assert "≥ 2" in text
+    lines = [line.rstrip() for line in text.splitlines()]
+    at = next(n for n, line in enumerate(lines) if line.startswith("people "))
+    assert lines[at].endswith("how many live in the town, the graph of the miniature world")
+    assert lines[at + 1].strip() == "whole number: ≥ 2; default 2000"
+    assert any(
+        line.startswith("learning_rate ") and line.endswith("the peak of the schedule; with noam its factor")
+        for line in lines
+    )
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,9 @@ def test_a_sentence_may_stand_on_the_command_line(trained):
     Path("a.en").write_text("the cat sleeps\n")
     answer = regard("translate", trained, "the cat sleeps")
     assert assert_done(answer) == assert_done(regard("translate", trained, "a.en"))
-    assert "no file is called 'the cat sleeps'; it is read as a sentence" in answer.stderr
+    assert answer.stderr == ""
+    mistaken = regard("translate", trained, "my cat.en")
+    assert mistaken.stderr.startswith("regard: no file is called 'my cat.en'; it is read as a sentence\n")
     Path("the cat.en").write_text("the cat sleeps\n")
     answer = regard("translate", trained, "the cat.en")
     assert assert_done(answer) == assert_done(regard("translate", trained, "a.en"))

@@ -12,9 +12,11 @@ from regard.decode.alignment import (
     SentencePairAttention,
     annotate_pair,
     attend_pair,
+    dice_coefficients,
     find_deciding_words,
     format_links,
     gold_links,
+    link_coverage,
     select_head_by_coverage,
     select_heads_by_gold,
     translate_without_each_word,
@@ -120,6 +122,27 @@ def test_the_head_that_reaches_most_words_covers_best():
         for shift in (0, 1)
     ]
     assert reached(chosen) == max(map(reached, every))
+
+
+PAIRS = [
+    (["the", "cat", "sleeps"], ["le", "chat", "dort"]),
+    (["the", "dog", "runs"], ["le", "chien", "court"]),
+]
+
+
+def test_dice_coefficients_by_hand():
+    found = dice_coefficients(PAIRS)
+    assert found["the", "le"] == found["cat", "chat"] == 1.0  # 2 · 2 / (2 + 2) and 2 · 1 / (1 + 1)
+    assert found["the", "chat"] == pytest.approx(2 / 3)  # 2 · 1 / (2 + 1)
+    assert ("cat", "chien") not in found
+
+
+def test_links_that_are_one_word_off_cover_less_than_the_right_ones():
+    dice, (source, target) = dice_coefficients(PAIRS), PAIRS[0]
+    right, shifted = frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(1, 0), (2, 1), (0, 2)})
+    assert link_coverage(right, source, target, dice) == 1.0
+    assert link_coverage(shifted, source, target, dice) == pytest.approx((2 / 3 + 1 + 2 / 3) / 3)
+    assert link_coverage(frozenset({(0, 0), (0, 1)}), source, target, dice) == pytest.approx(1 / 3)
 
 
 def test_no_head_without_a_sentence():

@@ -207,6 +207,23 @@ def test_ter_is_left_out_of_long_texts_and_that_is_said():
     assert "TER                               –   would take long: a reference has 152 words" in long.table()
 
 
+def test_bleu_of_sentences_too_short_for_its_longest_ngrams_counts_the_others():
+    """p₁ = 5/6, p₂ = 3/4, p₃ = 1/2: their geometric mean, where plain BLEU would be 0 for want of a fourth word."""
+    wanted = ["le chat dort", "le chien mange"]
+    assert bleu(wanted, wanted).value == pytest.approx(100.0)
+    one_wrong = bleu(["le chat dort", "le chien court"], wanted)
+    assert one_wrong.value == pytest.approx(100 * (5 / 6 * 3 / 4 * 1 / 2) ** (1 / 3))
+    assert "|eff:yes|" in one_wrong.signature
+    shorter = bleu(["le chat"], ["le chat noir dort"])  # what the reference has, a translation may be judged by
+    assert (shorter.value, "|eff:no|" in shorter.signature) == (0.0, True)
+    found = TranslationMetrics(tuple(wanted), tuple(wanted), (3, 3), TextNormalizer())
+    assert "no reference has four words, so BLEU counts the shorter n-grams alone (eff:yes)" in found.table()
+    (bucket,) = found.lengths
+    assert bucket.bleu == pytest.approx(100.0)
+    for result in found.compare(found).values():
+        assert result.p_value == 1.0
+
+
 def test_two_systems_are_compared_by_sacrebleus_own_paired_bootstrap():
     """Its p-values, intervals and signature, as those of `sacrebleu --paired-bs`."""
     wanted = tuple(f"the {n} black cats ate {n + 1} mice in house {n % 7}" for n in range(60))

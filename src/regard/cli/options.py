@@ -1,6 +1,7 @@
 """Shared options and arguments: loading a model, search, input texts, writable paths, progress bars."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -203,10 +204,11 @@ def read_input(argument: str | None) -> InputLines:
 
 
 def is_sentence(argument: str) -> bool:
-    """Several words that name no file; a notice on stderr says that they are read as a sentence."""
+    """Several words that name no file; if they look like the path of one, a notice on stderr says how they are read."""
     if len(argument.split()) < 2 or Path(argument[:MAX_FILE_NAME]).exists():
         return False
-    typer.echo(f"regard: no file is called {argument[:MAX_QUOTED]!r}; it is read as a sentence", err=True)
+    if "/" in argument or re.search(r"\.\w{1,6}$", argument):
+        typer.echo(f"regard: no file is called {argument[:MAX_QUOTED]!r}; it is read as a sentence", err=True)
     return True
 
 

@@ -52,15 +52,18 @@ def settings(
 
 
 def print_table(console: "Console", table: "TableReference") -> None:
+    """Each key beside its sentence; below that its type, range and default: a window has no room for five columns."""
     from rich.table import Table
     from rich.text import Text
 
-    from regard.tasks.settings_reference import COLUMNS
-
-    console.print(f"\n[{table.name}] of {table.task_list}: {table.summary}")
-    shown = Table(*COLUMNS[:-1], box=None, pad_edge=False)
-    shown.columns[0].no_wrap, shown.columns[0].style = True, "bold"
-    shown.add_column(COLUMNS[-1], ratio=1)
-    for row in table.rows():
-        shown.add_row(*map(Text, row))
+    console.print(f"\n[{table.name}] of {table.task_list}: {table.summary}\n")
+    shown = Table.grid(padding=(0, 2, 0, 0))
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(ratio=1)
+    for key, kind, default, allowed, meaning in table.rows():
+        facts = ": ".join(filter(None, (kind, allowed)))
+        shown.add_row(
+            key,
+            Text(f"{meaning}\n").append(f"{facts}; {f'default {default}' if default else 'may be left out'}", "dim"),
+        )
     console.print(shown)

@@ -1,7 +1,8 @@
 """Word alignment from cross-attention: links between words, error rates, alignment heads, and deciding source words."""
 
 import json
-from collections.abc import Sequence, Set
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -364,18 +365,37 @@ def select_heads_by_gold(translator: "Translator", sentences: Sequence[Sentence]
 
 
 def select_head_by_coverage(translator: "Translator", pairs: Sequence[tuple[str, str]]) -> tuple[AlignmentHead, ...]:
-    """Without gold alignments: the head whose argmax links cover the most source words."""
+    """Without gold alignments: the head whose argmax links cover the most source words, each counted by the Dice
+    coefficient of the words it links. A head that is one word off covers as much, but links words by chance."""
     examples = [attend_pair(translator, source, target) for source, target in pairs]
     if not examples:
         raise ValueError("no head can be chosen without sentences; give at least one pair")
+    dice = dice_coefficients([(one.source.words, one.target.words) for one in examples])
 
     def coverage(head: AlignmentHead) -> float:
         return sum(
-            len({source for source, _ in argmax_links_or_null(one.word_matrix([head]))}) / len(one.source.words)
+            link_coverage(argmax_links_or_null(one.word_matrix([head])), one.source.words, one.target.words, dice)
             for one in examples
         )
 
     return (max(all_heads(examples[0].attention), key=coverage),)
+
+
+def dice_coefficients(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> dict[tuple[str, str], float]:
+    """2 C(e, f) / (C(e) + C(f)), in how many sentences words occur, and together (Och & Ney 2003, heuristic models)."""
+    sources, targets = (Counter(word for pair in pairs for word in set(pair[side])) for side in (0, 1))
+    together = Counter((one, other) for source, target in pairs for one in set(source) for other in set(target))
+    return {(one, other): 2 * n / (sources[one] + targets[other]) for (one, other), n in together.items()}
+
+
+def link_coverage(
+    links: Links, source: Sequence[str], target: Sequence[str], dice: Mapping[tuple[str, str], float]
+) -> float:
+    """The share of source words that are linked, each counted by the largest coefficient of its links."""
+    linked: dict[int, float] = {}
+    for one, other in links:
+        linked[one] = max(linked.get(one, 0.0), dice[source[one], target[other]])
+    return sum(linked.values()) / len(source)
 
 
 def load_alignment_heads(folder: Path, available: Sequence[AlignmentHead] | None = None) -> tuple[AlignmentHead, ...]:

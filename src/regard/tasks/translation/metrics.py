@@ -6,7 +6,7 @@ versions of torch and numpy that others cannot share, so it is never imported he
 
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,12 +34,20 @@ class TextMetric:
     """
 
     name: str
-    build: Callable[[], Metric]
+    build: Callable[..., Metric]
     normal: TextNormalizer | None = None
+
+    def metric(self, wanted: Sequence[str]) -> Metric:
+        """For these references. Where none has as many words as BLEU's longest n-grams, 4, the plain BLEU of the best
+        translation is 0: then it counts up to the n-grams that there are, and its signature says eff:yes."""
+        metric = self.build()
+        if isinstance(metric, BLEU) and longest(map(metric.tokenizer, self.texts(wanted))) < metric.max_ngram_order:
+            return self.build(effective_order=True)
+        return metric
 
     def score(self, found: Sequence[str], wanted: Sequence[str]) -> MetricScore:
         check_paired(found, wanted)
-        metric = self.build()
+        metric = self.metric(wanted)
         score = metric.corpus_score(self.texts(found), [self.texts(wanted)]).score
         if isinstance(metric, BLEU):
             score = min(score, 100.0)  # rounding may carry it beyond
@@ -51,7 +59,8 @@ class TextMetric:
     def compare(self, first: Sequence[str], second: Sequence[str], wanted: Sequence[str]) -> PairedResult:
         """Paired bootstrap resampling by sacreBLEU."""
         systems: list[tuple[str, Sequence[str]]] = [("first", self.texts(first)), ("second", self.texts(second))]
-        test = PairedTest(systems, {self.name: self.build()}, [self.texts(wanted)], test_type="bs", n_samples=RESAMPLES)
+        metric = self.metric(wanted)
+        test = PairedTest(systems, {self.name: metric}, [self.texts(wanted)], test_type="bs", n_samples=RESAMPLES)
         signatures, results = test()
         (name,) = signatures
         one, two = results[name]
@@ -89,7 +98,7 @@ def text_metrics(normal: TextNormalizer, wanted: Sequence[str]) -> list[TextMetr
     return [*map(tokenized_bleu, forms), BLEU_13A, CHRF_PLAIN, chrf_plus_plus(), *edits]
 
 
-def longest(texts: Sequence[str]) -> int:
+def longest(texts: Iterable[str]) -> int:
     """The words of the longest."""
     return max((len(text.split()) for text in texts), default=0)
 
@@ -207,6 +216,8 @@ class TranslationMetrics(TaskMetrics):
         lines = [f"{one.name:<28} {one.value:6.2f}   {one.signature}" for one in self.scores]
         if (words := longest(self.references)) > MAX_TER_WORDS:
             lines.append(f"{'TER':<28}      –   would take long: a reference has {words:,} words")
+        if any("|eff:yes|" in one.signature for one in self.scores if one.name.startswith("BLEU")):
+            lines.append("no reference has four words, so BLEU counts the shorter n-grams alone (eff:yes)")
         lines += ["", "words   sentences   BLEU"]
         for bucket in self.lengths:
             lines.append(f"{bucket!s:<7} {bucket.sentences:>9,}  {bucket.bleu:5.1f}  {'█' * round(bucket.bleu / 4)}")
