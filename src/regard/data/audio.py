@@ -5,8 +5,7 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
+from jaxtyping import Float32
 
 from regard.data.files import read_file_bytes, require_file
 
@@ -15,7 +14,7 @@ SPEECH_RATE = 16_000  # samples a second that speech models read
 MAX_SAMPLES = 2**26  # of all channels: an hour and more at 16 kHz
 REMEDY = "convert it: ffmpeg -i sound -ar 16000 -ac 1 sound.wav"
 
-Samples = Float[NDArray[np.float32], " _"]
+Samples = Float32[np.ndarray, " _"]
 
 
 def read_wav(path: str | Path, rate: int) -> Samples:
