@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES, SITE = ROOT / "out" / "docs", ROOT / "out" / "site"
+PAGES, SITE, CONFIG = ROOT / "out" / "docs", ROOT / "out" / "site", ROOT / "mkdocs.yml"
 PACKAGES = ("attention", "data", "layers", "models", "training", "decode", "tasks", "interop", "see", "world")
 LINK = re.compile(r"(\]\()(\.\.?/[^)#\s]+|[^):#\s]+)(#[^)\s]*)?(\))")
 FENCE = "`" * 8
@@ -196,15 +196,16 @@ def faults(site: Path = SITE) -> Iterator[str]:
         )
 
 
-def build() -> int:
-    prepare()
+def build(pages: Path = PAGES, site: Path = SITE, config: Path = CONFIG) -> int:
+    """The pages that this configuration reads, and the site of them; 0 if nothing is wrong with it."""
+    prepare(pages)
     # the warning is about a version of MkDocs that constraints.txt does not install
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
-    if code := subprocess.run(command, cwd=ROOT, env=environment).returncode:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(config)]
+    if code := subprocess.run([*command, "--site-dir", str(site)], cwd=ROOT, env=environment).returncode:
         return code
-    found = list(faults())
-    print("\n".join(found) or f"the site is in {SITE.relative_to(ROOT)}; open {SITE.relative_to(ROOT)}/index.html")
+    found, shown = list(faults(site)), os.path.relpath(site, ROOT)
+    print("\n".join(found) or f"the site is in {shown}; open {shown}/index.html")
     return int(bool(found))
 
 

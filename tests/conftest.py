@@ -48,7 +48,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# without a GPU, torch notes for each that may still come who seeded it: a traceback, longer to make than most tests
+seed_torch = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+
+
 @pytest.fixture(autouse=True)
 def _one_seed():
-    torch.manual_seed(0)
+    seed_torch(0)
     torch.set_num_threads(1)

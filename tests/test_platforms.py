@@ -1,9 +1,14 @@
 """Platforms: without what only Unix has, the package imports, loads a model, decodes and locks its files."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from regard.decode import Beam
+from regard.decode.translation import translate_texts
 from tests.see.untrained_models import translator
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -74,30 +79,36 @@ with graceful_stop() as stop:
 """
 
 
-def run_as_windows(script: str) -> str:
+@pytest.fixture(scope="module")
+def said_on_windows(tmp_path_factory) -> dict[str, list[str]]:
+    """What each script prints, all in one process, and what the model that one of them loads translates here."""
+    model, saved, locked = translator(), tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("locks") / "run"
+    model.save(saved)
+    (here,) = translate_texts(model, ["the black cat ate the mouse"], Beam(2))
+    scripts = {
+        "IMPORTS": IMPORTS,
+        "DECODES": DECODES.format(folder=str(saved)),
+        "LOCKS": LOCKS.format(folder=str(locked)),
+    }
+    script = WINDOWS + "".join(f"print('---', {name!r})\n{text}" for name, text in scripts.items())
     done = subprocess.run(
-        [sys.executable, "-c", WINDOWS + script], capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}
+        [sys.executable, "-c", script], capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    said = dict(zip(scripts, re.split("^--- .*\n", done.stdout, flags=re.MULTILINE)[1:], strict=True))
+    return {name: text.splitlines() for name, text in said.items()} | {"here": [repr(here)]}
 
 
-def test_every_module_is_imported_without_what_only_unix_has():
-    assert int(run_as_windows(IMPORTS)) > 150
+def test_every_module_is_imported_without_what_only_unix_has(said_on_windows):
+    assert int(said_on_windows["IMPORTS"][0]) > 150
 
 
-def test_a_model_is_loaded_and_decodes_there_as_it_does_here(tmp_path):
-    from regard.decode import Beam
-    from regard.decode.translation import translate_texts
-
-    model = translator()
-    model.save(tmp_path)
-    (here,) = translate_texts(model, ["the black cat ate the mouse"], Beam(2))
-    assert run_as_windows(DECODES.format(folder=str(tmp_path))) == f"{here!r}\n"
+def test_a_model_is_loaded_and_decodes_there_as_it_does_here(said_on_windows):
+    assert said_on_windows["DECODES"] == said_on_windows["here"]
 
 
-def test_a_folder_is_locked_there_by_its_own_means(tmp_path):
-    refused, files, stopped = run_as_windows(LOCKS.format(folder=str(tmp_path / "run"))).splitlines()
+def test_a_folder_is_locked_there_by_its_own_means(said_on_windows):
+    refused, files, stopped = said_on_windows["LOCKS"]
     assert refused.startswith("this process itself is training in")
     assert files == "two ['text']"
     assert stopped == "False"

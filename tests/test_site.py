@@ -99,17 +99,26 @@ def test_every_page_is_in_the_navigation(tmp_path):
     assert sorted(listed) == sorted(page for page in pages if not page.startswith("source/"))
 
 
-@pytest.fixture(scope="module")
-def site() -> Path:
+@pytest.fixture(scope="module", params=["opening", pytest.param("whole", marks=pytest.mark.slow)])
+def site(request, tmp_path_factory) -> Path:
+    """The site; in the short form of each package's reference and of each source only the beginning."""
     pytest.importorskip("mkdocs", reason="MkDocs is not installed; `make docs` installs it")
     pytest.importorskip("mkdocstrings")
-    assert build_site.build() == 0
-    return build_site.SITE
+    folder = tmp_path_factory.mktemp("site")
+    text = build_site.CONFIG.read_text().replace("out/docs", f"{folder}/docs").replace("[src]", f"[{ROOT}/src]")
+    (folder / "mkdocs.yml").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "opening":
+            names = build_site.public_names
+            patch.setattr(build_site, "MAX_SHOWN_BYTES", 500)
+            patch.setattr(build_site, "public_names", lambda package: names(package)[:3])
+        assert build_site.build(folder / "docs", folder / "site", folder / "mkdocs.yml") == 0
+    return folder / "site"
 
 
 def test_the_site_is_built_strictly(site):
-    assert (site / "reference" / "attention.html").exists()
-    assert 'id="regard.attention.attend"' in (site / "reference" / "attention.html").read_text()
+    name = build_site.public_names(build_site.read_module("regard.attention"))[0]
+    assert f'id="regard.attention.{name}"' in (site / "reference" / "attention.html").read_text()
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
