@@ -35,7 +35,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "interop/huggingface/attention.py": [
         ("InterfaceCall", "an unknown keyword is ignored", "one not in (*READ, *WITHOUT_EFFECT)", "one in ()"),
-        ("InterfaceCall", "a row of padding sees nothing, where eager attention weighs all alike", "return BooleanMask(visible | blind, first), position\n\n", "return BooleanMask(visible, first), position\n\n"),
+        ("InterfaceCall", "a row of padding sees nothing, where eager attention weighs all alike", "return mask_pattern(visible | blind, first, self.window), position", "return mask_pattern(visible, first, self.window), position"),
         ("InterfaceCall", "queries of a static cache are counted from its end", "return max(0, int(seen.max()) + 1 - n_q) if len(seen) else n_k - n_q", "return n_k - n_q"),
         ("show_call", "cross-attention counts every query as the first", "index = attachment.decoder_index", "index = 0"),
         ("PatchedInterface", "stays when the last model is detached", "AttentionInterface.get_interface = self.own", "pass"),
