@@ -72,6 +72,13 @@ def test_an_encoder_and_its_views():
     assert swapped.axes["text"].labels[2] == "dog"
 
 
+def test_a_notebook_shows_the_page_of_a_trace():
+    frame = traced("GPT-2", more=2)._repr_html_()
+    assert frame.startswith('<iframe srcdoc="')
+    assert 'sandbox="allow-scripts"' in frame
+    assert "decoder.1" in frame
+
+
 def test_pieces_make_words():
     trace = regard.trace(FAMILIES["BERT"].build(), make_tokenizer(), "the cats ate")
     assert trace.axes["text"].labels == ("the", "cat", "##s", "ate")

@@ -191,11 +191,19 @@ def test_no_token_gets_out_of_the_data():
     assert bundle_page({"x": "</script>"}, "<b>&").count("<title>&lt;b&gt;&amp;</title>") == 1
 
 
-def test_a_large_trace_keeps_the_head_that_was_asked_for():
-    one = showing(tagger(), " ".join([CAT] * 80))
+def test_a_large_trace_has_the_weights_of_its_heads_and_a_larger_one_the_head_that_was_asked_for(monkeypatch):
+    one = showing(tagger(), " ".join([CAT] * 20))
+    cells = one.trace.site("encoder.0").shape[0] ** 2
+    monkeypatch.setattr("regard.serve.exports.MAX_FULL_CELLS", cells)
+    held = data_in(export_bytes(one, "html", "encoder.0", 2).decode())["heads"]
+    assert len(held) == sum(site.heads for site in assert_all_instances(one.trace.sites.values(), AttentionSite))
+    assert next(iter(held)) == "encoder.0/2"
+    assert {"products", "scores", "q", "k", "v"} <= set(held.pop("encoder.0/2"))
+    for card in held.values():
+        assert set(card) == {"shape", "weights", "check"}
+    monkeypatch.setattr("regard.serve.exports.MAX_PAGE_CELLS", 2 * cells - 1)
     held = data_in(export_bytes(one, "html", "encoder.0", 2).decode())
     assert list(held["heads"]) == ["encoder.0/2"]
-    assert set(held["heads"]["encoder.0/2"]) == {"shape", "weights", "check"}
     assert held["thumbnails"]["encoder.0"]["shape"][0] == 3
 
 

@@ -233,3 +233,19 @@ def test_the_page_of_a_trace_in_a_file(shared_page, store, folders, tmp_path, na
         wait_painted(viewer, view)
     viewer.stop()
     assert not viewer.wrong
+
+
+def test_a_head_whose_weights_alone_are_in_the_file_is_drawn(shared_page, store, folders, tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.serve.exports.MAX_FULL_CELLS", 0)
+    path = tmp_path / "page.html"
+    path.write_text(show(reference(store, folders["BERT"], "BERT"), site="encoder.1", head=2).html, encoding="utf-8")
+    viewer = BrowserPage(shared_page, "")
+    shared_page.goto(path.as_uri())
+    for view in ("matrix", "lines", "alignment", "overview"):
+        shared_page.locator(f"#tab-{view}").click()
+        wait_painted(viewer, view)
+        assert not shared_page.locator("#problem").is_visible(), view
+    shared_page.locator("#tab-pair").click()
+    shared_page.locator("#problem").wait_for()
+    assert "holds only this head's weights" in shared_page.locator("#problem").inner_text()
+    viewer.stop()

@@ -161,6 +161,12 @@ class Trace:
             model, self.request.text, {name: one for name, one in arguments.items() if one}
         )
 
+    def _repr_html_(self) -> str:
+        """The page of this trace, for a notebook's cell."""
+        from regard.see.plots.draw import show
+
+        return show(self)._repr_html_()
+
     # --- generated text ---
 
     def next_token_probabilities(self, step: int) -> Float[Tensor, " vocabulary"]:

@@ -285,7 +285,7 @@ def escape_html(text: str) -> str:
 
 
 MAX_FULL_CELLS = 2**19  # of all heads with every stage; further heads have their weights only
-MAX_HEAD_CELLS = 2**22  # of the requested head
+MAX_PAGE_CELLS = 2**22  # of the weights of all heads, the requested one first
 MAX_STEPS, MAX_PROBABILITIES = 256, 2**18  # with next tokens, and probabilities in total
 
 
@@ -321,17 +321,18 @@ def embed_trace(cached: CachedTrace, site: str | None, head: int | None) -> dict
     if site is None and first is not None:
         site, head = first["site"], first["head"]
     heads: dict[str, Any] = {}
-    left = MAX_FULL_CELLS
+    left, left_full = MAX_PAGE_CELLS, MAX_FULL_CELLS
     for name, number in heads_in_order(sites, site, head):
         one = sites[name]
         cells, alone = one.shape[0] * one.shape[1], not heads
-        if alone and cells > MAX_HEAD_CELLS:
+        if alone and cells > MAX_PAGE_CELLS:
             raise RequestError(
                 f"{one.shape[0]} × {one.shape[1]} weights are too many for a page; shorten the text", 413
             )
-        if cells <= left or alone:
-            heads[f"{name}/{number}"] = embed_head(one, number, everything=cells <= left)
-            left -= cells
+        if cells <= left:
+            everything = cells <= left_full
+            heads[f"{name}/{number}"] = embed_head(one, number, everything=everything)
+            left, left_full = left - cells, left_full - cells * everything
     return {
         "models": {"models": [model]},
         "trace": card,

@@ -178,9 +178,11 @@ class Matrix extends View {
     await this.loading; // the picture first
     const { trace, site, head } = this.now;
     const [row] = this.live;
-    const rows = await this.ask(Promise.all(STAGES.map((stage) => api.row(trace.id, site.name, head, row, stage))));
+    const part = (stage) => api.row(trace.id, site.name, head, row, stage);
+    const some = STAGES.map((stage) => (stage === "weights" ? part(stage) : part(stage).catch(() => null))); // a copy may lack them
+    const rows = await this.ask(Promise.all(some));
     if (!rows || this.now.trace.id !== trace.id || this.now.site !== site || this.now.head !== head) return;
-    const found = Object.fromEntries(STAGES.map((stage, n) => [stage, rows[n].data]));
+    const found = Object.fromEntries(STAGES.flatMap((stage, n) => (rows[n] ? [[stage, rows[n].data]] : [])));
     if (this.#rows.size > 64) this.#rows.clear();
     this.#rows.set(row, found);
     this.over();
@@ -195,7 +197,7 @@ class Matrix extends View {
     const numbers = this.#rows.get(row);
     if (inside) drawCursor(context, this.plot, row, column, this.ink);
     if (inside) drawHere(context, this.plot, this.names, [row, column], this.ink);
-    if (numbers) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
+    if (numbers?.[stage]) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
     if (numbers && this.fresh("card", this.now.trace.id, this.now.site.name, this.now.head, stage, row, column)) {
       const off = isOff(this.now.trace, this.now.site, this.now.head);
       cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked, off });
@@ -214,7 +216,7 @@ class Matrix extends View {
 
   tell() {
     const [row, column] = this.now.cell;
-    const value = this.#rows.get(row)?.[this.now.stage][column];
+    const value = this.#rows.get(row)?.[this.now.stage]?.[column];
     const [query, key] = [shortened(this.names.down[row], 40), shortened(this.names.across[column], 40)];
     const what = value === undefined ? "" : `: ${this.now.stage} ${digits(value)}`;
     const text = `${row} “${query}” attends to ${column} “${key}”${what}`;
