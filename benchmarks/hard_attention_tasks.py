@@ -19,8 +19,7 @@ from regard.tasks.sequence_classification.hard_attention_loss import (
 from regard.training.config import Loss
 from regard.training.corpus import Corpus
 from regard.world import Sentence, World
-from regard.world.lexicon import Split, english_forms
-from regard.world.word_tables import ADJECTIVES, ADVERBS, VERBS
+from regard.world.lexicon import ADJECTIVES, ADVERBS, VERBS, Split, english_forms
 
 WIDTH, BATCH, LONGEST, SHOWN = 32, 64, 16, 9
 FEELING = {-1: "negative", 0: "neutral", 1: "positive"}

@@ -145,7 +145,7 @@ NAMED = {
     "layers/sublayers": "residual",
     "see/plots/charts": "latent_plane",
     "see/plots/recipe_views": "position_views",
-    "see/plots/style": "image_overlay",
+    "see/plots/layout": "image_overlay",
     "see/plots/terminal": "length_curves",
     "see/plots/text_views": "surprisal",
     "see/compare": "edits",

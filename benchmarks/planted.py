@@ -934,7 +934,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("position view", "the scale is not symmetric", 'return ColourScale("signed", -most, most)', 'return ColourScale("signed", float(finite.min()) if len(finite) else -1.0, most)'),
         ("position view", "the last place for the first", "product = rotated @ rotated[0]", "product = rotated @ rotated[-1]"),
     ],
-    "see/plots/style.py": [
+    "see/plots/layout.py": [
         ("overlay", "patches upside down", "weights[y.long()][:, x.long()]", "weights.flip(0)[y.long()][:, x.long()]"),
         ("overlay", "the glow covers the picture", "base * (1 - opacity) + over[..., :3] * opacity", "over[..., :3] * opacity"),
     ],

@@ -122,7 +122,7 @@ def test_trouble_is_one_line(trouble, message, monkeypatch):
     def fails(*_):
         raise trouble
 
-    monkeypatch.setattr("regard.see.parse.parse_thing", fails)
+    monkeypatch.setattr("regard.see.plots.draw.parse_thing", fails)
     assert_refused(regard("draw", "Causal()"), message)
 
 
@@ -130,7 +130,7 @@ def test_a_line_that_quotes_a_whole_file_is_cut_in_its_middle(monkeypatch):
     def fails(*_):
         raise ValueError(f"a.txt:1: {'x' * 100_000} is no number; remove it")
 
-    monkeypatch.setattr("regard.see.parse.parse_thing", fails)
+    monkeypatch.setattr("regard.see.plots.draw.parse_thing", fails)
     answer = regard("draw", "Causal()")
     assert_refused(answer, "a.txt:1: xxx")
     assert answer.stderr.endswith("xxx is no number; remove it\n")
@@ -154,5 +154,5 @@ def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
     def fails(*_):
         raise RuntimeError("shapes differ")
 
-    monkeypatch.setattr("regard.see.parse.parse_thing", fails)
+    monkeypatch.setattr("regard.see.plots.draw.parse_thing", fails)
     assert isinstance(regard("draw", "Causal()").exception, RuntimeError)

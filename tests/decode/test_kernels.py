@@ -25,7 +25,7 @@ from regard.decode.quantize import build_linear
 from regard.decode.search import DecodingRequest
 from regard.decode.topk import topk_logprobs_torch
 from regard.models.transformer import Transformer
-from regard.ops import dispatch, dropout_add_layernorm
+from regard.ops import dispatch, fused_dropout
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 from .reference_beam import reference_translate
@@ -59,7 +59,7 @@ def as_on_a_gpu() -> None:
     from regard.ops.dropout_triton import ResidualInputs, launch_residual_forward
 
     def forward(x: Any, f: Any, bias: Any, weight: Any, shift: Any, seed: Any, p: float, eps: float, dtype: Any) -> Any:
-        out, stats = dropout_add_layernorm.empty_forward(x, weight, dtype)
+        out, stats = fused_dropout.empty_forward(x, weight, dtype)
         launch_residual_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
         return out, stats
 

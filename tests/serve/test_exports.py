@@ -17,9 +17,9 @@ from torch.testing import assert_close
 from regard.attention import MultiHeadAttention
 from regard.attention.score import Score
 from regard.see import AttentionSite, show, trace_model
+from regard.see.plots.layout import colormap, normalize
 from regard.see.plots.mpl_figure import ink_on
 from regard.see.plots.panels import ColourScale, Panel
-from regard.see.plots.style import colormap, normalize
 from regard.serve.encoding import RequestError
 from regard.serve.exports import (
     VIEWS,

@@ -12,7 +12,7 @@ from regard.world.grammar import (
     PrepositionalPhrase,
     Tense,
 )
-from regard.world.word_tables import (
+from regard.world.lexicon import (
     ADJECTIVES,
     ADVERBS,
     NAMES,

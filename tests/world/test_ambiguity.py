@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from functools import cache
 
 from regard.world import SENSES, World
-from regard.world.word_tables import Adjective, Noun, Verb
+from regard.world.lexicon import Adjective, Noun, Verb
 from tests.world.derivations import ADJECTIVE, NOUN, VERB
 
 

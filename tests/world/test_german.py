@@ -5,7 +5,7 @@ from functools import cache
 from itertools import pairwise
 
 from regard.world import World
-from regard.world.word_tables import NOUNS
+from regard.world.lexicon import NOUNS
 
 
 @cache

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.world.grammar import Clause, Coordination
-from regard.world.word_tables import AND, BECAUSE, BUT, EVERY, HER, MY, NUMBERS, OUR, SOME, THIS, A
+from regard.world.lexicon import AND, BECAUSE, BUT, EVERY, HER, MY, NUMBERS, OUR, SOME, THIS, A
 from tests.world.derivations import VERB, a, at, does, is_, say
 
 TWO = NUMBERS[0]

@@ -19,9 +19,8 @@ from regard.world import (
     find_lecture_sentence,
     translation_pairs,
 )
-from regard.world.lexicon import english_forms
+from regard.world.lexicon import ADJECTIVES, NOUNS, VERBS, english_forms
 from regard.world.splitmix import SplitMix64, hash_text
-from regard.world.word_tables import ADJECTIVES, NOUNS, VERBS
 from tests.world.processes import outputs_by_hash_seed
 
 UPOS = {"ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB"}

@@ -41,7 +41,7 @@ def draw(
     """
     from regard import see
     from regard.attention import RecipeSizes
-    from regard.see.parse import parse_thing
+    from regard.see.plots.draw import parse_thing
 
     own_parts = load_parts(parts, None).named
     thing = parse_thing(what, RecipeSizes(heads=4, head=8, tokens=tokens, window=8, block=4), own_parts)
@@ -69,7 +69,7 @@ def explain(
 
     from regard.attention import RecipeSizes
     from regard.attention import explain as explained
-    from regard.see.parse import as_recipe, parse_thing
+    from regard.see.plots.draw import as_recipe, parse_thing
     from regard.see.plots.recipe_views import one_line_repr
 
     sizes, own_parts = RecipeSizes(heads=heads, head=width, tokens=tokens), load_parts(parts, None).named

@@ -12,7 +12,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 from regard.attention.serialize import find_named
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.dropout_add_layernorm import draw_noise, dropout_add, dropout_add_layernorm, layernorm
+from regard.ops.fused_dropout import draw_noise, dropout_add, dropout_add_layernorm, layernorm
 from regard.ops.fused_linear import linear_relu
 from regard.ops.linear import has_bias, project_all
 

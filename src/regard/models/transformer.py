@@ -30,8 +30,7 @@ from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.models.stack import LayerRecipes, StackConfig
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.dropout_add_layernorm import DropoutNoise, draw_seed
-from regard.ops.embedding_dropout import embedding_dropout
+from regard.ops.fused_dropout import DropoutNoise, draw_seed, embedding_dropout
 from regard.ops.linear import project_all
 
 X = Float[Tensor, "b t model"]

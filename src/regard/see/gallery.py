@@ -29,7 +29,7 @@ from regard.attention.position import NoPosition, Position
 from regard.attention.recipe import Recipe
 from regard.attention.serialize import leaves
 from regard.see.plots.draw import ascii
-from regard.see.plots.layout import TextLine
+from regard.see.plots.layout import MUTED, PAPER, PLAIN_FONTS, TextLine
 from regard.see.plots.mpl_figure import add_axes_at, draw_matrix, draw_text_line, draw_view, save
 from regard.see.plots.panels import Axis, ColourScale, Panel
 from regard.see.plots.recipe_views import (
@@ -41,7 +41,6 @@ from regard.see.plots.recipe_views import (
     recipe_view,
     weights_view,
 )
-from regard.see.plots.style import MUTED, PAPER, PLAIN_FONTS
 
 RECIPE_CAPTIONS = {
     "dot": "The plain product q · k: the wider the head, the larger the scores and the harder the choice.",

@@ -36,7 +36,7 @@ from regard.attention.sparse_patterns import Block, Random
 from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.models.safetensors_io import shapes_only
 from regard.see.edits import refuse_index
-from regard.see.parse import PARSE_ERRORS
+from regard.see.plots.draw import PARSE_ERRORS
 from regard.see.plots.recipe_views import one_line_repr
 from regard.see.sites import AttentionSite
 from regard.serve.encoding import ApiResponse, RequestError, float32_response, json_response

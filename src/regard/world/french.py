@@ -13,7 +13,7 @@ from regard.world.grammar import (
     is_plural,
     noun_phrases,
 )
-from regard.world.word_tables import Verb, french_plural
+from regard.world.lexicon import Verb, french_plural
 
 VOWELS = frozenset("aeiouyàâéèêëîïôöûüœ")
 # An h that forbids elision; any other h is mute.

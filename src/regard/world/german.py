@@ -14,7 +14,7 @@ from regard.world.grammar import (
     is_plural,
     noun_phrases,
 )
-from regard.world.word_tables import Determiner
+from regard.world.lexicon import Determiner
 
 # The columns of every table: masculine, feminine, neuter, plural.
 COLUMN = {"m": 0, "f": 1, "n": 2}

@@ -8,20 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from regard.world.lexicon import (
-    QUALITY,
-    SENSES,
-    Split,
-    adjectives_for,
-    ambiguous_nouns_for,
-    composition_split,
-    disambiguating_adjectives,
-    names_for,
-    verbs_with_object,
-    verbs_with_subject,
-    weighted_nouns_for,
-)
-from regard.world.splitmix import SplitMix64
-from regard.world.word_tables import (
     ADJECTIVES,
     ADVERBS,
     AND,
@@ -33,6 +19,8 @@ from regard.world.word_tables import (
     PLURAL,
     PREPOSITIONS,
     PRONOUNS,
+    QUALITY,
+    SENSES,
     SINGULAR,
     THE,
     TIMES,
@@ -43,8 +31,18 @@ from regard.world.word_tables import (
     Determiner,
     Noun,
     Preposition,
+    Split,
     Verb,
+    adjectives_for,
+    ambiguous_nouns_for,
+    composition_split,
+    disambiguating_adjectives,
+    names_for,
+    verbs_with_object,
+    verbs_with_subject,
+    weighted_nouns_for,
 )
+from regard.world.splitmix import SplitMix64
 
 # --- derivations ---
 

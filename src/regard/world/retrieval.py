@@ -12,9 +12,8 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Literal, TypeVar, get_args
 
-from regard.world.lexicon import SPLITS, Split, check_request
+from regard.world.lexicon import NAMES, SPLITS, Split, check_request
 from regard.world.splitmix import SplitMix64
-from regard.world.word_tables import NAMES
 from regard.world.world import World
 
 T = TypeVar("T")

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from regard.world.lexicon import SPLITS, Split
+from regard.world.lexicon import NAMES, SPLITS, Split
 from regard.world.splitmix import SplitMix64
-from regard.world.word_tables import NAMES
 
 TOOLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

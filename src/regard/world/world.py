@@ -27,16 +27,24 @@ from regard.world.grammar import (
     noun_phrases,
 )
 from regard.world.lexicon import (
+    ADJECTIVES,
+    NOUNS,
+    PRONOUNS,
     SENSES,
     SPLITS,
+    THE,
+    THIS,
+    VERBS,
+    Adjective,
     Entry,
+    Noun,
     Split,
+    Verb,
     check_request,
     composition_split,
     distinguishing_languages,
 )
 from regard.world.splitmix import SplitMix64
-from regard.world.word_tables import ADJECTIVES, NOUNS, PRONOUNS, THE, THIS, VERBS, Adjective, Noun, Verb
 
 LANGUAGES = ("fr", "de")
 """The languages that the world's English sentences are rendered in.

@@ -16,8 +16,8 @@ from regard.attention import Causal
 from regard.see import ascii, draw, save
 from regard.see.plots.attention_maps import Alignment, stack, strip
 from regard.see.plots.draw import build_view
+from regard.see.plots.layout import BLUES, PAPER
 from regard.see.plots.mpl_figure import OUTLINE_COLOUR
-from regard.see.plots.style import BLUES, PAPER
 from tests.see.plots.artists import (
     face_colours,
     image_axes,

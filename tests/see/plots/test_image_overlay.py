@@ -7,8 +7,7 @@ from einops import rearrange
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, gates_view, overlay_heads_view, overlay_view, save
-from regard.see.plots.panels import ColourScale, PatchOverlay
-from regard.see.plots.style import (
+from regard.see.plots.layout import (
     GREY_RANGE,
     OVERLAY_COLORMAP,
     blend_overlay,
@@ -16,6 +15,7 @@ from regard.see.plots.style import (
     to_grey_pixels,
     upsample_patches,
 )
+from regard.see.plots.panels import ColourScale, PatchOverlay
 from regard.see.plots.terminal import ANSI_ESCAPE, printed_width
 from tests.see.plots.artists import image_axes, image_data, rectangles, texts
 

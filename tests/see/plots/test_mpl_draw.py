@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from regard.attention import Causal, Documents, Global, Padding, Recipe, Softmax, Sparsemax, Window, get_recipe, steps
 from regard.attention.pattern import Pattern
 from regard.see import draw
+from regard.see.plots.layout import VISIBLE
 from regard.see.plots.recipe_views import black_cat, example_steps
-from regard.see.plots.style import VISIBLE
 from tests.see.plots.artists import image_axes, image_data, texts, tick_labels
 
 WORDS = ["le", "chat", "noir"]

@@ -8,8 +8,8 @@ import torch
 
 from regard.attention import Causal
 from regard.see import draw, save
+from regard.see.plots.layout import LAST_RESORT, WORDS, fonts
 from regard.see.plots.panels import truncate_label, visible_text
-from regard.see.plots.style import LAST_RESORT, WORDS, fonts
 
 SVG = "{http://www.w3.org/2000/svg}"
 AWKWARD = ["<b>&", "$x$", "a_b^c", "中文", "🐱", "مرحبا", "नमस्ते", "\n", "\t", " ", "", "\x00\x1b", "\ud800", "\uffff"]

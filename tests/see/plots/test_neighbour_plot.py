@@ -10,8 +10,8 @@ from regard.data.graphs import Graph, GraphNode
 from regard.models.graph import EdgeWeights
 from regard.see import Neighbourhood, ascii, draw, save
 from regard.see.plots.charts import MAX_NEIGHBOURS
+from regard.see.plots.layout import VISIBLE
 from regard.see.plots.mpl_figure import MAX_EDGE_WIDTH
-from regard.see.plots.style import VISIBLE
 from tests.see.plots.artists import line_points, texts
 
 ANNA = Neighbourhood(

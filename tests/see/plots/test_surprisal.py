@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, save, surprisal_view
-from regard.see.plots.style import BLUES, HIDDEN
+from regard.see.plots.layout import BLUES, HIDDEN
 from tests.see.plots.artists import face_colours, rectangles, texts
 
 # 1, 2, 0 and 4 bits

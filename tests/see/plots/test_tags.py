@@ -10,8 +10,8 @@ from matplotlib.patches import PathPatch
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, save, tag_view
+from regard.see.plots.layout import BLUES, INK, MUTED
 from regard.see.plots.mpl_figure import OUTLINE_COLOUR
-from regard.see.plots.style import BLUES, INK, MUTED
 from tests.see.plots.artists import face_colours, rectangles, strip_axes, texts
 
 WORDS = ("turn", "off", "the", "light")

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from rich.cells import cell_len
 
 from regard.see import ascii, draw, prediction_title, save, word_contributions, word_weights_view
+from regard.see.plots.layout import BLUES, HIDDEN, SIGNED
 from regard.see.plots.panels import Strip
-from regard.see.plots.style import BLUES, HIDDEN, SIGNED
 from tests.narrowing import assert_is_instance
 from tests.see.plots.artists import face_colours, rectangles, texts
 

@@ -313,7 +313,7 @@ WIDTH, BAR, HEAD = 7.5, 0.34, 0.75  # inches
 def plot_results(benchmark: Benchmark, rows: list[BenchmarkResult]) -> "Figure":
     from matplotlib.figure import Figure
 
-    from regard.see.plots.style import FRAME, INK, MUTED, VISIBLE, WORDS
+    from regard.see.plots.layout import FRAME, INK, MUTED, VISIBLE, WORDS
 
     cases = list(dict.fromkeys(row.case for row in rows))
     shown = {case: [row for row in rows if row.case == case and row.speed is not None] for case in cases}

@@ -19,18 +19,35 @@ from rich.cells import cell_len
 
 from regard.data.files import open_atomic
 from regard.see.plots.layout import (
+    CODE,
+    FRAME,
+    GREY_RANGE,
+    HATCH,
+    HIDDEN,
+    INK,
     LETTER,
     LINE,
     LIST,
+    MIXED,
+    MUTED,
+    PAPER,
     PIECES,
+    PLAIN_FONTS,
     SENTENCE,
+    VISIBLE,
+    WORDS,
     TextLine,
+    colormap,
+    fonts,
     labels_slant,
     lay_out,
     layout_words,
     line_tops,
     neighbour_plot_size,
+    normalize,
     text_style,
+    to_grey_pixels,
+    to_rgb_pixels,
 )
 from regard.see.plots.panels import (
     Axis,
@@ -47,25 +64,6 @@ from regard.see.plots.panels import (
     View,
     format_number,
     scale_of,
-)
-from regard.see.plots.style import (
-    CODE,
-    FRAME,
-    GREY_RANGE,
-    HATCH,
-    HIDDEN,
-    INK,
-    MIXED,
-    MUTED,
-    PAPER,
-    PLAIN_FONTS,
-    VISIBLE,
-    WORDS,
-    colormap,
-    fonts,
-    normalize,
-    to_grey_pixels,
-    to_rgb_pixels,
 )
 
 MIN_CELL_FOR_NUMBERS = {

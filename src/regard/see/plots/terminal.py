@@ -11,7 +11,15 @@ from matplotlib.colors import to_rgb
 from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
-from regard.see.plots.layout import flow_words, line_ends
+from regard.see.plots.layout import (
+    LUMA,
+    blend_overlay,
+    downsample,
+    flow_words,
+    line_ends,
+    to_rgb_pixels,
+    upsample_patches,
+)
 from regard.see.plots.mpl_figure import ink_on, word_colour
 from regard.see.plots.panels import (
     AnyPanel,
@@ -31,7 +39,6 @@ from regard.see.plots.panels import (
     format_number,
     truncate_label,
 )
-from regard.see.plots.style import LUMA, blend_overlay, downsample, to_rgb_pixels, upsample_patches
 
 VISIBLE_CHAR, HIDDEN_CHAR, MIXED_CHAR = "■", "·", "▒"
 SHADES = " ░▒▓█"

@@ -3,7 +3,7 @@
 import { Problem } from "../api.js";
 import { fit } from "../paint.js";
 
-// nothing to vermilion, over a picture in grey: what weighs nothing is not covered (as in see/plots/style.py)
+// nothing to vermilion, over a picture in grey: what weighs nothing is not covered (as in see/plots/layout.py)
 const GLOW = [
   [245, 158, 26, 0],
   [242, 120, 5, 0.62],
