@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from regard.data.tokenizers.pretrained import ABSENT
 from regard.interop.huggingface.weights import (
-    ABSENT,
     ABSENT_LOGIT,
     TokenOrder,
     WeightLayout,

@@ -15,6 +15,7 @@ from regard.cli.bench import bench
 from regard.cli.data import data
 from regard.cli.demo import demo, ladder, lecture
 from regard.cli.evaluate import evaluate
+from regard.cli.interop import import_command
 from regard.cli.runs import compare, runs
 from regard.cli.settings import settings
 from regard.cli.train import train
@@ -136,6 +137,7 @@ for command in (demo, train):
 add_task_commands()
 for command in (evaluate, runs, compare, look, serve, settings):
     app.command()(command)
+app.command("import")(import_command)
 app.add_typer(data, name="data")
 app.add_typer(vectors, name="vectors")
 for command in (ladder, lecture, draw, explain, gallery, bench):

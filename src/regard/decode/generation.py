@@ -15,12 +15,15 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, UNK, LosslessTokenizer, Tokenizer, WordTokenizer
+from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.decode.beam import NO_EOS, Beam, BeamSearch
 from regard.decode.beam_decoder import AllowedNext, ModelBeams
 from regard.decode.search import Constraints, DecodingRequest, LengthLimit, inference_mode
 from regard.decode.stepwise import PartialHypothesis, StepwiseSearch
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import DecoderState
+
+CONTEXT_TOKENS = 8  # that decide how the text of the next one begins
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def generate(
         with inference_mode(model):  # not around the yield: the caller may need gradients
             x, state = model.decode_hidden(torch.tensor([unread], device=model.embedding.weight.device), state)
             [(token, value)] = search.choose_allowed(model.logits(x[:, -1:])[:, 0], [row], constraints)
-        if value == -torch.inf:
+        if value == -torch.inf or token in constraints.stop:
             return
         yield GeneratedToken(token, value)
         row, seen = row.extend(token, value), seen + len(unread)
@@ -78,6 +81,8 @@ def continuation_search(
     decoder, requests = ModelBeams.after(read, forward, model.start(1), None, beam.size), [DecodingRequest(())]
     decoder.allowed_next = AllowedNext.of(constraints, requests)
     search = BeamSearch.begin(decoder, replace(beam, max_length=LengthLimit(0, tokens)), requests, constraints)
+    if EOS in constraints.stop:
+        return search
     return replace(search, beams=replace(search.beams, rules=replace(search.beams.rules, eos=NO_EOS)))
 
 
@@ -89,7 +94,10 @@ def has_growing_cache(model: LanguageModel) -> bool:
 
 
 def text_constraints(tokenizer: Tokenizer) -> Constraints:
-    """Bans ids without text: UNK, and EOS except for a model of words, where it is the end of a line."""
+    """Bans ids without text: UNK, and EOS except for a model of words, where it is the end of a line, and for one from
+    elsewhere, where it is the end of the text."""
+    if isinstance(tokenizer, PretrainedTokenizer):
+        return Constraints(banned=frozenset([UNK]), stop=frozenset([EOS]))
     return Constraints(banned=frozenset([UNK] if isinstance(tokenizer, WordTokenizer) else [UNK, EOS]))
 
 
@@ -98,10 +106,26 @@ def stream_text(tokenizer: Tokenizer, tokens: Iterable[int], prompt: Sequence[in
     if isinstance(tokenizer, LosslessTokenizer):
         yield from stream_bytes(tokenizer, tokens, at_start=not prompt)
         return
+    if isinstance(tokenizer, PretrainedTokenizer):
+        yield from stream_foreign(tokenizer, tokens, prompt)
+        return
     line_start = not prompt or prompt[-1] == EOS
     for token in tokens:
         yield "\n" if token == EOS else f"{'' if line_start else ' '}{tokenizer.decode([token])}"
         line_start = token == EOS
+
+
+def stream_foreign(tokenizer: PretrainedTokenizer, tokens: Iterable[int], prompt: Sequence[int]) -> Iterator[str]:
+    """What each token adds to the text of those before it, the last few of which decide on blanks and letters."""
+    ids, read, start = list(prompt), len(prompt), max(0, len(prompt) - CONTEXT_TOKENS)
+    for token in tokens:
+        ids.append(token)
+        before, text = tokenizer.text(ids[start:read]), tokenizer.text(ids[start:])
+        if text.endswith("\ufffd"):  # half of a letter
+            continue
+        yield text.removeprefix(before)
+        read, start = len(ids), max(start, len(ids) - CONTEXT_TOKENS)
+    yield tokenizer.text(ids[start:]).removeprefix(tokenizer.text(ids[start:read]))
 
 
 def stream_bytes(tokenizer: LosslessTokenizer, tokens: Iterable[int], *, at_start: bool) -> Iterator[str]:

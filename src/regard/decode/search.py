@@ -159,6 +159,7 @@ class Constraints:
         banned: tokens that are never produced.
         min_length: how many tokens come before EOS may.
         allowed_next: from the tokens so far, all that may follow, EOS included where it may.
+        stop: tokens that end the text of a language model; they are not part of it.
 
     Examples:
         >>> translator = regard.load("run")
@@ -172,6 +173,7 @@ class Constraints:
     banned: frozenset[int] = frozenset()
     min_length: int = 0
     allowed_next: Callable[[tuple[int, ...]], Collection[int]] | None = None
+    stop: frozenset[int] = frozenset()
 
 
 def token_index(tokens: Collection[int], vocabulary: int, device: torch.device) -> Int[Tensor, " tokens"]:

@@ -131,7 +131,8 @@ def translate_lines(
     first = 0
     for some in chunks(texts, WINDOW):
         sources = translator.source.encode_batch(some)
-        window = [DecodingRequest(tuple(source), index=index) for index, source in enumerate(sources, first)]
+        tag = translator.target.first_ids
+        window = [DecodingRequest(tuple(source), tag, index) for index, source in enumerate(sources, first)]
         first += len(window)
         yield from ((request.index, [EMPTY_TRANSLATION]) for request in window if not request.source)
         full = [request for request in window if request.source]

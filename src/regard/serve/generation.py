@@ -215,7 +215,7 @@ def stream_target(
 ) -> Iterator[dict[str, Any]]:
     """Greedy search step by step, with the attention recorded."""
     model, tracing = generation.model, AttentionRecorder(without_word_swaps(request.edits))
-    row = PartialHypothesis(DecodingRequest(()))
+    row = PartialHypothesis(DecodingRequest((), generation.prefix))
     with inference_mode(model), tracing.record(model):
         memory, lengths = encode_sources(model, [source])
         state = model.start(memory)
@@ -244,6 +244,8 @@ def stream_text(request: TraceRequest, generation: GenerationInput) -> Iterator[
             x, state = model.decode_hidden(torch.tensor([unread], device=model.embedding.weight.device), state)
             scores = mask_disallowed(log_probabilities(model.logits(x[:, -1:])[:, 0]), [row], constraints)
         token = int(scores[0].argmax())
+        if token in constraints.stop:
+            return
         yield chosen_token_event(step, token, scores, tracing, generation)
         row, unread = row.extend(token, float(scores[0, token])), [token]
 

@@ -365,7 +365,7 @@ class PairTokenizerSettings(SettingsTable):
     """How text of two languages becomes ids.
 
     Args:
-        kind: subwords (bpe or unigram), words or characters.
+        kind: subwords (bpe or unigram), words or characters; pretrained is that of a model imported from elsewhere.
         vocab_size: ids of a vocabulary; subwords need at least 260, and follow from the number of examples if left out.
         joint: one vocabulary for both sides.
         lowercase: text is read and written in lower case.
@@ -374,7 +374,7 @@ class PairTokenizerSettings(SettingsTable):
     """
 
     choices: ClassVar[Choices] = {
-        "kind": ("bpe", "unigram", "words", "characters"),
+        "kind": ("bpe", "unigram", "words", "characters", "pretrained"),
         **dict.fromkeys(("source_language", "target_language"), LANGUAGES),
     }
     ranges: ClassVar[Ranges] = {"vocab_size": AT_LEAST_1}
@@ -392,14 +392,18 @@ class TokenizerSettings(SettingsTable):
     """How text of one language becomes ids.
 
     Args:
-        kind: subwords (bpe or unigram), words, characters or bytes.
+        kind: subwords (bpe or unigram), words, characters or bytes; pretrained is that of a model imported from
+            elsewhere.
         vocab_size: ids of the vocabulary; subwords need at least 260, and follow from the number of examples if left
             out.
         lowercase: text is read and written in lower case.
         language: whose rules make punctuation words of its own; left out, the text stays as it is.
     """
 
-    choices: ClassVar[Choices] = {"kind": ("bpe", "unigram", "words", "characters", "bytes"), "language": LANGUAGES}
+    choices: ClassVar[Choices] = {
+        "kind": ("bpe", "unigram", "words", "characters", "bytes", "pretrained"),
+        "language": LANGUAGES,
+    }
     ranges: ClassVar[Ranges] = {"vocab_size": AT_LEAST_1}
 
     kind: str = "bpe"

@@ -179,7 +179,8 @@ class Seq2SeqTask(Task):
         given.refuse_long(len(ids))
         beam = self.beam if given.beam is None else given.beam
         longest = LengthLimit().of(len(ids))
-        return GenerationInput(task_model.model, target, ids, given.prefix, longest, beam, beam, 0, "written")
+        prefix = given.prefix or target.first_ids
+        return GenerationInput(task_model.model, target, ids, prefix, longest, beam, beam, 0, "written")
 
     def encode(self, task_model: Any, given: TaskInput) -> EncodedInput:
         """One forward pass over the target that is given, or that a search has found."""

@@ -4,11 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from regard.data.tokenizers.base import (
-    BOS,
-    EOS,
     NUM_SPECIAL_TOKENS,
-    PAD,
-    UNK,
+    SPECIAL_LABELS,
     ByteTokenizer,
     CharTokenizer,
     LosslessTokenizer,
@@ -35,6 +32,11 @@ def train_tokenizer(
             return WordTokenizer.train(texts, size=settings.vocab_size, normalizer=normal)
         case "bytes":
             return ByteTokenizer(normal)
+        case "pretrained":
+            raise ValueError(
+                "text.kind = 'pretrained' is the tokenizer of a model imported from elsewhere; train on from its run "
+                "(--start), or choose another kind"
+            )
         case _:
             return CharTokenizer.train(texts, normalizer=normal)
 
@@ -73,7 +75,6 @@ def train_tokenizer_with_vectors(
 # --- labels of tokens ---
 
 
-SPECIAL_LABELS = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 FREQUENT_IDS = 1000  # ids from which the words of an example are taken: vocabularies are sorted by frequency
 
 

@@ -59,6 +59,7 @@ Examples:
 """
 
 NUM_SPECIAL_TOKENS = 4
+SPECIAL_LABELS = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 FORMAT = "regard tokeniser 1"
 VISIBLE_BLANKS = str.maketrans({" ": "␣", "\t": "⇥", "\n": "↵"})
 
@@ -85,6 +86,8 @@ class Tokenizer(ABC):
 
     kind: str
     normalizer: TextNormalizer
+    first_ids: tuple[int, ...] = ()
+    """What the ids of every text begin with, whatever it says: the tag of a language."""
 
     @property
     @abstractmethod

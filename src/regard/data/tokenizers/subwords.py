@@ -33,6 +33,7 @@ from regard.data.tokenizers.base import (
     start_offsets,
 )
 from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.world.splitmix import GOLDEN_GAMMA, mix64_all
 
 # Pre-tokens, which no piece spans: letters with their accents, digits, and signs, each with the one space before it.
@@ -215,7 +216,7 @@ def _normalized_texts(texts: Iterable[str], normalizer: TextNormalizer) -> Itera
 # --- saved tokenizers, of every kind ---
 
 
-KINDS = (WordTokenizer.kind, CharTokenizer.kind, SubwordTokenizer.kind, ByteTokenizer.kind)
+KINDS = tuple(one.kind for one in (WordTokenizer, CharTokenizer, SubwordTokenizer, ByteTokenizer, PretrainedTokenizer))
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -252,6 +253,8 @@ def _tokenizer(saved: dict[str, Any]) -> Tokenizer:
             return SubwordTokenizer(canonical_json(json.dumps(saved["model"])), normalizer)
         case "bytes":
             return ByteTokenizer(normalizer)
+        case "pretrained":
+            return PretrainedTokenizer.from_dict(saved, normalizer)
     raise ValueError(f"the kind {saved['kind']!r} is none of {', '.join(KINDS)}")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from regard.attention import (
     Dot,
@@ -97,6 +97,8 @@ class Family:
         tied: tensors that files may hold twice: the copy, and the original.
         ignored: tensors that hold nothing to learn, such as masks and sinusoids; `*` is a number.
         sizes: of axes that the table takes apart, from our configuration.
+        tags: of models of many languages: which texts begin with a language's tag: the source alone, which names the
+            language to translate into, or both.
     """
 
     task: str
@@ -106,6 +108,7 @@ class Family:
     tied: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     sizes: Callable[[Any], Mapping[str, int]] = lambda model: {}
+    tags: Literal["", "source", "both"] = ""
 
 
 # --- Marian (OPUS-MT) ---
@@ -385,23 +388,25 @@ EMBEDDING_COPIES = {
     "model.encoder.embed_tokens.weight": "model.shared.weight",
     "model.decoder.embed_tokens.weight": "model.shared.weight",
 }
-# by the model_type of config.json
+# by the architecture that config.json names
 FAMILIES: dict[str, Family] = {
-    "marian": Family(
+    "MarianMTModel": Family(
         "translation",
         read_marian,
         lambda model: MARIAN if model.tie in ("all", "input") else MARIAN_PAIR,
         tied=EMBEDDING_COPIES,
         ignored=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+        tags="source",
     ),
-    "m2m_100": Family(
+    "M2M100ForConditionalGeneration": Family(
         "translation",
         read_m2m100,
         lambda model: M2M100,
         tied=EMBEDDING_COPIES,
         ignored=("model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
+        tags="both",
     ),
-    "t5": Family(
+    "T5ForConditionalGeneration": Family(
         "translation",
         read_t5,
         lambda model: T5[model.feed_forward_type],
@@ -409,7 +414,7 @@ FAMILIES: dict[str, Family] = {
         # some files have it, and it was never used
         ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
     ),
-    "gpt2": Family(
+    "GPT2LMHeadModel": Family(
         "language_modeling",
         read_gpt2,
         lambda model: GPT2,
@@ -417,14 +422,14 @@ FAMILIES: dict[str, Family] = {
         tied={"lm_head.weight": "transformer.wte.weight"},
         ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     ),
-    "llama": Family(
+    "LlamaForCausalLM": Family(
         "language_modeling",
         read_llama,
         lambda model: LLAMA,
         tied={"lm_head.weight": "model.embed_tokens.weight"},
         ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
     ),
-    "qwen3": Family(
+    "Qwen3ForCausalLM": Family(
         "language_modeling", read_qwen3, lambda model: LLAMA, tied={"lm_head.weight": "model.embed_tokens.weight"}
     ),
 }

@@ -23,9 +23,10 @@ import torch
 from einops import EinopsError, rearrange
 from torch import Tensor
 
+from regard.data.tokenizers.pretrained import ABSENT, ForeignTokenizer
+
 NOTHING = "-"
 PART = "part"
-ABSENT = -1  # instead of their id, where they have no such token
 # the logit of a token that a model does not have: of probability 0 in every precision, and yet a number
 ABSENT_LOGIT = -1e4
 Shape = tuple[int, ...]
@@ -118,6 +119,12 @@ class TokenOrder:
 
     to_foreign: tuple[int, ...]
     second: frozenset[int] = frozenset()
+
+    @staticmethod
+    def of(tokenizer: ForeignTokenizer) -> "TokenOrder":
+        found = enumerate(tokenizer.to_foreign)
+        second = (ours for ours, theirs in found if theirs != ABSENT and tokenizer.from_foreign[theirs] != ours)
+        return TokenOrder(tokenizer.to_foreign, frozenset(second))
 
     @cached_property
     def predicted(self) -> tuple[int, ...]:

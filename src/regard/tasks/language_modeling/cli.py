@@ -103,11 +103,12 @@ def generate_pieces(
     from regard.data.tokenizers.base import UNK
     from regard.decode.generation import generate as generate_tokens
     from regard.decode.generation import stream_text, text_constraints
+    from regard.decode.translation import unknown_words
 
     opening, ids = generator.encode_prompt(prompt_text)
-    if UNK in ids:  # word tokenizers only, whose tokens spell out what is unknown
-        word = next(word for word in generator.tokenizer.tokens(prompt_text) if word.startswith("<unk:"))
-        typer.echo(f"regard: {word.removeprefix('<unk:').removesuffix('>')!r} is out of vocabulary", err=True)
+    if UNK in ids:
+        word = unknown_words(generator.tokenizer, prompt_text)[0]
+        typer.echo(f"regard: {word!r} is out of vocabulary", err=True)
     allowed, context = text_constraints(generator.tokenizer), max(2, generator.context_length)
     tokens_found = generate_tokens(
         generator.model, opening + ids, sampler, tokens=tokens, constraints=allowed, context=context

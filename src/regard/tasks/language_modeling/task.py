@@ -23,6 +23,7 @@ from regard.data.lm_blocks import (
     read_text,
 )
 from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
+from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
 from regard.decode.generation import generate, stream_text, text_constraints
 from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
@@ -282,6 +283,9 @@ class TextGenerator(PretrainedModel):
 
         Before it stands the end of a line: the beginning of all text is seen once in an epoch, and hardly learnt.
         """
+        if isinstance(self.tokenizer, PretrainedTokenizer):  # the first token is the one that nothing predicts
+            ids = self.tokenizer.encode(text)
+            return ([BOS], ids) if self.tokenizer.starts or not ids else (ids[:1], ids[1:])
         if isinstance(self.tokenizer, WordTokenizer):
             *lines, rest = text.split("\n")
             return [EOS], [*self.ids(lines).tolist(), *self.tokenizer.encode(rest)]

@@ -1,0 +1,317 @@
+"""Import: a Hugging Face checkpoint becomes a run of ours, to load, decode, train on and show as any other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.data.tokenizers.pretrained import PretrainedTokenizer, Special, TokenizerEngine, TokenizersEngine
+from regard.interop.huggingface.checkpoint import Checkpoint
+from regard.interop.huggingface.families import FAMILIES, CheckpointConfig, Family
+from regard.interop.huggingface.weights import (
+    TokenOrder,
+    WeightLayout,
+    WeightRow,
+    check_names,
+    check_shapes,
+    convert_to_ours,
+    tensor_rows,
+)
+from regard.models.config import LanguageModelConfig, ModelConfig
+from regard.models.config_base import ConfigBase
+from regard.models.safetensors_io import named_tensors, shapes_only, write_weights
+from regard.tasks.config import PairTokenizerSettings, TokenizerSettings
+from regard.tasks.language_modeling.task import LanguageModelingData, LanguageModelingSettings, TextGenerator
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
+from regard.training.config import TrainSettings
+from regard.training.run_folder import WEIGHTS
+
+LEARNING_RATE = 5e-5  # of training on: what was learnt should not be lost in the first steps
+
+
+def import_model(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> Path:
+    """A run of ours from a local Hugging Face folder, or a model in the hub cache; nothing is downloaded or executed.
+
+    Args:
+        folder: with config.json, safetensors and a tokenizer; or the name of a model that the hub cache holds.
+        out: the folder of the run, which must be new or empty.
+        source_language, target_language: of a model of many languages: its tags, such as eng_Latn and fra_Latn.
+
+    Examples:
+        >>> from tokenizers import Tokenizer, models
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> config = GPT2Config(vocab_size=3, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+        >>> GPT2LMHeadModel(config).save_pretrained("gpt2")
+        >>> words = Tokenizer(models.WordLevel({"<end>": 0, "cat": 1, "dog": 2}, unk_token="<end>"))
+        >>> words.save("gpt2/tokenizer.json")
+        >>> regard.load(import_model("gpt2", "imported"))
+        LoadedModel('imported', task='language_modeling', verb='generate')
+    """
+    run = Path(out)
+    if run.exists() and any(run.iterdir()):
+        raise ValueError(f"{run} is not empty; choose another folder")
+    checkpoint = Checkpoint.of(folder)
+    converted = convert_checkpoint(checkpoint, Languages(source_language, target_language))
+    note = converted.task_model.describe(run)
+    write_weights(converted.weights, run / WEIGHTS, note)
+    return run
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The languages of a model of many, by their tags; None where nobody named one."""
+
+    source: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Converted:
+    """A model of ours without memory for its weights, and its weights."""
+
+    task_model: PretrainedModel
+    weights: dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class ImportedParts:
+    """All of a task's model but the network.
+
+    Args:
+        kind: the class of the task's models.
+        parts: tokenizers and labels, in the order of `kind.part_files`.
+        settings: of the run.
+        orders: of the tokens, by the axes of the weights' table.
+    """
+
+    kind: type[PretrainedModel]
+    parts: tuple[Any, ...]
+    settings: Any
+    orders: Mapping[str, TokenOrder]
+
+
+def find_family(checkpoint: Checkpoint) -> Family:
+    if checkpoint.architecture not in FAMILIES:
+        raise ValueError(
+            f"{checkpoint.folder}: {checkpoint.architecture!r:.80} is no architecture that is imported here; there are "
+            f"{', '.join(FAMILIES)}. regard look and regard serve show it all the same"
+        )
+    return FAMILIES[checkpoint.architecture]
+
+
+def convert_checkpoint(checkpoint: Checkpoint, languages: Languages = Languages()) -> Converted:
+    family = find_family(checkpoint)
+    headers = base_names(checkpoint, family)
+    try:
+        config = family.model(CheckpointConfig(checkpoint.config, frozenset(headers)))
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.folder}: {error}") from None
+    refuse_depth(checkpoint, config, len(headers))
+    vocabulary = vocabulary_of(family, config, checkpoint, headers)
+    found = TASK_PARTS[family.task](checkpoint, family, config, vocabulary, languages)
+    layout = WeightLayout(family.sizes(config), found.orders)
+    with shapes_only():
+        model = found.kind.build_model(*found.parts, found.settings)
+    ours = {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
+    try:
+        rows = tensor_rows(family.table(config), ours)
+        weights = read_weights(checkpoint, family, headers, rows, layout, ours)
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.folder}: {error}") from None
+    named = dict(zip(found.kind.part_files, found.parts, strict=True))
+    return Converted(found.kind(model=model, settings=found.settings, **named), weights)  # type: ignore[call-arg]
+
+
+def base_names(checkpoint: Checkpoint, family: Family) -> dict[str, str]:
+    """The names of their tensors as the table has them, each with its name in the file."""
+    names = list(checkpoint.headers)
+    if family.base and not any(name.startswith(family.base) for name in names):
+        return {family.base + name: name for name in names}
+    return {name: name for name in names}
+
+
+def refuse_depth(checkpoint: Checkpoint, config: ConfigBase, tensors: int) -> None:
+    """A depth that no file of so few tensors has, before a model of it is built."""
+    for name, depth in config.to_dict().items():
+        if name.endswith("layers") and depth > tensors:
+            raise ValueError(
+                f"{checkpoint.folder}: config.json asks for {depth} layers, and there are {tensors} tensors"
+            )
+
+
+def read_weights(
+    checkpoint: Checkpoint,
+    family: Family,
+    headers: Mapping[str, str],
+    rows: list[WeightRow],
+    layout: WeightLayout,
+    ours: Mapping[str, tuple[int, ...]],
+) -> dict[str, Tensor]:
+    used = {name for row in rows for name in row.theirs}
+    copies = {copy: original for copy, original in family.tied.items() if copy in headers and copy not in used}
+    check_names(rows, headers, (*family.ignored, *copies))
+    check_shapes(rows, layout, {name: checkpoint.headers[own][1] for name, own in headers.items()}, ours)
+    for copy, original in copies.items():
+        one, other = (checkpoint.read(headers[name]) for name in (copy, original))
+        if not one.equal(other):
+            raise ValueError(f"{copy!r} differs from {original!r}, and config.json says that they are one")
+    return convert_to_ours(rows, layout, lambda name: checkpoint.read(headers[name]))
+
+
+# --- tokenizers ---
+
+
+def vocabulary_of(
+    family: Family, config: ConfigBase, checkpoint: Checkpoint, headers: Mapping[str, str]
+) -> dict[str, int]:
+    """How many ids of its own each side has: the rows of its embedding."""
+    found: dict[str, int] = {}
+    for row in family.table(config):
+        for axis in ("source", "target"):
+            if row.sides[0].startswith(f"{axis} ") and row.theirs[0] in headers:
+                found[axis] = checkpoint.headers[headers[row.theirs[0]]][1][0]
+    return found
+
+
+def read_special(checkpoint: Checkpoint, name: str) -> int | None:
+    """An id such as pad_token_id, from the configuration of the model or of its generation; the first of several."""
+    for values in (checkpoint.json("generation_config.json"), checkpoint.config):
+        one = values.get(name)
+        one = one[0] if isinstance(one, list) and one else one
+        if isinstance(one, int) and not isinstance(one, bool) and one >= 0:
+            return one
+    return None
+
+
+def find_piece(engine: TokenizerEngine, piece: str | None, vocabulary: int) -> int | None:
+    """The tokenizer's own id of a token as it is written."""
+    if isinstance(engine, TokenizersEngine):
+        return None if piece is None else engine.engine.token_to_id(piece)
+    return next((one for one in range(vocabulary) if engine.piece(one) == piece), None)
+
+
+def make_tokenizer(
+    checkpoint: Checkpoint, engine: TokenizerEngine, vocabulary: int, *, start: int | None, end: int | None
+) -> PretrainedTokenizer:
+    """For texts that begin and end with these ids of its own."""
+    pad = read_special(checkpoint, "pad_token_id")
+    unknown = find_piece(engine, checkpoint.special_token("unk_token"), vocabulary)
+    special: Special = (pad, start, end, unknown)
+    if any(one is not None and one >= vocabulary for one in special):
+        raise ValueError(f"{checkpoint.folder}: a special token of {special} is beyond the vocabulary of {vocabulary}")
+    return PretrainedTokenizer(engine, vocabulary, special)
+
+
+def language_tag(tokenizer: PretrainedTokenizer, language: str) -> int:
+    """The tag of a language: eng_Latn of NLLB, __en__ of M2M100, >>eng<< of Marian."""
+    for written in (language, f"__{language}__", f">>{language}<<"):
+        one = find_piece(tokenizer.engine, written, tokenizer.vocabulary)
+        if one is not None:
+            return tokenizer.from_foreign[one]
+    raise ValueError(f"no language is called {language!r:.80} in this model's vocabulary; name one by its own tag")
+
+
+# --- tasks ---
+
+
+def training(config: TrainSettings = TrainSettings(), **changes: Any) -> TrainSettings:
+    """How a run would be trained on, unless somebody says otherwise."""
+    return replace(config, learning_rate=LEARNING_RATE, **changes)
+
+
+def read_translation(
+    checkpoint: Checkpoint, family: Family, config: ModelConfig, vocabulary: Mapping[str, int], languages: Languages
+) -> ImportedParts:
+    end = read_special(checkpoint, "eos_token_id")
+    start = read_special(checkpoint, "decoder_start_token_id")
+    start = read_special(checkpoint, "pad_token_id") if start is None else start
+    if start is None or end is None:
+        raise ValueError(f"{checkpoint.folder}: config.json does not say what begins and ends a target text")
+    source, target = (
+        make_tokenizer(checkpoint, checkpoint.engine(target=side == "target"), size, start=start, end=end)
+        for side, size in (("source", vocabulary.get("source", vocabulary["target"])), ("target", vocabulary["target"]))
+    )
+    source, target = with_languages(checkpoint, family, source, target, languages)
+    names = named_languages(checkpoint, languages)
+    settings = TranslationSettings(
+        data=TranslationData(corpus="files", source=names["source"], target=names["target"]),
+        text=PairTokenizerSettings(kind="pretrained", vocab_size=target.size, joint=source.size == target.size),
+        model=config,
+        train=training(),
+    )
+    orders = {"source": TokenOrder.of(source), "target": TokenOrder.of(target)}
+    return ImportedParts(Translator, (source, target), settings, orders)
+
+
+def named_languages(checkpoint: Checkpoint, languages: Languages) -> dict[str, str]:
+    config = checkpoint.json("tokenizer_config.json")
+    found = {
+        "source": languages.source or config.get("source_lang") or config.get("src_lang"),
+        "target": languages.target or config.get("target_lang") or config.get("tgt_lang"),
+    }
+    return {side: name if isinstance(name, str) else "?" for side, name in found.items()}
+
+
+def with_languages(
+    checkpoint: Checkpoint,
+    family: Family,
+    source: PretrainedTokenizer,
+    target: PretrainedTokenizer,
+    languages: Languages,
+) -> tuple[PretrainedTokenizer, PretrainedTokenizer]:
+    """With the tags that texts of these languages begin with: each its own, or Marian's source that of the target."""
+    if family.tags == "source":
+        if languages.target:
+            source = replace(source, first_ids=(language_tag(source, f">>{languages.target}<<"),))
+        return source, target
+    if not family.tags:
+        if languages.source or languages.target:
+            raise ValueError(f"{checkpoint.folder} has no tags of languages; leave them out")
+        return source, target
+    tags = named_languages(checkpoint, languages)
+    if "?" in tags.values():
+        raise ValueError(
+            f"{checkpoint.folder} translates many languages; name two: --source-language and --target-language, such "
+            "as eng_Latn and fra_Latn, or en and fr"
+        )
+    source = replace(source, first_ids=(language_tag(source, tags["source"]),))
+    return source, replace(target, first_ids=(language_tag(target, tags["target"]),))
+
+
+def read_language_model(
+    checkpoint: Checkpoint,
+    family: Family,
+    config: LanguageModelConfig,
+    vocabulary: Mapping[str, int],
+    languages: Languages,
+) -> ImportedParts:
+    end, begin = (read_special(checkpoint, name) for name in ("eos_token_id", "bos_token_id"))
+    engine, size = checkpoint.engine(markup=True), vocabulary["target"]
+    words = make_tokenizer(checkpoint, engine, size, start=end if begin is None else begin, end=end)
+    if isinstance(engine, TokenizersEngine):
+        words = replace(words, starts=engine.engine.encode("a").ids[:1] == [begin])
+    longest = CheckpointConfig(checkpoint.config).whole(
+        "n_positions", CheckpointConfig(checkpoint.config).whole("max_position_embeddings", 2048)
+    )
+    settings = LanguageModelingSettings(
+        data=LanguageModelingData(corpus="files"),
+        text=TokenizerSettings(kind="pretrained", vocab_size=words.size),
+        model=config,
+        train=training(label_smoothing=0.0, max_length=longest, batch_size=max(longest, TrainSettings().batch_size)),
+    )
+    return ImportedParts(TextGenerator, (words,), settings, {"target": TokenOrder.of(words)})
+
+
+TASK_PARTS: dict[str, Callable[[Checkpoint, Family, Any, Mapping[str, int], Languages], ImportedParts]] = {
+    "translation": read_translation,
+    "language_modeling": read_language_model,
+}

@@ -1,0 +1,159 @@
+"""Checkpoints to import: small random models of each family, saved with a tokenizer whose special ids lie about."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+SENTENCES = [
+    "the black cat ate a mouse",
+    "one big dog saw it near that old house",
+    "no bird sang",
+    "a dog and the cat saw the old house while the mouse ate",
+]
+WORDS = list(dict.fromkeys(" ".join(SENTENCES).split()))
+VOCABULARY = 37  # rows of the embeddings: more than there are tokens
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """A family: its class, its configuration, and which of its ids are special.
+
+    Args:
+        special: its tokens pad, bos, eos and unk, by their ids.
+        tags: of languages.
+        template: what its tokenizer puts around a text.
+    """
+
+    model: str
+    config: str
+    settings: dict[str, Any]
+    special: dict[str, int]
+    tags: tuple[str, ...] = ()
+    template: str = "$A"
+
+    def build(self) -> Any:
+        torch.manual_seed(5)
+        ids = {f"{name}_token_id": one for name, one in self.special.items() if name != "unk"}
+        config = getattr(transformers, self.config)(**{"vocab_size": VOCABULARY, **ids, **self.settings})
+        model = getattr(transformers, self.model)(config).eval()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "embed_positions" not in name:  # sinusoids
+                    weight.copy_(torch.randn_like(weight) * 0.35)
+                if name.endswith(("norm.weight", "LayerNorm.weight", "ln_1.weight", "layernorm.weight")):
+                    weight.add_(1.0)
+        return model
+
+    def pieces(self) -> list[str]:
+        """The vocabulary by ids, the special ones at their places."""
+        special, plain = {one: f"<{name}>" for name, one in self.special.items()}, iter([*WORDS, *self.tags])
+        return [special.get(one) or next(plain) for one in range(len(WORDS) + len(self.tags) + len(special))]
+
+    def save(self, folder: Path) -> Any:
+        model = self.build()
+        model.save_pretrained(folder)
+        self.save_tokenizer(folder)
+        return model
+
+    def save_tokenizer(self, folder: Path) -> None:
+        pieces = self.pieces()
+        engine = Tokenizer(models.WordLevel({piece: n for n, piece in enumerate(pieces)}, unk_token="<unk>"))
+        engine.pre_tokenizer, engine.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
+        names = [(f"<{name}>", one) for name, one in self.special.items()]
+        if self.template != "$A":
+            engine.post_processor = processors.TemplateProcessing(single=self.template, special_tokens=names)
+        special = {f"{name}_token": f"<{name}>" for name in self.special}
+        made = PreTrainedTokenizerFast(tokenizer_object=engine, **special, additional_special_tokens=list(self.tags))
+        made.save_pretrained(folder)
+
+
+SEQ2SEQ: dict[str, Any] = {
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": 20,
+    "max_position_embeddings": 64,
+    "forced_eos_token_id": None,
+}
+T5: dict[str, Any] = {"d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 3}
+DECODER: dict[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 20,
+    "max_position_embeddings": 64,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 500.0,
+}
+MARIAN = SEQ2SEQ | {"scale_embedding": True, "activation_function": "swish", "decoder_start_token_id": 22}
+CHECKPOINTS: dict[str, CheckpointSpec] = {
+    "Marian": CheckpointSpec(
+        "MarianMTModel", "MarianConfig", MARIAN, {"eos": 0, "unk": 1, "pad": 22}, template="$A <eos>"
+    ),
+    "M2M100": CheckpointSpec(
+        "M2M100ForConditionalGeneration",
+        "M2M100Config",
+        SEQ2SEQ | {"decoder_start_token_id": 2},
+        {"bos": 0, "pad": 1, "eos": 2, "unk": 3},
+        ("eng_Latn", "fra_Latn"),
+        template="<bos> $A <eos>",
+    ),
+    "T5": CheckpointSpec("T5ForConditionalGeneration", "T5Config", T5, {"pad": 0, "eos": 1, "unk": 2}),
+    "T5 1.1": CheckpointSpec(
+        "T5ForConditionalGeneration",
+        "T5Config",
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        {"pad": 0, "eos": 1, "unk": 2},
+    ),
+    "GPT-2": CheckpointSpec(
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 64, "bos_token_id": 20},
+        {"eos": 20},
+    ),
+    "Llama": CheckpointSpec(
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        DECODER | {"rope_parameters": LLAMA3},
+        {"unk": 0, "bos": 1, "eos": 2},
+        template="<bos> $A",
+    ),
+    "Llama, tied": CheckpointSpec(
+        "LlamaForCausalLM", "LlamaConfig", DECODER | {"tie_word_embeddings": True}, {"unk": 0, "bos": 1, "eos": 2}
+    ),
+    "Qwen3": CheckpointSpec("Qwen3ForCausalLM", "Qwen3Config", DECODER | {"head_dim": 10}, {"eos": 5, "pad": 20}),
+}
+
+
+def train_sentencepiece(folder: Path, texts: Sequence[str], name: str, size: int = 40) -> None:
+    """A small model of SentencePiece, as folder/name."""
+    path = folder / "texts.txt"
+    path.write_text("\n".join(texts), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(path), model_prefix=str(folder / "spm"), vocab_size=size, minloglevel=2, hard_vocab_limit=False
+    )
+    (folder / "spm.model").rename(folder / name)
+    for leftover in ("spm.vocab", "texts.txt"):
+        (folder / leftover).unlink()
+
+
+def write_json(path: Path, values: Any) -> None:
+    path.write_text(json.dumps(values), encoding="utf-8")
