@@ -88,7 +88,9 @@ class LoadedModel:
         raise AttributeError(f"a model for the task {self.task.name!r} has no {name!r}; {verb}")
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *(name for name in dir(self.task_model) if not name.startswith("_"))})
+        plumbing = {*dir(PretrainedModel)} - {"save"}
+        shared = (name for name in dir(self.task_model) if not name.startswith("_") and name not in plumbing)
+        return sorted({*super().__dir__(), *shared})
 
     def __repr__(self) -> str:
         return f"LoadedModel({str(self.folder)!r}, task={self.task.name!r}, verb={self.task.verb!r})"

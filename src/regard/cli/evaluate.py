@@ -87,7 +87,8 @@ def evaluate(
     refuse_long_examples(task, task_model, examples, max_length)
     what: dict[str, Any] = {"model": str(model), "on": named}
     chosen = check_search(task, model, search)
-    typer.echo(f"on {len(examples):,} {task.examples}: {' and '.join(named)}", err=True)
+    counted = task.examples if len(examples) != 1 else task.examples.removesuffix("s")
+    typer.echo(f"on {len(examples):,} {counted}: {' and '.join(named)}", err=True)
     found = task.evaluate(task_model, examples, search=chosen, progress=with_progress)
     what |= {"search": repr(chosen)} if chosen else {}
     if scorer:

@@ -49,7 +49,8 @@ class OneLineErrorGroup(TyperGroup):
             sys.exit(130)
         except UsageError as mistake:
             command = mistake.ctx.command_path if mistake.ctx else "regard"
-            fail(f"{mistake.format_message().rstrip('.')}; see {command} --help")
+            message = mistake.format_message().rstrip(".")
+            fail(f"{message}{'' if message.endswith('?') else ';'} see {command} --help")
         except ValueError as mistake:
             fail(str(mistake))
         except OSError as mistake:

@@ -365,7 +365,8 @@ def describe_length(task: "Task", settings: "RunSettings", fit: "TrainingRun") -
     batch = f" of {train.batch_size * train.gradient_accumulation:,} {task.batch_unit}" if task.batch_unit else ""
     text = vars(settings).get("text")
     subwords = f", {text.vocab_size:,} subwords" if text and text.kind in ("bpe", "unigram") else ""
-    return f"{train.steps:,} steps{batch} (≈ {train.steps / fit.job.data.steps(0):,.0f} epochs){subwords}"
+    epochs = f"{train.steps / fit.job.data.steps(0):,.0f}"
+    return f"{train.steps:,} steps{batch} (≈ {epochs} epoch{'s' * (epochs != '1')}){subwords}"
 
 
 # --- fine-tuning: weights and vocabulary of another run ---

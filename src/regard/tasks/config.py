@@ -145,7 +145,7 @@ class RunSettings(ABC):
         """What a file holds; the values may be anything. The line `parts` is but a record, and runs nothing."""
         tables = {name: table for name, table in given.items() if name != "parts"}
         if resolve_task_name(task := tables.pop("task", DEFAULT_TASK)) != cls.task:
-            raise ValueError(f"the task is {task!r}, not {cls.task!r}; each has its own settings")
+            raise ValueError(f"the task is {task!r}, not {cls.task!r}; use the command of that task; see regard --help")
         for name, table in tables.items():
             if not isinstance(table, dict):
                 where = "such as [train]" if name in cls.table_names() else f"as {cls.resolve_key(name)} is"

@@ -75,7 +75,8 @@ class DataSettings(SettingsTable, ABC, Generic[E]):
     def read_files(self, split: Split) -> LoadedExamples[E]:
         held_out = split != "test" and not self.valid
         if not (paths := self.train if held_out else self.paths(split)):
-            raise ValueError(f"data.{split} names no files; e.g. {self.files_hint.format(split=split)}")
+            hint = self.files_hint.replace("--{split}", "--on") if split == "test" else self.files_hint
+            raise ValueError(f"data.{split} names no files; e.g. {hint.format(split=split)}")
         found = self.from_files(paths, split)
         if held_out:
             found = LoadedExamples(split_held_out(found.examples, split), found.skipped)
