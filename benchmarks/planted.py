@@ -335,16 +335,16 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "attention/multihead.py": [
         ("MultiHeadAttention", "keys and values exchanged",
-         "project_all(x, (self.query, self.key, self.value), fused=fused)", "project_all(x, (self.query, self.value, self.key))"),
+         "project_all(x, (self.query, self.key, self.value), fused=context.fused)", "project_all(x, (self.query, self.value, self.key))"),
         ("MultiHeadAttention", "heads cut across",
          "x.view(b, t, heads, width // heads).transpose(1, 2)", "x.view(b, t, width // heads, heads).permute(0, 3, 1, 2)"),
         ("MultiHeadAttention", "heads merged across", "heads.transpose(1, 2).flatten(2)", "heads.permute(0, 2, 3, 1).flatten(2)"),
         ("MultiHeadAttention", "a call's pattern replaces the layer's", "recipe.pattern & pattern)", "pattern)"),
         ("MultiHeadAttention", "always drops", "        if not self.training:\n            return recipe\n", ""),
         ("padding removal", "tokens at the places of others", "whole[0].index_select(0, tokens.rows)", "whole[0].index_select(0, tokens.rows.flip(0))"),
-        ("Linformer", "mixes padding in", "y.masked_fill(~kept[:, None, :, None], 0.0)", "y"),
     ],
     "attention/linformer.py": [
+        ("Linformer", "mixes padding in", "y.masked_fill(~kept[:, None, :, None], 0.0)", "y"),
         ("Linformer", "E and F exchanged", "for weight in (self.E, self.F))", "for weight in (self.F, self.E))"),
         ("Linformer", "a shorter text uses the last columns", "weight[:, :, :tokens]", "weight[:, :, -tokens:]"),
     ],

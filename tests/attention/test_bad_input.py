@@ -111,7 +111,7 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: MultiHeadAttention(12, heads=4, groups=3), "4 heads cannot share 3 groups"),
         (lambda: MultiHeadAttention(12, heads=0), "0 heads"),
         (lambda: MultiHeadAttention(12, heads=4, dropout=1.5), "not 1.5"),
-        (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(5, 8)), "x must be"),
+        (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(5, 8)), "x and memory must be"),
         (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(1, 5, 8), torch.zeros(5, 8)), "memory must be"),
         (lambda: Window(0), "size must be a whole number, at least 1"),
         (lambda: Window(2.5), "whole number"),  # type: ignore[arg-type]

@@ -181,7 +181,7 @@ def layer_of(recipe: Recipe = Recipe(), **more) -> MultiHeadAttention:
 def test_a_layer_takes_masks_besides_its_recipe_and_pattern(shape, make):
     layer, padding = layer_of(Recipe(position=Rotary(), pattern=Window(4)), head=4), Padding(torch.tensor([7, 4]))
     x, memory, mask = torch.randn(B, N, 12).double(), torch.randn(B, J, 12).double(), make(*shape)
-    q, k, v = layer.project(x, memory, None)
+    q, k, v = layer.project(x, memory)
     recipe = recipe_of(mask, replace(layer.recipe, pattern=Window(4) & padding))
     wanted = layer.merge_heads(steps(q, k, v, recipe).output)
     assert_close(layer(x, memory, pattern=padding, mask=mask), wanted)
@@ -190,7 +190,7 @@ def test_a_layer_takes_masks_besides_its_recipe_and_pattern(shape, make):
 def test_a_mask_asks_about_indices_whatever_the_positions():
     layer = layer_of(Recipe(position=Rotary()), head=4)
     x, mask, positions = torch.randn(B, J, 12).double(), numbers(B, J, J), torch.randint(0, 50, (B, J))
-    q, k, v = layer.project(x, None, None)
+    q, k, v = layer.project(x)
     q, k = (Rotary().rotate(part, positions) for part in (q, k))
     assert_close(layer(x, mask=mask, positions=positions), layer.merge_heads(by_hand(q, k, v, mask)))
 
@@ -269,7 +269,7 @@ def test_parts_of_a_recipe_that_do_not_fit_are_refused():
     ):
         AdditiveMask(boolean(1, 1, N, J))
     compressed = MultiHeadAttention(12, heads=H, compress=Linformer(rank=2, max_length=J))
-    with pytest.raises(ValueError, match="mixes all keys, so a mask cannot be applied any more"):
+    with pytest.raises(ValueError, match="mixes all keys; of patterns it understands Padding alone"):
         compressed(torch.randn(B, J, 12), mask=boolean(J, J))
 
 

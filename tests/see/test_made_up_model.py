@@ -71,7 +71,7 @@ class MadeUp(Seq2Seq[Source, Target]):
     def encode(self, source, lengths):
         x = self.source.embed(source)
         x = x + self.reading(x, pattern=Padding(lengths))
-        _, k, v = self.across.project(x, None, None)
+        _, k, v = self.across.project(x)
         return Source(k, v, lengths)
 
     def start(self, memory):

@@ -12,6 +12,7 @@ from regard.attention import (
     Alibi,
     AttentionCore,
     Causal,
+    Context,
     Cosine,
     Dot,
     Feature,
@@ -333,8 +334,8 @@ def test_any_recipe_is_seen_as_it_ran(name):
     layer = MultiHeadAttention(24, heads=6, groups=2, recipe=RECIPES[name]).eval()
     x, padding = torch.randn(2, 37, 24), Padding(torch.tensor([37, 29]))
     site = trace_layer(layer, x, pattern=padding)
-    q, k, v = layer.project(x, None, padding)
-    whole = steps(q, k, v, layer.effective_recipe(padding, None)).weights.detach()
+    q, k, v = layer.project(x)
+    whole = steps(q, k, v, layer.effective_recipe(Context(padding))).weights.detach()
     for head in (0, 5):
         assert site.check(head).holds
         assert_close(site.head(head, sentence=1).weights, whole[1, head], atol=1e-6, rtol=0)

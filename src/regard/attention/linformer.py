@@ -7,6 +7,11 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.attention.batch_patterns import Padding
+from regard.attention.pattern import Full, Pattern
+from regard.attention.recipe import Recipe
+from regard.attention.text_positions import Segments
+
 
 @dataclass(eq=False)
 class Linformer(nn.Module):
@@ -31,6 +36,26 @@ class Linformer(nn.Module):
         self.E, self.F = (
             nn.Parameter(torch.randn(self.heads, self.rank, self.max_length) * self.rank**-0.5) for _ in range(2)
         )
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Nothing that depends on where a key stands can be applied to mixtures."""
+        if recipe.pattern != Full():
+            raise ValueError(f"{self} mixes all keys, so {recipe.pattern} cannot be applied any more; use Full()")
+        if recipe.query_key_positions or recipe.score_positions:
+            raise ValueError(
+                f"{self} mixes all keys, so they have no position any more; {recipe.position} cannot be used"
+            )
+
+    def mix(self, k: Tensor, v: Tensor, pattern: Pattern | None, segments: Segments | None) -> tuple[Tensor, Tensor]:
+        """The mixtures of one text's keys and values, without those of padding."""
+        if segments is not None:
+            raise ValueError(f"{self} mixes all keys of a row, and so those of several texts; do not pack")
+        if isinstance(pattern, Padding):
+            kept = torch.arange(k.shape[2], device=k.device) < pattern.lengths[:, None]
+            k, v = (y.masked_fill(~kept[:, None, :, None], 0.0) for y in (k, v))
+        elif pattern is not None:
+            raise ValueError(f"{self} mixes all keys; of patterns it understands Padding alone, not {pattern}")
+        return self(k, v)
 
     def forward(
         self, k: Float[Tensor, "b g j d"], v: Float[Tensor, "b g j e"]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
-from regard.attention.batch_patterns import Padding, mask_parts
+from regard.attention.batch_patterns import mask_parts
 from regard.attention.block_map import is_tracing
 from regard.attention.core import AttentionCore, record_steps
 from regard.attention.dependency_tree import DependencyTree
@@ -188,12 +188,8 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"{heads} heads cannot share {groups} groups: not a multiple")
         if head is None and model % heads:
             raise ValueError(f"{heads} heads do not divide a model of width {model}; say how wide a head is: head=...")
-        if compress is not None and recipe.pattern != Full():
-            raise ValueError(f"{compress} mixes all keys, so {recipe.pattern} cannot be applied any more; use Full()")
-        if compress is not None and (recipe.query_key_positions or recipe.score_positions):
-            raise ValueError(
-                f"{compress} mixes all keys, so they have no position any more; {recipe.position} cannot be used"
-            )
+        if compress is not None:
+            compress.check_recipe(recipe)
         if dropout and isinstance(recipe.normaliser, Hard):
             raise ValueError(f"dropout would drop the one key that {recipe.normaliser} chooses; use dropout=0")
         if backend is not None and backend not in BACKENDS:
@@ -231,8 +227,6 @@ class MultiHeadAttention(nn.Module):
         """
         bias = None
         if mask is not None:
-            if self.compress is not None:
-                raise ValueError(f"{self.compress} mixes all keys, so a mask cannot be applied any more; leave it out")
             first = 0 if cache is None else cache.first
             keys = first + (x if memory is None else memory).shape[1]
             visible, bias = mask_parts(mask, (x.shape[0], self.heads, x.shape[1], keys), first)
@@ -240,17 +234,11 @@ class MultiHeadAttention(nn.Module):
         return self.output(self.compute_heads(x, memory, Context(pattern, positions, tree, bias=bias), cache))
 
     def compute_heads(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        context: Context = Context(),
-        cache: LayerCache | None = None,
+        self, x: Tensor, memory: Tensor | None = None, context: Context = Context(), cache: LayerCache | None = None
     ) -> Tensor:
         """concat(head_1, ..., head_h): what the output projection reads."""
-        q, k, v = self.project(x, memory, context.pattern, context.tokens, fused=context.fused)
-        recipe = self.effective_recipe(context.pattern, context.tree, context.segments)
-        if context.bias is not None:
-            recipe = replace(recipe, position=recipe.position + context.bias)
+        q, k, v = self.project(x, memory, context)
+        recipe = self.effective_recipe(context)
         if cache is not None:
             heads = cache.attend(self, q, k, v, recipe)
         else:
@@ -259,11 +247,10 @@ class MultiHeadAttention(nn.Module):
 
     def cross_heads(self, x: Tensor, keys_values: tuple[Tensor, Tensor], context: Context, first: int = 0) -> Tensor:
         """The same for keys and values that are known already; the queries' indices begin at the first."""
-        (q,) = project_all(x, (self.query,), fused=context.fused)
-        (q,) = pad(context.tokens, q)
+        (q,) = pad(context.tokens, *project_all(x, (self.query,), fused=context.fused))
         q = self.norm_queries(split_heads(q, self.heads))
-        recipe = self.effective_recipe(context.pattern, None, context.segments)
         positions = {"q_positions": context.positions} if context.segments is None else context.token_positions
+        recipe = self.effective_recipe(context)
         heads = self.core(q, *keys_values, recipe, q_index=first, **positions, backend=self.backend)
         return unpad(concatenate_heads(heads), context.tokens)
 
@@ -289,38 +276,24 @@ class MultiHeadAttention(nn.Module):
         return self(x, pattern=pattern, mask=mask, cache=cell), cell.cache
 
     def project(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        pattern: Pattern | None,
-        tokens: UnpaddedTokens | None = None,
-        *,
-        fused: bool = False,
+        self, x: Tensor, memory: Tensor | None = None, context: Context = Context()
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of queries, keys and values."""
-        if x.dim() != 3:
-            raise ValueError(f"x must be (batch, tokens, width), not {tuple(x.shape)}")
-        if memory is not None and memory.dim() != 3:
-            raise ValueError(f"memory must be (batch, tokens, width), not {tuple(memory.shape)}")
-        if memory is None:
-            if self.compress is None and (whole := find_whole(self.query, self.key, self.value)) is not None:
-                (joint,) = pad(tokens, whole.linear(x))
-                heads = split_heads(joint, self.heads + 2 * self.groups)
-                q, k, v = heads.split_with_sizes((self.heads, self.groups, self.groups), 1)
-                return self.norm_queries(q), self.norm_keys(k), v
-            q, k, v = pad(tokens, *project_all(x, (self.query, self.key, self.value), fused=fused))
+        if wrong := [states for states in (x, memory) if states is not None and states.dim() != 3]:
+            raise ValueError(f"x and memory must be (batch, tokens, width), not {tuple(wrong[0].shape)}")
+        if memory is not None:
+            q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=context.fused)
+            q, k, v = split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
+        elif (whole := find_whole(self.query, self.key, self.value)) is not None:
+            (joint,) = pad(context.tokens, whole.linear(x))
+            heads = split_heads(joint, self.heads + 2 * self.groups)
+            q, k, v = heads.split_with_sizes((self.heads, self.groups, self.groups), 1)
         else:
-            q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=fused)
-        q, v = self.norm_queries(split_heads(q, self.heads)), split_heads(v, self.groups)
-        k = self.norm_keys(split_heads(k, self.groups))
-        if self.compress is None:
-            return q, k, v
-        if isinstance(pattern, Padding):
-            kept = torch.arange(k.shape[2], device=k.device) < pattern.lengths[:, None]
-            k, v = (y.masked_fill(~kept[:, None, :, None], 0.0) for y in (k, v))
-        elif pattern is not None:
-            raise ValueError(f"{self.compress} mixes all keys; of patterns it understands Padding alone, not {pattern}")
-        return q, *self.compress(k, v)
+            parts = project_all(x, (self.query, self.key, self.value), fused=context.fused)
+            q, k, v = pad(context.tokens, *parts)
+            q, k, v = split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
+        q, k = self.norm_queries(q), self.norm_keys(k)
+        return (q, k, v) if self.compress is None else (q, *self.compress.mix(k, v, context.pattern, context.segments))
 
     def norm_queries(self, q: Tensor) -> Tensor:
         return q if self.query_norm is None else self.query_norm(q)
@@ -328,17 +301,17 @@ class MultiHeadAttention(nn.Module):
     def norm_keys(self, k: Tensor) -> Tensor:
         return k if self.key_norm is None else self.key_norm(k)
 
-    def effective_recipe(
-        self, pattern: Pattern | None, tree: DependencyTree | None, segments: Segments | None = None
-    ) -> Recipe:
-        """The layer's recipe, met by this call's pattern, trees and segments, in its training form while training."""
-        recipe = self.recipe if tree is None else self.recipe.with_tree(tree=tree)
-        if segments is not None:
-            if self.compress is not None:
-                raise ValueError(f"{self.compress} mixes all keys of a row, and so those of several texts; do not pack")
-            recipe = replace(recipe, pattern=segments.within(recipe.pattern))
-        if pattern is not None and self.compress is None:
+    def effective_recipe(self, context: Context) -> Recipe:
+        """The layer's recipe with what the context adds to it, in its training form while training."""
+        recipe, pattern = self.recipe, context.pattern if self.compress is None else None
+        if context.tree is not None:
+            recipe = recipe.with_tree(tree=context.tree)
+        if context.segments is not None:
+            recipe = replace(recipe, pattern=context.segments.within(recipe.pattern))
+        if pattern is not None:
             recipe = with_pattern(recipe, pattern if type(recipe.pattern) is Full else recipe.pattern & pattern)
+        if context.bias is not None:
+            recipe = replace(recipe, position=recipe.position + context.bias)
         if not self.training:
             return recipe
         recipe = recipe.for_training()

@@ -1,15 +1,12 @@
 """Embeddings: token ids to vectors and vectors to logits, with tied tables for translation; and positions added."""
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
 from regard.attention import DependencyTree, Recipe
 from regard.attention.learned_parts import learned_modules
-from regard.ops.linear_cross_entropy import linear_cross_entropy
-from regard.ops.rdrop_loss import rdrop_loss
 
 X = Float[Tensor, "b t model"]
 SCALES = {
@@ -57,29 +54,6 @@ class Embedding(nn.Module):
 
     def logits(self, x: Float[Tensor, "*batch width"], bias: Float[Tensor, " size"]) -> Float[Tensor, "*batch size"]:
         return linear(x, self.weight, bias) if self.projection is None else self.projection(x)
-
-    def loss(
-        self,
-        x: Float[Tensor, "*batch width"],
-        bias: Float[Tensor, " size"],
-        targets: Int[Tensor, "*batch"],
-        *,
-        smoothing: float,
-        ignore_index: int,
-        rdrop: float | None = None,
-    ) -> Float[Tensor, ""]:
-        """The summed cross-entropy of the logits, which are never all in memory.
-
-        With `rdrop`, the second half of the states are the first half's tokens in another pass (see `rdrop_loss`).
-        """
-        states, tokens = rearrange(x, "b t width -> (b t) width"), rearrange(targets, "b t -> (b t)")
-        if rdrop is None:
-            return linear_cross_entropy(
-                states, self.weight, bias, tokens, smoothing=smoothing, ignore_index=ignore_index
-            )
-        return rdrop_loss(
-            states, self.weight, bias, tokens, weight=rdrop, smoothing=smoothing, ignore_index=ignore_index
-        )
 
 
 class TiedEmbeddings(nn.Module):

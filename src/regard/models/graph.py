@@ -24,6 +24,7 @@ from regard.attention import (
     AttentionCall,
     AttentionRecord,
     AttentionSites,
+    Context,
     Full,
     InnerProduct,
     MultiHeadAttention,
@@ -172,8 +173,8 @@ class GraphAttentionLayer(GraphLayer):
 
         def attend(y: X) -> X:
             # one attention over all nodes, which the neighbours compute group by group
-            q, k, v = attention.project(rearrange(y, "n m -> 1 n m"), None, None)
-            recipe = attention.effective_recipe(neighbours.edges, None)
+            q, k, v = attention.project(rearrange(y, "n m -> 1 n m"))
+            recipe = attention.effective_recipe(Context(neighbours.edges))
             return concatenate_heads(attention.core(q, k, v, recipe, kernel=neighbours.attend))[0]
 
         return self.residual_attention((x, x), attend, attention.output)[0]

@@ -13,6 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.data.batching import PackedBatch
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.layers.embedding import Embedding
+from regard.ops.linear_cross_entropy import linear_cross_entropy
+from regard.ops.rdrop_loss import rdrop_loss
 
 Tokens = Int[Tensor, "b t"]
 Logits = Float[Tensor, "b t v"]
@@ -115,9 +117,8 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     def loss(
         self, x: X, targets: Tokens, *, smoothing: float, ignore_index: int, rdrop: float | None = None
     ) -> Float[Tensor, ""]:
-        """The summed loss of the targets: see Embedding.loss."""
-        table, bias = self.output()
-        return table.loss(x, bias, targets, smoothing=smoothing, ignore_index=ignore_index, rdrop=rdrop)
+        """The summed loss of the targets: see `output_loss`."""
+        return output_loss(x, *self.output(), targets, smoothing=smoothing, ignore_index=ignore_index, rdrop=rdrop)
 
     def hidden_states(self, source: Int[Tensor, "b s"], source_lengths: Int[Tensor, " b"], target_in: Tokens) -> X:
         """As `forward`, before the logits."""
@@ -131,6 +132,26 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
 
     def forward(self, source: Int[Tensor, "b s"], source_lengths: Int[Tensor, " b"], target_in: Tokens) -> Logits:
         return self.logits(self.hidden_states(source, source_lengths, target_in))
+
+
+def output_loss(
+    x: Float[Tensor, "b t width"],
+    table: Embedding,
+    bias: Float[Tensor, " size"],
+    targets: Tokens,
+    *,
+    smoothing: float,
+    ignore_index: int,
+    rdrop: float | None = None,
+) -> Float[Tensor, ""]:
+    """The summed cross-entropy of the logits that the table gives, which are never all in memory.
+
+    With `rdrop`, the second half of the states are the first half's tokens in another pass (see `rdrop_loss`).
+    """
+    args = x.flatten(0, 1), table.weight, bias, targets.flatten()
+    if rdrop is None:
+        return linear_cross_entropy(*args, smoothing=smoothing, ignore_index=ignore_index)
+    return rdrop_loss(*args, weight=rdrop, smoothing=smoothing, ignore_index=ignore_index)
 
 
 @runtime_checkable

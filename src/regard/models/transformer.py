@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -26,11 +25,10 @@ from regard.attention.kv_cache import LayerCache
 from regard.attention.multihead import pad, split_heads
 from regard.data.batching import PackedBatch
 from regard.layers.embedding import PositionalEmbedding, TiedEmbeddings
+from regard.layers.packed_embedding import embed_packed
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.models.stack import LayerRecipes, StackConfig
-from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.fused_dropout import DropoutNoise, draw_seed, embedding_dropout
 from regard.ops.linear import project_all
 
 X = Float[Tensor, "b t model"]
@@ -201,42 +199,16 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
     def packed_hidden_states(self, source: PackedBatch, target: PackedBatch) -> X:
         """As `hidden_states`, of every token of every target text of packed rows: the same layers, whose context says
         which tokens belong to one text, and where they stand in it."""
-        x, y = self.embed_packed(source, target)
+        places = self.source_positions, self.target_positions
+        x, y = embed_packed(self.embeddings, places, self.dropout, source, target)
         own = Segments(target.segment_ids, target.position_ids)
         across = replace(own, key_ids=source.segment_ids, key_positions=source.position_ids)
         memory = self.encode_embedded(x, Context(segments=Segments(source.segment_ids, source.position_ids)))
         none = [None] * len(self.decoder)
         return self.decode_embedded(y, memory, Context(segments=own), Context(segments=across), none)
 
-    def embed_packed(self, source: PackedBatch, target: PackedBatch) -> tuple[X, X]:
-        """Both sides' embeddings; of one table by one op, for its gradient is as large as the table, be the tokens few
-        or many."""
-        sides, places = (source, target), (self.source_positions, self.target_positions)
-        table = self.embeddings.table("source")
-        if table is not self.embeddings.table("target"):
-            embedded = self.embeddings.embed_source(source.tokens), self.embeddings.embed_target(target.tokens)
-        elif dispatch.use_fused(table.weight) and table.scaled and not places[0].learned and same_schemes(*places):
-            positions = places[0].table(max(side.tokens.shape[1] for side in sides), table.weight)
-            noise = DropoutNoise(self.dropout.p if self.training else 0.0, draw_seed(table.weight.device))
-            tokens, at = (source.tokens, target.tokens), (source.position_ids, target.position_ids)
-            x, _, y, _ = embedding_dropout(table.weight, tokens, positions, at, noise)
-            return x, y
-        else:
-            counts = [side.tokens.numel() for side in sides]
-            both = table.embed(torch.cat([side.tokens.flatten() for side in sides])[None])[0].split(counts)
-            embedded = tuple(x.view(*side.tokens.shape, -1) for x, side in zip(both, sides, strict=True))
-        x, y = (
-            self.dropout(place(part, side.position_ids))
-            for place, part, side in zip(places, embedded, sides, strict=True)
-        )
-        return x, y
-
     def output(self):
         return self.embeddings.table("output"), self.embeddings.bias
-
-
-def same_schemes(one: PositionalEmbedding, other: PositionalEmbedding) -> bool:
-    return list(one.recipe.embedding_positions) == list(other.recipe.embedding_positions)
 
 
 def make_causal(recipe: Recipe) -> Recipe:

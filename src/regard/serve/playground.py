@@ -371,7 +371,7 @@ def walk_through_example(body: object) -> dict[str, Any]:
     """Every number of the example; ValueError for inputs that do not fit."""
     inputs = parse_inputs(body)
     layer = build_layer(inputs)
-    q, k, v = layer.project(inputs["x"][None], None, None)
+    q, k, v = layer.project(inputs["x"][None])
     seen = attention_steps(inputs, q, k, v, scaled=inputs.scaled)
     heads = [head_steps(inputs, n, q, k, v) for n in range(2)]
     joined = rearrange(seen.output, "b h t d -> b t (h d)")

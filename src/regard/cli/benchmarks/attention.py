@@ -146,7 +146,7 @@ def layer_case(name: str, sizes: BatchShape, setting: BenchmarkSettings) -> Case
         there = MultiHeadAttention(sizes.model, heads=sizes.heads, recipe=Recipe(pattern=PATTERNS[name]))
         there.load_state_dict(ours.state_dict())
         there, inputs = there.to(setting.device, dtype), x.detach().to(dtype).requires_grad_()
-        output = there.merge_heads(attend(*there.project(inputs, None, None), there.recipe, backend="reference"))
+        output = there.merge_heads(attend(*there.project(inputs), there.recipe, backend="reference"))
         return with_gradients(output, upstream.to(dtype), inputs, there.output.weight)  # type: ignore[arg-type]
 
     truth = ReferenceResult(found_by(torch.float64), found_by(sizes.dtype), lambda found: found)

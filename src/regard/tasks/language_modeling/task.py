@@ -30,7 +30,7 @@ from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
 from regard.models.config import RNN_KINDS, LanguageModelConfig
 from regard.models.config_base import SettingsTable
 from regard.models.language_model import LanguageModel
-from regard.models.seq2seq import Tokens, map_tensors
+from regard.models.seq2seq import Tokens, map_tensors, output_loss
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.language_modeling.token_nll import (
     EvaluationContext,
@@ -237,7 +237,8 @@ class LanguageModelingLoss:
             inputs, wanted = (repeat(each, "b t -> (two b) t", two=2) for each in (inputs, wanted))
         table, x = model.output or model.embedding, hidden_after_context(model, inputs, lead)
         agree = self.rdrop or None
-        return table.loss(x, model.bias, wanted, smoothing=self.smoothing, ignore_index=UNSCORED, rdrop=agree), tokens
+        loss = output_loss(x, table, model.bias, wanted, smoothing=self.smoothing, ignore_index=UNSCORED, rdrop=agree)
+        return loss, tokens
 
 
 def hidden_after_context(model: LanguageModel, inputs: Tokens, lead: int) -> Float[Tensor, "b rest model"]:
