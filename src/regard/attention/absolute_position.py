@@ -6,6 +6,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from regard.attention.block_map import is_tracing
 from regard.attention.dependency_tree import TREE_MISSING, DependencyTree
 from regard.attention.position import EmbeddingPosition, Pairs
 
@@ -68,8 +69,9 @@ class Learned(nn.Module, EmbeddingPosition):
         self.weight = nn.Parameter(torch.randn(self.max_length, self.model) * self.model**-0.5)
 
     def table(self, positions, model):
-        if positions.shape[-1] > self.max_length or (
-            positions.device.type == "cpu" and positions.max() >= self.max_length
+        if not is_tracing() and (
+            positions.shape[-1] > self.max_length
+            or (positions.device.type == "cpu" and positions.max() >= self.max_length)
         ):
             raise ValueError(
                 f"{self} has positions 0 to {self.max_length - 1}; this sequence is longer: raise `max_length`"

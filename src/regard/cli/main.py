@@ -15,7 +15,7 @@ from regard.cli.bench import bench
 from regard.cli.data import data
 from regard.cli.demo import demo, ladder, lecture
 from regard.cli.evaluate import evaluate
-from regard.cli.interop import import_command
+from regard.cli.interop import export, import_command, publish
 from regard.cli.runs import compare, runs
 from regard.cli.settings import settings
 from regard.cli.train import train
@@ -136,7 +136,7 @@ def add_task_commands() -> None:
 for command in (demo, train):
     app.command()(command)
 add_task_commands()
-for command in (evaluate, runs, compare, look, serve, settings):
+for command in (evaluate, runs, compare, look, serve, export, publish, settings):
     app.command()(command)
 app.command("import")(import_command)
 app.add_typer(data, name="data")

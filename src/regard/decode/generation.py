@@ -72,13 +72,25 @@ def continuation_search(
     model: LanguageModel, prompt: Sequence[int], beam: Beam, tokens: int, constraints: Constraints = Constraints()
 ) -> BeamSearch:
     """Beam search for `tokens` tokens after the prompt, ready to run; as in `generate`, EOS does not end the text."""
-    read = torch.tensor([list(prompt) or [BOS]], device=model.embedding.weight.device)
+    return batched_continuation_search(model, [list(prompt) or [BOS]], beam, tokens, constraints)
+
+
+def batched_continuation_search(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    beam: Beam,
+    tokens: int,
+    constraints: Constraints = Constraints(),
+) -> BeamSearch:
+    """The same after several prompts, which are as long as each other."""
+    read = torch.tensor([list(prompt) for prompt in prompts], device=model.embedding.weight.device)
 
     def forward(tokens: Tensor, state: Any, memory: None) -> tuple[Tensor, DecoderState]:
         x, state = model.decode_hidden(tokens, state)
         return model.logits(x[:, -1:]), state
 
-    decoder, requests = ModelBeams.after(read, forward, model.start(1), None, beam.size), [DecodingRequest(())]
+    decoder = ModelBeams.after(read, forward, model.start(len(prompts)), None, beam.size)
+    requests = [DecodingRequest((), index=n) for n in range(len(prompts))]
     decoder.allowed_next = AllowedNext.of(constraints, requests)
     search = BeamSearch.begin(decoder, replace(beam, max_length=LengthLimit(0, tokens)), requests, constraints)
     if EOS in constraints.stop:

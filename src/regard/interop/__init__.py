@@ -1,4 +1,4 @@
-"""Interoperability: other libraries' models, watched through the same core as our own, or imported as a run of ours."""
+"""Interoperability: other libraries' models, watched through the same core as our own, imported as runs, and exported."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Any
 from regard.interop.foreign import ForeignModel, foreign_model
 
 if TYPE_CHECKING:
+    from regard.interop.exporter import export, publish
     from regard.interop.huggingface.importing import import_model
 
-LAZY = {"import_model": "regard.interop.huggingface.importing"}  # what needs the tasks
-__all__ = ["ForeignModel", "foreign_model", "import_model"]
+# what needs the tasks
+LAZY = {
+    "export": "regard.interop.exporter",
+    "import_model": "regard.interop.huggingface.importing",
+    "publish": "regard.interop.exporter",
+}
+__all__ = ["ForeignModel", "export", "foreign_model", "import_model", "publish"]
 
 
 def __getattr__(name: str) -> Any:

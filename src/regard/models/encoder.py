@@ -29,6 +29,7 @@ from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.tfidf import BagOfWordsClassifier, CorpusWeights
 from regard.models.transformer import EncoderLayer
 from regard.models.word_vectors import SkipGram, WordVectors, train_vectors
+from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 
 PAD_CHARACTER = 0  # padding
@@ -241,7 +242,8 @@ class TokenClassifier(nn.Module):
         return self.char_encoder(characters)
 
     def classify_tokens(self, x: X, first_pieces: Int[Tensor, "b w"]) -> Float[Tensor, "b w labels"]:
-        if first_pieces.device.type == "cpu":  # on a GPU this would synchronise, and torch raises its own error
+        # on a GPU this would synchronise, and torch raises its own error
+        if first_pieces.device.type == "cpu" and not dispatch.is_exporting():
             check_first_pieces(x.shape[1], first_pieces)
         # whole rows: the deterministic backward pass of an element-wise gather would synchronise the GPU
         rows = first_pieces + torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
