@@ -1,4 +1,4 @@
-"""Interoperability: other libraries' models, watched through the same core as our own, imported as runs, and exported."""
+"""Interoperability: other libraries' models, watched by the same hooks as ours, imported as runs, and exports of ours."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
