@@ -38,8 +38,8 @@ from regard.tasks.vqa.task import ImageQuestion, QuestionAnswerer, VQASettings
 from regard.training.config import TrainingJob, make_train_config
 from regard.training.corpus import Corpus
 from regard.training.cuda_graph import CapturedBackward, no_batches
-from regard.training.determinism import use_deterministic
 from regard.training.loop import make_backward, one_step, parameter_groups
+from regard.training.numerics import use_deterministic
 from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
 

@@ -110,7 +110,7 @@ SUITES: dict[str, Stages] = {
     "cli/train": (files("cli", "own_parts"),),
     "tasks/sequence_classification/hard_attention_loss": (files("tasks", "gradient_noise", "hard_attention_loss"),),
     "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "resume")),
-    "training/master_weights": (files("training", "master_weights"), files("ops", "flat_adamw")),
+    "training/numerics": (files("training", "master_weights"), files("ops", "flat_adamw")),
     "training/run_folder": (files("training", "run_folder"), files("training", "loop", "resume")),
     "decode/": (
         files("decode", "constraints", "alignment", "stepwise", "beam", "invariance", "topk_logprobs", "generation"),

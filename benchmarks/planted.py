@@ -702,7 +702,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "training/cpu_parallel.py": [
         ("ThreadedBackward", "parts are not scaled", "torch.autograd.grad(summed * scale, self.weights", "torch.autograd.grad(summed, self.weights"),
     ],
-    "training/master_weights.py": [
+    "training/numerics.py": [
         ("BF16Backward", "the copy's weights are never brought up to date", "            copy_all(copies, weights)\n", "            pass\n"),
         ("BF16Backward", "gradients of a second batch replace those of the first", "torch._foreach_add_([old", "torch._foreach_copy_([old"),
         ("BF16Backward", "trains as it evaluates", "        self.copy.train(self.model.training)\n        with torch.no_grad():\n", "        self.copy.eval()\n        with torch.no_grad():\n"),

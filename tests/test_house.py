@@ -28,7 +28,6 @@ ATTENTION = [
     "batch_patterns",
     "normaliser",
     "hard_normaliser",
-    "head_normaliser",
     "serialize",
     "learned_parts",
     "recipe",

@@ -15,7 +15,7 @@ from regard.training import ConstantSchedule, TrainConfig
 from regard.training.checkpoint import read_checkpoint, write_checkpoint
 from regard.training.cuda_graph import CapturedStep
 from regard.training.loop import make_captured_step, make_optimiser, one_step, parameter_groups
-from regard.training.master_weights import FlatBF16Backward
+from regard.training.numerics import FlatBF16Backward
 from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
 from tests.attention.triton_interpreter import compile_to_ptx, print_json

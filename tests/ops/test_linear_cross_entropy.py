@@ -24,7 +24,7 @@ from regard.ops.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_per_row,
 )
-from regard.training.determinism import use_deterministic
+from regard.training.numerics import use_deterministic
 from tests.attention.qkv import cast_leaves
 
 N, WIDTH, SIZE, HIDDEN = 13, 7, 29, 3  # HIDDEN: the word that is ignored

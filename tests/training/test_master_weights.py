@@ -13,9 +13,8 @@ from regard.ops import dispatch
 from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.cuda_graph import CapturedStep
-from regard.training.determinism import use_deterministic
 from regard.training.loop import make_backward, one_step, parameter_groups
-from regard.training.master_weights import BF16Backward
+from regard.training.numerics import BF16Backward, use_deterministic
 from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
 from tests.training.test_packed_corpus import corpus, translator

@@ -24,8 +24,8 @@ from regard.attention.backends import reference
 from regard.attention.block_map import MIXED
 from regard.attention.functional import prepare
 from regard.attention.hard_normaliser import Sampled, StraightThrough
-from regard.attention.head_normaliser import select_heads
 from regard.attention.kernels import stats_plan as plan
+from regard.attention.learned_parts import select_heads
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax, TopK
 from regard.attention.pattern import Pattern
 from regard.attention.position import PositionSum, ScorePosition

@@ -12,14 +12,13 @@ import typer
 from typer.core import TyperGroup
 
 from regard.cli.bench import bench
-from regard.cli.data import data
+from regard.cli.data import data, vectors
 from regard.cli.demo import demo, ladder, lecture
 from regard.cli.evaluate import evaluate
 from regard.cli.interop import export, import_command, publish
 from regard.cli.runs import compare, runs
 from regard.cli.settings import settings
 from regard.cli.train import train
-from regard.cli.vectors import vectors
 from regard.cli.visualize import draw, explain, gallery, look, serve
 from regard.tasks.registry import TASKS, get_commands
 

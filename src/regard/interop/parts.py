@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.attention import BooleanMask, Causal, Full, InnerProduct, Pattern, ScaledDot, Score, Window
-from regard.attention.head_normaliser import HeadNormaliser
+from regard.attention.learned_parts import HeadNormaliser
 
 
 @dataclass(frozen=True)

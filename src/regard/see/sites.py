@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Hard, MultiHeadAttention, Recipe, ScaledDot, SiteName
 from regard.attention.backends import linear, reference
-from regard.attention.head_normaliser import select_heads
+from regard.attention.learned_parts import select_heads
 from regard.attention.position import PositionSum
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.stats import StatsCall, entropy, key_runs

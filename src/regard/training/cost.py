@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from regard.models.transformer import EncoderLayer, Transformer
-from regard.training.determinism import use_deterministic
 from regard.training.loop import (
     FIRST_SCALE,
     MAX_PENDING,
@@ -27,6 +26,7 @@ from regard.training.loop import (
     make_step,
     one_step,
 )
+from regard.training.numerics import use_deterministic
 from regard.training.run import TrainingRun
 from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState, Report

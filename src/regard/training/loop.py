@@ -34,8 +34,7 @@ from regard.training.config import Loss, TrainConfig, TrainingData
 from regard.training.corpus import Corpus
 from regard.training.cpu_parallel import ThreadedBackward
 from regard.training.cuda_graph import CapturedBackward, CapturedStep, no_batches
-from regard.training.determinism import use_deterministic
-from regard.training.master_weights import BF16Backward, FlatBF16Backward
+from regard.training.numerics import BF16Backward, FlatBF16Backward, use_deterministic
 from regard.training.run_folder import Progress, lock_folder
 from regard.training.step import AsyncScalars, BackwardFunction, LossScaleState, Report, take_step
 from regard.world.splitmix import GOLDEN_GAMMA, MIX_1, MIX_2, mix64
