@@ -10,7 +10,7 @@ import sentencepiece
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, ViTImageProcessorPil
 
 SENTENCES = [
     "the black cat ate a mouse",
@@ -41,8 +41,9 @@ class CheckpointSpec:
 
     def build(self) -> Any:
         torch.manual_seed(5)
-        ids = {f"{name}_token_id": one for name, one in self.special.items() if name != "unk"}
-        config = getattr(transformers, self.config)(**{"vocab_size": VOCABULARY, **ids, **self.settings})
+        ids = {f"{name}_token_id": one for name, one in self.special.items() if name in ("pad", "bos", "eos")}
+        rows = {"vocab_size": VOCABULARY} if self.special else {}
+        config = getattr(transformers, self.config)(**{**rows, **ids, **self.settings})
         model = getattr(transformers, self.model)(config).eval()
         with torch.no_grad():
             for name, weight in model.named_parameters():
@@ -60,7 +61,10 @@ class CheckpointSpec:
     def save(self, folder: Path) -> Any:
         model = self.build()
         model.save_pretrained(folder)
-        self.save_tokenizer(folder)
+        if self.special:
+            self.save_tokenizer(folder)
+        else:
+            ViTImageProcessorPil(size={"height": 12, "width": 12}, image_std=[0.5, 0.25, 0.2]).save_pretrained(folder)
         return model
 
     def save_tokenizer(self, folder: Path) -> None:
@@ -95,6 +99,14 @@ DECODER: dict[str, Any] = {
     "intermediate_size": 20,
     "max_position_embeddings": 64,
 }
+BERT: dict[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "max_position_embeddings": 32,
+}
+BERT_TOKENS = {"pad": 0, "unk": 5, "cls": 7, "sep": 9, "mask": 11}
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -138,6 +150,16 @@ CHECKPOINTS: dict[str, CheckpointSpec] = {
     ),
     "Llama, tied": CheckpointSpec(
         "LlamaForCausalLM", "LlamaConfig", DECODER | {"tie_word_embeddings": True}, {"unk": 0, "bos": 1, "eos": 2}
+    ),
+    "BERT": CheckpointSpec(
+        "BertForSequenceClassification",
+        "BertConfig",
+        BERT | {"num_labels": 3, "id2label": {0: "good", 1: "bad", 2: "neither"}},
+        BERT_TOKENS,
+        template="<cls> $A <sep>",
+    ),
+    "ViT": CheckpointSpec(
+        "ViTForImageClassification", "ViTConfig", BERT | {"image_size": 12, "patch_size": 4, "num_labels": 5}, {}
     ),
     "Qwen3": CheckpointSpec("Qwen3ForCausalLM", "Qwen3Config", DECODER | {"head_dim": 10}, {"eos": 5, "pad": 20}),
 }

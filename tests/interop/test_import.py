@@ -3,9 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.testing import assert_close
+from transformers import ViTImageProcessorPil
 
 import regard
 from regard.data.tokenizers.base import BOS, EOS, PAD
@@ -17,7 +22,7 @@ from tests.narrowing import assert_is_instance
 from .checkpoints import CHECKPOINTS, SENTENCES
 
 TRANSLATORS = [name for name, one in CHECKPOINTS.items() if "encoder_layers" in one.settings or "d_kv" in one.settings]
-LANGUAGE_MODELS = [name for name in CHECKPOINTS if name not in TRANSLATORS]
+LANGUAGE_MODELS = [name for name, one in CHECKPOINTS.items() if one.model.endswith(("CausalLM", "LMHeadModel"))]
 LANGUAGES: dict[str, Any] = {"M2M100": {"source_language": "eng_Latn", "target_language": "fra_Latn"}}
 
 
@@ -60,7 +65,7 @@ def test_a_translator_gives_the_logits_of_transformers_with_padding_and_cache(im
         for step in read.split(4, dim=1):
             found, state = model.model.step(step, state, memory)
             pieces.append(found)
-        rows = torch.nn.utils.rnn.pad_sequence([torch.tensor([*one, EOS]) for one in sources], batch_first=True)
+        rows = pad_sequence([torch.tensor([*one, EOS]) for one in sources], batch_first=True)
         mask = torch.arange(rows.shape[1]) < lengths[:, None]
         expected = theirs(
             input_ids=foreign(source, rows), attention_mask=mask.long(), decoder_input_ids=foreign(target, read)
@@ -87,3 +92,36 @@ def test_a_language_model_gives_the_logits_of_transformers_with_cache(imported, 
     for found in (logits, torch.cat(pieces, 1)):
         assert float((reordered(words, found) - expected).abs().max()) <= 1e-5
     assert float(expected.abs().max()) > 0.1
+
+
+def test_a_classifier_of_texts_gives_the_logits_of_transformers_with_padding(imported):
+    theirs, run = imported("BERT")
+    loaded = regard.load(run, device="cpu")
+    model: Any = loaded.task_model
+    words = assert_is_instance(model.tokenizer, PretrainedTokenizer)
+    rows = [torch.tensor(words.encode(sentence)) for sentence in SENTENCES]
+    assert [words.label(one) for one in rows[2].tolist()] == ["<cls>", "no", "bird", "sang", "<sep>"]
+    lengths, ids = torch.tensor([len(row) for row in rows]), pad_sequence(rows, batch_first=True)
+    mask = torch.arange(ids.shape[1]) < lengths[:, None]
+    with torch.no_grad():
+        expected = theirs(input_ids=foreign(words, ids), attention_mask=mask.long()).logits
+        assert float((model.model(ids, lengths) - expected).abs().max()) <= 1e-5
+    assert model.labels.names == ("good", "bad", "neither")
+    found = loaded.classify(SENTENCES)
+    assert [one.text for one in found] == [model.labels.name(n) for n in expected.argmax(-1).tolist()]
+
+
+def test_a_classifier_of_images_gives_the_logits_of_transformers(imported, tmp_path):
+    theirs, run = imported("ViT")
+    loaded = regard.load(run, device="cpu")
+    model: Any = loaded.task_model
+    x = torch.randn(2, 3, 12, 12)
+    with torch.no_grad():
+        assert float((model.model(x) - theirs(pixel_values=x).logits).abs().max()) <= 1e-5
+    pixels = np.random.default_rng(0).integers(0, 256, (17, 23, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    processor = ViTImageProcessorPil.from_pretrained(run.parent / "folder")
+    with torch.no_grad():
+        expected = theirs(**processor(Image.open(tmp_path / "image.png"), return_tensors="pt")).logits.softmax(-1)[0]
+    found = loaded.classify(tmp_path / "image.png")
+    assert_close(torch.tensor([found.probabilities[name] for name in model.labels.names]), expected, rtol=0, atol=1e-5)

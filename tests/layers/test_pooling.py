@@ -8,7 +8,14 @@ import torch
 from torch.testing import assert_close
 
 from regard.attention import Additive, Causal, Dot, Hard, Recipe, Sampled, Sparsemax, StraightThrough, reinforce
-from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, TokenWeightPooling
+from regard.layers.pooling import (
+    AttentionPooling,
+    ClassTokenPooling,
+    LastPooling,
+    MaxPooling,
+    MeanPooling,
+    TokenWeightPooling,
+)
 from tests.recorded import call_with_steps
 
 SIZE, WIDTH, LENGTHS = 13, 5, (7, 2, 3)
@@ -171,3 +178,15 @@ def test_what_a_learned_query_cannot_use_is_refused():
         AttentionPooling(WIDTH, recipe=Recipe(pattern=Causal()))
     with pytest.raises(ValueError, match="compares widths"):
         AttentionPooling(WIDTH, recipe=Recipe(score=Additive(3, 2)))
+
+
+def test_the_first_token_goes_through_one_layer_more():
+    """tanh(2 x + 1) of the first token's vector, whatever stands behind it."""
+    pool = ClassTokenPooling(1)
+    with torch.no_grad():
+        pool.dense.weight.fill_(2.0)
+        pool.dense.bias.fill_(1.0)
+    x = torch.tensor([[[0.5], [7.0]], [[-1.0], [9.0]]])
+    found = pool(x, torch.tensor([[4, 5], [6, 0]]), torch.tensor([2, 1]))
+    assert_close(found, torch.tensor([[2.0], [-1.0]]).tanh())
+    assert pool.weights(torch.zeros(1, 3, dtype=torch.long), torch.tensor([0])).tolist() == [[0.0, 0.0, 0.0]]

@@ -247,7 +247,7 @@ E, W, P = EncoderConfig, LanguageModelConfig, PoolingConfig
         (W, {"kind": "lstm", "tied": 1}, "tied = 1 should be true or false"),
         (W, {"kind": "transformer", "recipe": 'position = "TreeDepth()"'}, "TreeDepth.* needs the trees of whole"),
         (W, {}, "LanguageModelConfig needs a kind: elman, gru, lstm, transformer"),
-        (P, {"kind": "sum"}, "kind = 'sum' is unknown; choose from mean, max, last, tf-idf, log-ratio"),
+        (P, {"kind": "sum"}, "kind = 'sum' is unknown; choose from mean, max, last, class, tf-idf, log-ratio"),
         (P, {"kind": "mean", "recipe": 'normaliser = "Hard()"'}, "recipe = .* means nothing to the kind 'mean'"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.attention import Causal, Global, NoPosition, Recipe, RelativeBias, Rotary, Sinusoidal, TopK, Window
+from regard.attention import Causal, Global, Learned, NoPosition, Recipe, RelativeBias, Rotary, Sinusoidal, TopK, Window
 from regard.attention.relative_position import Clipped
 from regard.layers.vision import LearnedGridPosition, Patches, patch, unpatch
 from regard.models import StackConfig, count_parameters
@@ -113,6 +113,26 @@ def test_the_encoder_can_be_attended_to_without_classes():
     states, record = call_recorded(encoder, pictures())
     assert states.shape == (2, 10, 12)
     assert record.weights("blocks.1").shape == (2, 3, 10, 10)
+
+
+def test_the_class_token_may_have_the_first_position():
+    """Where the positions of the patches follow it, it is as if they had these, and it were so much larger."""
+    apart, together = (
+        PatchEncoder(
+            Patches(3, 12), STACK, image_size=(6, 15), recipe=Recipe(position=Learned(n, 12)), pool="class", **more
+        )
+        .double()
+        .eval()
+        for n, more in ((10, {}), (11, {"class_position": True}))
+    )
+    weights = apart.state_dict()
+    first = torch.randn(12, dtype=torch.float64)
+    weights["positions.learned.0.weight"] = torch.cat([first[None], weights["positions.learned.0.weight"]])
+    together.load_state_dict(weights)
+    with torch.no_grad():
+        apart.get_parameter("pool.token").add_(first)
+    x = pictures()
+    assert_close(apart(x), together(x))
 
 
 def test_layers_do_not_share_weights():

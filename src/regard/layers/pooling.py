@@ -84,6 +84,21 @@ class LastPooling(StaticPooling):
         return (one_hot(at, tokens.shape[1]).bool() & token_mask(tokens, lengths)).to(torch.get_default_dtype())
 
 
+class ClassTokenPooling(StaticPooling):
+    """tanh(W x + b) of the first token's vector: BERT's pooler, whose texts begin with [CLS] (Devlin et al. 2019)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def weights(self, tokens, lengths):
+        first = torch.arange(tokens.shape[1], device=tokens.device) == 0
+        return (first & token_mask(tokens, lengths)).to(torch.get_default_dtype())
+
+    def forward(self, x, tokens, lengths):
+        return torch.tanh(self.dense(super().forward(x, tokens, lengths)))
+
+
 class TokenWeightPooling(StaticPooling):
     """softmax over the text of a_w, one learned number for each token of the vocabulary.
 

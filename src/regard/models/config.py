@@ -24,7 +24,15 @@ from regard.attention import (
 from regard.attention.backends.reference import fold_query
 from regard.attention.serialize import find_named
 from regard.layers.embedding import SCALES, TIES, TiedEmbeddings
-from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, Pooling, TokenWeightPooling
+from regard.layers.pooling import (
+    AttentionPooling,
+    ClassTokenPooling,
+    LastPooling,
+    MaxPooling,
+    MeanPooling,
+    Pooling,
+    TokenWeightPooling,
+)
 from regard.layers.rnn import CELLS, RNNLayers
 from regard.layers.sublayers import ACTIVATIONS, FEED_FORWARDS, NORM_ORDERS, NORM_TYPES
 from regard.models.config_base import AT_LEAST_0, Choices, ConfigBase, OneRecipe, Ranges, RecipeText, recipe_text
@@ -271,7 +279,7 @@ def check_recipe_shapes(recipe: Recipe, *, heads: int, query: int, key: int, mod
 TRANSFORMER_KINDS = ("transformer",)
 ENCODER_KINDS = ("embed", *RNN_KINDS, *TRANSFORMER_KINDS)
 LANGUAGE_MODEL_KINDS = (*RNN_KINDS, *TRANSFORMER_KINDS)
-POOLINGS = ("mean", "max", "last", "tf-idf", "log-ratio", "weights", "attention")
+POOLINGS = ("mean", "max", "last", "class", "tf-idf", "log-ratio", "weights", "attention")
 WORD_EMBEDDING_KINDS = ("learned", "skip-gram", "file", "one-hot")
 STATIC_POOLINGS = ("mean", "last", "tf-idf", "log-ratio", "weights")  # poolings that need no vectors to weigh tokens
 # layers, width, hidden width, heads
@@ -441,8 +449,9 @@ class PoolingConfig(ConfigBase):
     """How a text's tokens become one vector.
 
     Args:
-        kind: mean, max, last, tf-idf and log-ratio (by formulas, from the texts trained on), weights (one learned
-            number for each word of the vocabulary), attention.
+        kind: mean, max, last, class (the first token's vector, through one layer more), tf-idf and log-ratio (by
+            formulas, from the texts trained on), weights (one learned number for each word of the vocabulary),
+            attention.
         recipe: the recipe of attention, in TOML or as a `Recipe`: its score and normaliser; `normaliser = "Hard()"`
             chooses one token.
     """
@@ -466,6 +475,8 @@ def build_pooling(config: PoolingConfig, width: int, size: int) -> Pooling:
             return AttentionPooling(width, recipe=Recipe.from_toml(recipe_text(config.recipe)))
         case "weights":
             return TokenWeightPooling(size)
+        case "class":
+            return ClassTokenPooling(width)
         case "tf-idf":
             return TfIdfPooling(torch.zeros(size))
         case "log-ratio":

@@ -237,6 +237,7 @@ class PatchEncoder(nn.Module):
             positions are those of the patches alone. Left out: plain, with learned rows and columns. One for all
             layers, or a list with one for each.
         pool: to one vector: class or mean.
+        class_position: whether the class token has a position as well, the first; patches then follow from 1 on.
     """
 
     attention_sites: ClassVar[AttentionSites] = {"layers.*.attention": SiteName("blocks.*", "patches", "patches")}
@@ -249,6 +250,7 @@ class PatchEncoder(nn.Module):
         image_size: tuple[int, int],
         recipe: LayerRecipes | None = None,
         pool: str = "mean",
+        class_position: bool = False,
     ):
         super().__init__()
         if patches.width != stack.model:
@@ -258,6 +260,7 @@ class PatchEncoder(nn.Module):
         if pool not in POOLS:
             raise ValueError(f"no pool is called {pool!r}; there are {', '.join(POOLS)}")
         self.image_size, self.grid = image_size, grid_of(*image_size, patches.size)
+        self.class_position = class_position
         recipes = stack.recipes(
             Recipe(position=LearnedGridPosition(*self.grid, stack.model)) if recipe is None else recipe
         )
@@ -273,7 +276,12 @@ class PatchEncoder(nn.Module):
                 f"this model reads images of {self.image_size[0]} x {self.image_size[1]} pixels, "
                 f"not {' x '.join(map(str, x.shape[-2:]))}; resize them"
             )
-        x = self.dropout(self.pool.add_tokens(self.positions(self.patches(x), 0)))
+        x = self.patches(x)
+        if self.class_position:
+            x = self.positions(self.pool.add_tokens(x), 0)
+        else:
+            x = self.pool.add_tokens(self.positions(x, 0))
+        x = self.dropout(x)
         for layer in self.layers:
             x = layer(x)
         return self.norm(x)
@@ -316,11 +324,14 @@ class VisionTransformer(nn.Module):
         classes: int,
         recipe: LayerRecipes | None = None,
         pool: str = "class",
+        class_position: bool = False,
     ):
         super().__init__()
         if classes < 1:
             raise ValueError(f"classes = {classes} should be at least 1")
-        self.encoder = PatchEncoder(patches, stack, image_size=image_size, recipe=recipe, pool=pool)
+        self.encoder = PatchEncoder(
+            patches, stack, image_size=image_size, recipe=recipe, pool=pool, class_position=class_position
+        )
         self.output = nn.Linear(stack.model, classes)
 
     def forward(self, x: Pixels) -> Logits:
@@ -346,6 +357,7 @@ class VisionConfig(ConfigBase):
         patch: the side of a vit's patches, in pixels.
         stem: the embedding of patches: linear (one map for each patch) or convolution (which sees across the edges).
         pool: how a vit's tokens become one vector: class (a class token) or mean.
+        class_position: whether the class token has a position as well, before those of the patches.
         recipe: the recipe of a vit's attention, in TOML, or a list with one for each layer; without a position, rows
             and columns of patches are learned.
         width: channels of a cnn's first stage; the last has four times as many.
@@ -364,7 +376,7 @@ class VisionConfig(ConfigBase):
     }
     used_by: ClassVar[Choices] = {
         **dict.fromkeys(("patch", "stem", "layers", "model", "heads", "hidden", "dropout", "attention_dropout"), VIT),
-        **dict.fromkeys(("pool", "recipe"), VIT),
+        **dict.fromkeys(("pool", "class_position", "norm_eps", "recipe"), VIT),
         **dict.fromkeys(("width", "blocks", "attention", "norm"), CNN),
     }
     sizes: ClassVar[tuple[str, ...]] = tuple(VIT_SIZES)
@@ -380,6 +392,8 @@ class VisionConfig(ConfigBase):
     dropout: float = 0.0
     attention_dropout: float = 0.0
     pool: str = "mean"
+    class_position: bool = False
+    norm_eps: float = 1e-5
     recipe: RecipeText = ""
     width: int = 16
     blocks: int = 1
@@ -390,6 +404,8 @@ class VisionConfig(ConfigBase):
         self.check()
         if self.kind == "cnn" and self.width > GROUP and self.width % GROUP:
             raise ValueError(f"width = {self.width} cannot be cut into groups of {GROUP} channels; choose a multiple")
+        if self.class_position and self.pool != "class":
+            raise ValueError(f"class_position = true means nothing to pool = {self.pool!r}; use pool = 'class'")
         if self.kind == "vit":
             check_vision_sizes(self)
 
@@ -429,6 +445,7 @@ def vision_stack(config: VisionConfig) -> StackConfig:
         heads=config.heads,
         hidden=config.hidden,
         activation="gelu",
+        norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
     )
@@ -464,4 +481,5 @@ def build_vision_model(
         classes=classes,
         recipe=parse_recipes(config.recipe, lambda text: build_patch_recipe(text, grid, config.model)),
         pool=config.pool,
+        class_position=config.class_position,
     )

@@ -16,8 +16,9 @@ from regard.attention import (
     Sinusoidal,
 )
 from regard.interop.huggingface.weights import WeightRow, parse_table
-from regard.models.config import LanguageModelConfig, ModelConfig
+from regard.models.config import EncoderConfig, LanguageModelConfig, ModelConfig
 from regard.models.config_base import ConfigBase
+from regard.models.vision import VisionConfig
 
 # what transformers calls an activation, and what it is called here
 ACTIVATION_NAMES = {
@@ -380,6 +381,95 @@ def read_rotary(config: CheckpointConfig) -> Rotary:
     raise ValueError(f"config.json: rope_type = {kind!r:.80} is not known here; there are default, linear and llama3")
 
 
+# --- BERT ---
+
+
+BERT = """
+encoder.embedding.weight                              bert.embeddings.word_embeddings.weight    target m -> target m
+encoder.segment_embedding                             bert.embeddings.token_type_embeddings
+encoder.positions.learned.0                           bert.embeddings.position_embeddings
+encoder.embedding_norm                                bert.embeddings.LayerNorm
+encoder.context.layers.*.attention.{query,key,value}  bert.encoder.layer.*.attention.self.{query,key,value}
+encoder.context.layers.*.attention.output             bert.encoder.layer.*.attention.output.dense
+encoder.context.layers.*.residual_attention.norm      bert.encoder.layer.*.attention.output.LayerNorm
+encoder.context.layers.*.feed_forward.up              bert.encoder.layer.*.intermediate.dense
+encoder.context.layers.*.feed_forward.down            bert.encoder.layer.*.output.dense
+encoder.context.layers.*.residual_feed_forward.norm   bert.encoder.layer.*.output.LayerNorm
+"""
+BERT_CLASSIFIER = parse_table(f"""
+{BERT}
+pooling.dense                                         bert.pooler.dense
+output                                                classifier
+""")
+
+
+def read_bert(config: CheckpointConfig) -> EncoderConfig:
+    config.require(is_decoder=False, add_cross_attention=False)
+    if (kind := config.text("position_embedding_type", "absolute")) != "absolute":
+        raise ValueError(f"config.json: position_embedding_type = {kind!r:.80} is not known here; absolute is")
+    model = config.whole("hidden_size", 768)
+    return EncoderConfig(
+        kind="transformer",
+        layers=config.whole("num_hidden_layers", 12),
+        model=model,
+        heads=config.whole("num_attention_heads", 12),
+        hidden=config.whole("intermediate_size", 3072),
+        norm="post",
+        norm_eps=config.number("layer_norm_eps", 1e-12),
+        activation=config.activation("hidden_act", "gelu"),
+        embedding_scale="none",
+        embedding_norm=True,
+        segments=config.whole("type_vocab_size", 2),
+        recipe=Recipe(position=Learned(config.whole("max_position_embeddings", 512), model)),
+        dropout=config.number("hidden_dropout_prob", 0.1),
+        attention_dropout=config.number("attention_probs_dropout_prob", 0.1),
+    )
+
+
+# --- ViT ---
+
+
+VIT = parse_table("""
+encoder.patches.project.weight                   vit.embeddings.patch_embeddings.projection.weight  o c y x -> o (y x c)
+encoder.patches.project.bias                     vit.embeddings.patch_embeddings.projection.bias
+encoder.positions.learned.0.weight               vit.embeddings.position_embeddings                 1 t m -> t m
+encoder.pool.token                               vit.embeddings.cls_token                           1 1 m -> m
+encoder.layers.*.residual_attention.norm         vit.encoder.layer.*.layernorm_before
+encoder.layers.*.attention.{query,key,value}     vit.encoder.layer.*.attention.attention.{query,key,value}
+encoder.layers.*.attention.output                vit.encoder.layer.*.attention.output.dense
+encoder.layers.*.residual_feed_forward.norm      vit.encoder.layer.*.layernorm_after
+encoder.layers.*.feed_forward.up                 vit.encoder.layer.*.intermediate.dense
+encoder.layers.*.feed_forward.down               vit.encoder.layer.*.output.dense
+encoder.norm                                     vit.layernorm
+output                                           classifier
+""")
+
+
+def read_vit(config: CheckpointConfig) -> VisionConfig:
+    config.require(qkv_bias=True)
+    if (activation := config.activation("hidden_act", "gelu")) != "gelu":
+        raise ValueError(f"config.json: hidden_act = {activation!r} is not known of a ViT here; gelu is")
+    model, patch, side = (
+        config.whole("hidden_size", 768),
+        config.whole("patch_size", 16),
+        config.whole("image_size", 224),
+    )
+    return VisionConfig(
+        kind="vit",
+        patch=patch,
+        layers=config.whole("num_hidden_layers", 12),
+        model=model,
+        heads=config.whole("num_attention_heads", 12),
+        hidden=config.whole("intermediate_size", 3072),
+        norm_eps=config.number("layer_norm_eps", 1e-12),
+        pool="class",
+        class_position=True,
+        recipe=Recipe(position=Learned(1 + (side // max(patch, 1)) ** 2, model)),
+        dropout=config.number("hidden_dropout_prob", 0.0),
+        attention_dropout=config.number("attention_probs_dropout_prob", 0.0),
+    )
+
+
 # --- all of them ---
 
 
@@ -428,6 +518,21 @@ FAMILIES: dict[str, Family] = {
         lambda model: LLAMA,
         tied={"lm_head.weight": "model.embed_tokens.weight"},
         ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+    ),
+    "BertForSequenceClassification": Family(
+        "sequence_classification",
+        read_bert,
+        lambda model: BERT_CLASSIFIER,
+        base="bert.",
+        ignored=("bert.embeddings.position_ids",),
+    ),
+    "ViTForImageClassification": Family(
+        "image_classification",
+        read_vit,
+        lambda model: VIT,
+        base="vit.",
+        ignored=("vit.pooler.dense.weight", "vit.pooler.dense.bias"),
+        sizes=lambda model: {"y": model.patch, "x": model.patch},
     ),
     "Qwen3ForCausalLM": Family(
         "language_modeling", read_qwen3, lambda model: LLAMA, tied={"lm_head.weight": "model.embed_tokens.weight"}

@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.data.image_preprocess import ImagePreprocessor
+from regard.data.images import PixelScaling
+from regard.data.labelled import Labels
 from regard.data.tokenizers.pretrained import PretrainedTokenizer, Special, TokenizerEngine, TokenizersEngine
 from regard.interop.huggingface.checkpoint import Checkpoint
 from regard.interop.huggingface.families import FAMILIES, CheckpointConfig, Family
@@ -19,12 +22,19 @@ from regard.interop.huggingface.weights import (
     convert_to_ours,
     tensor_rows,
 )
-from regard.models.config import LanguageModelConfig, ModelConfig
+from regard.models.config import EncoderConfig, LanguageModelConfig, ModelConfig, PoolingConfig
 from regard.models.config_base import ConfigBase
 from regard.models.safetensors_io import named_tensors, shapes_only, write_weights
+from regard.models.vision import VisionConfig
 from regard.tasks.config import PairTokenizerSettings, TokenizerSettings
+from regard.tasks.image_classification.task import (
+    ImageClassificationData,
+    ImageClassificationSettings,
+    ImageClassifier,
+)
 from regard.tasks.language_modeling.task import LanguageModelingData, LanguageModelingSettings, TextGenerator
 from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
 from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
 from regard.training.config import TrainSettings
 from regard.training.run_folder import WEIGHTS
@@ -311,7 +321,101 @@ def read_language_model(
     return ImportedParts(TextGenerator, (words,), settings, {"target": TokenOrder.of(words)})
 
 
+def read_labels(checkpoint: Checkpoint, count: int) -> Labels:
+    """The names of the labels; a file leaves out those that transformers gives by itself."""
+    names = checkpoint.config.get("id2label") or {str(n): f"LABEL_{n}" for n in range(count)}
+    if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(count))):
+        raise ValueError(f"{checkpoint.folder}: config.json should name {count} labels in id2label, one for each row")
+    return Labels(tuple(str(names[str(n)]) for n in range(count)))
+
+
+def label_rows(checkpoint: Checkpoint) -> int:
+    if "classifier.weight" not in checkpoint.headers:
+        raise ValueError(f"{checkpoint.folder}: the checkpoint lacks 'classifier.weight'; it classifies nothing")
+    return checkpoint.headers["classifier.weight"][1][0]
+
+
+def encoder_tokenizer(checkpoint: Checkpoint, vocabulary: int) -> PretrainedTokenizer:
+    """Of texts as an encoder reads them: between [CLS] and [SEP], or whatever its tokenizer puts around them."""
+    engine = checkpoint.engine()
+    words = make_tokenizer(checkpoint, engine, vocabulary, start=None, end=None)
+    if not isinstance(engine, TokenizersEngine):
+        raise ValueError(f"{checkpoint.folder} holds no tokenizer.json; save it by tokenizer.save_pretrained(folder)")
+    ids = engine.engine.encode("a").ids
+    inside = engine.encode("a")
+    start = next((n for n in range(len(ids)) if ids[n : n + len(inside)] == inside), 0)
+    first, last = ([words.from_foreign[one] for one in some] for some in (ids[:start], ids[start + len(inside) :]))
+    return replace(words, first_ids=tuple(first), last_ids=tuple(last))
+
+
+def read_classifier(
+    checkpoint: Checkpoint, family: Family, config: EncoderConfig, vocabulary: Mapping[str, int], languages: Languages
+) -> ImportedParts:
+    kind = checkpoint.config.get("problem_type")
+    if kind not in (None, "single_label_classification"):
+        raise ValueError(
+            f"{checkpoint.folder}: problem_type = {kind!r:.80} gives no text one label; it is not imported"
+        )
+    words = encoder_tokenizer(checkpoint, vocabulary["target"])
+    longest = CheckpointConfig(checkpoint.config).whole("max_position_embeddings", 512)
+    settings = ClassificationSettings(
+        data=ClassificationData(corpus="files", max_tokens=longest),
+        text=TokenizerSettings(kind="pretrained", vocab_size=words.size),
+        model=config,
+        pooling=PoolingConfig(kind="class"),
+        train=training(label_smoothing=0.0, max_length=longest),
+    )
+    parts = (words, read_labels(checkpoint, label_rows(checkpoint)))
+    return ImportedParts(TextClassifier, parts, settings, {"target": TokenOrder.of(words)})
+
+
+BILINEAR = 2  # as Pillow numbers it
+
+
+def read_image_classifier(
+    checkpoint: Checkpoint, family: Family, config: VisionConfig, vocabulary: Mapping[str, int], languages: Languages
+) -> ImportedParts:
+    said = CheckpointConfig(checkpoint.config)
+    side, channels = said.whole("image_size", 224), said.whole("num_channels", 3)
+    settings = ImageClassificationSettings(
+        data=ImageClassificationData(corpus="files", height=side, width=side),
+        model=config,
+        train=training(ImageClassificationSettings().train),
+    )
+    parts = (read_preprocessor(checkpoint, side, channels), read_labels(checkpoint, label_rows(checkpoint)))
+    return ImportedParts(ImageClassifier, parts, settings, {})
+
+
+def read_preprocessor(checkpoint: Checkpoint, side: int, channels: int) -> ImagePreprocessor:
+    """Resized by bilinear interpolation, and scaled by a mean and a deviation, as transformers' own does by default."""
+    values = checkpoint.json("preprocessor_config.json")
+    wanted = {
+        "do_center_crop": False,
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "resample": BILINEAR,
+    }
+    if other := [name for name, value in wanted.items() if values.get(name, value) not in (None, value)]:
+        raise ValueError(
+            f"{checkpoint.folder}: preprocessor_config.json: {other[0]} = {values[other[0]]!r:.80} is not known here"
+        )
+    size = values.get("size", side)
+    size = size if isinstance(size, dict) else {"height": size, "width": size}
+    if (size.get("height"), size.get("width")) != (side, side):
+        raise ValueError(f"{checkpoint.folder}: images of {size!r:.80} do not fit a model of {side} x {side} pixels")
+    means, spreads = (values.get(name) or [0.5] * channels for name in ("image_mean", "image_std"))
+    try:
+        return ImagePreprocessor(
+            channels, side, side, PixelScaling(tuple(map(float, means)), tuple(map(float, spreads)))
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{checkpoint.folder}: preprocessor_config.json: {error}") from None
+
+
 TASK_PARTS: dict[str, Callable[[Checkpoint, Family, Any, Mapping[str, int], Languages], ImportedParts]] = {
     "translation": read_translation,
     "language_modeling": read_language_model,
+    "sequence_classification": read_classifier,
+    "image_classification": read_image_classifier,
 }

@@ -326,13 +326,13 @@ def evaluate_classifier(classifier: TextClassifier, texts: Sequence[LabelledText
 
 def term_axis(classifier: TextClassifier, text: str) -> TokenAxis:
     """The words of a text and, where they are read too, runs of several, which belong to no single word."""
-    pieces, owners = classifier.tokenizer.tokens(text) or ["<unk>"], classifier.tokenizer.word_ids(text)
+    pieces, (words, owners) = classifier.tokenizer.tokens(text) or ["<unk>"], classifier.tokenizer.words(text)
     kept = classifier.kept_indices(len(pieces))
     labels, word_ids = [], []
     for run in build_ngrams(classifier.tokenizer, classifier.settings.words).word_indices(len(kept)):
         labels.append(" ".join(pieces[kept[one]] for one in run))
         word_ids.append(owners[kept[run.start]] if len(run) == 1 and owners else None)
-    return TokenAxis(tuple(labels), tuple(classifier.tokenizer.normalizer.apply(text).split()), tuple(word_ids))
+    return TokenAxis(tuple(labels), words, tuple(word_ids))
 
 
 class SequenceClassificationTask(Task):
