@@ -1,4 +1,4 @@
-"""Interoperability: other libraries' models, watched by the same hooks as ours, imported as runs, and exports of ours."""
+"""Interoperability: models of other libraries, watched by the same hooks as ours or imported, and exports of ours."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
