@@ -35,13 +35,9 @@ def files(folder: str, *names: str) -> list[str]:
     return [f"tests/{folder}/test_{name}.py" for name in names]
 
 
-def alike(backend: str) -> list[str]:
-    """One backend beside the reference, for every recipe."""
-    return [*files("attention", "parity"), "-k", backend]
-
-
 Stages = tuple[list[str], ...]
 
+ALIKE = [*files("attention", "parity"), "-k", "not flex"]  # every backend beside the reference, for every recipe
 PARITY = files("attention", "peers_torch", "laws", "parity")
 # Which tests must notice an error, by how the path of its file begins; the longest such beginning counts.
 # The cheap ones first: most errors never reach the second stage, and FlexAttention traces every call anew.
@@ -64,15 +60,15 @@ SUITES: dict[str, Stages] = {
         [*PARITY, "-k", "flex"],
     ),
     "attention/backends/block_sparse": (files("attention", "block_sparse"), files("hostile", "pattern_data")),
-    "attention/backends/elementwise": (files("attention", "elementwise"), alike("elementwise")),
-    "attention/backends/hard": (files("attention", "hard"), alike("hard")),
+    "attention/backends/elementwise": (files("attention", "elementwise"), ALIKE),
+    "attention/backends/hard": (files("attention", "hard"), ALIKE),
     "attention/backends/tiles": (files("attention", "elementwise", "hard"),),
-    "attention/kernels/additive": (files("attention", "additive"), alike("additive")),
+    "attention/kernels/additive": (files("attention", "additive"), ALIKE),
     "attention/kernels/block_sparse": (
         files("attention", "block_sparse_kernels", "block_sparse"),
-        alike("block_sparse"),
+        ALIKE,
     ),
-    "attention/kernels/relative": (files("attention", "relative"), alike("relative")),
+    "attention/kernels/relative": (files("attention", "relative"), ALIKE),
     "attention/kernels/stats": (files("attention", "stats_kernels", "stats", "stats_laws"),),
     "ops/": (
         files("ops", "dropout", "linear_relu", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),

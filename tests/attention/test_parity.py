@@ -1,6 +1,7 @@
 """Parity of backends: every recipe × position × backend × grouping, forward and backward, objects or agrees."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -39,6 +40,8 @@ EXTRAS = {
 }
 AT_ATTENTION = [name for name in POSITIONS if name not in ("sinusoidal", "learned")]  # those are added to the embedding
 FAST = [name for name in BACKENDS if name != "reference"]
+EAGER = [name for name in FAST if name != "flex"]  # flex traces every call anew
+UNCOMPILED = "ignore:flex_attention called without torch.compile"
 UNTRACED = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"  # torch's own: the same operations without a compiler
 
 
@@ -60,38 +63,70 @@ def build(recipe: str, position: str) -> Recipe | None:
     return made.with_tree(tree=TREES)
 
 
-def agree(recipe: Recipe, backend: str, groups: int, new: int, grad: bool) -> list[str]:  # noqa: FBT001
-    """The backend's objections; if it has none, its outputs and gradients have been compared."""
+def compare(recipe: Recipe, backends: list[str], groups: int, new: int, *, grad: bool) -> dict[str, list[str]]:
+    """What each backend objects; if it has no objection, its outputs and gradients have been compared."""
     q = torch.randn(B, 6, new, D, dtype=torch.double, requires_grad=grad)
     k, v = (torch.randn(B, groups, T, D, dtype=torch.double, requires_grad=grad) for _ in range(2))
+    inputs, found = (q, k, v, *recipe.learned().parameters()), {}
     with torch.set_grad_enabled(grad):
-        if why := BACKENDS[backend].objections(recipe, q, k, Positions.of(q, k, T - new, None)):
-            with pytest.raises(ValueError, match="cannot run this recipe"):
-                attend(q, k, v, recipe, q_index=T - new, backend=backend)
-            return why
-        want, got = (attend(q, k, v, recipe, q_index=T - new, backend=name) for name in ("reference", backend))
-    assert_close(got, want)
-    if grad:
-        inputs, upstream = (q, k, v, *recipe.learned().parameters()), torch.randn_like(want)
-        wanted, gotten = (torch.autograd.grad(y, inputs, upstream, materialize_grads=True) for y in (want, got))
-        assert_close(gotten, wanted)
-    return []
+        want = attend(q, k, v, recipe, q_index=T - new, backend="reference")
+        upstream = torch.randn_like(want)
+        wanted = torch.autograd.grad(want, inputs, upstream, materialize_grads=True) if grad else ()
+        for backend in backends:
+            if why := BACKENDS[backend].objections(recipe, q, k, Positions.of(q, k, T - new, None)):
+                assert all(isinstance(sentence, str) and sentence for sentence in why)
+                with pytest.raises(ValueError, match=f"{backend} cannot run this recipe"):
+                    attend(q, k, v, recipe, q_index=T - new, backend=backend)
+            else:
+                got = attend(q, k, v, recipe, q_index=T - new, backend=backend)
+                gotten = torch.autograd.grad(got, inputs, upstream, materialize_grads=True) if grad else ()
+                assert_close((got, *gotten), (want, *wanted), msg=lambda message, name=backend: f"{name}: {message}")
+            found[backend] = why
+    return found
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("backend", FAST)
-@pytest.mark.parametrize("position", [*AT_ATTENTION, *EXTRAS])
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_backend_agrees_or_objects(name, position, backend, monkeypatch):
-    if (recipe := build(name, position)) is None:
+@pytest.fixture(params=[*AT_ATTENTION, *EXTRAS])
+def position(request) -> str:
+    return request.param
+
+
+@pytest.fixture(params=RECIPES)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def recipe(name, position) -> Recipe:
+    if (made := build(name, position)) is None:
         pytest.skip(f"{name} has no keys that {position} could add to")
-    # each recipe and each position is traced once; to trace every pair takes ten times as long as to compute it
+    return made
+
+
+def test_every_backend_agrees_or_objects(recipe):
+    """In three groupings, one of them with fewer queries than keys, and there without gradients too."""
+    for groups, new, grad in [(6, 11, True), (3, 4, True), (3, 4, False), (1, 11, True)]:
+        compare(recipe, EAGER, groups, new, grad=grad)
+
+
+@pytest.mark.slow
+def test_every_backend_agrees_or_objects_in_every_grouping(recipe):
+    for groups, new, grad in product((6, 3, 2, 1), (11, 4, 1), (True, False)):
+        compare(recipe, EAGER, groups, new, grad=grad)
+
+
+@pytest.mark.filterwarnings(UNCOMPILED)
+def test_flex_agrees_or_objects(recipe, name, position, monkeypatch):
+    """Each recipe and each position is traced once; to trace every pair takes ten times as long as to compute it."""
     monkeypatch.setattr(flex_attention, UNTRACED, position != "none" and name != "scaled dot")
-    # flex traces every call anew, so it is given one grouping; the others three, one with fewer queries than keys
-    for groups, new in [(3, 4)] if backend == "flex" else [(6, 11), (3, 4), (1, 11)]:
-        for grad in (False, True) if groups == 3 else (True,):
-            objections = agree(recipe, backend, groups, new, grad)
-            assert all(isinstance(why, str) and why for why in objections)
+    for grad in (False, True):
+        compare(recipe, ["flex"], 3, 4, grad=grad)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(UNCOMPILED)
+def test_flex_traces_every_pair_in_every_grouping(recipe):
+    for groups, new in [(6, 11), (3, 4), (1, 11)]:
+        compare(recipe, ["flex"], groups, new, grad=False)
 
 
 @pytest.mark.parametrize("backend", ["gather", "sdpa"])
@@ -100,13 +135,13 @@ def test_padding_on_top_of_any_pattern(name, backend):
     recipe = build(name, "none")
     assert recipe is not None
     recipe = replace(recipe, pattern=recipe.pattern & Padding(torch.tensor([11, 6])))
-    assert agree(recipe, backend, 2, 11, grad=True) == [] or backend == "sdpa"
+    assert compare(recipe, [backend], 2, 11, grad=True)[backend] == [] or backend == "sdpa"
 
 
 @pytest.mark.parametrize("backend", ["gather", "sdpa"])
 def test_attention_over_a_graph(backend):
     edges = Edges(torch.randint(0, T, (2, 30)))
-    assert agree(Recipe(pattern=edges), backend, 6, 11, grad=True) == []
+    assert compare(Recipe(pattern=edges), [backend], 6, 11, grad=True)[backend] == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 11, 16])
@@ -118,7 +153,7 @@ def test_the_size_of_blocks_changes_nothing(size, monkeypatch):
         get_recipe("sparsemax", "shaw", SIZES),
     ):
         recipe.learned().double()
-        assert agree(recipe, "gather", 3, 7, grad=True) == []
+        assert compare(recipe, ["gather"], 3, 7, grad=True)["gather"] == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
