@@ -1,7 +1,7 @@
 """Families of Hugging Face models: for each a table of its weights, and what its config.json means to our network."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from regard.attention import (
@@ -322,6 +322,24 @@ backbone.norm                                    model.norm
 """)
 
 
+# as llama.cpp names it; rows of queries and keys are in the order of adjacent pairs
+GGUF_LLAMA = parse_table("""
+embedding.weight                                 token_embd.weight                  target model -> target model
+output.weight                                    output.weight                      target model -> target model
+bias                                             -                                  target
+backbone.layers.*.residual_attention.norm        blk.*.attn_norm
+backbone.layers.*.attention.{query,key,value}    blk.*.attn_{q,k,v}
+backbone.layers.*.attention.output               blk.*.attn_output
+backbone.layers.*.residual_feed_forward.norm     blk.*.ffn_norm
+backbone.layers.*.feed_forward.{gate,up,down}    blk.*.ffn_{gate,up,down}
+backbone.norm                                    output_norm
+""")
+
+
+def read_gguf_llama(config: CheckpointConfig) -> LanguageModelConfig:
+    return replace(read_llama(config), recipe=Recipe(position=Rotary(theta=config.number("rope_theta", 10_000.0))))
+
+
 def read_llama(config: CheckpointConfig) -> LanguageModelConfig:
     return read_decoder(config, layers=32, hidden=11_008, groups=config.whole("num_attention_heads", 32))
 
@@ -519,6 +537,7 @@ FAMILIES: dict[str, Family] = {
         tied={"lm_head.weight": "model.embed_tokens.weight"},
         ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
     ),
+    "GGUF llama": Family("language_modeling", read_gguf_llama, lambda model: GGUF_LLAMA),
     "BertForSequenceClassification": Family(
         "sequence_classification",
         read_bert,

@@ -11,6 +11,7 @@ from regard.data.image_preprocess import ImagePreprocessor
 from regard.data.images import PixelScaling
 from regard.data.labelled import Labels
 from regard.data.tokenizers.pretrained import PretrainedTokenizer, Special, TokenizerEngine, TokenizersEngine
+from regard.interop.gguf import SUFFIX, GGUFCheckpoint
 from regard.interop.huggingface.checkpoint import Checkpoint
 from regard.interop.huggingface.families import FAMILIES, CheckpointConfig, Family
 from regard.interop.huggingface.weights import (
@@ -39,6 +40,7 @@ from regard.tasks.translation.task import TranslationData, TranslationSettings, 
 from regard.training.config import TrainSettings
 from regard.training.run_folder import WEIGHTS
 
+AnyCheckpoint = Checkpoint | GGUFCheckpoint
 LEARNING_RATE = 5e-5  # of training on: what was learnt should not be lost in the first steps
 
 
@@ -52,7 +54,8 @@ def import_model(
     """A run of ours from a local Hugging Face folder, or a model in the hub cache; nothing is downloaded or executed.
 
     Args:
-        folder: with config.json, safetensors and a tokenizer; or the name of a model that the hub cache holds.
+        folder: with config.json, safetensors and a tokenizer; or the name of a model that the hub cache holds; or a
+            file .gguf of a Llama.
         out: the folder of the run, which must be new or empty.
         source_language, target_language: of a model of many languages: its tags, such as eng_Latn and fra_Latn.
 
@@ -69,7 +72,7 @@ def import_model(
     run = Path(out)
     if run.exists() and any(run.iterdir()):
         raise ValueError(f"{run} is not empty; choose another folder")
-    checkpoint = Checkpoint.of(folder)
+    checkpoint = GGUFCheckpoint.of(Path(folder)) if str(folder).endswith(SUFFIX) else Checkpoint.of(folder)
     converted = convert_checkpoint(checkpoint, Languages(source_language, target_language))
     note = converted.task_model.describe(run)
     write_weights(converted.weights, run / WEIGHTS, note)
@@ -109,7 +112,7 @@ class ImportedParts:
     orders: Mapping[str, TokenOrder]
 
 
-def find_family(checkpoint: Checkpoint) -> Family:
+def find_family(checkpoint: AnyCheckpoint) -> Family:
     if checkpoint.architecture not in FAMILIES:
         raise ValueError(
             f"{checkpoint.folder}: {checkpoint.architecture!r:.80} is no architecture that is imported here; there are "
@@ -118,7 +121,7 @@ def find_family(checkpoint: Checkpoint) -> Family:
     return FAMILIES[checkpoint.architecture]
 
 
-def convert_checkpoint(checkpoint: Checkpoint, languages: Languages = Languages()) -> Converted:
+def convert_checkpoint(checkpoint: AnyCheckpoint, languages: Languages = Languages()) -> Converted:
     family = find_family(checkpoint)
     headers = base_names(checkpoint, family)
     try:
@@ -141,7 +144,7 @@ def convert_checkpoint(checkpoint: Checkpoint, languages: Languages = Languages(
     return Converted(found.kind(model=model, settings=found.settings, **named), weights)  # type: ignore[call-arg]
 
 
-def base_names(checkpoint: Checkpoint, family: Family) -> dict[str, str]:
+def base_names(checkpoint: AnyCheckpoint, family: Family) -> dict[str, str]:
     """The names of their tensors as the table has them, each with its name in the file."""
     names = list(checkpoint.headers)
     if family.base and not any(name.startswith(family.base) for name in names):
@@ -149,7 +152,7 @@ def base_names(checkpoint: Checkpoint, family: Family) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def refuse_depth(checkpoint: Checkpoint, config: ConfigBase, tensors: int) -> None:
+def refuse_depth(checkpoint: AnyCheckpoint, config: ConfigBase, tensors: int) -> None:
     """A depth that no file of so few tensors has, before a model of it is built."""
     for name, depth in config.to_dict().items():
         if name.endswith("layers") and depth > tensors:
@@ -159,7 +162,7 @@ def refuse_depth(checkpoint: Checkpoint, config: ConfigBase, tensors: int) -> No
 
 
 def read_weights(
-    checkpoint: Checkpoint,
+    checkpoint: AnyCheckpoint,
     family: Family,
     headers: Mapping[str, str],
     rows: list[WeightRow],
@@ -181,7 +184,7 @@ def read_weights(
 
 
 def vocabulary_of(
-    family: Family, config: ConfigBase, checkpoint: Checkpoint, headers: Mapping[str, str]
+    family: Family, config: ConfigBase, checkpoint: AnyCheckpoint, headers: Mapping[str, str]
 ) -> dict[str, int]:
     """How many ids of its own each side has: the rows of its embedding."""
     found: dict[str, int] = {}
@@ -192,7 +195,7 @@ def vocabulary_of(
     return found
 
 
-def read_special(checkpoint: Checkpoint, name: str) -> int | None:
+def read_special(checkpoint: AnyCheckpoint, name: str) -> int | None:
     """An id such as pad_token_id, from the configuration of the model or of its generation; the first of several."""
     for values in (checkpoint.json("generation_config.json"), checkpoint.config):
         one = values.get(name)
@@ -210,7 +213,7 @@ def find_piece(engine: TokenizerEngine, piece: str | None, vocabulary: int) -> i
 
 
 def make_tokenizer(
-    checkpoint: Checkpoint, engine: TokenizerEngine, vocabulary: int, *, start: int | None, end: int | None
+    checkpoint: AnyCheckpoint, engine: TokenizerEngine, vocabulary: int, *, start: int | None, end: int | None
 ) -> PretrainedTokenizer:
     """For texts that begin and end with these ids of its own."""
     pad = read_special(checkpoint, "pad_token_id")
@@ -239,7 +242,7 @@ def training(config: TrainSettings = TrainSettings(), **changes: Any) -> TrainSe
 
 
 def read_translation(
-    checkpoint: Checkpoint, family: Family, config: ModelConfig, vocabulary: Mapping[str, int], languages: Languages
+    checkpoint: AnyCheckpoint, family: Family, config: ModelConfig, vocabulary: Mapping[str, int], languages: Languages
 ) -> ImportedParts:
     end = read_special(checkpoint, "eos_token_id")
     start = read_special(checkpoint, "decoder_start_token_id")
@@ -262,7 +265,7 @@ def read_translation(
     return ImportedParts(Translator, (source, target), settings, orders)
 
 
-def named_languages(checkpoint: Checkpoint, languages: Languages) -> dict[str, str]:
+def named_languages(checkpoint: AnyCheckpoint, languages: Languages) -> dict[str, str]:
     config = checkpoint.json("tokenizer_config.json")
     found = {
         "source": languages.source or config.get("source_lang") or config.get("src_lang"),
@@ -272,7 +275,7 @@ def named_languages(checkpoint: Checkpoint, languages: Languages) -> dict[str, s
 
 
 def with_languages(
-    checkpoint: Checkpoint,
+    checkpoint: AnyCheckpoint,
     family: Family,
     source: PretrainedTokenizer,
     target: PretrainedTokenizer,
@@ -298,7 +301,7 @@ def with_languages(
 
 
 def read_language_model(
-    checkpoint: Checkpoint,
+    checkpoint: AnyCheckpoint,
     family: Family,
     config: LanguageModelConfig,
     vocabulary: Mapping[str, int],
@@ -307,7 +310,9 @@ def read_language_model(
     end, begin = (read_special(checkpoint, name) for name in ("eos_token_id", "bos_token_id"))
     engine, size = checkpoint.engine(markup=True), vocabulary["target"]
     words = make_tokenizer(checkpoint, engine, size, start=end if begin is None else begin, end=end)
-    if isinstance(engine, TokenizersEngine):
+    if isinstance(checkpoint, GGUFCheckpoint):
+        words = replace(words, starts=checkpoint.adds_bos)
+    elif isinstance(engine, TokenizersEngine):
         words = replace(words, starts=engine.engine.encode("a").ids[:1] == [begin])
     longest = CheckpointConfig(checkpoint.config).whole(
         "n_positions", CheckpointConfig(checkpoint.config).whole("max_position_embeddings", 2048)
@@ -321,7 +326,7 @@ def read_language_model(
     return ImportedParts(TextGenerator, (words,), settings, {"target": TokenOrder.of(words)})
 
 
-def read_labels(checkpoint: Checkpoint, count: int) -> Labels:
+def read_labels(checkpoint: AnyCheckpoint, count: int) -> Labels:
     """The names of the labels; a file leaves out those that transformers gives by itself."""
     names = checkpoint.config.get("id2label") or {str(n): f"LABEL_{n}" for n in range(count)}
     if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(count))):
@@ -329,13 +334,13 @@ def read_labels(checkpoint: Checkpoint, count: int) -> Labels:
     return Labels(tuple(str(names[str(n)]) for n in range(count)))
 
 
-def label_rows(checkpoint: Checkpoint) -> int:
+def label_rows(checkpoint: AnyCheckpoint) -> int:
     if "classifier.weight" not in checkpoint.headers:
         raise ValueError(f"{checkpoint.folder}: the checkpoint lacks 'classifier.weight'; it classifies nothing")
     return checkpoint.headers["classifier.weight"][1][0]
 
 
-def encoder_tokenizer(checkpoint: Checkpoint, vocabulary: int) -> PretrainedTokenizer:
+def encoder_tokenizer(checkpoint: AnyCheckpoint, vocabulary: int) -> PretrainedTokenizer:
     """Of texts as an encoder reads them: between [CLS] and [SEP], or whatever its tokenizer puts around them."""
     engine = checkpoint.engine()
     words = make_tokenizer(checkpoint, engine, vocabulary, start=None, end=None)
@@ -349,7 +354,11 @@ def encoder_tokenizer(checkpoint: Checkpoint, vocabulary: int) -> PretrainedToke
 
 
 def read_classifier(
-    checkpoint: Checkpoint, family: Family, config: EncoderConfig, vocabulary: Mapping[str, int], languages: Languages
+    checkpoint: AnyCheckpoint,
+    family: Family,
+    config: EncoderConfig,
+    vocabulary: Mapping[str, int],
+    languages: Languages,
 ) -> ImportedParts:
     kind = checkpoint.config.get("problem_type")
     if kind not in (None, "single_label_classification"):
@@ -373,7 +382,7 @@ BILINEAR = 2  # as Pillow numbers it
 
 
 def read_image_classifier(
-    checkpoint: Checkpoint, family: Family, config: VisionConfig, vocabulary: Mapping[str, int], languages: Languages
+    checkpoint: AnyCheckpoint, family: Family, config: VisionConfig, vocabulary: Mapping[str, int], languages: Languages
 ) -> ImportedParts:
     said = CheckpointConfig(checkpoint.config)
     side, channels = said.whole("image_size", 224), said.whole("num_channels", 3)
@@ -386,7 +395,7 @@ def read_image_classifier(
     return ImportedParts(ImageClassifier, parts, settings, {})
 
 
-def read_preprocessor(checkpoint: Checkpoint, side: int, channels: int) -> ImagePreprocessor:
+def read_preprocessor(checkpoint: AnyCheckpoint, side: int, channels: int) -> ImagePreprocessor:
     """Resized by bilinear interpolation, and scaled by a mean and a deviation, as transformers' own does by default."""
     values = checkpoint.json("preprocessor_config.json")
     wanted = {
@@ -413,7 +422,7 @@ def read_preprocessor(checkpoint: Checkpoint, side: int, channels: int) -> Image
         raise ValueError(f"{checkpoint.folder}: preprocessor_config.json: {error}") from None
 
 
-TASK_PARTS: dict[str, Callable[[Checkpoint, Family, Any, Mapping[str, int], Languages], ImportedParts]] = {
+TASK_PARTS: dict[str, Callable[[AnyCheckpoint, Family, Any, Mapping[str, int], Languages], ImportedParts]] = {
     "translation": read_translation,
     "language_modeling": read_language_model,
     "sequence_classification": read_classifier,
