@@ -191,5 +191,5 @@ def test_unsafe_folders_are_refused_before_anything_is_loaded(folders, tmp_path)
 
 
 def test_without_transformers_one_line_says_how_to_get_it(folders, monkeypatch):
-    monkeypatch.setattr("regard.interop.huggingface.folder.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.interop.huggingface.checkpoint.find_spec", lambda name: None)
     assert_refused(command("look", folders["BERT"], SENTENCE), "a Hugging Face model needs transformers; pip install")

@@ -92,7 +92,7 @@ def task_of_run(folder: Path) -> "Task":
     from regard.tasks.pretrained import settings_path
 
     if is_huggingface_folder(folder):
-        return get_task(import_module(f"{FOREIGN_MODULE}.folder").task_name(folder))
+        return get_task(import_module(f"{FOREIGN_MODULE}.checkpoint").task_name(folder))
     return get_task(read_task_name(settings_path(folder)))
 
 
