@@ -79,7 +79,7 @@ def test_a_stopped_run_of_every_task_is_used_as_it_stands(task, tmp_path):
 def test_a_stopped_run_is_evaluated_started_from_and_given_as_a_checkpoint(translator, tmp_path):
     few = ["--on", tmp_path / "few.tsv"]
     (tmp_path / "few.tsv").write_text("the cat\tle chat\n")
-    assert notice(translator) == regard("evaluate", translator, *few).stderr
+    assert regard("evaluate", translator, *few).stderr == f"{notice(translator)}on 1 pair: {tmp_path / 'few.tsv'}\n"
     at = translator / "checkpoints/00000002"
     assert_done(regard("evaluate", at, *few))
     assert_done(regard("translate", at, "-", typed="the cat\n"))

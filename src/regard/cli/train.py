@@ -218,7 +218,7 @@ def train_run(request: TrainRequest, track: str | None = None) -> TrainedRun:
     """Trains a run to its end, or until it is interrupted; an interrupted run is resumed."""
     from regard.tasks.own_parts import OwnParts
     from regard.training.run import discard_log, last_logged_step, write_line
-    from regard.training.run_folder import SETTINGS, lock_folder
+    from regard.training.run_folder import SETTINGS, lock_folder, save_example
     from regard.training.tracking import TrackedRun, require_tracker, start_tracker
 
     out = request.out
@@ -243,6 +243,8 @@ def train_run(request: TrainRequest, track: str | None = None) -> TrainedRun:
         if finished:
             remove_start_weights(out)
             run.task.after_training(task_model, run.held_out.examples, out, progress=with_progress)
+            if task_model.settings.data.corpus != "world":  # its sentence is known
+                save_example(out, map(run.task.example_text, run.held_out.examples))
         return TrainedRun(run.task, finished, fit.last_step, OwnParts(task_model.settings.own_parts))
 
 

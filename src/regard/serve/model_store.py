@@ -23,7 +23,7 @@ from regard.tasks.image_batches import EXAMPLE_IMAGES, example_world
 from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import get_task, task_of_run
-from regard.training.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints
+from regard.training.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints, read_example
 
 MAX_UPLOADS = 64  # uploaded images and sounds kept
 MAX_PIXELS = 2**24  # of an image: decoding and encoding it takes about 300 MB
@@ -254,12 +254,13 @@ class ModelStore:
     def describe(self, name: str) -> dict[str, Any]:
         task_model = self.model(name)
         task = get_task(task_model.settings.task)
-        example = task.example_input(task_model)
+        example, folder = task.example_input(task_model), self.entry(name).folder
+        text = read_example(folder) if folder else ""
         return {
             "name": name,
             "task": task.name,
             "what": describe_model(task_model),
-            "example": example.text,
+            "example": text or example.text,
             "question": example.question or False,
             "picture": task.inputs.kind == "image",
             "sound": task.inputs.kind == "audio",

@@ -276,6 +276,10 @@ class Task(ABC):
         tokenizers = [tokenizer for tokenizer, _ in self.texts(task_model, TaskInput(""))]
         return TaskInput(frequent_words(tokenizers[0]) or EXAMPLE_SENTENCE)
 
+    def example_text(self, example: Any) -> str:
+        """The text of an example, for the page to begin with; "" if it is none."""
+        return example if isinstance(example, str) else ""
+
     # --- one input, for a trace ---
 
     def texts(self, task_model: Any, given: TaskInput) -> list[tuple[Tokenizer, str]]:

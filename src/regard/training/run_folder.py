@@ -4,6 +4,7 @@ run/settings.toml            what is trained; beside it the vocabularies
     model.safetensors        the finished weights, once it is trained to the end
     checkpoints/00000500/    model.safetensors, optimiser.safetensors, state.json: see `regard.training.checkpoint`
     log.jsonl                what happened: see `regard.training.run`
+    example.txt              a text of a few words that was held out, with which the page begins
     parts/                   copies of a user's own parts, to read: see `regard.tasks.own_parts`
 """
 
@@ -12,16 +13,17 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
 
-from regard.data.files import lock_file, make_folder, require_file, require_small_file
+from regard.data.files import lock_file, make_folder, read_lines, require_file, require_small_file, write_text_atomic
 
 SETTINGS, WEIGHTS, OPTIMISER = "settings.toml", "model.safetensors", "optimiser.safetensors"
 CHECKPOINTS = "checkpoints"
+EXAMPLE, EXAMPLE_WORDS, MAX_EXAMPLE_LETTERS = "example.txt", range(3, 13), 400
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,20 @@ def resolve_run(folder: Path) -> tuple[Path, int | None]:
     if here.parent.name == CHECKPOINTS and here.name.isdecimal() and (run / SETTINGS).exists():
         return (folder.parent.parent if folder.name == here.name else run), int(here.name)
     return folder, None
+
+
+def save_example(run: Path, texts: Iterable[str]) -> None:
+    """The first of the held-out texts that has a few words, if one has: the data may move away."""
+    joined = (" ".join(text.split()) for text in texts)
+    short = (text for text in joined if len(text.split()) in EXAMPLE_WORDS and len(text) <= MAX_EXAMPLE_LETTERS)
+    if text := next(short, ""):
+        write_text_atomic(run / EXAMPLE, f"{text}\n")
+
+
+def read_example(folder: Path) -> str:
+    """The text that was kept for a run, or for the run of a checkpoint; "" if there is none."""
+    path = resolve_run(folder)[0] / EXAMPLE
+    return next(read_lines(path), "")[:MAX_EXAMPLE_LETTERS] if path.exists() else ""
 
 
 # --- checkpoints ---

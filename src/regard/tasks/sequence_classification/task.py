@@ -355,6 +355,9 @@ class SequenceClassificationTask(Task):
     def texts(self, task_model: TextClassifier, given: TaskInput):
         return [(task_model.tokenizer, given.text)]
 
+    def example_text(self, example: LabelledText) -> str:
+        return example.text
+
     def normalize(self, task_model: TextClassifier, text: str) -> str:
         return task_model.tokenizer.normalizer.apply(text)
 

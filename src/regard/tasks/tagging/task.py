@@ -456,6 +456,9 @@ class TaggingTask(Task):
     def evaluate(self, task_model: Tagger, examples: Sequence[TaggedSentence], *, search=None, progress=no_progress):
         return evaluate_tagger(task_model, examples)
 
+    def example_text(self, example: TaggedSentence) -> str:
+        return " ".join(example.words)
+
     def texts(self, task_model: Tagger, given: TaskInput):
         return [(task_model.tokenizer, given.text)]
 

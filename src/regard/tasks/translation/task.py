@@ -363,6 +363,9 @@ class TranslationTask(Seq2SeqTask):
         sentence = find_lecture_sentence(EXAMPLE_SENTENCE) or LECTURE_SENTENCES[0]
         return TaskInput(" ".join(sentence.words_for(data.source)))
 
+    def example_text(self, example: SentencePair) -> str:
+        return example.source
+
     def pair(self, task_model: Translator) -> tuple[Tokenizer, Tokenizer]:
         return task_model.source, task_model.target
 
