@@ -215,7 +215,7 @@ SETTINGS_ERRORS = {
         ("[words]\nkind = 'one-hot'", "only counted; choose model.kind = 'embed'"),
         ("[words]\nkind = 'two-hot'", "kind = 'two-hot' is unknown; choose from learned, skip-gram, file, one-hot"),
         ("[words]\ndropout = 1.5", "words.dropout = 1.5 should be at least 0 and below 1"),
-        ("[pooling]\nkind = 'sum'", "choose from mean, max, last, tf-idf"),
+        ("[pooling]\nkind = 'sum'", "choose from mean, max, last, class, tf-idf"),
         ("[data]\nphrases = 'some'", "data.phrases = 'some' should be true or false"),
     ],
     "language_modeling": [
