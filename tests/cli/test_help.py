@@ -17,7 +17,20 @@ from .commands import assert_refused, regard
 ALL = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 COMMANDS = ["demo", "train", "evaluate", "look", "serve", "ladder", "lecture", "draw", "explain", "gallery", "data"]
 COMMANDS += ["settings", "runs", "compare", "import", "export", "publish"]
-COMMANDS += ["translate", "tag", "classify", "generate", "image", "answer", "autoencode", "graph", "vectors", "bench"]
+COMMANDS += [
+    "translate",
+    "tag",
+    "classify",
+    "generate",
+    "embed",
+    "fill",
+    "image",
+    "answer",
+    "autoencode",
+    "graph",
+    "vectors",
+    "bench",
+]
 
 
 def assert_runs(code: str) -> None:

@@ -7,16 +7,20 @@ context everywhere. Unlike those of `word_vectors`, its vectors are contextual: 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Generator, Tensor
+from jaxtyping import Float, Int
+from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from regard.attention import AttentionSites
+from regard.attention.serialize import find_named
 from regard.data.batching import pad_rows
 from regard.data.tokenizers.base import UNK, WordTokenizer
-from regard.models.config import EncoderConfig
-from regard.models.encoder import Encoder, TokenClassifier
+from regard.layers.sublayers import ACTIVATIONS
+from regard.models.config import EncoderConfig, make_stack_config
+from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
 
 BATCH = 64  # sentences that are encoded together
 
@@ -152,3 +156,40 @@ def train_step(
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
+
+
+# --- with subwords, and a head of its own ---
+
+
+class MaskedLanguageModel(nn.Module):
+    """An encoder, and BERT's head: logits of every token by the embedding's own weights (Devlin et al. 2019).
+
+    logits = E norm(φ(W x + b)) + c. Without a head it only encodes.
+
+    Args:
+        config: of the encoder; the head has its activation and its norm.
+        size: of the vocabulary.
+        head: whether there is one.
+    """
+
+    attention_sites: ClassVar[AttentionSites] = SequenceClassifier.attention_sites
+
+    def __init__(self, config: EncoderConfig, size: int, *, head: bool = True):
+        super().__init__()
+        self.encoder, width = Encoder(config, size), config.width
+        if head and width != config.model:
+            raise ValueError(
+                f"embeddings of width {config.model} cannot score states of width {width}; make them equal"
+            )
+        self.activation = find_named(config.activation, ACTIVATIONS, "activation")
+        self.transform = nn.Linear(width, width) if head else None
+        self.norm = make_stack_config(config).make_norm(width) if head else None
+        self.bias = nn.Parameter(torch.zeros(size)) if head else None
+
+    def forward(self, tokens: Int[Tensor, "b t"], lengths: Int[Tensor, " b"]) -> Float[Tensor, "b t v"]:
+        return self.logits(self.encoder(tokens, lengths))
+
+    def logits(self, x: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch v"]:
+        if self.transform is None or self.norm is None or self.bias is None:
+            raise ValueError("this encoder has no head that predicts tokens; it gives vectors: model.embed(texts)")
+        return self.encoder.embedding.logits(self.norm(self.activation(self.transform(x))), self.bias)

@@ -20,6 +20,7 @@ TASKS: dict[str, str] = {
     "tagging": "regard.tasks.tagging",
     "sequence_classification": "regard.tasks.sequence_classification",
     "language_modeling": "regard.tasks.language_modeling",
+    "masked_language_modeling": "regard.tasks.masked_language_modeling",
     "image_classification": "regard.tasks.image_classification",
     "vqa": "regard.tasks.vqa",
     "node_classification": "regard.tasks.node_classification",

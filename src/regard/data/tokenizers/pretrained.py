@@ -304,12 +304,13 @@ class PretrainedTokenizer(ForeignTokenizer):
     def is_foreign_special(self, one):
         return one in self.engine.special_ids
 
-    def token(self, piece: str) -> int:
-        """Our id of a token as the tokenizer writes it."""
-        for one in range(NUM_SPECIAL_TOKENS, self.size):
-            if self.piece(one) == piece:
-                return one
-        raise ValueError(f"there is no token {piece!r:.80} in the vocabulary of {self.size}")
+    @property
+    def mask(self) -> int:
+        """What stands for a token that is to be predicted; UNK if the tokenizer has none."""
+        found = (
+            one for one in self.engine.special_ids if (self.engine.piece(one) or "").strip("[]<>").lower() == "mask"
+        )
+        return next((self.from_foreign[one] for one in found), UNK)
 
     def to_dict(self):
         return {

@@ -181,8 +181,6 @@ class Checkpoint:
 
     def path(self, name: str) -> Path:
         """A file of the folder by its name; one that leads out of it is refused."""
-        if name != Path(name).name or name in ("", ".", ".."):
-            raise ValueError(f"{self.folder}: {name!r:.80} is not the name of a file in the folder, and is not read")
         path = self.folder / name
         roots = [self.folder.resolve()]
         if self.folder.parent.name == "snapshots":  # whose files are links to the blobs of the hub cache
@@ -231,6 +229,11 @@ class Checkpoint:
         shards = self.json(INDEX).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
             raise ValueError(f"{self.folder} holds neither {WEIGHTS} nor an {INDEX} that names its parts")
+        for name in shards.values():
+            if name != Path(name).name or name in ("", ".", ".."):
+                raise ValueError(
+                    f"{self.folder / INDEX}: {name!r:.80} is no name of a file in the folder; it is not read"
+                )
         return tuple(self.path(name) for name in sorted(set(shards.values())))
 
     @cached_property

@@ -421,6 +421,14 @@ output                                                classifier
 """)
 
 
+BERT_MASKED_LM = parse_table(f"""
+{BERT}
+transform                                             cls.predictions.transform.dense
+norm                                                  cls.predictions.transform.LayerNorm
+bias                                                  cls.predictions.bias              target -> target
+""")
+
+
 def read_bert(config: CheckpointConfig) -> EncoderConfig:
     config.require(is_decoder=False, add_cross_attention=False)
     if (kind := config.text("position_embedding_type", "absolute")) != "absolute":
@@ -544,6 +552,27 @@ FAMILIES: dict[str, Family] = {
         lambda model: BERT_CLASSIFIER,
         base="bert.",
         ignored=("bert.embeddings.position_ids",),
+    ),
+    "BertForMaskedLM": Family(
+        "masked_language_modeling",
+        read_bert,
+        lambda model: BERT_MASKED_LM,
+        base="bert.",
+        tied={
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        ignored=(
+            *("bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"),
+            *("cls.seq_relationship.weight", "cls.seq_relationship.bias"),  # whether two sentences follow each other
+        ),
+    ),
+    "BertModel": Family(
+        "masked_language_modeling",
+        read_bert,
+        lambda model: parse_table(BERT),
+        base="bert.",
+        ignored=("bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"),
     ),
     "ViTForImageClassification": Family(
         "image_classification",

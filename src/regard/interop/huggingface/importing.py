@@ -34,6 +34,7 @@ from regard.tasks.image_classification.task import (
     ImageClassifier,
 )
 from regard.tasks.language_modeling.task import LanguageModelingData, LanguageModelingSettings, TextGenerator
+from regard.tasks.masked_language_modeling.task import MaskedLMData, MaskedLMSettings, MaskingSettings, TextEncoder
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
 from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
@@ -378,6 +379,36 @@ def read_classifier(
     return ImportedParts(TextClassifier, parts, settings, {"target": TokenOrder.of(words)})
 
 
+def read_text_encoder(
+    checkpoint: AnyCheckpoint,
+    family: Family,
+    config: EncoderConfig,
+    vocabulary: Mapping[str, int],
+    languages: Languages,
+) -> ImportedParts:
+    """A masked language model, or an encoder alone; a text's vector is what sentence-transformers makes of it."""
+    words = encoder_tokenizer(checkpoint, vocabulary["target"])
+    pooling, longest = checkpoint.json("1_Pooling/config.json"), checkpoint.json("sentence_bert_config.json")
+    if pooling.get("pooling_mode_max_tokens") or pooling.get("pooling_mode_mean_sqrt_len_tokens"):
+        raise ValueError(f"{checkpoint.folder}: 1_Pooling/config.json asks for a pooling that is not known here")
+    settings = MaskedLMSettings(
+        data=MaskedLMData(corpus="files"),
+        text=TokenizerSettings(kind="pretrained", vocab_size=words.size),
+        model=config,
+        mask=MaskingSettings(
+            head=checkpoint.architecture != "BertModel",
+            pooling="first" if pooling.get("pooling_mode_cls_token") else "mean",
+        ),
+        train=training(
+            label_smoothing=0.0,
+            max_length=CheckpointConfig(longest).whole(
+                "max_seq_length", CheckpointConfig(checkpoint.config).whole("max_position_embeddings", 512)
+            ),
+        ),
+    )
+    return ImportedParts(TextEncoder, (words,), settings, {"target": TokenOrder.of(words)})
+
+
 BILINEAR = 2  # as Pillow numbers it
 
 
@@ -425,6 +456,7 @@ def read_preprocessor(checkpoint: AnyCheckpoint, side: int, channels: int) -> Im
 TASK_PARTS: dict[str, Callable[[AnyCheckpoint, Family, Any, Mapping[str, int], Languages], ImportedParts]] = {
     "translation": read_translation,
     "language_modeling": read_language_model,
+    "masked_language_modeling": read_text_encoder,
     "sequence_classification": read_classifier,
     "image_classification": read_image_classifier,
 }
