@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import SentencePair
+from regard.tasks import splits
 from regard.tasks.splits import WORLD_TESTS
 from regard.tasks.translation.task import TranslationData, TranslationSettings
 
@@ -160,10 +161,12 @@ def test_data_settings_that_make_no_sense(text, message):
         TranslationSettings.from_toml(text)
 
 
-def test_stories_are_long_and_their_extracts_are_in_them():
+@pytest.mark.parametrize("count", [100, pytest.param(WORLD_TESTS, marks=pytest.mark.slow)])
+def test_stories_are_long_and_their_extracts_are_in_them(count, monkeypatch):
+    monkeypatch.setattr(splits, "WORLD_TESTS", count)
     data = TranslationData(corpus="stories", sentences=7, max_length=61)
     found = data.read("train").examples
     assert [len(pair.source.split()) for pair in found] == [30, 61, 30, 61, 30, 61, 30]
     assert all(pair.target in pair.source for pair in found)
     tests = data.read("test").examples
-    assert [len(pair.source.split()) for pair in tests] == [61] * WORLD_TESTS
+    assert [len(pair.source.split()) for pair in tests] == [61] * count

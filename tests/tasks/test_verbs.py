@@ -21,7 +21,7 @@ from regard.tasks.language_modeling.task import LanguageModelingSettings, TextGe
 from regard.tasks.node_classification.task import NodeClassificationSettings, NodeClassifier
 from regard.tasks.registry import TASKS, get_task
 from regard.tasks.sequence_classification.task import ClassificationSettings, TextClassifier
-from regard.tasks.tagging.task import Tagger, TaggingSettings
+from regard.tasks.tagging.task import Tagger, TaggingData, TaggingSettings
 from regard.tasks.vqa.task import QuestionAnswerer, VQAData, VQASettings
 
 WORDS = TokenizerSettings(kind="words")
@@ -40,7 +40,7 @@ def test_every_task_has_a_verb(name):
 
 
 def test_a_tagger_tags():
-    settings = TaggingSettings(text=WORDS, model=ENCODER)
+    settings = TaggingSettings(data=TaggingData(sentences=20), text=WORDS, model=ENCODER)
     tagger = Tagger.from_examples(some_examples(settings), settings)
     tagger.model.eval()
     one, (again, other) = tagger.tag(TEXTS[0]), tagger.tag(TEXTS)

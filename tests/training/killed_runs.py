@@ -38,13 +38,19 @@ def settings(model: ModelConfig, steps: int, **more: Any) -> TranslationSettings
     return TranslationSettings(text=PairTokenizerSettings(kind="words", joint=False), model=model, train=train)
 
 
-RUNS = {
+SHORT = {
     "transformer that stops early": settings(
-        TRANSFORMER, 300, schedule="constant", patience=6, gradient_accumulation=2
+        TRANSFORMER, 300, schedule="constant", patience=3, gradient_accumulation=2
     ),
-    "transformer in float16": settings(TRANSFORMER, 71, precision="float16", gradient_accumulation=3),
-    "bahdanau in bfloat16": settings(BAHDANAU, 71, precision="bfloat16"),
+    "transformer in float16": settings(TRANSFORMER, 43, precision="float16", gradient_accumulation=3),
+    "bahdanau in bfloat16": settings(BAHDANAU, 43, precision="bfloat16"),
 }
+LONG = {
+    "transformer that stops late": settings(TRANSFORMER, 300, schedule="constant", patience=6, gradient_accumulation=2),
+    "transformer in float16, longer": settings(TRANSFORMER, 71, precision="float16", gradient_accumulation=3),
+    "bahdanau in bfloat16, longer": settings(BAHDANAU, 71, precision="bfloat16"),
+}
+RUNS = SHORT | LONG
 
 
 def fit(name: str, folder: Path) -> TrainingRun:
