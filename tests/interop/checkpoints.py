@@ -158,6 +158,7 @@ CHECKPOINTS: dict[str, CheckpointSpec] = {
         BERT_TOKENS,
         template="<cls> $A <sep>",
     ),
+    "BERT, masks": CheckpointSpec("BertForMaskedLM", "BertConfig", BERT, BERT_TOKENS, template="<cls> $A <sep>"),
     "ViT": CheckpointSpec(
         "ViTForImageClassification", "ViTConfig", BERT | {"image_size": 12, "patch_size": 4, "num_labels": 5}, {}
     ),

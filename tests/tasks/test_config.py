@@ -88,8 +88,8 @@ def former_toml(settings, task: str) -> str:
     return "\n".join([f'task = "{task}"', *lines[1:]])
 
 
-def test_every_task_has_a_former_name():
-    assert set(TASK_ALIASES.values()) == set(TASKS)
+def test_every_task_that_has_had_another_name_is_known_by_it():
+    assert set(TASK_ALIASES.values()) == set(TASKS) - {"masked_language_modeling"}
 
 
 @pytest.mark.parametrize("former", TASK_ALIASES)

@@ -1,13 +1,10 @@
 """`regard embed` and `regard fill`: the vectors of texts, and the tokens that are missing in them."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from regard.cli import options
-
-if TYPE_CHECKING:
-    pass
 
 BATCH_LINES = 256  # lines that are read together
 

@@ -284,8 +284,9 @@ class TextEncoder(PretrainedModel):
 
 
 def mean_vectors(states: Float[Tensor, "b t m"], lengths: Int[Tensor, " b"]) -> Float[Tensor, "b m"]:
-    """Padding is 0 already."""
-    return states.sum(1) / lengths.clamp(min=1)[:, None]
+    """The mean of each text's states, without those of its padding."""
+    here = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+    return torch.where(here[..., None], states, 0.0).sum(1) / lengths.clamp(min=1)[:, None]
 
 
 # --- evaluation ---
