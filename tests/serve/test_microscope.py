@@ -281,7 +281,7 @@ def test_the_gates_of_a_cnn_are_bars_and_can_be_shut(viewer, house):
     viewer.page.keyboard.press("Enter")  # switches the largest off
     viewer.until("document.querySelector('regard-gates .changes')")
     edits = Edits(off=(HeadOff(first, shown[0]),))
-    after = trace_model(house.learners["cnn"], str(house.album.path("example 2")), edits=edits)
+    after = trace_model(house.learners["cnn"], str(house.album.path("image", "example 2")), edits=edits)
     now, before, change, *_ = numbers(view.locator(".card .stages"))
     assert (now, before, change) == pytest.approx((0, gates[first].max().item(), -gates[first].max().item()), abs=1e-6)
     moved = numbers(view.locator(".moved"))
@@ -314,7 +314,7 @@ def test_the_places_of_a_gate_are_laid_over_the_picture(viewer, house):
     viewer.page.keyboard.press("Enter")
     viewer.until("document.querySelector('regard-gates .changes')")
     after = trace_model(
-        house.learners["places"], str(house.album.path("example 2")), edits=Edits(off=(HeadOff(name, 5 * columns + 3),))
+        house.learners["places"], str(house.album.path("image", "example 2")), edits=Edits(off=(HeadOff(name, 5 * columns + 3),))
     )
     best = dict(after.predictions.best(0, 99))
     labels = view.locator(".moved th[scope=row]").all_inner_texts()

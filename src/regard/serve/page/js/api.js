@@ -9,7 +9,7 @@ let size = 0;
 export class Problem extends Error {
   constructor(sentence, status = 0, sentAt = performance.now()) {
     super(sentence);
-    Object.assign(this, { status, sentAt }); // and when the request was sent
+    Object.assign(this, { status, sentAt }); // when it was sent
   }
 }
 

@@ -16,7 +16,7 @@ const FORGOTTEN = /ask again/;
 
 let models = [];
 let trace = null;
-let upload = null; // {name, field, data}: a picture or a sound of the user's own is too large for the address
+let upload = null; // {name, field, data}: a picture or a sound is too large for the address
 let asking = 0;
 let lost = null; // a model of the address that is not there
 let lastForgotten = -Infinity;

@@ -113,10 +113,10 @@ export function sheet(bytes, rows, columns, palette = "weights", range = null, v
   const shades = table(palette, range);
   const { hidden, hatch: dot } = colours();
   const unseen = [hidden, dot].map((text) => opaque(rgb(text)));
-  const visibility = visible ?? (palette === "signed" ? bytes : null);
+  const shown = visible ?? (palette === "signed" ? bytes : null);
   for (let n = 0; n < pixels.length; n++) {
     const dotted = (n % columns) + Math.floor(n / columns);
-    pixels[n] = visibility && visibility[n] === 0 ? unseen[Number(dotted % 3 === 0)] : shades[bytes[n]];
+    pixels[n] = shown && shown[n] === 0 ? unseen[Number(dotted % 3 === 0)] : shades[bytes[n]];
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;

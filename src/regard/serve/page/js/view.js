@@ -30,7 +30,7 @@ export class View extends HTMLElement {
       return await promise;
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      this.#shown.clear(); // what could not be had is requested again
+      this.#shown.clear(); // retried
       this.dispatchEvent(new CustomEvent("problem", { detail: problem, bubbles: true }));
       return null;
     }
