@@ -314,7 +314,9 @@ def test_the_places_of_a_gate_are_laid_over_the_picture(viewer, house):
     viewer.page.keyboard.press("Enter")
     viewer.until("document.querySelector('regard-gates .changes')")
     after = trace_model(
-        house.learners["places"], str(house.album.path("image", "example 2")), edits=Edits(off=(HeadOff(name, 5 * columns + 3),))
+        house.learners["places"],
+        str(house.album.path("image", "example 2")),
+        edits=Edits(off=(HeadOff(name, 5 * columns + 3),)),
     )
     best = dict(after.predictions.best(0, 99))
     labels = view.locator(".moved th[scope=row]").all_inner_texts()
