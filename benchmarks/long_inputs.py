@@ -39,7 +39,7 @@ from regard.models.encoder import ContextLayers, Encoder, SequenceClassifier, Tr
 from regard.training.config import TrainConfig
 from regard.training.loop import make_backward
 from regard.training.step import CosineSchedule, take_step
-from regard.world import listops, retrieval
+from regard.world.long_inputs import DIGITS, TOWNS, ListOps, Retrieval, listops_examples, retrieval_examples
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 ENCODER = EncoderConfig(kind="transformer", layers=2, model=128, heads=4, hidden=256, dropout=0.0)
@@ -62,18 +62,18 @@ class Task:
 
 def arithmetic(words: int, count: int, split, start: int) -> Iterator[tuple[str, str]]:
     # without SUM: a sum of hundreds of digits modulo 10 is learnt by nobody in hundreds of steps
-    world = listops.ListOps(words=words, depth=2, operators=("MAX", "MIN", "MED"))
-    return listops.listops_examples(world, count, split, start)
+    world = ListOps(words=words, depth=2, operators=("MAX", "MIN", "MED"))
+    return listops_examples(world, count, split, start)
 
 
 def needle(chains: int, words: int, count: int, split, start: int) -> Iterator[tuple[str, str]]:
-    return retrieval.retrieval_examples(retrieval.Retrieval(words=words, chains=chains), count, split, start)
+    return retrieval_examples(Retrieval(words=words, chains=chains), count, split, start)
 
 
 TASKS = {
-    "listops": Task(listops.DIGITS, arithmetic),
-    "retrieval": Task(retrieval.TOWNS, partial(needle, 1)),
-    "retrieval of 4": Task(retrieval.TOWNS, partial(needle, 4)),
+    "listops": Task(DIGITS, arithmetic),
+    "retrieval": Task(TOWNS, partial(needle, 1)),
+    "retrieval of 4": Task(TOWNS, partial(needle, 4)),
 }
 Arrays = tuple[NDArray[np.int16], NDArray[np.int64]]  # as they leave a process: word numbers and labels
 Encoded = tuple[Tensor, Tensor]

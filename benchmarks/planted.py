@@ -719,9 +719,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("settings", "a key of two tables is taken for the first's", "if len(found) > 1:", "if len(found) > 2:"),
         ("settings", "an unknown key of a file is not noticed", '                cls.resolve_key(f"{name}.{key}")\n', '                pass\n'),
     ],
-    "cli/dry_run.py": [
+    "cli/train.py": [
         ("dry run", "counts the steps that are done", "total = seconds * (config.steps - done)", "total = seconds * config.steps"),
         ("dry run", "a run may be made shorter than it is", "    check_steps(run.fit.folder, run.fit.config)\n", ""),
+        ("own parts", "the settings of a run are a recipe whose files are run", "if recipe is None or recipe.name == SETTINGS:", "if recipe is None:"),
     ],
     "tasks/own_parts.py": [
         ("own parts", "a changed file is taken", ".sha256 != recorded.sha256 and name not in self.changed", ".sha256 == \"\" and name not in self.changed"),
@@ -731,9 +732,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("own parts", "what a file imports counts as defined in it", "if is_part(value) and value.__module__ == spec.name", "if is_part(value)"),
         ("own parts", "a recipe's file need not be named to load it", "if not recorded.names and file not in self.files:", "if not recorded.names and not self.named and not file:"),
         ("own parts", "a run records what it does not use", "for name in re.findall(r\"\\w+\", value) if name in value.own_parts", "for name in value.own_parts"),
-    ],
-    "cli/train.py": [
-        ("own parts", "the settings of a run are a recipe whose files are run", "if recipe is None or recipe.name == SETTINGS:", "if recipe is None:"),
     ],
     "tasks/sequence_classification/hard_attention_loss.py": [
         ("GradientNoise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),

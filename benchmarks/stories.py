@@ -42,7 +42,7 @@ from regard.tasks.translation.metrics import bleu, exact_match
 from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
-from regard.world.retrieval import Stories, graded_story_pairs, story_pairs
+from regard.world.long_inputs import Stories, graded_story_pairs, story_pairs
 
 ROTARY = 'position = "Rotary()"\n'
 KINDS = {

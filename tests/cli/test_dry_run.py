@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.cli import train as train_command
-from regard.cli.dry_run import format_bytes
+from regard.cli.train import format_bytes
 from regard.training import cost
 from regard.training.checkpoint import is_validation_step
 from regard.training.config import TrainConfig

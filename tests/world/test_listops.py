@@ -7,7 +7,7 @@ from statistics import median_low
 import pytest
 
 from regard.world import SPLITS
-from regard.world.listops import (
+from regard.world.long_inputs import (
     DIGITS,
     OPERATORS,
     SHORTEST,

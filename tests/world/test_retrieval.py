@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from regard.world import SPLITS
-from regard.world.retrieval import PEOPLE, TOWNS, Retrieval, filler_sentences, retrieval_examples, state_facts
+from regard.world.long_inputs import PEOPLE, TOWNS, Retrieval, filler_sentences, retrieval_examples, state_facts
 
 WORLD = Retrieval(seed=3, words=127, chains=3, hops=2)
 

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from regard.world import SPLITS
-from regard.world.retrieval import PEOPLE, Stories, Story, graded_story_pairs, story_pairs, story_sentences
+from regard.world.long_inputs import PEOPLE, Stories, Story, graded_story_pairs, story_pairs, story_sentences
 
 WORLD = Stories(seed=3, words=101)
 

@@ -45,7 +45,7 @@ from regard.tasks.tokenizers import train_tokenizer
 from regard.tasks.translation.metrics import TranslationMetrics, text_metrics
 from regard.training.config import TrainingJob, TrainSettings
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs
-from regard.world.retrieval import Stories, graded_story_pairs, story_pairs
+from regard.world.long_inputs import Stories, graded_story_pairs, story_pairs
 
 # --- settings and data ---
 
