@@ -27,11 +27,17 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "Span(start, start + n_q, block)", "Span(0, n_q, block)"),
         ("Pattern", "does not notice that heads differ", ".numel() > 1", ".numel() > 2"),
     ],
-    "interop/parts.py": [
-        ("SinkSoftmax", "the sink takes nothing", ", sinks], -1).softmax(-1)[..., :-1]", "], -1).softmax(-1)"),
+    "attention/softmax_variants.py": [
+        ("softmax_with_sink", "the sink takes nothing", ", sink.expand(*scores.shape[:3], 1)], -1).softmax(-1)[..., :-1]", "], -1).softmax(-1)"),
         ("SinkSoftmax", "every head has the first head's sink", "self.sinks[heads.start : heads.stop]", "self.sinks[: len(heads)]"),
-        ("Softcap", "caps nothing", "self.cap * torch.tanh(", "self.cap * ("),
-        ("scaled_score", "the model's own scale is ignored", "ScaledDot() if scale == width**-0.5 else GivenScale(scale)", "ScaledDot()"),
+        ("Entmax", "the gradient of softmax", "power ** ((2 - self.alpha) / (self.alpha - 1))", "power ** (1 / (self.alpha - 1))"),
+        ("entmax15_threshold", "support one too small", "(support - 1).clamp(min=0)", "(support - 2).clamp(min=0)"),
+        ("StickBreaking", "from the first key on", "left.flip(-1).cumsum(-1).flip(-1) - left", "left.cumsum(-1) - left"),
+    ],
+    "attention/scaled_score.py": [
+        ("SoftCap", "caps nothing", "self.cap * torch.tanh(", "self.cap * ("),
+        ("score_with_scale", "the model's own scale is ignored", "ScaledDot() if scale == width**-0.5 else GivenScale(scale)", "ScaledDot()"),
+        ("LogitScale", "every head has the first head's temperature", "self.log_scale[heads.start : heads.stop]", "self.log_scale[: len(heads)]"),
     ],
     "interop/huggingface/attention.py": [
         ("InterfaceCall", "an unknown keyword is ignored", "one not in (*READ, *WITHOUT_EFFECT)", "one in ()"),

@@ -17,8 +17,6 @@ from regard.attention.normaliser import (
     ReLU,
     Sigmoid,
     Softmax,
-    Sparsemax,
-    TopK,
 )
 from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, StrictCausal, Strided, Window
 from regard.attention.position import Position, Rotary
@@ -32,6 +30,7 @@ from regard.attention.relative_position import (
     TreePath,
 )
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
+from regard.attention.softmax_variants import Sparsemax, TopK
 from regard.attention.sparse_patterns import Block, Global, Prefix, Random
 from tests.attention.random_recipes import (
     AcrossQueries,

@@ -132,6 +132,8 @@ def test_softmax_and_sparsemax_ignore_a_constant(seed, constant):
 @given(seed=seeds)
 def test_without_positions_the_order_of_keys_does_not_matter(name, seed):
     recipe = replace(build(name), pattern=Full())
+    if name in ("stick-breaking", "multi-token"):  # which know the order of keys, or of queries
+        return
     q, k, v = qkv(seed)
     order = torch.randperm(T, generator=torch.Generator().manual_seed(seed))
     assert_close(attend(q, k[:, :, order], v[:, :, order], recipe), attend(q, k, v, recipe))
@@ -283,7 +285,7 @@ def test_linear_attention_forms_no_state_per_token():
 @pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["some directions", "all"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_derivative_is_right(name, fast):
-    recipe = get_recipe(name, "shaw" if name != "bahdanau" else "t5", SIZES)
+    recipe = get_recipe(name, "shaw" if name not in ("bahdanau", "soft cap") else "t5", SIZES)
     recipe.learned().double()
     inputs = [x.requires_grad_() for x in qkv(8)]
     assert torch.autograd.gradcheck(

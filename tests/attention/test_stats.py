@@ -28,7 +28,7 @@ from regard.attention import (
 from regard.attention import stats as probes_file
 from regard.attention.stats import StatsRequest, attention_stats
 from tests.attention.stats_reference import ALL, assert_agrees, small_bands
-from tests.attention.test_parity import AT_ATTENTION, EXTRAS, SIZES, B, D, T, build
+from tests.attention.test_parity import PAIRS, SIZES, B, D, T, build
 
 
 @pytest.fixture(autouse=True)
@@ -74,8 +74,7 @@ def test_the_worked_examples_are_seen_row_by_row(case):
 # --- the whole catalogue ---
 
 
-@pytest.mark.parametrize("position", [*AT_ATTENTION, *EXTRAS])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(("name", "position"), PAIRS)
 def test_every_statistic_is_that_of_the_reference(name, position):
     if (recipe := build(name, position)) is None:
         pytest.skip(f"{name} has no keys that {position} could add to")

@@ -29,6 +29,7 @@ from regard.attention.dependency_tree import DependencyTree
 from regard.attention.examples import EXAMPLES, WorkedExample
 from regard.attention.functional import Explanation, attend, explain, steps
 from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
+from regard.attention.head_mixing import Differential, HeadNorm, MultiToken, TalkingHeads
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import Context, MultiHeadAttention, no_projection
@@ -40,32 +41,34 @@ from regard.attention.normaliser import (
     RowWise,
     Sigmoid,
     Softmax,
-    Sparsemax,
-    TopK,
 )
 from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Strided, Window
 from regard.attention.position import (
     Bias,
     EmbeddingPosition,
+    FrequencyScaling,
     NoPosition,
     Position,
     QueryKeyPosition,
     Rotary,
-    RotaryScaling,
 )
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import (
     Alibi,
     Clipped,
+    CoPE,
     LogBuckets,
     Relation,
     RelativeBias,
     RelativeVectors,
     TreePath,
 )
+from regard.attention.rotary_variants import AxialRotary, NTKScaling, RotaryScaling, XPos, YarnScaling
+from regard.attention.scaled_score import GivenScale, LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
 from regard.attention.serialize import parse_part
-from regard.attention.sparse_patterns import Block, Global, Prefix, Random
+from regard.attention.softmax_variants import Entmax, SinkSoftmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
+from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, attention_stats
 from regard.attention.text_positions import Segments
 from regard.attention.torch_layer import from_torch, to_torch
@@ -84,6 +87,7 @@ __all__ = [
     "AttentionRecord",
     "AttentionSites",
     "AttentionStats",
+    "AxialRotary",
     "Bias",
     "Bilinear",
     "Block",
@@ -92,33 +96,43 @@ __all__ = [
     "CacheCell",
     "Causal",
     "Clipped",
+    "CoPE",
     "Context",
     "Cosine",
     "DependencyTree",
+    "Differential",
     "Documents",
     "Dot",
     "Edges",
     "EmbeddingPosition",
+    "Entmax",
     "Explanation",
     "Feature",
     "FloatMask",
+    "FrequencyScaling",
     "Full",
     "GateCall",
     "GateCore",
+    "GivenScale",
     "Global",
     "Hard",
+    "HeadNorm",
     "InnerProduct",
     "KVCache",
     "LayerCache",
     "Learned",
     "Linformer",
     "LogBuckets",
+    "LogitScale",
     "MultiHeadAttention",
+    "MultiToken",
+    "NTKScaling",
     "NoPosition",
     "Normaliser",
     "PackedSequences",
     "Padding",
     "Pattern",
+    "PerHead",
     "Position",
     "Prefix",
     "Proportional",
@@ -138,21 +152,28 @@ __all__ = [
     "Score",
     "Segments",
     "Sigmoid",
+    "SinkSoftmax",
     "Sinusoidal",
     "SiteName",
+    "SoftCap",
     "Softmax",
+    "SoftmaxPlusOne",
     "Sparsemax",
     "StatsRequest",
     "Steps",
+    "StickBreaking",
     "StraightThrough",
     "StrictCausal",
     "Strided",
+    "TalkingHeads",
     "TopK",
     "TopKeys",
     "TreeDepth",
     "TreePath",
     "Window",
     "WorkedExample",
+    "XPos",
+    "YarnScaling",
     "attend",
     "attention_stats",
     "explain",

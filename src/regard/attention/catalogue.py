@@ -2,17 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 
 from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents
 from regard.attention.hard_normaliser import Hard, StraightThrough
-from regard.attention.normaliser import Proportional, ReLU, Sigmoid, Sparsemax, TopK
+from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
+from regard.attention.normaliser import Proportional, ReLU, Sigmoid
 from regard.attention.pattern import Causal, Full, StrictCausal, Strided, Window
 from regard.attention.position import NoPosition, Position, Rotary
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors
+from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets, RelativeBias, RelativeVectors
+from regard.attention.rotary_variants import AxialRotary, NTKScaling, XPos, YarnScaling
+from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature
-from regard.attention.sparse_patterns import Block, Global, Prefix, Random
+from regard.attention.softmax_variants import Entmax, SinkSoftmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
+from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,17 @@ POSITIONS: dict[str, Callable[[RecipeSizes], Position]] = {
     "alibi": lambda n: Alibi(n.heads),
     "t5": lambda n: RelativeBias(LogBuckets(), n.heads),
     "shaw": lambda n: RelativeVectors(Clipped(4), n.head),
+    "partial rotary": lambda n: Rotary(fraction=0.5),
+    "ntk": lambda n: Rotary(scaling=NTKScaling(factor=4.0)),
+    "yarn": lambda n: Rotary(scaling=YarnScaling(factor=4.0, length=n.tokens)),
+    "axial rotary": lambda n: AxialRotary(width=max(1, isqrt(n.tokens))),
+    "xpos": lambda n: XPos(scale=n.tokens / 4),
+    "cope": lambda n: CoPE(max_position=n.window, head=n.head),
 }
 """Position schemes by name, made for the given `RecipeSizes`; the second argument of `get_recipe`.
 
 Examples:
-    >>> list(POSITIONS)
+    >>> list(POSITIONS)[:7]
     ['none', 'sinusoidal', 'learned', 'rotary', 'alibi', 't5', 'shaw']
     >>> POSITIONS["t5"](RecipeSizes(heads=4))
     RelativeBias(relation=LogBuckets(buckets=32, max_distance=128, bidirectional=True), heads=4)
@@ -60,6 +71,8 @@ RECIPES: dict[str, Callable[[RecipeSizes, Position], Recipe]] = {
     "luong general": lambda n, p: Recipe(score=Bilinear(n.head), position=p),
     "bahdanau": lambda n, p: Recipe(score=Additive(n.head, hidden=n.head), position=p),
     "cosine": lambda n, p: Recipe(score=Cosine(), position=p),
+    "learned temperature": lambda n, p: Recipe(score=LogitScale(n.heads, Cosine(1.0)), position=p),
+    "soft cap": lambda n, p: Recipe(score=SoftCap(2.0), position=p),
     "causal": lambda n, p: Recipe(position=p, pattern=Causal()),
     "strictly before": lambda n, p: Recipe(position=p, pattern=StrictCausal()),
     "sliding window": lambda n, p: Recipe(position=p, pattern=Causal() & Window(n.window)),
@@ -70,12 +83,21 @@ RECIPES: dict[str, Callable[[RecipeSizes, Position], Recipe]] = {
     "documents": lambda n, p: Recipe(position=p, pattern=Causal() & three_documents(n)),
     "local blocks": lambda n, p: Recipe(position=p, pattern=Block(n.block)),
     "longformer": lambda n, p: Recipe(position=p, pattern=Window(n.window) | Global(1)),
+    "chosen globals": lambda n, p: Recipe(position=p, pattern=Window(n.window) | Global((0, n.tokens // 2))),
+    "per head": lambda n, p: Recipe(position=p, pattern=PerHead((Causal() & Window(n.window), Causal()))),
     "random": lambda n, p: Recipe(position=p, pattern=Random(3, seed=0) | Window(1)),
     "bigbird": lambda n, p: Recipe(position=p, pattern=Block(n.block, Window(2) | Global(1) | Random(3, seed=0))),
     "relu": lambda n, p: Recipe(position=p, normaliser=ReLU()),
     "sigmoid": lambda n, p: Recipe(position=p, normaliser=Sigmoid()),
     "sparsemax": lambda n, p: Recipe(position=p, normaliser=Sparsemax()),
+    "entmax": lambda n, p: Recipe(position=p, normaliser=Entmax(1.5)),
     "top-k": lambda n, p: Recipe(position=p, normaliser=TopK(3)),
+    "softmax plus one": lambda n, p: Recipe(position=p, normaliser=SoftmaxPlusOne()),
+    "sinks": lambda n, p: Recipe(position=p, pattern=Causal(), normaliser=SinkSoftmax(n.heads)),
+    "stick-breaking": lambda n, p: Recipe(position=p, pattern=StrictCausal(), normaliser=StickBreaking()),
+    "talking heads": lambda n, p: Recipe(position=p, normaliser=TalkingHeads(n.heads)),
+    "differential": lambda n, p: Recipe(position=p, normaliser=Differential(n.head)),
+    "multi-token": lambda n, p: Recipe(position=p, pattern=Causal(), normaliser=MultiToken(n.heads, queries=3, keys=5)),
     "hard": lambda n, p: Recipe(position=p, normaliser=Hard()),
     "hard, straight-through": lambda n, p: Recipe(position=p, normaliser=Hard(training=StraightThrough())),
     "linear": lambda n, p: Recipe(score=Feature(), position=p, normaliser=Proportional()),

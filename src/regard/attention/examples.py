@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from regard.attention.hard_normaliser import Hard
-from regard.attention.normaliser import Proportional, ReLU, Sparsemax, TopK
+from regard.attention.normaliser import Proportional, ReLU
 from regard.attention.pattern import Causal, StrictCausal, Window
 from regard.attention.recipe import Recipe
+from regard.attention.scaled_score import SoftCap
 from regard.attention.score import Dot
+from regard.attention.softmax_variants import Entmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
 
 Matrix = Sequence[Sequence[float | F]]
 
@@ -254,6 +256,46 @@ EXAMPLES: tuple[WorkedExample, ...] = (
         v=[[4], [8]],
         weights=[[0, 1], [1, 0]],
         output=[[8], [4]],
+    ),
+    WorkedExample(
+        name="softmax plus one",
+        source="exp(s) / (1 + Σ exp(s)): a quarter goes to nobody, then half",
+        recipe=Recipe(score=Dot(), normaliser=SoftmaxPlusOne()),
+        q=logs([[1, 2], [F(1, 2), F(1, 2)]]),
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[F(1, 4), F(1, 2)], [F(1, 4), F(1, 4)]],
+        output=[[5], [3]],
+    ),
+    WorkedExample(
+        name="entmax",
+        source="Peters et al. 2019, α = 1.5: [s/2 - τ]₊², here τ = -3/5",
+        recipe=Recipe(score=Dot(), normaliser=Entmax(1.5)),
+        q=[[F(2, 5), 0, -2]],
+        k=eye(3),
+        v=[[25], [50], [100]],
+        weights=[[F(16, 25), F(9, 25), 0]],
+        output=[[34]],
+    ),
+    WorkedExample(
+        name="stick-breaking",
+        source="Tan et al. 2024: the nearest key breaks off σ(s) of the stick, the next one σ(s) of what is left",
+        recipe=Recipe(score=Dot(), pattern=StrictCausal(), normaliser=StickBreaking()),
+        q=logs([[1, 1, 1], [3, 1, 1], [1, 3, 1]]),
+        k=eye(3),
+        v=[[8], [16], [5]],
+        weights=[[0, 0, 0], [F(3, 4), 0, 0], [F(1, 8), F(3, 4), 0]],
+        output=[[0], [6], [13]],
+    ),
+    WorkedExample(
+        name="soft cap",
+        source="log 3 · tanh(s / log 3): a large score counts as log 3, one far below 0 as -log 3",
+        recipe=Recipe(score=SoftCap(log(3), Dot())),
+        q=[[1000, 0], [1000, -1000]],
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[F(3, 4), F(1, 4)], [F(9, 10), F(1, 10)]],
+        output=[[5], [F(22, 5)]],
     ),
 )
 """Worked examples, one head each: the second lecture's numbers, and one or more for each part.

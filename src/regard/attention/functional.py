@@ -149,7 +149,7 @@ def prepare(
     positions = Positions.of(q, k, q_index, k_index)
     at_q, at_k = (positions.q, positions.k) if given is None else (given.q, given.k)
     for scheme in recipe.query_key_positions:
-        q, k = scheme.rotate(q, at_q), scheme.rotate(k, at_k)
+        q, k = scheme.rotate(q, at_q), scheme.rotate_keys(k, at_k)
     return q, k, positions
 
 

@@ -17,7 +17,7 @@ from regard.attention.core import is_hooked
 from regard.attention.functional import prepare
 from regard.attention.pattern import And, Causal, Not, Or, Pattern, StrictCausal, Strided, Window
 from regard.attention.recipe import Recipe
-from regard.attention.sparse_patterns import Block, Global, Prefix
+from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix
 
 if TYPE_CHECKING:
     from regard.attention.multihead import MultiHeadAttention
@@ -144,8 +144,12 @@ def lookahead(pattern: Pattern, tokens: int) -> int | None:
             return None  # however long the stride, some sequence is longer
         case Prefix(length):
             return length - 1  # the first query sees the last of them
-        case Global(0):
+        case Global(0 | ()):
             return -1
+        case PerHead(patterns):
+            each = [lookahead(one, tokens) for one in patterns]
+            known = [ahead for ahead in each if ahead is not None]
+            return max(known) if len(known) == len(each) else None
         case Edges(pairs):
             return int((pairs[1].long() - pairs[0].long()).max()) if pairs.numel() else -1
         case Block(size, among):

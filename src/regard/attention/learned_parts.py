@@ -1,10 +1,9 @@
-"""Learned parts: the weights that a recipe's parts hold, however deep, by name; parts of some heads, and a user's own.
+"""Learned parts: the weights that a recipe's parts hold, however deep, by name, and a user's own.
 
 A part is a frozen dataclass or an `nn.Module`, and either may hold the other: TopK(3, then=Temperature()). What a part
 holds are its fields or attributes, and the members of a collection among them.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
@@ -14,7 +13,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.attention.block_map import attributes_of
-from regard.attention.normaliser import Normaliser, RowWise
 from regard.attention.serialize import Part, find_part, prints_arguments
 
 
@@ -109,25 +107,3 @@ def refuse_hidden_arguments(kind: type) -> None:
     taken = [one.name for one in every if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     if taken and not prints_arguments(kind):
         raise ValueError(f"{kind.__name__} does not print its {taken[0]}, so no text describes it; make it a dataclass")
-
-
-# --- normalisers with numbers for each head ---
-
-
-class HeadNormaliser(RowWise):
-    """Abstract: a normaliser whose weights differ from head to head for the same scores."""
-
-    @abstractmethod
-    def for_heads(self, heads: range) -> Normaliser:
-        """The same for some of its heads alone."""
-
-
-def select_heads(normaliser: Normaliser, heads: range) -> Normaliser:
-    """A normaliser for some of the heads that it is for, also where another one weighs by it (`then`)."""
-    if isinstance(normaliser, HeadNormaliser):
-        return normaliser.for_heads(heads)
-    then = vars(normaliser).get("then")
-    if not isinstance(then, Normaliser) or not is_dataclass(normaliser):
-        return normaliser
-    found = select_heads(then, heads)
-    return normaliser if found is then else replace(normaliser, then=found)

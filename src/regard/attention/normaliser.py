@@ -37,8 +37,17 @@ class Normaliser(ABC):
 
     @property
     def row_wise(self) -> bool:
-        """Is each row weighed by itself, as RowWise declares? If not, blocks and KV caches are out."""
+        """Is each query weighed by itself, as RowWise declares? If not, blocks and KV caches are out."""
         return False
+
+    @property
+    def head_wise(self) -> bool:
+        """Is each head weighed by itself, as RowWise declares? If not, no head may be looked at alone."""
+        return False
+
+    def for_heads(self, heads: range) -> "Normaliser":
+        """The same for some of its heads alone, if it holds numbers for each."""
+        return self
 
     def for_training(self) -> "Normaliser":
         """The normaliser to use instead while a model trains."""
@@ -61,6 +70,10 @@ class RowWise(Normaliser):
     def row_wise(self):
         return True
 
+    @property
+    def head_wise(self):
+        return True
+
 
 class Wrapper(Normaliser):
     """Abstract: a dataclass that weighs by another normaliser, `then`, and trains it, row by row if that does."""
@@ -70,6 +83,13 @@ class Wrapper(Normaliser):
     @property
     def row_wise(self):
         return self.then.row_wise
+
+    @property
+    def head_wise(self):
+        return self.then.head_wise
+
+    def for_heads(self, heads):
+        return replace(self, then=self.then.for_heads(heads))  # type: ignore[type-var]
 
     def for_training(self):
         return replace(self, then=self.then.for_training())  # type: ignore[type-var]
@@ -135,57 +155,6 @@ class Proportional(RowWise):
         scores = torch.where(visible, scores, 0.0)  # not scores * visible: 0 · nan is nan
         total = scores.sum(-1, keepdim=True, dtype=accumulation_dtype(scores))  # a few thousand keys overflow float16
         return (scores / total.masked_fill(total == 0, 1.0)).to(scores.dtype)
-
-
-@dataclass(frozen=True)
-class Sparsemax(RowWise):
-    """The nearest point of the simplex: small scores weigh exactly 0 (Martins & Astudillo 2016, algorithm 1).
-
-    Examples:
-        >>> scores = torch.tensor([[[[0.5, 1.0, -1.0]]]])
-        >>> Sparsemax().weigh(scores, scores < 2)
-        tensor([[[[0.2500, 0.7500, 0.0000]]]])
-    """
-
-    def weigh(self, scores, visible):
-        hidden = scores.to(accumulation_dtype(scores)).masked_fill(~visible, -torch.inf)
-        ranked = hidden.sort(-1, descending=True).values
-        # counted from the best one: sums of large scores would round away the 1 that the weights sum to
-        best = ranked[..., :1].detach().clamp(min=torch.finfo(ranked.dtype).min)
-        ranked = (ranked - best).clamp(min=-1.0)
-        rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
-        support = 1 + rank * ranked > ranked.cumsum(-1)
-        total, count = (x.sum(-1, keepdim=True) for x in (torch.where(support, ranked, 0.0), support))
-        threshold = (total - 1) / count.clamp(min=1)
-        return torch.where(visible, (hidden - best - threshold).relu(), 0.0).to(scores.dtype)
-
-
-@dataclass(frozen=True)
-class TopK(Wrapper):
-    """Only the k best keys of each row are seen (and what ties with the last); `then` weighs those.
-
-    Examples:
-        >>> scores = torch.tensor([[[[1.0, 3.0, 2.0]]]]).log()
-        >>> TopK(2).weigh(scores, scores < 2)
-        tensor([[[[0.0000, 0.6000, 0.4000]]]])
-    """
-
-    k: int
-    then: Normaliser = Softmax()
-
-    def __post_init__(self):
-        if self.k < 1:
-            raise ValueError(f"TopK({self.k}) sees nothing; k must be at least 1")
-
-    def weigh(self, scores, visible):
-        return self.then.weigh(scores, self.best(scores, visible))
-
-    def log_probability(self, scores, visible, weights):
-        return self.then.log_probability(scores, self.best(scores, visible), weights)
-
-    def best(self, scores: Scores, visible: Visible) -> Visible:
-        hidden = scores.masked_fill(~visible, -torch.inf)
-        return visible & (hidden >= hidden.topk(min(self.k, scores.shape[-1]), -1).values[..., -1:])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ Sinusoidal() + RelativeVectors(Clipped(4), head=64)      schemes add up
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import pi
 from typing import Literal
 
 import torch
@@ -127,43 +126,38 @@ class QueryKeyPosition(Position):
     @abstractmethod
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor: ...
 
+    def rotate_keys(self, k: Tensor, positions: Tensor) -> Tensor:
+        """The same of keys, where they are not changed as queries are."""
+        return self.rotate(k, positions)
 
-@dataclass(frozen=True)
-class RotaryScaling:
-    """Slower rotations, for texts longer than those of the training, as in Llama 3.1 (Dubey et al. 2024, 3.2).
 
-    What turns `fast` times or more in `length` tokens stays as it is, what turns `slow` times or fewer is slowed down
-    by the factor, and in between both are mixed. With length = 1 everything is slowed down (Chen et al. 2023).
+class FrequencyScaling(ABC):
+    """Abstract: other rotations than those of the training, for longer texts; see `rotary_variants`.
 
     Examples:
-        >>> frequency = torch.tensor([1.0, 1e-3, 1e-5])  # 1304 turns in 8192 tokens, 1.3 turns, 0.01 turns
-        >>> RotaryScaling(factor=8.0).scale(frequency) / frequency
-        tensor([1.0000, 0.2136, 0.1250])
-        >>> Rotary(theta=500000.0, pairs="halves", scaling=RotaryScaling(factor=8.0))
-        Rotary(theta=500000.0, pairs='halves', scaling=RotaryScaling(factor=8.0, length=8192, slow=1.0, fast=4.0))
+        >>> class Halved(FrequencyScaling):  # every pair turns half as fast
+        ...     def scale(self, frequency):
+        ...         return frequency / 2
+        >>> Rotary(scaling=Halved()).rotate(torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([2]))  # by 1 radian
+        tensor([[[[0.5403, 0.8415]]]])
     """
 
-    factor: float
-    length: int = 8192
-    slow: float = 1.0
-    fast: float = 4.0
-
-    def __post_init__(self):
-        if not self.factor > 0 or self.length < 1 or not 0 < self.slow < self.fast:
-            raise ValueError(f"{self}: factor and length must be positive, and 0 < slow < fast")
-
+    @abstractmethod
     def scale(self, frequency: Tensor) -> Tensor:
-        """Angles per token, scaled."""
-        turns = self.length * frequency / (2 * pi)
-        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
-        return frequency * (kept + (1 - kept) / self.factor)
+        """Angles per token of all pairs, scaled."""
+
+    @property
+    def magnitude(self) -> float:
+        """By which rotated queries and keys are multiplied."""
+        return 1.0
 
 
 @dataclass(frozen=True, repr=False)
 class Rotary(QueryKeyPosition):
     """Rotates each pair of features by an angle proportional to the position, so q · k depends on i - j alone.
 
-    A pair is two adjacent features (Su et al. 2021) or one from each half (Llama): the same thing, reordered.
+    A pair is two adjacent features (Su et al. 2021) or one from each half (Llama): the same thing, reordered. Of a head
+    only the first `fraction` of its features may be rotated (partial rotary; GPT-NeoX, Qwen3-Next).
 
     Examples:
         >>> x = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)
@@ -180,29 +174,38 @@ class Rotary(QueryKeyPosition):
 
     theta: float = 10_000.0
     pairs: Pairs = "adjacent"
-    scaling: RotaryScaling | None = None
+    scaling: FrequencyScaling | None = None
+    fraction: float = 1.0
 
     def __post_init__(self):
-        if self.pairs not in ("adjacent", "halves") or not self.theta > 0:
-            raise ValueError(f"{self}: theta must be positive, and pairs 'adjacent' or 'halves'")
+        if self.pairs not in ("adjacent", "halves") or not self.theta > 0 or not 0 < self.fraction <= 1:
+            raise ValueError(f"{self}: theta must be positive, pairs 'adjacent' or 'halves', and 0 < fraction ≤ 1")
 
     def __repr__(self):
         scaling = "" if self.scaling is None else f", scaling={self.scaling!r}"
-        return f"Rotary(theta={self.theta!r}, pairs={self.pairs!r}{scaling})"
+        fraction = "" if self.fraction == 1 else f", fraction={self.fraction!r}"
+        return f"Rotary(theta={self.theta!r}, pairs={self.pairs!r}{scaling}{fraction})"
 
     def rotate(self, x, positions):
+        x, rest = x.tensor_split([int(x.shape[-1] * self.fraction)], -1)
         if x.shape[-1] % 2:
-            raise ValueError(f"Rotary rotates pairs of features; a head of width {x.shape[-1]} is odd")
-        split = {"adjacent": "b h t (pair two)", "halves": "b h t (two pair)"}[self.pairs]
+            raise ValueError(f"{self} rotates pairs of features; a head of width {x.shape[-1]} is odd")
         pair = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=torch.float64)
         frequency = self.theta ** (-pair / x.shape[-1])
         frequency = frequency if self.scaling is None else self.scaling.scale(frequency)
-        angle = positions[..., None].double() * frequency
-        angle = angle[:, None] if positions.dim() == 2 else angle
-        sin, cos = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
-        one, other = rearrange(x, f"{split} -> two b h t pair", two=2)
-        rotated = torch.stack((one * cos - other * sin, one * sin + other * cos))
-        return rearrange(rotated, f"two b h t pair -> {split}")
+        rotated = rotate_pairs(x, positions[..., None].double() * frequency, self.pairs)
+        rotated = rotated if self.scaling is None else rotated * self.scaling.magnitude
+        return rotated if self.fraction == 1 else torch.cat((rotated, rest), -1)
+
+
+def rotate_pairs(x: Tensor, angle: Tensor, pairs: Pairs) -> Tensor:
+    """Each pair of features rotated; angles are (t, pair) or (b, t, pair)."""
+    split = {"adjacent": "b h t (pair two)", "halves": "b h t (two pair)"}[pairs]
+    angle = angle[:, None] if angle.dim() == 3 else angle
+    sin, cos = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
+    one, other = rearrange(x, f"{split} -> two b h t pair", two=2)
+    rotated = torch.stack((one * cos - other * sin, one * sin + other * cos))
+    return rearrange(rotated, f"two b h t pair -> {split}")
 
 
 # --- added to the score ---
@@ -214,6 +217,17 @@ class ScorePosition(Position):
     @abstractmethod
     def score_term(self, q: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """What is added to the scores; q is the query as the score folds it. Indices broadcast to (b, h, i, j)."""
+
+    def contextual_term(
+        self, q: Tensor, scores: Tensor, visible: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor
+    ) -> Tensor:
+        """The same, where it depends on the scores of the keys that a query sees as well."""
+        return self.score_term(q, b, h, i, j)
+
+    @property
+    def is_contextual(self) -> bool:
+        """Does it depend on which keys are visible?"""
+        return False
 
     def value_term(self, weights: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
         """What is added to the outputs, if anything."""

@@ -1,4 +1,4 @@
-"""Relative positions: ALiBi, T5's bias, Shaw's relative keys and values, and paths in a dependency tree.
+"""Relative positions: ALiBi, T5's bias, Shaw's relative keys and values, CoPE, and paths in a dependency tree.
 
 A relation (distance, logarithmic bucket, path through a tree) says which learned numbers a pair of positions reads. In
 a dependency tree (Wang et al. 2019) the absolute position is the depth below the root, the relative one the path
@@ -234,6 +234,54 @@ def with_relation(scheme: RelativeBias | RelativeVectors, relation: Relation) ->
     other = copy(scheme)
     other.relation = relation
     return other
+
+
+# --- positions counted by the content ---
+
+
+@dataclass(eq=False)
+class CoPE(nn.Module, ScorePosition):
+    """Contextual position encoding: positions count only the keys that a query lets count (Golovneva et al. 2024).
+
+    The gate σ(s_ij) says how much key j counts, p_ij = Σ_{t ≥ j} σ(s_it) over the visible keys is its position, at most
+    max_position, and q_i · e[p_ij] is added to the score, mixed from the two whole positions nearest. All heads share
+    the vectors. With `Causal()`, as in the paper, a query counts back from itself.
+
+    Examples:
+        >>> position = CoPE(max_position=2, head=1)
+        >>> position.vectors.data = torch.tensor([[0.0], [10.0], [20.0]])
+        >>> q, k = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 3, 1)  # scores 0, gates ½: positions 1½, 1, ½
+        >>> seen = steps(q, k, k, Recipe(position=position))
+        >>> (seen.adjusted - seen.scores)[0, 0].data
+        tensor([[15., 10.,  5.]])
+    """
+
+    max_position: int
+    head: int
+
+    def __post_init__(self):
+        super().__init__()
+        if self.max_position < 1:
+            raise ValueError(f"CoPE(max_position={self.max_position}) counts nothing; use 1 or more")
+        self.vectors = nn.Parameter(torch.randn(self.max_position + 1, self.head) * self.head**-0.5)
+
+    def shape_error(self, heads, head, length):
+        return None if head == self.head else f"{self} adds to heads of width {self.head}, not {head}"
+
+    @property
+    def is_contextual(self):
+        return True
+
+    def score_term(self, q, b, h, i, j):
+        raise ValueError(f"{self} counts the keys by their scores; use contextual_term")
+
+    def contextual_term(self, q, scores, visible, b, h, i, j):
+        gates = torch.where(visible, torch.where(visible, scores, 0.0).sigmoid(), 0.0)
+        position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.max_position)
+        below = position.detach().floor().long()
+        per_position = einsum(q, self.vectors.to(q.dtype), "b h i d, p d -> b h i p")
+        low, high = (per_position.gather(-1, at.clamp(max=self.max_position)) for at in (below, below + 1))
+        return low + (high - low) * (position - below)
 
 
 # --- dependency trees ---

@@ -32,6 +32,10 @@ class Score(ABC):
         """Why queries of width d cannot be compared with keys of width c; None if they can."""
         return None if d == c else f"{self} compares queries and keys of one width, not {d} and {c}"
 
+    def for_heads(self, heads: range) -> "Score":
+        """The same for some of its heads alone, if it holds numbers for each."""
+        return self
+
 
 class InnerProduct(Score):
     """Abstract: a plain dot product once q and k are mapped, each by itself: all that a fused kernel can do.

@@ -12,37 +12,46 @@ from torch import nn
 from regard.attention import (
     absolute_position,
     hard_normaliser,
+    head_mixing,
     normaliser,
     pattern,
     position,
     relative_position,
+    rotary_variants,
+    scaled_score,
     score,
+    softmax_variants,
     sparse_patterns,
 )
 from regard.attention.batch_patterns import BatchPattern
 from regard.attention.normaliser import Normaliser
 from regard.attention.pattern import And, Not, Or, Pattern
-from regard.attention.position import Position, RotaryScaling
+from regard.attention.position import FrequencyScaling, Position
 from regard.attention.relative_position import Relation
 from regard.attention.score import Score
-from regard.attention.sparse_patterns import Block
+from regard.attention.sparse_patterns import Block, PerHead
 
-Part = Score | Position | RotaryScaling | Relation | Pattern | Normaliser
+Part = Score | Position | FrequencyScaling | Relation | Pattern | Normaliser
 T = TypeVar("T")
 
 PARTS: dict[str, type] = {
     part.__name__: part
     for part in (
         *(score.Dot, score.ScaledDot, score.Cosine, score.Feature, score.Bilinear, score.Additive),
+        *(scaled_score.GivenScale, scaled_score.LogitScale, scaled_score.SoftCap),
         *(position.NoPosition, absolute_position.Sinusoidal, absolute_position.Learned),
-        *(position.Rotary, position.RotaryScaling),
+        *(position.Rotary, rotary_variants.RotaryScaling, rotary_variants.NTKScaling, rotary_variants.YarnScaling),
+        *(rotary_variants.AxialRotary, rotary_variants.XPos, relative_position.CoPE),
         *(relative_position.Alibi, relative_position.RelativeBias, relative_position.RelativeVectors),
         *(relative_position.Clipped, relative_position.LogBuckets),
         *(relative_position.TreePath, absolute_position.TreeDepth),
         *(pattern.Full, pattern.Causal, pattern.StrictCausal, pattern.Window, pattern.Strided),
         *(sparse_patterns.Prefix, sparse_patterns.Global, sparse_patterns.Random, sparse_patterns.Block),
-        *(normaliser.Softmax, normaliser.ReLU, normaliser.Sigmoid, normaliser.Proportional, normaliser.Sparsemax),
-        *(normaliser.TopK, normaliser.AttentionDropout),
+        sparse_patterns.PerHead,
+        *(normaliser.Softmax, normaliser.ReLU, normaliser.Sigmoid, normaliser.Proportional, softmax_variants.Sparsemax),
+        *(softmax_variants.TopK, normaliser.AttentionDropout),
+        *(softmax_variants.SoftmaxPlusOne, softmax_variants.SinkSoftmax, softmax_variants.Entmax),
+        *(softmax_variants.StickBreaking, head_mixing.TalkingHeads, head_mixing.Differential, head_mixing.MultiToken),
         *(hard_normaliser.Sampled, hard_normaliser.StraightThrough, hard_normaliser.Hard),
     )
 }
@@ -117,6 +126,8 @@ def leaves(part: Part) -> tuple[Part, ...]:
         return *leaves(part.left), *leaves(part.right)
     if isinstance(part, Not):
         return leaves(part.inner)
+    if isinstance(part, PerHead):
+        return tuple(leaf for pattern in part.patterns for leaf in leaves(pattern))
     return leaves(part.pattern) if isinstance(part, Block) else (part,)
 
 
@@ -165,6 +176,8 @@ def build_part(node: ast.expr, text: str, depth: int = 0) -> Any:
             return value
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
             return -value
+        case ast.List(elements) | ast.Tuple(elements):
+            return tuple(build_part(element, text, deeper) for element in elements)
         case ast.UnaryOp(ast.Invert(), inner):
             return ~build_part(inner, text, deeper)
         case ast.BinOp(left, sign, right) if type(sign) in OPERATORS:

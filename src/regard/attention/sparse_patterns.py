@@ -1,6 +1,8 @@
 """Sparse patterns that are not the same along every diagonal: prefix, global, random, and blocks of tokens."""
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import torch
 from torch import Tensor
@@ -36,7 +38,7 @@ class Prefix(Pattern):
 
 @dataclass(frozen=True)
 class Global(Pattern):
-    """The first `tokens` tokens see all and are seen by all.
+    """The first `tokens` tokens, or those that are listed, see all and are seen by all.
 
     Examples:
         >>> i, j = torch.arange(3)[:, None], torch.arange(3)
@@ -44,19 +46,86 @@ class Global(Pattern):
         tensor([[1, 1, 1],
                 [1, 0, 0],
                 [1, 0, 0]])
+        >>> Global([0, 2]).sees(0, 0, i, j).long()
+        tensor([[1, 1, 1],
+                [1, 0, 1],
+                [1, 1, 1]])
     """
 
-    tokens: int
+    tokens: int | tuple[int, ...]
 
     def __post_init__(self):
-        require_int(self, self.tokens, 0, "tokens")
+        if isinstance(self.tokens, list | tuple):
+            for token in self.tokens:
+                require_int(self, token, 0, "each of tokens")
+            object.__setattr__(self, "tokens", tuple(sorted(set(self.tokens))))
+        else:
+            require_int(self, self.tokens, 0, "tokens")
+
+    def chosen(self, at: Tensor) -> Tensor:
+        if isinstance(self.tokens, int):
+            return at < self.tokens
+        return reduce(or_, (at == token for token in self.tokens), at < 0)
 
     def sees(self, b, h, i, j):
-        return (i < self.tokens) | (j < self.tokens)
+        return self.chosen(i) | self.chosen(j)
 
     def count(self, rows, cols):
-        others = (rows.sizes - rows.below(self.tokens))[:, None] * (cols.sizes - cols.below(self.tokens))
+        others = (rows.sizes - self.within(rows))[:, None] * (cols.sizes - self.within(cols))
         return exact_bounds(rows.sizes[:, None] * cols.sizes - others)
+
+    def within(self, span: Span) -> Tensor:
+        """How many of these tokens each block holds."""
+        if isinstance(self.tokens, int):
+            return span.below(self.tokens)
+        return sum((span.below(token + 1) - span.below(token) for token in self.tokens), torch.zeros_like(span.sizes))
+
+
+@dataclass(frozen=True)
+class PerHead(Pattern):
+    """A pattern for each head; where there are more heads than patterns, these are repeated in turn.
+
+    Examples:
+        >>> i, j = torch.arange(3)[:, None], torch.arange(3)
+        >>> PerHead([Causal(), Window(1)]).sees(0, torch.arange(2).view(2, 1, 1), i, j).long()
+        tensor([[[1, 0, 0],
+                 [1, 1, 0],
+                 [1, 1, 1]],
+        <BLANKLINE>
+                [[1, 0, 0],
+                 [0, 1, 0],
+                 [0, 0, 1]]])
+    """
+
+    patterns: tuple[Pattern, ...]
+
+    def __post_init__(self):
+        if not self.patterns or not all(isinstance(pattern, Pattern) for pattern in self.patterns):
+            raise ValueError(f"PerHead({self.patterns!r}): name a pattern for each head, e.g. [Causal(), Window(2)]")
+        object.__setattr__(self, "patterns", tuple(self.patterns))
+
+    def sees(self, b, h, i, j):
+        turn = h % len(self.patterns)
+        each = ((turn == n) & pattern.sees(b, h, i, j) for n, pattern in enumerate(self.patterns))
+        return reduce(or_, each)
+
+    @property
+    def is_toeplitz(self):
+        return all(pattern.is_toeplitz for pattern in self.patterns)
+
+    @property
+    def batches(self):
+        return max(pattern.batches for pattern in self.patterns)
+
+    def shape_error(self, n_q, n_k):
+        return next((why for pattern in self.patterns if (why := pattern.shape_error(n_q, n_k))), None)
+
+    @property
+    def depends_on_head(self):
+        return len(set(self.patterns)) > 1 or self.patterns[0].depends_on_head
+
+    def to(self, device):
+        return PerHead(tuple(move_to_device(pattern, device) for pattern in self.patterns))
 
 
 @dataclass(frozen=True)

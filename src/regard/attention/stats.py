@@ -25,13 +25,13 @@ from regard.attention.block_map import MIXED
 from regard.attention.functional import prepare
 from regard.attention.hard_normaliser import Sampled, StraightThrough
 from regard.attention.kernels import stats_plan as plan
-from regard.attention.learned_parts import select_heads
-from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax, TopK
+from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax
 from regard.attention.pattern import Pattern
 from regard.attention.position import PositionSum, ScorePosition
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive, Dot, InnerProduct, Score
+from regard.attention.softmax_variants import TopK
 
 ROWS = 128  # queries in a band, and the size of the blocks that are skipped
 CELLS_AT_ONCE = {"cpu": 2**20, "cuda": 2**24}  # weights in a band: what stays in a cache, what keeps a GPU busy
@@ -124,12 +124,14 @@ class StatsCall:
         for number, reach in enumerate(reaches):
             if not len(reach):
                 continue
-            first, last = number * ROWS, min((number + 1) * ROWS, n_q)
-            for queries in slices(first, last, min(ROWS, at_once // len(reach))):
+            rows = ROWS if self.recipe.normaliser.row_wise else n_q
+            first, last = number * rows, min((number + 1) * rows, n_q)
+            for queries in slices(first, last, min(rows, at_once // len(reach)) if rows == ROWS else rows):
                 fit = at_once // ((queries.stop - queries.start) * len(reach))
                 for batch in slices(0, size, fit // heads):
                     hidden = self.hidden(batch, queries, reach)
-                    for some in slices(0, heads, whole_groups(fit, heads // self.k.shape[1])):
+                    own = whole_groups(fit, heads // self.k.shape[1]) if self.recipe.normaliser.head_wise else heads
+                    for some in slices(0, heads, own):
                         yield self.band(batch, some, queries, reach, hidden)
 
     def hidden(self, batch: slice, queries: slice, reach: KeyRuns) -> "HiddenKeys":
@@ -142,11 +144,11 @@ class StatsCall:
         q = self.q[batch, heads, queries]
         k = reach.take(self.k[batch, heads.start // share : -(-heads.stop // share)], 2)
         cells = self.cells_of(batch, heads, queries, reach)
-        own = select_heads(self.recipe.normaliser, range(heads.start, heads.stop))
+        own = self.recipe.normaliser.for_heads(range(heads.start, heads.stop))
         recipe, hidden = replace(self.recipe, normaliser=own), hidden.of(heads)
         yes = torch.ones((), dtype=torch.bool, device=q.device)
         visible = yes.expand(1, 1, q.shape[2], len(reach))
-        if recipe.normaliser == Softmax():
+        if recipe.normaliser == Softmax() and not any(scheme.is_contextual for scheme in recipe.score_positions):
             recipe = replace(recipe, normaliser=MaskedSoftmax(hidden))
         elif hidden.parts:
             visible = hidden.visible(visible)
@@ -276,6 +278,13 @@ class ScoreTermOnly(ScorePosition):
 
     def score_term(self, q, b, h, i, j):
         return self.scheme.score_term(q, b, h, i, j)
+
+    @property
+    def is_contextual(self):
+        return self.scheme.is_contextual
+
+    def contextual_term(self, q, scores, visible, b, h, i, j):
+        return self.scheme.contextual_term(q, scores, visible, b, h, i, j)
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,6 +430,12 @@ def attention_stats(
         return stats_by_kernels(plan.StatsInputs.of(recipe, q, k, positions), request, log_sum_exp)
     call = StatsCall.of(recipe, q, k, positions)
     stats = allocate_stats(request, call.q, call.k)
+    if not recipe.normaliser.row_wise:  # a query's weights depend on the others, so all are weighed at once
+        for band in call.bands(all_keys(1, k.shape[2])):
+            accumulate_band(band, request, stats)
+            if stats.rows is not None:
+                stats.rows[band.batch, band.heads] = band.weights[:, :, list(request.rows)]
+        return stats
     if stats.rows is not None:
         for band in call.select_queries(request.rows).bands(all_keys(len(request.rows), k.shape[2])):
             stats.rows[band.at] = band.weights

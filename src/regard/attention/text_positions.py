@@ -68,6 +68,9 @@ class ScoreAtPositions(ScorePosition):
     def score_term(self, q, b, h, i, j):
         return self.scheme.score_term(q, b, h, *self.positions.at(b, i, j))
 
+    def contextual_term(self, q, scores, visible, b, h, i, j):
+        return self.scheme.contextual_term(q, scores, visible, b, h, *self.positions.at(b, i, j))
+
     def value_term(self, weights, b, h, i, j):
         return self.scheme.value_term(weights, b, h, *self.positions.at(b, i, j))
 

@@ -97,7 +97,7 @@ class BeamSlots(LayerCache):
     def attend(self, layer, q, k, v, recipe):
         if recipe.position.parts():
             for scheme in recipe.query_key_positions:
-                q, k = scheme.rotate(q, self.positions), scheme.rotate(k, self.positions)
+                q, k = scheme.rotate(q, self.positions), scheme.rotate_keys(k, self.positions)
             recipe = replace(recipe, position=NoPosition())
         write_slots(self.slots, k, v, self.rows)
         (keys, values), used = self.slots, self.mask.mask.shape[3]

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from threading import Lock, get_ident
 from typing import Any
 
-from torch import nn
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
 
-from regard.attention import AttentionCall, AttentionCore, SiteName
+from regard.attention import AttentionCall, AttentionCore, BooleanMask, Causal, Full, Pattern, SiteName, Window
 from regard.attention.core import is_hooked
 
 
@@ -160,3 +162,17 @@ def is_transformers_model(model: nn.Module) -> bool:
         (kind.__module__, kind.__name__) == ("transformers.modeling_utils", "PreTrainedModel")
         for kind in type(model).__mro__
     )
+
+
+# --- masks ---
+
+
+def mask_pattern(visible: Bool[Tensor, "b h i j"], first: int = 0, window: int | None = None) -> Pattern:
+    """What a mask shows, by its name where it has one: all, the past, or a window of the past. Its first row belongs to
+    the query at `first`."""
+    n_q, n_k = visible.shape[-2:]
+    i, j = torch.arange(first, first + n_q, device=visible.device)[:, None], torch.arange(n_k, device=visible.device)
+    for pattern in (Full(), Causal(), *([] if window is None else [Causal() & Window(window)])):
+        if bool((visible == pattern.sees(i.new_zeros(()), i.new_zeros(()), i, j)).all()):
+            return pattern
+    return BooleanMask(visible, first)

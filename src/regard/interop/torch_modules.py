@@ -18,8 +18,8 @@ from torch.nn import functional
 from regard.attention import AttentionCall, AttentionCore, Causal, Full, NoPosition, Recipe, SiteName
 from regard.attention.batch_patterns import mask_parts
 from regard.attention.core import UNDECLARED_AXES, ThreadHook
-from regard.interop.foreign import Attachment, ForeignModel, PatchedLibrary
-from regard.interop.parts import mask_pattern, scaled_score
+from regard.attention.scaled_score import score_with_scale
+from regard.interop.foreign import Attachment, ForeignModel, PatchedLibrary, mask_pattern
 
 
 class PatchedFunctional(PatchedLibrary):
@@ -70,7 +70,9 @@ def show_call(
         pattern, bias = mask_parts(attn_mask, (query.shape[0], query.shape[1], query.shape[2], key.shape[2]))
         pattern = mask_pattern(pattern.visible)
     position = NoPosition() if bias is None or not bool((bias.added != 0).any()) else bias
-    recipe = Recipe(score=scaled_score(query.shape[-1] ** -0.5, query.shape[-1]), pattern=pattern, position=position)
+    recipe = Recipe(
+        score=score_with_scale(query.shape[-1] ** -0.5, query.shape[-1]), pattern=pattern, position=position
+    )
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
         return function(q, k, v, attn_mask, dropout_p, is_causal)

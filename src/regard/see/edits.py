@@ -340,6 +340,17 @@ class EditedNormaliser(Normaliser):
     def for_training(self):
         return replace(self, then=self.then.for_training())
 
+    @property
+    def row_wise(self):
+        return self.then.row_wise and self.edits == self.edits.temperature_only()
+
+    @property
+    def head_wise(self):
+        return self.then.head_wise
+
+    def for_heads(self, heads):
+        return replace(self, then=self.then.for_heads(heads))
+
     def edits_of_head(self, edits: Iterable[Any]) -> list[Any]:
         return [one for one in edits if one.head == self.head and one.query in self.queries]
 

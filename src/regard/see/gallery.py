@@ -48,6 +48,8 @@ RECIPE_CAPTIONS = {
     "luong general": "Luong's “general”: a learned matrix between query and key (here with fresh weights).",
     "bahdanau": "The aligner of 2014: a small network scores query and key together (here with fresh weights).",
     "cosine": "Only directions count; loud keys gain nothing.",
+    "learned temperature": "Directions alone, each head with a temperature that it learns (QK-norm, Swin v2).",
+    "soft cap": "No score grows beyond the cap: c · tanh(s / c), as in Gemma 2.",
     "causal": "The look-ahead mask: itself and the past, as a language model reads.",
     "strictly before": "The past alone, as the second lecture writes it; the first token sees nothing and gives 0.",
     "sliding window": "Itself and a few tokens before it, whatever the length.",
@@ -58,12 +60,21 @@ RECIPE_CAPTIONS = {
     "documents": "Several texts packed in one row; none sees into another.",
     "local blocks": "The text cut into blocks that see nothing else.",
     "longformer": "A window, and one global token that sees all and is seen by all.",
+    "chosen globals": "A window, and the tokens that are listed see all and are seen by all.",
+    "per head": "Each head has a pattern of its own: here the first sees a window, the second all of the past.",
     "random": "Each token and three random earlier ones, which see it in return.",
     "bigbird": "Blocks of tokens: neighbours, a global block, and random ones.",
     "relu": "Scores below 0 are dropped, the others stay as they are; the weights need not sum to 1.",
     "sigmoid": "Each key is weighed by itself; the weights need not sum to 1.",
     "sparsemax": "The nearest point of the simplex: small scores weigh exactly 0.",
+    "entmax": "Between softmax and sparsemax, α = 1.5: smooth where keys matter, exactly 0 where they do not.",
     "top-k": "Only the three best keys of each row are seen.",
+    "softmax plus one": "One more in the denominator: a query that finds nothing may attend to nothing.",
+    "sinks": "gpt-oss: in each head a learned sink takes a share of every row and gives nothing.",
+    "stick-breaking": "The nearest key breaks off its share of a stick, the next one a share of what is left.",
+    "talking heads": "Heads mix their scores before the softmax and their weights after it (here with fresh weights).",
+    "differential": "Two maps are subtracted, so that what both notice cancels; orange weights are negative.",
+    "multi-token": "Scores are convolved over neighbouring queries and keys: several queries find a key together.",
     "hard": "One key per row: the best one; while training, one drawn by its probability.",
     "hard, straight-through": "One key per row; while training, drawn forwards and soft backwards.",
     "linear": "φ(q) · φ(k) over its sum, which can be computed in linear time.",
@@ -77,6 +88,13 @@ POSITION_CAPTIONS = {
     "rotary": "Query and key are rotated by their positions, so that q · k depends on the distance alone.",
     "alibi": "Far keys are dimmed, in each head by a slope of its own.",
     "t5": "A learned number per head and distance; far distances share one (here with fresh weights).",
+    "partial rotary": "Only half of the features are rotated; the others know no order (GPT-NeoX, Qwen3-Next).",
+    "ntk": "A larger theta for longer texts: fast pairs turn as before, slow ones more slowly.",
+    "yarn": "For texts four times as long: fast pairs turn as before, slow ones a quarter as fast.",
+    "axial rotary": "2-D, for pictures: half of the features are rotated by the row, half by the column.",
+    "xpos": "Rotary whose pairs shrink with the distance, so that far keys fade.",
+    "cope": "Contextual: a query counts only the keys it lets count, so its positions are fractions; the plot shows "
+    "the vectors of whole positions (here with fresh weights).",
     "shaw": "A learned key and value for each clipped distance; the plot shows which vector a pair reads.",
 }
 
@@ -156,6 +174,8 @@ def describe_mask(recipe: Recipe, sizes: RecipeSizes) -> str:
     least, most, share = int(seen.min()), int(seen.max()), float(seen.sum()) / sizes.tokens**2
     each = f"{most}" if least == most else f"{least} to {most}"
     keys = "key" if most == 1 else "keys"
+    if recipe.pattern.depends_on_head:
+        return f"In the first head, each of {sizes.tokens} rows sees {each} {keys}, {share:.0%} of all pairs."
     blocks = recipe.pattern.blocks(sizes.tokens, block=sizes.block).counts()
     empty = (
         f"; {blocks['empty']} of {sum(blocks.values())} blocks of {sizes.block} are empty" if blocks["empty"] else ""

@@ -10,13 +10,14 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention import Hard, MultiHeadAttention, Recipe, ScaledDot, SiteName
+from regard.attention import Hard, MultiHeadAttention, Recipe, ScaledDot, Score, SiteName
 from regard.attention.backends import linear, reference
-from regard.attention.learned_parts import select_heads
+from regard.attention.normaliser import Normaliser
 from regard.attention.position import PositionSum
 from regard.attention.positions import IndexGrid, Positions
+from regard.attention.scaled_score import GivenScale, SoftCap
+from regard.attention.softmax_variants import SinkSoftmax, SoftmaxPlusOne
 from regard.attention.stats import StatsCall, entropy, key_runs
-from regard.interop.parts import GivenScale, SinkSoftmax, Softcap
 from regard.see.edits import SiteEdits, refuse_index
 
 
@@ -179,6 +180,21 @@ class RecomputationCheck:
 
 
 @dataclass(frozen=True, eq=False)
+class GivenWeights(Normaliser):
+    """Weights that are known already, of the keys that are still visible."""
+
+    given: Float[Tensor, "b h i j"]
+
+    def weigh(self, scores, visible):
+        return torch.where(visible, self.given, 0.0)
+
+
+def is_scaled_product(score: Score) -> bool:
+    """Is it q · k, but for a scale and a cap?"""
+    return isinstance(score.score if isinstance(score, SoftCap) else score, ScaledDot | GivenScale)
+
+
+@dataclass(frozen=True, eq=False)
 class AttentionSite:
     """One attention as it ran. q and k are rotated already; b sentences, of which the first is meant unless another is
     named.
@@ -225,6 +241,10 @@ class AttentionSite:
             )
         if isinstance(self.recipe.normaliser, SinkSoftmax):
             return "each head has a learned sink, which takes what its weights leave of 1"
+        if isinstance(self.recipe.normaliser, SoftmaxPlusOne):
+            return "each query may attend to nothing, which takes what its weights leave of 1"
+        if not self.recipe.normaliser.head_wise:
+            return "the weights of a head are mixed from the scores of several"
         if isinstance(self.recipe.normaliser, Hard):
             return "hard attention: each query takes its best key alone, so every weight is 0 or 1"
         positions = Positions.of(self.q, self.k, self.query_offset, None)
@@ -240,7 +260,7 @@ class AttentionSite:
             raise ValueError(f"{self.name}: {self.shape} weights are too many to hold; use row(...) and max_pool(...)")
         found = self.steps(head, range(self.shape[0]), slice(sentence, sentence + 1), dtype)
         products = None
-        if isinstance(self.recipe.score, ScaledDot | GivenScale | Softcap):
+        if is_scaled_product(self.recipe.score):
             q, k, _ = (x[sentence, 0].to(dtype) for x in self.head_qkv(head))
             products = einsum(q, k, "i d, j d -> i j")
         parts = (found.scores, found.adjusted, found.visible, found.weights, found.output)
@@ -342,9 +362,10 @@ class AttentionSite:
         refuse_index("head", head, self.heads, self.name)
         device, (n_q, n_k) = self.q.device, self.shape
         chosen = range(n_q) if queries is None else queries
-        if head in self.edits.cell_edited_heads:
+        if head in self.edits.cell_edited_heads or self.is_joint:
             keys = torch.arange(n_k, device=device)
-            for rows in torch.tensor(chosen).split(max(1, CELLS_AT_ONCE // max(1, n_k))):
+            at_once = n_q if self.is_joint else CELLS_AT_ONCE // max(1, n_k)
+            for rows in torch.tensor(chosen).split(max(1, at_once)):
                 found = self.steps(head, rows.tolist(), slice(sentence, sentence + 1), torch.float32)
                 yield rows.to(device), keys, found.weights[0, 0]
             return
@@ -360,7 +381,7 @@ class AttentionSite:
     @torch.no_grad()
     def all_head_bands(self, sentence: int = 0) -> Iterator[tuple[slice, WeightBand]]:
         """The same for all heads, many at once: one product for a dozen heads costs little more than for one."""
-        if self.edits.cell_edited_heads:
+        if self.edits.cell_edited_heads or self.is_joint:
             for head in range(self.heads):
                 for queries, keys, weights in self.weight_bands(head, sentence):
                     yield slice(head, head + 1), (queries, keys, weights[None])
@@ -378,8 +399,12 @@ class AttentionSite:
         parts = self.q[:, heads.start : heads.stop], self.k[:, groups]
         q, k = (x[sentence : sentence + 1].float() for x in parts)
         recipe = self.recipe_after_rotation(torch.float32)
-        normaliser = select_heads(recipe.normaliser, heads)
-        recipe = replace(recipe, normaliser=self.edits.temperature_only().wrap_normaliser(normaliser, heads.start, ()))
+        normaliser = recipe.normaliser.for_heads(heads)
+        recipe = replace(
+            recipe,
+            score=recipe.score.for_heads(heads),
+            normaliser=self.edits.temperature_only().wrap_normaliser(normaliser, heads.start, ()),
+        )
         call = StatsCall.of(recipe, q, k, Positions.of(q, k, self.query_offset, None))
         b, h = (torch.tensor(numbers, device=q.device) for numbers in ([sentence], list(heads)))
         return replace(call, cells=replace(call.cells, b=b.view(1, 1, 1, 1), h=h.view(1, -1, 1, 1)))
@@ -392,9 +417,26 @@ class AttentionSite:
         cells = self.index_grid(head, rows, sentences)
         recipe = self.recipe_after_rotation(dtype)
         queries = (rows + self.query_offset).tolist()
-        normaliser = select_heads(recipe.normaliser, range(head, head + 1))
-        recipe = replace(recipe, normaliser=self.edits.wrap_normaliser(normaliser, head, queries))
+        one = range(head, head + 1)
+        normaliser = (
+            GivenWeights(self.joint_weights(head, rows, sentences, dtype)) if self.is_joint else recipe.normaliser
+        )
+        normaliser = self.edits.wrap_normaliser(normaliser.for_heads(one), head, queries)
+        recipe = replace(recipe, score=recipe.score.for_heads(one), normaliser=normaliser)
         return reference.steps(recipe, q.index_select(2, rows), k, v, cells)
+
+    @property
+    def is_joint(self) -> bool:
+        """Do the weights of a query depend on other heads or queries?"""
+        return not (self.recipe.normaliser.row_wise and self.recipe.normaliser.head_wise)
+
+    def joint_weights(self, head: int, rows: Tensor, sentences: slice, dtype: torch.dtype) -> Tensor:
+        """The weights of these queries, of one head, where all heads and queries are needed to know them."""
+        q, k = (x[sentences].to(dtype) for x in (self.q, self.k))
+        cells = Positions.of(q, k, self.query_offset, None).grid(*q.shape[:2])
+        b = torch.arange(len(self.q), device=q.device)[sentences].view(-1, 1, 1, 1)
+        whole = reference.steps(self.recipe_after_rotation(dtype), q, k, k[..., :0], replace(cells, b=b)).weights
+        return whole[:, head : head + 1].index_select(2, rows)
 
     def index_grid(self, head: int, rows: Tensor, sentences: slice) -> IndexGrid:
         """One head, these queries, all keys."""

@@ -5,7 +5,7 @@ of the normaliser: adjusted, divided by the temperature, and -∞ where masked.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from regard.attention.scaled_score import GivenScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, InnerProduct, ScaledDot, Score
-from regard.interop.parts import GivenScale, Softcap
 from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.see.edits import refuse_index
 from regard.see.plots.recipe_views import one_line_repr
-from regard.see.sites import AttentionSite
+from regard.see.sites import AttentionSite, is_scaled_product
 from regard.serve.encoding import Floats, RequestError
 
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")
@@ -52,7 +52,7 @@ def stage_row_chunks(site: AttentionSite, head: int, stage: str, queries: range)
 def compute_stage(site: AttentionSite, head: int, stage: str, queries: range) -> Tensor:
     if stage == "visible":
         return visible_after_edits(site, head, queries, site.visible(head, queries)).float()
-    if stage == "products" and isinstance(site.recipe.score, ScaledDot | GivenScale | Softcap):
+    if stage == "products" and is_scaled_product(site.recipe.score):
         q, k, _ = (x[0, 0].float() for x in site.head_qkv(head))
         return einsum(q[queries.start : queries.stop], k, "i d, j d -> i j")
     found = site.steps(head, queries, slice(0, 1), torch.float32)
@@ -85,7 +85,7 @@ def explain_pair(site: AttentionSite, head: int, query: int, key: int) -> dict[s
     refuse_index("key", key, site.shape[1], site.name)
     found = site.steps(head, (query,), slice(0, 1), torch.float32)
     q, k, v = (x[0, 0].float() for x in site.head_qkv(head))
-    both = product_terms(site.recipe_after_rotation(torch.float32).score, q, k)
+    both = product_terms(site.recipe_after_rotation(torch.float32).score.for_heads(range(head, head + 1)), q, k)
     products = both.products(query, key)
     weight = found.weights[0, 0, 0, key]
     bias = float(found.adjusted[0, 0, 0, key] - found.scores[0, 0, 0, key])
@@ -141,8 +141,8 @@ def product_terms(score: Score, q: Float[Tensor, "i d"], k: Float[Tensor, "j c"]
             return ProductTerms(q, k)
         case GivenScale():
             return ProductTerms(q, k, score.scale)
-        case Softcap():
-            return ProductTerms(q, k, score.scale, cap=score.cap)
+        case SoftCap():
+            return replace(product_terms(score.score, q, k), cap=score.cap)
         case Cosine():
             note = "q and k are shown normalised to length 1"
             return ProductTerms(normalize(q, dim=-1), normalize(k, dim=-1), score.temperature, note=note)

@@ -29,7 +29,7 @@ SHORTEST = 1024  # below this torch's dense kernels with a mask do as well, and 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return planning_objections() or [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
-        *(f"{scheme} adds to the values too" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
+        *(f"{scheme} is more than a bias" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
         *(
             f"{scheme} learns, and its gradient can be compiled only for numbers read by an index (RelativeBias)"
             for scheme in (*recipe.score_positions, recipe.pattern)

@@ -80,7 +80,7 @@ def hard_attention(
     if why := objections(recipe, q, k, positions):
         raise ValueError(f"hard attention cannot run this recipe: {'; '.join(why)}")
     for scheme in recipe.query_key_positions:
-        q, k = scheme.rotate(q, positions.q), scheme.rotate(k, positions.k)
+        q, k = scheme.rotate(q, positions.q), scheme.rotate_keys(k, positions.k)
     fixed = None if seed is None else torch.tensor(seed, device=q.device)
     return run_hard(recipe, q, k, v, positions, fixed)
 

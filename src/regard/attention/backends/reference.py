@@ -64,9 +64,9 @@ def steps(
     """Every step over an index grid; `visible`, if passed, is used instead of the pattern."""
     k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
     scores = adjusted = recipe.score.compare(q, k)
-    for scheme in recipe.score_positions:
-        adjusted = adjusted + scheme.score_term(fold_query(recipe, q), *grid.all())
     visible = (grid.visible(recipe.pattern) if visible is None else visible).expand_as(scores)
+    for scheme in recipe.score_positions:
+        adjusted = adjusted + scheme.contextual_term(fold_query(recipe, q), scores, visible, *grid.all())
     weights = recipe.normaliser.weigh(adjusted, visible)
     output = einsum(weights, v, "b h i j, b h j e -> b h i e")
     for scheme in recipe.score_positions:

@@ -26,7 +26,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
             if isinstance(score, InnerProduct) and score.overflows
             else []
         ),
-        *(f"{scheme} adds to the values too" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
+        *(f"{scheme} is more than a bias" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
         *([] if softmax_dropout(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
     ]
 

@@ -26,8 +26,9 @@ from regard.attention import (
     Softmax,
 )
 from regard.attention.position import Position
-from regard.interop.foreign import Attachment, PatchedLibrary
-from regard.interop.parts import SinkSoftmax, Softcap, mask_pattern, scaled_score
+from regard.attention.scaled_score import SoftCap, score_with_scale
+from regard.attention.softmax_variants import SinkSoftmax
+from regard.interop.foreign import Attachment, PatchedLibrary, mask_pattern
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -164,12 +165,13 @@ class InterfaceCall:
         scale = self.given.get("scaling")
         scale = self.q.shape[-1] ** -0.5 if scale is None else float(scale)
         cap, sinks = self.given.get("softcap"), self.given.get("s_aux")
+        score = score_with_scale(scale, self.q.shape[-1])
         pattern, position = self.pattern_and_bias(index)
         return Recipe(
-            score=scaled_score(scale, self.q.shape[-1]) if cap is None else Softcap(scale, float(cap)),
+            score=score if cap is None else SoftCap(float(cap), score),
             position=position,
             pattern=pattern,
-            normaliser=Softmax() if sinks is None else SinkSoftmax(sinks.detach().flatten()),
+            normaliser=Softmax() if sinks is None else SinkSoftmax.of(sinks.detach().flatten()),
         )
 
     def q_index(self) -> int:

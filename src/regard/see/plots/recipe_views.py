@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,12 +11,16 @@ from regard.attention.absolute_position import Learned, TreeDepth
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Documents
 from regard.attention.functional import steps
+from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
+from regard.attention.learned_parts import children
 from regard.attention.pattern import Pattern
 from regard.attention.position import Bias, EmbeddingPosition, Position, QueryKeyPosition, ScorePosition
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, RelativeBias, RelativeVectors, TreePath
+from regard.attention.relative_position import Alibi, CoPE, RelativeBias, RelativeVectors, TreePath
+from regard.attention.scaled_score import LogitScale
 from regard.attention.score import Additive, Bilinear, Dot
 from regard.attention.serialize import leaves
+from regard.attention.softmax_variants import SinkSoftmax
 from regard.see.plots.panels import Axis, ColourScale, Curve, Panel, PanelRow, View, grid, make_labels
 
 Tokens = int | Sequence[str]  # how many, or which
@@ -191,6 +196,9 @@ def position_rows(scheme: Position, tokens: int | None, width: int | None) -> tu
         return bias_rows(scheme, position_length(scheme, tokens, 32))
     if isinstance(scheme, RelativeVectors):
         return relation_rows(scheme, position_length(scheme, tokens, 12))
+    if isinstance(scheme, CoPE):
+        vectors = scheme.vectors.detach().cpu().double()
+        return (PanelRow((feature_panel("added to keys at each whole position", vectors),)),)
     if isinstance(scheme, ScorePosition):
         return score_position_rows(
             scheme, torch.ones(1, 1, position_length(scheme, tokens, 32), width or DEFAULT_WIDTH)
@@ -302,14 +310,22 @@ def example_steps(recipe: Recipe, tokens: int) -> Steps:
     query = key = 8
     if isinstance(recipe.score, Additive | Bilinear):
         query, key = recipe.score.query, recipe.score.key or recipe.score.query
-    heads = 1
     for scheme in recipe.score_positions:
-        query = key = scheme.head if isinstance(scheme, RelativeVectors) else query
-        heads = scheme.heads if isinstance(scheme, Alibi | RelativeBias) else heads
+        query = key = scheme.head if isinstance(scheme, RelativeVectors | CoPE) else query
+    heads = max(map(heads_held, (recipe.score, recipe.position, recipe.normaliser)))
     like = next(recipe.learned().parameters(), torch.zeros(1))  # learned parts may live elsewhere
     q, k = (x.to(like).expand(1, heads, -1, -1) for x in smooth_queries_keys(tokens, query=query, key=key))
+    q = q / torch.arange(1, heads + 1).to(like)[:, None, None]  # each head seeks less sharply than the one before
     with torch.no_grad():
         return steps(q, k, k, replace(recipe, pattern=recipe.pattern.to(like.device)))
+
+
+def heads_held(part: Any) -> int:
+    """For how many heads a part, or one that it holds, has numbers; 1 if it does not say."""
+    own = 2 if isinstance(part, Differential) else 1
+    if isinstance(part, Alibi | RelativeBias | LogitScale | SinkSoftmax | TalkingHeads | MultiToken):
+        own = part.heads
+    return max([own, *map(heads_held, children(part).values())])
 
 
 def black_cat() -> tuple[Steps, tuple[str, ...], tuple[str, ...]]:
@@ -321,6 +337,11 @@ def black_cat() -> tuple[Steps, tuple[str, ...], tuple[str, ...]]:
     seen = steps(q, k, k, Recipe(score=Dot(), position=Alibi(8)))
     first = {field.name: getattr(seen, field.name)[:, :1] for field in fields(Steps) if field.name != "log_probability"}
     return Steps(**first), ENGLISH, tuple(FRENCH)  # the first of eight heads has the steepest slope
+
+
+def weight_scale(weights: Tensor) -> ColourScale:
+    """Differential attention has negative weights."""
+    return signed_scale(weights) if weights.min() < 0 else ColourScale.robust_of_rows(weights, "weight")
 
 
 # --- recipes ---
@@ -340,7 +361,7 @@ def recipe_view(recipe: Recipe, *, tokens: Tokens | None = None) -> View:
     down, across = token_axis("query", tokens), token_axis("key", tokens)
     panels = (
         Panel("mask", visible, ColourScale("mask"), down=down, across=across),
-        Panel("weights on an example", weights, ColourScale.robust_of_rows(weights, "weight"), visible, down, across),
+        Panel("weights on an example", weights, weight_scale(weights), visible, down, across),
     )
     parts = {"score": recipe.score, "position": recipe.position}
     parts |= {"pattern": recipe.pattern, "normaliser": recipe.normaliser}

@@ -1,0 +1,207 @@
+"""Softmax variants: sparse (top-k, sparsemax, entmax), with a share for nobody (plus one, sinks), stick-breaking."""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, softplus
+
+from regard.attention.normaliser import Normaliser, RowWise, Scores, Softmax, Visible, Wrapper
+from regard.ops.dispatch import accumulation_dtype
+
+# --- sparse ---
+
+
+@dataclass(frozen=True)
+class TopK(Wrapper):
+    """Only the k best keys of each row are seen (and what ties with the last); `then` weighs those.
+
+    Examples:
+        >>> scores = torch.tensor([[[[1.0, 3.0, 2.0]]]]).log()
+        >>> TopK(2).weigh(scores, scores < 2)
+        tensor([[[[0.0000, 0.6000, 0.4000]]]])
+    """
+
+    k: int
+    then: Normaliser = Softmax()
+
+    def __post_init__(self):
+        if self.k < 1:
+            raise ValueError(f"TopK({self.k}) sees nothing; k must be at least 1")
+
+    def weigh(self, scores, visible):
+        return self.then.weigh(scores, self.best(scores, visible))
+
+    def log_probability(self, scores, visible, weights):
+        return self.then.log_probability(scores, self.best(scores, visible), weights)
+
+    def best(self, scores: Scores, visible: Visible) -> Visible:
+        hidden = scores.masked_fill(~visible, -torch.inf)
+        return visible & (hidden >= hidden.topk(min(self.k, scores.shape[-1]), -1).values[..., -1:])
+
+
+@dataclass(frozen=True)
+class Sparsemax(RowWise):
+    """The nearest point of the simplex: small scores weigh exactly 0 (Martins & Astudillo 2016, algorithm 1).
+
+    Examples:
+        >>> scores = torch.tensor([[[[0.5, 1.0, -1.0]]]])
+        >>> Sparsemax().weigh(scores, scores < 2)
+        tensor([[[[0.2500, 0.7500, 0.0000]]]])
+    """
+
+    def weigh(self, scores, visible):
+        hidden = scores.to(accumulation_dtype(scores)).masked_fill(~visible, -torch.inf)
+        ranked = hidden.sort(-1, descending=True).values
+        # counted from the best one: sums of large scores would round away the 1 that the weights sum to
+        best = ranked[..., :1].detach().clamp(min=torch.finfo(ranked.dtype).min)
+        ranked = (ranked - best).clamp(min=-1.0)
+        rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+        support = 1 + rank * ranked > ranked.cumsum(-1)
+        total, count = (x.sum(-1, keepdim=True) for x in (torch.where(support, ranked, 0.0), support))
+        threshold = (total - 1) / count.clamp(min=1)
+        return torch.where(visible, (hidden - best - threshold).relu(), 0.0).to(scores.dtype)
+
+
+@dataclass(frozen=True)
+class Entmax(RowWise):
+    """[(α - 1) s - τ]₊^(1 / (α - 1)), τ such that they sum to 1 (Peters et al. 2019): softmax as α → 1, sparsemax at 2.
+
+    The gradient is exact, by the implicit function theorem: with p the weights and g = p^(2 - α) where p > 0,
+    ∂p/∂s = diag(g) - g gᵀ / Σ g.
+
+    Examples:
+        >>> scores = torch.tensor([[[[0.4, 0.0, -2.0]]]])
+        >>> Entmax(1.5).weigh(scores, scores < 1)  # τ = -0.6: (0.2 + 0.6)², (0 + 0.6)², and -1 + 0.6 is below 0
+        tensor([[[[0.6400, 0.3600, 0.0000]]]])
+        >>> Entmax(2.0).weigh(scores, scores < 1), Entmax(1.0).weigh(scores, scores < 1)
+        (tensor([[[[0.7000, 0.3000, 0.0000]]]]), tensor([[[[0.5678, 0.3806, 0.0515]]]]))
+    """
+
+    alpha: float = 1.5
+
+    def __post_init__(self):
+        if not self.alpha >= 1:
+            raise ValueError(f"Entmax({self.alpha}): alpha must be at least 1, which is softmax")
+
+    def weigh(self, scores, visible):
+        if self.alpha in (1, 2):
+            return (Softmax() if self.alpha == 1 else Sparsemax()).weigh(scores, visible)
+        z = (self.alpha - 1) * scores.to(accumulation_dtype(scores)).masked_fill(~visible, -torch.inf)
+        best = z.detach().amax(-1, keepdim=True) if z.shape[-1] else z.new_zeros(*z.shape[:3], 1)
+        z = z - best.clamp(min=torch.finfo(z.dtype).min)
+        with torch.no_grad():
+            above = z - (entmax15_threshold(z) if self.alpha == 1.5 else self.bisect(z))
+            support = above > 0
+            power = torch.where(support, above, 1.0)
+            p = torch.where(support, power ** (1 / (self.alpha - 1)), 0.0)
+            g = torch.where(support, power ** ((2 - self.alpha) / (self.alpha - 1)), 0.0)
+        if not z.requires_grad:
+            return p.to(scores.dtype)
+        visible_z = torch.where(support, z, 0.0) / (self.alpha - 1)
+        mean = (g * visible_z).sum(-1, keepdim=True) / g.sum(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
+        tangent = g * (visible_z - mean)  # whose derivative is that of the weights, and whose value is taken off again
+        return (p + (tangent - tangent.detach())).to(scores.dtype)
+
+    def bisect(self, z: Scores) -> Tensor:
+        """τ, for z whose largest is 0: at -1 the best key alone weighs 1, at -n^(1 - α) all together at most 1."""
+        low = z.new_full((*z.shape[:3], 1), -1.0)
+        step = 1.0 - max(z.shape[-1], 1) ** (1 - self.alpha)
+        for _ in range(torch.finfo(z.dtype).bits + 4):
+            step = step / 2
+            total = ((z - low - step).clamp(min=0) ** (1 / (self.alpha - 1))).sum(-1, keepdim=True)
+            low = torch.where(total >= 1, low + step, low)
+        return low
+
+
+def entmax15_threshold(z: Scores) -> Tensor:
+    """τ for α = 1.5 in closed form (Peters et al. 2019, algorithm 2); z is half of the scores, its largest 0."""
+    ranked = z.sort(-1, descending=True).values.clamp(min=-2.0)  # what lies 1 below the best weighs nothing
+    rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
+    mean, square = ranked.cumsum(-1) / rank, ranked.square().cumsum(-1) / rank
+    threshold = mean - ((1 / rank - (square - mean.square())).clamp(min=0)).sqrt()
+    support = (threshold <= ranked).sum(-1, keepdim=True)
+    return threshold.gather(-1, (support - 1).clamp(min=0)) if z.shape[-1] else z.new_zeros(*z.shape[:3], 1)
+
+
+# --- a share for nobody ---
+
+
+@dataclass(frozen=True)
+class SoftmaxPlusOne(RowWise):
+    """exp(s) / (1 + Σ exp(s)): a query may attend to nothing, as if there were one more key with score 0 and value 0.
+
+    Examples:
+        >>> scores = torch.tensor([[[[1.0, 2.0, 4.0]]]]).log()
+        >>> SoftmaxPlusOne().weigh(scores, scores < 1)
+        tensor([[[[0.2500, 0.5000, 0.0000]]]])
+    """
+
+    def weigh(self, scores, visible):
+        return softmax_with_sink(scores, visible, scores.new_zeros(1))
+
+
+@dataclass(eq=False)
+class SinkSoftmax(nn.Module, RowWise):
+    """exp(s) / (exp(sink_h) + Σ exp(s)): a head's learned sink takes a share and gives nothing (gpt-oss, 2025).
+
+    Examples:
+        >>> normaliser = SinkSoftmax.of(torch.tensor([1.0, 5.0]).log())
+        >>> scores = torch.tensor([1.0, 2.0]).log().expand(1, 2, 1, 2)
+        >>> normaliser.weigh(scores, scores == scores)[0].data  # 1/4 and 2/4; 1/8 and 2/8
+        tensor([[[0.2500, 0.5000]],
+        <BLANKLINE>
+                [[0.1250, 0.2500]]])
+    """
+
+    heads: int
+
+    def __post_init__(self):
+        super().__init__()
+        self.sinks = nn.Parameter(torch.zeros(self.heads))
+
+    @staticmethod
+    def of(sinks: Float[Tensor, " h"]) -> "SinkSoftmax":
+        """With these sinks, which a model gives."""
+        made = SinkSoftmax(len(sinks))
+        made.sinks = nn.Parameter(sinks.detach(), requires_grad=sinks.requires_grad)
+        return made
+
+    def weigh(self, scores, visible):
+        if scores.shape[1] != self.heads:
+            raise ValueError(f"{self} has sinks for {self.heads} heads, not {scores.shape[1]}")
+        return softmax_with_sink(scores, visible, rearrange(self.sinks.to(scores.dtype), "h -> h 1 1"))
+
+    def for_heads(self, heads):
+        return SinkSoftmax.of(self.sinks[heads.start : heads.stop])
+
+
+def softmax_with_sink(scores: Scores, visible: Visible, sink: Tensor) -> Scores:
+    """Softmax over the visible keys and the sink, of which only the keys' weights are kept."""
+    hidden = scores.masked_fill(~visible, -torch.inf)
+    return torch.cat([hidden, sink.expand(*scores.shape[:3], 1)], -1).softmax(-1)[..., :-1]
+
+
+# --- stick-breaking ---
+
+
+@dataclass(frozen=True)
+class StickBreaking(RowWise):
+    """σ(s_j) Π_{k > j} (1 - σ(s_k)): from the last visible key back, each takes its share of what the later ones left.
+
+    Keys are taken in their order, so that attention knows recency without positions (Tan et al. 2024, with
+    `StrictCausal()`). The weights sum to at most 1.
+
+    Examples:
+        >>> scores = torch.tensor([[[[1.0, 3.0, 1.0, 9.0]]]]).log()  # σ: 1/2, 3/4, 1/2
+        >>> StickBreaking().weigh(scores, scores < 2)  # 1/2 · 1/4 · 1/2, 3/4 · 1/2, 1/2
+        tensor([[[[0.0625, 0.3750, 0.5000, 0.0000]]]])
+    """
+
+    def weigh(self, scores, visible):
+        s = torch.where(visible, scores.to(accumulation_dtype(scores)), 0.0)
+        left = torch.where(visible, softplus(s), 0.0)  # -log(1 - σ(s))
+        later = left.flip(-1).cumsum(-1).flip(-1) - left
+        return torch.where(visible, (logsigmoid(s) - later).exp(), 0.0).to(scores.dtype)
