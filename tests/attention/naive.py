@@ -18,7 +18,7 @@ from regard.attention.normaliser import (
     Sigmoid,
     Softmax,
 )
-from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, StrictCausal, Strided, Window
+from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, StrictCausal, Window
 from regard.attention.position import Position, Rotary
 from regard.attention.relative_position import (
     Alibi,
@@ -31,7 +31,7 @@ from regard.attention.relative_position import (
 )
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
 from regard.attention.softmax_variants import Sparsemax, TopK
-from regard.attention.sparse_patterns import Block, Global, Prefix, Random
+from regard.attention.sparse_patterns import Block, Global, Prefix, Random, Strided
 from tests.attention.random_recipes import (
     AcrossQueries,
     Case,

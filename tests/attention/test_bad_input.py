@@ -14,13 +14,13 @@ from regard.attention.dependency_tree import DependencyTree
 from regard.attention.hard_normaliser import Hard
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import AttentionDropout
-from regard.attention.pattern import Causal, Strided, Window
+from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
 from regard.attention.relative_position import Alibi, Clipped, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Feature
 from regard.attention.serialize import parse_part
 from regard.attention.softmax_variants import TopK
-from regard.attention.sparse_patterns import Block
+from regard.attention.sparse_patterns import Block, Strided
 
 X = torch.zeros(2, 4, 5, 8)
 FIVE = torch.zeros(1, 5).long()

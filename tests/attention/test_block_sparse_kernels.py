@@ -13,11 +13,11 @@ from regard.attention.backends import block_sparse as backends_block_sparse
 from regard.attention.backends.block_sparse import BlockSparseTiles
 from regard.attention.batch_patterns import Documents, PackedSequences, Padding
 from regard.attention.functional import attend, explain, steps
-from regard.attention.pattern import Causal, Full, Pattern, Strided, Window
+from regard.attention.pattern import Causal, Full, Pattern, Window
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Cosine
-from regard.attention.sparse_patterns import Block, Global, Random
+from regard.attention.sparse_patterns import Block, Global, Random, Strided
 from regard.ops.dropout import mix_bits, shift_right
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
 

@@ -21,13 +21,13 @@ from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.batch_patterns import Documents, Edges, Padding
 from regard.attention.functional import attend
 from regard.attention.normaliser import Normaliser, ReLU, Sigmoid, Softmax
-from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Strided, Window
+from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Window
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive, Dot
 from regard.attention.serialize import parse_part
-from regard.attention.sparse_patterns import Random
+from regard.attention.sparse_patterns import Random, Strided
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.qkv import QKV, cast_leaves, random_qkv
 from tests.attention.triton_interpreter import print_json

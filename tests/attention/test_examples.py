@@ -12,13 +12,13 @@ from regard.attention.functional import attend, steps
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import MultiHeadAttention, no_projection
 from regard.attention.normaliser import AttentionDropout, Sigmoid
-from regard.attention.pattern import Causal, Strided, Window
+from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot
-from regard.attention.sparse_patterns import Block, Global, Prefix, Random
+from regard.attention.sparse_patterns import Block, Global, Prefix, Random, Strided
 
 
 def matrix(pattern, n=4):

@@ -183,5 +183,5 @@ def test_text_names_only_own_parts_that_attention_has():
     with pytest.raises(ValueError, match=r"cannot read 'Failing\(\)': KeyError 'no such key'"):
         serialize.parse_part(names)
     for text in ("Linear(3, 4)", "raises()"):
-        with pytest.raises(ValueError, match=r"known parts: Dot, .*, Hard, Failing; a part of your own"):
+        with pytest.raises(ValueError, match=r"known parts: Dot, .*, KimiDelta, Failing; a part of your own"):
             serialize.parse_part(PartText(text, names.own_parts))

@@ -11,13 +11,13 @@ from torch.testing import assert_close
 from regard.attention.batch_patterns import Documents
 from regard.attention.functional import attend, steps
 from regard.attention.multihead import Context, MultiHeadAttention
-from regard.attention.pattern import Causal, Strided, Window
+from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors
 from regard.attention.score import Additive
 from regard.attention.softmax_variants import Sparsemax
-from regard.attention.sparse_patterns import Global, Prefix, Random
+from regard.attention.sparse_patterns import Global, Prefix, Random, Strided
 from regard.attention.text_positions import Segments
 from tests.attention.qkv import QKV, random_qkv
 

@@ -1,4 +1,4 @@
-"""Attention: score × position × pattern × normaliser, and the backends that run it."""
+"""Attention: score × position × pattern × normaliser, perhaps a gate, and the backends that run it."""
 
 from regard.attention.absolute_position import Learned, Sinusoidal, TreeDepth
 from regard.attention.backends import BACKENDS
@@ -28,6 +28,21 @@ from regard.attention.core import (
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.examples import EXAMPLES, WorkedExample
 from regard.attention.functional import Explanation, attend, explain, steps
+from regard.attention.gate import (
+    Delta,
+    Forget,
+    Gate,
+    GatedDelta,
+    GateProjection,
+    KimiDelta,
+    Lightning,
+    NoGate,
+    Retention,
+    ScalarDecay,
+    StateGate,
+    Unnormalised,
+    VectorDecay,
+)
 from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
 from regard.attention.head_mixing import Differential, HeadNorm, MultiToken, TalkingHeads
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
@@ -42,7 +57,7 @@ from regard.attention.normaliser import (
     Sigmoid,
     Softmax,
 )
-from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Strided, Window
+from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Window
 from regard.attention.position import (
     Bias,
     EmbeddingPosition,
@@ -68,7 +83,7 @@ from regard.attention.scaled_score import GivenScale, LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
 from regard.attention.serialize import parse_part
 from regard.attention.softmax_variants import Entmax, SinkSoftmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
-from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random
+from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, attention_stats
 from regard.attention.text_positions import Segments
 from regard.attention.torch_layer import from_torch, to_torch
@@ -99,6 +114,7 @@ __all__ = [
     "CoPE",
     "Context",
     "Cosine",
+    "Delta",
     "DependencyTree",
     "Differential",
     "Documents",
@@ -109,24 +125,31 @@ __all__ = [
     "Explanation",
     "Feature",
     "FloatMask",
+    "Forget",
     "FrequencyScaling",
     "Full",
+    "Gate",
     "GateCall",
     "GateCore",
+    "GateProjection",
+    "GatedDelta",
     "GivenScale",
     "Global",
     "Hard",
     "HeadNorm",
     "InnerProduct",
     "KVCache",
+    "KimiDelta",
     "LayerCache",
     "Learned",
+    "Lightning",
     "Linformer",
     "LogBuckets",
     "LogitScale",
     "MultiHeadAttention",
     "MultiToken",
     "NTKScaling",
+    "NoGate",
     "NoPosition",
     "Normaliser",
     "PackedSequences",
@@ -144,10 +167,12 @@ __all__ = [
     "Relation",
     "RelativeBias",
     "RelativeVectors",
+    "Retention",
     "Rotary",
     "RotaryScaling",
     "RowWise",
     "Sampled",
+    "ScalarDecay",
     "ScaledDot",
     "Score",
     "Segments",
@@ -159,6 +184,7 @@ __all__ = [
     "Softmax",
     "SoftmaxPlusOne",
     "Sparsemax",
+    "StateGate",
     "StatsRequest",
     "Steps",
     "StickBreaking",
@@ -170,6 +196,8 @@ __all__ = [
     "TopKeys",
     "TreeDepth",
     "TreePath",
+    "Unnormalised",
+    "VectorDecay",
     "Window",
     "WorkedExample",
     "XPos",

@@ -9,7 +9,7 @@ from regard.attention.batch_patterns import Documents
 from regard.attention.hard_normaliser import Hard, StraightThrough
 from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
 from regard.attention.normaliser import Proportional, ReLU, Sigmoid
-from regard.attention.pattern import Causal, Full, StrictCausal, Strided, Window
+from regard.attention.pattern import Causal, Full, StrictCausal, Window
 from regard.attention.position import NoPosition, Position, Rotary
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets, RelativeBias, RelativeVectors
@@ -17,7 +17,7 @@ from regard.attention.rotary_variants import AxialRotary, NTKScaling, XPos, Yarn
 from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature
 from regard.attention.softmax_variants import Entmax, SinkSoftmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
-from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random
+from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from regard.attention.backends import BACKENDS, choose, reference
 from regard.attention.batch_patterns import describe_tensor
+from regard.attention.gate import NoGate, check_gate
 from regard.attention.positions import Indices, Positions, is_readable
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import TokenPositions, at_positions, token_positions_of
@@ -175,11 +176,9 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_index: Indic
             raise ValueError(f"{part} holds data for {part.batches} sentences, q for {q.shape[0]}")
     ends = []
     for name, at, x in (("q_index", q_index, q), ("k_index", k_index, k)):
-        shapes = (x.shape[2],), (x.shape[0], x.shape[2])
-        if isinstance(at, Tensor) and (at.is_floating_point() or tuple(at.shape) not in shapes):
-            raise ValueError(
-                f"{name} must hold whole numbers shaped {shapes[0]} or {shapes[1]}, not {describe_tensor(at)}"
-            )
+        one, each = (x.shape[2],), (x.shape[0], x.shape[2])
+        if isinstance(at, Tensor) and (at.is_floating_point() or tuple(at.shape) not in (one, each)):
+            raise ValueError(f"{name} must hold whole numbers shaped {one} or {each}, not {describe_tensor(at)}")
         first, end = position_range(at, x)
         if first < 0:
             raise ValueError(
@@ -191,6 +190,8 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_index: Indic
             raise ValueError(why)
     if why := recipe.pattern.shape_error(*ends):
         raise ValueError(why)
+    if not isinstance(recipe.gate, NoGate):
+        check_gate(recipe.gate, recipe.pattern, recipe.score, q, k)
 
 
 def position_range(at: Indices, x: Tensor) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""KV caches: the keys and values of the tokens so far, or the sums of linear attention; and which patterns allow one.
+"""KV caches: the keys and values of the tokens so far, or the state of linear attention; and which patterns allow one.
 
 A cache answers as the whole sequence would only if no token sees a later one: how far ahead of a query a pattern shows
 keys is proved from what the pattern is made of.
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.attention.backends import linear
+from regard.attention.backends import linear, state
 from regard.attention.batch_patterns import Edges
 from regard.attention.core import is_hooked
 from regard.attention.functional import prepare
-from regard.attention.pattern import And, Causal, Not, Or, Pattern, StrictCausal, Strided, Window
+from regard.attention.gate import NoGate, bound_values
+from regard.attention.normaliser import Proportional
+from regard.attention.pattern import And, Causal, Not, Or, Pattern, StrictCausal, Window
 from regard.attention.recipe import Recipe
-from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix
+from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Strided
 
 if TYPE_CHECKING:
     from regard.attention.multihead import MultiHeadAttention
@@ -55,7 +57,7 @@ class KVCache:
         (5, True)
     """
 
-    past: tuple[Tensor, Tensor] | linear.LinearState | None = None
+    past: tuple[Tensor, ...] | linear.LinearState | None = None  # keys, values, and what a gate has of each token
     length: int = 0
 
 
@@ -81,7 +83,8 @@ class CacheCell(LayerCache):
         cache, seen = self.cache, self.cache.length + q.shape[2]
         if why := cache_objections(layer, recipe, seen):
             raise ValueError(why)
-        no_sum = linear.running_sum_objections(recipe)
+        running = linear if isinstance(recipe.gate, NoGate) and recipe.normaliser == Proportional() else state
+        no_sum = running.running_sum_objections(recipe)
         if no_sum and isinstance(cache.past, linear.LinearState):
             raise ValueError(f"the cache holds the sums of linear attention, and {'; '.join(no_sum)}; read anew")
         if isinstance(cache.past, linear.LinearState) and is_hooked(layer.core):
@@ -90,17 +93,22 @@ class CacheCell(LayerCache):
                 "token on"
             )
         # while somebody records or edits the weights, the keys are kept, which the sums are made of
-        sums = layer.backend in (None, "linear") and not no_sum and not is_hooked(layer.core)
+        sums = layer.backend in (None, "linear", "state") and not no_sum and not is_hooked(layer.core)
         if sums and not isinstance(cache.past, tuple):
             q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
-            out, state = linear.step(recipe, q, k, v, cache.past, positions=positions.k)
-            self.cache = KVCache(state, seen)
+            out, after = running.step(recipe, q, k, v, cache.past, positions=positions.k)
+            self.cache = KVCache(after, seen)
             return out
+        gates = bound_values(recipe.gate)
+        parts = k, v, *gates.values()
         if isinstance(cache.past, tuple):
-            k, v = (torch.cat((old, new), 2) for old, new in zip(cache.past, (k, v), strict=True))
-        self.cache = KVCache((k, v), seen)
+            parts = tuple(torch.cat((old, new), 2) for old, new in zip(cache.past, parts, strict=True))
+        (k, v, *values), self.cache = parts, KVCache(parts, seen)
         # a cache may have dropped its oldest keys, where no query attends so far back
-        return layer.core(q, k, v, recipe, q_index=cache.length, k_index=seen - k.shape[2], backend=layer.backend)
+        first = seen - k.shape[2]
+        if gates:
+            recipe = recipe.with_gate(**dict(zip(gates, values, strict=True)), first=first)
+        return layer.core(q, k, v, recipe, q_index=cache.length, k_index=first, backend=layer.backend)
 
 
 def cache_objections(layer: "MultiHeadAttention", recipe: Recipe, seen: int) -> str | None:

@@ -13,6 +13,7 @@ from regard.attention.batch_patterns import mask_parts
 from regard.attention.block_map import is_tracing
 from regard.attention.core import AttentionCore, record_steps
 from regard.attention.dependency_tree import DependencyTree
+from regard.attention.gate import GateProjection
 from regard.attention.hard_normaliser import Hard
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.linformer import Linformer
@@ -203,6 +204,7 @@ class MultiHeadAttention(nn.Module):
         self.output = projection(heads * head, model)
         self.query_norm, self.key_norm = (None if head_norm is None else head_norm(head) for _ in range(2))
         self.compress, self.core = compress, AttentionCore()
+        self.gate = GateProjection(recipe.gate, model, heads=heads, head=head) if recipe.gate.values else None
 
     def forward(
         self,
@@ -238,7 +240,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """concat(head_1, ..., head_h): what the output projection reads."""
         q, k, v = self.project(x, memory, context)
-        recipe = self.effective_recipe(context)
+        recipe = self.gated_recipe(x, memory, context)
         if cache is not None:
             heads = cache.attend(self, q, k, v, recipe)
         else:
@@ -316,6 +318,15 @@ class MultiHeadAttention(nn.Module):
             return recipe
         recipe = recipe.for_training()
         return replace(recipe, normaliser=AttentionDropout(self.dropout, recipe.normaliser)) if self.dropout else recipe
+
+    def gated_recipe(self, x: Tensor, memory: Tensor | None, context: Context) -> Recipe:
+        """The effective recipe with the gate's values of these tokens."""
+        recipe = self.effective_recipe(context)
+        if self.gate is None:
+            return recipe
+        if memory is not None:
+            raise ValueError(f"{self.recipe.gate} gates a text's own past, and not another text: leave out memory")
+        return recipe.with_gate(**self.gate(*pad(context.tokens, x)))
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         return self.output(concatenate_heads(heads))

@@ -136,9 +136,8 @@ class Sigmoid(RowWise):
     """
 
     def weigh(self, scores, visible):
-        return torch.where(visible, scores.to(accumulation_dtype(scores)).sigmoid(), 0.0).to(
-            scores.dtype
-        )  # 1 - w must not round off
+        weights = scores.to(accumulation_dtype(scores)).sigmoid()  # 1 - w must not round off
+        return torch.where(visible, weights, 0.0).to(scores.dtype)
 
 
 @dataclass(frozen=True)

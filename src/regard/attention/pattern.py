@@ -277,26 +277,3 @@ class Window(ToeplitzPattern):
 
     def sees(self, b, h, i, j):
         return (i - j).abs() < self.size
-
-
-@dataclass(frozen=True)
-class Strided(ToeplitzPattern):
-    """Keys a whole number of strides away.
-
-    Examples:
-        >>> i, j = torch.arange(5)[:, None], torch.arange(5)
-        >>> Strided(2).sees(0, 0, i, j).long()
-        tensor([[1, 0, 1, 0, 1],
-                [0, 1, 0, 1, 0],
-                [1, 0, 1, 0, 1],
-                [0, 1, 0, 1, 0],
-                [1, 0, 1, 0, 1]])
-    """
-
-    stride: int
-
-    def __post_init__(self):
-        require_int(self, self.stride, 1, "stride")
-
-    def sees(self, b, h, i, j):
-        return (i - j) % self.stride == 0

@@ -11,6 +11,7 @@ from torch import nn
 
 from regard.attention import (
     absolute_position,
+    gate,
     hard_normaliser,
     head_mixing,
     normaliser,
@@ -24,6 +25,7 @@ from regard.attention import (
     sparse_patterns,
 )
 from regard.attention.batch_patterns import BatchPattern
+from regard.attention.gate import BoundForget, BoundGate, Gate
 from regard.attention.normaliser import Normaliser
 from regard.attention.pattern import And, Not, Or, Pattern
 from regard.attention.position import FrequencyScaling, Position
@@ -31,7 +33,7 @@ from regard.attention.relative_position import Relation
 from regard.attention.score import Score
 from regard.attention.sparse_patterns import Block, PerHead
 
-Part = Score | Position | FrequencyScaling | Relation | Pattern | Normaliser
+Part = Score | Position | FrequencyScaling | Relation | Pattern | Normaliser | Gate
 T = TypeVar("T")
 
 PARTS: dict[str, type] = {
@@ -45,7 +47,7 @@ PARTS: dict[str, type] = {
         *(relative_position.Alibi, relative_position.RelativeBias, relative_position.RelativeVectors),
         *(relative_position.Clipped, relative_position.LogBuckets),
         *(relative_position.TreePath, absolute_position.TreeDepth),
-        *(pattern.Full, pattern.Causal, pattern.StrictCausal, pattern.Window, pattern.Strided),
+        *(pattern.Full, pattern.Causal, pattern.StrictCausal, pattern.Window, sparse_patterns.Strided),
         *(sparse_patterns.Prefix, sparse_patterns.Global, sparse_patterns.Random, sparse_patterns.Block),
         sparse_patterns.PerHead,
         *(normaliser.Softmax, normaliser.ReLU, normaliser.Sigmoid, normaliser.Proportional, softmax_variants.Sparsemax),
@@ -53,6 +55,8 @@ PARTS: dict[str, type] = {
         *(softmax_variants.SoftmaxPlusOne, softmax_variants.SinkSoftmax, softmax_variants.Entmax),
         *(softmax_variants.StickBreaking, head_mixing.TalkingHeads, head_mixing.Differential, head_mixing.MultiToken),
         *(hard_normaliser.Sampled, hard_normaliser.StraightThrough, hard_normaliser.Hard),
+        *(gate.NoGate, gate.Forget, gate.Retention, gate.Lightning, gate.ScalarDecay, gate.VectorDecay),
+        *(gate.Unnormalised, gate.Delta, gate.GatedDelta, gate.KimiDelta),
     )
 }
 # Old names in the recipes of older runs: of parts, and of a part's arguments.
@@ -111,7 +115,7 @@ def find_named(name: str, table: Mapping[str, T], what: str) -> T:
 
 def format_part(part: Part) -> str:
     """A part as the text that `parse_part` reads."""
-    if held := next((p for p in leaves(part) if isinstance(p, BatchPattern)), None):
+    if held := next((p for p in leaves(part) if isinstance(p, BatchPattern | BoundForget | BoundGate)), None):
         raise ValueError(f"{type(held).__name__} holds the data of one batch; a recipe file describes them all")
     return repr(part) if prints_arguments(type(part)) else f"{type(part).__name__}()"
 

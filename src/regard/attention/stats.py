@@ -23,15 +23,17 @@ from torch.nn.functional import pad
 from regard.attention.backends import reference
 from regard.attention.block_map import MIXED
 from regard.attention.functional import prepare
+from regard.attention.gate import StateGate
 from regard.attention.hard_normaliser import Sampled, StraightThrough
 from regard.attention.kernels import stats_plan as plan
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax
 from regard.attention.pattern import Pattern
-from regard.attention.position import PositionSum, ScorePosition
+from regard.attention.position import ScorePosition
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive, Dot, InnerProduct, Score
 from regard.attention.softmax_variants import TopK
+from regard.attention.text_positions import with_score_positions
 
 ROWS = 128  # queries in a band, and the size of the blocks that are skipped
 CELLS_AT_ONCE = {"cpu": 2**20, "cuda": 2**24}  # weights in a band: what stays in a cache, what keeps a GPU busy
@@ -46,6 +48,11 @@ class KeyRuns:
 
     def __len__(self) -> int:
         return sum(stop - first for first, stop in self.runs)
+
+    def hull(self) -> "KeyRuns":
+        """The keys between them too."""
+        first, stop = self.runs[0][0], self.runs[-1][1]
+        return KeyRuns(((first, stop),), ((0, stop - first),))
 
     def take(self, x: Tensor, dim: int) -> Tensor:
         parts = [x.narrow(dim, first, stop - first) for first, stop in self.runs]
@@ -110,8 +117,8 @@ class StatsCall:
             q, k, score = score.fold_q(q), score.fold_k(k), Dot()
         else:
             score = ChunkedScore(score, score.hidden if isinstance(score, Additive) else q.shape[3], cells_at_once(q))
-        position = PositionSum(tuple(map(ScoreTermOnly, recipe.score_positions)))
-        return StatsCall(replace(recipe, score=score, position=position), q, k, positions.grid(*q.shape[:2]))
+        recipe = replace(with_score_positions(recipe, map(ScoreTermOnly, recipe.score_positions)), score=score)
+        return StatsCall(recipe, q, k, positions.grid(*q.shape[:2]))
 
     def select_queries(self, queries: tuple[int, ...]) -> "StatsCall":
         chosen = torch.tensor(queries, dtype=torch.long, device=self.q.device)
@@ -124,6 +131,8 @@ class StatsCall:
         for number, reach in enumerate(reaches):
             if not len(reach):
                 continue
+            if isinstance(self.recipe.gate, StateGate):  # what is stored under a key depends on all between
+                reach = reach.hull()
             rows = ROWS if self.recipe.normaliser.row_wise else n_q
             first, last = number * rows, min((number + 1) * rows, n_q)
             for queries in slices(first, last, min(rows, at_once // len(reach)) if rows == ROWS else rows):
@@ -266,8 +275,8 @@ def to_float32(recipe: Recipe) -> Recipe:
     def wide(part: Any) -> Any:
         return deepcopy(part).float() if isinstance(part, nn.Module) else part
 
-    position = PositionSum(tuple(map(wide, recipe.score_positions)))
-    return replace(recipe, score=wide(recipe.score), position=position, normaliser=wide(recipe.normaliser))
+    recipe = with_score_positions(recipe, map(wide, recipe.score_positions))
+    return replace(recipe, score=wide(recipe.score), normaliser=wide(recipe.normaliser))
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,12 +4,14 @@ Patterns are evaluated at indices: the order of tokens in a row of packed texts,
 are evaluated at positions: the place in the text. Where the two differ, these parts translate one into the other.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from regard.attention.batch_patterns import AdditiveMask, BatchPattern, Documents, batch_row, describe_tensor
+from regard.attention.gate import NoGate
 from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias, PositionSum, ScorePosition
 from regard.attention.positions import Indices
@@ -135,6 +137,12 @@ def at_positions(recipe: Recipe, positions: TokenPositions) -> Recipe:
         for part in recipe.position.parts()
     ]
     return replace(recipe, position=PositionSum(tuple(parts)))
+
+
+def with_score_positions(recipe: Recipe, schemes: Iterable[ScorePosition]) -> Recipe:
+    """The recipe for q and k that are rotated already, with these schemes instead of its `score_positions`."""
+    gate = NoGate() if isinstance(recipe.gate, ScorePosition) else recipe.gate
+    return replace(recipe, position=PositionSum(tuple(schemes)), gate=gate)
 
 
 @dataclass(frozen=True, eq=False)

@@ -135,8 +135,7 @@ def trim_cache(cache: KVCache, back: int | None) -> KVCache:
     """Without the keys and values that no later token can attend to."""
     if back is None or not isinstance(cache.past, tuple):
         return cache
-    k, v = cache.past
-    return replace(cache, past=(k[:, :, max(k.shape[2] - back, 0) :], v[:, :, max(v.shape[2] - back, 0) :]))
+    return replace(cache, past=tuple(x[:, :, max(x.shape[2] - back, 0) :] for x in cache.past))
 
 
 class LanguageModel(nn.Module):

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from regard.attention import Hard, MultiHeadAttention, Recipe, ScaledDot, Score, SiteName
 from regard.attention.backends import linear, reference
 from regard.attention.normaliser import Normaliser
-from regard.attention.position import PositionSum
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.scaled_score import GivenScale, SoftCap
 from regard.attention.softmax_variants import SinkSoftmax, SoftmaxPlusOne
 from regard.attention.stats import StatsCall, entropy, key_runs
+from regard.attention.text_positions import with_score_positions
 from regard.see.edits import SiteEdits, refuse_index
 
 
@@ -454,7 +454,7 @@ class AttentionSite:
 
     def recipe_after_rotation(self, dtype: torch.dtype | None = None) -> Recipe:
         """The recipe for q and k that are rotated already."""
-        recipe = replace(self.recipe, position=PositionSum(self.recipe.score_positions))
+        recipe = with_score_positions(self.recipe, self.recipe.score_positions)
         return recipe if dtype is None else cast_parameters(recipe, dtype)
 
     def head_qkv(self, head: int) -> tuple[Tensor, Tensor, Tensor]:

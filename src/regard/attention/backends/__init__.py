@@ -17,6 +17,7 @@ from regard.attention.backends import (
     reference,
     relative,
     sdpa,
+    state,
 )
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
@@ -38,6 +39,7 @@ class Backend(Protocol):
 
 BACKENDS: dict[str, Backend] = {
     "linear": linear,
+    "state": state,
     "additive": additive,
     "relative": relative,
     "hard": hard,

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.attention.block_map import planning_objections
+from regard.attention.gate import state_objections
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Full, Pattern
 from regard.attention.positions import IndexGrid, Positions
@@ -60,6 +61,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *([] if type(recipe.score) is Additive else [f"{recipe.score} is not v·tanh(W q + U k)"]),
         *(f"{scheme} adds to single scores, whose gradients are not kept" for scheme in recipe.score_positions),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *state_objections(recipe.gate),
         *(triton_additive_objections(q) if q.device.type == "cuda" else []),
     ]
 

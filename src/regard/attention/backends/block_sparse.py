@@ -29,6 +29,7 @@ from torch import Tensor
 from regard.attention.backends.sdpa import needs_no_mask, softmax_dropout
 from regard.attention.batch_patterns import BatchPattern, Documents, Padding, block_min_max
 from regard.attention.block_map import MIXED, BlockMap, Span, cached_for, move_to_device, planning_objections
+from regard.attention.gate import state_objections
 from regard.attention.pattern import And, Full, Pattern
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
@@ -289,6 +290,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *(f"{scheme} adds to single scores, which it never materialises" for scheme in recipe.score_positions),
         *([] if softmax_dropout(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
         *([] if positions.start is not None else ["its tiles need consecutive positions: pass q_index as a number"]),
+        *state_objections(recipe.gate),
         *([] if q.device.type == "cuda" else ["its kernels run on a GPU"]),
         *([] if q.dtype != torch.float64 else ["its kernels count in float32, which is too coarse for float64"]),
         *([] if k.shape[3] <= WIDEST else [f"heads {k.shape[3]} wide do not fit into its tiles"]),

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.attention.backends.tiles import Interval, K, Out, Q, ScoreTiles, V, Visible, triton_tile_objections
 from regard.attention.block_map import planning_objections
+from regard.attention.gate import state_objections
 from regard.attention.normaliser import Normaliser, ReLU, Sigmoid
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
@@ -39,6 +40,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, whose gradients are not kept" for scheme in recipe.score_positions),
         *([] if each else [f"{recipe.normaliser} does not weigh each key by itself as ReLU and Sigmoid do"]),
+        *state_objections(recipe.gate),
     ]
 
 

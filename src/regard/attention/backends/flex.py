@@ -10,6 +10,7 @@ from regard.attention.backends.reference import fold_query
 from regard.attention.backends.sdpa import needs_no_mask
 from regard.attention.batch_patterns import Edges
 from regard.attention.block_map import FULL, MIXED, cached_for, planning_objections
+from regard.attention.gate import state_objections
 from regard.attention.learned_parts import tensors
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Pattern
@@ -38,6 +39,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
             and (torch.is_grad_enabled() or scheme is recipe.pattern)  # no mask may hold such, whatever is wanted
         ),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *state_objections(recipe.gate),
         *([] if positions.start is not None else ["its block map needs consecutive positions"]),
         *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),
         *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.depends_on_head else []),

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from regard.attention.backends import reference, sdpa
 from regard.attention.backends.block_sparse import conjuncts
 from regard.attention.block_map import MIXED, cached_for, is_immutable, planning_objections
+from regard.attention.gate import state_objections
 from regard.attention.learned_parts import tensors
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Pattern
@@ -46,6 +47,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
             if positions.start is not None
             else ["its block map needs consecutive positions: pass q_index as a number"]
         ),
+        *state_objections(recipe.gate),
         *([] if recipe.normaliser.row_wise else [f"{recipe.normaliser} is not RowWise, so no row may be cut out"]),
         *([f"{recipe.pattern} differs from head to head"] if recipe.pattern.depends_on_head else []),
     ]

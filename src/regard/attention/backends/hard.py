@@ -31,6 +31,7 @@ from torch.nn.functional import pad
 
 from regard.attention.backends.tiles import Interval, K, Out, Q, ScoreTiles, V, Visible, triton_tile_objections
 from regard.attention.block_map import planning_objections
+from regard.attention.gate import state_objections
 from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough
 from regard.attention.normaliser import Normaliser
 from regard.attention.positions import Positions
@@ -94,6 +95,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, whose gradients are not kept" for scheme in recipe.score_positions),
         *normaliser_objections(recipe.normaliser),
+        *state_objections(recipe.gate),
     ]
 
 

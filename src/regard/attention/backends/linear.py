@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from regard.attention.batch_patterns import Padding
 from regard.attention.block_map import planning_objections
+from regard.attention.gate import state_objections
 from regard.attention.normaliser import Proportional
 from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.positions import Positions
@@ -31,10 +32,11 @@ CHUNK = 128  # as many states are kept as there are chunks; within a chunk the s
 
 @dataclass(frozen=True, eq=False)
 class LinearState:
-    """All that causal linear attention remembers of the past: Σ φ(k) vᵀ and Σ φ(k)."""
+    """All that causal linear attention remembers of the past: Σ φ(k) vᵀ, and Σ φ(k) where the weights are divided by
+    their sum; with a gate, sums of what has decayed since."""
 
     kv: Float[Tensor, "b h d e"]
-    k: Float[Tensor, "b h d"]
+    k: Float[Tensor, "b h d"] | None
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
@@ -55,6 +57,7 @@ def running_sum_objections(recipe: Recipe) -> list[str]:
     return [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, which never exist here" for scheme in recipe.score_positions),
+        *state_objections(recipe.gate),
         *([] if recipe.normaliser == Proportional() else [f"{recipe.normaliser} is not proportional"]),
         *([] if order in (Causal(), Full()) else [f"{recipe.pattern} has no running sum"]),
     ]
@@ -173,6 +176,7 @@ def key_value_state(k: Float[Tensor, "b h j d"], v: Float[Tensor, "b h j e"]) ->
 
 
 def read_state(q: Float[Tensor, "b h i d"], state: LinearState) -> Float[Tensor, "b h i e"]:
+    assert state.k is not None  # the weights are divided by their sum
     return divide(einsum(q, state.kv, "b h i d, b h d e -> b h i e"), einsum(q, state.k, "b h i d, b h d -> b h i"))
 
 
@@ -190,6 +194,7 @@ def causal(
 def chunked(
     q: Float[Tensor, "b h t d"], k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"], past: LinearState
 ) -> tuple[Float[Tensor, "b h t e"], LinearState]:
+    assert past.k is not None  # the weights are divided by their sum
     tokens = q.shape[2]
     size = min(CHUNK, max(tokens, 1))
     q, k, v = (rearrange(pad(x, (0, 0, 0, -tokens % size)), "b h (n s) d -> b h n s d", s=size) for x in (q, k, v))

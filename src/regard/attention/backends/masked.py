@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard.attention.batch_patterns import FloatMask
+from regard.attention.gate import NoGate, state_objections
 from regard.attention.normaliser import Softmax
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
@@ -29,6 +30,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
         *(f"{scheme} adds to single scores" for scheme in recipe.score_positions),
         *([] if positions.start == 0 else ["the mask begins at index 0"]),
+        *state_objections(recipe.gate),
         *(["its kernel has no backward pass"] if q.is_cuda and torch.is_grad_enabled() else []),
     ]
 
@@ -44,6 +46,7 @@ def is_decoding(recipe: Recipe) -> bool:
         and not recipe.position.parts()
         and not torch.is_grad_enabled()
         and type(recipe.normaliser) is Softmax
+        and type(recipe.gate) is NoGate
         and (type(recipe.score) is Dot or (isinstance(recipe.score, InnerProduct) and not recipe.score.overflows))
     )
 

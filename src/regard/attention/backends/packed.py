@@ -7,6 +7,7 @@ from torch.nn.functional import pad
 
 from regard.attention.backends.sdpa import softmax_dropout
 from regard.attention.batch_patterns import Documents
+from regard.attention.gate import state_objections
 from regard.attention.pattern import And, Causal, Pattern
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
@@ -20,6 +21,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *([] if recipe.score == ScaledDot() else [f"{recipe.score} is not the scaled dot product"]),
         *([] if softmax_dropout(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
         *(f"{scheme} adds to single scores, which it never shows" for scheme in recipe.score_positions),
+        *state_objections(recipe.gate),
         *([] if documents_in(recipe.pattern) is not None else [f"{recipe.pattern} is not that of packed texts"]),
         *(["a model that is exported has no lengths to choose by"] if dispatch.is_exporting() else []),
     ]

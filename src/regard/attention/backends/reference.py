@@ -6,6 +6,7 @@ from einops import einsum, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.attention.gate import StateGate, effective_scores
 from regard.attention.normaliser import Scores, Visible
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
@@ -67,6 +68,8 @@ def steps(
     visible = (grid.visible(recipe.pattern) if visible is None else visible).expand_as(scores)
     for scheme in recipe.score_positions:
         adjusted = adjusted + scheme.contextual_term(fold_query(recipe, q), scores, visible, *grid.all())
+    if isinstance(recipe.gate, StateGate):
+        adjusted = effective_scores(recipe.gate, recipe.score, q, k, grid, visible, recipe.pattern)
     weights = recipe.normaliser.weigh(adjusted, visible)
     output = einsum(weights, v, "b h i j, b h j e -> b h i e")
     for scheme in recipe.score_positions:

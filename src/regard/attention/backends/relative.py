@@ -23,6 +23,7 @@ from torch.nn.functional import one_hot
 from regard.attention.backends.additive import QueryVisibility, hide_scores
 from regard.attention.batch_patterns import Padding
 from regard.attention.block_map import planning_objections
+from regard.attention.gate import state_objections
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.positions import Positions
@@ -45,6 +46,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         *(f"{scheme} is added besides" for scheme in learned[1:]),
         *(f"{scheme} is not learned by relations" for scheme in recipe.score_positions if scheme not in learned),
         *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *state_objections(recipe.gate),
     ]
 
 

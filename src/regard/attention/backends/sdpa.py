@@ -6,6 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.attention.backends.reference import fold_query
 from regard.attention.block_map import is_tracing
+from regard.attention.gate import state_objections
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax
 from regard.attention.pattern import Causal, Full
 from regard.attention.position import Bias
@@ -28,6 +29,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
         ),
         *(f"{scheme} is more than a bias" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
         *([] if softmax_dropout(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
+        *state_objections(recipe.gate),
     ]
 
 
