@@ -11,11 +11,12 @@ token for token, as those of our own search in float32.
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from statistics import median
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -53,6 +54,11 @@ def implementations(model: Seq2Seq, device: str, threads: int) -> dict[str, Call
     return found | {"hugging face float32": lambda: hugging_face(marian(model, device, torch.float32), BEAM)}
 
 
+def make_implementation(name: str, threads: int) -> Translate:
+    """One of them on a CPU."""
+    return implementations(copier(), "cpu", threads)[name]()
+
+
 class InProcess:
     """An implementation that runs in this process."""
 
@@ -73,11 +79,11 @@ class InProcess:
 
 
 class OwnProcess:
-    """An implementation that runs in a process of its own, and sleeps between its turns."""
+    """An implementation that is made and runs in a process of its own, and sleeps between its turns."""
 
-    def __init__(self, name: str, threads: int):
+    def __init__(self, make: Callable[[], Translate], threads: int):
         self.pipe, there = get_context("spawn").Pipe()
-        get_context("spawn").Process(target=served, args=(there, name, threads), daemon=True).start()
+        get_context("spawn").Process(target=served, args=(there, make, threads), daemon=True).start()
         if error := self.pipe.recv():
             raise ImportError(error)
 
@@ -92,10 +98,10 @@ class OwnProcess:
         self.pipe.send(())
 
 
-def served(pipe: Connection, name: str, threads: int) -> None:
+def served(pipe: Connection, make: Callable[[], Translate], threads: int) -> None:
     torch.set_num_threads(threads)
     try:
-        who = InProcess(implementations(copier(), "cpu", threads)[name](), "cpu")
+        who = InProcess(make(), "cpu")
     except ImportError as error:
         pipe.send(str(error))
         return
@@ -109,11 +115,10 @@ def served(pipe: Connection, name: str, threads: int) -> None:
 
 
 def measured(
-    made: dict[str, InProcess | OwnProcess], batch: int, rounds: int, device: str, until: float
+    made: Mapping[str, InProcess | OwnProcess], texts: Sequence[Ids], batch: int, rounds: int, device: str, until: float
 ) -> tuple[dict[str, list[float]], dict[str, list[Ids]]]:
     """Seconds of every round, and what each found in the first."""
     seconds, first = {name: [] for name in made}, {}
-    texts = sources(max(batch, ALONE), seed=batch)
     batches = [texts[start : start + batch] for start in range(0, len(texts), batch)]
     for name, who in made.items():
         try:
@@ -128,6 +133,37 @@ def measured(
         for name, who in made.items():
             seconds[name].append(who.turn(batches)[0])
     return seconds, first
+
+
+def compare(batch: int, seconds: Mapping[str, list[float]], found: Mapping[str, list[Ids]]) -> list[dict[str, Any]]:
+    """A row of each: tokens a second, how many are the same as ours in float32, and ratios within the rounds."""
+    base, rows = next(found[name] for name in ("regard float32", *found) if name in found), []
+    for name in found:
+        tokens = sum(len(ids) + 1 for ids in found[name])
+        row = {
+            "who": name,
+            "batch": batch,
+            "tokens": tokens,
+            "tokens_per_second": round(tokens / median(seconds[name]), 1),
+            "same": round(sum(a == b for a, b in zip(found[name], base, strict=True)) / len(base), 3),
+            "rounds": len(seconds[name]),
+            "times": {
+                other: round(median(b / a for a, b in zip(seconds[name], seconds[other], strict=True)), 2)
+                for other in found
+                if name.startswith("regard") and not other.startswith("regard")
+            },
+        }
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def print_table(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table("who", "batch", "tokens/s", "same as our float32", "times as fast as")
+    for row in rows:
+        times = ", ".join(f"{other} {ratio}×" for other, ratio in row["times"].items())
+        table.add_row(row["who"], str(row["batch"]), f"{row['tokens_per_second']:,}", f"{row['same']:.1%}", times)
+    Console(width=160).print(table)
 
 
 def profiled(run: Translate, batch: int, device: str) -> None:
@@ -158,45 +194,27 @@ def main() -> None:
         if given.only and not any(word in name for word in given.only):
             continue
         try:
-            made[name] = InProcess(make(), given.device) if given.device == "cuda" else OwnProcess(name, given.threads)
+            own = partial(make_implementation, name, given.threads)
+            made[name] = InProcess(make(), given.device) if given.device == "cuda" else OwnProcess(own, given.threads)
         except ImportError as error:
             print(f"{name} does not take part: {error}", flush=True)
-    rows, batches = [], given.batches or ([1, 32] if given.device == "cpu" else [1, 32, 256])
+    rows: list[dict[str, Any]] = []
+    batches = given.batches or ([1, 32] if given.device == "cpu" else [1, 32, 256])
     for place, batch in enumerate(batches):
         left = given.seconds - (time.perf_counter() - start)
         until = time.perf_counter() + left / (len(batches) - place)
         try:
-            seconds, found = measured(made, batch, given.rounds, given.device, until)
+            texts = sources(max(batch, ALONE), seed=batch)
+            seconds, found = measured(made, texts, batch, given.rounds, given.device, until)
         except RuntimeError as error:
             print(f"batch {batch}: {str(error).splitlines()[0]}", flush=True)
             continue
         if not found:
             continue
-        base = next(found[name] for name in ("regard float32", *made) if name in found)
-        for name in found:
-            tokens = sum(len(ids) + 1 for ids in found[name])
-            row = {
-                "who": name,
-                "batch": batch,
-                "tokens": tokens,
-                "tokens_per_second": round(tokens / median(seconds[name]), 1),
-                "same": round(sum(a == b for a, b in zip(found[name], base, strict=True)) / len(base), 3),
-                "rounds": len(seconds[name]),
-                "times": {
-                    other: round(median(b / a for a, b in zip(seconds[name], seconds[other], strict=True)), 2)
-                    for other in found
-                    if name.startswith("regard") and not other.startswith("regard")
-                },
-            }
-            rows.append(row)
-            print(row, flush=True)
+        rows += compare(batch, seconds, found)
     if not given.only:
         write(f"decoding-{given.device}", f"python benchmarks/decoding.py --device {given.device}", rows, beam=BEAM)
-    table = Table("who", "batch", "tokens/s", "same as our float32", "times as fast as")
-    for row in rows:
-        times = ", ".join(f"{other} {ratio}×" for other, ratio in row["times"].items())
-        table.add_row(row["who"], str(row["batch"]), f"{row['tokens_per_second']:,}", f"{row['same']:.1%}", times)
-    Console(width=160).print(table)
+    print_table(rows)
     for who in made.values():
         who.close()
     if given.profile:

@@ -203,13 +203,17 @@ def speed_rows() -> list[tuple[str, str, str]]:
     names = [(row.get("implementation") or row["way"], row["ratio"]) for row in peers["rows"]]
     ahead = ", ".join(f"{ratio:.1f} {name}" for name, ratio in names if ratio)
     decoding = {device: result(f"decoding-{device}") for device in ("cuda", "cpu")}
-    run = result("speedrun")
+    run, imported = result("speedrun"), result("imported-decoding")
 
     def times(device: str, ours: str, theirs: str) -> str:
         """The ratio to the fastest configuration of theirs."""
         rows = [row for row in decoding[device]["rows"] if row["who"] == f"regard {ours}"]
         least = [min(ratio for name, ratio in row["times"].items() if name.startswith(theirs)) for row in rows]
         return ", ".join(f"{ratio:.2f} (batch {row['batch']})" for ratio, row in zip(least, rows, strict=True))
+
+    def times_imported(ours: str) -> str:
+        rows = [row for row in imported["rows"] if row["who"] == f"regard {ours}"]
+        return ", ".join(f"{row['times']['transformers float32']:.2f} (batch {row['batch']})" for row in rows)
 
     return [
         (
@@ -233,6 +237,11 @@ def speed_rows() -> list[tuple[str, str, str]]:
             "two cores translate, Transformer-base, beam 4, times the speed of CTranslate2 in the same precision",
             "; ".join(f"{kind} {times('cpu', kind, f'ctranslate2 {kind}')}" for kind in ("float32", "int8")),
             decoding["cpu"]["command"],
+        ),
+        (
+            "two cores decode an imported Marian, OPUS-MT's size, beam 4, times the speed of transformers' generate",
+            "; ".join(f"{kind} {times_imported(kind)}" for kind in ("float32", "int8")),
+            imported["command"],
         ),
         (
             "a GPU learns to translate Multi30k English to German, from the process' start; BLEU as above, test",

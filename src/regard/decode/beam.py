@@ -8,6 +8,7 @@ steps; log-probabilities are summed in float64. Hidden states come from a `BeamD
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -132,15 +133,17 @@ def search_single_threaded(
 def search_by_cores(
     model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints, cores: int
 ) -> list[list[Hypothesis]]:
-    """Every core searches its own part of the sentences, single-threaded."""
-    threads, parts = torch.get_num_threads(), [requests[first::cores] for first in range(cores)]
+    """Every core searches its own part of the sentences, single-threaded; all parts have about as many tokens."""
+    threads, turn, by_length = torch.get_num_threads(), 2 * cores, sorted(requests, key=lambda one: len(one.source))
+    parts = [by_length[core::turn] + by_length[turn - 1 - core :: turn] for core in range(cores)]
     try:
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             jobs = [pool.submit(search_single_threaded, model, beam, part, constraints) for part in parts]
             found = [job.result() for job in jobs]
     finally:
         torch.set_num_threads(threads)  # the number is per thread, but the last one set is that of new threads
-    return [found[n % cores][n // cores] for n in range(len(requests))]
+    by_index = dict(zip((one.index for part in parts for one in part), chain(*found), strict=True))
+    return [by_index[request.index] for request in requests]
 
 
 @dataclass(eq=False)

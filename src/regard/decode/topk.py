@@ -58,7 +58,7 @@ def topk_logprobs_torch(
     """The `count` best tokens of a row, or all of a smaller vocabulary; `allowed` says row by row which may come."""
     scores = log_probabilities(logits)
     forced = None if must is None else scores.gather(1, must.clamp_min(0))
-    finite = scores.amax(-1).isfinite().all()
+    finite = ~scores[:, 0].isnan().any()  # one NaN or +∞ makes all log-probabilities of its row NaN
     scores.index_fill_(-1, banned.nonzero()[:, 0], -torch.inf)
     if allowed is not None:
         scores.masked_fill_(~allowed, -torch.inf)
